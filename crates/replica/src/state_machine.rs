@@ -1,0 +1,183 @@
+//! What is replicated: a deterministic state machine.
+//!
+//! ```text
+//!   ordered batch ──► executor ──► apply(at, command) ──► reply        every replica, same order
+//!   local read    ──► executor ──► query(at, command) ──► reply        one replica, changes nothing
+//!   checkpoint    ──► executor ──► begin_snapshot, then snapshot_chunk … between batches
+//!   state transfer ─► executor ──► begin_restore, restore_chunk …, finish_restore
+//! ```
+//!
+//! The same commands in the same order must give the same replies and the same state on every
+//! replica: no clock, no randomness, no hash-map order of one's own. Time and a random seed come
+//! with the command ([`At`]).
+
+use crate::{Position, Slot};
+use alloc::{string::String, vec::Vec};
+
+/// Time as the log tells it: nanoseconds since the Unix epoch, chosen by whoever orders the
+/// command. Never goes back between two commands that touch the same key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommandTime(pub u64);
+
+impl CommandTime {
+    /// Whole milliseconds since the Unix epoch.
+    #[must_use]
+    pub const fn milliseconds(self) -> u64 {
+        self.0 / 1_000_000
+    }
+}
+
+/// Which command it is: the same on every replica and on every retry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CommandId {
+    /// The session that sent it.
+    pub session: crate::SessionId,
+    /// Its place in that session.
+    pub sequence: u64,
+}
+
+impl CommandId {
+    /// 64 well-mixed bits of this id, never 0: a seed for a command that needs chance, and a
+    /// version for what the command changed.
+    #[must_use]
+    pub const fn mixed(&self, salt: u64) -> u64 {
+        let mut x = self.session.owner.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ self.session.number.rotate_left(32).wrapping_mul(0xc2b2_ae3d_27d4_eb4f)
+            ^ self.sequence.wrapping_mul(0x1656_67b1_9e37_79f9)
+            ^ salt.wrapping_mul(0xd6e8_feb8_6659_fd93);
+        x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        x ^= x >> 32;
+        if x == 0 { 1 } else { x }
+    }
+}
+
+/// Where and when a command is executed. The reply must not depend on the position, which two
+/// protocols may number differently: use it for diagnosis only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct At {
+    /// Place in the executed order.
+    pub position: Position,
+    /// Time of the command; equal on all replicas.
+    pub time: CommandTime,
+    /// Which command; equal on all replicas and retries.
+    pub id: CommandId,
+}
+
+/// How a command uses a key, see [`StateMachine::footprint`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It only looks.
+    Read,
+    /// It may change it.
+    Write,
+}
+
+/// Told by a state machine which keys a command touches.
+pub trait FootprintVisitor {
+    /// The command touches the key with this hash.
+    fn key(&mut self, hash: u64, access: Access);
+    /// The command conflicts with every other (DBSIZE, FLUSHALL, a change of limits).
+    fn everything(&mut self, access: Access);
+}
+
+/// How far a snapshot has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotProgress {
+    /// Call again.
+    More,
+    /// The last byte has been written to `out`.
+    Done,
+}
+
+/// Bytes of a snapshot that make no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("snapshot refused: {0}")]
+pub struct RestoreError(pub String);
+
+/// A replicated service. `apply`, `query` and the snapshot methods are what it takes; the rest
+/// has defaults.
+///
+/// What must hold: deterministic (see the module); `query` changes nothing that another command
+/// could see; nothing here panics on any bytes that a client could send.
+pub trait StateMachine: Send + 'static {
+    /// Executes one ordered command and appends its reply to `reply`.
+    fn apply(&mut self, at: &At, command: &[u8], reply: &mut Vec<u8>);
+
+    /// Executes a read and appends its reply to `reply`. `at.position` and the state are those of
+    /// the last applied command; `at.time` is this replica's clock, never before that command.
+    fn query(&self, at: &At, command: &[u8], reply: &mut Vec<u8>);
+
+    /// Starts a snapshot of the state as it is now. A snapshot that was under way is dropped.
+    ///
+    /// The default keeps nothing and suits machines whose [`Self::snapshot_chunk`] writes all of
+    /// a small state in its first call.
+    fn begin_snapshot(&mut self) {}
+
+    /// Appends the next part of the snapshot to `out`, about `budget` bytes, and says whether
+    /// there is more. Commands are applied between two calls; the snapshot must still be that of
+    /// [`Self::begin_snapshot`]. The first call comes before any further command, so a machine
+    /// with a small state may write it whole there.
+    fn snapshot_chunk(&mut self, out: &mut Vec<u8>, budget: usize) -> SnapshotProgress;
+
+    /// Forgets the snapshot under way, if there is one.
+    fn abandon_snapshot(&mut self) {}
+
+    /// Empties the state: a restore follows. The default does nothing, for machines that replace
+    /// all in [`Self::finish_restore`].
+    fn begin_restore(&mut self) {}
+
+    /// The next bytes of a snapshot, cut anywhere.
+    ///
+    /// # Errors
+    /// When the bytes cannot be a snapshot. The state is then undefined until the next
+    /// [`Self::begin_restore`].
+    fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError>;
+
+    /// All bytes have been given.
+    ///
+    /// # Errors
+    /// When the snapshot is not whole.
+    fn finish_restore(&mut self) -> Result<(), RestoreError>;
+
+    /// Which keys `command` touches. The default: it conflicts with everything.
+    fn footprint(&self, command: &[u8], visit: &mut dyn FootprintVisitor) {
+        let _ = command;
+        visit.everything(Access::Write);
+    }
+
+    /// The earliest time at which the state changes by itself (a key expires). The runtime then
+    /// orders an empty batch with a time at or after it. `None`: never.
+    fn next_deadline(&self) -> Option<CommandTime> {
+        None
+    }
+
+    /// Time has come to `at.time` although no command needs it: what expired by then may go.
+    /// Called for every ordered batch before its commands, so it must be cheap.
+    fn tick(&mut self, at: &At) {
+        let _ = at;
+    }
+
+    /// A hash of the whole state, equal on replicas that executed the same commands. For checks;
+    /// may be slow.
+    fn digest(&self) -> u128;
+
+    /// An estimate of the memory that the state takes, in bytes. For metrics and limits.
+    fn memory(&self) -> u64 {
+        0
+    }
+
+    /// How many entries the state holds. For status only.
+    fn entries(&self) -> u64 {
+        0
+    }
+}
+
+/// A position together with the protocol slot that it was executed from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Executed {
+    /// The protocol's slot.
+    pub slot: Slot,
+    /// The executor's position.
+    pub position: Position,
+}
