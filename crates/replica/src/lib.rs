@@ -1,10 +1,52 @@
 //! The boundary between a replication protocol and the world.
+//!
+//! ```text
+//!   runtime / simulator                          one replica, no I/O
+//!   ┌──────────────────┐   Input   ┌───────────────────────────────────────────┐
+//!   │ sockets, journal,│ ────────► │ Node                                      │
+//!   │ snapshot files,  │           │  ├─ Driver<P>: Frontend + Protocol        │
+//!   │ clocks, timers   │ ◄──────── │  ├─ Executor: sessions + StateMachine     │
+//!   └──────────────────┘  Output   │  └─ state transfer                        │
+//!                                  └───────────────────────────────────────────┘
+//! ```
+//!
+//! Authors of protocols read [`Protocol`], [`Frontend`] and [`Context`]; authors of services read
+//! [`StateMachine`]; authors of worlds read [`Node`]. Everything here is `no_std` and free of
+//! `unsafe`: the compiler itself keeps sockets, files, threads and clocks out.
+
 #![no_std]
 #![forbid(unsafe_code)]
+
 extern crate alloc;
+
+mod batch;
+mod context;
+mod driver;
+mod effect;
+mod epoch;
+mod executor;
 mod id;
+pub mod journal;
+mod node;
+pub mod parts;
+mod protocol;
 mod session;
 mod state_machine;
+mod time;
+mod transfer;
+mod wire;
+
+pub use batch::*;
+pub use bytes::Bytes;
+pub use context::{Context, FrontendContext};
+pub use driver::*;
+pub use effect::*;
+pub use epoch::*;
+pub use executor::*;
 pub use id::*;
+pub use node::*;
+pub use protocol::*;
 pub use session::*;
 pub use state_machine::*;
+pub use time::*;
+pub use wire::*;

@@ -1,0 +1,417 @@
+//! Batches of requests: encoded once by whoever receives them from clients, then forwarded,
+//! journalled and executed as the same bytes.
+//!
+//! ```text
+//!   batch   = version u8 | level u8 | zero u16 | count u32 | frontend u64 | batch id u64 | request*
+//!   request = owner u64 | number u64 | sequence u64 | kind u8 | zero u8 | open u16 | length u32 | payload
+//!   results = count u32 | result*            (one per request, in the batch's order)
+//!   result  = status u8 | length u32 | reply
+//! ```
+//!
+//! `open` is how many of the session's sequence numbers below this one still await their reply:
+//! replies below `sequence - open` have arrived and need not be kept.
+
+use crate::{BatchId, CommandId, DecodeError, FrontendId, Level, SessionId};
+use alloc::vec::Vec;
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// The version of the batch format.
+pub const BATCH_VERSION: u8 = 1;
+const HEADER: usize = 24;
+const REQUEST_HEADER: usize = 32;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RequestKind {
+    /// Execute the payload as a command (or read) of the state machine.
+    Command = 0,
+    /// Open the session. Payload: the owner's start in command time (u64).
+    Open = 1,
+    /// End the session.
+    Close = 2,
+    /// Keep the owner's sessions alive.
+    Renew = 3,
+    /// Only carry time forward.
+    Tick = 4,
+}
+
+impl RequestKind {
+    const fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Command,
+            1 => Self::Open,
+            2 => Self::Close,
+            3 => Self::Renew,
+            4 => Self::Tick,
+            _ => return None,
+        })
+    }
+}
+
+/// One request as it stands in a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestView<'a> {
+    /// Which session and which place in it.
+    pub id: CommandId,
+    /// What it asks for.
+    pub kind: RequestKind,
+    /// How many earlier sequence numbers of the session still await their reply.
+    pub open: u16,
+    /// The command's bytes.
+    pub payload: &'a [u8],
+}
+
+/// Collects requests into one batch.
+#[derive(Debug)]
+pub struct BatchBuilder {
+    bytes: BytesMut,
+    count: u32,
+}
+
+impl Default for BatchBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl BatchBuilder {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut bytes = BytesMut::new();
+        bytes.put_bytes(0, HEADER);
+        Self { bytes, count: 0 }
+    }
+
+    /// Appends a request whose payload is at hand.
+    pub fn push(&mut self, id: CommandId, kind: RequestKind, open: u16, payload: &[u8]) {
+        self.push_with(id, kind, open, |out| out.put_slice(payload));
+    }
+
+    /// Appends a request whose payload `write` appends in place.
+    ///
+    /// # Panics
+    /// When the payload is 4 GiB or longer.
+    pub fn push_with(
+        &mut self,
+        id: CommandId,
+        kind: RequestKind,
+        open: u16,
+        write: impl FnOnce(&mut BytesMut),
+    ) {
+        self.bytes.put_u64_le(id.session.owner);
+        self.bytes.put_u64_le(id.session.number);
+        self.bytes.put_u64_le(id.sequence);
+        self.bytes.put_u8(kind as u8);
+        self.bytes.put_u8(0);
+        self.bytes.put_u16_le(open);
+        let at = self.bytes.len();
+        self.bytes.put_u32_le(0);
+        write(&mut self.bytes);
+        let length = u32::try_from(self.bytes.len() - at - 4).expect("payloads are below 4 GiB");
+        self.bytes[at..at + 4].copy_from_slice(&length.to_le_bytes());
+        self.count += 1;
+    }
+
+    /// How many requests it holds.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Its length in bytes so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether it holds no request.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The finished batch; the builder is empty again and reuses its memory.
+    pub fn finish(&mut self, frontend: FrontendId, batch: BatchId, level: Level) -> Bytes {
+        self.bytes[0] = BATCH_VERSION;
+        self.bytes[1] = level as u8;
+        self.bytes[4..8].copy_from_slice(&self.count.to_le_bytes());
+        self.bytes[8..16].copy_from_slice(&frontend.0.to_le_bytes());
+        self.bytes[16..24].copy_from_slice(&batch.0.to_le_bytes());
+        let done = self.bytes.split().freeze();
+        self.bytes.put_bytes(0, HEADER);
+        self.count = 0;
+        done
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// A batch read in place.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchView<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> BatchView<'a> {
+    /// Reads the header; the requests are read as they are walked.
+    ///
+    /// # Errors
+    /// When the header is short, of another version, or counts more than could follow.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        if bytes.len() < HEADER {
+            return Err(DecodeError::Short("batch header"));
+        }
+        if bytes[0] != BATCH_VERSION || Level::from_byte(bytes[1]).is_none() {
+            return Err(DecodeError::Bad("batch header"));
+        }
+        let view = Self { bytes };
+        if (view.count() as usize).saturating_mul(REQUEST_HEADER) > bytes.len() - HEADER {
+            return Err(DecodeError::Bad("batch count"));
+        }
+        Ok(view)
+    }
+
+    /// Like [`Self::new`], and walks all requests too: for bytes from outside.
+    ///
+    /// # Errors
+    /// When any request is malformed or bytes are left over.
+    pub fn checked(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let view = Self::new(bytes)?;
+        let mut requests = view.requests();
+        let walked = requests.by_ref().count();
+        if walked != view.count() as usize {
+            return Err(DecodeError::Bad("batch request"));
+        }
+        match bytes.len() - requests.at {
+            0 => Ok(view),
+            more => Err(DecodeError::Trailing(more)),
+        }
+    }
+
+    /// How many requests it holds.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        u32_at(self.bytes, 4).unwrap_or(0)
+    }
+
+    /// Who waits for the replies.
+    #[must_use]
+    pub fn frontend(&self) -> FrontendId {
+        FrontendId(u64_at(self.bytes, 8).unwrap_or(0))
+    }
+
+    /// The frontend's number for it.
+    #[must_use]
+    pub fn id(&self) -> BatchId {
+        BatchId(u64_at(self.bytes, 16).unwrap_or(0))
+    }
+
+    /// Whether it is to be ordered or only read.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        Level::from_byte(self.bytes[1]).unwrap_or(Level::Ordered)
+    }
+
+    /// The requests in order; ends early at a malformed one.
+    #[must_use]
+    pub fn requests(&self) -> Requests<'a> {
+        Requests { bytes: self.bytes, at: HEADER, left: self.count() }
+    }
+}
+
+/// Walks the requests of a batch.
+#[derive(Clone, Debug)]
+pub struct Requests<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    left: u32,
+}
+
+impl<'a> Iterator for Requests<'a> {
+    type Item = RequestView<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<RequestView<'a>> {
+        if self.left == 0 {
+            return None;
+        }
+        let header: &[u8; REQUEST_HEADER] = self.bytes.get(self.at..)?.first_chunk()?;
+        let length = u32_at(header, 28)? as usize;
+        let start = self.at + REQUEST_HEADER;
+        let payload = self.bytes.get(start..start + length)?;
+        let view = RequestView {
+            id: CommandId {
+                session: SessionId { owner: u64_at(header, 0)?, number: u64_at(header, 8)? },
+                sequence: u64_at(header, 16)?,
+            },
+            kind: RequestKind::from_byte(header[24])?,
+            open: u16::from_le_bytes([header[26], header[27]]),
+            payload,
+        };
+        self.at = start + length;
+        self.left -= 1;
+        Some(view)
+    }
+}
+
+/// What became of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RequestStatus {
+    /// Executed now or before; the reply is its result.
+    Done = 0,
+    /// The session is not known (any more). The request was not executed by this batch; whether
+    /// an earlier try was, cannot be told.
+    SessionUnknown = 1,
+    /// It was executed, and its reply was acknowledged and forgotten since.
+    Forgotten = 2,
+    /// An earlier sequence number of the session is still missing; send it again after that.
+    OutOfOrder = 3,
+    /// The session was opened too long ago by the log's clock; the reply is that clock (u64), with
+    /// which a new owner may try again.
+    OpenRefused = 4,
+    /// The bytes make no sense to the state machine or the session layer.
+    Malformed = 5,
+    /// The epoch ended before it; send it again in the next.
+    Sealed = 6,
+}
+
+impl RequestStatus {
+    const fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Done,
+            1 => Self::SessionUnknown,
+            2 => Self::Forgotten,
+            3 => Self::OutOfOrder,
+            4 => Self::OpenRefused,
+            5 => Self::Malformed,
+            6 => Self::Sealed,
+            _ => return None,
+        })
+    }
+}
+
+/// Collects the results of a batch. Writes into a reusable buffer.
+#[derive(Debug, Default)]
+pub struct ResultsBuilder {
+    bytes: Vec<u8>,
+    count: u32,
+    open: usize,
+}
+
+impl ResultsBuilder {
+    /// Starts over.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.count = 0;
+    }
+
+    /// Starts a result; append its reply to the returned buffer, then call [`Self::end`].
+    pub fn begin(&mut self) -> &mut Vec<u8> {
+        self.open = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 5]);
+        &mut self.bytes
+    }
+
+    /// Ends the result and gives its reply bytes.
+    ///
+    /// # Panics
+    /// When the reply is 4 GiB or longer.
+    pub fn end(&mut self, status: RequestStatus) -> &[u8] {
+        let start = self.open + 5;
+        let length = u32::try_from(self.bytes.len() - start).expect("replies are below 4 GiB");
+        self.bytes[self.open] = status as u8;
+        self.bytes[self.open + 1..start].copy_from_slice(&length.to_le_bytes());
+        self.count += 1;
+        &self.bytes[start..]
+    }
+
+    /// Appends a whole result.
+    pub fn push(&mut self, status: RequestStatus, reply: &[u8]) {
+        self.begin().extend_from_slice(reply);
+        self.end(status);
+    }
+
+    /// The finished results, copied out so that the buffer can be reused.
+    pub fn finish(&mut self) -> Bytes {
+        self.bytes[..4].copy_from_slice(&self.count.to_le_bytes());
+        Bytes::copy_from_slice(&self.bytes)
+    }
+}
+
+/// Walks results in the order of the batch's requests; ends early at a malformed one.
+#[derive(Clone, Debug)]
+pub struct Results<'a> {
+    bytes: &'a [u8],
+    left: u32,
+}
+
+impl<'a> Results<'a> {
+    /// Reads results made by [`ResultsBuilder`].
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { left: u32_at(bytes, 0).unwrap_or(0), bytes: bytes.get(4..).unwrap_or(&[]) }
+    }
+}
+
+impl<'a> Iterator for Results<'a> {
+    type Item = (RequestStatus, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        let status = RequestStatus::from_byte(*self.bytes.first()?)?;
+        let length = u32_at(self.bytes, 1)? as usize;
+        let reply = self.bytes.get(5..5 + length)?;
+        self.bytes = &self.bytes[5 + length..];
+        self.left -= 1;
+        Some((status, reply))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_reads_back_and_its_prefixes_are_refused() {
+        let mut builder = BatchBuilder::new();
+        let id = |sequence| CommandId { session: SessionId { owner: 7, number: 1 }, sequence };
+        builder.push(id(1), RequestKind::Open, 0, &5u64.to_le_bytes());
+        builder.push(id(2), RequestKind::Command, 3, b"hello");
+        let bytes = builder.finish(FrontendId(9), BatchId(4), Level::Ordered);
+        let view = BatchView::checked(&bytes).expect("what was built is valid");
+        assert_eq!((view.frontend(), view.id(), view.count()), (FrontendId(9), BatchId(4), 2));
+        let requests: Vec<_> = view.requests().collect();
+        assert_eq!(requests[1].payload, b"hello");
+        assert_eq!((requests[1].id, requests[1].open), (id(2), 3));
+        for cut in 0..bytes.len() {
+            assert!(BatchView::checked(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn results_read_back() {
+        let mut builder = ResultsBuilder::default();
+        builder.clear();
+        builder.push(RequestStatus::Done, b"+OK\r\n");
+        builder.push(RequestStatus::SessionUnknown, b"");
+        let bytes = builder.finish();
+        let all: Vec<_> = Results::new(&bytes).collect();
+        assert_eq!(
+            all,
+            [(RequestStatus::Done, &b"+OK\r\n"[..]), (RequestStatus::SessionUnknown, &b""[..])]
+        );
+    }
+}

@@ -1,0 +1,341 @@
+//! What a handler may ask and do: the typed face of the effect buffer.
+
+use crate::{
+    BatchId, ClockReading, CommandTime, Deadline, Durability, Effect, Frame, FrontendId,
+    Incarnation, Lane, Outcome, PersistId, Protocol, Recipients, ReplicaId, ReplicaSet, ReplyRoute,
+    Slot, Time, TimerKey, TimerOwner, Wire, World, Write, Writer,
+};
+use alloc::{collections::VecDeque, string::String, vec::Vec};
+use bytes::{Bytes, BytesMut};
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+use smallvec::SmallVec;
+
+/// A message that crosses between the two halves inside one node, without being encoded.
+#[derive(Debug)]
+pub(crate) enum Local<M> {
+    ToReplica(M),
+    ToFrontend(M),
+}
+
+/// What a driver keeps between events, shared by the contexts of both halves.
+pub(crate) struct Shared<M> {
+    pub id: ReplicaId,
+    pub embedded: FrontendId,
+    pub durability: Durability,
+    pub random: ChaCha8Rng,
+    pub scratch: BytesMut,
+    pub local: VecDeque<Local<M>>,
+    pub persist_next: u64,
+    /// Writes that the world must complete, in order; in memory durability only promises.
+    pub persist_waiting: VecDeque<PersistId>,
+}
+
+impl<M> Shared<M> {
+    pub fn new(id: ReplicaId, embedded: FrontendId, durability: Durability, seed: u64) -> Self {
+        Self {
+            id,
+            embedded,
+            durability,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            scratch: BytesMut::new(),
+            local: VecDeque::new(),
+            persist_next: 1,
+            persist_waiting: VecDeque::new(),
+        }
+    }
+
+    fn encode(&mut self, value: &impl Wire) -> Frame {
+        let mut writer = Writer::new(&mut self.scratch);
+        value.encode(&mut writer);
+        writer.finish()
+    }
+}
+
+/// What the replica's half may ask and do inside a handler.
+pub struct Context<'a, P: Protocol> {
+    pub(crate) shared: &'a mut Shared<P::Message>,
+    pub(crate) world: &'a dyn World,
+    pub(crate) arrived: Time,
+    pub(crate) effects: &'a mut Vec<Effect>,
+}
+
+impl<P: Protocol> Context<'_, P> {
+    /// Monotonic time, fresh at every call.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.world.now()
+    }
+
+    /// When the bytes of the message being handled arrived; in other handlers, when they began.
+    #[must_use]
+    pub const fn arrived(&self) -> Time {
+        self.arrived
+    }
+
+    /// The synchronised clock. Its errors may cost speed, never safety.
+    #[must_use]
+    pub fn clock(&self) -> ClockReading {
+        self.world.clock()
+    }
+
+    /// 64 random bits from this replica's seeded source.
+    pub fn random(&mut self) -> u64 {
+        self.shared.random.next_u64()
+    }
+
+    /// A random number below `bound`, without bias; 0 when `bound` is 0.
+    pub fn random_below(&mut self, bound: u64) -> u64 {
+        if bound == 0 {
+            return 0;
+        }
+        let zone = u64::MAX - u64::MAX % bound;
+        loop {
+            let draw = self.random();
+            if draw < zone {
+                return draw % bound;
+            }
+        }
+    }
+
+    /// How many bytes may still be queued for this peer.
+    #[must_use]
+    pub fn room(&self, peer: ReplicaId) -> usize {
+        self.world.room(peer)
+    }
+
+    /// Sends a message to one replica; to itself is not possible.
+    ///
+    /// # Panics
+    /// When `to` is this replica.
+    pub fn send(&mut self, to: ReplicaId, lane: Lane, message: &P::Message) {
+        self.multicast(ReplicaSet::EMPTY.with(to), lane, message);
+    }
+
+    /// Sends a message to each of these replicas; it is encoded once.
+    ///
+    /// # Panics
+    /// When this replica is among them.
+    pub fn multicast(&mut self, to: ReplicaSet, lane: Lane, message: &P::Message) {
+        assert!(!to.contains(self.shared.id), "a replica does not send to itself");
+        if to.is_empty() {
+            return;
+        }
+        let frame = self.shared.encode(message);
+        self.effects.push(Effect::Send { to: Recipients::Replicas(to), lane, frame });
+    }
+
+    /// Sends a message to a frontend; to the embedded one it goes without being encoded.
+    pub fn send_frontend(&mut self, to: FrontendId, message: P::Message) {
+        if to == self.shared.embedded {
+            self.shared.local.push_back(Local::ToFrontend(message));
+        } else {
+            let frame = self.shared.encode(&message);
+            self.effects.push(Effect::Send {
+                to: Recipients::Frontend(to),
+                lane: Lane::Control,
+                frame,
+            });
+        }
+    }
+
+    /// The id of the frontend embedded in this replica.
+    #[must_use]
+    pub const fn embedded(&self) -> FrontendId {
+        self.shared.embedded
+    }
+
+    /// Writes words of this replica's row into the peers' copies of the shared table.
+    pub fn put(&mut self, to: ReplicaSet, offset: u32, words: &[u64]) {
+        let words = SmallVec::from_slice(words);
+        self.effects.push(Effect::Put { to, offset, words });
+    }
+
+    /// Makes the replica's promises durable, in every durability. What depends on them waits for
+    /// [`Protocol::on_persisted`] with at least the returned id.
+    pub fn persist_promise(&mut self, promise: &P::Promise) -> PersistId {
+        let bytes = self.shared.encode(promise).into_bytes();
+        let id = self.persist_id();
+        self.shared.persist_waiting.push_back(id);
+        self.effects.push(Effect::Persist { id, write: Write::Promise(bytes) });
+        id
+    }
+
+    /// Appends a record to the log. In memory durability nothing is written and it counts as
+    /// durable as soon as the promises before it are.
+    pub fn persist(&mut self, slot: Slot, record: &P::Record) -> PersistId {
+        let id = self.persist_id();
+        if self.shared.durability == Durability::Disk {
+            let record = self.shared.encode(record).into_bytes();
+            self.shared.persist_waiting.push_back(id);
+            self.effects.push(Effect::Persist { id, write: Write::Record { slot, record } });
+        }
+        id
+    }
+
+    fn persist_id(&mut self) -> PersistId {
+        let id = PersistId(self.shared.persist_next);
+        self.shared.persist_next += 1;
+        id
+    }
+
+    /// Records below this slot are no longer needed; a durable snapshot covers them.
+    pub fn trim(&mut self, below: Slot) {
+        self.effects.push(Effect::Trim { below });
+    }
+
+    /// Fires `timer` once after `delay`; moves it when it is set.
+    pub fn set_timer(&mut self, timer: P::Timer, delay: core::time::Duration) {
+        let at = Deadline::At(self.now() + delay);
+        self.effects.push(Effect::SetTimer { key: replica_timer(timer), at });
+    }
+
+    /// Fires `timer` once at `at`; moves it when it is set.
+    pub fn set_timer_at(&mut self, timer: P::Timer, at: Deadline) {
+        self.effects.push(Effect::SetTimer { key: replica_timer(timer), at });
+    }
+
+    /// Forgets a timer.
+    pub fn cancel_timer(&mut self, timer: P::Timer) {
+        self.effects.push(Effect::CancelTimer { key: replica_timer(timer) });
+    }
+
+    /// Executes a batch. Slots must ascend from one call to the next.
+    pub fn execute(
+        &mut self,
+        slot: Slot,
+        time: CommandTime,
+        batch: Bytes,
+        reply: Option<(FrontendId, P::ReplyHeader, Option<PersistId>)>,
+    ) {
+        let reply = reply.map(|(to, header, after)| self.route(to, &header, after));
+        self.effects.push(Effect::Execute { slot, time, batch, reply });
+    }
+
+    /// Runs a batch of reads once everything up to `at_least` has been executed.
+    pub fn query(
+        &mut self,
+        batch: Bytes,
+        at_least: Slot,
+        stable: bool,
+        to: FrontendId,
+        header: &P::ReplyHeader,
+    ) {
+        let reply = self.route(to, header, None);
+        self.effects.push(Effect::Query { batch, at_least, stable, reply });
+    }
+
+    fn route(
+        &mut self,
+        to: FrontendId,
+        header: &P::ReplyHeader,
+        after: Option<PersistId>,
+    ) -> ReplyRoute {
+        ReplyRoute { to, header: self.shared.encode(header).into_bytes(), after }
+    }
+
+    /// Everything up to this slot is final.
+    pub fn stable(&mut self, slot: Slot) {
+        self.effects.push(Effect::Stable { slot });
+    }
+
+    /// Undoes what was executed above this slot.
+    pub fn roll_back(&mut self, slot: Slot) {
+        self.effects.push(Effect::RollBack { slot });
+    }
+
+    /// Takes a snapshot after the executions asked for so far, the last of which was `slot`.
+    pub fn checkpoint(&mut self, slot: Slot, summary: &P::Summary) {
+        let summary = self.shared.encode(summary).into_bytes();
+        self.effects.push(Effect::Checkpoint { slot, summary });
+    }
+
+    /// Obtains a snapshot that covers `at_least`; ends in [`Protocol::on_installed`]. The node
+    /// retries until then; a newer call replaces an older one.
+    pub fn fetch_state(&mut self, from: ReplicaSet, at_least: Slot) {
+        self.effects.push(Effect::FetchState { from, at_least });
+    }
+
+    /// Tells who takes part now.
+    pub fn route_is(&mut self, slot: Slot, members: &[(ReplicaId, Incarnation)]) {
+        self.effects.push(Effect::Route { slot, members: SmallVec::from_slice(members) });
+    }
+
+    /// The epoch's seal is stable.
+    pub fn seal(&mut self, slot: Slot, certificate: Bytes) {
+        self.effects.push(Effect::Seal { slot, certificate });
+    }
+
+    /// Counts a rare branch.
+    pub fn mark(&mut self, branch: &'static str) {
+        self.effects.push(Effect::Mark(branch));
+    }
+
+    /// The replica must not go on; the message says what to do.
+    pub fn halt(&mut self, reason: String) {
+        self.effects.push(Effect::Halt(reason));
+    }
+}
+
+fn replica_timer(timer: impl Into<u32>) -> TimerKey {
+    TimerKey { owner: TimerOwner::Replica, timer: timer.into() }
+}
+
+/// What the client's half may ask and do inside a handler.
+pub struct FrontendContext<'a, P: Protocol> {
+    pub(crate) shared: &'a mut Shared<P::Message>,
+    pub(crate) world: &'a dyn World,
+    pub(crate) effects: &'a mut Vec<Effect>,
+}
+
+impl<P: Protocol> FrontendContext<'_, P> {
+    /// Monotonic time, fresh at every call.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.world.now()
+    }
+
+    /// The synchronised clock.
+    #[must_use]
+    pub fn clock(&self) -> ClockReading {
+        self.world.clock()
+    }
+
+    /// 64 random bits from the seeded source.
+    pub fn random(&mut self) -> u64 {
+        self.shared.random.next_u64()
+    }
+
+    /// Sends a message to a replica; to the one that it is embedded in without being encoded.
+    pub fn send(&mut self, to: ReplicaId, message: P::Message) {
+        if to == self.shared.id && self.shared.embedded != FrontendId::default() {
+            self.shared.local.push_back(Local::ToReplica(message));
+        } else {
+            let frame = self.shared.encode(&message);
+            self.effects.push(Effect::Send {
+                to: Recipients::Replicas(ReplicaSet::EMPTY.with(to)),
+                lane: Lane::Control,
+                frame,
+            });
+        }
+    }
+
+    /// Ends a submission.
+    pub fn done(&mut self, batch: BatchId, outcome: Outcome) {
+        self.effects.push(Effect::Done { batch, outcome });
+    }
+
+    /// Fires `timer` once at `at`; moves it when it is set.
+    pub fn set_timer(&mut self, timer: u32, at: Time) {
+        let key = TimerKey { owner: TimerOwner::Frontend, timer };
+        self.effects.push(Effect::SetTimer { key, at: Deadline::At(at) });
+    }
+
+    /// Forgets a timer.
+    pub fn cancel_timer(&mut self, timer: u32) {
+        let key = TimerKey { owner: TimerOwner::Frontend, timer };
+        self.effects.push(Effect::CancelTimer { key });
+    }
+}

@@ -1,0 +1,523 @@
+//! The driver: one generic piece that turns a typed protocol into an object that the runtime and
+//! the simulator hold without knowing which protocol it is.
+//!
+//! ```text
+//!   Event (bytes) ──► decode ──► handler ──► Effect (bytes) ──► world
+//!                                  │ ▲
+//!                                  ▼ │ messages between the two halves of one node:
+//!                               local queue, never encoded
+//! ```
+
+use crate::{
+    BatchId, Bytes, Context, DecodeError, Effect, Event, Frontend, FrontendContext, FrontendId,
+    FrontendSetup, Level, Link, Outcome, Peer, PersistId, Protocol, Recovered, RecoveredBytes,
+    ReplicaId, Reply, Setup, Slot, Status, Submission, Time, TimerOwner, Wake, Wire, World,
+    context::{Local, Shared},
+};
+use alloc::{boxed::Box, vec::Vec};
+
+/// Why an event was not handled. The node counts it and goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    /// The bytes are not a message of this protocol.
+    #[error("{0}")]
+    Decode(#[from] DecodeError),
+    /// A record, promise or summary on disk is not one of this protocol's.
+    #[error("what was recovered is not this protocol's: {0}")]
+    Recovered(DecodeError),
+}
+
+/// One replica of some protocol with its embedded frontend, behind bytes.
+pub trait Replica: Send {
+    /// Handles one event; effects are appended in order.
+    ///
+    /// # Errors
+    /// When bytes from outside make no sense. Nothing has changed then.
+    fn on_event(
+        &mut self,
+        event: Event,
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), EventError>;
+
+    /// The inbox is empty.
+    fn on_idle(&mut self, world: &dyn World, effects: &mut Vec<Effect>) -> Wake;
+
+    /// What the replica shows of itself.
+    fn status(&self) -> Status;
+
+    /// How many batches the embedded frontend has under way.
+    fn open(&self) -> usize;
+
+    /// A hash of the replica's state.
+    fn digest(&self) -> u64;
+
+    /// Checks what must always hold.
+    ///
+    /// # Panics
+    /// When something does not hold.
+    fn assert_invariants(&self);
+}
+
+/// See [`Replica`].
+pub struct Driver<P: Protocol> {
+    replica: P,
+    frontend: P::Frontend,
+    shared: Shared<P::Message>,
+    persisted: PersistId,
+    last_slot_executed: Slot,
+}
+
+impl<P: Protocol> Driver<P> {
+    /// A replica and the frontend embedded in it.
+    #[must_use]
+    pub fn new(setup: Setup<P::Options>, embedded: FrontendId) -> Self {
+        let frontend = P::Frontend::new(FrontendSetup {
+            id: embedded,
+            embedded: Some(setup.id),
+            epoch: setup.epoch.clone(),
+            durability: setup.durability,
+            options: setup.options.clone(),
+        });
+        Self {
+            shared: Shared::new(setup.id, embedded, setup.durability, setup.seed),
+            replica: P::new(setup),
+            frontend,
+            persisted: PersistId(0),
+            last_slot_executed: Slot(0),
+        }
+    }
+
+    /// The protocol itself, for tests that look inside.
+    #[must_use]
+    pub const fn replica(&self) -> &P {
+        &self.replica
+    }
+
+    fn with_replica<R>(
+        &mut self,
+        world: &dyn World,
+        arrived: Time,
+        effects: &mut Vec<Effect>,
+        handle: impl FnOnce(&mut P, &mut Context<'_, P>) -> R,
+    ) -> R {
+        let mut context = Context { shared: &mut self.shared, world, arrived, effects };
+        handle(&mut self.replica, &mut context)
+    }
+
+    fn with_frontend(
+        &mut self,
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+        handle: impl FnOnce(&mut P::Frontend, &mut FrontendContext<'_, P>),
+    ) {
+        let mut context = FrontendContext { shared: &mut self.shared, world, effects };
+        handle(&mut self.frontend, &mut context);
+    }
+
+    fn start(
+        &mut self,
+        recovered: RecoveredBytes,
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), EventError> {
+        let refuse = EventError::Recovered;
+        let recovered = Recovered {
+            first_boot: recovered.first_boot,
+            forgot: recovered.forgot,
+            promise: recovered.promise.map(P::Promise::decode_all).transpose().map_err(refuse)?,
+            checkpoint: recovered
+                .checkpoint
+                .map(|(slot, summary)| Ok((slot, P::Summary::decode_all(summary)?)))
+                .transpose()
+                .map_err(refuse)?,
+            records: recovered
+                .records
+                .into_iter()
+                .map(|(slot, record)| Ok((slot, P::Record::decode_all(record)?)))
+                .collect::<Result<_, _>>()
+                .map_err(refuse)?,
+        };
+        let now = world.now();
+        self.with_replica(world, now, effects, |replica, ctx| replica.on_start(recovered, ctx));
+        Ok(())
+    }
+
+    fn handle(
+        &mut self,
+        event: Event,
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), EventError> {
+        let now = world.now();
+        match event {
+            Event::Start(recovered) => self.start(recovered, world, effects)?,
+            Event::Message { from, arrived, message } => {
+                let message = P::Message::decode_all(message)?;
+                self.with_replica(world, arrived, effects, |replica, ctx| {
+                    replica.on_message(from, message, ctx);
+                });
+            }
+            Event::Reply { from, batch, header, results } => {
+                let header = P::ReplyHeader::decode_all(header)?;
+                let reply = Reply { batch, header, results };
+                self.with_frontend(world, effects, |frontend, ctx| {
+                    frontend.on_reply(from, reply, ctx);
+                });
+            }
+            Event::Submit(submission) => {
+                self.with_frontend(world, effects, |frontend, ctx| {
+                    frontend.submit(submission, ctx);
+                });
+            }
+            Event::Timer(key) => match key.owner {
+                TimerOwner::Replica => {
+                    let Ok(timer) = P::Timer::try_from(key.timer) else {
+                        unreachable!("only timers that the protocol set can fire");
+                    };
+                    self.with_replica(world, now, effects, |replica, ctx| {
+                        replica.on_timer(timer, ctx);
+                    });
+                }
+                TimerOwner::Frontend => {
+                    self.with_frontend(world, effects, |frontend, ctx| {
+                        frontend.on_timer(key.timer, ctx);
+                    });
+                }
+                TimerOwner::Node => unreachable!("the node keeps its own timers"),
+            },
+            Event::Persisted(upto) => {
+                while self.shared.persist_waiting.front().is_some_and(|id| *id <= upto) {
+                    self.shared.persist_waiting.pop_front();
+                }
+            }
+            Event::Executed(slot) => {
+                assert!(slot >= self.last_slot_executed, "execution does not go back");
+                self.last_slot_executed = slot;
+                self.with_replica(world, now, effects, |replica, ctx| {
+                    replica.on_executed(slot, ctx);
+                });
+            }
+            Event::Checkpointed(slot) => self.with_replica(world, now, effects, |replica, ctx| {
+                replica.on_checkpointed(slot, ctx);
+            }),
+            Event::Installed { slot, summary } => {
+                let summary = P::Summary::decode_all(summary)?;
+                self.last_slot_executed = slot;
+                self.with_replica(world, now, effects, |replica, ctx| {
+                    replica.on_installed(slot, summary, ctx);
+                });
+            }
+            Event::Link(peer, link) => {
+                self.with_replica(world, now, effects, |replica, ctx| {
+                    replica.on_link(peer, link, ctx);
+                });
+                if let Peer::Replica(id) = peer {
+                    self.with_frontend(world, effects, |frontend, ctx| {
+                        frontend.on_link(id, link, ctx);
+                    });
+                }
+            }
+            Event::Put { from, offset, words } => {
+                self.with_replica(world, now, effects, |replica, ctx| {
+                    replica.on_put(from, offset, &words, ctx);
+                });
+            }
+            Event::Control(control) => self.with_replica(world, now, effects, |replica, ctx| {
+                replica.on_control(control, ctx);
+            }),
+            Event::Idle => {
+                self.on_idle(world, effects);
+            }
+        }
+        Ok(())
+    }
+
+    /// Delivers what crossed between the halves and tells what became durable, until neither
+    /// brings anything new.
+    fn settle(&mut self, world: &dyn World, effects: &mut Vec<Effect>) {
+        loop {
+            let durable = match self.shared.persist_waiting.front() {
+                Some(first) => PersistId(first.0 - 1),
+                None => PersistId(self.shared.persist_next - 1),
+            };
+            if durable > self.persisted {
+                self.persisted = durable;
+                let now = world.now();
+                self.with_replica(world, now, effects, |replica, ctx| {
+                    replica.on_persisted(durable, ctx);
+                });
+                continue;
+            }
+            match self.shared.local.pop_front() {
+                Some(Local::ToReplica(message)) => {
+                    let (from, now) = (Peer::Frontend(self.shared.embedded), world.now());
+                    self.with_replica(world, now, effects, |replica, ctx| {
+                        replica.on_message(from, message, ctx);
+                    });
+                }
+                Some(Local::ToFrontend(message)) => {
+                    let from = self.shared.id;
+                    self.with_frontend(world, effects, |frontend, ctx| {
+                        frontend.on_message(from, message, ctx);
+                    });
+                }
+                None => return,
+            }
+        }
+    }
+}
+
+impl<P: Protocol> Replica for Driver<P> {
+    fn on_event(
+        &mut self,
+        event: Event,
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), EventError> {
+        self.handle(event, world, effects)?;
+        self.settle(world, effects);
+        Ok(())
+    }
+
+    fn on_idle(&mut self, world: &dyn World, effects: &mut Vec<Effect>) -> Wake {
+        let now = world.now();
+        let wake = self.with_replica(world, now, effects, |replica, ctx| replica.on_idle(ctx));
+        self.settle(world, effects);
+        wake
+    }
+
+    fn status(&self) -> Status {
+        self.replica.status()
+    }
+
+    fn open(&self) -> usize {
+        self.frontend.open()
+    }
+
+    fn digest(&self) -> u64 {
+        self.replica.digest()
+    }
+
+    fn assert_invariants(&self) {
+        self.replica.assert_invariants();
+    }
+}
+
+/// A frontend that runs without a replica: in a client library, a proxy, a simulated client.
+pub trait Client: Send {
+    /// A batch to carry out; ends in [`Effect::Done`].
+    fn submit(&mut self, submission: Submission, world: &dyn World, effects: &mut Vec<Effect>);
+    /// A message of the protocol from a replica.
+    ///
+    /// # Errors
+    /// When the bytes make no sense.
+    fn on_message(
+        &mut self,
+        from: ReplicaId,
+        message: Bytes,
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), EventError>;
+    /// Results from a replica's executor.
+    ///
+    /// # Errors
+    /// When the header makes no sense.
+    fn on_reply(
+        &mut self,
+        from: ReplicaId,
+        batch: BatchId,
+        reply: (Bytes, Bytes),
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), EventError>;
+    /// A timer fired.
+    fn on_timer(&mut self, timer: u32, world: &dyn World, effects: &mut Vec<Effect>);
+    /// Something happened to a link.
+    fn on_link(&mut self, to: ReplicaId, link: Link, world: &dyn World, effects: &mut Vec<Effect>);
+}
+
+/// See [`Client`].
+pub struct ClientDriver<P: Protocol> {
+    frontend: P::Frontend,
+    shared: Shared<P::Message>,
+}
+
+impl<P: Protocol> ClientDriver<P> {
+    /// A frontend on its own; `setup.embedded` must be `None`.
+    #[must_use]
+    pub fn new(setup: FrontendSetup<P::Options>, seed: u64) -> Self {
+        let nowhere = ReplicaId(u16::MAX);
+        let shared = Shared::new(nowhere, FrontendId::default(), setup.durability, seed);
+        Self { frontend: P::Frontend::new(setup), shared }
+    }
+
+    fn with(
+        &mut self,
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+        handle: impl FnOnce(&mut P::Frontend, &mut FrontendContext<'_, P>),
+    ) {
+        let mut context = FrontendContext { shared: &mut self.shared, world, effects };
+        handle(&mut self.frontend, &mut context);
+    }
+}
+
+impl<P: Protocol> Client for ClientDriver<P> {
+    fn submit(&mut self, submission: Submission, world: &dyn World, effects: &mut Vec<Effect>) {
+        self.with(world, effects, |frontend, ctx| frontend.submit(submission, ctx));
+    }
+
+    fn on_message(
+        &mut self,
+        from: ReplicaId,
+        message: Bytes,
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), EventError> {
+        let message = P::Message::decode_all(message)?;
+        self.with(world, effects, |frontend, ctx| frontend.on_message(from, message, ctx));
+        Ok(())
+    }
+
+    fn on_reply(
+        &mut self,
+        from: ReplicaId,
+        batch: BatchId,
+        (header, results): (Bytes, Bytes),
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), EventError> {
+        let reply = Reply { batch, header: P::ReplyHeader::decode_all(header)?, results };
+        self.with(world, effects, |frontend, ctx| frontend.on_reply(from, reply, ctx));
+        Ok(())
+    }
+
+    fn on_timer(&mut self, timer: u32, world: &dyn World, effects: &mut Vec<Effect>) {
+        self.with(world, effects, |frontend, ctx| frontend.on_timer(timer, ctx));
+    }
+
+    fn on_link(&mut self, to: ReplicaId, link: Link, world: &dyn World, effects: &mut Vec<Effect>) {
+        self.with(world, effects, |frontend, ctx| frontend.on_link(to, link, ctx));
+    }
+}
+
+/// A protocol's entry in the registry: how to make its two halves, by name and text options.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// What users are told.
+    pub info: &'static crate::Info,
+    /// Its options.
+    pub options: &'static [crate::OptionSpec],
+    /// Makes a replica with its embedded frontend.
+    pub replica: fn(Setup<()>, FrontendId) -> Result<Box<dyn Replica>, OptionError>,
+    /// Makes a frontend on its own.
+    pub client: fn(FrontendSetup<()>, u64) -> Result<Box<dyn Client>, OptionError>,
+    /// Checks options without making anything.
+    pub check: fn(&[(alloc::string::String, alloc::string::String)]) -> Result<(), OptionError>,
+    /// Whether this set of nodes may make progress.
+    pub viable: fn(usize, &[crate::NodeState]) -> bool,
+    /// Whether it executes before the order is final.
+    pub speculates: bool,
+}
+
+impl core::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Entry").field(&self.info.name).finish()
+    }
+}
+
+/// An option that a protocol does not have, or a value that it does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// No option of that name.
+    #[error("protocol '{protocol}' has no option '{name}'")]
+    Unknown {
+        /// The protocol.
+        protocol: &'static str,
+        /// What was asked for.
+        name: alloc::string::String,
+    },
+    /// The value does not do.
+    #[error("option '{name}': {reason}")]
+    Value {
+        /// Which option.
+        name: alloc::string::String,
+        /// Why, with the accepted values.
+        reason: alloc::string::String,
+    },
+}
+
+fn parse<P: Protocol>(
+    given: &[(alloc::string::String, alloc::string::String)],
+) -> Result<P::Options, OptionError> {
+    use crate::Options;
+    let mut options = P::Options::default();
+    for (name, value) in given {
+        if !P::Options::SPECS.iter().any(|spec| spec.name == name) {
+            return Err(OptionError::Unknown { protocol: P::INFO.name, name: name.clone() });
+        }
+        options
+            .set(name, value)
+            .map_err(|reason| OptionError::Value { name: name.clone(), reason })?;
+    }
+    Ok(options)
+}
+
+impl Entry {
+    /// The entry of protocol `P`.
+    #[must_use]
+    pub const fn of<P: Protocol>() -> Self {
+        use crate::Options;
+        Self {
+            info: &P::INFO,
+            options: P::Options::SPECS,
+            replica: |setup, embedded| {
+                let options = parse::<P>(&setup.epoch.options)?;
+                let setup = Setup {
+                    id: setup.id,
+                    incarnation: setup.incarnation,
+                    group: setup.group,
+                    epoch: setup.epoch,
+                    durability: setup.durability,
+                    options,
+                    seed: setup.seed,
+                };
+                Ok(Box::new(Driver::<P>::new(setup, embedded)))
+            },
+            client: |setup, seed| {
+                let options = parse::<P>(&setup.epoch.options)?;
+                let setup = FrontendSetup {
+                    id: setup.id,
+                    embedded: None,
+                    epoch: setup.epoch,
+                    durability: setup.durability,
+                    options,
+                };
+                Ok(Box::new(ClientDriver::<P>::new(setup, seed)))
+            },
+            check: |options| parse::<P>(options).map(|_| ()),
+            viable: P::viable,
+            speculates: P::SPECULATES,
+        }
+    }
+}
+
+/// Makes the registry: one line per protocol type gives its entry by name.
+#[macro_export]
+macro_rules! registry {
+    ($($protocol:ty),* $(,)?) => {
+        /// All registered protocols.
+        pub const PROTOCOLS: &[$crate::Entry] = &[$($crate::Entry::of::<$protocol>()),*];
+    };
+}
+
+/// The level that a protocol's default outcome at a deadline depends on: a read changes nothing,
+/// so giving up on one is never uncertain.
+#[must_use]
+pub const fn outcome_at_deadline(level: Level, sent: bool) -> Outcome {
+    match (level, sent) {
+        (Level::Ordered, true) => Outcome::Uncertain,
+        _ => Outcome::NoQuorum,
+    }
+}

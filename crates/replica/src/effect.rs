@@ -1,0 +1,333 @@
+//! What a state machine asks of the world, and what the world tells it.
+//!
+//! Effects leave a handler in one first-in-first-out buffer; the world carries them out in that
+//! order after the handler has returned. Nothing is called from inside a handler.
+
+use crate::{
+    BatchId, CommandTime, Deadline, Frame, FrontendId, Incarnation, Level, Outcome, Peer,
+    PersistId, Position, ReplicaId, ReplicaSet, Slot, Time,
+};
+use alloc::{string::String, vec::Vec};
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+/// A lane of a link. First-in-first-out within a lane; a large transfer on one does not delay the
+/// other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Lane {
+    /// Small and urgent: votes, heartbeats, ordinary batches.
+    Control = 0,
+    /// Large: state transfer, big payloads.
+    Bulk = 1,
+}
+
+/// Who a frame goes to. Never the sender itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipients {
+    /// These replicas.
+    Replicas(ReplicaSet),
+    /// One frontend that is not embedded in this replica.
+    Frontend(FrontendId),
+}
+
+/// Which half of the protocol, or the node around it, a timer belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TimerOwner {
+    /// The replica's half.
+    Replica,
+    /// The embedded frontend.
+    Frontend,
+    /// The node: state transfer and housekeeping.
+    Node,
+}
+
+/// Names a timer of a node. Setting a timer that is set moves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TimerKey {
+    /// Whose it is.
+    pub owner: TimerOwner,
+    /// Which of the owner's.
+    pub timer: u32,
+}
+
+/// What the journal is to keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// The replica's promises, whole; replaces the ones before. Fsynced in every durability.
+    Promise(Bytes),
+    /// A record of the log, for `slot`. Several for one slot are all kept, in order.
+    Record {
+        /// Records below the trimmed slot may be deleted.
+        slot: Slot,
+        /// The protocol's encoding.
+        record: Bytes,
+    },
+}
+
+/// Where the reply to an executed batch goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplyRoute {
+    /// Who waits for it; a reply with no route is dropped and the retry recovers.
+    pub to: FrontendId,
+    /// The protocol's own header, bound when the batch was appended.
+    pub header: Bytes,
+    /// The write that must be durable before the reply leaves.
+    pub after: Option<PersistId>,
+}
+
+/// What a replica or its embedded frontend asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Send a frame.
+    Send {
+        /// To whom.
+        to: Recipients,
+        /// On which lane.
+        lane: Lane,
+        /// Its bytes.
+        frame: Frame,
+    },
+    /// Write words into this replica's row of the peers' copies of the shared table. Unsent puts
+    /// to the same offset overwrite each other.
+    Put {
+        /// To whom.
+        to: ReplicaSet,
+        /// Index of the first word within the row.
+        offset: u32,
+        /// The new values.
+        words: SmallVec<[u64; 4]>,
+    },
+    /// Make this durable; completes in order of ids.
+    Persist {
+        /// Its number.
+        id: PersistId,
+        /// What.
+        write: Write,
+    },
+    /// Records below this slot are no longer needed for recovery.
+    Trim {
+        /// The first slot still needed.
+        below: Slot,
+    },
+    /// Fire a timer once.
+    SetTimer {
+        /// Which; a set one is moved.
+        key: TimerKey,
+        /// When.
+        at: Deadline,
+    },
+    /// Forget a timer.
+    CancelTimer {
+        /// Which.
+        key: TimerKey,
+    },
+    /// Execute a batch; slots ascend. An empty batch only moves the executor's slot on.
+    Execute {
+        /// The slot that it was decided in.
+        slot: Slot,
+        /// Its time.
+        time: CommandTime,
+        /// The batch's bytes; empty for a slot with nothing in it.
+        batch: Bytes,
+        /// Who is answered, if this replica is the one that answers.
+        reply: Option<ReplyRoute>,
+    },
+    /// Run a batch of reads once the executor has come as far as `at_least`.
+    Query {
+        /// The batch's bytes.
+        batch: Bytes,
+        /// The slot that must have been executed.
+        at_least: Slot,
+        /// Also wait until that slot is stable.
+        stable: bool,
+        /// Who is answered.
+        reply: ReplyRoute,
+    },
+    /// Everything executed up to this slot will never be rolled back. Protocols that do not
+    /// speculate need not say it.
+    Stable {
+        /// The last stable slot.
+        slot: Slot,
+    },
+    /// Undo what was executed above this slot. Only for protocols that speculate.
+    RollBack {
+        /// The last slot that stays.
+        slot: Slot,
+    },
+    /// Take a snapshot of the state as the executions before this effect leave it.
+    Checkpoint {
+        /// The last slot that it covers; all of them have been executed.
+        slot: Slot,
+        /// What the protocol needs to go on from there.
+        summary: Bytes,
+    },
+    /// Obtain a snapshot that covers `at_least` from one of these replicas.
+    FetchState {
+        /// Who may have it, best first by the order of ids.
+        from: ReplicaSet,
+        /// The slot that it must cover.
+        at_least: Slot,
+    },
+    /// Who takes part in the protocol now, for status and for redirects.
+    Route {
+        /// From this slot on.
+        slot: Slot,
+        /// The participants in the protocol's order (a chain from head to tail).
+        members: SmallVec<[(ReplicaId, Incarnation); 8]>,
+    },
+    /// The epoch's seal is stable at this slot.
+    Seal {
+        /// The slot of the seal.
+        slot: Slot,
+        /// Proof for the next epoch's members.
+        certificate: Bytes,
+    },
+    /// A batch given to the embedded frontend is finished.
+    Done {
+        /// Which.
+        batch: BatchId,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// A rare branch was taken; campaigns report how often.
+    Mark(&'static str),
+    /// The replica cannot go on: stop it with this message.
+    Halt(String),
+}
+
+/// What happened to a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// A new connection; frames of an older one came before this or never will.
+    Up {
+        /// The peer's incarnation as it told it.
+        incarnation: Incarnation,
+    },
+    /// There is room again for this many bytes.
+    Room(usize),
+    /// The connection broke and is being made anew: frames may have been lost.
+    Reset,
+    /// The peer cannot be reached, or its queue overflowed.
+    Down,
+}
+
+/// An instruction from the operator or the node to the protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Enough has been executed since the last snapshot: emit a `Checkpoint`.
+    CheckpointDue,
+    /// The replica is about to stop: hand leadership to another if there is one.
+    HandOff,
+    /// An operator knows that this replica has failed.
+    ReportFailure(ReplicaId),
+    /// Change an option while running.
+    Option {
+        /// Its name.
+        name: String,
+        /// The new value, checked already.
+        value: String,
+    },
+}
+
+/// What a replica finds when it starts. First boot and restart are one path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered<P, R, S> {
+    /// Nothing was ever written under this identity.
+    pub first_boot: bool,
+    /// Acknowledged entries may have been forgotten (memory durability, not the first boot): do
+    /// not vote or acknowledge before a recovery quorum has answered.
+    pub forgot: bool,
+    /// The last promise made durable.
+    pub promise: Option<P>,
+    /// The snapshot that the executor was restored from: its slot and the protocol's summary.
+    pub checkpoint: Option<(Slot, S)>,
+    /// The journal's records, in the order in which they were written.
+    pub records: Vec<(Slot, R)>,
+}
+
+/// The same, as bytes.
+pub type RecoveredBytes = Recovered<Bytes, Bytes, Bytes>;
+
+/// What the world tells a driver.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The first event, once.
+    Start(RecoveredBytes),
+    /// A protocol message.
+    Message {
+        /// Who sent it.
+        from: Peer,
+        /// When its bytes arrived.
+        arrived: Time,
+        /// Its encoding.
+        message: Bytes,
+    },
+    /// A reply of a replica to the embedded frontend.
+    Reply {
+        /// Who executed it.
+        from: ReplicaId,
+        /// Which batch.
+        batch: BatchId,
+        /// The protocol's header.
+        header: Bytes,
+        /// The results, see [`crate::Results`].
+        results: Bytes,
+    },
+    /// A batch of requests for the embedded frontend.
+    Submit(Submission),
+    /// A timer fired.
+    Timer(TimerKey),
+    /// All writes up to this one are durable.
+    Persisted(PersistId),
+    /// All batches up to this slot have been executed.
+    Executed(Slot),
+    /// The snapshot that covers this slot is durable.
+    Checkpointed(Slot),
+    /// The executor now holds a state received from a peer.
+    Installed {
+        /// What it covers.
+        slot: Slot,
+        /// The protocol's summary in it.
+        summary: Bytes,
+    },
+    /// Something happened to a link.
+    Link(Peer, Link),
+    /// A peer changed words of its row.
+    Put {
+        /// Whose row.
+        from: ReplicaId,
+        /// Index of the first changed word.
+        offset: u32,
+        /// The new values.
+        words: SmallVec<[u64; 4]>,
+    },
+    /// An instruction.
+    Control(Control),
+    /// The inbox is empty.
+    Idle,
+}
+
+/// What a replica wants after its inbox ran empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wake {
+    /// Call me again at once if you can afford to spin.
+    Spin,
+    /// Call me at this time if nothing happens before.
+    At(Time),
+    /// Only when something happens.
+    Sleep,
+}
+
+/// A batch of requests on its way through a frontend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// The frontend's number for it, ascending.
+    pub id: BatchId,
+    /// What its requests need.
+    pub level: Level,
+    /// Its bytes, with this frontend's id and `id` in the header.
+    pub batch: Bytes,
+    /// When to give up.
+    pub deadline: Time,
+}

@@ -1,0 +1,193 @@
+//! A frontend that hands its batches to one replica at a time and takes the first results: the
+//! client's half of every protocol whose replicas forward and answer by themselves.
+//!
+//! ```text
+//!   submit ──► Request ──► replica ──(orders, executes)──► results ──► done
+//!                 ▲           │ Refused: no leader known, queue full
+//!                 └── retry ──┘ (the same bytes; sessions see the duplicate)
+//! ```
+
+use crate::{
+    BatchId, Bytes, Frontend, FrontendContext, FrontendSetup, Level, Link, Outcome, Protocol,
+    ReplicaId, Reply, Submission, Time, outcome_at_deadline,
+};
+use alloc::collections::BTreeMap;
+use core::time::Duration;
+
+/// How a replica took a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It will see to it; silence from now on means "uncertain".
+    Accepted,
+    /// It could not pass it on (no leader known); it has not kept it.
+    Refused,
+    /// Its queue is full; it has not kept it.
+    Busy,
+}
+
+/// The protocol messages that an [`AttachedFrontend`] needs.
+pub trait RequestMessage: Sized {
+    /// A request with a batch.
+    fn request(level: Level, batch: Bytes) -> Self;
+    /// A replica's word on a request of this frontend, if this message is one.
+    fn taken(&self) -> Option<(BatchId, Taken)>;
+}
+
+struct Open {
+    submission: Submission,
+    /// A replica may have ordered it.
+    sent: bool,
+    retry_at: Time,
+    retry_after: Duration,
+}
+
+/// See the module. One timer serves all retries.
+pub struct AttachedFrontend<P: Protocol> {
+    replicas: u16,
+    to: ReplicaId,
+    embedded: bool,
+    open: BTreeMap<BatchId, Open>,
+    timer_at: Time,
+    marker: core::marker::PhantomData<fn() -> P>,
+}
+
+/// A refused request is offered again after this.
+const RETRY_REFUSED: Duration = Duration::from_millis(10);
+/// A request without results is sent again after this, doubling up to [`RETRY_MAX`].
+const RETRY_FIRST: Duration = Duration::from_millis(400);
+const RETRY_MAX: Duration = Duration::from_millis(3200);
+const TIMER: u32 = 0;
+
+impl<P: Protocol> AttachedFrontend<P>
+where
+    P::Message: RequestMessage,
+{
+    fn send(&self, submission: &Submission, ctx: &mut FrontendContext<'_, P>) {
+        ctx.send(self.to, P::Message::request(submission.level, submission.batch.clone()));
+    }
+
+    fn arm(&mut self, at: Time, ctx: &mut FrontendContext<'_, P>) {
+        if at < self.timer_at {
+            self.timer_at = at;
+            ctx.set_timer(TIMER, at);
+        }
+    }
+
+    fn finish(&mut self, batch: BatchId, outcome: Outcome, ctx: &mut FrontendContext<'_, P>) {
+        if self.open.remove(&batch).is_some() {
+            ctx.done(batch, outcome);
+        }
+    }
+}
+
+impl<P: Protocol> Frontend<P> for AttachedFrontend<P>
+where
+    P::Message: RequestMessage,
+{
+    fn new(setup: FrontendSetup<P::Options>) -> Self {
+        let replicas = u16::try_from(setup.epoch.members).expect("an epoch has at most 128 members");
+        let first = ReplicaId((setup.id.0 % u64::from(replicas.max(1))) as u16);
+        Self {
+            replicas,
+            to: setup.embedded.unwrap_or(first),
+            embedded: setup.embedded.is_some(),
+            open: BTreeMap::new(),
+            timer_at: Time::NEVER,
+            marker: core::marker::PhantomData,
+        }
+    }
+
+    fn submit(&mut self, submission: Submission, ctx: &mut FrontendContext<'_, P>) {
+        let retry_at = ctx.now() + RETRY_FIRST;
+        self.send(&submission, ctx);
+        self.arm(retry_at.min(submission.deadline), ctx);
+        let open = Open { submission, sent: true, retry_at, retry_after: RETRY_FIRST };
+        self.open.insert(open.submission.id, open);
+    }
+
+    fn on_message(
+        &mut self,
+        _from: ReplicaId,
+        message: P::Message,
+        ctx: &mut FrontendContext<'_, P>,
+    ) {
+        let Some((batch, taken)) = message.taken() else { return };
+        let now = ctx.now();
+        let Some(open) = self.open.get_mut(&batch) else { return };
+        match taken {
+            Taken::Accepted => open.sent = true,
+            Taken::Refused | Taken::Busy => {
+                // Only the very first try can be known to have gone nowhere.
+                if open.retry_after == RETRY_FIRST {
+                    open.sent = false;
+                    if taken == Taken::Busy {
+                        return self.finish(batch, Outcome::Busy, ctx);
+                    }
+                }
+                open.retry_at = now + RETRY_REFUSED;
+                let at = open.retry_at.min(open.submission.deadline);
+                self.arm(at, ctx);
+            }
+        }
+    }
+
+    fn on_reply(
+        &mut self,
+        _from: ReplicaId,
+        reply: Reply<P::ReplyHeader>,
+        ctx: &mut FrontendContext<'_, P>,
+    ) {
+        self.finish(reply.batch, Outcome::Results(reply.results), ctx);
+    }
+
+    fn on_timer(&mut self, _timer: u32, ctx: &mut FrontendContext<'_, P>) {
+        let now = ctx.now();
+        self.timer_at = Time::NEVER;
+        let overdue = self.open.values().any(|open| open.sent && open.retry_at <= now);
+        if overdue && !self.embedded {
+            self.to = ReplicaId((self.to.0 + 1) % self.replicas);
+        }
+        let due: alloc::vec::Vec<BatchId> = self
+            .open
+            .iter()
+            .filter(|(_, open)| open.retry_at.min(open.submission.deadline) <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            let Some(open) = self.open.get_mut(&id) else { continue };
+            if open.submission.deadline <= now {
+                let outcome = outcome_at_deadline(open.submission.level, open.sent);
+                self.finish(id, outcome, ctx);
+                continue;
+            }
+            if open.sent {
+                open.retry_after = (open.retry_after * 2).min(RETRY_MAX);
+            }
+            open.sent = true;
+            open.retry_at = now + open.retry_after;
+            let submission = open.submission.clone();
+            self.send(&submission, ctx);
+        }
+        let next = self.open.values().map(|open| open.retry_at.min(open.submission.deadline)).min();
+        if let Some(at) = next {
+            self.arm(at, ctx);
+        }
+    }
+
+    fn on_link(&mut self, replica: ReplicaId, link: Link, ctx: &mut FrontendContext<'_, P>) {
+        if replica == self.to && !self.embedded && matches!(link, Link::Reset | Link::Down) {
+            let now = ctx.now();
+            self.to = ReplicaId((self.to.0 + 1) % self.replicas);
+            for open in self.open.values_mut() {
+                open.retry_at = now;
+            }
+            if !self.open.is_empty() {
+                self.arm(now, ctx);
+            }
+        }
+    }
+
+    fn open(&self) -> usize {
+        self.open.len()
+    }
+}

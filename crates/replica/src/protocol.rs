@@ -1,0 +1,311 @@
+//! The two halves of a replication protocol, as its author writes them.
+//!
+//! ```text
+//!             submit                 Message                      Message
+//!   server ───────────► Frontend ───────────────► Protocol ◄──────────────────► Protocol
+//!          ◄───────────          ◄───────────────    │   ▲
+//!              Done       Message, or the executor's │   │ on_executed, on_persisted,
+//!                         results with a ReplyHeader ▼   │ on_checkpointed, on_installed …
+//!                                                  effects
+//! ```
+//!
+//! Both halves are deterministic state machines: events in, effects out, no sockets, clocks,
+//! threads or randomness of their own. The same code runs in the runtime and in the simulator.
+
+use crate::{
+    BatchId, Context, Control, Durability, Epoch, FrontendContext, FrontendId, Incarnation, Link,
+    Peer, PersistId, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Submission, Wake, Wire,
+};
+use alloc::{format, string::String, vec::Vec};
+use bytes::Bytes;
+
+/// What a batch of requests needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Level {
+    /// Put it into the replicated order (all writes; reads mixed with them).
+    #[default]
+    Ordered = 0,
+    /// Reads only: answer from a state at least as new as all that was acknowledged before.
+    Linearizable = 1,
+    /// Reads only: answer from this replica's state, however old.
+    Stale = 2,
+}
+
+impl Level {
+    pub(crate) const fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Ordered,
+            1 => Self::Linearizable,
+            2 => Self::Stale,
+            _ => return None,
+        })
+    }
+}
+
+/// How a batch ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// One result per request, see [`crate::Results`].
+    Results(Bytes),
+    /// Certainly not executed: it never reached a replica that could order it in time.
+    NoQuorum,
+    /// It may or may not have been executed.
+    Uncertain,
+    /// Certainly not executed: a queue is full. Try again later.
+    Busy,
+}
+
+/// What a replica shows of itself. The words are the field's: leader, follower, head, tail …
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Its part in the protocol now.
+    pub role: &'static str,
+    /// Who leads, if somebody does and the protocol has leaders.
+    pub leader: Option<ReplicaId>,
+    /// The protocol's view, ballot or round number.
+    pub view: u64,
+    /// The last slot accepted here.
+    pub accepted: Slot,
+    /// The last slot known to be decided, with all before it.
+    pub committed: Slot,
+    /// The last slot whose execution is final.
+    pub stable: Slot,
+    /// Whether it takes part in quorums (false while it recovers or catches up).
+    pub voting: bool,
+    /// More, by name; shown as they are.
+    pub details: Vec<(&'static str, String)>,
+}
+
+/// What is known of a node when asking whether a set of nodes may make progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeState {
+    /// Which.
+    pub id: ReplicaId,
+    /// It runs and reaches the others of the set.
+    pub up: bool,
+    /// It has lost what it acknowledged.
+    pub forgot: bool,
+}
+
+/// One option of a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionSpec {
+    /// Its name, in snake case.
+    pub name: &'static str,
+    /// Its default as text.
+    pub default: &'static str,
+    /// What it does, its unit and its range, in one line.
+    pub help: &'static str,
+}
+
+/// A protocol's options: defaults, names and parsing.
+pub trait Options: Clone + Default + Send + core::fmt::Debug + 'static {
+    /// All of them.
+    const SPECS: &'static [OptionSpec];
+    /// Sets one from text.
+    ///
+    /// # Errors
+    /// With the accepted values when the value does not parse. `name` is one of [`Self::SPECS`].
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String>;
+}
+
+/// Parses an option's value; for implementations of [`Options::set`].
+///
+/// # Errors
+/// With the accepted kind of value.
+pub fn parse_option<T: core::str::FromStr>(value: &str, expected: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("'{value}' is not {expected}"))
+}
+
+impl Options for () {
+    const SPECS: &'static [OptionSpec] = &[];
+    fn set(&mut self, name: &str, _: &str) -> Result<(), String> {
+        Err(format!("there is no option '{name}'"))
+    }
+}
+
+/// What users are told about a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Its name on the command line: lower case with underscores.
+    pub name: &'static str,
+    /// Where it is described.
+    pub paper: &'static str,
+    /// What it is best at, in a few words.
+    pub best_at: &'static str,
+    /// Which failures it survives, in a few words.
+    pub tolerates: &'static str,
+    /// Whether it passes the whole conformance kit.
+    pub stable: bool,
+    /// The fewest members that it works with.
+    pub replicas_min: usize,
+}
+
+/// The replicas' half of a replication protocol.
+///
+/// What must hold: handlers are deterministic; they never panic on a message that a correct or
+/// crashed peer, or a stranger, could send; they assert their own invariants.
+pub trait Protocol: Sized + Send + 'static {
+    /// Between replicas, and between frontends and replicas.
+    type Message: Wire + Send + core::fmt::Debug;
+    /// What must survive a crash whatever the durability: ballots promised, votes given. Small;
+    /// written whole each time.
+    type Promise: Wire + Send;
+    /// What the log keeps per slot.
+    type Record: Wire + Send;
+    /// What a snapshot must carry for the protocol to go on from it.
+    type Summary: Wire + Send;
+    /// What the replica adds to the results of a batch that it executed.
+    type ReplyHeader: Wire + Send;
+    /// Its timers.
+    type Timer: Copy + Into<u32> + TryFrom<u32> + core::fmt::Debug;
+    /// Its options.
+    type Options: Options;
+    /// The client's half.
+    type Frontend: Frontend<Self>;
+
+    /// For the registry and for people.
+    const INFO: Info;
+    /// Whether it executes before it knows that an order is final.
+    const SPECULATES: bool = false;
+
+    /// A replica before its start. Never I/O.
+    fn new(setup: Setup<Self::Options>) -> Self;
+
+    /// The first call. First boot and restart are one path.
+    fn on_start(
+        &mut self,
+        recovered: Recovered<Self::Promise, Self::Record, Self::Summary>,
+        ctx: &mut Context<'_, Self>,
+    );
+
+    /// A message from a replica or a frontend.
+    fn on_message(&mut self, from: Peer, message: Self::Message, ctx: &mut Context<'_, Self>);
+
+    /// A timer that was set has fired.
+    fn on_timer(&mut self, timer: Self::Timer, ctx: &mut Context<'_, Self>);
+
+    /// All writes up to this one are durable (or need not be, in memory durability).
+    fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>);
+
+    /// All batches up to this slot have been executed here.
+    fn on_executed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
+        let _ = (slot, ctx);
+    }
+
+    /// The snapshot taken by a `Checkpoint` is durable: the log below may be trimmed.
+    fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
+        let _ = (slot, ctx);
+    }
+
+    /// The executor holds a peer's state that covers `slot`, asked for by `FetchState`. Effects
+    /// to execute slots at or below it are no longer possible.
+    fn on_installed(&mut self, slot: Slot, summary: Self::Summary, ctx: &mut Context<'_, Self>);
+
+    /// Something happened to a link.
+    fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
+        let _ = (peer, link, ctx);
+    }
+
+    /// A peer changed words of its row in the shared table; `on_idle` follows.
+    fn on_put(&mut self, from: ReplicaId, offset: u32, words: &[u64], ctx: &mut Context<'_, Self>) {
+        let _ = (from, offset, words, ctx);
+    }
+
+    /// An instruction of the operator or the node.
+    fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>);
+
+    /// The inbox is empty: flush batches, evaluate predicates, end rounds.
+    fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake;
+
+    /// What it shows of itself.
+    fn status(&self) -> Status;
+
+    /// Whether this set of nodes may make progress, by the protocol's promise.
+    #[must_use]
+    fn viable(members: usize, nodes: &[NodeState]) -> bool {
+        nodes.iter().filter(|node| node.up && !node.forgot).count() > members / 2
+    }
+
+    /// A hash of the replica's whole state, for the simulator's trace.
+    fn digest(&self) -> u64;
+
+    /// Checks what must always hold; called after every event in the simulator.
+    ///
+    /// # Panics
+    /// When something does not hold.
+    fn assert_invariants(&self) {}
+}
+
+/// What a frontend is told when it is made.
+#[derive(Clone, Debug)]
+pub struct FrontendSetup<O> {
+    /// Its own address for replies.
+    pub id: FrontendId,
+    /// The replica that it is embedded in; `None` in a client library or proxy.
+    pub embedded: Option<ReplicaId>,
+    /// The epoch that it talks to.
+    pub epoch: Epoch,
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+    /// The protocol's options.
+    pub options: O,
+}
+
+/// The results of a batch as one replica gives them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply<H> {
+    /// The batch.
+    pub batch: BatchId,
+    /// What the protocol adds: view, log hash.
+    pub header: H,
+    /// One result per request.
+    pub results: Bytes,
+}
+
+/// The client's half of a protocol: how a batch reaches replicas, and when its reply is final.
+/// Runs embedded in a replica's server, in a client library or as a process of its own.
+///
+/// What must hold: every submission ends in exactly one `done`, at its deadline at the latest; a
+/// batch is retried as the same bytes, so that sessions see duplicates.
+pub trait Frontend<P: Protocol>: Sized + Send + 'static {
+    /// A frontend with nothing under way.
+    fn new(setup: FrontendSetup<P::Options>) -> Self;
+    /// A batch of requests to carry out.
+    fn submit(&mut self, submission: Submission, ctx: &mut FrontendContext<'_, P>);
+    /// A message from a replica.
+    fn on_message(&mut self, from: ReplicaId, message: P::Message, ctx: &mut FrontendContext<'_, P>);
+    /// Results from a replica's executor.
+    fn on_reply(
+        &mut self,
+        from: ReplicaId,
+        reply: Reply<P::ReplyHeader>,
+        ctx: &mut FrontendContext<'_, P>,
+    );
+    /// A timer that was set has fired.
+    fn on_timer(&mut self, timer: u32, ctx: &mut FrontendContext<'_, P>);
+    /// Something happened to the link to a replica.
+    fn on_link(&mut self, replica: ReplicaId, link: Link, ctx: &mut FrontendContext<'_, P>) {
+        let _ = (replica, link, ctx);
+    }
+    /// How many batches are under way.
+    fn open(&self) -> usize;
+}
+
+/// What the route of a protocol looks like to those outside: see [`crate::Effect::Route`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// In force from this slot.
+    pub slot: Slot,
+    /// The participants, in the protocol's order.
+    pub members: Vec<(ReplicaId, Incarnation)>,
+}
+
+impl Route {
+    /// The participants as a set.
+    #[must_use]
+    pub fn set(&self) -> ReplicaSet {
+        self.members.iter().map(|(id, _)| *id).collect()
+    }
+}

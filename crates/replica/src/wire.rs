@@ -1,0 +1,313 @@
+//! Bytes on the wire and on disk: explicit little-endian fields, shared payloads.
+//!
+//! ```text
+//!   Writer ── u8 u32 u64 … ──►  head ┐
+//!          ── blob(≥ 4 KiB) ──► part ├─► Frame: a rope of reference-counted Bytes
+//!          ── u32 … ──────────► head ┘
+//!   Reader ◄── one contiguous Bytes; blobs come out as slices of it, not as copies
+//! ```
+
+use bytes::{BufMut, Bytes, BytesMut};
+use smallvec::SmallVec;
+
+/// Why bytes could not be understood. The text names the field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// They end before the field does.
+    #[error("bytes end inside {0}")]
+    Short(&'static str),
+    /// The field holds a value that it must not hold.
+    #[error("bad value of {0}")]
+    Bad(&'static str),
+    /// More bytes follow than the message has.
+    #[error("{0} bytes after the end")]
+    Trailing(usize),
+}
+
+/// Something with one encoding, defined by us and stable within a format version.
+pub trait Wire: Sized {
+    /// Appends the encoding.
+    fn encode(&self, writer: &mut Writer<'_>);
+    /// Reads what [`Self::encode`] wrote.
+    ///
+    /// # Errors
+    /// On any bytes that `encode` could not have written. Never panics.
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError>;
+
+    /// Reads a value that must fill `bytes` exactly.
+    ///
+    /// # Errors
+    /// As [`Self::decode`], and [`DecodeError::Trailing`].
+    fn decode_all(bytes: Bytes) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let value = Self::decode(&mut reader)?;
+        match reader.remaining() {
+            0 => Ok(value),
+            more => Err(DecodeError::Trailing(more)),
+        }
+    }
+
+    /// The encoding as one contiguous buffer; for cold paths and tests.
+    fn encode_to_bytes(&self) -> Bytes {
+        let mut scratch = BytesMut::new();
+        let mut writer = Writer::new(&mut scratch);
+        self.encode(&mut writer);
+        writer.finish().into_bytes()
+    }
+}
+
+impl Wire for () {
+    fn encode(&self, _: &mut Writer<'_>) {}
+    fn decode(_: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(())
+    }
+}
+
+/// A message's bytes as a rope: small fields and shared payloads in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    parts: SmallVec<[Bytes; 2]>,
+}
+
+impl Frame {
+    /// The parts in order; none is empty.
+    #[must_use]
+    pub fn parts(&self) -> &[Bytes] {
+        &self.parts
+    }
+
+    /// Total length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(Bytes::len).sum()
+    }
+
+    /// Whether there is no byte in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// One contiguous buffer; copies only when there is more than one part.
+    #[must_use]
+    pub fn into_bytes(mut self) -> Bytes {
+        if self.parts.len() <= 1 {
+            return self.parts.pop().unwrap_or_default();
+        }
+        let mut all = BytesMut::with_capacity(self.len());
+        for part in &self.parts {
+            all.put_slice(part);
+        }
+        all.freeze()
+    }
+}
+
+impl From<Bytes> for Frame {
+    fn from(bytes: Bytes) -> Self {
+        let mut parts = SmallVec::new();
+        if !bytes.is_empty() {
+            parts.push(bytes);
+        }
+        Self { parts }
+    }
+}
+
+/// Payloads of at least this many bytes are shared, smaller ones copied next to their fields.
+const SHARED_MIN: usize = 4096;
+
+/// Builds a [`Frame`]. The scratch buffer belongs to the caller and is reused frame after frame.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    head: &'a mut BytesMut,
+    parts: SmallVec<[Bytes; 2]>,
+}
+
+impl<'a> Writer<'a> {
+    /// Starts a frame in `scratch`, which must be empty.
+    #[must_use]
+    pub fn new(scratch: &'a mut BytesMut) -> Self {
+        debug_assert!(scratch.is_empty());
+        Self { head: scratch, parts: SmallVec::new() }
+    }
+
+    /// Appends one byte.
+    pub fn u8(&mut self, value: u8) {
+        self.head.put_u8(value);
+    }
+    /// Appends a bool as one byte, 0 or 1.
+    pub fn bool(&mut self, value: bool) {
+        self.head.put_u8(u8::from(value));
+    }
+    /// Appends 2 bytes.
+    pub fn u16(&mut self, value: u16) {
+        self.head.put_u16_le(value);
+    }
+    /// Appends 4 bytes.
+    pub fn u32(&mut self, value: u32) {
+        self.head.put_u32_le(value);
+    }
+    /// Appends 8 bytes.
+    pub fn u64(&mut self, value: u64) {
+        self.head.put_u64_le(value);
+    }
+    /// Appends 16 bytes.
+    pub fn u128(&mut self, value: u128) {
+        self.head.put_u128_le(value);
+    }
+
+    /// Appends bytes as they are, without a length.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.head.put_slice(bytes);
+    }
+
+    /// Appends a payload with its length (u32). A large one is shared, not copied.
+    ///
+    /// # Panics
+    /// When the payload is 4 GiB or longer.
+    pub fn blob(&mut self, bytes: &Bytes) {
+        self.length(bytes.len());
+        if bytes.len() < SHARED_MIN {
+            self.head.put_slice(bytes);
+        } else {
+            self.cut();
+            self.parts.push(bytes.clone());
+        }
+    }
+
+    /// Appends a slice with its length (u32).
+    ///
+    /// # Panics
+    /// When the slice is 4 GiB or longer.
+    pub fn slice(&mut self, bytes: &[u8]) {
+        self.length(bytes.len());
+        self.head.put_slice(bytes);
+    }
+
+    /// Appends the length of a list or payload as u32.
+    ///
+    /// # Panics
+    /// When it does not fit.
+    pub fn length(&mut self, length: usize) {
+        self.head.put_u32_le(u32::try_from(length).expect("payloads are far below 4 GiB"));
+    }
+
+    fn cut(&mut self) {
+        if !self.head.is_empty() {
+            self.parts.push(self.head.split().freeze());
+        }
+    }
+
+    /// The finished frame.
+    #[must_use]
+    pub fn finish(mut self) -> Frame {
+        self.cut();
+        Frame { parts: self.parts }
+    }
+}
+
+/// Reads fields from one contiguous buffer.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    bytes: Bytes,
+    at: usize,
+}
+
+macro_rules! read {
+    ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// [`DecodeError::Short`] naming `field` when the bytes end before it does.
+        #[inline]
+        pub fn $name(&mut self, field: &'static str) -> Result<$type, DecodeError> {
+            const SIZE: usize = size_of::<$type>();
+            let bytes = self.bytes.get(self.at..self.at + SIZE).ok_or(DecodeError::Short(field))?;
+            let mut array = [0; SIZE];
+            array.copy_from_slice(bytes);
+            self.at += SIZE;
+            Ok(<$type>::from_le_bytes(array))
+        }
+    )*};
+}
+
+impl Reader {
+    /// Reads from the start of `bytes`.
+    #[must_use]
+    pub const fn new(bytes: Bytes) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    read! {
+        /// Reads one byte.
+        u8: u8;
+        /// Reads 2 bytes.
+        u16: u16;
+        /// Reads 4 bytes.
+        u32: u32;
+        /// Reads 8 bytes.
+        u64: u64;
+        /// Reads 16 bytes.
+        u128: u128;
+    }
+
+    /// Reads a bool.
+    ///
+    /// # Errors
+    /// When the byte is missing or neither 0 nor 1.
+    pub fn bool(&mut self, field: &'static str) -> Result<bool, DecodeError> {
+        match self.u8(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(DecodeError::Bad(field)),
+        }
+    }
+
+    /// Reads what [`Writer::blob`] or [`Writer::slice`] wrote, as a slice of the buffer.
+    ///
+    /// # Errors
+    /// When the length reaches beyond the end.
+    pub fn blob(&mut self, field: &'static str) -> Result<Bytes, DecodeError> {
+        let length = self.u32(field)? as usize;
+        self.raw(length, field)
+    }
+
+    /// Reads the next `length` bytes, as a slice of the buffer.
+    ///
+    /// # Errors
+    /// When there are fewer.
+    pub fn raw(&mut self, length: usize, field: &'static str) -> Result<Bytes, DecodeError> {
+        if length > self.remaining() {
+            return Err(DecodeError::Short(field));
+        }
+        let slice = self.bytes.slice(self.at..self.at + length);
+        self.at += length;
+        Ok(slice)
+    }
+
+    /// Reads the length of a list whose elements take at least `size_min` bytes each, so that a
+    /// wrong length is found before anything is allocated for it.
+    ///
+    /// # Errors
+    /// When that many elements cannot follow.
+    pub fn length(&mut self, size_min: usize, field: &'static str) -> Result<usize, DecodeError> {
+        let length = self.u32(field)? as usize;
+        if length.saturating_mul(size_min.max(1)) > self.remaining() {
+            return Err(DecodeError::Bad(field));
+        }
+        Ok(length)
+    }
+
+    /// How many bytes are left.
+    #[must_use]
+    pub const fn remaining(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    /// All bytes that are left.
+    #[must_use]
+    pub fn rest(&mut self) -> Bytes {
+        let rest = self.bytes.slice(self.at..);
+        self.at = self.bytes.len();
+        rest
+    }
+}
