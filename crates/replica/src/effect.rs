@@ -5,7 +5,7 @@
 
 use crate::{
     BatchId, CommandTime, Deadline, Frame, FrontendId, Incarnation, Level, Outcome, Peer,
-    PersistId, Position, ReplicaId, ReplicaSet, Slot, Time,
+    PersistId, ReplicaId, ReplicaSet, Slot, Time,
 };
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;

@@ -1,1 +1,522 @@
-//! placeholder
+//! The executor: what is ordered becomes state and replies, exactly once.
+//!
+//! ```text
+//!   Execute{slot, time, batch} ──► sessions ──► StateMachine::apply ──► results ──► Answer
+//!   Query{at_least, batch} ──(wait for slot)──► StateMachine::query ──► results ──► Answer
+//!   Checkpoint ──► header, sessions, state in chunks ──► a snapshot stream
+//! ```
+//!
+//! The executor alone assigns positions: one per batch that holds anything. The snapshot stream
+//! is a row of chunks `length u32 | crc32c u32 | bytes`, ended by a chunk of length 0; the first
+//! holds header and sessions, the others are the state machine's own bytes.
+
+use crate::{
+    At, BatchId, BatchView, ClusterId, CommandId, CommandTime, DecodeError, EpochNumber, Executed,
+    FrontendId, GroupId, Position, Reader, ReplyRoute, RequestKind, RequestStatus, RestoreError,
+    ResultsBuilder, Sessions, Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer,
+};
+use alloc::{boxed::Box, collections::BTreeMap, format, string::ToString, vec::Vec};
+use bytes::{Buf, Bytes, BytesMut};
+use core::time::Duration;
+
+const SNAPSHOT_MAGIC: u64 = u64::from_le_bytes(*b"QUINTSN1");
+/// No chunk of a snapshot stream is longer.
+const CHUNK_MAX: usize = 1 << 30;
+
+/// CRC-32C of bytes; the checksum of all of Quintet's formats.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// Results on their way to whoever waits for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The frontend, and what must be durable first.
+    pub route: ReplyRoute,
+    /// The batch that it waits for.
+    pub batch: BatchId,
+    /// One result per request.
+    pub results: Bytes,
+}
+
+/// The first chunk of a snapshot stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotHeader {
+    /// Whose state it is.
+    pub cluster: ClusterId,
+    /// Which group's.
+    pub group: GroupId,
+    /// The epoch in which it was taken.
+    pub epoch: EpochNumber,
+    /// What it covers.
+    pub executed: Executed,
+    /// The log's clock there.
+    pub time: CommandTime,
+    /// What the protocol needs to go on from there.
+    pub summary: Bytes,
+}
+
+impl Wire for SnapshotHeader {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(SNAPSHOT_MAGIC);
+        writer.u128(self.cluster.0);
+        writer.u32(self.group.0);
+        writer.u64(self.epoch.0);
+        writer.u64(self.executed.slot.0);
+        writer.u64(self.executed.position.0);
+        writer.u64(self.time.0);
+        writer.slice(&self.summary);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        if reader.u64("snapshot format")? != SNAPSHOT_MAGIC {
+            return Err(DecodeError::Bad("snapshot format"));
+        }
+        Ok(Self {
+            cluster: ClusterId(reader.u128("cluster")?),
+            group: GroupId(reader.u32("group")?),
+            epoch: EpochNumber(reader.u64("epoch")?),
+            executed: Executed {
+                slot: Slot(reader.u64("slot")?),
+                position: Position(reader.u64("position")?),
+            },
+            time: CommandTime(reader.u64("time")?),
+            summary: reader.blob("summary")?,
+        })
+    }
+}
+
+/// Splits a snapshot stream into its chunks, checking each.
+#[derive(Debug, Default)]
+pub struct SnapshotReader {
+    pending: BytesMut,
+    header: Option<SnapshotHeader>,
+    ended: bool,
+}
+
+/// A whole chunk of a snapshot stream.
+#[derive(Debug)]
+pub enum SnapshotChunk {
+    /// The first: header, then the sessions.
+    Header(SnapshotHeader, Reader),
+    /// Bytes of the state machine.
+    State(Bytes),
+    /// The stream is whole.
+    End,
+}
+
+impl SnapshotReader {
+    /// Appends bytes of the stream, cut anywhere.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.pending.extend_from_slice(bytes);
+    }
+
+    /// The next whole chunk, if the bytes so far hold one.
+    ///
+    /// # Errors
+    /// When a checksum fails or the header is not one.
+    pub fn next_chunk(&mut self) -> Result<Option<SnapshotChunk>, RestoreError> {
+        let Some(head) = self.pending.first_chunk::<8>() else { return Ok(None) };
+        if self.ended {
+            return Err(RestoreError("bytes after the end".to_string()));
+        }
+        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let expected = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        if length > CHUNK_MAX {
+            return Err(RestoreError(format!("a chunk of {length} bytes")));
+        }
+        if self.pending.len() < 8 + length {
+            return Ok(None);
+        }
+        self.pending.advance(8);
+        let chunk = self.pending.split_to(length).freeze();
+        if checksum(&chunk) != expected {
+            return Err(RestoreError("a chunk's checksum is wrong".to_string()));
+        }
+        if chunk.is_empty() {
+            self.ended = true;
+            return match self.header {
+                Some(_) => Ok(Some(SnapshotChunk::End)),
+                None => Err(RestoreError("it ends before its header".to_string())),
+            };
+        }
+        if self.header.is_some() {
+            return Ok(Some(SnapshotChunk::State(chunk)));
+        }
+        let mut reader = Reader::new(chunk);
+        let header = SnapshotHeader::decode(&mut reader)
+            .map_err(|error| RestoreError(format!("its header: {error}")))?;
+        self.header = Some(header.clone());
+        Ok(Some(SnapshotChunk::Header(header, reader)))
+    }
+}
+
+struct Waiting {
+    batch: Bytes,
+    route: ReplyRoute,
+}
+
+/// The bounds of an executor.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecutorLimits {
+    /// An owner's sessions end when it is silent for this long.
+    pub session_lifetime: Duration,
+    /// The most batches of reads that wait for a slot; more are answered "busy" by silence, and
+    /// the frontend tries again.
+    pub queries_max: usize,
+}
+
+impl Default for ExecutorLimits {
+    fn default() -> Self {
+        Self { session_lifetime: Duration::from_secs(120), queries_max: 65_536 }
+    }
+}
+
+/// See the module.
+pub struct Executor {
+    cluster: ClusterId,
+    group: GroupId,
+    epoch: EpochNumber,
+    machine: Box<dyn StateMachine>,
+    sessions: Sessions,
+    executed: Executed,
+    time: CommandTime,
+    waiting: BTreeMap<Slot, Vec<Waiting>>,
+    waiting_count: usize,
+    limits: ExecutorLimits,
+    results: ResultsBuilder,
+    scratch: BytesMut,
+    chunk: Vec<u8>,
+    /// Bytes of batches executed since the last snapshot began.
+    bytes_since: u64,
+    commands: u64,
+}
+
+impl Executor {
+    /// An executor with an empty state.
+    #[must_use]
+    pub fn new(
+        cluster: ClusterId,
+        group: GroupId,
+        epoch: EpochNumber,
+        machine: Box<dyn StateMachine>,
+        limits: ExecutorLimits,
+    ) -> Self {
+        Self {
+            cluster,
+            group,
+            epoch,
+            machine,
+            sessions: Sessions::new(limits.session_lifetime),
+            executed: Executed::default(),
+            time: CommandTime::default(),
+            waiting: BTreeMap::new(),
+            waiting_count: 0,
+            limits,
+            results: ResultsBuilder::default(),
+            scratch: BytesMut::new(),
+            chunk: Vec::new(),
+            bytes_since: 0,
+            commands: 0,
+        }
+    }
+
+    /// How far execution has come.
+    #[must_use]
+    pub const fn executed(&self) -> Executed {
+        self.executed
+    }
+
+    /// The log's clock: the time of the last batch.
+    #[must_use]
+    pub const fn time(&self) -> CommandTime {
+        self.time
+    }
+
+    /// The state machine.
+    #[must_use]
+    pub fn machine(&self) -> &dyn StateMachine {
+        &*self.machine
+    }
+
+    /// How many sessions are open.
+    #[must_use]
+    pub const fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How many commands have been executed by this process (a replayed reply counts too).
+    #[must_use]
+    pub const fn commands(&self) -> u64 {
+        self.commands
+    }
+
+    /// Bytes of batches executed since the last snapshot began.
+    #[must_use]
+    pub const fn bytes_since_snapshot(&self) -> u64 {
+        self.bytes_since
+    }
+
+    /// A hash of state and sessions, equal on replicas that executed the same slots.
+    #[must_use]
+    pub fn digest(&mut self) -> u128 {
+        let mut writer = Writer::new(&mut self.scratch);
+        self.sessions.encode(&mut writer);
+        let sessions = writer.finish().into_bytes();
+        use core::hash::BuildHasher;
+        let state = foldhash::quality::FixedState::with_seed(1);
+        let hash = u128::from(state.hash_one(&sessions[..]));
+        self.machine.digest() ^ (hash << 64) ^ u128::from(self.executed.position.0)
+    }
+
+    /// Executes a batch and gives its answer if somebody waits for it.
+    ///
+    /// # Panics
+    /// When slots do not ascend.
+    pub fn execute(
+        &mut self,
+        slot: Slot,
+        time: CommandTime,
+        batch: &Bytes,
+        reply: Option<ReplyRoute>,
+    ) -> Option<Answer> {
+        assert!(slot > self.executed.slot, "slots ascend: {slot} after {}", self.executed.slot);
+        self.executed.slot = slot;
+        if batch.is_empty() {
+            return None;
+        }
+        self.bytes_since += batch.len() as u64;
+        self.time = self.time.max(time);
+        let Ok(view) = BatchView::new(batch) else { return None };
+        self.executed.position = self.executed.position.next();
+        let at = At { position: self.executed.position, time: self.time, id: CommandId::default() };
+        self.machine.tick(&at);
+        self.results.clear();
+        for request in view.requests() {
+            self.execute_request(&request);
+        }
+        reply.map(|route| Answer { route, batch: view.id(), results: self.results.finish() })
+    }
+
+    #[inline]
+    fn execute_request(&mut self, request: &crate::RequestView<'_>) {
+        let (id, time) = (request.id, self.time);
+        let status = match request.kind {
+            RequestKind::Command => {
+                self.commands += 1;
+                match self.sessions.admit(id.session, id.sequence, request.open, time) {
+                    Verdict::Execute => {
+                        let at = At { position: self.executed.position, time, id };
+                        let reply = self.results.begin();
+                        self.machine.apply(&at, request.payload, reply);
+                        let reply = self.results.end(RequestStatus::Done);
+                        self.sessions.executed(id.session, id.sequence, reply);
+                    }
+                    Verdict::Replay(reply) => self.results.push(RequestStatus::Done, reply),
+                    Verdict::Refuse(status) => self.results.push(status, &[]),
+                }
+                return;
+            }
+            RequestKind::Open => match request.payload.first_chunk() {
+                Some(started) => {
+                    let started = CommandTime(u64::from_le_bytes(*started));
+                    self.sessions.open(id.session, started, time)
+                }
+                None => RequestStatus::Malformed,
+            },
+            RequestKind::Close => {
+                self.sessions.close(id.session, time);
+                RequestStatus::Done
+            }
+            RequestKind::Renew => self.sessions.renew(id.session.owner, time),
+            RequestKind::Tick => RequestStatus::Done,
+        };
+        match status {
+            RequestStatus::OpenRefused => self.results.push(status, &time.0.to_le_bytes()),
+            _ => self.results.push(status, &[]),
+        }
+    }
+
+    /// Runs reads now if execution has come to `at_least`, keeps them otherwise. `clock` is this
+    /// replica's clock in nanoseconds since the Unix epoch.
+    pub fn query(
+        &mut self,
+        batch: Bytes,
+        at_least: Slot,
+        route: ReplyRoute,
+        clock: u64,
+    ) -> Option<Answer> {
+        if self.executed.slot >= at_least {
+            return Some(self.read(&batch, route, clock));
+        }
+        if self.waiting_count < self.limits.queries_max {
+            self.waiting_count += 1;
+            self.waiting.entry(at_least).or_default().push(Waiting { batch, route });
+        }
+        None
+    }
+
+    /// Runs the reads whose slot has been executed by now.
+    pub fn released(&mut self, clock: u64, mut answer: impl FnMut(Answer)) {
+        while let Some(first) = self.waiting.first_entry() {
+            if *first.key() > self.executed.slot {
+                return;
+            }
+            for Waiting { batch, route } in first.remove() {
+                self.waiting_count -= 1;
+                answer(self.read(&batch, route, clock));
+            }
+        }
+    }
+
+    fn read(&mut self, batch: &Bytes, route: ReplyRoute, clock: u64) -> Answer {
+        let time = self.time.max(CommandTime(clock));
+        let position = self.executed.position;
+        self.results.clear();
+        let view = BatchView::new(batch);
+        if let Ok(view) = &view {
+            for request in view.requests() {
+                let reply = self.results.begin();
+                let status = if request.kind == RequestKind::Command {
+                    let at = At { position, time, id: request.id };
+                    self.machine.query(&at, request.payload, reply);
+                    RequestStatus::Done
+                } else {
+                    RequestStatus::Malformed
+                };
+                self.results.end(status);
+                self.commands += 1;
+            }
+        }
+        let id = view.map_or(BatchId::default(), |view| view.id());
+        Answer { route, batch: id, results: self.results.finish() }
+    }
+
+    /// Begins a snapshot of the state as it is now and gives its first chunk.
+    ///
+    /// # Panics
+    /// When `slot` is not the last one executed.
+    pub fn begin_snapshot(&mut self, slot: Slot, summary: Bytes) -> (Executed, Bytes) {
+        assert_eq!(slot, self.executed.slot, "a checkpoint covers exactly what was executed");
+        self.machine.begin_snapshot();
+        self.bytes_since = 0;
+        let header = SnapshotHeader {
+            cluster: self.cluster,
+            group: self.group,
+            epoch: self.epoch,
+            executed: self.executed,
+            time: self.time,
+            summary,
+        };
+        let mut writer = Writer::new(&mut self.scratch);
+        header.encode(&mut writer);
+        self.sessions.encode(&mut writer);
+        let first = writer.finish().into_bytes();
+        (self.executed, framed(&first))
+    }
+
+    /// The next chunk of the snapshot under way, about `budget` bytes, and whether it was the
+    /// last.
+    pub fn snapshot_chunk(&mut self, budget: usize) -> (Bytes, SnapshotProgress) {
+        self.chunk.clear();
+        let progress = self.machine.snapshot_chunk(&mut self.chunk, budget);
+        let mut out = BytesMut::new();
+        if !self.chunk.is_empty() {
+            out.extend_from_slice(&framed(&self.chunk));
+        }
+        if progress == SnapshotProgress::Done {
+            out.extend_from_slice(&framed(&[]));
+        }
+        if self.chunk.capacity() > 4 * budget {
+            self.chunk = Vec::new();
+        }
+        (out.freeze(), progress)
+    }
+
+    /// Forgets the snapshot under way.
+    pub fn abandon_snapshot(&mut self) {
+        self.machine.abandon_snapshot();
+    }
+
+    /// Replaces state and sessions by a snapshot read piece by piece from `read(offset)`, which
+    /// gives an empty piece at the end.
+    ///
+    /// # Errors
+    /// When the snapshot cannot be read, is damaged, or is another cluster's. The state is
+    /// undefined then.
+    pub fn restore(
+        &mut self,
+        mut read: impl FnMut(u64) -> Option<Bytes>,
+    ) -> Result<SnapshotHeader, RestoreError> {
+        let mut reader = SnapshotReader::default();
+        let mut found: Option<SnapshotHeader> = None;
+        let mut offset = 0;
+        loop {
+            while let Some(chunk) = reader.next_chunk()? {
+                match chunk {
+                    SnapshotChunk::Header(header, mut rest) => {
+                        self.check_header(&header)?;
+                        self.sessions
+                            .decode(&mut rest)
+                            .map_err(|error| RestoreError(format!("its sessions: {error}")))?;
+                        self.machine.begin_restore();
+                        found = Some(header);
+                    }
+                    SnapshotChunk::State(chunk) => self.machine.restore_chunk(&chunk)?,
+                    SnapshotChunk::End => {
+                        self.machine.finish_restore()?;
+                        let header = found.ok_or_else(|| RestoreError("no header".to_string()))?;
+                        self.executed = header.executed;
+                        self.time = header.time;
+                        self.bytes_since = 0;
+                        return Ok(header);
+                    }
+                }
+            }
+            let piece = read(offset).ok_or_else(|| RestoreError("it is gone".to_string()))?;
+            if piece.is_empty() {
+                return Err(RestoreError(format!("it ends after {offset} bytes, unfinished")));
+            }
+            offset += piece.len() as u64;
+            reader.feed(&piece);
+        }
+    }
+
+    fn check_header(&self, header: &SnapshotHeader) -> Result<(), RestoreError> {
+        if header.cluster != self.cluster {
+            let (theirs, ours) = (header.cluster, self.cluster);
+            return Err(RestoreError(format!("cluster id mismatch: ours {ours}, its {theirs}")));
+        }
+        if header.group != self.group {
+            return Err(RestoreError(format!("it is of group {}", header.group)));
+        }
+        Ok(())
+    }
+
+    /// When the state next changes by itself.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<CommandTime> {
+        self.machine.next_deadline()
+    }
+}
+
+/// A chunk of a snapshot stream around `bytes`.
+///
+/// # Panics
+/// When there are 4 GiB or more.
+#[must_use]
+pub fn framed(bytes: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(bytes.len() + 8);
+    let length = u32::try_from(bytes.len()).expect("chunks are far below 4 GiB");
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&checksum(bytes).to_le_bytes());
+    out.extend_from_slice(bytes);
+    out.freeze()
+}
+
+/// A route that nobody waits on; for reads that the node makes for itself.
+#[must_use]
+pub const fn no_route() -> ReplyRoute {
+    ReplyRoute { to: FrontendId(0), header: Bytes::new(), after: None }
+}

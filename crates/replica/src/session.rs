@@ -1,4 +1,25 @@
 //! Sessions: how a command is executed exactly once however often it is sent.
+//!
+//! ```text
+//!   Open(owner, number) ──ordered──► session, nothing executed
+//!   sequence = executed + 1 ───────► execute, keep the reply
+//!   sequence ≤ executed ───────────► the kept reply, or "forgotten" once it was acknowledged
+//!   sequence > executed + 1 ───────► "out of order": an earlier one is still missing
+//!   owner silent for the lifetime ─► all its sessions end, by the log's clock on every replica
+//! ```
+//!
+//! A session that ended is never made again: numbers are used once per owner, and an owner that
+//! the log's clock has outlived cannot open anything.
+
+use crate::{CommandTime, DecodeError, Reader, RequestStatus, Writer};
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    vec::Vec,
+};
+use core::time::Duration;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
 /// A client's session: its owner (one per server process or client library) and the owner's
 /// number for it, ascending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -7,4 +28,361 @@ pub struct SessionId {
     pub owner: u64,
     /// The owner's number for it, from 1; never used twice.
     pub number: u64,
+}
+
+/// The most requests that a session may have under way.
+pub const SESSION_WINDOW_MAX: u16 = 1024;
+/// The most sessions of a cluster.
+pub const SESSIONS_MAX: usize = 1 << 20;
+/// A reply buffer larger than this is not kept for reuse.
+const REUSE_MAX: usize = 64 * 1024;
+
+#[derive(Debug, Default)]
+struct Session {
+    /// Invariant: every sequence number up to this one has been executed, none above it.
+    executed: u64,
+    /// Replies not yet acknowledged, ascending by sequence.
+    replies: VecDeque<(u64, Vec<u8>)>,
+    /// A spent buffer, so that a steady session allocates nothing.
+    spare: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Owner {
+    renewed: CommandTime,
+    /// Every number up to this one has been opened.
+    opened_floor: u64,
+    /// Numbers above the floor that have been opened.
+    opened_above: BTreeSet<u64>,
+    sessions: HashMap<u64, Session, FixedState>,
+}
+
+impl Owner {
+    fn was_opened(&self, number: u64) -> bool {
+        number <= self.opened_floor || self.opened_above.contains(&number)
+    }
+
+    fn mark_opened(&mut self, number: u64) {
+        self.opened_above.insert(number);
+        while self.opened_above.remove(&(self.opened_floor + 1)) {
+            self.opened_floor += 1;
+        }
+        // Numbers that an owner skipped for good must not pile up.
+        while self.opened_above.len() > usize::from(SESSION_WINDOW_MAX) {
+            if let Some(lowest) = self.opened_above.pop_first() {
+                self.opened_floor = lowest;
+            }
+        }
+    }
+}
+
+/// What a session says of a command.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// It is the next one: execute it, then call [`Sessions::executed`].
+    Execute,
+    /// It has been executed; this was the reply.
+    Replay(&'a [u8]),
+    /// It is not executed.
+    Refuse(RequestStatus),
+}
+
+/// All sessions of a group. Part of the replicated state.
+#[derive(Debug)]
+pub struct Sessions {
+    owners: HashMap<u64, Owner, FixedState>,
+    lifetime: u64,
+    count: usize,
+}
+
+impl Sessions {
+    /// No sessions; an owner's sessions end when it is silent for `lifetime`.
+    #[must_use]
+    pub fn new(lifetime: Duration) -> Self {
+        let lifetime = u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX);
+        Self { owners: HashMap::default(), lifetime, count: 0 }
+    }
+
+    /// How many sessions are open.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether none is open.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn outlived(&self, renewed: CommandTime, time: CommandTime) -> bool {
+        renewed.0.saturating_add(self.lifetime) < time.0
+    }
+
+    /// The owner if it has sessions and has not outlived them; renewed.
+    fn owner(&mut self, owner: u64, time: CommandTime) -> Option<&mut Owner> {
+        let renewed = self.owners.get(&owner)?.renewed;
+        if self.outlived(renewed, time) {
+            self.remove_owner(owner);
+            return None;
+        }
+        let found = self.owners.get_mut(&owner)?;
+        found.renewed = found.renewed.max(time);
+        Some(found)
+    }
+
+    fn remove_owner(&mut self, owner: u64) {
+        if let Some(owner) = self.owners.remove(&owner) {
+            self.count -= owner.sessions.len();
+        }
+    }
+
+    fn remove_outlived(&mut self, time: CommandTime) {
+        let gone: Vec<u64> = (self.owners.iter())
+            .filter(|(_, owner)| self.outlived(owner.renewed, time))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            self.remove_owner(id);
+        }
+    }
+
+    /// Opens a session. `started` is the log's time when its owner began, as far as it knew.
+    pub fn open(&mut self, id: SessionId, started: CommandTime, time: CommandTime) -> RequestStatus {
+        self.remove_outlived(time);
+        if id.owner == 0 || id.number == 0 {
+            return RequestStatus::Malformed;
+        }
+        if self.owner(id.owner, time).is_none() {
+            // An owner that could have been here before and been outlived must not come back: its
+            // old requests may still be under way somewhere.
+            if self.outlived(started, time) || self.count >= SESSIONS_MAX {
+                return RequestStatus::OpenRefused;
+            }
+            self.owners.insert(id.owner, Owner { renewed: time, ..Owner::default() });
+        }
+        if self.count >= SESSIONS_MAX {
+            return RequestStatus::OpenRefused;
+        }
+        let Some(owner) = self.owners.get_mut(&id.owner) else {
+            return RequestStatus::OpenRefused;
+        };
+        if owner.was_opened(id.number) {
+            return match owner.sessions.contains_key(&id.number) {
+                true => RequestStatus::Done,
+                false => RequestStatus::SessionUnknown,
+            };
+        }
+        owner.mark_opened(id.number);
+        owner.sessions.insert(id.number, Session::default());
+        self.count += 1;
+        RequestStatus::Done
+    }
+
+    /// Ends a session; one that is not there has ended already.
+    pub fn close(&mut self, id: SessionId, time: CommandTime) {
+        let Some(owner) = self.owner(id.owner, time) else { return };
+        owner.mark_opened(id.number.max(1));
+        if owner.sessions.remove(&id.number).is_some() {
+            self.count -= 1;
+        }
+    }
+
+    /// Keeps an owner's sessions alive.
+    pub fn renew(&mut self, owner: u64, time: CommandTime) -> RequestStatus {
+        self.remove_outlived(time);
+        match self.owner(owner, time) {
+            Some(_) => RequestStatus::Done,
+            None => RequestStatus::SessionUnknown,
+        }
+    }
+
+    /// What is to be done with command `sequence` of a session; `open` as in
+    /// [`crate::RequestView`].
+    #[inline]
+    pub fn admit(
+        &mut self,
+        id: SessionId,
+        sequence: u64,
+        open: u16,
+        time: CommandTime,
+    ) -> Verdict<'_> {
+        if open > SESSION_WINDOW_MAX || sequence == 0 {
+            return Verdict::Refuse(RequestStatus::Malformed);
+        }
+        let session = self.owner(id.owner, time).and_then(|o| o.sessions.get_mut(&id.number));
+        let Some(session) = session else {
+            return Verdict::Refuse(RequestStatus::SessionUnknown);
+        };
+        let keep_from = sequence.saturating_sub(u64::from(open));
+        while session.replies.front().is_some_and(|(at, _)| *at < keep_from) {
+            if let Some((_, buffer)) = session.replies.pop_front()
+                && buffer.capacity() <= REUSE_MAX
+            {
+                session.spare = buffer;
+            }
+        }
+        match sequence {
+            next if next == session.executed + 1 => Verdict::Execute,
+            above if above > session.executed => Verdict::Refuse(RequestStatus::OutOfOrder),
+            _ => match session.replies.iter().find(|(at, _)| *at == sequence) {
+                Some((_, reply)) => Verdict::Replay(reply),
+                None => Verdict::Refuse(RequestStatus::Forgotten),
+            },
+        }
+    }
+
+    /// Command `sequence` was executed with this reply.
+    ///
+    /// # Panics
+    /// When [`Self::admit`] has not just said [`Verdict::Execute`] for it.
+    #[inline]
+    pub fn executed(&mut self, id: SessionId, sequence: u64, reply: &[u8]) {
+        let session = (self.owners.get_mut(&id.owner))
+            .and_then(|owner| owner.sessions.get_mut(&id.number))
+            .expect("the session was admitted");
+        assert_eq!(session.executed + 1, sequence, "a session executes in its order");
+        session.executed = sequence;
+        let mut buffer = core::mem::take(&mut session.spare);
+        buffer.clear();
+        buffer.extend_from_slice(reply);
+        session.replies.push_back((sequence, buffer));
+    }
+
+    /// Appends all sessions, in an order of their own.
+    pub fn encode(&self, writer: &mut Writer<'_>) {
+        let owners: BTreeMap<_, _> = self.owners.iter().collect();
+        writer.length(owners.len());
+        for (id, owner) in owners {
+            writer.u64(*id);
+            writer.u64(owner.renewed.0);
+            writer.u64(owner.opened_floor);
+            writer.length(owner.opened_above.len());
+            for number in &owner.opened_above {
+                writer.u64(*number);
+            }
+            let sessions: BTreeMap<_, _> = owner.sessions.iter().collect();
+            writer.length(sessions.len());
+            for (number, session) in sessions {
+                writer.u64(*number);
+                writer.u64(session.executed);
+                writer.length(session.replies.len());
+                for (sequence, reply) in &session.replies {
+                    writer.u64(*sequence);
+                    writer.slice(reply);
+                }
+            }
+        }
+    }
+
+    /// Reads what [`Self::encode`] wrote, in place of what is here.
+    ///
+    /// # Errors
+    /// On any other bytes.
+    pub fn decode(&mut self, reader: &mut Reader) -> Result<(), DecodeError> {
+        self.owners.clear();
+        self.count = 0;
+        for _ in 0..reader.length(32, "session owners")? {
+            let id = reader.u64("owner")?;
+            let mut owner = Owner {
+                renewed: CommandTime(reader.u64("renewed")?),
+                opened_floor: reader.u64("opened floor")?,
+                ..Owner::default()
+            };
+            for _ in 0..reader.length(8, "opened")? {
+                owner.opened_above.insert(reader.u64("opened")?);
+            }
+            for _ in 0..reader.length(20, "sessions")? {
+                let number = reader.u64("session")?;
+                let mut session =
+                    Session { executed: reader.u64("executed")?, ..Session::default() };
+                for _ in 0..reader.length(12, "replies")? {
+                    let sequence = reader.u64("sequence")?;
+                    let reply = reader.blob("reply")?.to_vec();
+                    session.replies.push_back((sequence, reply));
+                }
+                owner.sessions.insert(number, session);
+            }
+            self.count += owner.sessions.len();
+            self.owners.insert(id, owner);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: SessionId = SessionId { owner: 5, number: 1 };
+
+    fn sessions() -> Sessions {
+        let mut sessions = Sessions::new(Duration::from_secs(60));
+        assert_eq!(sessions.open(ID, CommandTime(0), CommandTime(10)), RequestStatus::Done);
+        sessions
+    }
+
+    fn at(seconds: u64) -> CommandTime {
+        CommandTime(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_retry_gets_the_first_reply_and_nothing_runs_twice() {
+        let mut sessions = sessions();
+        assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Execute);
+        sessions.executed(ID, 1, b"one");
+        assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Replay(b"one"));
+        assert_eq!(
+            sessions.admit(ID, 3, 1, at(1)),
+            Verdict::Refuse(RequestStatus::OutOfOrder)
+        );
+        assert_eq!(sessions.admit(ID, 2, 0, at(1)), Verdict::Execute);
+        sessions.executed(ID, 2, b"two");
+        assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Refuse(RequestStatus::Forgotten));
+    }
+
+    #[test]
+    fn an_ended_session_is_never_made_again() {
+        let mut sessions = sessions();
+        sessions.close(ID, at(1));
+        assert_eq!(sessions.open(ID, at(0), at(1)), RequestStatus::SessionUnknown);
+        assert_eq!(
+            sessions.admit(ID, 1, 0, at(1)),
+            Verdict::Refuse(RequestStatus::SessionUnknown)
+        );
+    }
+
+    #[test]
+    fn an_outlived_owner_cannot_open_again_under_its_old_start() {
+        let mut sessions = sessions();
+        assert_eq!(sessions.renew(5, at(100)), RequestStatus::SessionUnknown);
+        assert_eq!(sessions.len(), 0);
+        assert_eq!(sessions.open(ID, at(0), at(100)), RequestStatus::OpenRefused);
+        assert_eq!(sessions.open(ID, at(90), at(100)), RequestStatus::Done);
+    }
+
+    #[test]
+    fn an_open_that_arrives_late_does_not_reopen() {
+        let mut sessions = sessions();
+        let second = SessionId { owner: 5, number: 3 };
+        assert_eq!(sessions.open(second, at(0), at(1)), RequestStatus::Done);
+        let late = SessionId { owner: 5, number: 2 };
+        assert_eq!(sessions.open(late, at(0), at(1)), RequestStatus::Done);
+        sessions.close(late, at(1));
+        assert_eq!(sessions.open(late, at(0), at(2)), RequestStatus::SessionUnknown);
+    }
+
+    #[test]
+    fn sessions_survive_a_snapshot() {
+        let mut sessions = sessions();
+        sessions.admit(ID, 1, 0, at(1));
+        sessions.executed(ID, 1, b"one");
+        let mut scratch = bytes::BytesMut::new();
+        let mut writer = Writer::new(&mut scratch);
+        sessions.encode(&mut writer);
+        let mut copy = Sessions::new(Duration::from_secs(60));
+        copy.decode(&mut Reader::new(writer.finish().into_bytes())).expect("decodes");
+        assert_eq!(copy.admit(ID, 1, 0, at(1)), Verdict::Replay(b"one"));
+        assert_eq!(copy.len(), 1);
+    }
 }

@@ -1,1 +1,129 @@
-//! placeholder
+//! State transfer: a replica that is too far behind the log obtains a peer's snapshot.
+//!
+//! ```text
+//!   fetcher ── Ask{at_least, snapshot?, offset} ──► donor      one piece per request: the pace is
+//!           ◄─ Piece{snapshot, total, offset, bytes} ──        the fetcher's, memory is bounded
+//!           ◄─ NotYet ── (donor takes a snapshot first) ──
+//! ```
+//!
+//! The donor keeps no state. A lost message is asked for again by a timer; a donor that stays
+//! silent is left for the next one, and a snapshot that has gone meanwhile starts over.
+
+use crate::{
+    Bytes, DecodeError, Executed, Position, Reader, ReplicaId, ReplicaSet, Slot, Time, Wire,
+    Writer,
+};
+use core::time::Duration;
+
+/// Bytes per piece.
+pub(crate) const PIECE: usize = 256 * 1024;
+pub(crate) const RETRY: Duration = Duration::from_millis(300);
+/// A donor that has not answered this often in a row is left for the next.
+const TRIES: u32 = 3;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TransferMessage {
+    Ask { at_least: Slot, snapshot: Option<Executed>, offset: u64 },
+    Piece { snapshot: Executed, total: u64, offset: u64, bytes: Bytes },
+    NotYet,
+}
+
+fn encode_executed(executed: Executed, writer: &mut Writer<'_>) {
+    writer.u64(executed.slot.0);
+    writer.u64(executed.position.0);
+}
+
+fn decode_executed(reader: &mut Reader) -> Result<Executed, DecodeError> {
+    Ok(Executed {
+        slot: Slot(reader.u64("snapshot slot")?),
+        position: Position(reader.u64("snapshot position")?),
+    })
+}
+
+impl Wire for TransferMessage {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        match self {
+            Self::Ask { at_least, snapshot, offset } => {
+                writer.u8(0);
+                writer.u64(at_least.0);
+                writer.bool(snapshot.is_some());
+                encode_executed(snapshot.unwrap_or_default(), writer);
+                writer.u64(*offset);
+            }
+            Self::Piece { snapshot, total, offset, bytes } => {
+                writer.u8(1);
+                encode_executed(*snapshot, writer);
+                writer.u64(*total);
+                writer.u64(*offset);
+                writer.blob(bytes);
+            }
+            Self::NotYet => writer.u8(2),
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match reader.u8("transfer message")? {
+            0 => {
+                let at_least = Slot(reader.u64("at least")?);
+                let known = reader.bool("snapshot known")?;
+                let snapshot = decode_executed(reader)?;
+                let offset = reader.u64("offset")?;
+                Self::Ask { at_least, snapshot: known.then_some(snapshot), offset }
+            }
+            1 => Self::Piece {
+                snapshot: decode_executed(reader)?,
+                total: reader.u64("total")?,
+                offset: reader.u64("offset")?,
+                bytes: reader.blob("piece")?,
+            },
+            2 => Self::NotYet,
+            _ => return Err(DecodeError::Bad("transfer message")),
+        })
+    }
+}
+
+/// A snapshot being fetched.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetch {
+    from: ReplicaSet,
+    donor: ReplicaId,
+    pub at_least: Slot,
+    /// Which snapshot, once a donor has named one.
+    pub snapshot: Option<Executed>,
+    pub offset: u64,
+    tries: u32,
+    pub retry_at: Time,
+}
+
+impl Fetch {
+    pub fn new(from: ReplicaSet, at_least: Slot, now: Time) -> Option<Self> {
+        let donor = from.iter().next()?;
+        Some(Self { from, donor, at_least, snapshot: None, offset: 0, tries: 0, retry_at: now })
+    }
+
+    pub fn ask(&mut self, now: Time) -> (ReplicaId, TransferMessage) {
+        self.retry_at = now + RETRY;
+        let (at_least, snapshot, offset) = (self.at_least, self.snapshot, self.offset);
+        (self.donor, TransferMessage::Ask { at_least, snapshot, offset })
+    }
+
+    /// The donor was silent: ask it again, or the next one from the start.
+    pub fn on_silence(&mut self) {
+        self.tries += 1;
+        if self.tries >= TRIES {
+            self.tries = 0;
+            let next = self.from.iter().find(|id| *id > self.donor);
+            self.donor = next.or_else(|| self.from.iter().next()).unwrap_or(self.donor);
+            self.snapshot = None;
+            self.offset = 0;
+        }
+    }
+
+    pub fn is_from(&self, from: ReplicaId) -> bool {
+        self.donor == from
+    }
+
+    pub const fn on_answer(&mut self) {
+        self.tries = 0;
+    }
+}

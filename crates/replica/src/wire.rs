@@ -66,7 +66,7 @@ impl Wire for () {
 /// A message's bytes as a rope: small fields and shared payloads in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    parts: SmallVec<[Bytes; 2]>,
+    parts: SmallVec<[Bytes; 3]>,
 }
 
 impl Frame {
@@ -86,6 +86,13 @@ impl Frame {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
+    }
+
+    /// The same frame with one more part in front.
+    #[must_use]
+    pub fn prefixed(mut self, part: Bytes) -> Self {
+        self.parts.insert(0, part);
+        self
     }
 
     /// One contiguous buffer; copies only when there is more than one part.
@@ -119,7 +126,7 @@ const SHARED_MIN: usize = 4096;
 #[derive(Debug)]
 pub struct Writer<'a> {
     head: &'a mut BytesMut,
-    parts: SmallVec<[Bytes; 2]>,
+    parts: SmallVec<[Bytes; 3]>,
 }
 
 impl<'a> Writer<'a> {
