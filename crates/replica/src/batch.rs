@@ -223,7 +223,11 @@ impl<'a> BatchView<'a> {
     /// The requests in order; ends early at a malformed one.
     #[must_use]
     pub fn requests(&self) -> Requests<'a> {
-        Requests { bytes: self.bytes, at: HEADER, left: self.count() }
+        Requests {
+            bytes: self.bytes,
+            at: HEADER,
+            left: self.count(),
+        }
     }
 }
 
@@ -249,7 +253,10 @@ impl<'a> Iterator for Requests<'a> {
         let payload = self.bytes.get(start..start + length)?;
         let view = RequestView {
             id: CommandId {
-                session: SessionId { owner: u64_at(header, 0)?, number: u64_at(header, 8)? },
+                session: SessionId {
+                    owner: u64_at(header, 0)?,
+                    number: u64_at(header, 8)?,
+                },
                 sequence: u64_at(header, 16)?,
             },
             kind: RequestKind::from_byte(header[24])?,
@@ -359,7 +366,10 @@ impl<'a> Results<'a> {
     /// Reads results made by [`ResultsBuilder`].
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { left: u32_at(bytes, 0).unwrap_or(0), bytes: bytes.get(4..).unwrap_or(&[]) }
+        Self {
+            left: u32_at(bytes, 0).unwrap_or(0),
+            bytes: bytes.get(4..).unwrap_or(&[]),
+        }
     }
 }
 
@@ -387,12 +397,21 @@ mod tests {
     #[test]
     fn a_batch_reads_back_and_its_prefixes_are_refused() {
         let mut builder = BatchBuilder::new();
-        let id = |sequence| CommandId { session: SessionId { owner: 7, number: 1 }, sequence };
+        let id = |sequence| CommandId {
+            session: SessionId {
+                owner: 7,
+                number: 1,
+            },
+            sequence,
+        };
         builder.push(id(1), RequestKind::Open, 0, &5u64.to_le_bytes());
         builder.push(id(2), RequestKind::Command, 3, b"hello");
         let bytes = builder.finish(FrontendId(9), BatchId(4), Level::Ordered);
         let view = BatchView::checked(&bytes).expect("what was built is valid");
-        assert_eq!((view.frontend(), view.id(), view.count()), (FrontendId(9), BatchId(4), 2));
+        assert_eq!(
+            (view.frontend(), view.id(), view.count()),
+            (FrontendId(9), BatchId(4), 2)
+        );
         let requests: Vec<_> = view.requests().collect();
         assert_eq!(requests[1].payload, b"hello");
         assert_eq!((requests[1].id, requests[1].open), (id(2), 3));
@@ -411,7 +430,10 @@ mod tests {
         let all: Vec<_> = Results::new(&bytes).collect();
         assert_eq!(
             all,
-            [(RequestStatus::Done, &b"+OK\r\n"[..]), (RequestStatus::SessionUnknown, &b""[..])]
+            [
+                (RequestStatus::Done, &b"+OK\r\n"[..]),
+                (RequestStatus::SessionUnknown, &b""[..])
+            ]
         );
     }
 }

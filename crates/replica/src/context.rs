@@ -119,12 +119,19 @@ impl<P: Protocol> Context<'_, P> {
     /// # Panics
     /// When this replica is among them.
     pub fn multicast(&mut self, to: ReplicaSet, lane: Lane, message: &P::Message) {
-        assert!(!to.contains(self.shared.id), "a replica does not send to itself");
+        assert!(
+            !to.contains(self.shared.id),
+            "a replica does not send to itself"
+        );
         if to.is_empty() {
             return;
         }
         let frame = self.shared.encode(message);
-        self.effects.push(Effect::Send { to: Recipients::Replicas(to), lane, frame });
+        self.effects.push(Effect::Send {
+            to: Recipients::Replicas(to),
+            lane,
+            frame,
+        });
     }
 
     /// Sends a message to a frontend; to the embedded one it goes without being encoded.
@@ -159,7 +166,10 @@ impl<P: Protocol> Context<'_, P> {
         let bytes = self.shared.encode(promise).into_bytes();
         let id = self.persist_id();
         self.shared.persist_waiting.push_back(id);
-        self.effects.push(Effect::Persist { id, write: Write::Promise(bytes) });
+        self.effects.push(Effect::Persist {
+            id,
+            write: Write::Promise(bytes),
+        });
         id
     }
 
@@ -170,7 +180,10 @@ impl<P: Protocol> Context<'_, P> {
         if self.shared.durability == Durability::Disk {
             let record = self.shared.encode(record).into_bytes();
             self.shared.persist_waiting.push_back(id);
-            self.effects.push(Effect::Persist { id, write: Write::Record { slot, record } });
+            self.effects.push(Effect::Persist {
+                id,
+                write: Write::Record { slot, record },
+            });
         }
         id
     }
@@ -189,17 +202,25 @@ impl<P: Protocol> Context<'_, P> {
     /// Fires `timer` once after `delay`; moves it when it is set.
     pub fn set_timer(&mut self, timer: P::Timer, delay: core::time::Duration) {
         let at = Deadline::At(self.now() + delay);
-        self.effects.push(Effect::SetTimer { key: replica_timer(timer), at });
+        self.effects.push(Effect::SetTimer {
+            key: replica_timer(timer),
+            at,
+        });
     }
 
     /// Fires `timer` once at `at`; moves it when it is set.
     pub fn set_timer_at(&mut self, timer: P::Timer, at: Deadline) {
-        self.effects.push(Effect::SetTimer { key: replica_timer(timer), at });
+        self.effects.push(Effect::SetTimer {
+            key: replica_timer(timer),
+            at,
+        });
     }
 
     /// Forgets a timer.
     pub fn cancel_timer(&mut self, timer: P::Timer) {
-        self.effects.push(Effect::CancelTimer { key: replica_timer(timer) });
+        self.effects.push(Effect::CancelTimer {
+            key: replica_timer(timer),
+        });
     }
 
     /// Executes a batch. Slots must ascend from one call to the next.
@@ -211,7 +232,12 @@ impl<P: Protocol> Context<'_, P> {
         reply: Option<(FrontendId, P::ReplyHeader, Option<PersistId>)>,
     ) {
         let reply = reply.map(|(to, header, after)| self.route(to, &header, after));
-        self.effects.push(Effect::Execute { slot, time, batch, reply });
+        self.effects.push(Effect::Execute {
+            slot,
+            time,
+            batch,
+            reply,
+        });
     }
 
     /// Runs a batch of reads once everything up to `at_least` has been executed.
@@ -224,7 +250,12 @@ impl<P: Protocol> Context<'_, P> {
         header: &P::ReplyHeader,
     ) {
         let reply = self.route(to, header, None);
-        self.effects.push(Effect::Query { batch, at_least, stable, reply });
+        self.effects.push(Effect::Query {
+            batch,
+            at_least,
+            stable,
+            reply,
+        });
     }
 
     fn route(
@@ -233,7 +264,11 @@ impl<P: Protocol> Context<'_, P> {
         header: &P::ReplyHeader,
         after: Option<PersistId>,
     ) -> ReplyRoute {
-        ReplyRoute { to, header: self.shared.encode(header).into_bytes(), after }
+        ReplyRoute {
+            to,
+            header: self.shared.encode(header).into_bytes(),
+            after,
+        }
     }
 
     /// Everything up to this slot is final.
@@ -260,7 +295,10 @@ impl<P: Protocol> Context<'_, P> {
 
     /// Tells who takes part now.
     pub fn route_is(&mut self, slot: Slot, members: &[(ReplicaId, Incarnation)]) {
-        self.effects.push(Effect::Route { slot, members: SmallVec::from_slice(members) });
+        self.effects.push(Effect::Route {
+            slot,
+            members: SmallVec::from_slice(members),
+        });
     }
 
     /// The epoch's seal is stable.
@@ -280,7 +318,10 @@ impl<P: Protocol> Context<'_, P> {
 }
 
 fn replica_timer(timer: impl Into<u32>) -> TimerKey {
-    TimerKey { owner: TimerOwner::Replica, timer: timer.into() }
+    TimerKey {
+        owner: TimerOwner::Replica,
+        timer: timer.into(),
+    }
 }
 
 /// What the client's half may ask and do inside a handler.
@@ -329,13 +370,22 @@ impl<P: Protocol> FrontendContext<'_, P> {
 
     /// Fires `timer` once at `at`; moves it when it is set.
     pub fn set_timer(&mut self, timer: u32, at: Time) {
-        let key = TimerKey { owner: TimerOwner::Frontend, timer };
-        self.effects.push(Effect::SetTimer { key, at: Deadline::At(at) });
+        let key = TimerKey {
+            owner: TimerOwner::Frontend,
+            timer,
+        };
+        self.effects.push(Effect::SetTimer {
+            key,
+            at: Deadline::At(at),
+        });
     }
 
     /// Forgets a timer.
     pub fn cancel_timer(&mut self, timer: u32) {
-        let key = TimerKey { owner: TimerOwner::Frontend, timer };
+        let key = TimerKey {
+            owner: TimerOwner::Frontend,
+            timer,
+        };
         self.effects.push(Effect::CancelTimer { key });
     }
 }

@@ -101,7 +101,12 @@ impl<P: Protocol> Driver<P> {
         effects: &mut Vec<Effect>,
         handle: impl FnOnce(&mut P, &mut Context<'_, P>) -> R,
     ) -> R {
-        let mut context = Context { shared: &mut self.shared, world, arrived, effects };
+        let mut context = Context {
+            shared: &mut self.shared,
+            world,
+            arrived,
+            effects,
+        };
         handle(&mut self.replica, &mut context)
     }
 
@@ -111,7 +116,11 @@ impl<P: Protocol> Driver<P> {
         effects: &mut Vec<Effect>,
         handle: impl FnOnce(&mut P::Frontend, &mut FrontendContext<'_, P>),
     ) {
-        let mut context = FrontendContext { shared: &mut self.shared, world, effects };
+        let mut context = FrontendContext {
+            shared: &mut self.shared,
+            world,
+            effects,
+        };
         handle(&mut self.frontend, &mut context);
     }
 
@@ -125,7 +134,11 @@ impl<P: Protocol> Driver<P> {
         let recovered = Recovered {
             first_boot: recovered.first_boot,
             forgot: recovered.forgot,
-            promise: recovered.promise.map(P::Promise::decode_all).transpose().map_err(refuse)?,
+            promise: recovered
+                .promise
+                .map(P::Promise::decode_all)
+                .transpose()
+                .map_err(refuse)?,
             checkpoint: recovered
                 .checkpoint
                 .map(|(slot, summary)| Ok((slot, P::Summary::decode_all(summary)?)))
@@ -139,7 +152,9 @@ impl<P: Protocol> Driver<P> {
                 .map_err(refuse)?,
         };
         let now = world.now();
-        self.with_replica(world, now, effects, |replica, ctx| replica.on_start(recovered, ctx));
+        self.with_replica(world, now, effects, |replica, ctx| {
+            replica.on_start(recovered, ctx)
+        });
         Ok(())
     }
 
@@ -152,15 +167,28 @@ impl<P: Protocol> Driver<P> {
         let now = world.now();
         match event {
             Event::Start(recovered) => self.start(recovered, world, effects)?,
-            Event::Message { from, arrived, message } => {
+            Event::Message {
+                from,
+                arrived,
+                message,
+            } => {
                 let message = P::Message::decode_all(message)?;
                 self.with_replica(world, arrived, effects, |replica, ctx| {
                     replica.on_message(from, message, ctx);
                 });
             }
-            Event::Reply { from, batch, header, results } => {
+            Event::Reply {
+                from,
+                batch,
+                header,
+                results,
+            } => {
                 let header = P::ReplyHeader::decode_all(header)?;
-                let reply = Reply { batch, header, results };
+                let reply = Reply {
+                    batch,
+                    header,
+                    results,
+                };
                 self.with_frontend(world, effects, |frontend, ctx| {
                     frontend.on_reply(from, reply, ctx);
                 });
@@ -187,12 +215,20 @@ impl<P: Protocol> Driver<P> {
                 TimerOwner::Node => unreachable!("the node keeps its own timers"),
             },
             Event::Persisted(upto) => {
-                while self.shared.persist_waiting.front().is_some_and(|id| *id <= upto) {
+                while self
+                    .shared
+                    .persist_waiting
+                    .front()
+                    .is_some_and(|id| *id <= upto)
+                {
                     self.shared.persist_waiting.pop_front();
                 }
             }
             Event::Executed(slot) => {
-                assert!(slot >= self.last_slot_executed, "execution does not go back");
+                assert!(
+                    slot >= self.last_slot_executed,
+                    "execution does not go back"
+                );
                 self.last_slot_executed = slot;
                 self.with_replica(world, now, effects, |replica, ctx| {
                     replica.on_executed(slot, ctx);
@@ -218,7 +254,11 @@ impl<P: Protocol> Driver<P> {
                     });
                 }
             }
-            Event::Put { from, offset, words } => {
+            Event::Put {
+                from,
+                offset,
+                words,
+            } => {
                 self.with_replica(world, now, effects, |replica, ctx| {
                     replica.on_put(from, offset, &words, ctx);
                 });
@@ -349,7 +389,10 @@ impl<P: Protocol> ClientDriver<P> {
     pub fn new(setup: FrontendSetup<P::Options>, seed: u64) -> Self {
         let nowhere = ReplicaId(u16::MAX);
         let shared = Shared::new(nowhere, FrontendId::default(), setup.durability, seed);
-        Self { frontend: P::Frontend::new(setup), shared }
+        Self {
+            frontend: P::Frontend::new(setup),
+            shared,
+        }
     }
 
     fn with(
@@ -358,14 +401,20 @@ impl<P: Protocol> ClientDriver<P> {
         effects: &mut Vec<Effect>,
         handle: impl FnOnce(&mut P::Frontend, &mut FrontendContext<'_, P>),
     ) {
-        let mut context = FrontendContext { shared: &mut self.shared, world, effects };
+        let mut context = FrontendContext {
+            shared: &mut self.shared,
+            world,
+            effects,
+        };
         handle(&mut self.frontend, &mut context);
     }
 }
 
 impl<P: Protocol> Client for ClientDriver<P> {
     fn submit(&mut self, submission: Submission, world: &dyn World, effects: &mut Vec<Effect>) {
-        self.with(world, effects, |frontend, ctx| frontend.submit(submission, ctx));
+        self.with(world, effects, |frontend, ctx| {
+            frontend.submit(submission, ctx)
+        });
     }
 
     fn on_message(
@@ -376,7 +425,9 @@ impl<P: Protocol> Client for ClientDriver<P> {
         effects: &mut Vec<Effect>,
     ) -> Result<(), EventError> {
         let message = P::Message::decode_all(message)?;
-        self.with(world, effects, |frontend, ctx| frontend.on_message(from, message, ctx));
+        self.with(world, effects, |frontend, ctx| {
+            frontend.on_message(from, message, ctx)
+        });
         Ok(())
     }
 
@@ -388,17 +439,27 @@ impl<P: Protocol> Client for ClientDriver<P> {
         world: &dyn World,
         effects: &mut Vec<Effect>,
     ) -> Result<(), EventError> {
-        let reply = Reply { batch, header: P::ReplyHeader::decode_all(header)?, results };
-        self.with(world, effects, |frontend, ctx| frontend.on_reply(from, reply, ctx));
+        let reply = Reply {
+            batch,
+            header: P::ReplyHeader::decode_all(header)?,
+            results,
+        };
+        self.with(world, effects, |frontend, ctx| {
+            frontend.on_reply(from, reply, ctx)
+        });
         Ok(())
     }
 
     fn on_timer(&mut self, timer: u32, world: &dyn World, effects: &mut Vec<Effect>) {
-        self.with(world, effects, |frontend, ctx| frontend.on_timer(timer, ctx));
+        self.with(world, effects, |frontend, ctx| {
+            frontend.on_timer(timer, ctx)
+        });
     }
 
     fn on_link(&mut self, to: ReplicaId, link: Link, world: &dyn World, effects: &mut Vec<Effect>) {
-        self.with(world, effects, |frontend, ctx| frontend.on_link(to, link, ctx));
+        self.with(world, effects, |frontend, ctx| {
+            frontend.on_link(to, link, ctx)
+        });
     }
 }
 
@@ -455,11 +516,17 @@ fn parse<P: Protocol>(
     let mut options = P::Options::default();
     for (name, value) in given {
         if !P::Options::SPECS.iter().any(|spec| spec.name == name) {
-            return Err(OptionError::Unknown { protocol: P::INFO.name, name: name.clone() });
+            return Err(OptionError::Unknown {
+                protocol: P::INFO.name,
+                name: name.clone(),
+            });
         }
         options
             .set(name, value)
-            .map_err(|reason| OptionError::Value { name: name.clone(), reason })?;
+            .map_err(|reason| OptionError::Value {
+                name: name.clone(),
+                reason,
+            })?;
     }
     Ok(options)
 }

@@ -117,7 +117,9 @@ impl SnapshotReader {
     /// # Errors
     /// When a checksum fails or the header is not one.
     pub fn next_chunk(&mut self) -> Result<Option<SnapshotChunk>, RestoreError> {
-        let Some(head) = self.pending.first_chunk::<8>() else { return Ok(None) };
+        let Some(head) = self.pending.first_chunk::<8>() else {
+            return Ok(None);
+        };
         if self.ended {
             return Err(RestoreError("bytes after the end".to_string()));
         }
@@ -169,7 +171,10 @@ pub struct ExecutorLimits {
 
 impl Default for ExecutorLimits {
     fn default() -> Self {
-        Self { session_lifetime: Duration::from_secs(120), queries_max: 65_536 }
+        Self {
+            session_lifetime: Duration::from_secs(120),
+            queries_max: 65_536,
+        }
     }
 }
 
@@ -281,22 +286,36 @@ impl Executor {
         batch: &Bytes,
         reply: Option<ReplyRoute>,
     ) -> Option<Answer> {
-        assert!(slot > self.executed.slot, "slots ascend: {slot} after {}", self.executed.slot);
+        assert!(
+            slot > self.executed.slot,
+            "slots ascend: {slot} after {}",
+            self.executed.slot
+        );
         self.executed.slot = slot;
         if batch.is_empty() {
             return None;
         }
         self.bytes_since += batch.len() as u64;
         self.time = self.time.max(time);
-        let Ok(view) = BatchView::new(batch) else { return None };
+        let Ok(view) = BatchView::new(batch) else {
+            return None;
+        };
         self.executed.position = self.executed.position.next();
-        let at = At { position: self.executed.position, time: self.time, id: CommandId::default() };
+        let at = At {
+            position: self.executed.position,
+            time: self.time,
+            id: CommandId::default(),
+        };
         self.machine.tick(&at);
         self.results.clear();
         for request in view.requests() {
             self.execute_request(&request);
         }
-        reply.map(|route| Answer { route, batch: view.id(), results: self.results.finish() })
+        reply.map(|route| Answer {
+            route,
+            batch: view.id(),
+            results: self.results.finish(),
+        })
     }
 
     #[inline]
@@ -305,9 +324,16 @@ impl Executor {
         let status = match request.kind {
             RequestKind::Command => {
                 self.commands += 1;
-                match self.sessions.admit(id.session, id.sequence, request.open, time) {
+                match self
+                    .sessions
+                    .admit(id.session, id.sequence, request.open, time)
+                {
                     Verdict::Execute => {
-                        let at = At { position: self.executed.position, time, id };
+                        let at = At {
+                            position: self.executed.position,
+                            time,
+                            id,
+                        };
                         let reply = self.results.begin();
                         self.machine.apply(&at, request.payload, reply);
                         let reply = self.results.end(RequestStatus::Done);
@@ -352,7 +378,10 @@ impl Executor {
         }
         if self.waiting_count < self.limits.queries_max {
             self.waiting_count += 1;
-            self.waiting.entry(at_least).or_default().push(Waiting { batch, route });
+            self.waiting
+                .entry(at_least)
+                .or_default()
+                .push(Waiting { batch, route });
         }
         None
     }
@@ -379,7 +408,11 @@ impl Executor {
             for request in view.requests() {
                 let reply = self.results.begin();
                 let status = if request.kind == RequestKind::Command {
-                    let at = At { position, time, id: request.id };
+                    let at = At {
+                        position,
+                        time,
+                        id: request.id,
+                    };
                     self.machine.query(&at, request.payload, reply);
                     RequestStatus::Done
                 } else {
@@ -390,7 +423,11 @@ impl Executor {
             }
         }
         let id = view.map_or(BatchId::default(), |view| view.id());
-        Answer { route, batch: id, results: self.results.finish() }
+        Answer {
+            route,
+            batch: id,
+            results: self.results.finish(),
+        }
     }
 
     /// Begins a snapshot of the state as it is now and gives its first chunk.
@@ -398,7 +435,10 @@ impl Executor {
     /// # Panics
     /// When `slot` is not the last one executed.
     pub fn begin_snapshot(&mut self, slot: Slot, summary: Bytes) -> (Executed, Bytes) {
-        assert_eq!(slot, self.executed.slot, "a checkpoint covers exactly what was executed");
+        assert_eq!(
+            slot, self.executed.slot,
+            "a checkpoint covers exactly what was executed"
+        );
         self.machine.begin_snapshot();
         self.bytes_since = 0;
         let header = SnapshotHeader {
@@ -476,7 +516,9 @@ impl Executor {
             }
             let piece = read(offset).ok_or_else(|| RestoreError("it is gone".to_string()))?;
             if piece.is_empty() {
-                return Err(RestoreError(format!("it ends after {offset} bytes, unfinished")));
+                return Err(RestoreError(format!(
+                    "it ends after {offset} bytes, unfinished"
+                )));
             }
             offset += piece.len() as u64;
             reader.feed(&piece);
@@ -486,7 +528,9 @@ impl Executor {
     fn check_header(&self, header: &SnapshotHeader) -> Result<(), RestoreError> {
         if header.cluster != self.cluster {
             let (theirs, ours) = (header.cluster, self.cluster);
-            return Err(RestoreError(format!("cluster id mismatch: ours {ours}, its {theirs}")));
+            return Err(RestoreError(format!(
+                "cluster id mismatch: ours {ours}, its {theirs}"
+            )));
         }
         if header.group != self.group {
             return Err(RestoreError(format!("it is of group {}", header.group)));
@@ -518,5 +562,197 @@ pub fn framed(bytes: &[u8]) -> Bytes {
 /// A route that nobody waits on; for reads that the node makes for itself.
 #[must_use]
 pub const fn no_route() -> ReplyRoute {
-    ReplyRoute { to: FrontendId(0), header: Bytes::new(), after: None }
+    ReplyRoute {
+        to: FrontendId(0),
+        header: Bytes::new(),
+        after: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BatchBuilder, Level, Results, SessionId};
+
+    /// Appends commands to a log; small enough to be snapshotted in one piece.
+    #[derive(Default)]
+    struct Log {
+        entries: Vec<u8>,
+        restoring: Vec<u8>,
+    }
+
+    impl StateMachine for Log {
+        fn apply(&mut self, _: &At, command: &[u8], reply: &mut Vec<u8>) {
+            self.entries.extend_from_slice(command);
+            reply.extend_from_slice(&(self.entries.len() as u64).to_le_bytes());
+        }
+        fn query(&self, _: &At, _: &[u8], reply: &mut Vec<u8>) {
+            reply.extend_from_slice(&self.entries);
+        }
+        fn snapshot_chunk(&mut self, out: &mut Vec<u8>, _: usize) -> SnapshotProgress {
+            out.extend_from_slice(&self.entries);
+            SnapshotProgress::Done
+        }
+        fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError> {
+            self.restoring.extend_from_slice(chunk);
+            Ok(())
+        }
+        fn finish_restore(&mut self) -> Result<(), RestoreError> {
+            self.entries = core::mem::take(&mut self.restoring);
+            Ok(())
+        }
+        fn digest(&self) -> u128 {
+            u128::from(checksum(&self.entries))
+        }
+    }
+
+    fn executor() -> Executor {
+        executor_of(ClusterId(1))
+    }
+
+    fn executor_of(cluster: ClusterId) -> Executor {
+        let limits = ExecutorLimits::default();
+        Executor::new(
+            cluster,
+            GroupId(0),
+            EpochNumber(1),
+            Box::<Log>::default(),
+            limits,
+        )
+    }
+
+    fn batch(requests: &[(u64, &[u8])]) -> Bytes {
+        let session = SessionId {
+            owner: 3,
+            number: 1,
+        };
+        let mut builder = BatchBuilder::new();
+        let open = CommandId {
+            session,
+            sequence: 0,
+        };
+        builder.push(open, RequestKind::Open, 0, &0u64.to_le_bytes());
+        for (sequence, payload) in requests {
+            let id = CommandId {
+                session,
+                sequence: *sequence,
+            };
+            builder.push(id, RequestKind::Command, 0, payload);
+        }
+        builder.finish(FrontendId(1), BatchId(1), Level::Ordered)
+    }
+
+    fn statuses(answer: Option<Answer>) -> Vec<RequestStatus> {
+        let answer = answer.expect("somebody waits");
+        Results::new(&answer.results)
+            .map(|(status, _)| status)
+            .collect()
+    }
+
+    #[test]
+    fn a_batch_ordered_twice_is_executed_once_with_the_same_results() {
+        let mut executor = executor();
+        let bytes = batch(&[(1, b"a"), (2, b"b")]);
+        let first = executor.execute(Slot(1), CommandTime(5), &bytes, Some(no_route()));
+        let again = executor.execute(
+            Slot(2),
+            CommandTime(6),
+            &batch(&[(2, b"b")]),
+            Some(no_route()),
+        );
+        assert_eq!(statuses(first), [RequestStatus::Done; 3]);
+        assert_eq!(statuses(again), [RequestStatus::Done; 2]);
+        assert_eq!(
+            executor.executed(),
+            Executed {
+                slot: Slot(2),
+                position: Position(2)
+            }
+        );
+        let answer = executor
+            .query(batch(&[(9, b"")]), Slot(2), no_route(), 0)
+            .expect("is there");
+        let replies: Vec<_> = Results::new(&answer.results)
+            .map(|(_, reply)| reply)
+            .collect();
+        assert_eq!(replies[1], b"ab");
+    }
+
+    #[test]
+    fn the_logs_clock_never_goes_back() {
+        let mut executor = executor();
+        executor.execute(Slot(1), CommandTime(50), &batch(&[]), None);
+        executor.execute(Slot(2), CommandTime(40), &batch(&[]), None);
+        assert_eq!(executor.time(), CommandTime(50));
+    }
+
+    #[test]
+    fn a_read_waits_for_its_slot() {
+        let mut executor = executor();
+        assert!(
+            executor
+                .query(batch(&[(1, b"")]), Slot(2), no_route(), 0)
+                .is_none()
+        );
+        executor.execute(Slot(1), CommandTime(1), &Bytes::new(), None);
+        let mut released = 0;
+        executor.released(0, |_| released += 1);
+        assert_eq!(released, 0);
+        executor.execute(Slot(2), CommandTime(1), &Bytes::new(), None);
+        executor.released(0, |_| released += 1);
+        assert_eq!(released, 1);
+    }
+
+    fn snapshot(executor: &mut Executor) -> Vec<u8> {
+        let slot = executor.executed().slot;
+        let (_, first) = executor.begin_snapshot(slot, Bytes::from_static(b"sum"));
+        let mut stream = first.to_vec();
+        loop {
+            let (chunk, progress) = executor.snapshot_chunk(1024);
+            stream.extend_from_slice(&chunk);
+            if progress == SnapshotProgress::Done {
+                return stream;
+            }
+        }
+    }
+
+    fn restore(stream: &[u8], cluster: ClusterId) -> Result<Executor, RestoreError> {
+        let mut copy = executor_of(cluster);
+        let header = copy.restore(|offset| {
+            let from = (offset as usize).min(stream.len());
+            Some(Bytes::copy_from_slice(
+                &stream[from..(from + 7).min(stream.len())],
+            ))
+        })?;
+        assert_eq!(header.summary, &b"sum"[..]);
+        Ok(copy)
+    }
+
+    #[test]
+    fn a_snapshot_equals_what_it_was_taken_of_and_any_damage_is_refused() {
+        let mut original = executor();
+        original.execute(
+            Slot(4),
+            CommandTime(5),
+            &batch(&[(1, b"hello"), (2, b"x")]),
+            None,
+        );
+        let stream = snapshot(&mut original);
+        let mut copy = restore(&stream, ClusterId(1)).expect("an intact snapshot restores");
+        assert_eq!(copy.digest(), original.digest());
+        assert_eq!(copy.executed(), original.executed());
+        for at in 0..stream.len() {
+            let mut damaged = stream.clone();
+            damaged[at] ^= 0x10;
+            assert!(
+                restore(&damaged, ClusterId(1)).is_err(),
+                "byte {at} flipped"
+            );
+            assert!(restore(&stream[..at], ClusterId(1)).is_err(), "cut at {at}");
+        }
+        let foreign = restore(&stream, ClusterId(2))
+            .err()
+            .expect("another cluster's is refused");
+        assert!(foreign.0.starts_with("cluster id mismatch"), "{foreign}");
+    }
 }

@@ -134,7 +134,11 @@ impl ReplicaSet {
     #[must_use]
     pub const fn all(replicas: usize) -> Self {
         assert!(replicas <= Self::MEMBERS_MAX);
-        if replicas == Self::MEMBERS_MAX { Self(u128::MAX) } else { Self((1 << replicas) - 1) }
+        if replicas == Self::MEMBERS_MAX {
+            Self(u128::MAX)
+        } else {
+            Self((1 << replicas) - 1)
+        }
     }
 
     /// The set with one more member. Adding a member twice changes nothing.

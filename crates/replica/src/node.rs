@@ -319,8 +319,14 @@ impl Node {
         protocol: &Entry,
         machine: Box<dyn StateMachine>,
     ) -> Result<Self, OptionError> {
-        assert!(setup.frontend != FrontendId(0), "frontend 0 stands for none");
-        assert!(setup.id.index() < setup.epoch.members, "a member's id is below their number");
+        assert!(
+            setup.frontend != FrontendId(0),
+            "frontend 0 stands for none"
+        );
+        assert!(
+            setup.id.index() < setup.epoch.members,
+            "a member's id is below their number"
+        );
         let (group, epoch, cluster) = (setup.group, setup.epoch.number, setup.epoch.cluster);
         let replica = (protocol.replica)(
             Setup {
@@ -334,7 +340,12 @@ impl Node {
             },
             setup.frontend,
         )?;
-        let kinds = [FrameKind::Message, FrameKind::Reply, FrameKind::Transfer, FrameKind::Put];
+        let kinds = [
+            FrameKind::Message,
+            FrameKind::Reply,
+            FrameKind::Transfer,
+            FrameKind::Put,
+        ];
         Ok(Self {
             id: setup.id,
             group,
@@ -407,7 +418,8 @@ impl Node {
             self.snapshot_last = info.length;
             recovered.checkpoint = Some((header.executed.slot, header.summary));
         }
-        self.replica.on_event(Event::Start(recovered), world, &mut self.effects)?;
+        self.replica
+            .on_event(Event::Start(recovered), world, &mut self.effects)?;
         self.carry_out(world, out);
         Ok(())
     }
@@ -427,7 +439,11 @@ impl Node {
         out: &mut Vec<Output>,
     ) -> Result<(), FrameError> {
         let result = match input {
-            Input::Frame { from, arrived, frame } => self.on_frame(from, arrived, frame, world, out),
+            Input::Frame {
+                from,
+                arrived,
+                frame,
+            } => self.on_frame(from, arrived, frame, world, out),
             other => {
                 self.on_other(other, world, out);
                 Ok(())
@@ -470,8 +486,16 @@ impl Node {
                 }
             }
             Input::Link(peer, link) => self.events.push_back(Event::Link(peer, link)),
-            Input::Put { from, offset, words } => {
-                self.events.push_back(Event::Put { from, offset, words });
+            Input::Put {
+                from,
+                offset,
+                words,
+            } => {
+                self.events.push_back(Event::Put {
+                    from,
+                    offset,
+                    words,
+                });
             }
             Input::Control(control) => self.events.push_back(Event::Control(control)),
         }
@@ -497,11 +521,18 @@ impl Node {
             return Err(FrameError::Group { theirs: group });
         }
         if epoch != self.epoch {
-            return Err(FrameError::Epoch { theirs: epoch, ours: self.epoch });
+            return Err(FrameError::Epoch {
+                theirs: epoch,
+                ours: self.epoch,
+            });
         }
         if kind == FrameKind::Message as u8 {
             let message = reader.rest();
-            let event = Event::Message { from, arrived, message };
+            let event = Event::Message {
+                from,
+                arrived,
+                message,
+            };
             return match self.replica.on_event(event, world, &mut self.effects) {
                 Ok(()) => Ok(()),
                 Err(EventError::Decode(error) | EventError::Recovered(error)) => Err(error.into()),
@@ -513,7 +544,12 @@ impl Node {
         if kind == FrameKind::Reply as u8 {
             let batch = BatchId(reader.u64("batch")?);
             let (header, results) = (reader.blob("header")?, reader.blob("results")?);
-            self.events.push_back(Event::Reply { from, batch, header, results });
+            self.events.push_back(Event::Reply {
+                from,
+                batch,
+                header,
+                results,
+            });
         } else if kind == FrameKind::Transfer as u8 {
             let message = TransferMessage::decode_all(reader.rest())?;
             self.on_transfer(from, message, world, out);
@@ -523,7 +559,11 @@ impl Node {
             while reader.remaining() > 0 {
                 words.push(reader.u64("put word")?);
             }
-            self.events.push_back(Event::Put { from, offset, words });
+            self.events.push_back(Event::Put {
+                from,
+                offset,
+                words,
+            });
         } else {
             return Err(DecodeError::Bad("frame kind").into());
         }
@@ -566,7 +606,11 @@ impl Node {
             if let Some(event) = self.events.pop_front() {
                 // Only bytes from other processes can fail to decode here, and dropping them is
                 // what a lost message would have done.
-                if self.replica.on_event(event, world, &mut self.effects).is_err() {
+                if self
+                    .replica
+                    .on_event(event, world, &mut self.effects)
+                    .is_err()
+                {
                     self.malformed += 1;
                 }
                 continue;
@@ -583,7 +627,11 @@ impl Node {
     fn carry_out_effect(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {
         match effect {
             Effect::Send { to, lane, frame } => {
-                out.push(Output::Send { to, lane, frame: self.wrap(FrameKind::Message, frame) });
+                out.push(Output::Send {
+                    to,
+                    lane,
+                    frame: self.wrap(FrameKind::Message, frame),
+                });
             }
             Effect::Put { to, offset, words } => out.push(Output::Put { to, offset, words }),
             Effect::Persist { id, write } => {
@@ -593,12 +641,22 @@ impl Node {
             Effect::Trim { below } => out.push(Output::Trim { below }),
             Effect::SetTimer { key, at } => out.push(Output::SetTimer { key, at }),
             Effect::CancelTimer { key } => out.push(Output::CancelTimer { key }),
-            Effect::Execute { slot, time, batch, reply } => {
+            Effect::Execute {
+                slot,
+                time,
+                batch,
+                reply,
+            } => {
                 if let Some(answer) = self.executor.execute(slot, time, &batch, reply) {
                     self.answer(answer, out);
                 }
             }
-            Effect::Query { batch, at_least, stable: _, reply } => {
+            Effect::Query {
+                batch,
+                at_least,
+                stable: _,
+                reply,
+            } => {
                 let clock = world.clock().now;
                 if let Some(answer) = self.executor.query(batch, at_least, reply, clock) {
                     self.answer(answer, out);
@@ -607,7 +665,10 @@ impl Node {
             // Execution is final as soon as it happens for protocols that do not speculate.
             Effect::Stable { .. } => {}
             Effect::RollBack { slot } => {
-                assert!(slot >= self.executor.executed().slot, "only speculation is rolled back");
+                assert!(
+                    slot >= self.executor.executed().slot,
+                    "only speculation is rolled back"
+                );
             }
             Effect::Checkpoint { slot, summary } => self.begin_snapshot(slot, summary, out),
             Effect::FetchState { from, at_least } => self.begin_fetch(from, at_least, world, out),
@@ -640,7 +701,11 @@ impl Node {
     }
 
     fn release_held(&mut self, out: &mut Vec<Output>) {
-        while self.held.front().is_some_and(|a| a.route.after <= Some(self.persisted)) {
+        while self
+            .held
+            .front()
+            .is_some_and(|a| a.route.after <= Some(self.persisted))
+        {
             if let Some(answer) = self.held.pop_front() {
                 self.send_answer(answer, out);
             }
@@ -648,10 +713,19 @@ impl Node {
     }
 
     fn send_answer(&mut self, answer: Answer, out: &mut Vec<Output>) {
-        let Answer { route, batch, results } = answer;
+        let Answer {
+            route,
+            batch,
+            results,
+        } = answer;
         if route.to == self.frontend {
             let (from, header) = (self.id, route.header);
-            self.events.push_back(Event::Reply { from, batch, header, results });
+            self.events.push_back(Event::Reply {
+                from,
+                batch,
+                header,
+                results,
+            });
         } else if route.to != FrontendId(0) {
             let mut writer = Writer::new(&mut self.scratch);
             writer.u64(batch.0);
@@ -660,7 +734,11 @@ impl Node {
             let frame = writer.finish();
             let frame = self.wrap(FrameKind::Reply, frame);
             let to = Recipients::Frontend(route.to);
-            out.push(Output::Send { to, lane: Lane::Control, frame });
+            out.push(Output::Send {
+                to,
+                lane: Lane::Control,
+                frame,
+            });
         }
     }
 
@@ -668,14 +746,25 @@ impl Node {
 
     fn begin_snapshot(&mut self, slot: Slot, summary: Bytes, out: &mut Vec<Output>) {
         self.checkpoint_asked = false;
-        if matches!(self.under_way, Some(UnderWay { kind: Under::Fetched { .. }, .. })) {
+        if matches!(
+            self.under_way,
+            Some(UnderWay {
+                kind: Under::Fetched { .. },
+                ..
+            })
+        ) {
             return;
         }
         let (id, first) = self.executor.begin_snapshot(slot, summary);
         out.push(Output::SnapshotBegin(id));
         let appended = first.len() as u64;
         out.push(Output::SnapshotAppend(first));
-        self.under_way = Some(UnderWay { kind: Under::Own { whole: false }, id, appended, written: 0 });
+        self.under_way = Some(UnderWay {
+            kind: Under::Own { whole: false },
+            id,
+            appended,
+            written: 0,
+        });
         // A small state must be copied before the next command, see
         // `StateMachine::snapshot_chunk`.
         self.step_snapshot(out);
@@ -683,8 +772,12 @@ impl Node {
 
     /// Hands the next part of the snapshot to the world; true when more could follow at once.
     fn step_snapshot(&mut self, out: &mut Vec<Output>) -> bool {
-        let Some(under_way) = &mut self.under_way else { return false };
-        let Under::Own { whole: false } = under_way.kind else { return false };
+        let Some(under_way) = &mut self.under_way else {
+            return false;
+        };
+        let Under::Own { whole: false } = under_way.kind else {
+            return false;
+        };
         if under_way.appended - under_way.written > SNAPSHOT_AHEAD_MAX {
             return false;
         }
@@ -712,7 +805,9 @@ impl Node {
 
     fn install(&mut self, info: SnapshotInfo, world: &dyn World, out: &mut Vec<Output>) {
         self.fetch = None;
-        out.push(Output::CancelTimer { key: node_timer(TIMER_FETCH) });
+        out.push(Output::CancelTimer {
+            key: node_timer(TIMER_FETCH),
+        });
         if info.id.slot <= self.executor.executed().slot {
             out.push(Output::Mark("fetched snapshot overtaken by the log"));
             return;
@@ -723,7 +818,10 @@ impl Node {
                 let slot = header.executed.slot;
                 self.executed_told = slot;
                 out.push(Output::Mark("state installed"));
-                self.events.push_back(Event::Installed { slot, summary: header.summary });
+                self.events.push_back(Event::Installed {
+                    slot,
+                    summary: header.summary,
+                });
             }
             Err(error) => out.push(Output::Halt(format!(
                 "the state fetched from a peer (snapshot {}) cannot be restored: {error}. Start \
@@ -734,8 +832,8 @@ impl Node {
     }
 
     fn maybe_ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        let due = self.executor.bytes_since_snapshot()
-            >= self.snapshot_bytes_min.max(self.snapshot_last);
+        let due =
+            self.executor.bytes_since_snapshot() >= self.snapshot_bytes_min.max(self.snapshot_last);
         if due {
             self.ask_for_checkpoint(world, out);
         }
@@ -747,7 +845,8 @@ impl Node {
             return;
         }
         self.checkpoint_asked = true;
-        self.events.push_back(Event::Control(Control::CheckpointDue));
+        self.events
+            .push_back(Event::Control(Control::CheckpointDue));
         self.carry_out(world, out);
         // A protocol that cannot take one now is asked again on a later turn.
         self.checkpoint_asked = false;
@@ -762,7 +861,11 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
-        if self.fetch.as_ref().is_some_and(|fetch| fetch.at_least >= at_least) {
+        if self
+            .fetch
+            .as_ref()
+            .is_some_and(|fetch| fetch.at_least >= at_least)
+        {
             return;
         }
         out.push(Output::Mark("state transfer"));
@@ -775,7 +878,10 @@ impl Node {
         let (donor, message) = fetch.ask(world.now());
         let at = Deadline::At(fetch.retry_at);
         self.send_transfer(donor, Lane::Control, &message, out);
-        out.push(Output::SetTimer { key: node_timer(TIMER_FETCH), at });
+        out.push(Output::SetTimer {
+            key: node_timer(TIMER_FETCH),
+            at,
+        });
     }
 
     fn send_transfer(
@@ -801,7 +907,11 @@ impl Node {
         out: &mut Vec<Output>,
     ) {
         match message {
-            TransferMessage::Ask { at_least, snapshot, offset } => {
+            TransferMessage::Ask {
+                at_least,
+                snapshot,
+                offset,
+            } => {
                 self.donate(from, (at_least, snapshot, offset), world, out);
             }
             TransferMessage::NotYet => {
@@ -809,7 +919,12 @@ impl Node {
                     fetch.on_answer();
                 }
             }
-            TransferMessage::Piece { snapshot, total, offset, bytes } => {
+            TransferMessage::Piece {
+                snapshot,
+                total,
+                offset,
+                bytes,
+            } => {
                 self.on_piece(from, (snapshot, total, offset), bytes, world, out);
             }
         }
@@ -822,20 +937,32 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
-        let newest = world.snapshot_newest().filter(|info| info.id.slot >= at_least);
+        let newest = world
+            .snapshot_newest()
+            .filter(|info| info.id.slot >= at_least);
         let piece = |id, at| world.snapshot_read(id, at, transfer::PIECE);
         // Go on with the snapshot that was begun while it exists, else start with the newest.
         if let Some(id) = wanted
             && let Some(bytes) = piece(id, offset).filter(|bytes| !bytes.is_empty())
         {
-            let message = TransferMessage::Piece { snapshot: id, total: 0, offset, bytes };
+            let message = TransferMessage::Piece {
+                snapshot: id,
+                total: 0,
+                offset,
+                bytes,
+            };
             return self.send_transfer(to, Lane::Bulk, &message, out);
         }
         if let Some(info) = newest
             && let Some(bytes) = piece(info.id, 0)
         {
             let (snapshot, total) = (info.id, info.length);
-            let message = TransferMessage::Piece { snapshot, total, offset: 0, bytes };
+            let message = TransferMessage::Piece {
+                snapshot,
+                total,
+                offset: 0,
+                bytes,
+            };
             return self.send_transfer(to, Lane::Bulk, &message, out);
         }
         self.send_transfer(to, Lane::Control, &TransferMessage::NotYet, out);
@@ -853,7 +980,9 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
-        let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.is_from(from)) else { return };
+        let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.is_from(from)) else {
+            return;
+        };
         fetch.on_answer();
         if snapshot.slot < fetch.at_least || snapshot.slot <= self.executor.executed().slot {
             return;
@@ -875,7 +1004,9 @@ impl Node {
             });
         }
         let Some(fetch) = &mut self.fetch else { return };
-        let Some(under_way) = &mut self.under_way else { return };
+        let Some(under_way) = &mut self.under_way else {
+            return;
+        };
         if offset != fetch.offset || under_way.kind != (Under::Fetched { whole: false }) {
             return;
         }
@@ -895,7 +1026,10 @@ impl Node {
             TIMER_FETCH => {
                 let saving = matches!(
                     self.under_way,
-                    Some(UnderWay { kind: Under::Fetched { whole: true }, .. })
+                    Some(UnderWay {
+                        kind: Under::Fetched { whole: true },
+                        ..
+                    })
                 );
                 if let Some(fetch) = &mut self.fetch
                     && !saving
@@ -917,7 +1051,9 @@ impl Node {
     /// When the state changes by itself and no batch comes by, the leader orders an empty one, so
     /// that expiry happens at the same place on every replica.
     fn maybe_tick(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        let Some(deadline) = self.executor.next_deadline() else { return };
+        let Some(deadline) = self.executor.next_deadline() else {
+            return;
+        };
         if self.tick_at == Some(deadline.0) || self.tick_open.is_some() {
             return;
         }
@@ -928,18 +1064,24 @@ impl Node {
             // Others step in when the leader does not.
             TICK_PATIENCE
         };
-        let due = deadline.0.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        let due = deadline
+            .0
+            .saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
         let clock = world.clock().now;
         if clock < due {
             self.tick_at = Some(deadline.0);
             let at = Deadline::At(world.now() + Duration::from_nanos(due - clock));
-            out.push(Output::SetTimer { key: node_timer(TIMER_TICK), at });
+            out.push(Output::SetTimer {
+                key: node_timer(TIMER_TICK),
+                at,
+            });
             return;
         }
         let id = BatchId(self.batch_next);
         self.batch_next += 1;
         self.tick_open = Some(id);
-        self.batches.push(CommandId::default(), RequestKind::Tick, 0, &[]);
+        self.batches
+            .push(CommandId::default(), RequestKind::Tick, 0, &[]);
         let batch = self.batches.finish(self.frontend, id, Level::Ordered);
         let deadline = world.now() + TICK_PATIENCE;
         self.events.push_back(Event::Submit(Submission {
@@ -1012,13 +1154,22 @@ impl Node {
     pub fn assert_invariants(&self) {
         self.replica.assert_invariants();
         let status = self.replica.status();
-        assert!(status.stable <= status.committed, "stable is at most committed");
-        assert!(status.committed <= status.accepted, "committed is at most accepted");
+        assert!(
+            status.stable <= status.committed,
+            "stable is at most committed"
+        );
+        assert!(
+            status.committed <= status.accepted,
+            "committed is at most accepted"
+        );
     }
 }
 
 const fn node_timer(timer: u32) -> TimerKey {
-    TimerKey { owner: TimerOwner::Node, timer }
+    TimerKey {
+        owner: TimerOwner::Node,
+        timer,
+    }
 }
 
 /// A put as a frame, for transports that cannot write into a peer's table.
@@ -1052,7 +1203,11 @@ pub fn read_client_frame(frame: Bytes) -> Result<ClientFrame, DecodeError> {
         return Err(DecodeError::Bad("frame kind"));
     }
     let batch = BatchId(reader.u64("batch")?);
-    Ok(ClientFrame::Reply(batch, reader.blob("header")?, reader.blob("results")?))
+    Ok(ClientFrame::Reply(
+        batch,
+        reader.blob("header")?,
+        reader.blob("results")?,
+    ))
 }
 
 /// A message of a [`crate::Client`] in the envelope that a node expects.

@@ -115,7 +115,9 @@ pub trait Options: Clone + Default + Send + core::fmt::Debug + 'static {
 /// # Errors
 /// With the accepted kind of value.
 pub fn parse_option<T: core::str::FromStr>(value: &str, expected: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("'{value}' is not {expected}"))
+    value
+        .parse()
+        .map_err(|_| format!("'{value}' is not {expected}"))
 }
 
 impl Options for () {
@@ -275,7 +277,12 @@ pub trait Frontend<P: Protocol>: Sized + Send + 'static {
     /// A batch of requests to carry out.
     fn submit(&mut self, submission: Submission, ctx: &mut FrontendContext<'_, P>);
     /// A message from a replica.
-    fn on_message(&mut self, from: ReplicaId, message: P::Message, ctx: &mut FrontendContext<'_, P>);
+    fn on_message(
+        &mut self,
+        from: ReplicaId,
+        message: P::Message,
+        ctx: &mut FrontendContext<'_, P>,
+    );
     /// Results from a replica's executor.
     fn on_reply(
         &mut self,

@@ -100,7 +100,11 @@ impl Sessions {
     #[must_use]
     pub fn new(lifetime: Duration) -> Self {
         let lifetime = u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX);
-        Self { owners: HashMap::default(), lifetime, count: 0 }
+        Self {
+            owners: HashMap::default(),
+            lifetime,
+            count: 0,
+        }
     }
 
     /// How many sessions are open.
@@ -148,7 +152,12 @@ impl Sessions {
     }
 
     /// Opens a session. `started` is the log's time when its owner began, as far as it knew.
-    pub fn open(&mut self, id: SessionId, started: CommandTime, time: CommandTime) -> RequestStatus {
+    pub fn open(
+        &mut self,
+        id: SessionId,
+        started: CommandTime,
+        time: CommandTime,
+    ) -> RequestStatus {
         self.remove_outlived(time);
         if id.owner == 0 || id.number == 0 {
             return RequestStatus::Malformed;
@@ -159,7 +168,13 @@ impl Sessions {
             if self.outlived(started, time) || self.count >= SESSIONS_MAX {
                 return RequestStatus::OpenRefused;
             }
-            self.owners.insert(id.owner, Owner { renewed: time, ..Owner::default() });
+            self.owners.insert(
+                id.owner,
+                Owner {
+                    renewed: time,
+                    ..Owner::default()
+                },
+            );
         }
         if self.count >= SESSIONS_MAX {
             return RequestStatus::OpenRefused;
@@ -181,7 +196,9 @@ impl Sessions {
 
     /// Ends a session; one that is not there has ended already.
     pub fn close(&mut self, id: SessionId, time: CommandTime) {
-        let Some(owner) = self.owner(id.owner, time) else { return };
+        let Some(owner) = self.owner(id.owner, time) else {
+            return;
+        };
         owner.mark_opened(id.number.max(1));
         if owner.sessions.remove(&id.number).is_some() {
             self.count -= 1;
@@ -210,12 +227,18 @@ impl Sessions {
         if open > SESSION_WINDOW_MAX || sequence == 0 {
             return Verdict::Refuse(RequestStatus::Malformed);
         }
-        let session = self.owner(id.owner, time).and_then(|o| o.sessions.get_mut(&id.number));
+        let session = self
+            .owner(id.owner, time)
+            .and_then(|o| o.sessions.get_mut(&id.number));
         let Some(session) = session else {
             return Verdict::Refuse(RequestStatus::SessionUnknown);
         };
         let keep_from = sequence.saturating_sub(u64::from(open));
-        while session.replies.front().is_some_and(|(at, _)| *at < keep_from) {
+        while session
+            .replies
+            .front()
+            .is_some_and(|(at, _)| *at < keep_from)
+        {
             if let Some((_, buffer)) = session.replies.pop_front()
                 && buffer.capacity() <= REUSE_MAX
             {
@@ -241,7 +264,11 @@ impl Sessions {
         let session = (self.owners.get_mut(&id.owner))
             .and_then(|owner| owner.sessions.get_mut(&id.number))
             .expect("the session was admitted");
-        assert_eq!(session.executed + 1, sequence, "a session executes in its order");
+        assert_eq!(
+            session.executed + 1,
+            sequence,
+            "a session executes in its order"
+        );
         session.executed = sequence;
         let mut buffer = core::mem::take(&mut session.spare);
         buffer.clear();
@@ -294,8 +321,10 @@ impl Sessions {
             }
             for _ in 0..reader.length(20, "sessions")? {
                 let number = reader.u64("session")?;
-                let mut session =
-                    Session { executed: reader.u64("executed")?, ..Session::default() };
+                let mut session = Session {
+                    executed: reader.u64("executed")?,
+                    ..Session::default()
+                };
                 for _ in 0..reader.length(12, "replies")? {
                     let sequence = reader.u64("sequence")?;
                     let reply = reader.blob("reply")?.to_vec();
@@ -314,11 +343,17 @@ impl Sessions {
 mod tests {
     use super::*;
 
-    const ID: SessionId = SessionId { owner: 5, number: 1 };
+    const ID: SessionId = SessionId {
+        owner: 5,
+        number: 1,
+    };
 
     fn sessions() -> Sessions {
         let mut sessions = Sessions::new(Duration::from_secs(60));
-        assert_eq!(sessions.open(ID, CommandTime(0), CommandTime(10)), RequestStatus::Done);
+        assert_eq!(
+            sessions.open(ID, CommandTime(0), CommandTime(10)),
+            RequestStatus::Done
+        );
         sessions
     }
 
@@ -338,14 +373,20 @@ mod tests {
         );
         assert_eq!(sessions.admit(ID, 2, 0, at(1)), Verdict::Execute);
         sessions.executed(ID, 2, b"two");
-        assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Refuse(RequestStatus::Forgotten));
+        assert_eq!(
+            sessions.admit(ID, 1, 0, at(1)),
+            Verdict::Refuse(RequestStatus::Forgotten)
+        );
     }
 
     #[test]
     fn an_ended_session_is_never_made_again() {
         let mut sessions = sessions();
         sessions.close(ID, at(1));
-        assert_eq!(sessions.open(ID, at(0), at(1)), RequestStatus::SessionUnknown);
+        assert_eq!(
+            sessions.open(ID, at(0), at(1)),
+            RequestStatus::SessionUnknown
+        );
         assert_eq!(
             sessions.admit(ID, 1, 0, at(1)),
             Verdict::Refuse(RequestStatus::SessionUnknown)
@@ -357,19 +398,31 @@ mod tests {
         let mut sessions = sessions();
         assert_eq!(sessions.renew(5, at(100)), RequestStatus::SessionUnknown);
         assert_eq!(sessions.len(), 0);
-        assert_eq!(sessions.open(ID, at(0), at(100)), RequestStatus::OpenRefused);
+        assert_eq!(
+            sessions.open(ID, at(0), at(100)),
+            RequestStatus::OpenRefused
+        );
         assert_eq!(sessions.open(ID, at(90), at(100)), RequestStatus::Done);
     }
 
     #[test]
     fn an_open_that_arrives_late_does_not_reopen() {
         let mut sessions = sessions();
-        let second = SessionId { owner: 5, number: 3 };
+        let second = SessionId {
+            owner: 5,
+            number: 3,
+        };
         assert_eq!(sessions.open(second, at(0), at(1)), RequestStatus::Done);
-        let late = SessionId { owner: 5, number: 2 };
+        let late = SessionId {
+            owner: 5,
+            number: 2,
+        };
         assert_eq!(sessions.open(late, at(0), at(1)), RequestStatus::Done);
         sessions.close(late, at(1));
-        assert_eq!(sessions.open(late, at(0), at(2)), RequestStatus::SessionUnknown);
+        assert_eq!(
+            sessions.open(late, at(0), at(2)),
+            RequestStatus::SessionUnknown
+        );
     }
 
     #[test]
@@ -381,7 +434,8 @@ mod tests {
         let mut writer = Writer::new(&mut scratch);
         sessions.encode(&mut writer);
         let mut copy = Sessions::new(Duration::from_secs(60));
-        copy.decode(&mut Reader::new(writer.finish().into_bytes())).expect("decodes");
+        copy.decode(&mut Reader::new(writer.finish().into_bytes()))
+            .expect("decodes");
         assert_eq!(copy.admit(ID, 1, 0, at(1)), Verdict::Replay(b"one"));
         assert_eq!(copy.len(), 1);
     }

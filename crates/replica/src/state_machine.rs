@@ -42,7 +42,11 @@ impl CommandId {
     #[must_use]
     pub const fn mixed(&self, salt: u64) -> u64 {
         let mut x = self.session.owner.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            ^ self.session.number.rotate_left(32).wrapping_mul(0xc2b2_ae3d_27d4_eb4f)
+            ^ self
+                .session
+                .number
+                .rotate_left(32)
+                .wrapping_mul(0xc2b2_ae3d_27d4_eb4f)
             ^ self.sequence.wrapping_mul(0x1656_67b1_9e37_79f9)
             ^ salt.wrapping_mul(0xd6e8_feb8_6659_fd93);
         x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);

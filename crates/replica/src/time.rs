@@ -27,20 +27,31 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Self;
     fn add(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 
 impl Sub<Duration> for Time {
     type Output = Self;
     fn sub(self, by: Duration) -> Self {
-        Self(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:06}s", self.0 / 1_000_000_000, self.0 / 1_000 % 1_000_000)
+        write!(
+            f,
+            "{}.{:06}s",
+            self.0 / 1_000_000_000,
+            self.0 / 1_000 % 1_000_000
+        )
     }
 }
 

@@ -10,8 +10,7 @@
 //! silent is left for the next one, and a snapshot that has gone meanwhile starts over.
 
 use crate::{
-    Bytes, DecodeError, Executed, Position, Reader, ReplicaId, ReplicaSet, Slot, Time, Wire,
-    Writer,
+    Bytes, DecodeError, Executed, Position, Reader, ReplicaId, ReplicaSet, Slot, Time, Wire, Writer,
 };
 use core::time::Duration;
 
@@ -23,8 +22,17 @@ const TRIES: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TransferMessage {
-    Ask { at_least: Slot, snapshot: Option<Executed>, offset: u64 },
-    Piece { snapshot: Executed, total: u64, offset: u64, bytes: Bytes },
+    Ask {
+        at_least: Slot,
+        snapshot: Option<Executed>,
+        offset: u64,
+    },
+    Piece {
+        snapshot: Executed,
+        total: u64,
+        offset: u64,
+        bytes: Bytes,
+    },
     NotYet,
 }
 
@@ -43,14 +51,23 @@ fn decode_executed(reader: &mut Reader) -> Result<Executed, DecodeError> {
 impl Wire for TransferMessage {
     fn encode(&self, writer: &mut Writer<'_>) {
         match self {
-            Self::Ask { at_least, snapshot, offset } => {
+            Self::Ask {
+                at_least,
+                snapshot,
+                offset,
+            } => {
                 writer.u8(0);
                 writer.u64(at_least.0);
                 writer.bool(snapshot.is_some());
                 encode_executed(snapshot.unwrap_or_default(), writer);
                 writer.u64(*offset);
             }
-            Self::Piece { snapshot, total, offset, bytes } => {
+            Self::Piece {
+                snapshot,
+                total,
+                offset,
+                bytes,
+            } => {
                 writer.u8(1);
                 encode_executed(*snapshot, writer);
                 writer.u64(*total);
@@ -68,7 +85,11 @@ impl Wire for TransferMessage {
                 let known = reader.bool("snapshot known")?;
                 let snapshot = decode_executed(reader)?;
                 let offset = reader.u64("offset")?;
-                Self::Ask { at_least, snapshot: known.then_some(snapshot), offset }
+                Self::Ask {
+                    at_least,
+                    snapshot: known.then_some(snapshot),
+                    offset,
+                }
             }
             1 => Self::Piece {
                 snapshot: decode_executed(reader)?,
@@ -98,13 +119,28 @@ pub(crate) struct Fetch {
 impl Fetch {
     pub fn new(from: ReplicaSet, at_least: Slot, now: Time) -> Option<Self> {
         let donor = from.iter().next()?;
-        Some(Self { from, donor, at_least, snapshot: None, offset: 0, tries: 0, retry_at: now })
+        Some(Self {
+            from,
+            donor,
+            at_least,
+            snapshot: None,
+            offset: 0,
+            tries: 0,
+            retry_at: now,
+        })
     }
 
     pub fn ask(&mut self, now: Time) -> (ReplicaId, TransferMessage) {
         self.retry_at = now + RETRY;
         let (at_least, snapshot, offset) = (self.at_least, self.snapshot, self.offset);
-        (self.donor, TransferMessage::Ask { at_least, snapshot, offset })
+        (
+            self.donor,
+            TransferMessage::Ask {
+                at_least,
+                snapshot,
+                offset,
+            },
+        )
     }
 
     /// The donor was silent: ask it again, or the next one from the start.
@@ -113,7 +149,9 @@ impl Fetch {
         if self.tries >= TRIES {
             self.tries = 0;
             let next = self.from.iter().find(|id| *id > self.donor);
-            self.donor = next.or_else(|| self.from.iter().next()).unwrap_or(self.donor);
+            self.donor = next
+                .or_else(|| self.from.iter().next())
+                .unwrap_or(self.donor);
             self.snapshot = None;
             self.offset = 0;
         }

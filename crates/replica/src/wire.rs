@@ -134,7 +134,10 @@ impl<'a> Writer<'a> {
     #[must_use]
     pub fn new(scratch: &'a mut BytesMut) -> Self {
         debug_assert!(scratch.is_empty());
-        Self { head: scratch, parts: SmallVec::new() }
+        Self {
+            head: scratch,
+            parts: SmallVec::new(),
+        }
     }
 
     /// Appends one byte.
@@ -195,7 +198,8 @@ impl<'a> Writer<'a> {
     /// # Panics
     /// When it does not fit.
     pub fn length(&mut self, length: usize) {
-        self.head.put_u32_le(u32::try_from(length).expect("payloads are far below 4 GiB"));
+        self.head
+            .put_u32_le(u32::try_from(length).expect("payloads are far below 4 GiB"));
     }
 
     fn cut(&mut self) {

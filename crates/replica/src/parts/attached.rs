@@ -63,7 +63,10 @@ where
     P::Message: RequestMessage,
 {
     fn send(&self, submission: &Submission, ctx: &mut FrontendContext<'_, P>) {
-        ctx.send(self.to, P::Message::request(submission.level, submission.batch.clone()));
+        ctx.send(
+            self.to,
+            P::Message::request(submission.level, submission.batch.clone()),
+        );
     }
 
     fn arm(&mut self, at: Time, ctx: &mut FrontendContext<'_, P>) {
@@ -85,7 +88,8 @@ where
     P::Message: RequestMessage,
 {
     fn new(setup: FrontendSetup<P::Options>) -> Self {
-        let replicas = u16::try_from(setup.epoch.members).expect("an epoch has at most 128 members");
+        let replicas =
+            u16::try_from(setup.epoch.members).expect("an epoch has at most 128 members");
         let first = ReplicaId((setup.id.0 % u64::from(replicas.max(1))) as u16);
         Self {
             replicas,
@@ -101,7 +105,12 @@ where
         let retry_at = ctx.now() + RETRY_FIRST;
         self.send(&submission, ctx);
         self.arm(retry_at.min(submission.deadline), ctx);
-        let open = Open { submission, sent: true, retry_at, retry_after: RETRY_FIRST };
+        let open = Open {
+            submission,
+            sent: true,
+            retry_at,
+            retry_after: RETRY_FIRST,
+        };
         self.open.insert(open.submission.id, open);
     }
 
@@ -111,9 +120,13 @@ where
         message: P::Message,
         ctx: &mut FrontendContext<'_, P>,
     ) {
-        let Some((batch, taken)) = message.taken() else { return };
+        let Some((batch, taken)) = message.taken() else {
+            return;
+        };
         let now = ctx.now();
-        let Some(open) = self.open.get_mut(&batch) else { return };
+        let Some(open) = self.open.get_mut(&batch) else {
+            return;
+        };
         match taken {
             Taken::Accepted => open.sent = true,
             Taken::Refused | Taken::Busy => {
@@ -143,7 +156,10 @@ where
     fn on_timer(&mut self, _timer: u32, ctx: &mut FrontendContext<'_, P>) {
         let now = ctx.now();
         self.timer_at = Time::NEVER;
-        let overdue = self.open.values().any(|open| open.sent && open.retry_at <= now);
+        let overdue = self
+            .open
+            .values()
+            .any(|open| open.sent && open.retry_at <= now);
         if overdue && !self.embedded {
             self.to = ReplicaId((self.to.0 + 1) % self.replicas);
         }
@@ -154,7 +170,9 @@ where
             .map(|(id, _)| *id)
             .collect();
         for id in due {
-            let Some(open) = self.open.get_mut(&id) else { continue };
+            let Some(open) = self.open.get_mut(&id) else {
+                continue;
+            };
             if open.submission.deadline <= now {
                 let outcome = outcome_at_deadline(open.submission.level, open.sent);
                 self.finish(id, outcome, ctx);
@@ -168,7 +186,11 @@ where
             let submission = open.submission.clone();
             self.send(&submission, ctx);
         }
-        let next = self.open.values().map(|open| open.retry_at.min(open.submission.deadline)).min();
+        let next = self
+            .open
+            .values()
+            .map(|open| open.retry_at.min(open.submission.deadline))
+            .min();
         if let Some(at) = next {
             self.arm(at, ctx);
         }

@@ -16,7 +16,10 @@ impl Ballot {
     /// The smallest ballot of `owner` that is above this one.
     #[must_use]
     pub const fn next(self, owner: ReplicaId) -> Self {
-        Self { round: self.round + 1, owner }
+        Self {
+            round: self.round + 1,
+            owner,
+        }
     }
 }
 
@@ -32,8 +35,10 @@ impl Wire for Ballot {
         writer.u16(self.owner.0);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let ballot =
-            Self { round: reader.u64("ballot round")?, owner: ReplicaId(reader.u16("ballot owner")?) };
+        let ballot = Self {
+            round: reader.u64("ballot round")?,
+            owner: ReplicaId(reader.u16("ballot owner")?),
+        };
         if (ballot.owner.index()) < ReplicaSet::MEMBERS_MAX {
             Ok(ballot)
         } else {
@@ -52,7 +57,9 @@ impl Tally {
     /// No votes yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { votes: ReplicaSet::EMPTY }
+        Self {
+            votes: ReplicaSet::EMPTY,
+        }
     }
 
     /// Counts a vote; a second one of the same replica counts nothing. True when it was new.

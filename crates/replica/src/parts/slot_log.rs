@@ -21,7 +21,10 @@ impl<T> SlotLog<T> {
     /// An empty log whose first slot is `first`.
     #[must_use]
     pub const fn new(first: Slot) -> Self {
-        Self { first, entries: VecDeque::new() }
+        Self {
+            first,
+            entries: VecDeque::new(),
+        }
     }
 
     /// The first slot that has not been trimmed.
@@ -95,8 +98,10 @@ impl<T> SlotLog<T> {
     pub fn iter_from(&self, from: Slot) -> impl Iterator<Item = (Slot, &T)> {
         let skip = usize::try_from(from.0.saturating_sub(self.first.0)).unwrap_or(usize::MAX);
         let first = self.first;
-        self.entries.iter().enumerate().skip(skip).filter_map(move |(index, entry)| {
-            Some((Slot(first.0 + index as u64), entry.as_ref()?))
-        })
+        self.entries
+            .iter()
+            .enumerate()
+            .skip(skip)
+            .filter_map(move |(index, entry)| Some((Slot(first.0 + index as u64), entry.as_ref()?)))
     }
 }
