@@ -463,6 +463,15 @@ impl<P: Protocol> Client for ClientDriver<P> {
     }
 }
 
+/// Options as `(name, value)` in text.
+pub type OptionTexts = [(alloc::string::String, alloc::string::String)];
+/// Makes a replica with its embedded frontend.
+pub type MakeReplica = fn(Setup<()>, FrontendId) -> Result<Box<dyn Replica>, OptionError>;
+/// Makes a frontend on its own.
+pub type MakeClient = fn(FrontendSetup<()>, u64) -> Result<Box<dyn Client>, OptionError>;
+/// Checks options without making anything.
+pub type CheckOptions = fn(&OptionTexts) -> Result<(), OptionError>;
+
 /// A protocol's entry in the registry: how to make its two halves, by name and text options.
 #[derive(Clone, Copy)]
 pub struct Entry {
@@ -471,11 +480,11 @@ pub struct Entry {
     /// Its options.
     pub options: &'static [crate::OptionSpec],
     /// Makes a replica with its embedded frontend.
-    pub replica: fn(Setup<()>, FrontendId) -> Result<Box<dyn Replica>, OptionError>,
+    pub replica: MakeReplica,
     /// Makes a frontend on its own.
-    pub client: fn(FrontendSetup<()>, u64) -> Result<Box<dyn Client>, OptionError>,
+    pub client: MakeClient,
     /// Checks options without making anything.
-    pub check: fn(&[(alloc::string::String, alloc::string::String)]) -> Result<(), OptionError>,
+    pub check: CheckOptions,
     /// Whether this set of nodes may make progress.
     pub viable: fn(usize, &[crate::NodeState]) -> bool,
     /// Whether it executes before the order is final.
@@ -507,11 +516,12 @@ pub enum OptionError {
         /// Why, with the accepted values.
         reason: alloc::string::String,
     },
+    /// Two options contradict each other.
+    #[error("{0}")]
+    Together(alloc::string::String),
 }
 
-fn parse<P: Protocol>(
-    given: &[(alloc::string::String, alloc::string::String)],
-) -> Result<P::Options, OptionError> {
+fn parse<P: Protocol>(given: &OptionTexts) -> Result<P::Options, OptionError> {
     use crate::Options;
     let mut options = P::Options::default();
     for (name, value) in given {

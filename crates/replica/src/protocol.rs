@@ -108,6 +108,13 @@ pub trait Options: Clone + Default + Send + core::fmt::Debug + 'static {
     /// # Errors
     /// With the accepted values when the value does not parse. `name` is one of [`Self::SPECS`].
     fn set(&mut self, name: &str, value: &str) -> Result<(), String>;
+    /// Checks the values against each other, once all of them are set.
+    ///
+    /// # Errors
+    /// Says which rule is broken and what would do.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Parses an option's value; for implementations of [`Options::set`].
