@@ -873,6 +873,16 @@ impl Node {
         self.ask_donor(world, out);
     }
 
+    /// The log has brought what the snapshot was fetched for.
+    fn end_fetch(&mut self, out: &mut Vec<Output>) {
+        self.fetch = None;
+        let fetched = |u: &mut UnderWay| matches!(u.kind, Under::Fetched { .. });
+        if self.under_way.take_if(fetched).is_some() {
+            out.push(Output::SnapshotAbandon);
+        }
+        out.push(Output::Mark("fetched snapshot overtaken by the log"));
+    }
+
     fn ask_donor(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let Some(fetch) = &mut self.fetch else { return };
         let (donor, message) = fetch.ask(world.now());
@@ -1031,9 +1041,11 @@ impl Node {
                         ..
                     })
                 );
-                if let Some(fetch) = &mut self.fetch
-                    && !saving
-                {
+                let executed = self.executor.executed().slot;
+                if saving {
+                } else if self.fetch.as_ref().is_some_and(|fetch| fetch.at_least <= executed) {
+                    self.end_fetch(out);
+                } else if let Some(fetch) = &mut self.fetch {
                     fetch.on_silence();
                     self.ask_donor(world, out);
                 }
