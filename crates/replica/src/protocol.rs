@@ -33,7 +33,9 @@ pub enum Level {
 }
 
 impl Level {
-    pub(crate) const fn from_byte(byte: u8) -> Option<Self> {
+    /// The level that is written as this byte.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             0 => Self::Ordered,
             1 => Self::Linearizable,
