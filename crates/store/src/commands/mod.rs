@@ -1,0 +1,64 @@
+//! What each command does, one file per family.
+//!
+//! ```text
+//!   read(spec, context, args)  ─┐            ┌─ strings  bits   keys   scan   sort
+//!                               ├─ by group ─┤
+//!   write(spec, context, args) ─┘            └─ hashes   lists  sets   sorted_sets
+//! ```
+//!
+//! The number of arguments has been checked against the command's arity, the lengths of arguments
+//! against the store's limits. A command that returns an error leaves no reply of its own.
+
+pub mod hashes;
+pub mod lists;
+pub mod server;
+pub mod sets;
+pub mod sorted_sets;
+pub mod strings;
+
+use crate::command::{CommandSpec, Group, Kind};
+use crate::context::{ReadContext, WriteContext};
+use crate::error::{CommandError, CommandResult};
+use crate::request::Args;
+
+/// Executes a command that changes nothing.
+#[inline]
+pub(crate) fn read(
+    spec: &'static CommandSpec,
+    context: &mut ReadContext<'_>,
+    args: Args<'_>,
+) -> CommandResult {
+    match spec.group {
+        Group::String => strings::read(spec.op, context, args),
+        Group::Hash => hashes::read(spec.op, context, args),
+        Group::List => lists::read(spec.op, context, args),
+        Group::Set => sets::read(spec.op, context, args),
+        Group::SortedSet => sorted_sets::read(spec.op, context, args),
+        _ => server::read(spec.op, context, args),
+    }
+}
+
+/// Executes a command that may change something.
+#[inline]
+pub(crate) fn write(
+    spec: &'static CommandSpec,
+    context: &mut WriteContext<'_>,
+    args: Args<'_>,
+) -> CommandResult {
+    if spec.kind != Kind::Write {
+        return Err(unsupported());
+    }
+    match spec.group {
+        Group::String => strings::write(spec.op, context, args),
+        Group::Hash => hashes::write(spec.op, context, args),
+        Group::List => lists::write(spec.op, context, args),
+        Group::Set => sets::write(spec.op, context, args),
+        Group::SortedSet => sorted_sets::write(spec.op, context, args),
+        _ => Err(unsupported()),
+    }
+}
+
+/// For an operation that is not the store's to execute: the server sends none.
+pub(crate) fn unsupported() -> CommandError {
+    CommandError::Text("ERR the store does not execute this command")
+}

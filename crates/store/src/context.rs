@@ -1,0 +1,94 @@
+//! What a command is given: the keys, the time, chance, and a place for its reply.
+//!
+//! ```text
+//!   query  ──► ReadContext  ── &Store ────► value() read() entries()
+//!   apply  ─┬► ReadContext                  (commands that change nothing run the same code)
+//!           └► WriteContext ── Keys ──────► open() open_or_create() set() remove() …
+//! ```
+
+use crate::error::CommandError;
+use crate::keyspace::{Entry, Keys};
+use crate::random::Random;
+use crate::reply::Reply;
+use crate::store::{Store, StoreOptions};
+use crate::value::{Stored, Value};
+
+/// For commands that change nothing.
+#[derive(Debug)]
+pub struct ReadContext<'a> {
+    pub(crate) store: &'a Store,
+    /// The database that the command works on.
+    pub database: u8,
+    /// A key exists if it expires after this time, in milliseconds since the Unix epoch.
+    pub now: u64,
+    /// The time that answers tell, in nanoseconds since the Unix epoch; not before `now`.
+    pub clock: u64,
+    /// Where the reply goes.
+    pub reply: Reply<'a>,
+    /// The command's own randomness.
+    pub random: Random,
+}
+
+impl<'a> ReadContext<'a> {
+    /// The limits of the store.
+    #[must_use]
+    pub const fn options(&self) -> &'a StoreOptions {
+        self.store.options()
+    }
+
+    pub(crate) fn entry(&self, key: &[u8]) -> Option<&'a Entry> {
+        self.store
+            .keyspace
+            .database(self.database)
+            .get(key, self.now)
+    }
+
+    /// The value of a key, whatever its type.
+    #[must_use]
+    pub fn value(&self, key: &[u8]) -> Option<&'a Value> {
+        self.entry(key).map(|entry| &entry.value)
+    }
+
+    /// The value of a key, if it exists.
+    ///
+    /// # Errors
+    /// When the value is of another type.
+    pub fn read<T: Stored>(&self, key: &[u8]) -> Result<Option<&'a T>, CommandError>
+    where
+        T: 'a,
+    {
+        match self.value(key) {
+            None => Ok(None),
+            Some(value) => T::of(value).map(Some).ok_or(CommandError::WrongType),
+        }
+    }
+}
+
+/// For commands that may change something.
+#[derive(Debug)]
+pub struct WriteContext<'a> {
+    /// The keys of the selected database.
+    pub keys: Keys<'a>,
+    /// Where the reply goes. A field of its own, so that a value in hand does not block it.
+    pub reply: Reply<'a>,
+    /// The command's own randomness.
+    pub random: Random,
+    /// The limits of the store.
+    pub options: &'a StoreOptions,
+}
+
+impl WriteContext<'_> {
+    /// The command's time in milliseconds since the Unix epoch.
+    #[must_use]
+    pub const fn now(&self) -> u64 {
+        self.keys.now
+    }
+
+    /// Refuses a value that would become longer than the store takes.
+    ///
+    /// # Errors
+    /// When `bytes` is above the limit.
+    pub fn check_value_len(&self, bytes: usize) -> Result<(), CommandError> {
+        self.options.check_value_len(bytes)
+    }
+}

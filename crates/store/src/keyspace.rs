@@ -1,0 +1,668 @@
+//! The databases: keys, values, when they expire, and what changed them last.
+//!
+//! ```text
+//!   key ──hash──► Index ──slot──► Slab [ entry entry  ·  entry … ]
+//!                                        │ expire_at
+//!                                        ▼
+//!                                 expiry (time, slot), sorted: what goes next
+//!
+//!   entry: key, value, expire_at, version (of the command that changed it last)
+//! ```
+//!
+//! Slots are this replica's own affair. All that a client can see, the order of SCAN, KEYS and
+//! RANDOMKEY included, follows from the keys and values alone: two commands that touch different
+//! keys may be executed in either order.
+
+use crate::index::{Index, Slot};
+use crate::key_hash::{hash_bytes, hash_wide};
+use crate::snapshot::{Globals, Snapshot};
+use crate::value::{ShortBytes, Stored, Value, heap_of};
+use std::collections::BTreeSet;
+
+/// The `expire_at` of a key that does not expire.
+pub const NEVER: u64 = u64::MAX;
+
+const HASH_SEED: u64 = 0x7175_696e_7465_7400;
+const CHUNK_LOG: u32 = 9;
+const CHUNK_LEN: usize = 1 << CHUNK_LOG;
+
+/// The estimated memory of an entry without what its key and value keep elsewhere.
+const ENTRY_BYTES: usize = size_of::<Entry>() + Index::BYTES_PER_KEY;
+
+/// A key with all that belongs to it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// The key.
+    pub(crate) key: ShortBytes,
+    /// Its value; [`Value::Free`] while the place is free.
+    pub(crate) value: Value,
+    /// Milliseconds since the Unix epoch, or [`NEVER`].
+    pub(crate) expire_at: u64,
+    /// Of the command that changed the key last; never 0.
+    pub(crate) version: u64,
+    hash: u32,
+    /// The last snapshot that need not write this entry any more.
+    pub(crate) mark: u32,
+}
+
+impl Entry {
+    fn memory(&self) -> usize {
+        ENTRY_BYTES + heap_of(&self.key) + self.value.memory()
+    }
+}
+
+/// Entries in chunks that never move.
+#[derive(Debug, Default)]
+pub(crate) struct Slab {
+    chunks: Vec<Vec<Entry>>,
+    free: Vec<Slot>,
+}
+
+impl Slab {
+    /// One more than the highest slot that was ever used.
+    fn end(&self) -> Slot {
+        match self.chunks.last() {
+            Some(last) => ((self.chunks.len() - 1) * CHUNK_LEN + last.len()) as Slot,
+            None => 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, slot: Slot) -> &Entry {
+        &self.chunks[(slot >> CHUNK_LOG) as usize][slot as usize % CHUNK_LEN]
+    }
+
+    #[inline]
+    fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
+        &mut self.chunks[(slot >> CHUNK_LOG) as usize][slot as usize % CHUNK_LEN]
+    }
+
+    /// The entry at `slot`, unless the place is free.
+    pub(crate) fn get_mut(&mut self, slot: Slot) -> Option<&mut Entry> {
+        let entry = self
+            .chunks
+            .get_mut((slot >> CHUNK_LOG) as usize)?
+            .get_mut(slot as usize % CHUNK_LEN)?;
+        (!matches!(entry.value, Value::Free)).then_some(entry)
+    }
+
+    fn put(&mut self, entry: Entry) -> Slot {
+        if let Some(slot) = self.free.pop() {
+            *self.entry_mut(slot) = entry;
+            return slot;
+        }
+        let slot = self.end();
+        if self
+            .chunks
+            .last()
+            .is_none_or(|chunk| chunk.len() == CHUNK_LEN)
+        {
+            // The first chunk grows with what is in it: most databases stay empty or small.
+            let capacity = if self.chunks.is_empty() { 0 } else { CHUNK_LEN };
+            self.chunks.push(Vec::with_capacity(capacity));
+        }
+        if let Some(last) = self.chunks.last_mut() {
+            last.push(entry);
+        }
+        slot
+    }
+
+    fn take(&mut self, slot: Slot) -> Entry {
+        let free = Entry {
+            key: ShortBytes::new(),
+            value: Value::Free,
+            expire_at: NEVER,
+            version: 0,
+            hash: 0,
+            mark: 0,
+        };
+        self.free.push(slot);
+        core::mem::replace(self.entry_mut(slot), free)
+    }
+}
+
+/// How far a snapshot has come in one database.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SnapshotCursor {
+    /// The database's number when the snapshot began.
+    pub(crate) origin: u8,
+    /// The next slot to be written.
+    pub(crate) next: Slot,
+    /// The end of the slab when the snapshot began.
+    pub(crate) end: Slot,
+}
+
+/// One database.
+#[derive(Debug, Default)]
+pub(crate) struct Database {
+    index: Index,
+    pub(crate) slab: Slab,
+    expiry: BTreeSet<(u64, Slot)>,
+    memory: usize,
+    pub(crate) snapshot: SnapshotCursor,
+}
+
+pub(crate) fn hash_of(key: &[u8]) -> u32 {
+    (hash_bytes(HASH_SEED, key) >> 32) as u32
+}
+
+impl Database {
+    /// How many keys exist at `now`.
+    pub(crate) fn len(&self, now: u64) -> usize {
+        self.index.len() - self.expiry.range(..=(now, Slot::MAX)).count()
+    }
+
+    #[inline]
+    fn find(&self, hash: u32, key: &[u8]) -> Option<Slot> {
+        self.index
+            .find(hash, |slot| self.slab.entry(slot).key.as_slice() == key)
+    }
+
+    /// The entry of `key` if it exists at `now`.
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8], now: u64) -> Option<&Entry> {
+        let entry = self.slab.entry(self.find(hash_of(key), key)?);
+        (entry.expire_at > now).then_some(entry)
+    }
+
+    /// The entries that exist at `now` and whose hash is `hash` or higher, in the order that all
+    /// replicas share.
+    pub(crate) fn entries(&self, hash: u32, now: u64) -> impl Iterator<Item = (u32, &Entry)> {
+        self.index
+            .from(hash)
+            .map(|(hash, slot)| (hash, self.slab.entry(slot)))
+            .filter(move |(_, entry)| entry.expire_at > now)
+    }
+
+    /// When the next key expires.
+    pub(crate) fn next_expiry(&self) -> Option<u64> {
+        self.expiry.first().map(|(time, _)| *time)
+    }
+
+    fn insert(&mut self, entry: Entry) -> Slot {
+        self.memory += entry.memory();
+        let (hash, expire_at) = (entry.hash, entry.expire_at);
+        let slot = self.slab.put(entry);
+        let slab = &self.slab;
+        self.index.insert(hash, slot, |other| {
+            slab.entry(slot).key < slab.entry(other).key
+        });
+        if expire_at != NEVER {
+            self.expiry.insert((expire_at, slot));
+        }
+        slot
+    }
+
+    fn remove(&mut self, slot: Slot) -> Entry {
+        let entry = self.slab.take(slot);
+        self.index.remove(entry.hash, slot);
+        if entry.expire_at != NEVER {
+            self.expiry.remove(&(entry.expire_at, slot));
+        }
+        self.memory -= entry.memory();
+        entry
+    }
+
+    fn set_expire_at(&mut self, slot: Slot, expire_at: u64) {
+        let entry = self.slab.entry_mut(slot);
+        let before = core::mem::replace(&mut entry.expire_at, expire_at);
+        if before != expire_at {
+            if before != NEVER {
+                self.expiry.remove(&(before, slot));
+            }
+            if expire_at != NEVER {
+                self.expiry.insert((expire_at, slot));
+            }
+        }
+    }
+}
+
+/// All databases.
+#[derive(Debug)]
+pub(crate) struct Keyspace {
+    pub(crate) databases: Vec<Database>,
+    snapshot: Option<Snapshot>,
+    snapshot_last: u32,
+}
+
+impl Keyspace {
+    pub(crate) fn new(databases: u8) -> Self {
+        let mut all = Vec::new();
+        all.resize_with(usize::from(databases.max(1)), Database::default);
+        Self {
+            databases: all,
+            snapshot: None,
+            snapshot_last: 0,
+        }
+    }
+
+    pub(crate) fn database(&self, database: u8) -> &Database {
+        &self.databases[usize::from(database)]
+    }
+
+    fn database_mut(&mut self, database: u8) -> &mut Database {
+        &mut self.databases[usize::from(database)]
+    }
+
+    /// The estimated memory of everything, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.databases.iter().map(|database| database.memory).sum()
+    }
+
+    /// When the next key expires.
+    pub(crate) fn next_expiry(&self) -> Option<u64> {
+        self.databases
+            .iter()
+            .filter_map(Database::next_expiry)
+            .min()
+    }
+
+    /// Deletes what has expired at `now`, up to `count_max` keys.
+    pub(crate) fn expire(&mut self, now: u64, count_max: usize) {
+        let mut left = count_max;
+        for database in 0..self.databases.len() as u8 {
+            while left > 0
+                && let Some((time, slot)) = self.database(database).expiry.first().copied()
+                && time <= now
+            {
+                self.remove_slot(database, slot);
+                left -= 1;
+            }
+        }
+    }
+
+    /// The mark of entries that the snapshot under way need not write.
+    fn mark(&self) -> u32 {
+        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.id)
+    }
+
+    /// Must be called before an entry changes.
+    #[inline]
+    fn before_change(&mut self, database: u8, slot: Slot) {
+        if let Some(snapshot) = &mut self.snapshot {
+            let database = &mut self.databases[usize::from(database)];
+            snapshot.save(database.snapshot.origin, database.slab.entry_mut(slot));
+        }
+    }
+
+    fn remove_slot(&mut self, database: u8, slot: Slot) -> Entry {
+        self.before_change(database, slot);
+        self.database_mut(database).remove(slot)
+    }
+
+    /// Adds an entry for a key that is not there.
+    pub(crate) fn insert(
+        &mut self,
+        database: u8,
+        key: &[u8],
+        value: Value,
+        expire_at: u64,
+        version: u64,
+    ) -> Slot {
+        let entry = Entry {
+            key: ShortBytes::from_slice(key),
+            value,
+            expire_at,
+            version,
+            hash: hash_of(key),
+            mark: self.mark(),
+        };
+        self.database_mut(database).insert(entry)
+    }
+
+    /// Whether `key` is in the slab, expired or not.
+    pub(crate) fn holds(&self, database: u8, key: &[u8]) -> bool {
+        self.database(database).find(hash_of(key), key).is_some()
+    }
+
+    fn clear(&mut self, database: u8) {
+        let old = core::mem::take(self.database_mut(database));
+        if let Some(snapshot) = &mut self.snapshot {
+            let SnapshotCursor { origin, next, end } = old.snapshot;
+            snapshot.detach(origin, old.slab, next, end);
+        }
+    }
+
+    /// Starts a snapshot; one under way is dropped.
+    pub(crate) fn begin_snapshot(&mut self, globals: Globals) {
+        // Marks of older snapshots are only compared for equality, so a wrap-around is harmless
+        // as long as 0, which free and restored entries carry, is left out.
+        self.snapshot_last = self.snapshot_last.wrapping_add(1).max(1);
+        for (number, database) in self.databases.iter_mut().enumerate() {
+            database.snapshot = SnapshotCursor {
+                origin: number as u8,
+                next: 0,
+                end: database.slab.end(),
+            };
+        }
+        self.snapshot = Some(Snapshot::new(self.snapshot_last, globals));
+    }
+
+    /// Hands out the next part of the snapshot; true at its end, or when there is none.
+    pub(crate) fn snapshot_chunk(&mut self, out: &mut Vec<u8>, budget: usize) -> bool {
+        let Some(snapshot) = &mut self.snapshot else {
+            return true;
+        };
+        let done = snapshot.chunk(&mut self.databases, out, budget);
+        if done {
+            self.snapshot = None;
+        }
+        done
+    }
+
+    /// Forgets the snapshot under way.
+    pub(crate) fn abandon_snapshot(&mut self) {
+        self.snapshot = None;
+    }
+
+    /// A hash of all entries that exist at `now`, whatever their order.
+    pub(crate) fn digest(&self, now: u64) -> u128 {
+        let mut sum = 0u128;
+        let mut bytes = Vec::new();
+        for (number, database) in self.databases.iter().enumerate() {
+            for (_, entry) in database.entries(0, now) {
+                bytes.clear();
+                entry.serialize(number as u8, &mut bytes);
+                sum = sum.wrapping_add(hash_wide(HASH_SEED, &bytes));
+            }
+        }
+        sum
+    }
+}
+
+/// What becomes of a key's expiry when its value is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// It does not expire.
+    Never,
+    /// It stays as it was.
+    Keep,
+    /// It expires at this time, in milliseconds since the Unix epoch.
+    At(u64),
+}
+
+/// The keys as one command that may change them sees them: in one database, at one time.
+///
+/// Whatever it changes gets the command's version, is written to a snapshot under way before, and
+/// is accounted for afterwards. A key that has expired is deleted as soon as it is touched.
+#[derive(Debug)]
+pub struct Keys<'a> {
+    pub(crate) keyspace: &'a mut Keyspace,
+    /// The database that the methods work on.
+    pub database: u8,
+    /// The command's time in milliseconds since the Unix epoch.
+    pub now: u64,
+    /// The version that changed keys get.
+    pub version: u64,
+}
+
+impl Keys<'_> {
+    #[inline]
+    fn find(&mut self, key: &[u8]) -> Option<Slot> {
+        let database = self.keyspace.database(self.database);
+        let slot = database.find(hash_of(key), key)?;
+        if database.slab.entry(slot).expire_at <= self.now {
+            self.keyspace.remove_slot(self.database, slot);
+            return None;
+        }
+        Some(slot)
+    }
+
+    #[inline]
+    fn entry(&self, slot: Slot) -> &Entry {
+        self.keyspace.database(self.database).slab.entry(slot)
+    }
+
+    /// Whether the key exists.
+    pub fn exists(&mut self, key: &[u8]) -> bool {
+        self.find(key).is_some()
+    }
+
+    /// The key's value, whatever its type.
+    pub fn value(&mut self, key: &[u8]) -> Option<&Value> {
+        self.find(key).map(|slot| &self.entry(slot).value)
+    }
+
+    /// The key's value, if it exists, for looking only.
+    ///
+    /// # Errors
+    /// When the value is of another type.
+    pub fn read<T: Stored>(&mut self, key: &[u8]) -> Result<Option<&T>, crate::CommandError> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(value) => T::of(value).map(Some).ok_or(crate::CommandError::WrongType),
+        }
+    }
+
+    /// The key's value, if it exists, to be looked at and perhaps changed.
+    ///
+    /// # Errors
+    /// When the value is of another type.
+    pub fn open<T: Stored>(
+        &mut self,
+        key: &[u8],
+    ) -> Result<Option<Held<'_, T>>, crate::CommandError> {
+        let Some(slot) = self.find(key) else {
+            return Ok(None);
+        };
+        if T::of(&self.entry(slot).value).is_none() {
+            return Err(crate::CommandError::WrongType);
+        }
+        Ok(Some(self.hold(slot)))
+    }
+
+    /// The key's value, an empty one if the key does not exist. A collection that is still empty
+    /// when it is let go leaves no trace.
+    ///
+    /// # Errors
+    /// When the value is of another type.
+    pub fn open_or_create<T: Stored>(
+        &mut self,
+        key: &[u8],
+    ) -> Result<Held<'_, T>, crate::CommandError> {
+        let slot = match self.find(key) {
+            Some(slot) => slot,
+            None => {
+                let empty = T::default().into_value();
+                self.keyspace
+                    .insert(self.database, key, empty, NEVER, self.version)
+            }
+        };
+        if T::of(&self.entry(slot).value).is_none() {
+            return Err(crate::CommandError::WrongType);
+        }
+        Ok(self.hold(slot))
+    }
+
+    fn hold<T: Stored>(&mut self, slot: Slot) -> Held<'_, T> {
+        Held {
+            keyspace: self.keyspace,
+            database: self.database,
+            slot,
+            version: self.version,
+            memory_before: None,
+            kind: core::marker::PhantomData,
+        }
+    }
+
+    /// Gives the key a value, replacing what it holds.
+    pub fn set(&mut self, key: &[u8], value: Value, expiry: Expiry) {
+        let Some(slot) = self.find(key) else {
+            let expire_at = match expiry {
+                Expiry::At(time) => time,
+                Expiry::Never | Expiry::Keep => NEVER,
+            };
+            self.keyspace
+                .insert(self.database, key, value, expire_at, self.version);
+            return;
+        };
+        self.keyspace.before_change(self.database, slot);
+        let version = self.version;
+        let database = self.keyspace.database_mut(self.database);
+        let entry = database.slab.entry_mut(slot);
+        let before = entry.value.memory();
+        entry.version = version;
+        entry.value = value;
+        database.memory = database.memory - before + entry.value.memory();
+        self.settle_expiry(slot, expiry);
+    }
+
+    /// Gives the key a string, in the place of the one it holds if that is possible.
+    #[inline]
+    pub fn set_string(&mut self, key: &[u8], bytes: &[u8], expiry: Expiry) {
+        let Some(slot) = self.find(key) else {
+            return self.set(key, Value::string(bytes), expiry);
+        };
+        self.keyspace.before_change(self.database, slot);
+        let version = self.version;
+        let database = self.keyspace.database_mut(self.database);
+        let entry = database.slab.entry_mut(slot);
+        entry.version = version;
+        let before = entry.value.memory();
+        match &mut entry.value {
+            // A buffer far too large for what is in it now is given back.
+            Value::String(string)
+                if string.bytes.capacity() >= bytes.len()
+                    && (bytes.len() >= string.bytes.capacity() / 2 || !string.bytes.spilled()) =>
+            {
+                string.bytes.clear();
+                string.bytes.extend_from_slice(bytes);
+                string.raw = false;
+            }
+            value => *value = Value::string(bytes),
+        }
+        database.memory = database.memory - before + entry.value.memory();
+        self.settle_expiry(slot, expiry);
+    }
+
+    #[inline]
+    fn settle_expiry(&mut self, slot: Slot, expiry: Expiry) {
+        let expire_at = match expiry {
+            Expiry::Keep => return,
+            Expiry::Never => NEVER,
+            Expiry::At(time) => time,
+        };
+        self.keyspace
+            .database_mut(self.database)
+            .set_expire_at(slot, expire_at);
+    }
+
+    /// When the key expires ([`NEVER`] if it does not), or `None` if it does not exist.
+    pub fn expire_at(&mut self, key: &[u8]) -> Option<u64> {
+        self.find(key).map(|slot| self.entry(slot).expire_at)
+    }
+
+    /// Changes when the key expires; false if it does not exist. A time that is not after the
+    /// command's own deletes it.
+    pub fn set_expire_at(&mut self, key: &[u8], expire_at: u64) -> bool {
+        let Some(slot) = self.find(key) else {
+            return false;
+        };
+        if expire_at <= self.now {
+            self.keyspace.remove_slot(self.database, slot);
+            return true;
+        }
+        self.keyspace.before_change(self.database, slot);
+        let version = self.version;
+        let database = self.keyspace.database_mut(self.database);
+        database.slab.entry_mut(slot).version = version;
+        database.set_expire_at(slot, expire_at);
+        true
+    }
+
+    /// Deletes the key; whether it existed.
+    pub fn remove(&mut self, key: &[u8]) -> bool {
+        self.take(key).is_some()
+    }
+
+    /// Takes the key's value and the time at which it would have expired out of the database.
+    pub fn take(&mut self, key: &[u8]) -> Option<(Value, u64)> {
+        let slot = self.find(key)?;
+        let entry = self.keyspace.remove_slot(self.database, slot);
+        Some((entry.value, entry.expire_at))
+    }
+
+    /// The version of the command that changed the key last; 0 if it does not exist.
+    pub fn version_of(&mut self, key: &[u8]) -> u64 {
+        self.find(key).map_or(0, |slot| self.entry(slot).version)
+    }
+
+    /// Empties a database.
+    pub fn clear(&mut self, database: u8) {
+        self.keyspace.clear(database);
+    }
+
+    /// Exchanges the contents of two databases.
+    pub fn swap(&mut self, one: u8, other: u8) {
+        self.keyspace
+            .databases
+            .swap(usize::from(one), usize::from(other));
+    }
+
+    /// How many databases there are.
+    #[must_use]
+    pub fn databases(&self) -> u8 {
+        self.keyspace.databases.len() as u8
+    }
+}
+
+/// A value in the hands of a command. Reading it costs nothing; [`Self::change`] is what makes the
+/// command one that changed the key. When it is let go, the memory is accounted for and a
+/// collection that became empty is deleted.
+#[derive(Debug)]
+pub struct Held<'k, T: Stored> {
+    keyspace: &'k mut Keyspace,
+    database: u8,
+    slot: Slot,
+    version: u64,
+    memory_before: Option<usize>,
+    kind: core::marker::PhantomData<T>,
+}
+
+impl<T: Stored> Held<'_, T> {
+    /// The value, to be changed.
+    pub fn change(&mut self) -> &mut T {
+        if self.memory_before.is_none() {
+            self.keyspace.before_change(self.database, self.slot);
+        }
+        let entry = self.keyspace.databases[usize::from(self.database)]
+            .slab
+            .entry_mut(self.slot);
+        if self.memory_before.is_none() {
+            entry.version = self.version;
+            self.memory_before = Some(entry.value.memory());
+        }
+        T::of_mut(&mut entry.value).expect("the type was checked when the value was opened")
+    }
+
+    /// When the key expires, or [`NEVER`].
+    #[must_use]
+    pub fn expire_at(&self) -> u64 {
+        self.keyspace
+            .database(self.database)
+            .slab
+            .entry(self.slot)
+            .expire_at
+    }
+}
+
+impl<T: Stored> core::ops::Deref for Held<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        let entry = self.keyspace.database(self.database).slab.entry(self.slot);
+        T::of(&entry.value).expect("the type was checked when the value was opened")
+    }
+}
+
+impl<T: Stored> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        if let Some(before) = self.memory_before {
+            let database = self.keyspace.database_mut(self.database);
+            let after = database.slab.entry(self.slot).value.memory();
+            database.memory = database.memory - before + after;
+        }
+        if self.is_void() {
+            self.keyspace.remove_slot(self.database, self.slot);
+        }
+    }
+}

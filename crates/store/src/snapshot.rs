@@ -1,0 +1,333 @@
+//! Writing the whole state while commands go on changing it.
+//!
+//! ```text
+//!   slab    [ w w w w | n n n n n ]        w written, n not yet, + new since the beginning
+//!                     ▲ cursor
+//!   command changes an n ──► its old form is written at once, into the same stream
+//!   FLUSHALL ──► the old slab moves here and is written from here
+//!
+//!   stream   header │ entry … entry │ trailer (count, checksum)     cut anywhere into chunks
+//! ```
+//!
+//! Each entry carries the number of the last snapshot that has seen it, so that nothing is
+//! written twice. Entries come in no particular order: nothing in the state depends on it.
+
+use crate::key_hash::hash_bytes;
+use crate::keyspace::{Database, Entry, Slab};
+use crate::types::wire::{Malformed, Reader, put_bytes};
+use crate::value::Value;
+use quintet_replica::RestoreError;
+
+const MAGIC: &[u8; 8] = b"QTSTORE\n";
+const FORMAT: u16 = 1;
+const HEADER_LEN: usize = 8 + 2 + 1 + 1 + 8;
+const RECORD_HEAD_LEN: usize = 9;
+const RECORD_ENTRY: u8 = 1;
+const RECORD_END: u8 = 2;
+
+/// What stands in the state besides the entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Globals {
+    /// Whether commands that need memory are refused.
+    pub(crate) refuse_writes: bool,
+    /// How many databases there are.
+    pub(crate) databases: u8,
+    /// Time of the last command, in nanoseconds.
+    pub(crate) time: u64,
+}
+
+/// A slab that was emptied while it still had to be written.
+#[derive(Debug)]
+struct Detached {
+    origin: u8,
+    slab: Slab,
+    next: u32,
+    end: u32,
+}
+
+/// A snapshot under way.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    /// Its number: the mark of entries that it needs no more.
+    pub(crate) id: u32,
+    stream: Vec<u8>,
+    taken: usize,
+    count: u64,
+    checksum: u64,
+    detached: Vec<Detached>,
+    ended: bool,
+}
+
+fn chain(checksum: u64, record: &[u8]) -> u64 {
+    hash_bytes(checksum, record)
+}
+
+/// Appends the record of an entry.
+fn put_entry(out: &mut Vec<u8>, database: u8, entry: &Entry) {
+    out.push(RECORD_ENTRY);
+    let length_at = out.len();
+    out.extend_from_slice(&[0; 8]);
+    let start = out.len();
+    entry.serialize(database, out);
+    let length = (out.len() - start) as u64;
+    out[length_at..start].copy_from_slice(&length.to_le_bytes());
+}
+
+impl Snapshot {
+    pub(crate) fn new(id: u32, globals: Globals) -> Self {
+        let mut stream = Vec::new();
+        stream.extend_from_slice(MAGIC);
+        stream.extend_from_slice(&FORMAT.to_le_bytes());
+        stream.push(u8::from(globals.refuse_writes));
+        stream.push(globals.databases);
+        stream.extend_from_slice(&globals.time.to_le_bytes());
+        let checksum = chain(0, &stream);
+        Self {
+            id,
+            stream,
+            taken: 0,
+            count: 0,
+            checksum,
+            detached: Vec::new(),
+            ended: false,
+        }
+    }
+
+    /// Writes `entry` as it is now, if that has not been done, and marks it.
+    pub(crate) fn save(&mut self, origin: u8, entry: &mut Entry) {
+        if entry.mark == self.id {
+            return;
+        }
+        entry.mark = self.id;
+        let start = self.stream.len();
+        put_entry(&mut self.stream, origin, entry);
+        self.checksum = chain(self.checksum, &self.stream[start..]);
+        self.count += 1;
+    }
+
+    /// Takes over the slab of a database that is being emptied.
+    pub(crate) fn detach(&mut self, origin: u8, slab: Slab, next: u32, end: u32) {
+        if next < end {
+            self.detached.push(Detached {
+                origin,
+                slab,
+                next,
+                end,
+            });
+        }
+    }
+
+    /// Bytes written but not handed out yet.
+    fn waiting(&self) -> usize {
+        self.stream.len() - self.taken
+    }
+
+    /// Hands out about `budget` bytes; true at the end.
+    pub(crate) fn chunk(
+        &mut self,
+        databases: &mut [Database],
+        out: &mut Vec<u8>,
+        budget: usize,
+    ) -> bool {
+        let budget = budget.max(1);
+        for database in databases.iter_mut() {
+            let cursor = &mut database.snapshot;
+            while self.waiting() < budget && cursor.next < cursor.end {
+                if let Some(entry) = database.slab.get_mut(cursor.next) {
+                    self.save(cursor.origin, entry);
+                }
+                cursor.next += 1;
+            }
+        }
+        while self.waiting() < budget
+            && let Some(mut detached) = self.detached.pop()
+        {
+            while self.waiting() < budget && detached.next < detached.end {
+                if let Some(entry) = detached.slab.get_mut(detached.next) {
+                    self.save(detached.origin, entry);
+                }
+                detached.next += 1;
+            }
+            if detached.next < detached.end {
+                self.detached.push(detached);
+            }
+        }
+        if self.waiting() < budget && !self.ended {
+            self.ended = true;
+            self.stream.push(RECORD_END);
+            self.stream.extend_from_slice(&16u64.to_le_bytes());
+            self.stream.extend_from_slice(&self.count.to_le_bytes());
+            self.stream.extend_from_slice(&self.checksum.to_le_bytes());
+        }
+        let take = self.waiting().min(budget);
+        out.extend_from_slice(&self.stream[self.taken..self.taken + take]);
+        self.taken += take;
+        // Moving what is left costs as much as it is long, so it is done when little is left.
+        if self.taken >= self.stream.len() / 2 {
+            self.stream.drain(..self.taken);
+            self.taken = 0;
+        }
+        self.ended && self.stream.is_empty()
+    }
+}
+
+/// One entry read back.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    pub(crate) database: u8,
+    pub(crate) version: u64,
+    pub(crate) expire_at: u64,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Value,
+}
+
+/// A restore under way: puts records together from chunks that were cut anywhere.
+#[derive(Debug, Default)]
+pub(crate) struct Restore {
+    partial: Vec<u8>,
+    globals: Option<Globals>,
+    count: u64,
+    checksum: u64,
+    ended: bool,
+}
+
+fn refused(why: impl Into<String>) -> RestoreError {
+    RestoreError(why.into())
+}
+
+fn eight(bytes: &[u8]) -> u64 {
+    let mut eight = [0; 8];
+    eight.copy_from_slice(&bytes[..8]);
+    u64::from_le_bytes(eight)
+}
+
+impl Restore {
+    /// Takes the next bytes and gives each entry that they complete to `each`.
+    pub(crate) fn chunk(
+        &mut self,
+        chunk: &[u8],
+        mut each: impl FnMut(Restored) -> Result<(), RestoreError>,
+    ) -> Result<(), RestoreError> {
+        if self.partial.is_empty() {
+            let used = self.steps(chunk, &mut each)?;
+            self.partial.extend_from_slice(&chunk[used..]);
+        } else {
+            let mut partial = core::mem::take(&mut self.partial);
+            partial.extend_from_slice(chunk);
+            let used = self.steps(&partial, &mut each)?;
+            partial.drain(..used);
+            self.partial = partial;
+        }
+        Ok(())
+    }
+
+    /// Reads as many records as `bytes` hold whole, and says how many bytes they took.
+    fn steps(
+        &mut self,
+        bytes: &[u8],
+        each: &mut impl FnMut(Restored) -> Result<(), RestoreError>,
+    ) -> Result<usize, RestoreError> {
+        let mut used = 0;
+        while let Some(step) = self.step(&bytes[used..], each)? {
+            used += step;
+        }
+        Ok(used)
+    }
+
+    /// Reads the header or one record from the front of `bytes`: how many it took, or `None` if
+    /// they do not hold a whole one.
+    fn step(
+        &mut self,
+        bytes: &[u8],
+        each: &mut impl FnMut(Restored) -> Result<(), RestoreError>,
+    ) -> Result<Option<usize>, RestoreError> {
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        if self.ended {
+            return Err(refused("bytes after its end"));
+        }
+        if self.globals.is_none() {
+            let Some(header) = bytes.get(..HEADER_LEN) else {
+                return Ok(None);
+            };
+            if &header[..8] != MAGIC {
+                return Err(refused("not a snapshot of this store"));
+            }
+            let format = u16::from_le_bytes([header[8], header[9]]);
+            if format != FORMAT {
+                return Err(refused(format!(
+                    "format {format}, this program reads {FORMAT}"
+                )));
+            }
+            self.globals = Some(Globals {
+                refuse_writes: header[10] != 0,
+                databases: header[11],
+                time: eight(&header[12..]),
+            });
+            self.checksum = chain(0, header);
+            return Ok(Some(HEADER_LEN));
+        }
+        let Some(head) = bytes.get(..RECORD_HEAD_LEN) else {
+            return Ok(None);
+        };
+        let length = usize::try_from(eight(&head[1..]))
+            .ok()
+            .and_then(|length| length.checked_add(RECORD_HEAD_LEN))
+            .ok_or_else(|| refused("record of impossible length"))?;
+        if !(RECORD_ENTRY..=RECORD_END).contains(&head[0]) {
+            return Err(refused(format!("unknown record {}", head[0])));
+        }
+        let Some(record) = bytes.get(..length) else {
+            return Ok(None);
+        };
+        let body = &record[RECORD_HEAD_LEN..];
+        if head[0] == RECORD_END {
+            if body.len() != 16 || eight(body) != self.count || eight(&body[8..]) != self.checksum {
+                return Err(refused("count or checksum is wrong"));
+            }
+            self.ended = true;
+        } else {
+            let restored = read_entry(body).map_err(|error| refused(error.to_string()))?;
+            self.checksum = chain(self.checksum, record);
+            self.count += 1;
+            each(restored)?;
+        }
+        Ok(Some(length))
+    }
+
+    /// What stands besides the entries, once everything has been read.
+    pub(crate) fn finish(self) -> Result<Globals, RestoreError> {
+        match self.globals {
+            Some(globals) if self.ended && self.partial.is_empty() => Ok(globals),
+            _ => Err(refused("it is cut short")),
+        }
+    }
+}
+
+impl Entry {
+    /// Appends everything about the entry that is replicated state.
+    pub(crate) fn serialize(&self, database: u8, out: &mut Vec<u8>) {
+        out.push(database);
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&self.expire_at.to_le_bytes());
+        put_bytes(out, &self.key);
+        self.value.serialize(out);
+    }
+}
+
+fn read_entry(body: &[u8]) -> Result<Restored, Malformed> {
+    let mut reader = Reader::new(body);
+    let database = reader.byte()?;
+    let version = eight(reader.take(8)?);
+    let expire_at = eight(reader.take(8)?);
+    let key = reader.bytes()?.to_vec();
+    let value = Value::deserialize(reader.rest())?;
+    Ok(Restored {
+        database,
+        version,
+        expire_at,
+        key,
+        value,
+    })
+}

@@ -1,0 +1,546 @@
+//! The store: Redis's data model as a deterministic state machine.
+//!
+//! ```text
+//!   apply(at, request) ──► decode ──► each command: limits ──► dispatch ──► reply bytes
+//!   query(at, request) ──►    "            "  reads only          "             "
+//!   tick(at) ──► delete what has expired
+//! ```
+
+use crate::command::{CommandSpec, Flags, Footprint, Kind, Op, key_hash};
+use crate::commands;
+use crate::context::{ReadContext, WriteContext};
+use crate::error::{CommandError, CommandResult};
+use crate::key_hash::hash_wide;
+use crate::keyspace::{Keys, Keyspace, NEVER};
+use crate::random::Random;
+use crate::reply::Reply;
+use crate::request::{Args, ArgsBuffer, Commands, Mode, RequestCommand, next_watched};
+use crate::snapshot::{Globals, Restore};
+use quintet_replica::{
+    Access, At, CommandTime, FootprintVisitor, RestoreError, SnapshotProgress, StateMachine,
+};
+
+/// How many expired keys one tick deletes at most, so that a tick stays short.
+const EXPIRE_PER_TICK_MAX: usize = 1000;
+
+/// Limits of a store. Part of the replicated state: all replicas of a group must have the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// The longest key, in bytes.
+    pub max_key_bytes: usize,
+    /// The longest string, field, member or element, in bytes.
+    pub max_value_bytes: usize,
+    /// The longest reply to one command, in bytes.
+    pub max_reply_bytes: usize,
+    /// How many databases there are, at least 1.
+    pub databases: u8,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            max_key_bytes: 512 * 1024 * 1024,
+            max_value_bytes: 512 * 1024 * 1024,
+            max_reply_bytes: 1024 * 1024 * 1024,
+            databases: 16,
+        }
+    }
+}
+
+impl StoreOptions {
+    /// Refuses a value that is longer than the store takes.
+    ///
+    /// # Errors
+    /// When `bytes` is above the limit.
+    pub fn check_value_len(&self, bytes: usize) -> Result<(), CommandError> {
+        if bytes > self.max_value_bytes {
+            return Err(CommandError::value_too_long(
+                bytes as u64,
+                self.max_value_bytes as u64,
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses a key that is longer than the store takes.
+    ///
+    /// # Errors
+    /// When `bytes` is above the limit.
+    pub fn check_key_len(&self, bytes: usize) -> Result<(), CommandError> {
+        if bytes > self.max_key_bytes {
+            return Err(CommandError::key_too_long(
+                bytes as u64,
+                self.max_key_bytes as u64,
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The store; see the module.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) keyspace: Keyspace,
+    options: StoreOptions,
+    refuse_writes: bool,
+    /// The latest time of any command or tick, in nanoseconds.
+    time: u64,
+    restore: Option<Restore>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self::new(StoreOptions::default())
+    }
+}
+
+impl Store {
+    /// An empty store.
+    #[must_use]
+    pub fn new(options: StoreOptions) -> Self {
+        let keyspace = Keyspace::new(options.databases);
+        Self {
+            keyspace,
+            options,
+            refuse_writes: false,
+            time: 0,
+            restore: None,
+        }
+    }
+
+    /// Its limits.
+    #[must_use]
+    pub const fn options(&self) -> &StoreOptions {
+        &self.options
+    }
+
+    /// Whether commands that need memory are being refused.
+    #[must_use]
+    pub const fn refuses_writes(&self) -> bool {
+        self.refuse_writes
+    }
+
+    /// How many keys each database holds, for status only.
+    pub fn keys_per_database(&self) -> impl Iterator<Item = usize> {
+        let now = self.now();
+        self.keyspace
+            .databases
+            .iter()
+            .map(move |database| database.len(now))
+    }
+
+    const fn now(&self) -> u64 {
+        CommandTime(self.time).milliseconds()
+    }
+
+    fn globals(&self) -> Globals {
+        Globals {
+            refuse_writes: self.refuse_writes,
+            databases: self.options.databases,
+            time: self.time,
+        }
+    }
+
+    /// Executes one command that is no transaction.
+    #[inline]
+    fn apply_one(
+        &mut self,
+        at: &At,
+        salt: u64,
+        command: RequestCommand,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let RequestCommand { spec, mode } = command;
+        if !spec.is_write() {
+            let (now, seed) = (at.time.milliseconds(), at.id.mixed(salt));
+            return self.read_one(now, at.time.0, seed, command, args, out);
+        }
+        let Self {
+            keyspace,
+            options,
+            refuse_writes,
+            ..
+        } = self;
+        let mut context = WriteContext {
+            keys: Keys {
+                keyspace,
+                database: mode.database,
+                now: at.time.milliseconds(),
+                version: at.id.mixed(salt),
+            },
+            reply: Reply::new(out, mode.resp3, options.max_reply_bytes),
+            random: Random::new(at.id.mixed(!salt)),
+            options,
+        };
+        let result = check_database(mode.database, options).and_then(|()| {
+            if spec.op == Op::MemoryLimit {
+                *refuse_writes = args[0] == b"1";
+                context.reply.ok();
+                return Ok(());
+            }
+            check_limits(spec, args, options)?;
+            if *refuse_writes && spec.flags.has(Flags::DENYOOM) {
+                return Err(CommandError::Text(
+                    "OOM command not allowed when used memory > 'maxmemory'.",
+                ));
+            }
+            commands::write(spec, &mut context, args)
+        });
+        finish(&mut context.reply, result);
+    }
+
+    /// Executes one command that changes nothing.
+    #[inline]
+    fn read_one(
+        &self,
+        now: u64,
+        clock: u64,
+        seed: u64,
+        command: RequestCommand,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let RequestCommand { spec, mode } = command;
+        let mut context = ReadContext {
+            store: self,
+            database: mode.database,
+            now,
+            clock,
+            reply: Reply::new(out, mode.resp3, self.options.max_reply_bytes),
+            random: Random::new(seed),
+        };
+        let result = check_database(mode.database, &self.options)
+            .and_then(|()| commands::read(spec, &mut context, args));
+        finish(&mut context.reply, result);
+    }
+
+    /// Executes a transaction, or answers null if a watched key has changed.
+    fn apply_transaction(
+        &mut self,
+        at: &At,
+        salt: &mut u64,
+        mode: Mode,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let queued = Commands::queued(args[1]);
+        let fresh = watched_are_fresh(args[0], |database, key| {
+            let keyspace = self.keyspace.databases.get(usize::from(database))?;
+            Some(
+                keyspace
+                    .get(key, at.time.milliseconds())
+                    .map_or(0, |entry| entry.version),
+            )
+        });
+        let mut reply = Reply::unbounded(out, mode.resp3);
+        match (fresh, queued.count()) {
+            (Err(error), _) | (_, Err(error)) => reply.fail(&error.to_string()),
+            (Ok(false), _) => reply.null_array(),
+            (Ok(true), Ok(count)) => {
+                reply.array(count);
+                let mut queued = queued;
+                let mut args = ArgsBuffer::new();
+                while let Ok(Some(command)) = queued.next(&mut args) {
+                    *salt += 1;
+                    if command.spec.op == Op::Exec {
+                        Reply::unbounded(out, mode.resp3).error("ERR EXEC inside a transaction");
+                    } else {
+                        self.apply_one(at, *salt, command, &args, out);
+                    }
+                }
+            }
+        }
+    }
+
+    fn query_transaction(
+        &self,
+        clock: u64,
+        seed: u64,
+        mode: Mode,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let mut queued = Commands::queued(args[1]);
+        let fresh = watched_are_fresh(args[0], |database, key| {
+            let keyspace = self.keyspace.databases.get(usize::from(database))?;
+            Some(
+                keyspace
+                    .get(key, self.now())
+                    .map_or(0, |entry| entry.version),
+            )
+        });
+        let mut reply = Reply::unbounded(out, mode.resp3);
+        match (fresh, queued.count()) {
+            (Err(error), _) | (_, Err(error)) => reply.fail(&error.to_string()),
+            (Ok(false), _) => reply.null_array(),
+            (Ok(true), Ok(count)) => {
+                reply.array(count);
+                let mut args = ArgsBuffer::new();
+                let mut salt = 0;
+                while let Ok(Some(command)) = queued.next(&mut args) {
+                    salt += 1;
+                    self.query_one(clock, seed ^ salt, command, &args, out);
+                }
+            }
+        }
+    }
+
+    fn query_one(
+        &self,
+        clock: u64,
+        seed: u64,
+        command: RequestCommand,
+        args: Args<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        if command.spec.is_write() || command.spec.op == Op::Exec {
+            Reply::unbounded(out, command.mode.resp3)
+                .error("ERR a command that changes data must be ordered");
+        } else {
+            self.read_one(self.now(), clock, seed, command, args, out);
+        }
+    }
+}
+
+fn finish(reply: &mut Reply<'_>, result: CommandResult) {
+    match result {
+        Ok(()) => reply.finish(),
+        Err(CommandError::Text(text)) => reply.fail(text),
+        Err(error) => reply.fail(&error.to_string()),
+    }
+}
+
+#[inline]
+fn check_database(database: u8, options: &StoreOptions) -> CommandResult {
+    if database >= options.databases {
+        return Err(CommandError::Text("ERR DB index is out of range"));
+    }
+    Ok(())
+}
+
+#[inline]
+fn check_limits(spec: &CommandSpec, args: Args<'_>, options: &StoreOptions) -> CommandResult {
+    let limit = options.max_key_bytes.min(options.max_value_bytes);
+    // The places of the keys are looked at only when there is something to complain about.
+    if args.iter().all(|arg| arg.len() <= limit) {
+        return Ok(());
+    }
+    let mut result = Ok(());
+    let mut keys = vec![false; args.len()];
+    spec.keys(args, |index| keys[index] = true);
+    for (arg, is_key) in args.iter().zip(keys) {
+        let check = if is_key {
+            options.check_key_len(arg.len())
+        } else {
+            options.check_value_len(arg.len())
+        };
+        result = result.and(check);
+    }
+    result
+}
+
+fn watched_are_fresh(
+    mut watched: &[u8],
+    version: impl Fn(u8, &[u8]) -> Option<u64>,
+) -> Result<bool, crate::request::MalformedRequest> {
+    let mut fresh = true;
+    while let Some(watched) = next_watched(&mut watched)? {
+        fresh &= version(watched.database, watched.key) == Some(watched.version);
+    }
+    Ok(fresh)
+}
+
+fn footprint_of(spec: &CommandSpec, mode: Mode, args: Args<'_>, visit: &mut dyn FootprintVisitor) {
+    let access = if spec.is_write() {
+        Access::Write
+    } else {
+        Access::Read
+    };
+    let elsewhere = spec.op == Op::Copy && args.len() > 2;
+    if spec.footprint == Footprint::Everything || elsewhere {
+        visit.everything(access);
+        return;
+    }
+    spec.keys(args, |index| {
+        visit.key(key_hash(mode.database, args[index]), access)
+    });
+}
+
+impl StateMachine for Store {
+    fn apply(&mut self, at: &At, command: &[u8], reply: &mut Vec<u8>) {
+        self.time = self.time.max(at.time.0);
+        let mut salt = 0;
+        let mut args = ArgsBuffer::new();
+        let result = Commands::new(command).and_then(|mut commands| {
+            while let Some(command) = commands.next(&mut args)? {
+                if command.spec.op == Op::Exec {
+                    self.apply_transaction(at, &mut salt, command.mode, &args, reply);
+                } else {
+                    self.apply_one(at, salt, command, &args, reply);
+                }
+                salt += 1;
+            }
+            Ok(())
+        });
+        if let Err(error) = result {
+            Reply::unbounded(reply, false).error(&error.to_string());
+        }
+    }
+
+    fn query(&self, at: &At, command: &[u8], reply: &mut Vec<u8>) {
+        let clock = self.time.max(at.time.0);
+        let mut seed = Random::new(at.time.0).bits();
+        let mut args = ArgsBuffer::new();
+        let result = Commands::new(command).and_then(|mut commands| {
+            while let Some(command) = commands.next(&mut args)? {
+                if command.spec.op == Op::Exec {
+                    self.query_transaction(clock, seed, command.mode, &args, reply);
+                } else {
+                    self.query_one(clock, seed, command, &args, reply);
+                }
+                seed = seed.wrapping_add(0x1_0000_0001);
+            }
+            Ok(())
+        });
+        if let Err(error) = result {
+            Reply::unbounded(reply, false).error(&error.to_string());
+        }
+    }
+
+    fn begin_snapshot(&mut self) {
+        let globals = self.globals();
+        self.keyspace.begin_snapshot(globals);
+    }
+
+    fn snapshot_chunk(&mut self, out: &mut Vec<u8>, budget: usize) -> SnapshotProgress {
+        if self.keyspace.snapshot_chunk(out, budget) {
+            SnapshotProgress::Done
+        } else {
+            SnapshotProgress::More
+        }
+    }
+
+    fn abandon_snapshot(&mut self) {
+        self.keyspace.abandon_snapshot();
+    }
+
+    fn begin_restore(&mut self) {
+        *self = Self::new(self.options.clone());
+        self.restore = Some(Restore::default());
+    }
+
+    fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError> {
+        let Self {
+            keyspace, restore, ..
+        } = self;
+        let restore = restore
+            .as_mut()
+            .ok_or_else(|| RestoreError("no restore was begun".to_owned()))?;
+        restore.chunk(chunk, |restored| {
+            let database = restored.database;
+            if usize::from(database) >= keyspace.databases.len() {
+                return Err(RestoreError(format!(
+                    "it holds a key of database {database}"
+                )));
+            }
+            if restored.version == 0 || keyspace.holds(database, &restored.key) {
+                return Err(RestoreError("it holds a key that cannot be".to_owned()));
+            }
+            keyspace.insert(
+                database,
+                &restored.key,
+                restored.value,
+                restored.expire_at,
+                restored.version,
+            );
+            Ok(())
+        })
+    }
+
+    fn finish_restore(&mut self) -> Result<(), RestoreError> {
+        let restore = self
+            .restore
+            .take()
+            .ok_or_else(|| RestoreError("no restore was begun".to_owned()))?;
+        let globals = restore.finish()?;
+        if globals.databases > self.options.databases {
+            let (has, have) = (globals.databases, self.options.databases);
+            return Err(RestoreError(format!(
+                "it has {has} databases, this store {have}"
+            )));
+        }
+        self.refuse_writes = globals.refuse_writes;
+        self.time = globals.time;
+        Ok(())
+    }
+
+    fn footprint(&self, command: &[u8], visit: &mut dyn FootprintVisitor) {
+        let mut args = ArgsBuffer::new();
+        let mut queued_args = ArgsBuffer::new();
+        let result = Commands::new(command).and_then(|mut commands| {
+            while let Some(RequestCommand { spec, mode }) = commands.next(&mut args)? {
+                if spec.op != Op::Exec {
+                    footprint_of(spec, mode, &args, visit);
+                    continue;
+                }
+                let mut watched = args[0];
+                while let Some(watched) = next_watched(&mut watched)? {
+                    visit.key(key_hash(watched.database, watched.key), Access::Read);
+                }
+                let mut queued = Commands::queued(args[1]);
+                while let Some(RequestCommand { spec, mode }) = queued.next(&mut queued_args)? {
+                    footprint_of(spec, mode, &queued_args, visit);
+                }
+            }
+            Ok(())
+        });
+        // What cannot be read changes nothing, but nobody should rely on that.
+        if result.is_err() {
+            visit.everything(Access::Write);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<CommandTime> {
+        let expire_at = self.keyspace.next_expiry()?;
+        Some(CommandTime(expire_at.saturating_mul(1_000_000)))
+    }
+
+    fn tick(&mut self, at: &At) {
+        self.time = self.time.max(at.time.0);
+        self.keyspace
+            .expire(at.time.milliseconds(), EXPIRE_PER_TICK_MAX);
+    }
+
+    fn digest(&self) -> u128 {
+        let flags = [u8::from(self.refuse_writes), self.options.databases];
+        self.keyspace
+            .digest(self.now())
+            .wrapping_add(hash_wide(1, &flags))
+    }
+
+    fn memory(&self) -> u64 {
+        self.keyspace.memory() as u64
+    }
+
+    fn entries(&self) -> u64 {
+        self.keys_per_database().sum::<usize>() as u64
+    }
+}
+
+// A key that never expires is no deadline, and a time that high is out of any command's reach.
+const _: () = assert!(NEVER == u64::MAX);
+
+// Kinds are told apart by the flags alone while executing; the table must not contradict.
+const _: () = {
+    let mut index = 0;
+    let commands = &crate::command::COMMANDS;
+    while index < commands.len() {
+        let spec = &commands[index];
+        let write = matches!(spec.kind, Kind::Write);
+        let read = matches!(spec.kind, Kind::Read);
+        assert!(!write || spec.flags.has(Flags::WRITE), "a write says so");
+        assert!(!read || !spec.flags.has(Flags::WRITE), "a read is none");
+        index += 1;
+    }
+};

@@ -1,0 +1,11 @@
+//! The collections that a key can hold.
+
+pub mod extended;
+pub mod hash;
+pub mod list;
+pub mod ranking;
+pub mod score;
+pub mod set;
+pub mod sorted_set;
+pub mod table;
+pub mod wire;

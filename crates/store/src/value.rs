@@ -1,0 +1,219 @@
+//! What a key can hold.
+
+use crate::types::hash::Hash;
+use crate::types::list::List;
+use crate::types::set::Set;
+use crate::types::sorted_set::SortedSet;
+use crate::types::wire::{Malformed, Reader};
+use smallvec::SmallVec;
+
+/// Bytes that are stored in place while they are short.
+pub type ShortBytes = SmallVec<[u8; 24]>;
+
+/// A string.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StringValue {
+    /// Its bytes.
+    pub bytes: ShortBytes,
+    /// Whether it was changed in place: what OBJECT ENCODING calls `raw` even when it is short.
+    pub raw: bool,
+}
+
+impl StringValue {
+    /// A string with these bytes.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Self {
+        Self {
+            bytes: ShortBytes::from_slice(bytes),
+            raw: false,
+        }
+    }
+
+    /// The estimated memory beyond the entry itself.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        heap_of(&self.bytes)
+    }
+}
+
+/// What `bytes` take on the heap, with a guess at the allocator's part.
+pub(crate) fn heap_of(bytes: &ShortBytes) -> usize {
+    if bytes.spilled() {
+        bytes.capacity() + 16
+    } else {
+        0
+    }
+}
+
+/// The value of a key.
+#[derive(Clone, Debug, Default)]
+pub enum Value {
+    /// No value: the place in the slab is free.
+    #[default]
+    Free,
+    /// A string.
+    String(StringValue),
+    /// Fields with values.
+    Hash(Box<Hash>),
+    /// A list.
+    List(Box<List>),
+    /// A set.
+    Set(Box<Set>),
+    /// A set whose members have scores.
+    SortedSet(Box<SortedSet>),
+}
+
+const TAG_STRING: u8 = 0;
+const TAG_STRING_RAW: u8 = 1;
+const TAG_HASH: u8 = 2;
+const TAG_LIST: u8 = 3;
+const TAG_SET: u8 = 4;
+const TAG_SORTED_SET: u8 = 5;
+
+impl Value {
+    /// A string value with these bytes.
+    #[must_use]
+    pub fn string(bytes: &[u8]) -> Self {
+        Self::String(StringValue::new(bytes))
+    }
+
+    /// What TYPE answers.
+    #[must_use]
+    pub const fn type_name(&self) -> &'static str {
+        match self {
+            Self::Free => "none",
+            Self::String(_) => "string",
+            Self::Hash(_) => "hash",
+            Self::List(_) => "list",
+            Self::Set(_) => "set",
+            Self::SortedSet(_) => "zset",
+        }
+    }
+
+    /// The estimated memory beyond the entry itself. Constant time.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        match self {
+            Self::Free => 0,
+            Self::String(string) => string.memory(),
+            Self::Hash(hash) => hash.memory(),
+            Self::List(list) => list.memory(),
+            Self::Set(set) => set.memory(),
+            Self::SortedSet(set) => set.memory(),
+        }
+    }
+
+    /// Appends a form of the value that [`Self::deserialize`] reads. Equal values that came about
+    /// by the same commands give equal bytes.
+    pub fn serialize(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Free => unreachable!("free places are never serialised"),
+            Self::String(string) => {
+                out.push(if string.raw {
+                    TAG_STRING_RAW
+                } else {
+                    TAG_STRING
+                });
+                out.extend_from_slice(&string.bytes);
+            }
+            Self::Hash(hash) => {
+                out.push(TAG_HASH);
+                hash.serialize(out);
+            }
+            Self::List(list) => {
+                out.push(TAG_LIST);
+                list.serialize(out);
+            }
+            Self::Set(set) => {
+                out.push(TAG_SET);
+                set.serialize(out);
+            }
+            Self::SortedSet(set) => {
+                out.push(TAG_SORTED_SET);
+                set.serialize(out);
+            }
+        }
+    }
+
+    /// Reads a value that takes all of `bytes`.
+    ///
+    /// # Errors
+    /// When the bytes are none that [`Self::serialize`] could have written.
+    pub fn deserialize(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let value = match reader.byte()? {
+            tag @ (TAG_STRING | TAG_STRING_RAW) => {
+                let bytes = ShortBytes::from_slice(reader.rest());
+                return Ok(Self::String(StringValue {
+                    bytes,
+                    raw: tag == TAG_STRING_RAW,
+                }));
+            }
+            TAG_HASH => Self::Hash(Box::new(Hash::deserialize(&mut reader)?)),
+            TAG_LIST => Self::List(Box::new(List::deserialize(&mut reader)?)),
+            TAG_SET => Self::Set(Box::new(Set::deserialize(&mut reader)?)),
+            TAG_SORTED_SET => Self::SortedSet(Box::new(SortedSet::deserialize(&mut reader)?)),
+            _ => return Err(Malformed("unknown type")),
+        };
+        if !reader.rest().is_empty() {
+            return Err(Malformed("bytes after the value"));
+        }
+        Ok(value)
+    }
+}
+
+/// A type that a [`Value`] can be of.
+pub trait Stored: Default {
+    /// The value as this type, if it is of it.
+    fn of(value: &Value) -> Option<&Self>;
+    /// The value as this type to be changed, if it is of it.
+    fn of_mut(value: &mut Value) -> Option<&mut Self>;
+    /// The value that is this.
+    fn into_value(self) -> Value;
+    /// Whether a key with this value must not exist.
+    fn is_void(&self) -> bool;
+}
+
+impl Stored for StringValue {
+    fn of(value: &Value) -> Option<&Self> {
+        if let Value::String(string) = value {
+            Some(string)
+        } else {
+            None
+        }
+    }
+    fn of_mut(value: &mut Value) -> Option<&mut Self> {
+        if let Value::String(string) = value {
+            Some(string)
+        } else {
+            None
+        }
+    }
+    fn into_value(self) -> Value {
+        Value::String(self)
+    }
+    fn is_void(&self) -> bool {
+        false
+    }
+}
+
+macro_rules! stored {
+    ($($name:ident),*) => {
+        $(impl Stored for $name {
+            fn of(value: &Value) -> Option<&Self> {
+                if let Value::$name(inner) = value { Some(inner) } else { None }
+            }
+            fn of_mut(value: &mut Value) -> Option<&mut Self> {
+                if let Value::$name(inner) = value { Some(inner) } else { None }
+            }
+            fn into_value(self) -> Value {
+                Value::$name(Box::new(self))
+            }
+            fn is_void(&self) -> bool {
+                self.is_empty()
+            }
+        })*
+    };
+}
+
+stored!(Hash, List, Set, SortedSet);
