@@ -1,0 +1,117 @@
+//! What a gateway is told: its limits once, the state of its node from time to time.
+
+use quintet_replica::{Durability, NodeStatus, ReplicaId};
+use std::time::Duration;
+
+/// How a gateway is set up. The defaults suit a server that only trusted machines reach.
+#[derive(Clone, Debug)]
+pub struct GatewayConfig {
+    /// The replica that it is embedded in.
+    pub replica: ReplicaId,
+    /// How many members the group has.
+    pub members: usize,
+    /// The protocol's name, for INFO.
+    pub protocol: String,
+    /// What an acknowledgement promises, for INFO.
+    pub durability: Durability,
+    /// The cluster's id as text, for INFO.
+    pub cluster: String,
+    /// The port that clients reach, for INFO and CLIENT.
+    pub port: u16,
+    /// The data directory, for CONFIG GET.
+    pub directory: String,
+    /// What clients must give to AUTH; `None` lets everybody in.
+    pub password: Option<String>,
+    /// The most connections at once.
+    pub connections_max: usize,
+    /// How long a command may take before it is answered with an error.
+    pub client_deadline: Duration,
+    /// A connection that stays silent for this long is closed; zero is "never".
+    pub idle_max: Duration,
+    /// A connection that has sent a part of a command and then nothing for this long is closed;
+    /// zero is "never".
+    pub partial_max: Duration,
+    /// The longest argument of a command, in bytes.
+    pub value_bytes_max: usize,
+    /// The most bytes of one connection's commands that are ordered as one request. A single
+    /// command may be larger.
+    pub request_bytes_max: usize,
+    /// The most commands of one connection that are ordered as one request.
+    pub request_commands_max: usize,
+    /// The most bytes of requests in one batch. A single request may be larger.
+    pub batch_bytes_max: usize,
+    /// The most ordered batches under way at once; more requests wait for the next.
+    pub ordered_batches_max: usize,
+    /// The most linearizable batches under way at once.
+    pub linearizable_batches_max: usize,
+    /// The most bytes of batches under way; beyond them nothing more is read from clients.
+    pub in_flight_bytes_max: usize,
+    /// Nothing is read from a client that has this many bytes of replies waiting for it.
+    pub output_bytes_soft: usize,
+    /// A client that has this many bytes of replies waiting for it is dropped.
+    pub output_bytes_max: usize,
+    /// The sessions' lifetime as the executor counts it.
+    pub session_lifetime: Duration,
+    /// The limit of the store's memory in bytes; 0 is "none".
+    pub memory_max: u64,
+    /// How many databases SELECT can choose from.
+    pub databases: u8,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            replica: ReplicaId(0),
+            members: 1,
+            protocol: String::new(),
+            durability: Durability::Disk,
+            cluster: String::new(),
+            port: 0,
+            directory: String::new(),
+            password: None,
+            connections_max: 10_000,
+            client_deadline: Duration::from_secs(5),
+            idle_max: Duration::ZERO,
+            partial_max: Duration::from_secs(60),
+            value_bytes_max: 64 << 20,
+            request_bytes_max: 1 << 20,
+            request_commands_max: 1024,
+            batch_bytes_max: 4 << 20,
+            ordered_batches_max: 64,
+            linearizable_batches_max: 64,
+            in_flight_bytes_max: 256 << 20,
+            output_bytes_soft: 1 << 20,
+            output_bytes_max: 256 << 20,
+            session_lifetime: Duration::from_secs(120),
+            memory_max: 0,
+            databases: 16,
+        }
+    }
+}
+
+/// What the gateway knows of its node: for INFO, for error texts and for the memory limit. The
+/// event loop refreshes it now and then (ten times a second is plenty).
+#[derive(Clone, Debug, Default)]
+pub struct NodeView {
+    /// The node's own status.
+    pub node: NodeStatus,
+    /// How many members this one reaches now, itself included.
+    pub reachable: usize,
+    /// Whether this replica leads; in a protocol without leaders, whether it is the one with the
+    /// lowest id among those that it reaches.
+    pub leads: bool,
+    /// The addresses at which the other members serve clients, with whether they are linked now.
+    pub peers: Vec<(ReplicaId, String, bool)>,
+    /// The current epoch's number.
+    pub epoch: u64,
+    /// This replica's incarnation.
+    pub incarnation: u64,
+    /// Resident memory of the process, in bytes.
+    pub memory_resident: u64,
+    /// State of the disk: `ok`, `full` or `failed`.
+    pub disk_state: &'static str,
+    /// Bytes of the journal on disk.
+    pub journal_bytes: u64,
+    /// Synchronous flushes of the journal so far.
+    pub journal_syncs: u64,
+}

@@ -1,0 +1,21 @@
+//! The server: everything between a client's bytes and the replica's batches, but no sockets.
+//!
+//! ```text
+//!   socket ──► input(id) ─► parser ─► pipeline ─┬─ answered here: PING, HELLO, CONFIG, errors …
+//!                                               └─ reads, writes ─► collect ─► Submission
+//!   socket ◄── output(id) ◄── replies, in the order of the commands ◄── on_done ◄── Outcome
+//!
+//!   admin HTTP (its own thread) ──► NodePort ──► status, probe, metrics, snapshot
+//! ```
+//!
+//! [`Gateway`] is a state machine without I/O: the event loop moves bytes and tells the time.
+
+mod admin;
+mod config;
+mod gateway;
+mod metrics;
+
+pub use admin::{Admin, NodePort, PeerReport, SnapshotReport, StatusReport};
+pub use config::{GatewayConfig, NodeView};
+pub use gateway::{ConnectionId, Gateway};
+pub use metrics::{Counters, Exposition, Family, MetricKind};
