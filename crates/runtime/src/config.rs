@@ -1,0 +1,202 @@
+//! What a replica is told when it starts: plain values, checked by [`Config::check`].
+//!
+//! ```text
+//!   flags, environment, TOML (the command line's affair) ──► Config ──► Replica::start
+//! ```
+
+use crate::StartError;
+use quintet_replica::{ClusterId, Durability, Entry, ReplicaId, ReplicaSet};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+/// One member of the cluster as all others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Where its peers reach it: `host:port`. A name is looked up anew at every attempt.
+    pub peer: String,
+}
+
+/// Bounds on what clients may store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest key in bytes.
+    pub key_bytes_max: usize,
+    /// The longest value in bytes.
+    pub value_bytes_max: usize,
+    /// The most memory that the state may take, in bytes; 0 for no limit. Replicated: the same on
+    /// every member.
+    pub memory_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            key_bytes_max: 64 << 10,
+            value_bytes_max: 64 << 20,
+            memory_max: 0,
+        }
+    }
+}
+
+/// How the journal uses the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalOptions {
+    /// The size of a preallocated segment file in bytes; rounded up to whole blocks.
+    pub segment_bytes: u64,
+    /// Write past the page cache where the file system can; otherwise write, then `fdatasync`.
+    pub direct: bool,
+    /// The most bytes handed to the journal that are not yet durable. Beyond it clients are told
+    /// to come back later.
+    pub queue_bytes_max: usize,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 32 << 20,
+            direct: true,
+            queue_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// Everything that a replica needs to know. Plain data: where values come from is the caller's
+/// affair.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The cluster's identity; the same at every member, different for every cluster.
+    pub cluster: ClusterId,
+    /// This replica's place among the members.
+    pub id: ReplicaId,
+    /// All members in the order of their ids, this one included.
+    pub members: Vec<Member>,
+    /// The protocol's name in the registry.
+    pub protocol: String,
+    /// The protocol's options as `(name, value)`; the same at every member.
+    pub options: Vec<(String, String)>,
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+    /// The data directory; made if it does not exist.
+    pub data: PathBuf,
+    /// Where Redis clients connect; port 0 for any free one, `None` for no server.
+    pub redis_listen: Option<SocketAddr>,
+    /// Where the admin HTTP listens; port 0 for any free one, `None` for none.
+    pub admin_listen: Option<SocketAddr>,
+    /// Where peers connect.
+    pub peer_listen: SocketAddr,
+    /// What clients must authenticate with.
+    pub password: Option<String>,
+    /// The most client connections.
+    pub clients_max: usize,
+    /// Bounds on what clients store.
+    pub limits: Limits,
+    /// A snapshot is due after this many bytes of executed batches, or as many as the last one
+    /// had.
+    pub snapshot_bytes_min: u64,
+    /// When a request is given up.
+    pub client_deadline: Duration,
+    /// A server's sessions end when it is silent for this long.
+    pub session_lifetime: Duration,
+    /// How long the event loop keeps looking for work before it sleeps, while nearly idle. Zero
+    /// for never.
+    pub spin_max: Duration,
+    /// How the journal uses the disk.
+    pub journal: JournalOptions,
+    /// Start a `memory` cluster anew after the memories of a majority were lost. What they held
+    /// is gone.
+    pub bootstrap_again: bool,
+    /// A secret that all members share; protocols derive common randomness from it. The peers
+    /// compare a commitment to it, never the secret itself.
+    pub secret: [u8; 32],
+}
+
+impl Config {
+    /// A configuration with defaults for all that has one: loopback, any free port, disk
+    /// durability.
+    #[must_use]
+    pub fn new(cluster: ClusterId, id: ReplicaId, members: Vec<Member>, data: PathBuf) -> Self {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Self {
+            cluster,
+            id,
+            members,
+            protocol: "multipaxos".to_owned(),
+            options: Vec::new(),
+            durability: Durability::Disk,
+            data,
+            redis_listen: Some(any),
+            admin_listen: Some(any),
+            peer_listen: any,
+            password: None,
+            clients_max: 10_000,
+            limits: Limits::default(),
+            snapshot_bytes_min: 64 << 20,
+            client_deadline: Duration::from_secs(10),
+            session_lifetime: Duration::from_secs(120),
+            spin_max: Duration::from_micros(100),
+            journal: JournalOptions::default(),
+            bootstrap_again: false,
+            secret: [0; 32],
+        }
+    }
+
+    /// Checks what can be checked without touching disk or network, and finds the protocol.
+    ///
+    /// # Errors
+    /// [`StartError::Config`] naming the setting and what it accepts.
+    pub fn check(&self) -> Result<&'static Entry, StartError> {
+        let refuse = |reason: String| Err(StartError::Config(reason));
+        if self.cluster == ClusterId(0) {
+            return refuse("cluster: an id of zero stands for none; draw a random one".to_owned());
+        }
+        if self.members.is_empty() || self.members.len() > ReplicaSet::MEMBERS_MAX {
+            let (count, most) = (self.members.len(), ReplicaSet::MEMBERS_MAX);
+            return refuse(format!(
+                "members: there are {count}; accepted are 1 to {most}"
+            ));
+        }
+        if self.id.index() >= self.members.len() {
+            let (id, last) = (self.id.0, self.members.len() - 1);
+            return refuse(format!(
+                "id: {id} is not a member; accepted are 0 to {last}"
+            ));
+        }
+        for (index, member) in self.members.iter().enumerate() {
+            if !member
+                .peer
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+            {
+                return refuse(format!("members: '{}' is not host:port", member.peer));
+            }
+            if self.members[..index].contains(member) {
+                return refuse(format!("members: '{}' is there twice", member.peer));
+            }
+        }
+        if self.clients_max == 0 {
+            return refuse("clients_max: must be at least 1".to_owned());
+        }
+        if self.client_deadline.is_zero() || self.session_lifetime < Duration::from_secs(1) {
+            return refuse(
+                "client_deadline must be above zero and session_lifetime at least one second"
+                    .to_owned(),
+            );
+        }
+        if self.journal.segment_bytes < 1 << 20 || self.journal.segment_bytes > 1 << 30 {
+            return refuse("journal.segment_bytes: accepted are 1 MiB to 1 GiB".to_owned());
+        }
+        let entry = quintet_protocols::find(&self.protocol)
+            .map_err(|error| StartError::Config(format!("protocol: {error}")))?;
+        if self.members.len() < entry.info.replicas_min {
+            return refuse(format!(
+                "members: protocol '{}' needs at least {}",
+                self.protocol, entry.info.replicas_min
+            ));
+        }
+        (entry.check)(&self.options).map_err(|error| StartError::Config(error.to_string()))?;
+        Ok(entry)
+    }
+}

@@ -1,0 +1,69 @@
+//! Counters of one replica, kept by its event loop and published with every status report.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Everything that a replica counts since its process began. Only ever grows, but for the gauges
+/// that say so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Metrics {
+    /// Turns of the event loop.
+    pub turns: u64,
+    /// Times that the event loop slept.
+    pub sleeps: u64,
+    /// Frames received from peers.
+    pub frames_in: u64,
+    /// Frames handed to peers' queues.
+    pub frames_out: u64,
+    /// Bytes received from peers.
+    pub peer_bytes_in: u64,
+    /// Bytes written to peers.
+    pub peer_bytes_out: u64,
+    /// Peer connections dropped because of bytes that made no sense.
+    pub frames_bad: u64,
+    /// Hellos refused, by either side.
+    pub hellos_refused: u64,
+    /// Links that went down because their queue was full.
+    pub queues_full: u64,
+    /// Links that came up.
+    pub links_up: u64,
+    /// Bytes received from clients.
+    pub client_bytes_in: u64,
+    /// Bytes written to clients.
+    pub client_bytes_out: u64,
+    /// Client connections accepted.
+    pub clients_accepted: u64,
+    /// Client connections refused.
+    pub clients_refused: u64,
+    /// Client connections open now (a gauge).
+    pub clients: u64,
+    /// Batches handed to the protocol.
+    pub batches: u64,
+    /// Batches that ended with results.
+    pub batches_done: u64,
+    /// Batches that ended without: no quorum, uncertain or busy.
+    pub batches_failed: u64,
+    /// Commands and reads executed.
+    pub commands: u64,
+    /// Writes handed to the journal.
+    pub journal_writes: u64,
+    /// Bytes that the journal wrote.
+    pub journal_bytes: u64,
+    /// Times that the journal made something durable.
+    pub journal_syncs: u64,
+    /// Bytes handed to the journal and not yet durable (a gauge).
+    pub journal_queued: u64,
+    /// Snapshots saved.
+    pub snapshots: u64,
+    /// Times that the leader as seen here changed.
+    pub leader_changes: u64,
+    /// Rare branches taken, by name.
+    pub marks: BTreeMap<&'static str, u64>,
+}
+
+impl Metrics {
+    /// Counts a rare branch.
+    pub fn mark(&mut self, branch: &'static str) {
+        *self.marks.entry(branch).or_default() += 1;
+    }
+}
