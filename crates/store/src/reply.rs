@@ -53,6 +53,12 @@ impl<'a> Reply<'a> {
         self.out.len() == self.start
     }
 
+    /// Whether the reply has grown beyond its limit, so that going on is of no use.
+    #[must_use]
+    pub const fn is_too_large(&self) -> bool {
+        self.overflow
+    }
+
     /// Replaces what has been written by an error. `text` begins with its code and holds no line
     /// end (one that does is cut into spaces).
     pub fn fail(&mut self, text: &str) {

@@ -25,7 +25,9 @@ pub(super) fn integer_in(
     range: core::ops::RangeInclusive<i64>,
     text: &'static str,
 ) -> Result<i64, CommandError> {
-    integer_of(argument).filter(|number| range.contains(number)).ok_or(CommandError::Text(text))
+    integer_of(argument)
+        .filter(|number| range.contains(number))
+        .ok_or(CommandError::Text(text))
 }
 
 /// A count of 0 or more.
@@ -66,15 +68,29 @@ pub(super) fn signed_count_of_pairs(argument: &[u8]) -> Result<i64, CommandError
 /// sequence of `len`.
 pub(super) fn places(start: i64, end: i64, len: usize) -> Range<usize> {
     let len = len as i64;
-    let from_end = |place: i64| if place < 0 { place.saturating_add(len) } else { place };
+    let from_end = |place: i64| {
+        if place < 0 {
+            place.saturating_add(len)
+        } else {
+            place
+        }
+    };
     let start = from_end(start).max(0);
     let end = from_end(end).min(len - 1);
-    if start > end { 0..0 } else { start as usize..end as usize + 1 }
+    if start > end {
+        0..0
+    } else {
+        start as usize..end as usize + 1
+    }
 }
 
 /// The place `index`, a negative one counted from the end, in a sequence of `len`.
 pub(super) fn place(index: i64, len: usize) -> Option<usize> {
-    let place = if index < 0 { index.checked_add(len as i64)? } else { index };
+    let place = if index < 0 {
+        index.checked_add(len as i64)?
+    } else {
+        index
+    };
     usize::try_from(place).ok().filter(|place| *place < len)
 }
 
@@ -109,12 +125,19 @@ pub(super) fn cursor_of(argument: &[u8]) -> Result<u64, CommandError> {
             .and_then(|cursor| cursor.checked_add(u64::from(digit - b'0')))
             .ok_or(INVALID)?;
     }
-    Ok(if negative { cursor.wrapping_neg() } else { cursor })
+    Ok(if negative {
+        cursor.wrapping_neg()
+    } else {
+        cursor
+    })
 }
 
 /// Reads the options behind the cursor.
 pub(super) fn scan_options<'a>(cursor: u64, args: &[&'a [u8]]) -> Result<Scan<'a>, CommandError> {
-    let mut scan = Scan { walk: Walk { cursor, count: 10 }, pattern: None };
+    let mut scan = Scan {
+        walk: Walk { cursor, count: 10 },
+        pattern: None,
+    };
     for option in args.chunks(2) {
         match option {
             [name, count] if is(name, "count") => {
@@ -155,6 +178,61 @@ pub(super) fn sample(random: &mut Random, len: usize, count: usize) -> Vec<usize
     }
     chosen
 }
+
+/// The places below `len` that a command with a count chooses: that many different ones, or any
+/// that many if it is negative.
+pub(super) fn random_places(random: &mut Random, len: usize, count: i64) -> RandomPlaces<'_> {
+    let left = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    if count < 0 && len > 0 {
+        return RandomPlaces::Repeated { random, len, left };
+    }
+    let chosen = if left >= len {
+        (0..len).collect()
+    } else {
+        sample(random, len, left)
+    };
+    RandomPlaces::Chosen(chosen.into_iter())
+}
+
+/// See [`random_places`].
+#[derive(Debug)]
+pub(super) enum RandomPlaces<'a> {
+    /// Drawn one by one: there may be very many.
+    Repeated {
+        /// Where they come from.
+        random: &'a mut Random,
+        /// What they are below.
+        len: usize,
+        /// How many are still to come.
+        left: usize,
+    },
+    /// Different ones.
+    Chosen(std::vec::IntoIter<usize>),
+}
+
+impl Iterator for RandomPlaces<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        match self {
+            Self::Repeated { random, len, left } => {
+                *left = left.checked_sub(1)?;
+                Some(random.below(*len))
+            }
+            Self::Chosen(places) => places.next(),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = match self {
+            Self::Repeated { left, .. } => *left,
+            Self::Chosen(places) => places.len(),
+        };
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for RandomPlaces<'_> {}
 
 #[cfg(test)]
 mod tests {

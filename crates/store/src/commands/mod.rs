@@ -9,6 +9,7 @@
 //! The number of arguments has been checked against the command's arity, the lengths of arguments
 //! against the store's limits. A command that returns an error leaves no reply of its own.
 
+mod arguments;
 pub mod hashes;
 pub mod lists;
 pub mod server;

@@ -3,6 +3,7 @@
 pub mod extended;
 pub mod hash;
 pub mod list;
+pub mod pattern;
 pub mod ranking;
 pub mod score;
 pub mod set;
