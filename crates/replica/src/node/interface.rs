@@ -1,0 +1,206 @@
+//! What goes into a node and what comes out.
+
+use super::*;
+
+/// What a node is made from.
+#[derive(Clone, Debug)]
+pub struct NodeSetup {
+    /// Its place among the members.
+    pub id: ReplicaId,
+    /// Which of its lives this is.
+    pub incarnation: Incarnation,
+    /// Which run of the process.
+    pub boot: Boot,
+    /// The group that it serves.
+    pub group: GroupId,
+    /// The epoch.
+    pub epoch: Epoch,
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+    /// Seeds its random source; different on every replica and boot.
+    pub seed: u64,
+    /// The id of its embedded frontend, unique per process run; not 0.
+    pub frontend: FrontendId,
+    /// A snapshot is due after this many bytes of executed batches, or after as many as the last
+    /// snapshot had, whichever is more.
+    pub snapshot_bytes_min: u64,
+    /// The executor's bounds.
+    pub limits: ExecutorLimits,
+}
+
+/// What the world tells a node.
+#[derive(Debug)]
+pub enum Input {
+    /// A frame from a peer, as its [`Output::Send`] had it.
+    Frame {
+        /// Who sent it.
+        from: Peer,
+        /// When its bytes arrived.
+        arrived: Time,
+        /// The bytes, contiguous.
+        frame: Bytes,
+    },
+    /// A batch of client requests, with the node's frontend id in its header.
+    Submit(Submission),
+    /// A timer fired.
+    Timer(TimerKey),
+    /// Journal writes up to this one are durable.
+    Persisted(PersistId),
+    /// This many bytes of the snapshot under way have been written so far.
+    SnapshotWritten(u64),
+    /// The snapshot under way is durable and the world's newest.
+    SnapshotSaved(SnapshotInfo),
+    /// The snapshot under way could not be saved. The reason is for the log.
+    SnapshotFailed,
+    /// Something happened to a link.
+    Link(Peer, Link),
+    /// A peer changed words of its row, for worlds that carry puts themselves.
+    Put {
+        /// Whose row.
+        from: ReplicaId,
+        /// Index of the first word.
+        offset: u32,
+        /// The new values.
+        words: SmallVec<[u64; 4]>,
+    },
+    /// An instruction.
+    Control(Control),
+}
+
+/// What a node asks of the world, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send a frame. Replicas not linked now: drop it, retransmission is the protocol's.
+    Send {
+        /// To whom; never to itself.
+        to: Recipients,
+        /// On which lane.
+        lane: Lane,
+        /// The bytes, envelope included.
+        frame: Frame,
+    },
+    /// Change words of this replica's row at peers; an unsent put to the same offset may be
+    /// overwritten. [`put_frame`] makes a frame of it.
+    Put {
+        /// To whom.
+        to: ReplicaSet,
+        /// Index of the first word.
+        offset: u32,
+        /// The new values.
+        words: SmallVec<[u64; 4]>,
+    },
+    /// Make this durable, in order; answer with [`Input::Persisted`].
+    Journal {
+        /// Its number.
+        id: PersistId,
+        /// What.
+        write: Write,
+    },
+    /// Journal records below this slot may be deleted.
+    Trim {
+        /// The first slot still needed.
+        below: Slot,
+    },
+    /// Fire a timer once; moves one that is set.
+    SetTimer {
+        /// Which.
+        key: TimerKey,
+        /// When.
+        at: Deadline,
+    },
+    /// Forget a timer.
+    CancelTimer {
+        /// Which.
+        key: TimerKey,
+    },
+    /// Begin a snapshot file; an unfinished one is abandoned.
+    SnapshotBegin(Executed),
+    /// Append to it.
+    SnapshotAppend(Bytes),
+    /// It is whole: make it durable, then [`Input::SnapshotSaved`].
+    SnapshotFinish,
+    /// Delete the unfinished snapshot.
+    SnapshotAbandon,
+    /// A submitted batch is finished.
+    Done {
+        /// Which.
+        batch: BatchId,
+        /// How.
+        outcome: Outcome,
+    },
+    /// Who takes part in the protocol, in its order.
+    Route {
+        /// From this slot on.
+        slot: Slot,
+        /// The participants.
+        members: SmallVec<[(ReplicaId, Incarnation); 8]>,
+    },
+    /// A rare branch was taken.
+    Mark(&'static str),
+    /// The node must stop with this message.
+    Halt(String),
+}
+
+/// Why a frame was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// It cannot be read.
+    #[error("malformed frame: {0}")]
+    Malformed(#[from] DecodeError),
+    /// It is of another epoch.
+    #[error("frame of epoch {theirs}, this is {ours}")]
+    Epoch {
+        /// The frame's.
+        theirs: EpochNumber,
+        /// This node's.
+        ours: EpochNumber,
+    },
+    /// It is of another group.
+    #[error("frame of group {theirs}")]
+    Group {
+        /// The frame's.
+        theirs: GroupId,
+    },
+}
+
+/// Why a node cannot start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// Its newest snapshot cannot be restored.
+    #[error("snapshot {0}: {1}")]
+    Snapshot(Slot, RestoreError),
+    /// A record in the journal is not one of this protocol's.
+    #[error("{0}")]
+    Journal(#[from] EventError),
+}
+
+/// What a node shows of itself.
+#[derive(Clone, Debug, Default)]
+pub struct NodeStatus {
+    /// The protocol's own part.
+    pub protocol: Status,
+    /// How far execution has come.
+    pub executed: Executed,
+    /// The log's clock there.
+    pub time: u64,
+    /// Entries of the state machine.
+    pub entries: u64,
+    /// Memory of the state machine in bytes, estimated.
+    pub memory: u64,
+    /// Open sessions.
+    pub sessions: usize,
+    /// Requests executed since the process began.
+    pub commands: u64,
+    /// The newest durable snapshot.
+    pub snapshot: Option<SnapshotInfo>,
+    /// Whether a snapshot is being written.
+    pub snapshot_under_way: bool,
+    /// Whether a peer's state is being fetched.
+    pub fetching: bool,
+    /// Batches of the embedded frontend under way.
+    pub open: usize,
+    /// Frames dropped because they could not be read.
+    pub frames_malformed: u64,
+    /// Frames dropped because they were of another epoch or group.
+    pub frames_foreign: u64,
+}

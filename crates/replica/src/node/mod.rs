@@ -1,0 +1,617 @@
+//! A node: one replica with its executor, whole but for sockets, files and clocks.
+//!
+//! ```text
+//!   Input ──► frames, submissions, timers, durable writes, saved snapshots, links
+//!               │
+//!               ▼                       answers
+//!            Driver<P> ──Effect──► Executor ──► embedded frontend, or a frame to its sender
+//!               ▲                     │
+//!               └── Executed, Checkpointed, Installed ◄── snapshots, state transfer
+//!               │
+//!   Output ◄────┘  frames, journal writes, timers, snapshot bytes, finished batches
+//! ```
+//!
+//! The runtime and the simulator both drive this type and add nothing but the outside.
+
+use crate::{
+    Answer, BatchBuilder, BatchId, Boot, Bytes, ClusterId, CommandId, Control, Deadline,
+    DecodeError, Durability, Effect, Entry, Epoch, EpochNumber, Event, EventError, Executed,
+    Executor, ExecutorLimits, Frame, FrontendId, GroupId, Incarnation, Lane, Level, Link,
+    OptionError, Outcome, Peer, PersistId, Reader, Recipients, RecoveredBytes, Replica, ReplicaId,
+    ReplicaSet, RequestKind, RestoreError, Setup, Slot, SnapshotInfo, SnapshotProgress,
+    StateMachine, Status, Submission, Time, TimerKey, TimerOwner, Wake, Wire, World, Write, Writer,
+    transfer::{self, Fetch, TransferMessage},
+};
+use alloc::{boxed::Box, collections::VecDeque, format, string::String, vec::Vec};
+use bytes::{BufMut, BytesMut};
+use core::time::Duration;
+use smallvec::SmallVec;
+
+/// The version of the frame envelope.
+pub const FRAME_VERSION: u8 = 1;
+const ENVELOPE: usize = 16;
+/// Snapshot bytes handed to the world but not yet written.
+const SNAPSHOT_AHEAD_MAX: u64 = 4 << 20;
+const SNAPSHOT_STEP: usize = 64 * 1024;
+const TIMER_FETCH: u32 = 0;
+const TIMER_TICK: u32 = 1;
+/// Batches of the node's own are numbered from here, far above any server's.
+const OWN_BATCHES: u64 = 1 << 63;
+const TICK_PATIENCE: Duration = Duration::from_secs(2);
+
+mod fetch;
+mod frames;
+mod interface;
+mod snapshots;
+mod ticks;
+
+use frames::envelope;
+pub use frames::{ClientFrame, client_frame, put_frame, read_client_frame};
+pub use interface::*;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum FrameKind {
+    Message = 0,
+    Reply = 1,
+    Transfer = 2,
+    Put = 3,
+}
+
+/// Where a snapshot under way comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Under {
+    /// From this node's executor.
+    Own { whole: bool },
+    /// From a peer.
+    Fetched { whole: bool },
+}
+
+struct UnderWay {
+    kind: Under,
+    id: Executed,
+    appended: u64,
+    written: u64,
+}
+
+/// See the module.
+pub struct Node {
+    id: ReplicaId,
+    group: GroupId,
+    epoch: EpochNumber,
+    frontend: FrontendId,
+    cluster: ClusterId,
+    replica: Box<dyn Replica>,
+    executor: Executor,
+    envelopes: [Bytes; 4],
+    scratch: BytesMut,
+    effects: Vec<Effect>,
+    events: VecDeque<Event>,
+    executed_told: Slot,
+    persisted: PersistId,
+    persist_last: PersistId,
+    /// Answers that wait for durability, ascending by what they wait for.
+    held: VecDeque<Answer>,
+    under_way: Option<UnderWay>,
+    fetch: Option<Fetch>,
+    snapshot_bytes_min: u64,
+    snapshot_last: u64,
+    checkpoint_asked: bool,
+    tick_at: Option<u64>,
+    tick_open: Option<BatchId>,
+    batch_next: u64,
+    batches: BatchBuilder,
+    malformed: u64,
+    foreign: u64,
+    started: bool,
+}
+
+impl Node {
+    /// A node before its start.
+    ///
+    /// # Errors
+    /// When the epoch's options are not the protocol's.
+    pub fn new(
+        setup: NodeSetup,
+        protocol: &Entry,
+        machine: Box<dyn StateMachine>,
+    ) -> Result<Self, OptionError> {
+        assert!(
+            setup.frontend != FrontendId(0),
+            "frontend 0 stands for none"
+        );
+        assert!(
+            setup.id.index() < setup.epoch.members,
+            "a member's id is below their number"
+        );
+        let (group, epoch, cluster) = (setup.group, setup.epoch.number, setup.epoch.cluster);
+        let replica = (protocol.replica)(
+            Setup {
+                id: setup.id,
+                incarnation: setup.incarnation,
+                group,
+                epoch: setup.epoch,
+                durability: setup.durability,
+                options: (),
+                seed: setup.seed,
+            },
+            setup.frontend,
+        )?;
+        let kinds = [
+            FrameKind::Message,
+            FrameKind::Reply,
+            FrameKind::Transfer,
+            FrameKind::Put,
+        ];
+        Ok(Self {
+            id: setup.id,
+            group,
+            epoch,
+            cluster,
+            frontend: setup.frontend,
+            replica,
+            executor: Executor::new(cluster, group, epoch, machine, setup.limits),
+            envelopes: kinds.map(|kind| envelope(kind, group, epoch)),
+            scratch: BytesMut::new(),
+            effects: Vec::new(),
+            events: VecDeque::new(),
+            executed_told: Slot(0),
+            persisted: PersistId(0),
+            persist_last: PersistId(0),
+            held: VecDeque::new(),
+            under_way: None,
+            fetch: None,
+            snapshot_bytes_min: setup.snapshot_bytes_min,
+            snapshot_last: 0,
+            checkpoint_asked: false,
+            tick_at: None,
+            tick_open: None,
+            batch_next: OWN_BATCHES,
+            batches: BatchBuilder::new(),
+            malformed: 0,
+            foreign: 0,
+            started: false,
+        })
+    }
+
+    /// The node's place among the members.
+    #[must_use]
+    pub const fn id(&self) -> ReplicaId {
+        self.id
+    }
+
+    /// The cluster that it belongs to.
+    #[must_use]
+    pub const fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// The id that submitted batches must carry in their header.
+    #[must_use]
+    pub const fn frontend(&self) -> FrontendId {
+        self.frontend
+    }
+
+    /// Restores the world's newest snapshot, then starts the protocol with what the journal holds.
+    /// `recovered.checkpoint` is ignored: it comes from the snapshot.
+    ///
+    /// # Errors
+    /// When snapshot or journal make no sense; the node must not be used then.
+    pub fn start(
+        &mut self,
+        mut recovered: RecoveredBytes,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) -> Result<(), StartError> {
+        assert!(!self.started, "a node starts once");
+        self.started = true;
+        recovered.checkpoint = None;
+        if let Some(info) = world.snapshot_newest() {
+            let header = self
+                .executor
+                .restore(|offset| world.snapshot_read(info.id, offset, transfer::PIECE))
+                .map_err(|error| StartError::Snapshot(info.id.slot, error))?;
+            self.executed_told = header.executed.slot;
+            self.snapshot_last = info.length;
+            recovered.checkpoint = Some((header.executed.slot, header.summary));
+        }
+        self.replica
+            .on_event(Event::Start(recovered), world, &mut self.effects)?;
+        self.carry_out(world, out);
+        Ok(())
+    }
+
+    /// Handles one input; outputs are appended in order. A frame that makes no sense is dropped
+    /// and counted, and the error says why.
+    ///
+    /// # Errors
+    /// Only for [`Input::Frame`]; the node goes on.
+    ///
+    /// # Panics
+    /// When an invariant does not hold: stop the process.
+    pub fn on_input(
+        &mut self,
+        input: Input,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) -> Result<(), FrameError> {
+        let result = match input {
+            Input::Frame {
+                from,
+                arrived,
+                frame,
+            } => self.on_frame(from, arrived, frame, world, out),
+            other => {
+                self.on_other(other, world, out);
+                Ok(())
+            }
+        };
+        match result {
+            Err(FrameError::Malformed(_)) => self.malformed += 1,
+            Err(_) => self.foreign += 1,
+            Ok(()) => {}
+        }
+        self.carry_out(world, out);
+        result
+    }
+
+    fn on_other(&mut self, input: Input, world: &dyn World, out: &mut Vec<Output>) {
+        match input {
+            Input::Frame { .. } => unreachable!("frames are handled apart"),
+            Input::Submit(submission) => self.events.push_back(Event::Submit(submission)),
+            Input::Timer(key) if key.owner == TimerOwner::Node => self.on_timer(key, world, out),
+            Input::Timer(key) => self.events.push_back(Event::Timer(key)),
+            Input::Persisted(upto) => {
+                assert!(upto >= self.persisted, "durability does not go back");
+                self.persisted = upto;
+                self.events.push_back(Event::Persisted(upto));
+                self.release_held(out);
+            }
+            Input::SnapshotWritten(bytes) => {
+                if let Some(under_way) = &mut self.under_way {
+                    under_way.written = bytes;
+                }
+            }
+            Input::SnapshotSaved(info) => self.on_snapshot_saved(info, world, out),
+            Input::SnapshotFailed => {
+                self.under_way = None;
+                self.checkpoint_asked = false;
+                self.executor.abandon_snapshot();
+                if let Some(fetch) = &mut self.fetch {
+                    fetch.snapshot = None;
+                    fetch.offset = 0;
+                }
+            }
+            Input::Link(peer, link) => self.events.push_back(Event::Link(peer, link)),
+            Input::Put {
+                from,
+                offset,
+                words,
+            } => {
+                self.events.push_back(Event::Put {
+                    from,
+                    offset,
+                    words,
+                });
+            }
+            Input::Control(control) => self.events.push_back(Event::Control(control)),
+        }
+    }
+
+    fn on_frame(
+        &mut self,
+        from: Peer,
+        arrived: Time,
+        frame: Bytes,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) -> Result<(), FrameError> {
+        let mut reader = Reader::new(frame);
+        let kind = reader.u8("frame kind")?;
+        if reader.u8("frame version")? != FRAME_VERSION {
+            return Err(DecodeError::Bad("frame version").into());
+        }
+        reader.u16("frame flags")?;
+        let group = GroupId(reader.u32("group")?);
+        let epoch = EpochNumber(reader.u64("epoch")?);
+        if group != self.group {
+            return Err(FrameError::Group { theirs: group });
+        }
+        if epoch != self.epoch {
+            return Err(FrameError::Epoch {
+                theirs: epoch,
+                ours: self.epoch,
+            });
+        }
+        if kind == FrameKind::Message as u8 {
+            let message = reader.rest();
+            let event = Event::Message {
+                from,
+                arrived,
+                message,
+            };
+            return match self.replica.on_event(event, world, &mut self.effects) {
+                Ok(()) => Ok(()),
+                Err(EventError::Decode(error) | EventError::Recovered(error)) => Err(error.into()),
+            };
+        }
+        let Peer::Replica(from) = from else {
+            return Err(DecodeError::Bad("frame kind").into());
+        };
+        if kind == FrameKind::Reply as u8 {
+            let batch = BatchId(reader.u64("batch")?);
+            let (header, results) = (reader.blob("header")?, reader.blob("results")?);
+            self.events.push_back(Event::Reply {
+                from,
+                batch,
+                header,
+                results,
+            });
+        } else if kind == FrameKind::Transfer as u8 {
+            let message = TransferMessage::decode_all(reader.rest())?;
+            self.on_transfer(from, message, world, out);
+        } else if kind == FrameKind::Put as u8 {
+            let offset = reader.u32("put offset")?;
+            let mut words = SmallVec::new();
+            while reader.remaining() > 0 {
+                words.push(reader.u64("put word")?);
+            }
+            self.events.push_back(Event::Put {
+                from,
+                offset,
+                words,
+            });
+        } else {
+            return Err(DecodeError::Bad("frame kind").into());
+        }
+        Ok(())
+    }
+
+    /// The inbox is empty: lets the protocol flush, moves a snapshot under way on, and says when
+    /// to be called again.
+    pub fn on_idle(&mut self, world: &dyn World, out: &mut Vec<Output>) -> Wake {
+        let mut wake = self.replica.on_idle(world, &mut self.effects);
+        self.carry_out(world, out);
+        if self.step_snapshot(out) {
+            wake = Wake::Spin;
+        }
+        self.maybe_ask_for_checkpoint(world, out);
+        self.maybe_tick(world, out);
+        wake
+    }
+
+    /// Tells the embedded frontend and the replica everything in the queue and carries out what
+    /// they ask for, until nothing more comes.
+    fn carry_out(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        loop {
+            if !self.effects.is_empty() {
+                let mut effects = core::mem::take(&mut self.effects);
+                for effect in effects.drain(..) {
+                    self.carry_out_effect(effect, world, out);
+                }
+                if self.effects.is_empty() {
+                    self.effects = effects;
+                }
+                let clock = world.clock().now;
+                let mut answers = SmallVec::<[Answer; 4]>::new();
+                self.executor.released(clock, |answer| answers.push(answer));
+                for answer in answers {
+                    self.answer(answer, out);
+                }
+                continue;
+            }
+            if let Some(event) = self.events.pop_front() {
+                // Only bytes from other processes can fail to decode here, and dropping them is
+                // what a lost message would have done.
+                if self
+                    .replica
+                    .on_event(event, world, &mut self.effects)
+                    .is_err()
+                {
+                    self.malformed += 1;
+                }
+                continue;
+            }
+            let executed = self.executor.executed().slot;
+            if executed == self.executed_told {
+                return;
+            }
+            self.executed_told = executed;
+            self.events.push_back(Event::Executed(executed));
+        }
+    }
+
+    fn carry_out_effect(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {
+        match effect {
+            Effect::Send { to, lane, frame } => {
+                out.push(Output::Send {
+                    to,
+                    lane,
+                    frame: self.wrap(FrameKind::Message, frame),
+                });
+            }
+            Effect::Put { to, offset, words } => out.push(Output::Put { to, offset, words }),
+            Effect::Persist { id, write } => {
+                self.persist_last = id;
+                out.push(Output::Journal { id, write });
+            }
+            Effect::Trim { below } => out.push(Output::Trim { below }),
+            Effect::SetTimer { key, at } => out.push(Output::SetTimer { key, at }),
+            Effect::CancelTimer { key } => out.push(Output::CancelTimer { key }),
+            Effect::Execute {
+                slot,
+                time,
+                batch,
+                reply,
+            } => {
+                if let Some(answer) = self.executor.execute(slot, time, &batch, reply) {
+                    self.answer(answer, out);
+                }
+            }
+            Effect::Query {
+                batch,
+                at_least,
+                stable: _,
+                reply,
+            } => {
+                let clock = world.clock().now;
+                if let Some(answer) = self.executor.query(batch, at_least, reply, clock) {
+                    self.answer(answer, out);
+                }
+            }
+            // Execution is final as soon as it happens for protocols that do not speculate.
+            Effect::Stable { .. } => {}
+            Effect::RollBack { slot } => {
+                assert!(
+                    slot >= self.executor.executed().slot,
+                    "only speculation is rolled back"
+                );
+            }
+            Effect::Checkpoint { slot, summary } => self.begin_snapshot(slot, summary, out),
+            Effect::FetchState { from, at_least } => self.begin_fetch(from, at_least, world, out),
+            Effect::Route { slot, members } => out.push(Output::Route { slot, members }),
+            Effect::Seal { .. } => out.push(Output::Mark("seal")),
+            Effect::Done { batch, outcome } => self.done(batch, outcome, out),
+            Effect::Mark(branch) => out.push(Output::Mark(branch)),
+            Effect::Halt(reason) => out.push(Output::Halt(reason)),
+        }
+    }
+
+    fn wrap(&self, kind: FrameKind, frame: Frame) -> Frame {
+        frame.prefixed(self.envelopes[kind as usize].clone())
+    }
+
+    fn done(&mut self, batch: BatchId, outcome: Outcome, out: &mut Vec<Output>) {
+        if self.tick_open == Some(batch) {
+            self.tick_open = None;
+            self.tick_at = None;
+        } else if batch.0 < OWN_BATCHES {
+            out.push(Output::Done { batch, outcome });
+        }
+    }
+
+    fn answer(&mut self, answer: Answer, out: &mut Vec<Output>) {
+        match answer.route.after {
+            Some(after) if after > self.persisted => self.held.push_back(answer),
+            _ => self.send_answer(answer, out),
+        }
+    }
+
+    fn release_held(&mut self, out: &mut Vec<Output>) {
+        while self
+            .held
+            .front()
+            .is_some_and(|a| a.route.after <= Some(self.persisted))
+        {
+            if let Some(answer) = self.held.pop_front() {
+                self.send_answer(answer, out);
+            }
+        }
+    }
+
+    fn send_answer(&mut self, answer: Answer, out: &mut Vec<Output>) {
+        let Answer {
+            route,
+            batch,
+            results,
+        } = answer;
+        if route.to == self.frontend {
+            let (from, header) = (self.id, route.header);
+            self.events.push_back(Event::Reply {
+                from,
+                batch,
+                header,
+                results,
+            });
+        } else if route.to != FrontendId(0) {
+            let mut writer = Writer::new(&mut self.scratch);
+            writer.u64(batch.0);
+            writer.blob(&route.header);
+            writer.blob(&results);
+            let frame = writer.finish();
+            let frame = self.wrap(FrameKind::Reply, frame);
+            let to = Recipients::Frontend(route.to);
+            out.push(Output::Send {
+                to,
+                lane: Lane::Control,
+                frame,
+            });
+        }
+    }
+
+    /// What the node shows of itself.
+    #[must_use]
+    pub fn status(&self, world: &dyn World) -> NodeStatus {
+        let mut protocol = self.replica.status();
+        protocol.stable = protocol.stable.min(self.executor.executed().slot);
+        NodeStatus {
+            protocol,
+            executed: self.executor.executed(),
+            time: self.executor.time().0,
+            entries: self.executor.machine().entries(),
+            memory: self.executor.machine().memory(),
+            sessions: self.executor.sessions(),
+            commands: self.executor.commands(),
+            snapshot: world.snapshot_newest(),
+            snapshot_under_way: self.under_way.is_some(),
+            fetching: self.fetch.is_some(),
+            open: self.replica.open(),
+            frames_malformed: self.malformed,
+            frames_foreign: self.foreign,
+        }
+    }
+
+    /// The protocol's own status, without the rest: cheap.
+    #[must_use]
+    pub fn protocol_status(&self) -> Status {
+        self.replica.status()
+    }
+
+    /// How far execution has come.
+    #[must_use]
+    pub const fn executed(&self) -> Executed {
+        self.executor.executed()
+    }
+
+    /// The state machine, to look at.
+    #[must_use]
+    pub fn machine(&self) -> &dyn StateMachine {
+        self.executor.machine()
+    }
+
+    /// A hash of the replicated state: equal on replicas that executed the same slots.
+    #[must_use]
+    pub fn state_digest(&mut self) -> u128 {
+        self.executor.digest()
+    }
+
+    /// A hash of the protocol's own state, for traces.
+    #[must_use]
+    pub fn protocol_digest(&self) -> u64 {
+        self.replica.digest()
+    }
+
+    /// Checks the protocol's invariants and the order of the pointers.
+    ///
+    /// # Panics
+    /// When one does not hold.
+    pub fn assert_invariants(&self) {
+        self.replica.assert_invariants();
+        let status = self.replica.status();
+        assert!(
+            status.stable <= status.committed,
+            "stable is at most committed"
+        );
+        assert!(
+            status.committed <= status.accepted,
+            "committed is at most accepted"
+        );
+    }
+}
+
+const fn node_timer(timer: u32) -> TimerKey {
+    TimerKey {
+        owner: TimerOwner::Node,
+        timer,
+    }
+}

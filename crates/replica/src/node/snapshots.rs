@@ -1,0 +1,118 @@
+//! A node's snapshots: taken of its own state without stopping, and installed from a peer's.
+
+use super::*;
+
+impl Node {
+    pub(super) fn begin_snapshot(&mut self, slot: Slot, summary: Bytes, out: &mut Vec<Output>) {
+        self.checkpoint_asked = false;
+        if matches!(
+            self.under_way,
+            Some(UnderWay {
+                kind: Under::Fetched { .. },
+                ..
+            })
+        ) {
+            return;
+        }
+        let (id, first) = self.executor.begin_snapshot(slot, summary);
+        out.push(Output::SnapshotBegin(id));
+        let appended = first.len() as u64;
+        out.push(Output::SnapshotAppend(first));
+        self.under_way = Some(UnderWay {
+            kind: Under::Own { whole: false },
+            id,
+            appended,
+            written: 0,
+        });
+        // A small state must be copied before the next command, see
+        // `StateMachine::snapshot_chunk`.
+        self.step_snapshot(out);
+    }
+
+    /// Hands the next part of the snapshot to the world; true when more could follow at once.
+    pub(super) fn step_snapshot(&mut self, out: &mut Vec<Output>) -> bool {
+        let Some(under_way) = &mut self.under_way else {
+            return false;
+        };
+        let Under::Own { whole: false } = under_way.kind else {
+            return false;
+        };
+        if under_way.appended - under_way.written > SNAPSHOT_AHEAD_MAX {
+            return false;
+        }
+        let (chunk, progress) = self.executor.snapshot_chunk(SNAPSHOT_STEP);
+        under_way.appended += chunk.len() as u64;
+        out.push(Output::SnapshotAppend(chunk));
+        if progress == SnapshotProgress::Done {
+            under_way.kind = Under::Own { whole: true };
+            out.push(Output::SnapshotFinish);
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn on_snapshot_saved(
+        &mut self,
+        info: SnapshotInfo,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(under_way) = self.under_way.take_if(|under_way| under_way.id == info.id) else {
+            return;
+        };
+        self.snapshot_last = info.length;
+        match under_way.kind {
+            Under::Own { .. } => self.events.push_back(Event::Checkpointed(info.id.slot)),
+            Under::Fetched { .. } => self.install(info, world, out),
+        }
+    }
+
+    pub(super) fn install(&mut self, info: SnapshotInfo, world: &dyn World, out: &mut Vec<Output>) {
+        self.fetch = None;
+        out.push(Output::CancelTimer {
+            key: node_timer(TIMER_FETCH),
+        });
+        if info.id.slot <= self.executor.executed().slot {
+            out.push(Output::Mark("fetched snapshot overtaken by the log"));
+            return;
+        }
+        let read = |offset| world.snapshot_read(info.id, offset, transfer::PIECE);
+        match self.executor.restore(read) {
+            Ok(header) => {
+                let slot = header.executed.slot;
+                self.executed_told = slot;
+                out.push(Output::Mark("state installed"));
+                self.events.push_back(Event::Installed {
+                    slot,
+                    summary: header.summary,
+                });
+            }
+            Err(error) => out.push(Output::Halt(format!(
+                "the state fetched from a peer (snapshot {}) cannot be restored: {error}. Start \
+                 the replica again; it will fetch another",
+                info.id.slot
+            ))),
+        }
+    }
+
+    pub(super) fn maybe_ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let due =
+            self.executor.bytes_since_snapshot() >= self.snapshot_bytes_min.max(self.snapshot_last);
+        if due {
+            self.ask_for_checkpoint(world, out);
+        }
+    }
+
+    /// Asks the protocol for a checkpoint unless one is under way. For an operator's order, too.
+    pub fn ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        if self.checkpoint_asked || self.under_way.is_some() {
+            return;
+        }
+        self.checkpoint_asked = true;
+        self.events
+            .push_back(Event::Control(Control::CheckpointDue));
+        self.carry_out(world, out);
+        // A protocol that cannot take one now is asked again on a later turn.
+        self.checkpoint_asked = false;
+    }
+}

@@ -1,0 +1,81 @@
+//! A node's own timers, and the empty batches that carry time forward.
+
+use super::*;
+
+impl Node {
+    pub(super) fn on_timer(&mut self, key: TimerKey, world: &dyn World, out: &mut Vec<Output>) {
+        match key.timer {
+            TIMER_FETCH => {
+                let saving = matches!(
+                    self.under_way,
+                    Some(UnderWay {
+                        kind: Under::Fetched { whole: true },
+                        ..
+                    })
+                );
+                let executed = self.executor.executed().slot;
+                if saving {
+                } else if self
+                    .fetch
+                    .as_ref()
+                    .is_some_and(|fetch| fetch.at_least <= executed)
+                {
+                    self.end_fetch(out);
+                } else if let Some(fetch) = &mut self.fetch {
+                    fetch.on_silence();
+                    self.ask_donor(world, out);
+                }
+            }
+            TIMER_TICK => {
+                self.tick_at = None;
+                self.maybe_tick(world, out);
+            }
+            _ => unreachable!("the node has two timers"),
+        }
+    }
+
+    /// When the state changes by itself and no batch comes by, the leader orders an empty one, so
+    /// that expiry happens at the same place on every replica.
+    pub(super) fn maybe_tick(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let Some(deadline) = self.executor.next_deadline() else {
+            return;
+        };
+        if self.tick_at == Some(deadline.0) || self.tick_open.is_some() {
+            return;
+        }
+        let leader = self.replica.status().leader;
+        let patience = if leader.is_none_or(|leader| leader == self.id) {
+            Duration::ZERO
+        } else {
+            // Others step in when the leader does not.
+            TICK_PATIENCE
+        };
+        let due = deadline
+            .0
+            .saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        let clock = world.clock().now;
+        if clock < due {
+            self.tick_at = Some(deadline.0);
+            let at = Deadline::At(world.now() + Duration::from_nanos(due - clock));
+            out.push(Output::SetTimer {
+                key: node_timer(TIMER_TICK),
+                at,
+            });
+            return;
+        }
+        let id = BatchId(self.batch_next);
+        self.batch_next += 1;
+        self.tick_open = Some(id);
+        self.batches
+            .push(CommandId::default(), RequestKind::Tick, 0, &[]);
+        let batch = self.batches.finish(self.frontend, id, Level::Ordered);
+        let deadline = world.now() + TICK_PATIENCE;
+        self.events.push_back(Event::Submit(Submission {
+            id,
+            level: Level::Ordered,
+            batch,
+            deadline,
+        }));
+        self.carry_out(world, out);
+    }
+}
