@@ -47,6 +47,13 @@ impl<M> Shared<M> {
         }
     }
 
+    /// The write that the world must still complete before all up to `after` are durable; none
+    /// when they are, which in memory durability holds of every record behind the promises.
+    fn still_waiting(&self, after: PersistId) -> Option<PersistId> {
+        let waiting = &self.persist_waiting;
+        waiting.get(waiting.partition_point(|id| *id <= after).checked_sub(1)?).copied()
+    }
+
     fn encode(&mut self, value: &impl Wire) -> Frame {
         let mut writer = Writer::new(&mut self.scratch);
         value.encode(&mut writer);
@@ -267,7 +274,7 @@ impl<P: Protocol> Context<'_, P> {
         ReplyRoute {
             to,
             header: self.shared.encode(header).into_bytes(),
-            after,
+            after: after.and_then(|after| self.shared.still_waiting(after)),
         }
     }
 
@@ -387,5 +394,21 @@ impl<P: Protocol> FrontendContext<'_, P> {
             timer,
         };
         self.effects.push(Effect::CancelTimer { key });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_waits_only_for_writes_that_the_world_completes() {
+        let (id, frontend) = (ReplicaId(0), FrontendId(1));
+        let mut shared = Shared::<()>::new(id, frontend, Durability::Memory, 1);
+        assert_eq!(shared.still_waiting(PersistId(3)), None, "records only");
+        shared.persist_waiting.extend([PersistId(2), PersistId(5)]);
+        assert_eq!(shared.still_waiting(PersistId(1)), None);
+        assert_eq!(shared.still_waiting(PersistId(4)), Some(PersistId(2)));
+        assert_eq!(shared.still_waiting(PersistId(5)), Some(PersistId(5)));
     }
 }
