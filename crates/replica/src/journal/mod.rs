@@ -1,0 +1,149 @@
+//! The journal: what a replica must find again after a crash, without knowing how files work.
+//!
+//! ```text
+//!   Write::Record ──► group buffer ──► one durable write per commit ──► segment, segment, …
+//!   Write::Promise ─► both slots of the promise file, one after the other
+//!
+//!   segment = header block | record record … | zeros          a record never crosses segments
+//!   record  = length u32 | crc32c u32 | sequence u64 | durable u64 | slot u64 | epoch u64
+//!           | group u32 | kind u8 | zero u8 u16 | payload | zeros up to a multiple of 8
+//! ```
+//!
+//! `sequence` counts records without a gap across segments. `durable` is the last sequence that
+//! was durable when the record was written: that tells a torn tail from damage. A bad record is
+//! the torn end of an unacknowledged write unless a later, valid one says that it was durable.
+//! Checksums are seeded with the segment's number, so that what a reused file held before can
+//! never be taken for a record.
+//!
+//! A promise is written to both slots, one after the other, before it counts as durable. A crash
+//! tears at most one slot, and when one rots the other holds the same.
+
+mod format;
+mod promise;
+mod scan;
+mod writer;
+
+pub use format::{BLOCK, Identity, RECORD_HEADER};
+pub use promise::{PROMISE_MAX, PROMISE_SLOT};
+pub use writer::{Journal, Opened};
+
+use alloc::{string::String, vec::Vec};
+use bytes::Bytes;
+
+/// Where a journal keeps its bytes. Everything that it writes is durable when the call returns.
+pub trait Disk {
+    /// Why the storage failed.
+    type Error;
+
+    /// The numbers of all segments, ascending.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    fn segments(&mut self) -> Result<Vec<u64>, Self::Error>;
+
+    /// All bytes of a segment.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    fn read(&mut self, segment: u64) -> Result<Bytes, Self::Error>;
+
+    /// Makes a segment of this length, a multiple of [`BLOCK`], with all its space reserved. It
+    /// may hold zeros, or what another segment held before.
+    ///
+    /// # Errors
+    /// When the storage fails; also when it is full.
+    fn create(&mut self, segment: u64, length: u64) -> Result<(), Self::Error>;
+
+    /// Writes whole blocks of a segment; offset and length are multiples of [`BLOCK`].
+    ///
+    /// # Errors
+    /// When the storage fails. Nothing is known of the bytes then; the journal must not be used
+    /// any further.
+    fn write(&mut self, segment: u64, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
+
+    /// Deletes a segment, or keeps its file for [`Self::create`].
+    ///
+    /// # Errors
+    /// When the storage fails.
+    fn remove(&mut self, segment: u64) -> Result<(), Self::Error>;
+
+    /// What one of the two promise slots holds; empty when it was never written.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    fn read_promise(&mut self, slot: usize) -> Result<Bytes, Self::Error>;
+
+    /// Writes a promise slot, [`PROMISE_SLOT`] bytes at most.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn write_promise(&mut self, slot: usize, bytes: &[u8]) -> Result<(), Self::Error>;
+}
+
+/// Why a journal cannot be opened or written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JournalError<E> {
+    /// The storage failed.
+    #[error("{0}")]
+    Disk(E),
+    /// A file is of another cluster or replica.
+    #[error("{what} belongs to {theirs}, this is {ours}: it was put into the wrong directory")]
+    Foreign {
+        /// Which file.
+        what: String,
+        /// What it says.
+        theirs: String,
+        /// What it should say.
+        ours: String,
+    },
+    /// A file is of a format that this program does not know yet.
+    #[error("{what} is of format {theirs}, this program knows up to {ours}: start a newer version")]
+    Newer {
+        /// Which file.
+        what: String,
+        /// Its format.
+        theirs: u32,
+        /// The newest known one.
+        ours: u32,
+    },
+    /// A record that was durable can no longer be read.
+    #[error(
+        "segment {segment} is damaged at offset {offset}: record {sequence} was durable and \
+         cannot be read. Nothing was changed. Restore this file from a copy, or remove this \
+         replica from the cluster and add a new member"
+    )]
+    Damaged {
+        /// The segment.
+        segment: u64,
+        /// Where in it.
+        offset: u64,
+        /// The sequence number that should be there.
+        sequence: u64,
+    },
+    /// A segment is missing in the middle.
+    #[error(
+        "segment {segment} is missing: the next one begins with record {found}, after {expected} \
+         comes first. Restore the file from a copy, or remove this replica from the cluster and \
+         add a new member"
+    )]
+    Gap {
+        /// The first missing segment.
+        segment: u64,
+        /// The sequence number that should come.
+        expected: u64,
+        /// The one that comes.
+        found: u64,
+    },
+    /// Neither copy of the promises can be read.
+    #[error(
+        "neither copy of this replica's promises can be read, so it could break them. Remove it \
+         from the cluster and add a new member"
+    )]
+    PromisesLost,
+    /// A promise is longer than a slot.
+    #[error("a promise of {0} bytes is too long")]
+    PromiseTooLong(usize),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Reading a journal back: where it ends, and whether all that was durable is there.
+//!
+//! ```text
+//!   segment 4 ──► records 10 11 12 | end? ──► segment 5 begins with 13 ──► records 13 14 ✗
+//!                                                                              │
+//!             a valid later record with durable ≥ 15? ── yes: damaged ─────────┤
+//!                                                        no: torn tail ────────┘
+//! ```
+
+use super::{
+    Disk, Identity, JournalError,
+    format::{BLOCK, HeaderFound, RECORD_HEADER, SegmentHeader, read_record, sequence_at},
+};
+use crate::{Bytes, Slot};
+use alloc::{format, vec::Vec};
+
+/// A segment that holds records.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    pub number: u64,
+    pub length: u64,
+    pub slot_max: Slot,
+}
+
+/// What a scan found.
+pub(super) struct Scan {
+    pub records: Vec<(Slot, Bytes)>,
+    pub kept: Vec<Kept>,
+    /// Segments after the end: they hold nothing that was acknowledged.
+    pub void: Vec<u64>,
+    /// The bytes of the last kept segment, and where its records end.
+    pub last: Option<(Bytes, usize)>,
+    /// The sequence number of the next record.
+    pub next: u64,
+    /// Whether bytes of an unfinished write were found at the end.
+    pub torn: bool,
+}
+
+/// How far ahead of the expected sequence a record of the same, unfinished write may be.
+const AHEAD_MAX: u64 = 1 << 32;
+
+/// Whether some valid record from `from` on says that `sequence` was durable.
+fn proves_durable(bytes: &Bytes, segment: u64, from: usize, sequence: u64) -> bool {
+    let mut at = from.next_multiple_of(8);
+    while at + RECORD_HEADER <= bytes.len() {
+        let plausible = sequence_at(bytes, at)
+            .is_some_and(|found| found > sequence && found - sequence < AHEAD_MAX);
+        if plausible
+            && let Some(record) = read_record(bytes, segment, at)
+            && record.durable >= sequence
+        {
+            return true;
+        }
+        at += 8;
+    }
+    false
+}
+
+pub(super) fn scan<D: Disk>(
+    disk: &mut D,
+    identity: &Identity,
+) -> Result<Scan, JournalError<D::Error>> {
+    let numbers = disk.segments().map_err(JournalError::Disk)?;
+    let mut scan = Scan {
+        records: Vec::new(),
+        kept: Vec::new(),
+        void: Vec::new(),
+        last: None,
+        next: 1,
+        torn: false,
+    };
+    // Where the records stopped, once they have: segment and offset of the missing record.
+    let mut stopped: Option<(u64, u64)> = None;
+    for number in numbers {
+        let bytes = disk.read(number).map_err(JournalError::Disk)?;
+        let what = || format!("journal segment {number}");
+        let first = match SegmentHeader::read(&bytes) {
+            HeaderFound::Newer(theirs) => {
+                let ours = SegmentHeader::version();
+                return Err(JournalError::Newer {
+                    what: what(),
+                    theirs,
+                    ours,
+                });
+            }
+            HeaderFound::Valid(header) => {
+                identity.check(what, header.cluster, header.node)?;
+                // A lower number was left by what the file held before it was used again.
+                (header.number == number).then_some(header.first)
+            }
+            HeaderFound::None => None,
+        };
+        let Some(first) = first else {
+            if proves_durable(&bytes, number, BLOCK, scan.next) {
+                let (segment, offset) = (number, 0);
+                return Err(JournalError::Damaged {
+                    segment,
+                    offset,
+                    sequence: scan.next,
+                });
+            }
+            stopped = Some((number, 0));
+            scan.void.push(number);
+            continue;
+        };
+        if let Some((segment, offset)) = stopped
+            && first != scan.next
+        {
+            // Everything before `first` was durable when this segment was begun.
+            return Err(if number > segment + 1 {
+                let (segment, expected) = (segment + 1, scan.next);
+                JournalError::Gap {
+                    segment,
+                    expected,
+                    found: first,
+                }
+            } else {
+                JournalError::Damaged {
+                    segment,
+                    offset,
+                    sequence: scan.next,
+                }
+            });
+        }
+        if scan.kept.is_empty() {
+            scan.next = first;
+        }
+        let mut at = BLOCK;
+        let mut slot_max = Slot(0);
+        while let Some(record) = read_record(&bytes, number, at) {
+            if record.sequence != scan.next {
+                break;
+            }
+            at += record.length;
+            scan.next += 1;
+            slot_max = slot_max.max(record.slot);
+            if record.epoch == identity.epoch {
+                scan.records.push((record.slot, record.payload));
+            }
+        }
+        if proves_durable(&bytes, number, at, scan.next) {
+            let (segment, offset) = (number, at as u64);
+            return Err(JournalError::Damaged {
+                segment,
+                offset,
+                sequence: scan.next,
+            });
+        }
+        stopped = Some((number, at as u64));
+        scan.torn = sequence_at(&bytes, at) == Some(scan.next);
+        let length = bytes.len() as u64;
+        scan.kept.push(Kept {
+            number,
+            length,
+            slot_max,
+        });
+        scan.last = Some((bytes, at));
+    }
+    Ok(scan)
+}

@@ -1,0 +1,408 @@
+use super::*;
+use crate::{ClusterId, EpochNumber, GroupId, ReplicaId, Slot, Write};
+use alloc::{collections::BTreeMap, format, vec};
+use proptest::prelude::*;
+
+/// A disk in memory.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    segments: BTreeMap<u64, Vec<u8>>,
+    promises: [Vec<u8>; 2],
+    /// Contents for the next segment that is made, as if its file had been used before.
+    spare: Option<Vec<u8>>,
+    /// Fail when this many more writes have been done.
+    fail_after: Option<usize>,
+}
+
+impl Memory {
+    fn write_allowed(&mut self) -> Result<(), &'static str> {
+        match &mut self.fail_after {
+            Some(0) => Err("the disk failed"),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Disk for Memory {
+    type Error = &'static str;
+
+    fn segments(&mut self) -> Result<Vec<u64>, &'static str> {
+        Ok(self.segments.keys().copied().collect())
+    }
+
+    fn read(&mut self, segment: u64) -> Result<Bytes, &'static str> {
+        let bytes = self.segments.get(&segment).ok_or("no such segment")?;
+        Ok(Bytes::copy_from_slice(bytes))
+    }
+
+    fn create(&mut self, segment: u64, length: u64) -> Result<(), &'static str> {
+        self.write_allowed()?;
+        let mut bytes = self.spare.take().unwrap_or_default();
+        bytes.resize(length as usize, 0);
+        self.segments.insert(segment, bytes);
+        Ok(())
+    }
+
+    fn write(&mut self, segment: u64, offset: u64, bytes: &[u8]) -> Result<(), &'static str> {
+        assert_eq!(
+            (offset as usize % BLOCK, bytes.len() % BLOCK),
+            (0, 0),
+            "whole blocks"
+        );
+        self.write_allowed()?;
+        let start = offset as usize;
+        let file = self.segments.get_mut(&segment).ok_or("no such segment")?;
+        file[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn remove(&mut self, segment: u64) -> Result<(), &'static str> {
+        self.spare = self.segments.remove(&segment);
+        Ok(())
+    }
+
+    fn read_promise(&mut self, slot: usize) -> Result<Bytes, &'static str> {
+        Ok(Bytes::copy_from_slice(&self.promises[slot]))
+    }
+
+    fn write_promise(&mut self, slot: usize, bytes: &[u8]) -> Result<(), &'static str> {
+        self.write_allowed()?;
+        self.promises[slot] = bytes.to_vec();
+        Ok(())
+    }
+}
+
+const SEGMENT: u64 = 4 * BLOCK as u64;
+
+fn identity() -> Identity {
+    Identity {
+        cluster: ClusterId(7),
+        node: ReplicaId(1),
+        group: GroupId(0),
+        epoch: EpochNumber(1),
+    }
+}
+
+fn open(disk: Memory) -> Result<Opened<Memory>, JournalError<&'static str>> {
+    Journal::open(disk, identity(), SEGMENT)
+}
+
+fn fresh() -> Journal<Memory> {
+    open(Memory::default())
+        .expect("an empty disk opens")
+        .journal
+}
+
+fn record(slot: u64, length: usize) -> Write {
+    Write::Record {
+        slot: Slot(slot),
+        record: vec![slot as u8 + 1; length].into(),
+    }
+}
+
+fn slots(opened: &Opened<Memory>) -> Vec<u64> {
+    opened.records.iter().map(|(slot, _)| slot.0).collect()
+}
+
+/// One record per commit.
+fn written(records: u64, length: usize) -> Memory {
+    let mut journal = fresh();
+    for slot in 1..=records {
+        journal.append(&record(slot, length)).expect("room");
+        journal.commit().expect("room");
+    }
+    journal.into_disk()
+}
+
+#[test]
+fn what_was_committed_is_found_again_across_segments_and_restarts() {
+    let mut disk = Memory::default();
+    let mut expected = Vec::new();
+    for run in 0..5u64 {
+        let opened = open(disk).expect("opens");
+        assert_eq!(slots(&opened), expected);
+        assert!(!opened.torn);
+        let mut journal = opened.journal;
+        for at in 0..20 {
+            let slot = run * 20 + at;
+            expected.push(slot);
+            journal
+                .append(&record(slot, 300 + at as usize * 7))
+                .expect("room");
+            if at % 3 == 0 {
+                journal.commit().expect("room");
+            }
+        }
+        journal.commit().expect("room");
+        disk = journal.into_disk();
+    }
+    assert!(disk.segments.len() > 1);
+    let opened = open(disk).expect("opens");
+    assert!(
+        opened
+            .records
+            .iter()
+            .all(|(slot, bytes)| bytes.iter().all(|b| *b == slot.0 as u8 + 1))
+    );
+}
+
+#[test]
+fn a_record_larger_than_a_segment_gets_one_of_its_own() {
+    let mut journal = fresh();
+    for (slot, length) in [(1, 10), (2, 100_000), (3, 10)] {
+        journal.append(&record(slot, length)).expect("room");
+    }
+    journal.commit().expect("room");
+    let opened = open(journal.into_disk()).expect("opens");
+    assert_eq!(slots(&opened), [1, 2, 3]);
+    assert_eq!(opened.records[1].1.len(), 100_000);
+}
+
+#[test]
+fn a_tail_cut_at_any_byte_loses_only_the_unfinished_write() {
+    let before = written(3, 100);
+    let mut journal = open(before.clone()).expect("opens").journal;
+    for slot in 4..7 {
+        journal.append(&record(slot, 700)).expect("room");
+    }
+    journal.commit().expect("room");
+    let after = journal.into_disk();
+    let (number, whole) = after.segments.last_key_value().expect("there is one");
+    let old = &before.segments[number];
+    for cut in 0..whole.len() {
+        let mut torn = whole[..cut].to_vec();
+        torn.extend_from_slice(&old[cut..]);
+        let mut disk = before.clone();
+        disk.segments.insert(*number, torn);
+        let opened = open(disk).expect("a torn tail is no damage");
+        let found = slots(&opened);
+        assert!(
+            found.starts_with(&[1, 2, 3]) && found.len() <= 6,
+            "cut at {cut}: {found:?}"
+        );
+        assert!((1..=6).take(found.len()).eq(found.iter().copied()));
+        // What is written next stands where the torn write was, and is all that is found there.
+        let count = found.len();
+        let mut journal = opened.journal;
+        journal.append(&record(9, 50)).expect("room");
+        journal.commit().expect("room");
+        let again = slots(&open(journal.into_disk()).expect("opens"));
+        assert_eq!(
+            (again.len(), again.last()),
+            (count + 1, Some(&9)),
+            "cut at {cut}"
+        );
+    }
+}
+
+#[test]
+fn sectors_of_an_unfinished_write_that_arrived_out_of_order_are_no_damage() {
+    let before = written(2, 100);
+    let mut journal = open(before.clone()).expect("opens").journal;
+    for slot in 3..8 {
+        journal.append(&record(slot, 600)).expect("room");
+    }
+    journal.commit().expect("room");
+    let after = journal.into_disk();
+    let (number, whole) = after.segments.last_key_value().expect("there is one");
+    for lost in (BLOCK..whole.len()).step_by(512) {
+        let mut torn = whole.clone();
+        torn[lost..lost + 512].copy_from_slice(&before.segments[number][lost..lost + 512]);
+        let mut disk = after.clone();
+        disk.segments.insert(*number, torn);
+        let opened = open(disk).expect("a torn tail is no damage");
+        let count = slots(&opened).len();
+        assert!((2..=7).contains(&count));
+        let mut journal = opened.journal;
+        journal.append(&record(9, 600)).expect("room");
+        journal.commit().expect("room");
+        let again = slots(&open(journal.into_disk()).expect("opens"));
+        assert_eq!(
+            again.len(),
+            count + 1,
+            "sector {lost}: nothing of the torn write came back"
+        );
+    }
+}
+
+#[test]
+fn a_flipped_byte_before_a_later_commit_is_refused_and_nothing_is_changed() {
+    let disk = written(120, 200);
+    assert!(disk.segments.len() > 2);
+    let whole = slots(&open(disk.clone()).expect("opens"));
+    let numbers: Vec<u64> = disk.segments.keys().copied().collect();
+    let mut refused = 0;
+    for number in numbers {
+        for at in (0..SEGMENT as usize).step_by(13) {
+            let mut damaged = disk.clone();
+            let file = damaged.segments.get_mut(&number).expect("there");
+            file[at] ^= 0x40;
+            match open(damaged) {
+                Err(JournalError::Damaged { segment, .. }) => {
+                    assert_eq!(segment, number, "offset {at}");
+                    refused += 1;
+                }
+                Err(JournalError::Newer { .. } | JournalError::Foreign { .. }) => refused += 1,
+                Err(other) => panic!("segment {number} offset {at}: {other}"),
+                Ok(opened) => {
+                    // A byte that no record covers, or the last write, which nothing proves.
+                    let found = slots(&opened);
+                    assert!(
+                        found == whole || found == whole[..whole.len() - 1],
+                        "segment {number} offset {at}: {found:?}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(refused > 500);
+}
+
+#[test]
+fn a_missing_segment_is_named() {
+    let mut disk = written(120, 200);
+    let number = *disk
+        .segments
+        .keys()
+        .nth(1)
+        .expect("there are more than two");
+    disk.segments.remove(&number);
+    match open(disk) {
+        Err(JournalError::Gap { segment, .. }) => assert_eq!(segment, number),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("opened"),
+    }
+}
+
+#[test]
+fn files_of_another_owner_or_a_newer_format_are_refused() {
+    let disk = written(3, 10);
+    let other = Identity {
+        node: ReplicaId(2),
+        ..identity()
+    };
+    let opened = Journal::open(disk.clone(), other, SEGMENT);
+    assert!(matches!(opened, Err(JournalError::Foreign { .. })));
+    let mut newer = disk;
+    let file = newer.segments.values_mut().next().expect("there");
+    file[8] = 9;
+    assert!(matches!(
+        open(newer),
+        Err(JournalError::Newer { theirs: 9, .. })
+    ));
+}
+
+#[test]
+fn trimming_removes_only_segments_without_needed_slots_and_files_are_used_again() {
+    let mut journal = fresh();
+    for slot in 1..=100u64 {
+        journal.append(&record(slot, 200)).expect("room");
+        journal.commit().expect("room");
+        if slot % 20 == 0 {
+            journal.trim(Slot(slot - 5)).expect("removes");
+        }
+    }
+    let opened = open(journal.into_disk()).expect("what a reused file held before is no record");
+    let found = slots(&opened);
+    assert_eq!(found.last(), Some(&100));
+    assert!(found[0] <= 95 && found[0] > 40, "{found:?}");
+    assert!(!opened.torn);
+}
+
+#[test]
+fn the_last_promise_is_found_and_one_damaged_copy_is_repaired() {
+    let mut journal = fresh();
+    for text in ["one", "two", "three"] {
+        journal
+            .append(&Write::Promise(Bytes::from(text)))
+            .expect("writes");
+    }
+    let disk = journal.into_disk();
+    for slot in 0..2 {
+        for at in 0..disk.promises[slot].len() {
+            let mut damaged = disk.clone();
+            damaged.promises[slot][at] ^= 1;
+            match open(damaged) {
+                Ok(opened) => {
+                    assert_eq!(opened.promise.as_deref(), Some(&b"three"[..]));
+                    assert!(opened.promise_repaired);
+                    assert_eq!(
+                        open(opened.journal.into_disk()).map(|o| o.promise_repaired),
+                        Ok(false)
+                    );
+                }
+                Err(JournalError::Newer { .. }) => {}
+                Err(other) => panic!("slot {slot} byte {at}: {other}"),
+            }
+        }
+    }
+    let mut lost = disk;
+    lost.promises.iter_mut().for_each(|slot| slot[30] ^= 1);
+    assert!(matches!(open(lost), Err(JournalError::PromisesLost)));
+}
+
+#[test]
+fn a_crash_between_the_two_copies_gives_the_old_promise_or_the_new_one() {
+    let mut journal = fresh();
+    journal
+        .append(&Write::Promise(Bytes::from("old")))
+        .expect("writes");
+    let before = journal.into_disk();
+    for writes in 0..=2 {
+        let mut disk = before.clone();
+        disk.fail_after = Some(writes);
+        let mut journal = open(disk).expect("opens").journal;
+        let result = journal.append(&Write::Promise(Bytes::from("new")));
+        assert_eq!(result.is_ok(), writes == 2);
+        let mut disk = journal.into_disk();
+        disk.fail_after = None;
+        let promise = open(disk).expect("opens").promise;
+        let expected: &[u8] = if writes == 0 { b"old" } else { b"new" };
+        assert_eq!(promise.as_deref(), Some(expected));
+    }
+}
+
+#[test]
+fn a_promise_makes_everything_before_it_durable() {
+    let mut journal = fresh();
+    journal.append(&record(1, 10)).expect("room");
+    journal
+        .append(&Write::Promise(Bytes::from("p")))
+        .expect("writes");
+    journal.append(&record(2, 10)).expect("room");
+    // No commit: the process dies here.
+    let opened = open(journal.into_disk()).expect("opens");
+    assert_eq!(slots(&opened), [1]);
+    assert_eq!(opened.promise.as_deref(), Some(&b"p"[..]));
+    let error = fresh().append(&Write::Promise(vec![0; PROMISE_SLOT].into()));
+    assert_eq!(error, Err(JournalError::PromiseTooLong(PROMISE_SLOT)));
+    assert!(format!("{}", JournalError::<&str>::PromisesLost).contains("add a new member"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_bytes_at_all_make_it_panic(
+        noise in proptest::collection::vec(any::<u8>(), 0..3 * BLOCK),
+        offset in 0..SEGMENT as usize,
+        promise in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let mut disk = written(20, 150);
+        let file = disk.segments.values_mut().next().expect("there");
+        for (at, byte) in noise.iter().enumerate() {
+            if let Some(place) = file.get_mut(offset + at) {
+                *place = *byte;
+            }
+        }
+        disk.promises[1] = promise;
+        let _ = open(disk);
+        let mut short = Memory::default();
+        short.segments.insert(1, noise);
+        let _ = open(short);
+    }
+}

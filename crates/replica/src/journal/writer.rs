@@ -1,0 +1,289 @@
+//! Writing: everything handed over since the last commit goes out in one durable write.
+
+use super::{
+    Disk, Identity, JournalError,
+    format::{self, BLOCK, SegmentHeader},
+    promise::Promises,
+    scan::{self, Kept},
+};
+use crate::{Bytes, Slot, Write};
+use alloc::{collections::VecDeque, vec, vec::Vec};
+
+/// A group buffer that has grown beyond this is given back.
+const BUFFER_KEPT_MAX: usize = 4 << 20;
+
+/// A journal open for writing.
+#[derive(Debug)]
+pub struct Journal<D> {
+    disk: D,
+    identity: Identity,
+    promises: Promises,
+    /// All segments but the one being written, oldest first.
+    closed: VecDeque<Kept>,
+    /// The one being written; none before the first record.
+    current: Option<Kept>,
+    number_next: u64,
+    /// Where `buffer` begins in the current segment; a multiple of [`BLOCK`].
+    buffer_at: u64,
+    /// From the last block that holds durable records on: those, then what is not yet written.
+    buffer: Vec<u8>,
+    /// How much of `buffer` is durable.
+    buffer_durable: usize,
+    sequence_next: u64,
+    /// Every sequence up to this one is durable.
+    durable: u64,
+    segment_length: u64,
+    written: u64,
+}
+
+/// What a journal held when it was opened.
+#[derive(Debug)]
+pub struct Opened<D> {
+    /// The journal, ready to be written.
+    pub journal: Journal<D>,
+    /// The last promises.
+    pub promise: Option<Bytes>,
+    /// The records of the identity's epoch in the order in which they were written.
+    pub records: Vec<(Slot, Bytes)>,
+    /// Whether an unfinished, never acknowledged write was cut off.
+    pub torn: bool,
+    /// Whether one of the two copies of the promises was damaged.
+    pub promise_repaired: bool,
+}
+
+impl<D: Disk> Journal<D> {
+    /// Reads what `disk` holds and gets ready to write behind it. New segments have this length,
+    /// or more when a record needs it.
+    ///
+    /// # Errors
+    /// When the storage fails or what it holds cannot be used; nothing has been changed then.
+    pub fn open(
+        mut disk: D,
+        identity: Identity,
+        segment_length: u64,
+    ) -> Result<Opened<D>, JournalError<D::Error>> {
+        let (promises, promise, promise_repaired) = Promises::open(&mut disk, &identity)?;
+        let scan = scan::scan(&mut disk, &identity)?;
+        let number_last = scan
+            .kept
+            .iter()
+            .map(|kept| kept.number)
+            .chain(scan.void.iter().copied());
+        let number_next = number_last.max().unwrap_or(0) + 1;
+        let mut closed: VecDeque<Kept> = scan.kept.into();
+        let current = closed.pop_back();
+        let (mut buffer, mut buffer_at) = (Vec::new(), 0);
+        if let (Some(kept), Some((bytes, end))) = (&current, &scan.last) {
+            let block = end / BLOCK * BLOCK;
+            buffer_at = block as u64;
+            buffer.extend_from_slice(&bytes[block..*end]);
+            erase_behind(&mut disk, kept.number, bytes, *end)?;
+        }
+        for number in scan.void {
+            disk.remove(number).map_err(JournalError::Disk)?;
+        }
+        let mut journal = Self {
+            disk,
+            identity,
+            promises,
+            closed,
+            current,
+            number_next,
+            buffer_at,
+            buffer_durable: buffer.len(),
+            buffer,
+            sequence_next: scan.next,
+            durable: scan.next - 1,
+            segment_length: segment_length.next_multiple_of(BLOCK as u64),
+            written: 0,
+        };
+        if let Some(promise) = promise.as_ref().filter(|_| promise_repaired) {
+            journal.written += journal
+                .promises
+                .write(&mut journal.disk, &identity, promise)?;
+        }
+        let (records, torn) = (scan.records, scan.torn);
+        Ok(Opened {
+            journal,
+            promise,
+            records,
+            torn,
+            promise_repaired,
+        })
+    }
+
+    /// Takes a write over. A record is durable after the next [`Self::commit`]; a promise is
+    /// durable on return, and so is everything before it.
+    ///
+    /// # Errors
+    /// When the storage fails; the journal must not be used any further then.
+    pub fn append(&mut self, write: &Write) -> Result<(), JournalError<D::Error>> {
+        match write {
+            Write::Record { slot, record } => self.append_record(*slot, record),
+            Write::Promise(promise) => {
+                // What comes after a promise may rely on it, and the promise on what came before.
+                self.commit()?;
+                self.written += self
+                    .promises
+                    .write(&mut self.disk, &self.identity, promise)?;
+                Ok(())
+            }
+        }
+    }
+
+    fn append_record(&mut self, slot: Slot, record: &Bytes) -> Result<(), JournalError<D::Error>> {
+        let length = format::record_length(record.len()) as u64;
+        let end = self.buffer_at + self.buffer.len() as u64 + length;
+        if self.current.is_none_or(|current| end > current.length) {
+            self.begin_segment(length)?;
+        }
+        let Some(current) = &mut self.current else {
+            unreachable!("a segment was begun")
+        };
+        current.slot_max = current.slot_max.max(slot);
+        let counts = (self.sequence_next, self.durable);
+        let number = current.number;
+        format::append_record(
+            &mut self.buffer,
+            number,
+            &self.identity,
+            counts,
+            slot,
+            record,
+        );
+        self.sequence_next += 1;
+        Ok(())
+    }
+
+    fn begin_segment(&mut self, record: u64) -> Result<(), JournalError<D::Error>> {
+        self.commit()?;
+        let number = self.number_next;
+        let needed = (BLOCK as u64 + record).next_multiple_of(BLOCK as u64);
+        let length = self.segment_length.max(needed);
+        self.disk
+            .create(number, length)
+            .map_err(JournalError::Disk)?;
+        self.number_next += 1;
+        self.closed.extend(self.current.take());
+        self.current = Some(Kept {
+            number,
+            length,
+            slot_max: Slot(0),
+        });
+        self.buffer.clear();
+        self.buffer_at = 0;
+        self.buffer_durable = 0;
+        let (cluster, node) = (self.identity.cluster, self.identity.node);
+        let header = SegmentHeader {
+            cluster,
+            node,
+            number,
+            first: self.sequence_next,
+        };
+        header.append_to(&mut self.buffer);
+        Ok(())
+    }
+
+    /// Makes everything taken over so far durable.
+    ///
+    /// # Errors
+    /// When the storage fails; the journal must not be used any further then.
+    pub fn commit(&mut self) -> Result<(), JournalError<D::Error>> {
+        let Some(current) = &self.current else {
+            return Ok(());
+        };
+        if self.buffer_durable == self.buffer.len() {
+            return Ok(());
+        }
+        let length = self.buffer.len();
+        self.buffer.resize(length.next_multiple_of(BLOCK), 0);
+        self.disk
+            .write(current.number, self.buffer_at, &self.buffer)
+            .map_err(JournalError::Disk)?;
+        self.written += self.buffer.len() as u64;
+        self.durable = self.sequence_next - 1;
+        // The last block is not full: it is written again with what comes next, with the same
+        // bytes in front.
+        let block = length / BLOCK * BLOCK;
+        self.buffer.truncate(length);
+        self.buffer.drain(..block);
+        if self.buffer.capacity() > BUFFER_KEPT_MAX {
+            self.buffer.shrink_to(BLOCK);
+        }
+        self.buffer_at += block as u64;
+        self.buffer_durable = self.buffer.len();
+        Ok(())
+    }
+
+    /// Records below `below` are no longer needed: deletes the segments that hold no others.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn trim(&mut self, below: Slot) -> Result<(), JournalError<D::Error>> {
+        while self
+            .closed
+            .front()
+            .is_some_and(|kept| kept.slot_max < below)
+        {
+            if let Some(kept) = self.closed.pop_front() {
+                self.disk.remove(kept.number).map_err(JournalError::Disk)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes written since it was opened, padding and repeated blocks included.
+    #[must_use]
+    pub const fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Bytes of all its segments.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.closed
+            .iter()
+            .chain(&self.current)
+            .map(|kept| kept.length)
+            .sum()
+    }
+
+    /// The storage below.
+    pub const fn disk(&mut self) -> &mut D {
+        &mut self.disk
+    }
+
+    /// Gives the storage back.
+    #[must_use]
+    pub fn into_disk(self) -> D {
+        self.disk
+    }
+}
+
+/// Zeroes what stands behind the last record, so that nothing of an unfinished write can ever be
+/// taken for the record after the next one.
+fn erase_behind<D: Disk>(
+    disk: &mut D,
+    segment: u64,
+    bytes: &Bytes,
+    end: usize,
+) -> Result<(), JournalError<D::Error>> {
+    const STEP: usize = 256 * BLOCK;
+    let Some(last) = bytes[end..].iter().rposition(|byte| *byte != 0) else {
+        return Ok(());
+    };
+    let last = end + last;
+    let mut at = end / BLOCK * BLOCK;
+    while at <= last {
+        let length = STEP.min((last + 1 - at).next_multiple_of(BLOCK));
+        let mut block = vec![0; length];
+        if at < end {
+            let keep = (end - at).min(length);
+            block[..keep].copy_from_slice(&bytes[at..at + keep]);
+        }
+        disk.write(segment, at as u64, &block)
+            .map_err(JournalError::Disk)?;
+        at += length;
+    }
+    Ok(())
+}
