@@ -46,7 +46,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         ENTRY_BYTES + heap_of(&self.key) + self.value.memory()
     }
 }
@@ -421,6 +421,13 @@ impl Keys<'_> {
     /// The key's value, whatever its type.
     pub fn value(&mut self, key: &[u8]) -> Option<&Value> {
         self.find(key).map(|slot| &self.entry(slot).value)
+    }
+
+    /// The key's value, whatever its type; an expired one is left where it is.
+    #[must_use]
+    pub fn peek(&self, key: &[u8]) -> Option<&Value> {
+        let database = self.keyspace.database(self.database);
+        database.get(key, self.now).map(|entry| &entry.value)
     }
 
     /// The key's value, if it exists, for looking only.

@@ -18,7 +18,7 @@
 
 pub mod command;
 mod command_table;
-pub mod commands;
+mod commands;
 mod context;
 mod error;
 mod index;

@@ -1,16 +1,32 @@
 //! Numbers as Redis reads and writes them.
 
 use crate::error::CommandError;
+use crate::types::score::parse_score;
+use crate::value::ShortBytes;
 
 /// Appends the decimal digits of `number`.
 #[inline]
 pub fn write_integer(out: &mut Vec<u8>, number: i64) {
+    let mut digits = [0; DIGITS_MAX];
+    out.extend_from_slice(digits_of(&mut digits, number));
+}
+
+/// Appends the decimal digits of `number` to bytes that need no allocation for it.
+#[inline]
+pub fn push_integer(out: &mut ShortBytes, number: i64) {
+    let mut digits = [0; DIGITS_MAX];
+    out.extend_from_slice(digits_of(&mut digits, number));
+}
+
+const DIGITS_MAX: usize = 20;
+
+#[inline]
+fn digits_of(digits: &mut [u8; DIGITS_MAX], number: i64) -> &[u8] {
     const PAIRS: &[u8; 200] = b"0001020304050607080910111213141516171819\
         2021222324252627282930313233343536373839\
         4041424344454647484950515253545556575859\
         6061626364656667686970717273747576777879\
         8081828384858687888990919293949596979899";
-    let mut digits = [0u8; 20];
     let mut at = digits.len();
     let mut rest = number.unsigned_abs();
     while rest >= 10 {
@@ -27,7 +43,7 @@ pub fn write_integer(out: &mut Vec<u8>, number: i64) {
         at -= 1;
         digits[at] = b'-';
     }
-    out.extend_from_slice(&digits[at..]);
+    &digits[at..]
 }
 
 /// Appends `number` with 17 significant digits, in the shorter of plain and exponent notation.
@@ -122,24 +138,30 @@ pub fn parse_integer(bytes: &[u8]) -> Result<i64, CommandError> {
     integer_of(bytes).ok_or(CommandError::NotInteger)
 }
 
-/// Reads a number as C's `strtod` does, but whole and without spaces; infinities are numbers,
-/// "nan" is not.
-#[must_use]
-pub fn float_of(bytes: &[u8]) -> Option<f64> {
-    let text = core::str::from_utf8(bytes).ok()?;
-    if text.is_empty() || text.len() > 512 {
-        return None;
-    }
-    let number: f64 = text.parse().ok()?;
-    (!number.is_nan()).then_some(number)
-}
-
 /// Reads a number, or says what Redis says.
 ///
 /// # Errors
 /// [`CommandError::NotFloat`].
 pub fn parse_float(bytes: &[u8]) -> Result<f64, CommandError> {
-    float_of(bytes).ok_or(CommandError::NotFloat)
+    parse_score(bytes).ok_or(CommandError::NotFloat)
+}
+
+/// Reads a whole number from a range that Redis names in its answer to one outside.
+///
+/// # Errors
+/// [`CommandError::NotInteger`], or a text with the range.
+pub fn parse_integer_in(
+    bytes: &[u8],
+    range: core::ops::RangeInclusive<i64>,
+) -> Result<i64, CommandError> {
+    let number = parse_integer(bytes)?;
+    if !range.contains(&number) {
+        let (low, high) = range.into_inner();
+        return Err(CommandError::Owned(format!(
+            "ERR value is out of range, value must between {low} and {high}"
+        )));
+    }
+    Ok(number)
 }
 
 #[cfg(test)]

@@ -10,12 +10,21 @@
 //! against the store's limits. A command that returns an error leaves no reply of its own.
 
 mod arguments;
-pub mod hashes;
-pub mod lists;
-pub mod server;
-pub mod sets;
-pub mod sorted_sets;
-pub mod strings;
+mod bitfield;
+mod bits;
+mod hashes;
+mod keys;
+mod lcs;
+mod lists;
+mod scan;
+mod server;
+mod sets;
+mod sort;
+mod sorted_set_combinations;
+mod sorted_set_ranges;
+mod sorted_sets;
+mod strings;
+mod transfer;
 
 use crate::command::{CommandSpec, Group, Kind};
 use crate::context::{ReadContext, WriteContext};
@@ -31,6 +40,8 @@ pub(crate) fn read(
 ) -> CommandResult {
     match spec.group {
         Group::String => strings::read(spec.op, context, args),
+        Group::Bitmap => bits::read(spec.op, context, args),
+        Group::Generic => keys::read(spec.op, context, args),
         Group::Hash => hashes::read(spec.op, context, args),
         Group::List => lists::read(spec.op, context, args),
         Group::Set => sets::read(spec.op, context, args),
@@ -51,11 +62,13 @@ pub(crate) fn write(
     }
     match spec.group {
         Group::String => strings::write(spec.op, context, args),
+        Group::Bitmap => bits::write(spec.op, context, args),
+        Group::Generic => keys::write(spec.op, context, args),
         Group::Hash => hashes::write(spec.op, context, args),
         Group::List => lists::write(spec.op, context, args),
         Group::Set => sets::write(spec.op, context, args),
         Group::SortedSet => sorted_sets::write(spec.op, context, args),
-        _ => Err(unsupported()),
+        _ => server::write(spec.op, context, args),
     }
 }
 

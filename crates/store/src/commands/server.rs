@@ -2,8 +2,9 @@
 //! the server's own questions.
 
 use crate::command::Op;
-use crate::commands::unsupported;
-use crate::context::ReadContext;
+use crate::commands::arguments::is;
+use crate::commands::{keys, transfer, unsupported};
+use crate::context::{ReadContext, WriteContext};
 use crate::error::{CommandError, CommandResult};
 use crate::numbers::parse_integer;
 use crate::request::Args;
@@ -19,7 +20,7 @@ pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> Com
         Op::Select => {
             let index = parse_integer(args[0])?;
             if !(0..i64::from(context.options().databases)).contains(&index) {
-                return Err(CommandError::Text("ERR DB index is out of range"));
+                return Err(keys::NO_SUCH_DATABASE);
             }
             context.reply.ok();
         }
@@ -33,6 +34,11 @@ pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> Com
                 .reply
                 .bulk_integer((microseconds % 1_000_000) as i64);
         }
+        Op::Dbsize => {
+            let database = context.store.keyspace.database(context.database);
+            context.reply.count(database.len(context.now));
+        }
+        Op::Memory => return transfer::memory(context, args),
         Op::Literal => context.reply.raw(args[0]),
         Op::WatchVersions => {
             context.reply.array(args.len());
@@ -44,4 +50,26 @@ pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> Com
         _ => return Err(unsupported()),
     }
     Ok(())
+}
+
+pub(crate) fn write(op: Op, context: &mut WriteContext<'_>, args: Args<'_>) -> CommandResult {
+    match op {
+        Op::Flushall | Op::Flushdb => {
+            match args {
+                [] => {}
+                [how] if is(how, "sync") || is(how, "async") => {}
+                _ => return Err(CommandError::Syntax),
+            }
+            let selected = context.keys.database;
+            for database in 0..context.keys.databases() {
+                if op == Op::Flushall || database == selected {
+                    context.keys.clear(database);
+                }
+            }
+            context.reply.ok();
+            Ok(())
+        }
+        Op::Swapdb => keys::swap_databases(context, args),
+        _ => Err(unsupported()),
+    }
 }
