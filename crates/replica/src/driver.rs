@@ -538,6 +538,7 @@ fn parse<P: Protocol>(given: &OptionTexts) -> Result<P::Options, OptionError> {
                 reason,
             })?;
     }
+    options.check().map_err(OptionError::Together)?;
     Ok(options)
 }
 

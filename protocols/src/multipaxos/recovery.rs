@@ -1,0 +1,212 @@
+//! Coming back without what was acknowledged: memory durability.
+//!
+//! ```text
+//!   Recover{incarnation, nonce} ──► all
+//!   ◄── RecoverOk{promised, part} from a majority of others, none of them recovering,
+//!       among them the leader of the highest ballot, not below the own durable promise
+//!   ◄── Accept (or state transfer) until all is here that the leader's log held when it answered
+//!   voter again
+//! ```
+//!
+//! Why this is enough. Before it forgot, the replica can have voted only under ballots up to its
+//! durable promise `p`. The leader of a ballot `b >= p` answers after it learned of the new life:
+//! from then on it counts no vote of the old one for an undecided slot. What it had decided with
+//! such a vote before stands in its log, below the `end` that it names; and what a ballot below
+//! `b` may have decided stands there too, because phase 1 of `b` found it. So once the replica
+//! holds that log up to `end`, it again holds every value that its old votes helped to decide.
+//! Until then it neither votes nor promises. Promises given by the old life are on disk and stay
+//! in force.
+
+use super::{
+    Message, MultiPaxos, Part,
+    replica::{Role, Timer},
+};
+use alloc::{format, vec, vec::Vec};
+use quintet_replica::{
+    Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time, parts::Ballot,
+};
+
+/// A replica that has forgotten.
+pub(super) struct Recovery {
+    nonce: u64,
+    answers: Vec<Option<(Ballot, Part)>>,
+    /// The leader that it takes over from, and the slot before which all must be here.
+    source: Option<(Ballot, Slot)>,
+    /// Since when too many others said that they have forgotten too.
+    lost_since: Option<Time>,
+}
+
+impl MultiPaxos {
+    pub(super) fn become_recovering(&mut self, ctx: &mut Context<'_, Self>) {
+        if self.members - 1 < self.majority {
+            return self.halt_lost(ctx);
+        }
+        ctx.mark("recovers what it forgot");
+        self.start_asking(ctx);
+    }
+
+    fn start_asking(&mut self, ctx: &mut Context<'_, Self>) {
+        self.leader = None;
+        self.role = Role::Recovering(Recovery {
+            nonce: ctx.random(),
+            answers: vec![None; self.members],
+            source: None,
+            lost_since: None,
+        });
+        self.ask_to_recover(ctx);
+    }
+
+    fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
+        ctx.halt(format!(
+            "too many of the {} replicas have lost their memory: what they acknowledged cannot \
+             be recovered. To start again without it, start every replica once with \
+             --bootstrap-again",
+            self.members
+        ));
+    }
+
+    /// By timer: asks again, or waits for the leader that answered.
+    pub(super) fn ask_to_recover(&mut self, ctx: &mut Context<'_, Self>) {
+        let (now, patience) = (ctx.now(), self.patience());
+        let Role::Recovering(recovery) = &mut self.role else {
+            return;
+        };
+        if recovery.source.is_some() {
+            if now.since(self.heard_at) > patience {
+                ctx.mark("recovery starts over");
+                return self.start_asking(ctx);
+            }
+        } else {
+            if recovery
+                .lost_since
+                .is_some_and(|since| now.since(since) > patience * 4)
+            {
+                return self.halt_lost(ctx);
+            }
+            let message = Message::Recover {
+                incarnation: self.incarnation,
+                nonce: recovery.nonce,
+            };
+            ctx.multicast(self.peers(), Lane::Control, &message);
+        }
+        ctx.set_timer(Timer::Heartbeat, self.config.heartbeat);
+    }
+
+    /// Whether a recovering replica follows this ballot's leader already.
+    pub(super) fn heed_recovering(&mut self, ballot: Ballot, ctx: &mut Context<'_, Self>) -> bool {
+        let Role::Recovering(recovery) = &self.role else {
+            return true;
+        };
+        match recovery.source {
+            Some((source, _)) if ballot == source => true,
+            Some((source, _)) if ballot > source => {
+                ctx.mark("recovery starts over");
+                self.start_asking(ctx);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn on_recover(
+        &mut self,
+        from: ReplicaId,
+        incarnation: Incarnation,
+        nonce: u64,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if incarnation < self.incarnations[from.index()] {
+            return ctx.mark("ignored: question of an earlier life");
+        }
+        let part = match &self.role {
+            Role::Recovering(_) => Part::Recovering,
+            Role::Leader(_) => Part::Leader {
+                end: self.log.end(),
+            },
+            Role::Follower | Role::Candidate(_) => Part::Intact,
+        };
+        let promised = self.promised;
+        ctx.send(
+            from,
+            Lane::Control,
+            &Message::RecoverOk {
+                nonce,
+                promised,
+                part,
+            },
+        );
+        if matches!(part, Part::Leader { .. }) {
+            self.send_commit_to(ReplicaSet::EMPTY.with(from), true, ctx);
+        }
+    }
+
+    pub(super) fn on_recover_ok(
+        &mut self,
+        from: ReplicaId,
+        nonce: u64,
+        promised: Ballot,
+        part: Part,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let (majority, members, own) = (self.majority, self.members, self.promised);
+        let now = ctx.now();
+        let Role::Recovering(recovery) = &mut self.role else {
+            return;
+        };
+        if nonce != recovery.nonce || recovery.source.is_some() {
+            return ctx.mark("ignored: answer to another question");
+        }
+        if matches!(part, Part::Leader { .. }) && promised.owner != from {
+            return ctx.mark("ignored: ballot of another");
+        }
+        recovery.answers[from.index()] = Some((promised, part));
+        let answers = || recovery.answers.iter().flatten();
+        let forgotten = 1 + answers()
+            .filter(|(_, part)| *part == Part::Recovering)
+            .count();
+        if forgotten > members - majority {
+            recovery.lost_since.get_or_insert(now);
+        } else {
+            recovery.lost_since = None;
+        }
+        let intact = || answers().filter(|(_, part)| *part != Part::Recovering);
+        let Some(best) = intact().map(|(promised, _)| *promised).max() else {
+            return;
+        };
+        let leads = |(promised, part): &(Ballot, Part)| match part {
+            Part::Leader { end } if *promised == best => Some(*end),
+            _ => None,
+        };
+        let Some(end) = intact().find_map(leads) else {
+            return;
+        };
+        if intact().count() < majority || best < own {
+            return;
+        }
+        ctx.mark("recovery quorum");
+        recovery.source = Some((best, end));
+        if best > own {
+            self.raise_promise(best, ctx);
+        }
+        self.leader = Some(best.owner);
+        self.heard_at = now;
+        self.maybe_recovered(ctx);
+    }
+
+    /// All that the leader's log held when it answered is here: votes count again.
+    pub(super) fn maybe_recovered(&mut self, ctx: &mut Context<'_, Self>) {
+        let Role::Recovering(Recovery {
+            source: Some((_, end)),
+            ..
+        }) = &self.role
+        else {
+            return;
+        };
+        if self.held.next() >= *end {
+            ctx.mark("recovered");
+            self.role = Role::Follower;
+            ctx.cancel_timer(Timer::Heartbeat);
+            self.arm_election(ctx);
+        }
+    }
+}

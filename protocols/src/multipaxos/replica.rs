@@ -1,0 +1,980 @@
+//! The acceptor and learner: what every replica does, whoever leads.
+
+use super::{
+    Config, Frontend, Message, Promised, Proposal, Record, Summary, election::Candidate,
+    leader::Lead, reads::Reads, recovery::Recovery, requests::Requests, requests::key_of,
+};
+use alloc::{collections::VecDeque, format, string::ToString, vec, vec::Vec};
+use core::time::Duration;
+use quintet_replica::{
+    Bytes, CommandTime, Context, Control, Incarnation, Info, Link, Options, Peer, PersistId,
+    Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    parts::{Ballot, SlotLog},
+};
+
+/// What a replica keeps for a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    /// The ballot that it was accepted under.
+    pub ballot: Ballot,
+    pub proposal: Proposal,
+}
+
+impl Held {
+    /// What it takes in memory, about.
+    pub fn bytes(&self) -> usize {
+        self.proposal.batch.len() + size_of::<Self>()
+    }
+}
+
+/// A replica's part.
+pub(super) enum Role {
+    Follower,
+    Candidate(Candidate),
+    Leader(Lead),
+    Recovering(Recovery),
+}
+
+/// What wakes a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Timer {
+    /// A follower's patience with its leader, or a candidate's with its voters.
+    Election = 0,
+    /// A leader's heartbeat; a candidate or recovering replica asks again.
+    Heartbeat = 1,
+    /// Requests and reads under way are looked through.
+    Housekeeping = 2,
+}
+
+impl From<Timer> for u32 {
+    fn from(timer: Timer) -> Self {
+        timer as Self
+    }
+}
+
+impl TryFrom<u32> for Timer {
+    type Error = ();
+    fn try_from(number: u32) -> Result<Self, ()> {
+        match number {
+            0 => Ok(Self::Election),
+            1 => Ok(Self::Heartbeat),
+            2 => Ok(Self::Housekeeping),
+            _ => Err(()),
+        }
+    }
+}
+
+/// How often requests and reads under way are looked through.
+const HOUSEKEEPING: Duration = Duration::from_millis(500);
+
+/// One replica of Multi-Paxos; see the module.
+pub struct MultiPaxos {
+    pub(super) id: ReplicaId,
+    pub(super) incarnation: Incarnation,
+    pub(super) members: usize,
+    pub(super) majority: usize,
+    pub(super) others: ReplicaSet,
+    pub(super) config: Config,
+    /// The ballot that the first leader owns without phase 1: no lower one exists.
+    pub(super) ballot_first: Ballot,
+
+    pub(super) promised: Ballot,
+    pub(super) promise_durable: Ballot,
+    promises: VecDeque<(PersistId, Ballot)>,
+    pub(super) log: SlotLog<Held>,
+    pub(super) log_bytes: usize,
+    /// All slots up to here were accepted under `promised`, or are decided.
+    pub(super) held: Slot,
+    /// The same, and durable.
+    pub(super) durable: Slot,
+    writes: VecDeque<(PersistId, Ballot, Slot)>,
+    pub(super) committed: Slot,
+    /// Asked to be executed.
+    pub(super) executed: Slot,
+    /// Reported as executed.
+    pub(super) executed_done: Slot,
+    pub(super) everywhere: Slot,
+    pub(super) time_seen: CommandTime,
+    time_executed: CommandTime,
+    checkpoint_asked: Slot,
+    /// A snapshot that covers this slot is on its way.
+    pub(super) fetching: Option<Slot>,
+
+    pub(super) role: Role,
+    pub(super) leader: Option<ReplicaId>,
+    pub(super) heard_at: Time,
+    /// The leader cannot be reached from here.
+    pub(super) leader_down: bool,
+    pub(super) ballot_seen: Ballot,
+    /// The longest round trip that a leader told of.
+    pub(super) round_trip: Duration,
+    /// The lives that the others are known to be in.
+    pub(super) incarnations: Vec<Incarnation>,
+    /// A candidate asked and waits until the promise is durable: who, and from which slot.
+    pub(super) promise_owed: Option<(ReplicaId, Slot)>,
+
+    answer_due: bool,
+    confirm_seen: u64,
+    stamp_seen: u64,
+
+    pub(super) requests: Requests,
+    pub(super) reads: Reads,
+    housekeeping: bool,
+    /// Between the first event of a turn and its `on_idle`.
+    in_turn: bool,
+}
+
+impl MultiPaxos {
+    /// Writes down a promise; what depends on it waits for `promise_durable`.
+    pub(super) fn raise_promise(&mut self, ballot: Ballot, ctx: &mut Context<'_, Self>) {
+        assert!(ballot > self.promised, "promises only rise");
+        self.promised = ballot;
+        self.ballot_seen = self.ballot_seen.max(ballot);
+        let id = ctx.persist_promise(&Promised(ballot));
+        self.promises.push_back((id, ballot));
+        self.held = self.committed;
+        self.durable = self.committed;
+        self.leader = None;
+        self.leader_down = false;
+        self.promise_owed = None;
+        self.answer_due = false;
+        self.confirm_seen = 0;
+        self.stamp_seen = 0;
+    }
+
+    /// Puts a proposal into the log and the journal.
+    pub(super) fn append(
+        &mut self,
+        slot: Slot,
+        ballot: Ballot,
+        proposal: Proposal,
+        ctx: &mut Context<'_, Self>,
+    ) -> PersistId {
+        assert!(
+            ballot == self.promised,
+            "accepted under the ballot that is promised"
+        );
+        assert!(slot > self.committed, "a decided slot is not decided again");
+        self.time_seen = self.time_seen.max(proposal.time);
+        let record = Record {
+            ballot,
+            committed: self.committed,
+            proposal,
+        };
+        let id = ctx.persist(slot, &record);
+        let held = Held {
+            ballot,
+            proposal: record.proposal,
+        };
+        self.log_bytes += held.bytes();
+        if let Some(old) = self.log.set(slot, held) {
+            self.log_bytes -= old.bytes();
+        }
+        id
+    }
+
+    /// Everything up to `upto` becomes this replica's vote when that write is durable.
+    pub(super) fn vote_after(&mut self, write: PersistId, upto: Slot) {
+        self.writes.push_back((write, self.promised, upto));
+    }
+
+    /// Whether to go on with a message of the leader of `ballot`. Takes a new leader for granted.
+    fn heed(&mut self, from: ReplicaId, ballot: Ballot, ctx: &mut Context<'_, Self>) -> bool {
+        if from != ballot.owner {
+            ctx.mark("ignored: ballot of another");
+            return false;
+        }
+        if matches!(self.role, Role::Recovering(_)) && !self.heed_recovering(ballot, ctx) {
+            return false;
+        }
+        if ballot < self.promised {
+            ctx.mark("ignored: old ballot");
+            let promised = self.promised;
+            ctx.send(
+                from,
+                quintet_replica::Lane::Control,
+                &Message::Reject { ballot, promised },
+            );
+            return false;
+        }
+        if ballot > self.promised {
+            self.step_down(ctx);
+            self.raise_promise(ballot, ctx);
+        }
+        self.heard_at = ctx.arrived();
+        self.leader_down = false;
+        if self.leader != Some(from) {
+            self.become_follower_of(from, ctx);
+        }
+        true
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    fn on_accept(
+        &mut self,
+        from: ReplicaId,
+        ballot: Ballot,
+        (first, proposals): (Slot, Vec<Proposal>),
+        committed: Slot,
+        confirm: u64,
+        stamp: u64,
+        everywhere: Slot,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if !self.heed(from, ballot, ctx) {
+            return;
+        }
+        self.answer(confirm, stamp);
+        self.everywhere = self.everywhere.max(everywhere);
+        if first > self.held.next() {
+            ctx.mark("gap in accepted slots");
+        } else {
+            let mut write = None;
+            for (slot, proposal) in (first.0..).map(Slot).zip(proposals) {
+                if slot <= self.held {
+                    self.assert_same(slot, ballot, &proposal);
+                } else {
+                    write = Some(self.append(slot, ballot, proposal, ctx));
+                    self.held = slot;
+                }
+            }
+            if let Some(write) = write {
+                self.vote_after(write, self.held);
+            }
+        }
+        self.learn_committed(committed, ctx);
+    }
+
+    /// A slot is proposed once per ballot, and decided once.
+    fn assert_same(&self, slot: Slot, ballot: Ballot, proposal: &Proposal) {
+        let Some(held) = self.log.get(slot) else {
+            return;
+        };
+        if held.ballot == ballot {
+            assert!(
+                held.proposal == *proposal,
+                "one value per slot and ballot, in {slot}"
+            );
+        } else if slot <= self.committed {
+            assert!(
+                held.proposal.batch == proposal.batch,
+                "one decision per slot, in {slot}"
+            );
+        }
+    }
+
+    fn answer(&mut self, confirm: u64, stamp: u64) {
+        self.answer_due = true;
+        self.confirm_seen = self.confirm_seen.max(confirm);
+        self.stamp_seen = self.stamp_seen.max(stamp);
+    }
+
+    /// The leader of `promised` says that all is decided up to `committed`; here that holds for
+    /// what was accepted from it.
+    fn learn_committed(&mut self, committed: Slot, ctx: &mut Context<'_, Self>) {
+        let committed = committed.min(self.held);
+        if committed > self.committed {
+            self.committed = committed;
+            self.durable = self.durable.max(committed);
+            self.execute(ctx);
+        }
+        self.maybe_recovered(ctx);
+    }
+
+    /// Executes what is decided and held.
+    pub(super) fn execute(&mut self, ctx: &mut Context<'_, Self>) {
+        while self.executed < self.committed {
+            let slot = self.executed.next();
+            let Some(held) = self.log.get(slot) else {
+                break;
+            };
+            // A slot re-proposed after its successor was first proposed may carry a later time;
+            // every replica executes the same slots, so all of them smooth it the same way.
+            let time = held.proposal.time.max(self.time_executed);
+            let batch = held.proposal.batch.clone();
+            let mut reply = None;
+            if let Some(key) = key_of(&batch) {
+                if let Role::Leader(lead) = &mut self.role {
+                    lead.finished(key);
+                }
+                if self.requests.executed(key) || key.0 == ctx.embedded() {
+                    reply = Some((key.0, (), None));
+                }
+            }
+            self.executed = slot;
+            self.time_executed = time;
+            ctx.execute(slot, time, batch, reply);
+        }
+        self.trim_log();
+    }
+
+    /// Forgets executed entries beyond what may be kept for those that lag.
+    pub(super) fn trim_log(&mut self) {
+        let most = self.config.log_memory_bytes;
+        // What everyone has executed is kept for a little longer: a replica that restarts knows
+        // the last few commits only from others.
+        let least = most / 16;
+        let (mut below, mut bytes) = (self.log.first(), self.log_bytes);
+        while bytes > least && below <= self.executed {
+            if bytes <= most && below > self.everywhere {
+                break;
+            }
+            bytes -= self.log.get(below).map_or(0, Held::bytes);
+            below = below.next();
+        }
+        self.log.trim(below, |_| {});
+        self.log_bytes = bytes;
+    }
+
+    fn send_accept_ok(&mut self, ctx: &mut Context<'_, Self>) {
+        let Some(leader) = self
+            .leader
+            .filter(|_| self.promise_durable == self.promised)
+        else {
+            return;
+        };
+        self.answer_due = false;
+        let message = Message::AcceptOk {
+            ballot: self.promised,
+            incarnation: self.incarnation,
+            held: self.held,
+            durable: self.durable.min(self.held),
+            executed: self.executed_done,
+            confirm: self.confirm_seen,
+            stamp: self.stamp_seen,
+        };
+        ctx.send(leader, quintet_replica::Lane::Control, &message);
+    }
+
+    pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
+        if !self.housekeeping {
+            self.housekeeping = true;
+            ctx.set_timer(Timer::Housekeeping, HOUSEKEEPING);
+        }
+    }
+
+    fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
+        self.housekeeping = false;
+        self.requests.expire(ctx.now());
+        self.reads.expire(ctx.now());
+        self.repeat_reads(ctx);
+        if self.requests.len() > 0 || !self.reads.is_empty() {
+            self.arm_housekeeping(ctx);
+        }
+    }
+
+    fn flush(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
+        match self.role {
+            Role::Leader(_) => self.flush_leader(ctx),
+            Role::Follower | Role::Candidate(_) | Role::Recovering(_) => {
+                if self.answer_due {
+                    self.send_accept_ok(ctx);
+                }
+                self.send_forward(ctx);
+                self.send_read_index(ctx);
+                Wake::Sleep
+            }
+        }
+    }
+
+    /// Restores log and pointers from the journal. False when it contradicts itself.
+    fn restore(&mut self, recovered: Recovered<Promised, Record, Summary>) -> bool {
+        if let Some(Promised(ballot)) = recovered.promise {
+            self.promised = ballot;
+        }
+        if let Some((slot, summary)) = recovered.checkpoint {
+            self.restart_at(slot, summary);
+            self.executed_done = slot;
+        }
+        for (
+            slot,
+            Record {
+                ballot,
+                committed,
+                proposal,
+            },
+        ) in recovered.records
+        {
+            if slot < self.log.first() {
+                continue;
+            }
+            if slot > self.log.end() {
+                return false;
+            }
+            self.promised = self.promised.max(ballot);
+            self.committed = self.committed.max(committed);
+            self.time_seen = self.time_seen.max(proposal.time);
+            let held = Held { ballot, proposal };
+            self.log_bytes += held.bytes();
+            if let Some(old) = self.log.set(slot, held) {
+                self.log_bytes -= old.bytes();
+            }
+        }
+        if self.committed >= self.log.end() {
+            return false;
+        }
+        self.promise_durable = self.promised;
+        self.ballot_seen = self.ballot_seen.max(self.promised);
+        self.held = self.committed;
+        self.extend_held();
+        self.durable = self.held;
+        true
+    }
+
+    /// Entries above `held` that were accepted under the promised ballot count again.
+    pub(super) fn extend_held(&mut self) {
+        while self
+            .log
+            .get(self.held.next())
+            .is_some_and(|held| held.ballot == self.promised)
+        {
+            self.held = self.held.next();
+        }
+    }
+
+    /// The state machine stands at `slot`; nothing at or below it is kept.
+    fn restart_at(&mut self, slot: Slot, summary: Summary) {
+        let mut bytes = self.log_bytes;
+        self.log.trim(slot.next(), |held| bytes -= held.bytes());
+        self.log_bytes = bytes;
+        self.executed = self.executed.max(slot);
+        self.committed = self.committed.max(slot);
+        self.held = self.held.max(slot);
+        self.durable = self.durable.max(slot);
+        self.checkpoint_asked = self.checkpoint_asked.max(slot);
+        self.time_executed = self.time_executed.max(summary.time);
+        self.time_seen = self.time_seen.max(summary.time);
+    }
+
+    pub(super) fn fetch_state(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>) {
+        if self.fetching.is_none() && at_least > self.executed {
+            ctx.mark("state transfer chosen");
+            self.fetching = Some(at_least);
+            ctx.fetch_state(self.others, at_least);
+        }
+    }
+
+    fn on_trimmed(
+        &mut self,
+        from: ReplicaId,
+        ballot: Ballot,
+        first: Slot,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if self.heed(from, ballot, ctx) && first > self.held.next() {
+            self.fetch_state(first.previous(), ctx);
+        }
+    }
+}
+
+impl Protocol for MultiPaxos {
+    type Message = Message;
+    type Promise = Promised;
+    type Record = Record;
+    type Summary = Summary;
+    type ReplyHeader = ();
+    type Timer = Timer;
+    type Options = Config;
+    type Frontend = Frontend;
+
+    const INFO: Info = Info {
+        name: "multipaxos",
+        paper: "Lamport, Paxos Made Simple, 2001",
+        best_at: "the usual choice: one round trip from a stable leader to a majority",
+        tolerates: "crashes, loss and partitions of a minority",
+        stable: true,
+        replicas_min: 1,
+    };
+
+    fn new(setup: Setup<Config>) -> Self {
+        let Setup {
+            id,
+            incarnation,
+            epoch,
+            options,
+            ..
+        } = setup;
+        let ballot_first = Ballot {
+            round: 1,
+            owner: epoch.leader_first,
+        };
+        Self {
+            id,
+            incarnation,
+            members: epoch.members,
+            majority: epoch.majority(),
+            others: epoch.others(id),
+            config: options,
+            ballot_first,
+            promised: Ballot::default(),
+            promise_durable: Ballot::default(),
+            promises: VecDeque::new(),
+            log: SlotLog::default(),
+            log_bytes: 0,
+            held: Slot(0),
+            durable: Slot(0),
+            writes: VecDeque::new(),
+            committed: Slot(0),
+            executed: Slot(0),
+            executed_done: Slot(0),
+            everywhere: Slot(0),
+            time_seen: CommandTime(0),
+            time_executed: CommandTime(0),
+            checkpoint_asked: Slot(0),
+            fetching: None,
+            role: Role::Follower,
+            leader: None,
+            heard_at: Time(0),
+            leader_down: false,
+            ballot_seen: ballot_first,
+            round_trip: Duration::ZERO,
+            incarnations: vec![Incarnation(0); epoch.members],
+            promise_owed: None,
+            answer_due: false,
+            confirm_seen: 0,
+            stamp_seen: 0,
+            requests: Requests::default(),
+            reads: Reads::default(),
+            housekeeping: false,
+            in_turn: false,
+        }
+    }
+
+    fn on_start(
+        &mut self,
+        recovered: Recovered<Promised, Record, Summary>,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        self.in_turn = true;
+        self.heard_at = ctx.now();
+        self.reads.start(ctx.random());
+        let Recovered {
+            first_boot, forgot, ..
+        } = recovered;
+        if !self.restore(recovered) {
+            return ctx.halt(
+                "the journal has records missing in its middle; restore this replica's data \
+                 directory from a backup or replace it by a new member"
+                    .to_string(),
+            );
+        }
+        if forgot {
+            return self.become_recovering(ctx);
+        }
+        self.execute(ctx);
+        if first_boot && self.id == self.ballot_first.owner && self.promised < self.ballot_first {
+            // Phase 1 of the lowest ballot is empty. The promise is durable before anything is
+            // proposed under it, so no later start can take this branch.
+            self.raise_promise(self.ballot_first, ctx);
+            self.role = Role::Candidate(Candidate::first(self.members));
+        } else {
+            self.arm_election(ctx);
+        }
+    }
+
+    fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
+        self.in_turn = true;
+        match from {
+            Peer::Frontend(frontend) => match message {
+                Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
+                _ => ctx.mark("ignored: not a frontend's message"),
+            },
+            Peer::Replica(from) if self.others.contains(from) => {
+                self.on_replica_message(from, message, ctx);
+            }
+            Peer::Replica(_) => ctx.mark("ignored: not a member"),
+        }
+    }
+
+    fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
+        self.in_turn = true;
+        match timer {
+            Timer::Election => self.on_election_timer(ctx),
+            Timer::Heartbeat => self.on_heartbeat_timer(ctx),
+            Timer::Housekeeping => self.on_housekeeping(ctx),
+        }
+    }
+
+    fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
+        while let Some((id, ballot)) = self.promises.front().copied() {
+            if id > upto {
+                break;
+            }
+            self.promises.pop_front();
+            self.promise_durable = ballot;
+            if ballot == self.promised {
+                self.on_promise_durable(ctx);
+            }
+        }
+        let mut voted = false;
+        while let Some((id, ballot, slot)) = self.writes.front().copied() {
+            if id > upto {
+                break;
+            }
+            self.writes.pop_front();
+            if ballot == self.promised && slot > self.durable {
+                self.durable = slot;
+                voted = true;
+            }
+        }
+        if voted {
+            if matches!(self.role, Role::Leader(_)) {
+                self.maybe_commit(ctx);
+            } else {
+                self.answer_due = true;
+            }
+        }
+        if self.members == 1 && !self.in_turn {
+            // Durable at once, after this turn's `on_idle`: a lone member in memory durability
+            // would otherwise wait for an event that does not come.
+            self.flush(ctx);
+        }
+    }
+
+    fn on_executed(&mut self, slot: Slot, _ctx: &mut Context<'_, Self>) {
+        self.in_turn = true;
+        self.executed_done = self.executed_done.max(slot);
+    }
+
+    fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
+        self.in_turn = true;
+        ctx.trim(slot.next());
+    }
+
+    fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
+        self.in_turn = true;
+        ctx.mark("state installed");
+        if self.fetching.is_some_and(|at_least| slot >= at_least) {
+            self.fetching = None;
+        }
+        self.executed_done = self.executed_done.max(slot);
+        if slot <= self.executed {
+            return;
+        }
+        if slot > self.committed && matches!(self.role, Role::Leader(_)) {
+            // Others decided without this leader: its own proposals there may have lost.
+            self.step_down(ctx);
+        }
+        self.restart_at(slot, summary);
+        self.extend_held();
+        self.answer_due = true;
+        self.execute(ctx);
+        self.maybe_recovered(ctx);
+        self.forward_all();
+    }
+
+    fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
+        self.in_turn = true;
+        let Peer::Replica(peer) = peer else { return };
+        if !self.others.contains(peer) {
+            return;
+        }
+        if let Link::Up { incarnation } = link {
+            self.meet(peer, incarnation, ctx);
+        }
+        if matches!(self.role, Role::Leader(_)) {
+            self.on_follower_link(peer, link, ctx);
+        } else if self.leader == Some(peer) {
+            match link {
+                // What was on its way may be lost.
+                Link::Up { .. } | Link::Reset => {
+                    self.forward_all();
+                    self.repeat_reads(ctx);
+                }
+                Link::Down => self.on_leader_down(ctx),
+                Link::Room(_) => {}
+            }
+        }
+    }
+
+    fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
+        self.in_turn = true;
+        match control {
+            Control::CheckpointDue => {
+                if self.executed > self.checkpoint_asked {
+                    self.checkpoint_asked = self.executed;
+                    ctx.checkpoint(
+                        self.executed,
+                        &Summary {
+                            time: self.time_executed,
+                        },
+                    );
+                }
+            }
+            Control::HandOff => self.hand_off(ctx),
+            Control::ReportFailure(peer) => {
+                if self.leader == Some(peer) {
+                    self.on_leader_down(ctx);
+                }
+            }
+            Control::Option { name, value } => {
+                let mut changed = self.config.clone();
+                match changed.set(&name, &value).and_then(|()| changed.check()) {
+                    Ok(()) => self.config = changed,
+                    Err(_) => ctx.mark("ignored: option value"),
+                }
+            }
+        }
+    }
+
+    fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
+        let wake = self.flush(ctx);
+        self.in_turn = false;
+        wake
+    }
+
+    fn status(&self) -> Status {
+        let role = match &self.role {
+            Role::Follower => "follower",
+            Role::Candidate(_) => "candidate",
+            Role::Leader(_) => "leader",
+            Role::Recovering(_) => "recovering",
+        };
+        let mut details = vec![
+            ("ballot", self.promised.to_string()),
+            ("log_first", self.log.first().to_string()),
+            ("log_bytes", self.log_bytes.to_string()),
+            ("requests", self.requests.len().to_string()),
+            ("reads", self.reads.len().to_string()),
+        ];
+        if let Role::Leader(lead) = &self.role {
+            details.push(("window", lead.window.len().to_string()));
+            details.push((
+                "round_trip",
+                format!("{:?}", lead.round_trip(self.majority)),
+            ));
+        }
+        Status {
+            role,
+            leader: self.leader,
+            view: self.promised.round,
+            accepted: self.held,
+            committed: self.committed,
+            stable: self.executed,
+            voting: !matches!(self.role, Role::Recovering(_)) && self.fetching.is_none(),
+            details,
+        }
+    }
+
+    fn digest(&self) -> u64 {
+        let role = match &self.role {
+            Role::Follower => 1,
+            Role::Candidate(_) => 2,
+            Role::Leader(lead) => 3 + lead.digest(),
+            Role::Recovering(_) => 4,
+        };
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for word in [
+            role,
+            self.promised.round,
+            u64::from(self.promised.owner.0),
+            self.promise_durable.round,
+            self.log.first().0,
+            self.log.end().0,
+            self.log_bytes as u64,
+            self.held.0,
+            self.durable.0,
+            self.committed.0,
+            self.executed.0,
+            self.executed_done.0,
+            self.time_seen.0,
+            self.heard_at.0,
+            self.leader.map_or(0, |leader| u64::from(leader.0) + 1),
+            self.requests.len() as u64,
+            self.requests.bytes() as u64,
+            self.reads.len() as u64,
+        ] {
+            hash = (hash ^ word)
+                .wrapping_mul(0x0000_0100_0000_01b3)
+                .rotate_left(23);
+        }
+        hash
+    }
+
+    fn assert_invariants(&self) {
+        assert!(
+            self.executed <= self.committed,
+            "only decided slots are executed"
+        );
+        assert!(
+            self.committed <= self.held,
+            "a commit point never passes what is held"
+        );
+        assert!(self.durable <= self.held, "a vote is for something held");
+        assert!(
+            self.executed_done <= self.executed,
+            "executions were asked for"
+        );
+        assert!(self.promise_durable <= self.promised, "promises only rise");
+        assert!(
+            self.log.first() <= self.executed.next(),
+            "what is not executed is kept"
+        );
+        let recent = Slot(self.log.end().0.saturating_sub(16));
+        for (slot, held) in self.log.iter_from(recent) {
+            assert!(
+                held.ballot <= self.promised,
+                "accepting raises the promise, in {slot}"
+            );
+        }
+        if let Role::Leader(lead) = &self.role {
+            assert!(
+                self.promised.owner == self.id,
+                "a leader leads its own ballot"
+            );
+            assert!(self.promise_durable == self.promised, "and has it on disk");
+            assert!(
+                self.held.next() == self.log.end(),
+                "a leader's log has no holes"
+            );
+            lead.assert_invariants(self.members, self.log.end());
+        }
+        if let Some(leader) = self.leader {
+            assert!(
+                self.promised.owner == leader,
+                "the leader owns the promised ballot"
+            );
+        }
+    }
+}
+
+impl MultiPaxos {
+    fn on_replica_message(
+        &mut self,
+        from: ReplicaId,
+        message: Message,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        match message {
+            Message::Accept {
+                ballot,
+                first,
+                committed,
+                confirm,
+                stamp,
+                everywhere,
+                proposals,
+            } => {
+                let values = (first, proposals);
+                self.on_accept(
+                    from, ballot, values, committed, confirm, stamp, everywhere, ctx,
+                );
+            }
+            Message::Commit {
+                ballot,
+                committed,
+                confirm,
+                stamp,
+                everywhere,
+                round_trip,
+                answer,
+            } => {
+                if self.heed(from, ballot, ctx) {
+                    if answer || confirm > self.confirm_seen {
+                        self.answer(confirm, stamp);
+                    }
+                    self.everywhere = self.everywhere.max(everywhere);
+                    self.round_trip = Duration::from_micros(u64::from(round_trip));
+                    self.learn_committed(committed, ctx);
+                }
+            }
+            Message::AcceptOk {
+                ballot,
+                incarnation,
+                held,
+                durable,
+                executed,
+                confirm,
+                stamp,
+            } => {
+                self.meet(from, incarnation, ctx);
+                self.on_accept_ok(
+                    from,
+                    (ballot, incarnation),
+                    (held, durable, executed),
+                    confirm,
+                    stamp,
+                    ctx,
+                );
+            }
+            Message::Reject { ballot, promised } => self.on_reject(ballot, promised, ctx),
+            Message::Trimmed { ballot, first } => self.on_trimmed(from, ballot, first, ctx),
+            Message::Forward { batches } => self.on_forward(batches, ctx),
+            Message::PreVote { ballot, committed } => {
+                self.on_pre_vote(from, ballot, committed, ctx);
+            }
+            Message::PreVoteOk {
+                ballot,
+                granted,
+                promised,
+                first,
+            } => {
+                self.on_pre_vote_ok(from, ballot, granted, promised, first, ctx);
+            }
+            Message::Prepare { ballot, from: slot } => self.on_prepare(from, ballot, slot, ctx),
+            Message::Promise {
+                ballot,
+                incarnation,
+                from: page,
+                until,
+                committed,
+                first,
+                accepted,
+            } => {
+                self.meet(from, incarnation, ctx);
+                self.on_promise(
+                    from,
+                    (ballot, incarnation),
+                    (page, until, accepted),
+                    committed,
+                    first,
+                    ctx,
+                );
+            }
+            Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
+            Message::ReadIndex { round } => self.on_read_index(from, round, ctx),
+            Message::ReadIndexOk { round, index } => self.on_read_index_ok(round, index, ctx),
+            Message::Recover { incarnation, nonce } => {
+                self.meet(from, incarnation, ctx);
+                self.on_recover(from, incarnation, nonce, ctx);
+            }
+            Message::RecoverOk {
+                nonce,
+                promised,
+                part,
+            } => {
+                self.on_recover_ok(from, nonce, promised, part, ctx);
+            }
+            Message::Request { .. } | Message::Taken { .. } => {
+                ctx.mark("ignored: not a replica's message");
+            }
+        }
+    }
+
+    /// A peer is in this life of its, or in a later one.
+    fn meet(&mut self, peer: ReplicaId, incarnation: Incarnation, ctx: &mut Context<'_, Self>) {
+        let known = &mut self.incarnations[peer.index()];
+        if incarnation <= *known {
+            return;
+        }
+        let first = *known == Incarnation(0);
+        *known = incarnation;
+        match &mut self.role {
+            Role::Leader(lead) => lead.replaced(peer, incarnation),
+            Role::Candidate(candidate) => candidate.replaced(peer),
+            Role::Follower | Role::Recovering(_) => {}
+        }
+        if !first {
+            ctx.mark("peer came back in a new life");
+        }
+    }
+
+    /// An empty proposal, for a slot in which nothing was accepted.
+    pub(super) const fn nothing(time: CommandTime) -> Proposal {
+        Proposal {
+            time,
+            batch: Bytes::new(),
+        }
+    }
+}
