@@ -1,9 +1,11 @@
 //! What the commands of several collections read and do in the same way.
 
 use crate::error::CommandError;
+use crate::keyspace::Keys;
 use crate::numbers::integer_of;
 use crate::random::Random;
 use crate::types::table::Walk;
+use crate::value::{Stored, Value};
 use core::ops::Range;
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
@@ -92,6 +94,23 @@ pub(super) fn place(index: i64, len: usize) -> Option<usize> {
         index
     };
     usize::try_from(place).ok().filter(|place| *place < len)
+}
+
+/// The value of a key, whatever its type, while other values are looked at as well.
+pub(super) fn peek_value<'k>(keys: &'k Keys<'_>, key: &[u8]) -> Option<&'k Value> {
+    let database = keys.keyspace.database(keys.database);
+    database.get(key, keys.now).map(|entry| &entry.value)
+}
+
+/// The value of a key while other values are looked at as well.
+pub(super) fn peek<'k, T: Stored>(
+    keys: &'k Keys<'_>,
+    key: &[u8],
+) -> Result<Option<&'k T>, CommandError> {
+    match peek_value(keys, key) {
+        None => Ok(None),
+        Some(value) => T::of(value).map(Some).ok_or(CommandError::WrongType),
+    }
 }
 
 /// What SSCAN, HSCAN and ZSCAN are asked for.

@@ -218,15 +218,23 @@ impl SortedSet {
         (self.range(ranks).chain(dense), next)
     }
 
-    /// Adds a member or changes its score, as `rule` allows. `score` is not NaN.
-    pub fn add(&mut self, member: &[u8], score: f64, rule: AddRule) -> Added {
-        assert!(!score.is_nan(), "scores are checked when they are read");
-        let Some(at) = self.members.position(member) else {
-            if rule.only_existing {
-                return Added::Refused;
-            }
-            self.add_new(member, score);
-            return Added::New(score);
+    /// What [`Self::add`] would do. `score` is not NaN.
+    #[must_use]
+    pub fn plan(&self, member: &[u8], score: f64, rule: AddRule) -> Added {
+        self.plan_at(self.members.position(member), score, rule)
+    }
+
+    fn plan_at(&self, at: Option<usize>, score: f64, rule: AddRule) -> Added {
+        assert!(
+            !score.is_nan(),
+            "scores are checked when they are read from a client"
+        );
+        let Some(at) = at else {
+            return if rule.only_existing {
+                Added::Refused
+            } else {
+                Added::New(score)
+            };
         };
         if rule.only_new {
             return Added::Refused;
@@ -234,15 +242,32 @@ impl SortedSet {
         let old = *self.members.at(at).1;
         let score = if rule.increment { old + score } else { score };
         if score.is_nan() {
-            return Added::NotANumber;
+            Added::NotANumber
+        } else if (rule.only_less && score >= old) || (rule.only_greater && score <= old) {
+            Added::Refused
+        } else if score == old {
+            Added::Same(score)
+        } else {
+            Added::Changed(score)
         }
-        if (rule.only_less && score >= old) || (rule.only_greater && score <= old) {
-            return Added::Refused;
+    }
+
+    /// Adds a member or changes its score, as `rule` allows. `score` is not NaN.
+    pub fn add(&mut self, member: &[u8], score: f64, rule: AddRule) -> Added {
+        let at = self.members.position(member);
+        let planned = self.plan_at(at, score, rule);
+        match (at, planned) {
+            (None, Added::New(score)) => self.add_new(member, score),
+            (Some(at), Added::Changed(score)) => self.change_score(at, member, score),
+            _ => {}
         }
-        if score == old {
-            return Added::Same(score);
-        }
+        planned
+    }
+
+    fn change_score(&mut self, at: usize, member: &[u8], score: f64) {
+        let score = self.stored(score);
         let members = &self.members;
+        let old = *members.at(at).1;
         let taken = self
             .ranking
             .remove(|item| item_is_before(members, item, old, member));
@@ -250,15 +275,22 @@ impl SortedSet {
             taken.is_some_and(|item| item.entry as usize == at),
             "every member is ranked"
         );
-        self.ranking.insert(
-            Item {
-                score,
-                entry: at as u32,
-            },
-            |item| item_is_before(members, item, score, member),
-        );
+        let item = Item {
+            score,
+            entry: at as u32,
+        };
+        self.ranking
+            .insert(item, |item| item_is_before(members, item, score, member));
         *self.members.value_at_mut(at) = score;
-        Added::Changed(score)
+    }
+
+    /// Redis's compact form keeps whole scores as integers, which have no negative zero.
+    fn stored(&self, score: f64) -> f64 {
+        if score == 0.0 && !self.large {
+            0.0
+        } else {
+            score
+        }
     }
 
     /// Sets the score of a member, whether or not it is there. `score` is not NaN.
@@ -267,18 +299,17 @@ impl SortedSet {
     }
 
     fn add_new(&mut self, member: &[u8], score: f64) {
+        self.note_size(member, self.members.len() + 1);
+        let score = self.stored(score);
         let entry = self.members.push(member, score) as u32;
         let members = &self.members;
-        self.ranking.insert(Item { score, entry }, |item| {
-            item_is_before(members, item, score, member)
-        });
-        self.note_size(member);
+        let item = Item { score, entry };
+        self.ranking
+            .insert(item, |item| item_is_before(members, item, score, member));
     }
 
-    fn note_size(&mut self, member: &[u8]) {
-        self.large = self.large
-            || self.members.len() > COMPACT_MEMBERS_MAX
-            || member.len() > COMPACT_BYTES_MAX;
+    fn note_size(&mut self, member: &[u8], len: usize) {
+        self.large = self.large || len > COMPACT_MEMBERS_MAX || member.len() > COMPACT_BYTES_MAX;
     }
 
     /// Removes a member; returns its score.
@@ -327,6 +358,12 @@ impl SortedSet {
             moved.entry = at as u32;
         }
         self.members.swap_remove(at)
+    }
+
+    /// Whether Redis with its default settings would keep a sorted set like this as a `listpack`.
+    #[must_use]
+    pub const fn is_compact(&self) -> bool {
+        !self.large
     }
 
     /// The name that OBJECT ENCODING gives to a sorted set like this.
@@ -378,7 +415,7 @@ impl SortedSet {
             }
             let entry = set.members.push(member, score) as u32;
             items.push(Item { score, entry });
-            set.note_size(member);
+            set.note_size(member, set.len());
         }
         if set.large != large {
             return Err(Malformed("a large sorted set is called small"));
@@ -581,12 +618,16 @@ mod tests {
     #[test]
     fn negative_zero_is_zero() {
         let mut set = SortedSet::default();
+        set.set(&[b'x'; 65], -0.0);
         set.set(b"b", -0.0);
         set.set(b"a", 0.0);
         let names: Vec<_> = set.range(0..2).map(|(name, _)| name.to_vec()).collect();
         assert_eq!(names, [b"a", b"b"]);
         assert_eq!(set.add(b"b", 0.0, AddRule::default()), Added::Same(0.0));
         assert!(set.score(b"b").unwrap().is_sign_negative());
+        let mut small = SortedSet::default();
+        small.set(b"b", -0.0);
+        assert!(small.score(b"b").unwrap().is_sign_positive());
     }
 
     #[test]
