@@ -1,0 +1,71 @@
+# Recipes for everyday work: `just` lists them. `just` comes with `cargo install just` or
+# `pip install rust-just`; every recipe is one plain command, so that it also works without.
+
+_default:
+    @just --list --unsorted
+
+# Three replicas on this machine.
+demo *arguments:
+    cargo run --release -- demo {{ arguments }}
+
+# All tests.
+test *arguments:
+    cargo test --workspace {{ arguments }}
+
+# What can be checked without running anything.
+check: fmt-check layout clippy doc
+
+# Format the code.
+fmt:
+    cargo fmt --all
+
+fmt-check:
+    cargo fmt --all --check
+
+# Rules that no compiler checks: protocols apart, short files, nothing half done.
+layout:
+    ci/check-layout
+
+# Lints; warnings are errors.
+clippy:
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# The documentation; broken links are errors.
+doc *arguments:
+    RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps {{ arguments }}
+
+# The release binary.
+build:
+    cargo build --release
+
+# Simulator campaigns for every protocol: `just simulate --fixed 1000 --fresh 1000`.
+simulate *arguments: build
+    ci/simulate {{ arguments }}
+
+# kill -9 real replicas under load; every acknowledged write must be found.
+kill *arguments: build
+    ci/kill {{ arguments }}
+
+# redis-cli, redis-benchmark, redis-py, node-redis and ioredis against a demo.
+clients *arguments: build
+    ci/clients {{ arguments }}
+
+# A protocol's own cost per command, without sockets.
+bench-protocol:
+    cargo bench -p quintet-protocols
+
+# Beside unreplicated Redis, in interleaved rounds.
+bench-redis *arguments: build
+    python3 bench/speed.py {{ arguments }}
+
+# Licences and advisories of dependencies (needs cargo-deny).
+deny:
+    cargo deny check
+
+# Spelling (needs typos).
+typos:
+    typos
+
+# All that a change must pass.
+ci *steps:
+    .ci/run {{ steps }}
