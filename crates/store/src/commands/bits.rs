@@ -160,6 +160,11 @@ fn ones(bytes: &[u8], range: BitRange) -> u64 {
 }
 
 fn bit_count(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
+    let Some(value) = context.read::<StringValue>(args[0])? else {
+        context.reply.integer(0);
+        return Ok(());
+    };
+    let bytes = value.bytes.as_slice();
     let range = match &args[1..] {
         [] => None,
         [start, end] => Some((parse_integer(start)?, parse_integer(end)?, false)),
@@ -169,7 +174,6 @@ fn bit_count(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
         }
         _ => return Err(CommandError::Syntax),
     };
-    let bytes = bytes_of(context, args[0])?;
     let (start, end, in_bits) = range.unwrap_or((0, -1, false));
     let range = bit_range(start, end, in_bits, bytes);
     context

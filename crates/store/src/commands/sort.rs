@@ -79,7 +79,10 @@ impl<'a> Sort<'a> {
             None => return Ok(Vec::new()),
             Some(Value::List(list)) => (list.iter().collect(), true),
             Some(Value::Set(set)) => (set.iter().collect(), self.store.is_none()),
-            Some(Value::SortedSet(set)) => (set.iter().map(|(member, _)| member).collect(), true),
+            Some(Value::SortedSet(set)) => (
+                set.range(0..set.len()).map(|(member, _)| member).collect(),
+                true,
+            ),
             Some(_) => return Err(CommandError::WrongType),
         };
         if unsorted && keeps_order {
