@@ -328,6 +328,9 @@ impl CommandSpec {
     }
 }
 
+/// How many commands there are; their numbers go from 1 to this.
+pub const COMMANDS_COUNT: usize = COMMANDS.len();
+
 const NAME_LEN_MAX: usize = 24;
 const TABLE_LEN: usize = 1024;
 

@@ -33,7 +33,9 @@ mod store;
 pub mod types;
 mod value;
 
-pub use command::{CommandSpec, Flags, Footprint, Group, Kind, Op, key_hash, lookup};
+pub use command::{
+    COMMANDS_COUNT, CommandSpec, Flags, Footprint, Group, Kind, Op, key_hash, lookup,
+};
 pub use context::{ReadContext, WriteContext};
 pub use error::{CommandError, CommandResult};
 pub use keyspace::{Expiry, Held, Keys, NEVER};
