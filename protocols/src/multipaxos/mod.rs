@@ -1,5 +1,6 @@
 //! Multi-Paxos.
 
+mod acceptor;
 mod config;
 mod election;
 mod frontend;
@@ -10,6 +11,9 @@ mod reads;
 mod recovery;
 mod replica;
 mod requests;
+
+#[cfg(test)]
+mod tests;
 
 pub use config::Config;
 pub use frontend::Frontend;

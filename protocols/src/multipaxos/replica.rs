@@ -1,8 +1,8 @@
-//! The acceptor and learner: what every replica does, whoever leads.
+//! One replica: its state, and how events reach the parts.
 
 use super::{
     Config, Frontend, Message, Promised, Proposal, Record, Summary, election::Candidate,
-    leader::Lead, reads::Reads, recovery::Recovery, requests::Requests, requests::key_of,
+    leader::Lead, reads::Reads, recovery::Recovery, requests::Requests,
 };
 use alloc::{collections::VecDeque, format, string::ToString, vec, vec::Vec};
 use core::time::Duration;
@@ -81,14 +81,14 @@ pub struct MultiPaxos {
 
     pub(super) promised: Ballot,
     pub(super) promise_durable: Ballot,
-    promises: VecDeque<(PersistId, Ballot)>,
+    pub(super) promises: VecDeque<(PersistId, Ballot)>,
     pub(super) log: SlotLog<Held>,
     pub(super) log_bytes: usize,
     /// All slots up to here were accepted under `promised`, or are decided.
     pub(super) held: Slot,
     /// The same, and durable.
     pub(super) durable: Slot,
-    writes: VecDeque<(PersistId, Ballot, Slot)>,
+    pub(super) writes: VecDeque<(PersistId, Ballot, Slot)>,
     pub(super) committed: Slot,
     /// Asked to be executed.
     pub(super) executed: Slot,
@@ -96,8 +96,7 @@ pub struct MultiPaxos {
     pub(super) executed_done: Slot,
     pub(super) everywhere: Slot,
     pub(super) time_seen: CommandTime,
-    time_executed: CommandTime,
-    checkpoint_asked: Slot,
+    pub(super) time_executed: CommandTime,
     /// A snapshot that covers this slot is on its way.
     pub(super) fetching: Option<Slot>,
 
@@ -114,9 +113,9 @@ pub struct MultiPaxos {
     /// A candidate asked and waits until the promise is durable: who, and from which slot.
     pub(super) promise_owed: Option<(ReplicaId, Slot)>,
 
-    answer_due: bool,
-    confirm_seen: u64,
-    stamp_seen: u64,
+    pub(super) answer_due: bool,
+    pub(super) confirm_seen: u64,
+    pub(super) stamp_seen: u64,
 
     pub(super) requests: Requests,
     pub(super) reads: Reads,
@@ -126,227 +125,6 @@ pub struct MultiPaxos {
 }
 
 impl MultiPaxos {
-    /// Writes down a promise; what depends on it waits for `promise_durable`.
-    pub(super) fn raise_promise(&mut self, ballot: Ballot, ctx: &mut Context<'_, Self>) {
-        assert!(ballot > self.promised, "promises only rise");
-        self.promised = ballot;
-        self.ballot_seen = self.ballot_seen.max(ballot);
-        let id = ctx.persist_promise(&Promised(ballot));
-        self.promises.push_back((id, ballot));
-        self.held = self.committed;
-        self.durable = self.committed;
-        self.leader = None;
-        self.leader_down = false;
-        self.promise_owed = None;
-        self.answer_due = false;
-        self.confirm_seen = 0;
-        self.stamp_seen = 0;
-    }
-
-    /// Puts a proposal into the log and the journal.
-    pub(super) fn append(
-        &mut self,
-        slot: Slot,
-        ballot: Ballot,
-        proposal: Proposal,
-        ctx: &mut Context<'_, Self>,
-    ) -> PersistId {
-        assert!(
-            ballot == self.promised,
-            "accepted under the ballot that is promised"
-        );
-        assert!(slot > self.committed, "a decided slot is not decided again");
-        self.time_seen = self.time_seen.max(proposal.time);
-        let record = Record {
-            ballot,
-            committed: self.committed,
-            proposal,
-        };
-        let id = ctx.persist(slot, &record);
-        let held = Held {
-            ballot,
-            proposal: record.proposal,
-        };
-        self.log_bytes += held.bytes();
-        if let Some(old) = self.log.set(slot, held) {
-            self.log_bytes -= old.bytes();
-        }
-        id
-    }
-
-    /// Everything up to `upto` becomes this replica's vote when that write is durable.
-    pub(super) fn vote_after(&mut self, write: PersistId, upto: Slot) {
-        self.writes.push_back((write, self.promised, upto));
-    }
-
-    /// Whether to go on with a message of the leader of `ballot`. Takes a new leader for granted.
-    fn heed(&mut self, from: ReplicaId, ballot: Ballot, ctx: &mut Context<'_, Self>) -> bool {
-        if from != ballot.owner {
-            ctx.mark("ignored: ballot of another");
-            return false;
-        }
-        if matches!(self.role, Role::Recovering(_)) && !self.heed_recovering(ballot, ctx) {
-            return false;
-        }
-        if ballot < self.promised {
-            ctx.mark("ignored: old ballot");
-            let promised = self.promised;
-            ctx.send(
-                from,
-                quintet_replica::Lane::Control,
-                &Message::Reject { ballot, promised },
-            );
-            return false;
-        }
-        if ballot > self.promised {
-            self.step_down(ctx);
-            self.raise_promise(ballot, ctx);
-        }
-        self.heard_at = ctx.arrived();
-        self.leader_down = false;
-        if self.leader != Some(from) {
-            self.become_follower_of(from, ctx);
-        }
-        true
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
-    fn on_accept(
-        &mut self,
-        from: ReplicaId,
-        ballot: Ballot,
-        (first, proposals): (Slot, Vec<Proposal>),
-        committed: Slot,
-        confirm: u64,
-        stamp: u64,
-        everywhere: Slot,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        if !self.heed(from, ballot, ctx) {
-            return;
-        }
-        self.answer(confirm, stamp);
-        self.everywhere = self.everywhere.max(everywhere);
-        if first > self.held.next() {
-            ctx.mark("gap in accepted slots");
-        } else {
-            let mut write = None;
-            for (slot, proposal) in (first.0..).map(Slot).zip(proposals) {
-                if slot <= self.held {
-                    self.assert_same(slot, ballot, &proposal);
-                } else {
-                    write = Some(self.append(slot, ballot, proposal, ctx));
-                    self.held = slot;
-                }
-            }
-            if let Some(write) = write {
-                self.vote_after(write, self.held);
-            }
-        }
-        self.learn_committed(committed, ctx);
-    }
-
-    /// A slot is proposed once per ballot, and decided once.
-    fn assert_same(&self, slot: Slot, ballot: Ballot, proposal: &Proposal) {
-        let Some(held) = self.log.get(slot) else {
-            return;
-        };
-        if held.ballot == ballot {
-            assert!(
-                held.proposal == *proposal,
-                "one value per slot and ballot, in {slot}"
-            );
-        } else if slot <= self.committed {
-            assert!(
-                held.proposal.batch == proposal.batch,
-                "one decision per slot, in {slot}"
-            );
-        }
-    }
-
-    fn answer(&mut self, confirm: u64, stamp: u64) {
-        self.answer_due = true;
-        self.confirm_seen = self.confirm_seen.max(confirm);
-        self.stamp_seen = self.stamp_seen.max(stamp);
-    }
-
-    /// The leader of `promised` says that all is decided up to `committed`; here that holds for
-    /// what was accepted from it.
-    fn learn_committed(&mut self, committed: Slot, ctx: &mut Context<'_, Self>) {
-        let committed = committed.min(self.held);
-        if committed > self.committed {
-            self.committed = committed;
-            self.durable = self.durable.max(committed);
-            self.execute(ctx);
-        }
-        self.maybe_recovered(ctx);
-    }
-
-    /// Executes what is decided and held.
-    pub(super) fn execute(&mut self, ctx: &mut Context<'_, Self>) {
-        while self.executed < self.committed {
-            let slot = self.executed.next();
-            let Some(held) = self.log.get(slot) else {
-                break;
-            };
-            // A slot re-proposed after its successor was first proposed may carry a later time;
-            // every replica executes the same slots, so all of them smooth it the same way.
-            let time = held.proposal.time.max(self.time_executed);
-            let batch = held.proposal.batch.clone();
-            let mut reply = None;
-            if let Some(key) = key_of(&batch) {
-                if let Role::Leader(lead) = &mut self.role {
-                    lead.finished(key);
-                }
-                if self.requests.executed(key) || key.0 == ctx.embedded() {
-                    reply = Some((key.0, (), None));
-                }
-            }
-            self.executed = slot;
-            self.time_executed = time;
-            ctx.execute(slot, time, batch, reply);
-        }
-        self.trim_log();
-    }
-
-    /// Forgets executed entries beyond what may be kept for those that lag.
-    pub(super) fn trim_log(&mut self) {
-        let most = self.config.log_memory_bytes;
-        // What everyone has executed is kept for a little longer: a replica that restarts knows
-        // the last few commits only from others.
-        let least = most / 16;
-        let (mut below, mut bytes) = (self.log.first(), self.log_bytes);
-        while bytes > least && below <= self.executed {
-            if bytes <= most && below > self.everywhere {
-                break;
-            }
-            bytes -= self.log.get(below).map_or(0, Held::bytes);
-            below = below.next();
-        }
-        self.log.trim(below, |_| {});
-        self.log_bytes = bytes;
-    }
-
-    fn send_accept_ok(&mut self, ctx: &mut Context<'_, Self>) {
-        let Some(leader) = self
-            .leader
-            .filter(|_| self.promise_durable == self.promised)
-        else {
-            return;
-        };
-        self.answer_due = false;
-        let message = Message::AcceptOk {
-            ballot: self.promised,
-            incarnation: self.incarnation,
-            held: self.held,
-            durable: self.durable.min(self.held),
-            executed: self.executed_done,
-            confirm: self.confirm_seen,
-            stamp: self.stamp_seen,
-        };
-        ctx.send(leader, quintet_replica::Lane::Control, &message);
-    }
-
     pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
         if !self.housekeeping {
             self.housekeeping = true;
@@ -375,95 +153,6 @@ impl MultiPaxos {
                 self.send_read_index(ctx);
                 Wake::Sleep
             }
-        }
-    }
-
-    /// Restores log and pointers from the journal. False when it contradicts itself.
-    fn restore(&mut self, recovered: Recovered<Promised, Record, Summary>) -> bool {
-        if let Some(Promised(ballot)) = recovered.promise {
-            self.promised = ballot;
-        }
-        if let Some((slot, summary)) = recovered.checkpoint {
-            self.restart_at(slot, summary);
-            self.executed_done = slot;
-        }
-        for (
-            slot,
-            Record {
-                ballot,
-                committed,
-                proposal,
-            },
-        ) in recovered.records
-        {
-            if slot < self.log.first() {
-                continue;
-            }
-            if slot > self.log.end() {
-                return false;
-            }
-            self.promised = self.promised.max(ballot);
-            self.committed = self.committed.max(committed);
-            self.time_seen = self.time_seen.max(proposal.time);
-            let held = Held { ballot, proposal };
-            self.log_bytes += held.bytes();
-            if let Some(old) = self.log.set(slot, held) {
-                self.log_bytes -= old.bytes();
-            }
-        }
-        if self.committed >= self.log.end() {
-            return false;
-        }
-        self.promise_durable = self.promised;
-        self.ballot_seen = self.ballot_seen.max(self.promised);
-        self.held = self.committed;
-        self.extend_held();
-        self.durable = self.held;
-        true
-    }
-
-    /// Entries above `held` that were accepted under the promised ballot count again.
-    pub(super) fn extend_held(&mut self) {
-        while self
-            .log
-            .get(self.held.next())
-            .is_some_and(|held| held.ballot == self.promised)
-        {
-            self.held = self.held.next();
-        }
-    }
-
-    /// The state machine stands at `slot`; nothing at or below it is kept.
-    fn restart_at(&mut self, slot: Slot, summary: Summary) {
-        let mut bytes = self.log_bytes;
-        self.log.trim(slot.next(), |held| bytes -= held.bytes());
-        self.log_bytes = bytes;
-        self.executed = self.executed.max(slot);
-        self.committed = self.committed.max(slot);
-        self.held = self.held.max(slot);
-        self.durable = self.durable.max(slot);
-        self.checkpoint_asked = self.checkpoint_asked.max(slot);
-        self.time_executed = self.time_executed.max(summary.time);
-        self.time_seen = self.time_seen.max(summary.time);
-    }
-
-    pub(super) fn fetch_state(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>) {
-        if self.fetching.is_none() && at_least > self.executed {
-            ctx.mark("state transfer chosen");
-            self.fetching = Some(at_least);
-            ctx.fetch_state(self.others, at_least);
-        }
-    }
-
-    fn on_trimmed(
-        &mut self,
-        from: ReplicaId,
-        ballot: Ballot,
-        first: Slot,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        if self.heed(from, ballot, ctx) && first > self.held.next() {
-            self.fetch_state(first.previous(), ctx);
         }
     }
 }
@@ -521,7 +210,6 @@ impl Protocol for MultiPaxos {
             everywhere: Slot(0),
             time_seen: CommandTime(0),
             time_executed: CommandTime(0),
-            checkpoint_asked: Slot(0),
             fetching: None,
             role: Role::Follower,
             leader: None,
@@ -658,6 +346,7 @@ impl Protocol for MultiPaxos {
         }
         self.restart_at(slot, summary);
         self.extend_held();
+        ctx.trim(slot.next());
         self.answer_due = true;
         self.execute(ctx);
         self.maybe_recovered(ctx);
@@ -692,8 +381,7 @@ impl Protocol for MultiPaxos {
         self.in_turn = true;
         match control {
             Control::CheckpointDue => {
-                if self.executed > self.checkpoint_asked {
-                    self.checkpoint_asked = self.executed;
+                if self.executed > Slot(0) {
                     ctx.checkpoint(
                         self.executed,
                         &Summary {

@@ -1,0 +1,305 @@
+//! Elections and what must not happen in them.
+
+use super::group::{Group, MS, Packet, assert_converged};
+use crate::multipaxos::{Accepted, Config, Message, Proposal, replica::Timer};
+use alloc::vec::Vec;
+use quintet_replica::{
+    Bytes, CommandTime, Control, Durability, Event, Incarnation, ReplicaId, Slot, Wire,
+    parts::Ballot,
+};
+
+fn group(members: usize) -> Group {
+    let mut group = Group::new(members, Durability::Disk, Config::default());
+    group.run(MS * 20);
+    group
+}
+
+fn send(group: &mut Group, from: u16, to: u16, message: &Message) {
+    let (from, to) = (ReplicaId(from), ReplicaId(to));
+    group.deliver(Packet { from, to, bytes: message.encode_to_bytes() });
+}
+
+fn sent(group: &Group) -> Vec<Message> {
+    group.network.iter().map(Packet::message).collect()
+}
+
+const fn ballot(round: u64, owner: u16) -> Ballot {
+    Ballot { round, owner: ReplicaId(owner) }
+}
+
+fn value(byte: u8) -> Proposal {
+    Proposal { time: CommandTime(u64::from(byte)), batch: Bytes::copy_from_slice(&[byte]) }
+}
+
+fn accept(ballot: Ballot, first: u64, values: &[u8]) -> Message {
+    Message::Accept {
+        ballot,
+        first: Slot(first),
+        committed: Slot(0),
+        confirm: 0,
+        stamp: 1,
+        everywhere: Slot(0),
+        proposals: values.iter().map(|byte| value(*byte)).collect(),
+    }
+}
+
+#[test]
+fn a_crashed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
+    for members in [3, 5, 7] {
+        let mut group = group(members);
+        for id in 0..members as u16 {
+            group.write(id);
+        }
+        group.run(MS * 5);
+        group.crash(0);
+        let write = group.write(1);
+        group.run(MS * 2000);
+        assert_eq!(group.leaders().len(), 1);
+        assert!(group.answered(1, write), "{members} members");
+        group.start(0);
+        group.run(MS * 500);
+        assert_converged(&group, members as u64 + 1);
+    }
+}
+
+#[test]
+fn a_returning_replica_does_not_depose_a_good_leader() {
+    let mut group = group(3);
+    group.isolate(2);
+    group.run(MS * 5000);
+    let ballot = group.replica(0).promised;
+    group.heal();
+    group.run(MS * 3000);
+    assert_eq!(group.leaders(), [0]);
+    assert_eq!(group.replica(0).promised, ballot, "no new ballot was needed");
+    assert_eq!(group.status(2).leader, Some(ReplicaId(0)));
+}
+
+#[test]
+fn a_voter_with_a_leader_refuses_a_pre_vote() {
+    let mut group = group(3);
+    send(&mut group, 2, 1, &Message::PreVote { ballot: ballot(9, 2), committed: Slot(0) });
+    assert!(sent(&group).iter().any(|m| matches!(m, Message::PreVoteOk { granted: false, .. })));
+    assert_eq!(group.replica(1).promised, ballot(1, 0), "asking binds nobody");
+}
+
+#[test]
+fn an_isolated_leader_steps_down() {
+    let mut group = group(3);
+    group.isolate(0);
+    group.run(MS * 3000);
+    assert_ne!(group.status(0).role, "leader");
+    assert_eq!(group.leaders().len(), 1);
+    group.heal();
+    group.run(MS * 500);
+    assert_eq!(group.leaders().len(), 1);
+}
+
+#[test]
+fn leadership_is_handed_off_at_once() {
+    let mut group = group(3);
+    group.write(0);
+    group.settle();
+    group.event(0, Event::Control(Control::HandOff));
+    group.settle();
+    assert_eq!(group.leaders().len(), 1, "without waiting for any timer");
+    assert_ne!(group.leaders(), [0]);
+    let write = group.write(0);
+    group.run(MS * 20);
+    assert!(group.answered(0, write));
+}
+
+#[test]
+fn vote_lost_on_restart() {
+    let mut group = group(3);
+    group.members[1].slow_disk = true;
+    send(&mut group, 2, 1, &Message::Prepare { ballot: ballot(5, 2), from: Slot(1) });
+    group.idle(1);
+    let promises = |m: &Message| matches!(m, Message::Promise { .. });
+    assert!(!sent(&group).iter().any(promises), "not on disk yet");
+    group.sync(1);
+    assert!(sent(&group).iter().any(promises));
+    group.crash(1);
+    group.start(1);
+    assert_eq!(group.replica(1).promised, ballot(5, 2));
+    send(&mut group, 0, 1, &Message::Prepare { ballot: ballot(4, 0), from: Slot(1) });
+    assert!(sent(&group).iter().any(|m| matches!(m, Message::Reject { .. })));
+}
+
+#[test]
+fn accept_must_raise_promise() {
+    let mut group = group(3);
+    send(&mut group, 2, 1, &accept(ballot(7, 2), 1, &[1]));
+    assert_eq!(group.replica(1).promised, ballot(7, 2));
+    group.network.clear();
+    send(&mut group, 0, 1, &Message::Prepare { ballot: ballot(6, 0), from: Slot(1) });
+    send(&mut group, 0, 1, &accept(ballot(1, 0), 1, &[2]));
+    group.sync(1);
+    group.idle(1);
+    let refusals = sent(&group).iter().filter(|m| matches!(m, Message::Reject { .. })).count();
+    assert_eq!(refusals, 2);
+    assert_eq!(group.replica(1).log.get(Slot(1)).map(|held| held.ballot), Some(ballot(7, 2)));
+}
+
+/// Makes replica 1 of five a candidate that waits for promises; gives its ballot.
+fn candidate(group: &mut Group) -> Ballot {
+    group.crash(0);
+    group.network.clear();
+    group.isolate(1);
+    group.run(MS * 1500);
+    group.heal();
+    let ask = group.replica(1).promised.next(ReplicaId(1));
+    let ask = Ballot { round: ask.round.max(2), ..ask };
+    for voter in [2, 3] {
+        let vote = Message::PreVoteOk {
+            ballot: ask,
+            granted: true,
+            promised: ballot(1, 0),
+            first: Slot(1),
+        };
+        send(group, voter, 1, &vote);
+    }
+    group.sync(1);
+    assert_eq!((group.replica(1).promised, group.status(1).role), (ask, "candidate"));
+    group.network.clear();
+    ask
+}
+
+fn promise(ballot: Ballot, accepted: &[(u64, Ballot, u8)]) -> Message {
+    Message::Promise {
+        ballot,
+        incarnation: Incarnation(1),
+        from: Slot(1),
+        until: None,
+        committed: Slot(0),
+        first: Slot(1),
+        accepted: accepted
+            .iter()
+            .map(|(slot, ballot, byte)| Accepted {
+                slot: Slot(*slot),
+                ballot: *ballot,
+                proposal: value(*byte),
+            })
+            .collect(),
+    }
+}
+
+#[test]
+fn duplicate_vote_counted() {
+    let mut group = group(5);
+    let ask = candidate(&mut group);
+    for _ in 0..3 {
+        send(&mut group, 2, 1, &promise(ask, &[]));
+    }
+    assert_eq!(group.status(1).role, "candidate", "one voter of four others");
+    assert!(group.marked("ignored: promise counted before") > 0);
+    send(&mut group, 3, 1, &promise(ask, &[]));
+    assert_eq!(group.status(1).role, "leader");
+}
+
+#[test]
+fn stale_promise_reply_counted() {
+    let mut group = group(5);
+    let ask = candidate(&mut group);
+    let old = Ballot { round: ask.round - 1, owner: ReplicaId(1) };
+    send(&mut group, 2, 1, &promise(old, &[]));
+    send(&mut group, 3, 1, &promise(old, &[]));
+    assert_eq!(group.status(1).role, "candidate");
+    assert_eq!(group.marked("ignored: promise of another ballot"), 2);
+}
+
+#[test]
+fn the_value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
+    let mut group = group(5);
+    let ask = candidate(&mut group);
+    let (low, high) = (ballot(1, 0), ballot(1, 4));
+    send(&mut group, 2, 1, &promise(ask, &[(1, low, 1), (3, high, 33)]));
+    send(&mut group, 3, 1, &promise(ask, &[(1, high, 11), (3, low, 3)]));
+    assert_eq!(group.status(1).role, "leader");
+    let log = &group.replica(1).log;
+    let at = |slot| log.get(Slot(slot)).map(|held| (held.ballot, held.proposal.batch.to_vec()));
+    assert_eq!(at(1), Some((ask, [11].to_vec())));
+    assert_eq!(at(2), Some((ask, Vec::new())), "nobody of the majority accepted anything");
+    assert_eq!(at(3), Some((ask, [33].to_vec())));
+    assert_eq!(group.replica(1).committed, Slot(0), "proposed again, not taken for decided");
+    assert_eq!(group.marked("gap filled with nothing"), 1);
+}
+
+#[test]
+fn a_promise_of_an_earlier_life_does_not_count() {
+    let mut group = group(5);
+    let ask = candidate(&mut group);
+    let up = quintet_replica::Link::Up { incarnation: Incarnation(2) };
+    send(&mut group, 2, 1, &promise(ask, &[]));
+    group.event(1, Event::Link(quintet_replica::Peer::Replica(ReplicaId(2)), up));
+    send(&mut group, 3, 1, &promise(ask, &[]));
+    assert_eq!(group.status(1).role, "candidate", "replica 2 forgot what it promised");
+    send(&mut group, 2, 1, &promise(ask, &[]));
+    assert_eq!(group.marked("ignored: promise of an earlier life"), 1);
+}
+
+#[test]
+fn a_long_promise_comes_in_pages() {
+    let config = Config { batch_bytes_max: 4096, ..Config::default() };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 20);
+    // Replica 2 lacks what the others decided; it must win with their help alone.
+    group.cut.extend([(0, 2), (2, 0)]);
+    for _ in 0..100 {
+        group.write(0);
+        group.run(MS);
+    }
+    group.crash(0);
+    group.heal();
+    group.members[1].timers.clear();
+    group.run(MS * 3000);
+    assert_eq!(group.leaders(), [2]);
+    assert!(group.marked("promise paged") > 0);
+    assert_converged(&group, 100);
+}
+
+#[test]
+fn a_candidate_behind_a_trimmed_log_fetches_state_instead_of_leading() {
+    let config = Config { log_memory_bytes: 1 << 16, pre_vote: false, ..Config::default() };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 20);
+    group.isolate(2);
+    for _ in 0..1000 {
+        group.write(0);
+        group.run(MS);
+    }
+    group.crash(0);
+    group.heal();
+    group.members[1].timers.clear();
+    group.fire(2, Timer::Election);
+    group.run(MS * 5000);
+    assert!(group.marked("candidate is behind a trimmed log") > 0);
+    assert_converged(&group, 1000);
+}
+
+#[test]
+fn ballot_reuse_after_restart() {
+    let mut group = Group::unstarted(3, Durability::Disk, Config::default());
+    group.members[0].slow_disk = true;
+    for id in 0..3 {
+        group.start(id);
+    }
+    group.settle();
+    assert!(group.leaders().is_empty(), "the first ballot is not used before it is on disk");
+    group.sync(0);
+    assert_eq!(group.leaders(), [0]);
+    group.crash(0);
+    group.start(0);
+    group.settle();
+    assert_ne!(group.status(0).role, "leader", "the same ballot is not used again");
+}
+
+#[test]
+fn partial_connectivity_livelock() {
+    // 1 and 2 do not see each other; both see 0, the leader.
+    let mut group = group(3);
+    group.cut.extend([(1, 2), (2, 1)]);
+    group.run(MS * 10_000);
+    assert_eq!(group.leaders(), [0]);
+    assert_eq!(group.replica(0).promised, ballot(1, 0));
+}

@@ -1,0 +1,256 @@
+//! The normal case, flow control and catching up.
+
+use super::group::{Group, MS, assert_converged, small};
+use crate::multipaxos::{Config, Message};
+use quintet_replica::{Durability, Level, Link, Outcome, Peer, ReplicaId, Event, Incarnation, Slot};
+
+fn groups() -> impl Iterator<Item = (usize, Durability)> {
+    [1, 2, 3, 4, 5, 9]
+        .into_iter()
+        .flat_map(|members| [(members, Durability::Disk), (members, Durability::Memory)])
+}
+
+#[test]
+fn the_first_leader_serves_every_frontend() {
+    for (members, durability) in groups() {
+        let mut group = Group::new(members, durability, Config::default());
+        group.run(MS * 20);
+        assert_eq!(group.leaders(), [0]);
+        for id in 0..members as u16 {
+            let write = group.write(id);
+            group.run(MS);
+            assert!(group.answered(id, write), "{members} members, {durability:?}, at {id}");
+        }
+        group.run(MS * 200);
+        assert_converged(&group, members as u64);
+        assert_eq!(group.leaders(), [0], "nobody stood");
+    }
+}
+
+#[test]
+fn all_requests_of_a_turn_travel_in_one_accept() {
+    let mut group = Group::new(3, Durability::Memory, Config::default());
+    group.run(MS * 20);
+    for _ in 0..20 {
+        group.write(0);
+    }
+    group.idle(0);
+    let accepts: alloc::vec::Vec<_> = group
+        .network
+        .iter()
+        .filter_map(|packet| match packet.message() {
+            Message::Accept { proposals, .. } => Some(proposals.len()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(accepts, [20, 20], "one message to each follower");
+}
+
+#[test]
+fn a_leader_does_not_count_its_own_vote_before_it_is_durable() {
+    let mut group = Group::new(3, Durability::Disk, Config::default());
+    group.run(MS * 20);
+    group.members[0].slow_disk = true;
+    group.members[1].slow_disk = true;
+    let write = group.write(0);
+    group.settle();
+    assert_eq!(group.status(0).committed, Slot(0), "one durable vote of three");
+    group.sync(0);
+    group.settle();
+    assert!(group.answered(0, write));
+}
+
+#[test]
+fn requests_that_wait_for_the_window_are_proposed_when_it_reopens_in_the_same_turn() {
+    let config = Config { window: 1, ..Config::default() };
+    let mut group = Group::new(3, Durability::Memory, config);
+    group.run(MS * 20);
+    let first = group.write(0);
+    group.idle(0);
+    let second = group.write(0);
+    group.idle(0);
+    // No timer fires here: only the answer to the first can let the second go.
+    group.settle();
+    assert!(group.answered(0, first) && group.answered(0, second));
+}
+
+#[test]
+fn over_a_long_round_trip_several_accepts_are_under_way() {
+    let mut group = Group::new(3, Durability::Memory, Config::default());
+    group.run(MS * 20);
+    group.isolate(0);
+    for _ in 0..5 {
+        group.write(0);
+        group.idle(0);
+        group.clock.now = group.clock.now + MS;
+    }
+    assert_eq!(group.replica(0).log.end(), Slot(6), "nothing waited for an answer");
+}
+
+#[test]
+fn lost_accepts_are_sent_again() {
+    let mut group = Group::new(3, Durability::Disk, Config::default());
+    group.run(MS * 20);
+    group.cut.extend([(0, 1), (0, 2)]);
+    let write = group.write(0);
+    group.settle();
+    group.heal();
+    assert!(!group.answered(0, write));
+    group.run(MS * 250);
+    assert!(group.answered(0, write));
+    assert_eq!(group.marked("proposals sent again"), 2);
+    assert_eq!(group.leaders(), [0]);
+}
+
+#[test]
+fn reordered_and_duplicated_messages_change_nothing() {
+    let mut group = Group::new(3, Durability::Memory, Config::default());
+    group.run(MS * 20);
+    for _ in 0..6 {
+        group.write(0);
+        group.idle(0);
+        group.clock.now = group.clock.now + MS;
+    }
+    let packets: alloc::vec::Vec<_> = group.network.drain(..).collect();
+    for packet in packets.iter().rev().chain(&packets) {
+        group.network.push_back(packet.clone());
+    }
+    group.run(MS * 300);
+    assert_converged(&group, 6);
+    assert_eq!(group.batches(2).len(), 6);
+}
+
+#[test]
+fn a_follower_that_lags_catches_up_from_the_log() {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.run(MS * 20);
+    group.isolate(2);
+    for _ in 0..200 {
+        group.write(1);
+        group.run(MS);
+    }
+    group.heal();
+    group.run(MS * 300);
+    assert_converged(&group, 200);
+    assert_eq!(group.marked("state transfer chosen"), 0);
+}
+
+#[test]
+fn a_follower_behind_a_trimmed_log_fetches_state() {
+    for durability in [Durability::Disk, Durability::Memory] {
+        let mut group = Group::new(3, durability, small());
+        group.run(MS * 20);
+        group.isolate(2);
+        for _ in 0..1200 {
+            group.write(0);
+            group.run(MS);
+        }
+        group.heal();
+        group.run(MS * 1000);
+        assert_converged(&group, 1200);
+        assert!(group.marked("state transfer chosen") > 0);
+    }
+}
+
+#[test]
+fn everything_is_there_after_all_have_stopped() {
+    let mut group = Group::new(3, Durability::Disk, Config::default());
+    group.run(MS * 20);
+    for _ in 0..10 {
+        group.write(1);
+        group.run(MS);
+    }
+    for id in 0..3 {
+        group.crash(id);
+    }
+    for id in 0..3 {
+        group.start(id);
+    }
+    assert!(group.members[0].executed >= Slot(9), "the known commit point needs nobody else");
+    group.run(MS * 3000);
+    assert_converged(&group, 10);
+    assert_eq!(group.leaders().len(), 1);
+    assert!(group.status(group.leaders()[0]).view > 1, "a ballot is never used twice");
+}
+
+#[test]
+fn a_checkpoint_trims_the_journal_and_a_restart_goes_on_from_it() {
+    let mut group = Group::new(3, Durability::Disk, Config::default());
+    group.run(MS * 20);
+    for _ in 0..10 {
+        group.write(0);
+        group.run(MS);
+    }
+    group.event(1, Event::Control(quintet_replica::Control::CheckpointDue));
+    assert!(group.members[1].disk.records.len() <= 1, "covered by the checkpoint");
+    group.crash(1);
+    group.write(0);
+    group.run(MS * 50);
+    group.start(1);
+    group.run(MS * 300);
+    assert_converged(&group, 11);
+}
+
+#[test]
+fn a_full_queue_answers_busy_and_keeps_nothing() {
+    let config = Config { queue_bytes: 64, ..Config::default() };
+    let mut group = Group::new(3, Durability::Memory, config);
+    group.run(MS * 20);
+    group.isolate(0);
+    let first = group.write(0);
+    let second = group.write(0);
+    group.idle(0);
+    assert_eq!(group.done.get(&(0, second)), Some(&Outcome::Busy));
+    assert!(!group.answered(0, first));
+}
+
+#[test]
+fn a_reset_link_loses_no_request() {
+    let mut group = Group::new(3, Durability::Memory, Config::default());
+    group.run(MS * 20);
+    group.isolate(1);
+    let write = group.write(1);
+    group.settle();
+    group.heal();
+    let up = Link::Up { incarnation: Incarnation(1) };
+    group.event(1, Event::Link(Peer::Replica(ReplicaId(0)), up));
+    group.event(0, Event::Link(Peer::Replica(ReplicaId(1)), up));
+    group.settle();
+    assert!(group.answered(1, write), "sent again at once, without a timer");
+}
+
+#[test]
+fn a_batch_in_flight_is_not_proposed_twice() {
+    let mut group = Group::new(3, Durability::Memory, Config::default());
+    group.run(MS * 299);
+    group.isolate(0);
+    group.write(0);
+    // The frontend repeats it after 400 ms; the leader still waits for a majority.
+    group.run(MS * 450);
+    group.heal();
+    group.run(MS * 300);
+    assert_eq!(group.batches(0).len(), 1);
+}
+
+#[test]
+fn without_room_nothing_is_sent_and_nothing_is_lost() {
+    let mut group = Group::new(3, Durability::Memory, Config::default());
+    group.run(MS * 20);
+    group.clock.room = 0;
+    let write = group.write(0);
+    group.run(MS * 50);
+    assert!(!group.answered(0, write));
+    group.clock.room = 1 << 20;
+    group.event(0, Event::Link(Peer::Replica(ReplicaId(1)), Link::Room(1 << 20)));
+    group.settle();
+    assert!(group.answered(0, write));
+}
+
+#[test]
+fn stale_reads_are_answered_at_once() {
+    let mut group = Group::new(3, Durability::Memory, Config::default());
+    group.run(MS * 20);
+    group.isolate(1);
+    let read = group.submit(1, Level::Stale);
+    assert!(group.answered(1, read));
+}
