@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use types_support::words::{HASHES, LISTS, NAMES, SETS, SORTED_SETS, Words};
 use types_support::{Reply, Session, is_unordered};
 
 struct Redis {
@@ -82,206 +83,6 @@ impl Drop for Redis {
     }
 }
 
-/// Draws words for commands.
-struct Words(Random);
-
-impl Words {
-    fn one<'w>(&mut self, words: &[&'w str]) -> &'w str {
-        words[self.0.below(words.len())]
-    }
-
-    /// Expands a template: `K` a key, `M` a member or element, `S` a score, `B` a bound of scores,
-    /// `N` a bound of names, `I` an index, `C` a count, `#` a small number; `M+` one or more, and
-    /// `a|b|` any of them, nothing included.
-    fn expand(&mut self, template: &str) -> Vec<String> {
-        let mut command = Vec::new();
-        for word in template.split(' ') {
-            if let Some(group) = word.strip_suffix('+') {
-                for _ in 0..=self.0.below(3) {
-                    for part in group.split(',') {
-                        command.push(self.word(part));
-                    }
-                }
-            } else if word.contains('|') {
-                let choices: Vec<&str> = word.split('|').collect();
-                let choice = self.one(&choices);
-                let parts = choice.split(',').filter(|part| !part.is_empty());
-                let parts: Vec<String> = parts.map(|part| self.word(part)).collect();
-                command.extend(parts);
-            } else {
-                command.push(self.word(word));
-            }
-        }
-        command
-    }
-
-    fn word(&mut self, kind: &str) -> String {
-        let word = match kind {
-            "H" => self.one(&["h1", "h2", "h3", "s1"]),
-            "L" => self.one(&["l1", "l2", "l3", "h1"]),
-            "S" => self.one(&["s1", "s2", "s3", "l1"]),
-            "Z" => self.one(&["z1", "z2", "z3", "z4", "s1"]),
-            "M" => self.one(&[
-                "a",
-                "b",
-                "c",
-                "d",
-                "e",
-                "f",
-                "7",
-                "-1",
-                "",
-                "longer member",
-                "1.5",
-            ]),
-            "F" => self.one(&[
-                "0",
-                "1",
-                "-1",
-                "2.5",
-                "1.5",
-                "-0",
-                "1e3",
-                "inf",
-                "-inf",
-                "nan",
-                "x",
-                "0x10",
-                "3.1",
-                "1e-7",
-                "123456789012345678",
-            ]),
-            "B" => self.one(&[
-                "0", "(0", "1", "(1", "-1", "2.5", "(2.5", "inf", "-inf", "+inf", "(inf", "x", "",
-                "1000",
-            ]),
-            "N" => self.one(&[
-                "-", "+", "[a", "(a", "[c", "(c", "[d", "[", "(", "x", "[7", "(longer",
-            ]),
-            "I" => self.one(&["0", "1", "2", "-1", "-2", "-100", "100", "3", "x", "5"]),
-            "C" => self.one(&["0", "1", "2", "5", "100", "-1", "x"]),
-            "#" => self.one(&["1", "2", "3", "1", "2", "0", "x", "-1"]),
-            literal => literal,
-        };
-        word.to_owned()
-    }
-}
-
-const HASHES: &[&str] = &[
-    "HSET H M,M+",
-    "HSET H M,M+",
-    "HSET H M M M",
-    "HMSET H M,M+",
-    "HSETNX H M M",
-    "HGET H M",
-    "HMGET H M+",
-    "HGETALL H",
-    "HDEL H M+",
-    "HLEN H",
-    "HSTRLEN H M",
-    "HEXISTS H M",
-    "HKEYS H",
-    "HVALS H",
-    "HINCRBY H M I",
-    "HINCRBYFLOAT H M F",
-    "HINCRBYFLOAT H M F",
-    "HSCAN H 0 MATCH,*|COUNT,C|MATCH,[a-c]|x|COUNT|",
-    "HSET H M",
-];
-
-const LISTS: &[&str] = &[
-    "LPUSH L M+",
-    "RPUSH L M+",
-    "RPUSH L M+",
-    "LPUSHX L M+",
-    "RPUSHX L M+",
-    "LPOP L C|C,C|",
-    "RPOP L C|",
-    "LLEN L",
-    "LRANGE L I I",
-    "LINDEX L I",
-    "LSET L I M",
-    "LINSERT L BEFORE|after|x M M",
-    "LREM L I M",
-    "LTRIM L I I",
-    "LPOS L M RANK,I| COUNT,C| MAXLEN,C|x|",
-    "LMOVE L L LEFT|right|x LEFT|RIGHT",
-    "RPOPLPUSH L L",
-    "LMPOP # L+ LEFT|RIGHT|x| COUNT,C|x|COUNT|",
-];
-
-const SETS: &[&str] = &[
-    "SADD S M+",
-    "SADD S M+",
-    "SREM S M+",
-    "SMEMBERS S",
-    "SISMEMBER S M",
-    "SMISMEMBER S M+",
-    "SCARD S",
-    "SMOVE S S M",
-    "SINTER S+",
-    "SUNION S+",
-    "SDIFF S+",
-    "SINTERSTORE S S+",
-    "SUNIONSTORE S S+",
-    "SDIFFSTORE S S+",
-    "SINTERCARD # S+ LIMIT,C|x|LIMIT|",
-    "SSCAN S 0 COUNT 100 MATCH,*|MATCH,[a-c]|x|COUNT,0|",
-    "SPOP S 100|0|-1|x|1,2",
-];
-
-const SORTED_SETS: &[&str] = &[
-    "ZADD Z F,M+",
-    "ZADD Z F,M+",
-    "ZADD Z NX|XX|GT|LT|nx,xx|gt,lt|gt,nx| CH|INCR| F,M+",
-    "ZADD Z F",
-    "ZINCRBY Z F M",
-    "ZREM Z M+",
-    "ZCARD Z",
-    "ZSCORE Z M",
-    "ZMSCORE Z M+",
-    "ZRANK Z M",
-    "ZREVRANK Z M",
-    "ZCOUNT Z B B",
-    "ZRANGE Z I I REV|WITHSCORES|LIMIT,0,1|x| WITHSCORES|REV|",
-    "ZRANGE Z B B BYSCORE REV|| LIMIT,I,I| WITHSCORES|",
-    "ZRANGE Z B B BYSCORE BYLEX|BYSCORE|REV",
-    "ZRANGESTORE Z Z I I REV|WITHSCORES|",
-    "ZRANGESTORE Z Z B B BYSCORE REV| LIMIT,I,I|",
-    "ZREVRANGE Z I I WITHSCORES|x|",
-    "ZRANGEBYSCORE Z B B WITHSCORES|LIMIT,I,I|LIMIT,I|",
-    "ZREVRANGEBYSCORE Z B B WITHSCORES|LIMIT,I,I|rev|",
-    "ZREMRANGEBYRANK Z I I",
-    "ZREMRANGEBYSCORE Z B B",
-    "ZPOPMIN Z C|C,C|",
-    "ZPOPMAX Z C|",
-    "ZMPOP # Z+ MIN|max|x| COUNT,C|x|COUNT|COUNT,1,COUNT,1|",
-    "ZUNION 1 Z WITHSCORES|WEIGHTS,F|AGGREGATE,MIN| WITHSCORES|",
-    "ZUNION 2 Z Z WEIGHTS,F,F|AGGREGATE,MIN|AGGREGATE,max|AGGREGATE,x| WITHSCORES|x|",
-    "ZUNIONSTORE Z # Z+ AGGREGATE,MIN|WITHSCORES|",
-    "ZUNIONSTORE Z 2 Z Z WEIGHTS,F,F|",
-    "ZINTER 2 Z Z WEIGHTS,F,F|AGGREGATE,SUM| WITHSCORES|",
-    "ZINTERSTORE Z 2 Z Z WEIGHTS,F,F|WEIGHTS,F| AGGREGATE,MAX|",
-    "ZINTERCARD # Z+ LIMIT,C|x|",
-    "ZDIFF # Z+ WITHSCORES|WEIGHTS,1|",
-    "ZDIFFSTORE Z # Z+ WITHSCORES|",
-    "ZSCAN Z 0 MATCH,*|COUNT,C|MATCH,[a-c]|x|",
-];
-
-/// On a key whose members all have the same score, where ranges of names mean something.
-const NAMES: &[&str] = &[
-    "ZADD n 0,M+",
-    "ZADD n 0,M+",
-    "ZREM n M",
-    "ZLEXCOUNT n N N",
-    "ZRANGE n N N BYLEX REV| LIMIT,I,I| WITHSCORES||",
-    "ZRANGESTORE m n N N BYLEX REV| LIMIT,I,I|",
-    "ZRANGEBYLEX n N N LIMIT,I,I|WITHSCORES||",
-    "ZREVRANGEBYLEX n N N LIMIT,I,I||",
-    "ZREMRANGEBYLEX n N N",
-    "ZRANGE m 0 -1 WITHSCORES",
-];
-
 fn compare(name: &str, templates: &[&str], rounds: u64) {
     let Some(mut redis) = Redis::start(&format!("quintet-store-{name}")) else {
         eprintln!("no redis-server 7.0 here: nothing to compare with");
@@ -312,6 +113,155 @@ fn compare(name: &str, templates: &[&str], rounds: u64) {
             );
         }
     }
+}
+
+/// WATCH must see a change where Redis's does, and nowhere else.
+#[test]
+fn watched_keys_change_as_in_redis() {
+    const KEYS: &[&str] = &[
+        "h1", "h2", "l1", "l2", "s1", "s2", "z1", "z2", "z3", "n", "m",
+    ];
+    let Some(mut redis) = Redis::start("quintet-store-watch") else {
+        eprintln!("no redis-server 7.0 here: nothing to compare with");
+        return;
+    };
+    let mut other = UnixStream::connect(redis.directory.join("socket")).unwrap();
+    let templates = [HASHES, LISTS, SETS, SORTED_SETS, NAMES].concat();
+    let mut seen = [0, 0];
+    for round in 0..30 {
+        redis.run(&[b"FLUSHALL"]);
+        let mut session = Session::new();
+        let mut words = Words(Random::new(1000 + round));
+        let mut history = Vec::new();
+        for _ in 0..150 {
+            let command = words.any(&templates);
+            let parts: Vec<&[u8]> = command.iter().map(String::as_bytes).collect();
+            let named: Vec<&str> = KEYS
+                .iter()
+                .copied()
+                .filter(|key| command.iter().any(|word| word == key))
+                .collect();
+            let key = words
+                .one(if named.is_empty() { KEYS } else { &named })
+                .as_bytes();
+            redis.run(&[b"WATCH", key]);
+            std::mem::swap(&mut redis.stream, &mut other);
+            redis.run(&parts);
+            std::mem::swap(&mut redis.stream, &mut other);
+            redis.run(&[b"MULTI"]);
+            let theirs = redis.run(&[b"EXEC"]) == b"*-1\r\n";
+            let before = session.version(key);
+            session.run(&parts);
+            let ours = session.version(key) != before;
+            history.push(command.join(" "));
+            seen[usize::from(ours)] += 1;
+            assert_eq!(
+                ours,
+                theirs,
+                "round {round}: {} changed (ours, Redis's) after\n{}",
+                key.escape_ascii(),
+                history.join("\n")
+            );
+        }
+    }
+    assert!(
+        seen[0] > 100 && seen[1] > 100,
+        "both must have happened: {seen:?}"
+    );
+}
+
+/// Collections beyond Redis's compact forms, and long replies.
+#[test]
+fn large_collections_answer_as_redis_does() {
+    let Some(mut redis) = Redis::start("quintet-store-large") else {
+        eprintln!("no redis-server 7.0 here: nothing to compare with");
+        return;
+    };
+    let mut session = Session::new();
+    let mut random = Random::new(5);
+    let mut both = |command: &[&[u8]]| {
+        let name = String::from_utf8_lossy(command[0]).into_owned();
+        let ours = Reply::parse(&session.run(command));
+        let theirs = Reply::parse(&redis.run(command));
+        if is_unordered(&name) {
+            assert_eq!(ours.sorted(), theirs.sorted(), "{name}");
+        } else {
+            assert_eq!(ours, theirs, "{}", command.join(&b' ').escape_ascii());
+        }
+    };
+    for step in 0..6000 {
+        let member = random.below(3000).to_string().into_bytes();
+        let score = (random.below(40) as f64 / 4.0).to_string().into_bytes();
+        both(&[b"ZADD", b"z", &score, &member]);
+        both(&[b"ZADD", b"n", b"0", &member]);
+        both(&[b"HSET", b"h", &member, &score]);
+        both(&[b"SADD", b"s", &member]);
+        both(&[b"RPUSH", b"l", &member]);
+        if step % 3 == 0 {
+            let other = random.below(3000).to_string().into_bytes();
+            both(&[b"ZREM", b"z", &other]);
+            both(&[b"ZREM", b"n", &other]);
+            both(&[b"HDEL", b"h", &other]);
+            both(&[b"SREM", b"s", &other]);
+            both(&[b"LPOP", b"l"]);
+        }
+        if step % 60 == 0 {
+            let from = random.below(2500).to_string().into_bytes();
+            let to = random.below(2500).to_string().into_bytes();
+            let low = (random.below(40) as f64 / 4.0).to_string().into_bytes();
+            let open = [&b"("[..], &score].concat();
+            let first = [&b"["[..], &from].concat();
+            let last = [&b"("[..], &to].concat();
+            both(&[b"ZRANGE", b"z", &from, &to, b"WITHSCORES"]);
+            both(&[b"ZREVRANGE", b"z", &from, &to]);
+            both(&[b"ZRANK", b"z", &member]);
+            both(&[b"ZREVRANK", b"z", &from]);
+            both(&[b"ZCOUNT", b"z", &low, &open]);
+            both(&[b"ZRANGEBYSCORE", b"z", &low, &open, b"LIMIT", b"20", b"30"]);
+            both(&[
+                b"ZREVRANGEBYSCORE",
+                b"z",
+                &open,
+                &low,
+                b"LIMIT",
+                b"5",
+                b"-1",
+            ]);
+            both(&[b"ZRANGEBYLEX", b"n", &first, &last]);
+            both(&[b"ZREVRANGEBYLEX", b"n", &last, &first, b"LIMIT", b"3", b"9"]);
+            both(&[b"ZLEXCOUNT", b"n", &first, &last]);
+            both(&[b"LRANGE", b"l", &from, &to]);
+            both(&[b"LPOS", b"l", &member, b"COUNT", b"0"]);
+            both(&[b"LINDEX", b"l", &from]);
+            both(&[b"HGETALL", b"h"]);
+            both(&[b"SMEMBERS", b"s"]);
+        }
+    }
+    both(&[
+        b"ZUNIONSTORE",
+        b"u",
+        b"2",
+        b"z",
+        b"s",
+        b"WEIGHTS",
+        b"2",
+        b"3",
+    ]);
+    both(&[b"ZRANGE", b"u", b"0", b"-1", b"WITHSCORES"]);
+    both(&[b"ZINTERSTORE", b"u", b"2", b"z", b"n"]);
+    both(&[b"ZRANGE", b"u", b"0", b"-1", b"WITHSCORES"]);
+    both(&[b"ZREMRANGEBYRANK", b"z", b"100", b"900"]);
+    both(&[b"ZREMRANGEBYSCORE", b"z", b"(3", b"7"]);
+    both(&[b"ZREMRANGEBYLEX", b"n", b"[1", b"(2"]);
+    both(&[b"ZRANGE", b"z", b"0", b"-1", b"WITHSCORES"]);
+    both(&[b"ZRANGE", b"n", b"0", b"-1"]);
+    both(&[b"ZPOPMIN", b"z", b"300"]);
+    both(&[b"ZPOPMAX", b"n", b"300"]);
+    both(&[b"LTRIM", b"l", b"50", b"-70"]);
+    both(&[b"LRANGE", b"l", b"0", b"-1"]);
+    both(&[b"OBJECT", b"ENCODING", b"z"]);
+    both(&[b"OBJECT", b"ENCODING", b"h"]);
+    both(&[b"OBJECT", b"ENCODING", b"s"]);
 }
 
 #[test]

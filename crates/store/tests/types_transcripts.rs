@@ -36,7 +36,13 @@ fn replay(transcript: &str) {
         } else if let Some(command) = line.strip_prefix("> ") {
             let words: Vec<&[u8]> = command
                 .split(' ')
-                .map(|word| if word == "\"\"" { &b""[..] } else { word.as_bytes() })
+                .map(|word| {
+                    if word == "\"\"" {
+                        &b""[..]
+                    } else {
+                        word.as_bytes()
+                    }
+                })
                 .collect();
             let expected = unescape(lines.next().expect("a reply follows every command"));
             let given = session.run(&words);

@@ -1,6 +1,9 @@
 //! What the tests of the collections share: a store behind a client's eyes, and replies as values.
 
-use quintet_replica::{At, CommandId, CommandTime, Position, StateMachine};
+#[allow(dead_code, reason = "not every test file uses everything here")]
+pub mod words;
+
+use quintet_replica::{At, CommandId, CommandTime, Position, SnapshotProgress, StateMachine};
 use quintet_store::{Mode, RequestBuilder, Store, lookup};
 
 /// A store together with what a connection would keep: the protocol version.
@@ -30,14 +33,15 @@ impl Session {
             return format!("-{}\r\n", spec.arity_error()).into_bytes();
         }
         let mut request = RequestBuilder::new();
-        request.command(
-            spec,
-            Mode {
-                resp3: self.resp3,
-                database: 0,
-            },
-            args,
-        );
+        let mode = Mode {
+            resp3: self.resp3,
+            database: 0,
+        };
+        request.command(spec, mode, args);
+        self.apply(&request)
+    }
+
+    fn apply(&mut self, request: &RequestBuilder) -> Vec<u8> {
         self.sequence += 1;
         let at = At {
             position: Position::default(),
@@ -49,12 +53,38 @@ impl Session {
         };
         let mut reply = Vec::new();
         self.store.apply(&at, request.as_bytes(), &mut reply);
-        if request.is_query() {
-            let mut queried = Vec::new();
-            self.store.query(&at, request.as_bytes(), &mut queried);
-            assert_eq!(queried.is_empty(), reply.is_empty());
-        }
         reply
+    }
+
+    /// The version that WATCH would keep of a key.
+    #[allow(dead_code, reason = "not every test file uses everything here")]
+    pub fn version(&mut self, key: &[u8]) -> Vec<u8> {
+        let mut request = RequestBuilder::new();
+        request.watch_versions(Mode::default(), &[key]);
+        self.apply(&request)
+    }
+
+    /// A session like this one on a store that was restored from a snapshot of this one's, taken
+    /// while `meanwhile` goes on changing it.
+    #[allow(dead_code, reason = "not every test file uses everything here")]
+    pub fn restored(&mut self, mut meanwhile: impl FnMut(&mut Self)) -> Self {
+        let mut copy = Self {
+            store: Store::default(),
+            ..*self
+        };
+        self.store.begin_snapshot();
+        copy.store.begin_restore();
+        loop {
+            let mut chunk = Vec::new();
+            let progress = self.store.snapshot_chunk(&mut chunk, 200);
+            copy.store.restore_chunk(&chunk).unwrap();
+            if progress == SnapshotProgress::Done {
+                break;
+            }
+            meanwhile(self);
+        }
+        copy.store.finish_restore().unwrap();
+        copy
     }
 
     /// Runs a command written in one line, words separated by blanks.
@@ -111,6 +141,7 @@ impl Reply {
         })
     }
 
+    #[allow(dead_code, reason = "not every test file uses everything here")]
     /// The same with the elements of all arrays, maps and sets in an order of their own, for
     /// replies whose order means nothing.
     pub fn sorted(self) -> Self {
