@@ -53,10 +53,7 @@ impl<'a> ReadContext<'a> {
     ///
     /// # Errors
     /// When the value is of another type.
-    pub fn read<T: Stored>(&self, key: &[u8]) -> Result<Option<&'a T>, CommandError>
-    where
-        T: 'a,
-    {
+    pub fn read<T: Stored + 'a>(&self, key: &[u8]) -> Result<Option<&'a T>, CommandError> {
         match self.value(key) {
             None => Ok(None),
             Some(value) => T::of(value).map(Some).ok_or(CommandError::WrongType),

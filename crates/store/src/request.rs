@@ -385,10 +385,9 @@ mod tests {
         };
         builder.transaction(Mode::default(), &[watched], &queued);
         for length in 0..builder.len() {
-            if let Ok(commands) = Commands::new(&builder.as_bytes()[..length]) {
-                if let Ok(count) = commands.count() {
-                    assert!(count < 2, "{length}");
-                }
+            let commands = Commands::new(&builder.as_bytes()[..length]);
+            if let Ok(count) = commands.and_then(|commands| commands.count()) {
+                assert!(count < 2, "{length}");
             }
         }
         assert_eq!(Commands::new(builder.as_bytes()).unwrap().count(), Ok(2));

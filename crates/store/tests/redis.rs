@@ -10,6 +10,8 @@
 //!
 //! With `REDIS_ADDRESS=127.0.0.1:PORT` in the environment the replies are recorded anew.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
 use quintet_replica::{At, CommandId, CommandTime, Position, SessionId, StateMachine};
 use quintet_store::{Kind, Mode, RequestBuilder, Store, lookup};
 use std::fmt::Write as _;

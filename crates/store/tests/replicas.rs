@@ -7,6 +7,8 @@
 //!                              └──► restored store ── later commands ──► digest, replies
 //! ```
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
 use proptest::prelude::*;
 use quintet_replica::{
     Access, At, CommandId, CommandTime, FootprintVisitor, Position, SessionId, SnapshotProgress,

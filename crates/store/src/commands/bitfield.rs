@@ -39,7 +39,7 @@ struct Step {
 
 impl Step {
     const fn bytes(&self) -> usize {
-        ((self.offset + self.width as u64 + 7) / 8) as usize
+        (self.offset + self.width as u64).div_ceil(8) as usize
     }
 
     /// The number that stands in `bytes`; what is behind them is zero.

@@ -152,7 +152,7 @@ fn ones(bytes: &[u8], range: BitRange) -> u64 {
         .sum();
     let before = !(0xffu8 >> (range.start % 8));
     count -= u64::from((bytes[first] & before).count_ones());
-    if range.end % 8 != 0 {
+    if !range.end.is_multiple_of(8) {
         let behind = 0xffu8 >> (range.end % 8);
         count -= u64::from((bytes[last] & behind).count_ones());
     }
@@ -238,7 +238,7 @@ fn first_bit(bytes: &[u8], range: BitRange, wanted: bool) -> Option<u64> {
     let nothing = if wanted { 0x00 } else { 0xff };
     let mut place = range.start;
     while place < range.end {
-        if place % 8 == 0 && bytes[(place >> 3) as usize] == nothing {
+        if place.is_multiple_of(8) && bytes[(place >> 3) as usize] == nothing {
             place += 8;
         } else if bit(bytes, place) == wanted {
             return Some(place);

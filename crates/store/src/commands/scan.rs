@@ -53,15 +53,14 @@ pub(crate) fn scan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResu
     let mut found: Vec<&[u8]> = Vec::new();
     let mut next = 0;
     if let Ok(start) = u32::try_from(cursor) {
-        let mut visited = 0;
         let mut last = None;
-        for (hash, entry) in database.entries(start, context.now) {
+        let entries = database.entries(start, context.now);
+        for (visited, (hash, entry)) in (0..).zip(entries) {
             // Keys of the same hash share a cursor, so they are returned together.
             if visited >= count && last != Some(hash) {
                 next = u64::from(hash);
                 break;
             }
-            visited += 1;
             last = Some(hash);
             let fits = kind.is_none_or(|kind| is(kind, entry.value.type_name()));
             if fits && pattern::matches(wanted, &entry.key) {

@@ -271,7 +271,7 @@ fn get_ex(context: &mut WriteContext<'_>, args: Args<'_>) -> CommandResult {
 }
 
 fn mset(context: &mut WriteContext<'_>, args: Args<'_>, only_if_missing: bool) -> CommandResult {
-    if args.len() % 2 != 0 {
+    if !args.len().is_multiple_of(2) {
         return Err(CommandError::arity(if only_if_missing {
             "msetnx"
         } else {
