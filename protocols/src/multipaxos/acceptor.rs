@@ -71,7 +71,12 @@ impl MultiPaxos {
     }
 
     /// Whether to go on with a message of the leader of `ballot`. Takes a new leader for granted.
-    pub(super) fn heed(&mut self, from: ReplicaId, ballot: Ballot, ctx: &mut Context<'_, Self>) -> bool {
+    pub(super) fn heed(
+        &mut self,
+        from: ReplicaId,
+        ballot: Ballot,
+        ctx: &mut Context<'_, Self>,
+    ) -> bool {
         if from != ballot.owner {
             ctx.mark("ignored: ballot of another");
             return false;
@@ -82,11 +87,7 @@ impl MultiPaxos {
         if ballot < self.promised {
             ctx.mark("ignored: old ballot");
             let promised = self.promised;
-            ctx.send(
-                from,
-                Lane::Control,
-                &Message::Reject { ballot, promised },
-            );
+            ctx.send(from, Lane::Control, &Message::Reject { ballot, promised });
             return false;
         }
         if ballot > self.promised {
@@ -197,7 +198,10 @@ impl MultiPaxos {
             self.time_executed = time;
             ctx.execute(slot, time, batch, reply);
         }
-        if self.fetching.is_some_and(|at_least| self.executed >= at_least) {
+        if self
+            .fetching
+            .is_some_and(|at_least| self.executed >= at_least)
+        {
             ctx.mark("log overtook the state transfer");
             self.fetching = None;
         }

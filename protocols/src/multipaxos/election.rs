@@ -258,7 +258,7 @@ impl MultiPaxos {
 
     /// Stands with a ballot that it has never used: the promise of it is on disk before anybody
     /// hears of it.
-    fn become_candidate(&mut self, ctx: &mut Context<'_, Self>) {
+    pub(super) fn become_candidate(&mut self, ctx: &mut Context<'_, Self>) {
         let ballot = self.next_ballot();
         self.raise_promise(ballot, ctx);
         let candidate = Candidate::new(

@@ -203,6 +203,8 @@ pub enum Message {
         incarnation: Incarnation,
         /// Tells answers to this question from older ones.
         nonce: u64,
+        /// What it has promised: only a leader of this ballot or a higher one can help.
+        promised: Ballot,
     },
     /// The answer.
     RecoverOk {
@@ -410,10 +412,15 @@ impl Wire for Message {
                 writer.u64(*round);
                 writer.u64(index.0);
             }
-            Self::Recover { incarnation, nonce } => {
+            Self::Recover {
+                incarnation,
+                nonce,
+                promised,
+            } => {
                 writer.u8(RECOVER);
                 writer.u64(incarnation.0);
                 writer.u64(*nonce);
+                promised.encode(writer);
             }
             Self::RecoverOk {
                 nonce,
@@ -533,6 +540,7 @@ impl Wire for Message {
             RECOVER => Self::Recover {
                 incarnation: Incarnation(reader.u64("incarnation")?),
                 nonce: reader.u64("nonce")?,
+                promised: get_ballot(reader)?,
             },
             RECOVER_OK => {
                 let nonce = reader.u64("nonce")?;
@@ -644,5 +652,176 @@ impl Wire for Summary {
         Ok(Self {
             time: CommandTime(reader.u64("summary time")?),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_replica::ReplicaId;
+
+    fn every_kind() -> Vec<Message> {
+        let ballot = Ballot {
+            round: 7,
+            owner: ReplicaId(2),
+        };
+        let (batch, slot) = (Bytes::from_static(b"a batch"), Slot(5));
+        let proposal = Proposal {
+            time: CommandTime(9),
+            batch: batch.clone(),
+        };
+        let accepted = Accepted {
+            slot,
+            ballot,
+            proposal: proposal.clone(),
+        };
+        let mut all = alloc::vec![
+            Message::Request {
+                level: Level::Linearizable,
+                batch: batch.clone()
+            },
+            Message::Taken {
+                batch: BatchId(3),
+                taken: Taken::Busy
+            },
+            Message::Forward {
+                batches: alloc::vec![batch.clone(), Bytes::new(), batch]
+            },
+            Message::Accept {
+                ballot,
+                first: slot,
+                committed: Slot(4),
+                confirm: 1,
+                stamp: 2,
+                everywhere: Slot(3),
+                proposals: alloc::vec![proposal.clone(), proposal],
+            },
+            Message::Commit {
+                ballot,
+                committed: slot,
+                confirm: 1,
+                stamp: 2,
+                everywhere: Slot(3),
+                round_trip: 4,
+                answer: true,
+            },
+            Message::AcceptOk {
+                ballot,
+                incarnation: Incarnation(1),
+                held: slot,
+                durable: Slot(4),
+                executed: Slot(3),
+                confirm: 2,
+                stamp: 1,
+            },
+            Message::Reject {
+                ballot,
+                promised: ballot
+            },
+            Message::Trimmed {
+                ballot,
+                first: slot
+            },
+            Message::PreVote {
+                ballot,
+                committed: slot
+            },
+            Message::PreVoteOk {
+                ballot,
+                granted: true,
+                promised: ballot,
+                first: slot
+            },
+            Message::Prepare { ballot, from: slot },
+            Message::Promise {
+                ballot,
+                incarnation: Incarnation(1),
+                from: slot,
+                until: Some(Slot(6)),
+                committed: Slot(4),
+                first: Slot(1),
+                accepted: alloc::vec![accepted],
+            },
+            Message::Stand { ballot },
+            Message::ReadIndex { round: 8 },
+            Message::ReadIndexOk {
+                round: 8,
+                index: slot
+            },
+            Message::Recover {
+                incarnation: Incarnation(2),
+                nonce: 6,
+                promised: ballot
+            },
+        ];
+        for part in [Part::Recovering, Part::Intact, Part::Leader { end: slot }] {
+            all.push(Message::RecoverOk {
+                nonce: 6,
+                promised: ballot,
+                part,
+            });
+        }
+        all
+    }
+
+    #[test]
+    fn every_message_reads_back_and_its_prefixes_are_refused() {
+        for message in every_kind() {
+            let bytes = message.encode_to_bytes();
+            assert_eq!(Message::decode_all(bytes.clone()), Ok(message.clone()));
+            for cut in 0..bytes.len() {
+                assert!(
+                    Message::decode_all(bytes.slice(..cut)).is_err(),
+                    "{message:?} at {cut}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn flipped_bytes_are_refused_or_read_but_never_panic() {
+        for message in every_kind() {
+            let bytes = message.encode_to_bytes();
+            for at in 0..bytes.len() {
+                for flip in [1, 0x80, 0xff] {
+                    let mut bad = bytes.to_vec();
+                    bad[at] ^= flip;
+                    let _ = Message::decode_all(Bytes::from(bad));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_promise_out_of_order_or_out_of_its_page_is_refused() {
+        let ballot = Ballot {
+            round: 7,
+            owner: ReplicaId(2),
+        };
+        let page = |from, until: Option<u64>, slots: &[u64]| Message::Promise {
+            ballot,
+            incarnation: Incarnation(1),
+            from: Slot(from),
+            until: until.map(Slot),
+            committed: Slot(0),
+            first: Slot(1),
+            accepted: slots
+                .iter()
+                .map(|slot| Accepted {
+                    slot: Slot(*slot),
+                    ballot,
+                    proposal: Proposal {
+                        time: CommandTime(1),
+                        batch: Bytes::new(),
+                    },
+                })
+                .collect(),
+        };
+        let read = |message: Message| Message::decode_all(message.encode_to_bytes());
+        assert!(read(page(1, None, &[1, 3])).is_ok());
+        assert!(read(page(1, None, &[3, 1])).is_err());
+        assert!(read(page(1, None, &[2, 2])).is_err());
+        assert!(read(page(2, None, &[1])).is_err());
+        assert!(read(page(1, Some(2), &[2])).is_err());
     }
 }

@@ -1,4 +1,78 @@
-//! Multi-Paxos.
+//! Multi-Paxos: a sequence of Paxos decisions under one stable leader.
+//!
+//! ```text
+//!   client     leader           followers
+//!     │ Request  │                 │  │
+//!     ├─────────►│ append, persist │  │
+//!     │          ├─ Accept ───────►│  │      all requests of a turn in one message
+//!     │          ├─ Accept ───────────►│
+//!     │          │◄─ AcceptOk ─────┤  │      when it is durable there
+//!     │          │ majority: decided, execute
+//!     │◄─ reply ─┤                 │  │
+//!     │          ├─ Commit ───────►│─►│      or inside the next Accept
+//! ```
+//!
+//! **Paper.** Leslie Lamport, "Paxos Made Simple", 2001, section 3 (a state machine from a
+//! sequence of instances). The pre-vote, the leader that steps down without a majority, and the
+//! recovery of replicas that forget are not in the paper; see "Deviations".
+//!
+//! **Assumes** crashes, not lies: a replica stops or does what is written here. Messages may be
+//! lost, doubled, delayed and overtake each other. Of n members a minority may be down at a time;
+//! in memory durability a replica that comes back counts as down until it has recovered. No clock
+//! matters for safety; a leader is found when delays stay below the election timeout for long
+//! enough.
+//!
+//! # Messages
+//!
+//! | message | from, to | says |
+//! |---|---|---|
+//! | `Request`, `Taken` | frontend, replica | order this batch; I could not take it |
+//! | `Forward` | replica, leader | batches of my frontends, one message per turn |
+//! | `Accept` | leader, followers | consecutive slots under my ballot; all is decided up to … |
+//! | `Commit` | leader, followers | the same without slots: heartbeat, commit notice, read round |
+//! | `AcceptOk` | follower, leader | I hold up to …, durably up to …, executed up to …; echoes |
+//! | `Reject` | any | that ballot is out of date, I promised … |
+//! | `Trimmed` | leader, follower | what you need is no longer kept: fetch state |
+//! | `PreVote`, `PreVoteOk` | follower, all | would you promise? binds nobody |
+//! | `Prepare`, `Promise` | candidate, all | phase 1 over all slots above a commit point, in pages |
+//! | `Stand` | leader, follower | I am about to stop: stand at once |
+//! | `ReadIndex`, `ReadIndexOk` | replica, leader | how far must a state have come for my reads? |
+//! | `Recover`, `RecoverOk` | forgetful, all | I forgot; what part do you play? |
+//!
+//! # Safety
+//!
+//! 1. A ballot has one owner, who uses it in one life only: its promise is on disk before the
+//!    first message under it, and a restart always takes a higher one.
+//! 2. Hence at most one value is ever proposed per slot and ballot.
+//! 3. A replica accepts only under its promised ballot; accepting a higher one promises it.
+//! 4. A promise is on disk before it is told, in every durability; so is the vote for a value in
+//!    disk durability. In memory durability votes are held in memory, see [`recovery`].
+//! 5. `AcceptOk{held}` claims slots from its ballot's leader without gaps, or known to be decided;
+//!    so counting the majority's smallest claim decides every slot below it.
+//! 6. A winner has a majority's promises with everything they accepted above its own commit point.
+//!    It proposes, per slot, the value of the highest ballot among them. A value decided earlier
+//!    was accepted by a majority, which meets this one; by induction over ballots the highest
+//!    ballot there carries that value. In slots where nobody accepted, nothing can be decided
+//!    below the new ballot, and "nothing" may be proposed.
+//! 7. A candidate that lacks what a voter no longer keeps does not win; it fetches the state.
+//! 8. A follower takes the leader's commit point only as far as it holds that leader's slots, so
+//!    it never executes a value that lost.
+//! 9. Reads: see [`reads`]. The commit point they use is confirmed by a majority after they came,
+//!    and it covers all earlier ballots.
+//! 10. Times go up along the log: proposals take a time above all seen, and executing takes the
+//!     maximum along the way, which is the same on all replicas.
+//!
+//! # Deviations
+//!
+//! - The first leader's first ballot needs no phase 1: no lower ballot exists.
+//! - `Promise` is paged and starts at the candidate's commit point; slots that a voter has trimmed
+//!   come as a snapshot.
+//! - Votes are cumulative per follower instead of one message per slot.
+//! - Pre-vote, check-quorum and hand-off only decide who stands when; phase 1 and 2 do not depend
+//!   on them.
+//! - A slot holds a batch as its frontend encoded it; sessions, not Paxos, find duplicates.
+//! - Read confirmation and memory recovery follow the ideas of read-index and of viewstamped
+//!   replication's recovery, with the durable promise in place of a view number.
 
 mod acceptor;
 mod config;
@@ -18,4 +92,4 @@ mod tests;
 pub use config::Config;
 pub use frontend::Frontend;
 pub use message::{Accepted, Message, Part, Promised, Proposal, Record, Summary};
-pub use replica::MultiPaxos;
+pub use replica::{MultiPaxos, Timer};

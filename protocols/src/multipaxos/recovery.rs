@@ -86,6 +86,7 @@ impl MultiPaxos {
             let message = Message::Recover {
                 incarnation: self.incarnation,
                 nonce: recovery.nonce,
+                promised: self.promised,
             };
             ctx.multicast(self.peers(), Lane::Control, &message);
         }
@@ -113,8 +114,10 @@ impl MultiPaxos {
         from: ReplicaId,
         incarnation: Incarnation,
         nonce: u64,
+        theirs: Ballot,
         ctx: &mut Context<'_, Self>,
     ) {
+        self.ballot_seen = self.ballot_seen.max(theirs);
         if incarnation < self.incarnations[from.index()] {
             return ctx.mark("ignored: question of an earlier life");
         }
@@ -135,7 +138,15 @@ impl MultiPaxos {
                 part,
             },
         );
-        if matches!(part, Part::Leader { .. }) {
+        if !matches!(part, Part::Leader { .. }) {
+            return;
+        }
+        if theirs > promised {
+            // It once promised a ballot that came to nothing, and may not go below it.
+            ctx.mark("leader raises its ballot for a recovering replica");
+            self.step_down(ctx);
+            self.become_candidate(ctx);
+        } else {
             self.send_commit_to(ReplicaSet::EMPTY.with(from), true, ctx);
         }
     }

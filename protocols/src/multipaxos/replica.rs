@@ -623,9 +623,13 @@ impl MultiPaxos {
             Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
             Message::ReadIndex { round } => self.on_read_index(from, round, ctx),
             Message::ReadIndexOk { round, index } => self.on_read_index_ok(round, index, ctx),
-            Message::Recover { incarnation, nonce } => {
+            Message::Recover {
+                incarnation,
+                nonce,
+                promised,
+            } => {
                 self.meet(from, incarnation, ctx);
-                self.on_recover(from, incarnation, nonce, ctx);
+                self.on_recover(from, incarnation, nonce, promised, ctx);
             }
             Message::RecoverOk {
                 nonce,

@@ -16,7 +16,11 @@ fn group(members: usize) -> Group {
 
 fn send(group: &mut Group, from: u16, to: u16, message: &Message) {
     let (from, to) = (ReplicaId(from), ReplicaId(to));
-    group.deliver(Packet { from, to, bytes: message.encode_to_bytes() });
+    group.deliver(Packet {
+        from,
+        to,
+        bytes: message.encode_to_bytes(),
+    });
 }
 
 fn sent(group: &Group) -> Vec<Message> {
@@ -24,11 +28,17 @@ fn sent(group: &Group) -> Vec<Message> {
 }
 
 const fn ballot(round: u64, owner: u16) -> Ballot {
-    Ballot { round, owner: ReplicaId(owner) }
+    Ballot {
+        round,
+        owner: ReplicaId(owner),
+    }
 }
 
 fn value(byte: u8) -> Proposal {
-    Proposal { time: CommandTime(u64::from(byte)), batch: Bytes::copy_from_slice(&[byte]) }
+    Proposal {
+        time: CommandTime(u64::from(byte)),
+        batch: Bytes::copy_from_slice(&[byte]),
+    }
 }
 
 fn accept(ballot: Ballot, first: u64, values: &[u8]) -> Message {
@@ -71,16 +81,36 @@ fn a_returning_replica_does_not_depose_a_good_leader() {
     group.heal();
     group.run(MS * 3000);
     assert_eq!(group.leaders(), [0]);
-    assert_eq!(group.replica(0).promised, ballot, "no new ballot was needed");
+    assert_eq!(
+        group.replica(0).promised,
+        ballot,
+        "no new ballot was needed"
+    );
     assert_eq!(group.status(2).leader, Some(ReplicaId(0)));
 }
 
 #[test]
 fn a_voter_with_a_leader_refuses_a_pre_vote() {
     let mut group = group(3);
-    send(&mut group, 2, 1, &Message::PreVote { ballot: ballot(9, 2), committed: Slot(0) });
-    assert!(sent(&group).iter().any(|m| matches!(m, Message::PreVoteOk { granted: false, .. })));
-    assert_eq!(group.replica(1).promised, ballot(1, 0), "asking binds nobody");
+    send(
+        &mut group,
+        2,
+        1,
+        &Message::PreVote {
+            ballot: ballot(9, 2),
+            committed: Slot(0),
+        },
+    );
+    assert!(
+        sent(&group)
+            .iter()
+            .any(|m| matches!(m, Message::PreVoteOk { granted: false, .. }))
+    );
+    assert_eq!(
+        group.replica(1).promised,
+        ballot(1, 0),
+        "asking binds nobody"
+    );
 }
 
 #[test]
@@ -113,7 +143,15 @@ fn leadership_is_handed_off_at_once() {
 fn vote_lost_on_restart() {
     let mut group = group(3);
     group.members[1].slow_disk = true;
-    send(&mut group, 2, 1, &Message::Prepare { ballot: ballot(5, 2), from: Slot(1) });
+    send(
+        &mut group,
+        2,
+        1,
+        &Message::Prepare {
+            ballot: ballot(5, 2),
+            from: Slot(1),
+        },
+    );
     group.idle(1);
     let promises = |m: &Message| matches!(m, Message::Promise { .. });
     assert!(!sent(&group).iter().any(promises), "not on disk yet");
@@ -122,8 +160,20 @@ fn vote_lost_on_restart() {
     group.crash(1);
     group.start(1);
     assert_eq!(group.replica(1).promised, ballot(5, 2));
-    send(&mut group, 0, 1, &Message::Prepare { ballot: ballot(4, 0), from: Slot(1) });
-    assert!(sent(&group).iter().any(|m| matches!(m, Message::Reject { .. })));
+    send(
+        &mut group,
+        0,
+        1,
+        &Message::Prepare {
+            ballot: ballot(4, 0),
+            from: Slot(1),
+        },
+    );
+    assert!(
+        sent(&group)
+            .iter()
+            .any(|m| matches!(m, Message::Reject { .. }))
+    );
 }
 
 #[test]
@@ -132,13 +182,27 @@ fn accept_must_raise_promise() {
     send(&mut group, 2, 1, &accept(ballot(7, 2), 1, &[1]));
     assert_eq!(group.replica(1).promised, ballot(7, 2));
     group.network.clear();
-    send(&mut group, 0, 1, &Message::Prepare { ballot: ballot(6, 0), from: Slot(1) });
+    send(
+        &mut group,
+        0,
+        1,
+        &Message::Prepare {
+            ballot: ballot(6, 0),
+            from: Slot(1),
+        },
+    );
     send(&mut group, 0, 1, &accept(ballot(1, 0), 1, &[2]));
     group.sync(1);
     group.idle(1);
-    let refusals = sent(&group).iter().filter(|m| matches!(m, Message::Reject { .. })).count();
+    let refusals = sent(&group)
+        .iter()
+        .filter(|m| matches!(m, Message::Reject { .. }))
+        .count();
     assert_eq!(refusals, 2);
-    assert_eq!(group.replica(1).log.get(Slot(1)).map(|held| held.ballot), Some(ballot(7, 2)));
+    assert_eq!(
+        group.replica(1).log.get(Slot(1)).map(|held| held.ballot),
+        Some(ballot(7, 2))
+    );
 }
 
 /// Makes replica 1 of five a candidate that waits for promises; gives its ballot.
@@ -149,7 +213,10 @@ fn candidate(group: &mut Group) -> Ballot {
     group.run(MS * 1500);
     group.heal();
     let ask = group.replica(1).promised.next(ReplicaId(1));
-    let ask = Ballot { round: ask.round.max(2), ..ask };
+    let ask = Ballot {
+        round: ask.round.max(2),
+        ..ask
+    };
     for voter in [2, 3] {
         let vote = Message::PreVoteOk {
             ballot: ask,
@@ -160,7 +227,10 @@ fn candidate(group: &mut Group) -> Ballot {
         send(group, voter, 1, &vote);
     }
     group.sync(1);
-    assert_eq!((group.replica(1).promised, group.status(1).role), (ask, "candidate"));
+    assert_eq!(
+        (group.replica(1).promised, group.status(1).role),
+        (ask, "candidate")
+    );
     group.network.clear();
     ask
 }
@@ -191,7 +261,11 @@ fn duplicate_vote_counted() {
     for _ in 0..3 {
         send(&mut group, 2, 1, &promise(ask, &[]));
     }
-    assert_eq!(group.status(1).role, "candidate", "one voter of four others");
+    assert_eq!(
+        group.status(1).role,
+        "candidate",
+        "one voter of four others"
+    );
     assert!(group.marked("ignored: promise counted before") > 0);
     send(&mut group, 3, 1, &promise(ask, &[]));
     assert_eq!(group.status(1).role, "leader");
@@ -201,7 +275,10 @@ fn duplicate_vote_counted() {
 fn stale_promise_reply_counted() {
     let mut group = group(5);
     let ask = candidate(&mut group);
-    let old = Ballot { round: ask.round - 1, owner: ReplicaId(1) };
+    let old = Ballot {
+        round: ask.round - 1,
+        owner: ReplicaId(1),
+    };
     send(&mut group, 2, 1, &promise(old, &[]));
     send(&mut group, 3, 1, &promise(old, &[]));
     assert_eq!(group.status(1).role, "candidate");
@@ -213,15 +290,36 @@ fn the_value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
     let mut group = group(5);
     let ask = candidate(&mut group);
     let (low, high) = (ballot(1, 0), ballot(1, 4));
-    send(&mut group, 2, 1, &promise(ask, &[(1, low, 1), (3, high, 33)]));
-    send(&mut group, 3, 1, &promise(ask, &[(1, high, 11), (3, low, 3)]));
+    send(
+        &mut group,
+        2,
+        1,
+        &promise(ask, &[(1, low, 1), (3, high, 33)]),
+    );
+    send(
+        &mut group,
+        3,
+        1,
+        &promise(ask, &[(1, high, 11), (3, low, 3)]),
+    );
     assert_eq!(group.status(1).role, "leader");
     let log = &group.replica(1).log;
-    let at = |slot| log.get(Slot(slot)).map(|held| (held.ballot, held.proposal.batch.to_vec()));
+    let at = |slot| {
+        log.get(Slot(slot))
+            .map(|held| (held.ballot, held.proposal.batch.to_vec()))
+    };
     assert_eq!(at(1), Some((ask, [11].to_vec())));
-    assert_eq!(at(2), Some((ask, Vec::new())), "nobody of the majority accepted anything");
+    assert_eq!(
+        at(2),
+        Some((ask, Vec::new())),
+        "nobody of the majority accepted anything"
+    );
     assert_eq!(at(3), Some((ask, [33].to_vec())));
-    assert_eq!(group.replica(1).committed, Slot(0), "proposed again, not taken for decided");
+    assert_eq!(
+        group.replica(1).committed,
+        Slot(0),
+        "proposed again, not taken for decided"
+    );
     assert_eq!(group.marked("gap filled with nothing"), 1);
 }
 
@@ -229,18 +327,30 @@ fn the_value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
 fn a_promise_of_an_earlier_life_does_not_count() {
     let mut group = group(5);
     let ask = candidate(&mut group);
-    let up = quintet_replica::Link::Up { incarnation: Incarnation(2) };
+    let up = quintet_replica::Link::Up {
+        incarnation: Incarnation(2),
+    };
     send(&mut group, 2, 1, &promise(ask, &[]));
-    group.event(1, Event::Link(quintet_replica::Peer::Replica(ReplicaId(2)), up));
+    group.event(
+        1,
+        Event::Link(quintet_replica::Peer::Replica(ReplicaId(2)), up),
+    );
     send(&mut group, 3, 1, &promise(ask, &[]));
-    assert_eq!(group.status(1).role, "candidate", "replica 2 forgot what it promised");
+    assert_eq!(
+        group.status(1).role,
+        "candidate",
+        "replica 2 forgot what it promised"
+    );
     send(&mut group, 2, 1, &promise(ask, &[]));
     assert_eq!(group.marked("ignored: promise of an earlier life"), 1);
 }
 
 #[test]
 fn a_long_promise_comes_in_pages() {
-    let config = Config { batch_bytes_max: 4096, ..Config::default() };
+    let config = Config {
+        batch_bytes_max: 4096,
+        ..Config::default()
+    };
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 20);
     // Replica 2 lacks what the others decided; it must win with their help alone.
@@ -260,7 +370,11 @@ fn a_long_promise_comes_in_pages() {
 
 #[test]
 fn a_candidate_behind_a_trimmed_log_fetches_state_instead_of_leading() {
-    let config = Config { log_memory_bytes: 1 << 16, pre_vote: false, ..Config::default() };
+    let config = Config {
+        log_memory_bytes: 1 << 16,
+        pre_vote: false,
+        ..Config::default()
+    };
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 20);
     group.isolate(2);
@@ -285,13 +399,20 @@ fn ballot_reuse_after_restart() {
         group.start(id);
     }
     group.settle();
-    assert!(group.leaders().is_empty(), "the first ballot is not used before it is on disk");
+    assert!(
+        group.leaders().is_empty(),
+        "the first ballot is not used before it is on disk"
+    );
     group.sync(0);
     assert_eq!(group.leaders(), [0]);
     group.crash(0);
     group.start(0);
     group.settle();
-    assert_ne!(group.status(0).role, "leader", "the same ballot is not used again");
+    assert_ne!(
+        group.status(0).role,
+        "leader",
+        "the same ballot is not used again"
+    );
 }
 
 #[test]

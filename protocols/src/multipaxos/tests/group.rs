@@ -28,7 +28,12 @@ impl World for Clock {
     }
     fn clock(&self) -> ClockReading {
         let now = self.now.0 + 1;
-        ClockReading { earliest: now, now, latest: now, deviation: 0 }
+        ClockReading {
+            earliest: now,
+            now,
+            latest: now,
+            deviation: 0,
+        }
     }
     fn room(&self, _: ReplicaId) -> usize {
         self.room
@@ -121,7 +126,10 @@ impl Group {
             halted: None,
         };
         Self {
-            clock: Clock { now: Time(1_000_000), room: 64 << 20 },
+            clock: Clock {
+                now: Time(1_000_000),
+                room: 64 << 20,
+            },
             members: (0..members).map(|_| member()).collect(),
             network: VecDeque::new(),
             cut: BTreeSet::new(),
@@ -167,7 +175,11 @@ impl Group {
         let member = &mut self.members[usize::from(id)];
         let checkpoint = member.disk.checkpoint.clone();
         member.executed = checkpoint.as_ref().map_or(Slot(0), |(slot, _)| *slot);
-        member.state = self.decided.range(..=member.executed).map(|(_, b)| b.clone()).collect();
+        member.state = self
+            .decided
+            .range(..=member.executed)
+            .map(|(_, b)| b.clone())
+            .collect();
         let recovered = RecoveredBytes {
             first_boot: !member.disk.used,
             forgot,
@@ -193,15 +205,21 @@ impl Group {
 
     pub fn event(&mut self, id: u16, event: Event) {
         let mut effects = Vec::new();
-        let Some(driver) = &mut self.members[usize::from(id)].driver else { return };
-        driver.on_event(event, &self.clock, &mut effects).expect("the test sends well-formed bytes");
+        let Some(driver) = &mut self.members[usize::from(id)].driver else {
+            return;
+        };
+        driver
+            .on_event(event, &self.clock, &mut effects)
+            .expect("the test sends well-formed bytes");
         self.carry_out(id, effects);
     }
 
     pub fn idle(&mut self, id: u16) {
         let mut effects = Vec::new();
         let member = &mut self.members[usize::from(id)];
-        let Some(driver) = &mut member.driver else { return };
+        let Some(driver) = &mut member.driver else {
+            return;
+        };
         member.wake = match driver.on_idle(&self.clock, &mut effects) {
             Wake::Spin => Some(self.clock.now),
             Wake::At(time) => Some(time),
@@ -216,35 +234,62 @@ impl Group {
         let executed_before = self.members[me].executed;
         for effect in effects {
             match effect {
-                Effect::Send { to: Recipients::Replicas(to), frame, .. } => {
+                Effect::Send {
+                    to: Recipients::Replicas(to),
+                    frame,
+                    ..
+                } => {
                     let bytes = frame.into_bytes();
                     for to in to.iter() {
-                        let packet = Packet { from: ReplicaId(id), to, bytes: bytes.clone() };
+                        let packet = Packet {
+                            from: ReplicaId(id),
+                            to,
+                            bytes: bytes.clone(),
+                        };
                         if !self.cut.contains(&(id, to.0)) {
                             self.network.push_back(packet);
                         }
                     }
                 }
-                Effect::Send { to: Recipients::Frontend(_), .. } => {}
-                Effect::Persist { id: write, write: what } => {
+                Effect::Send {
+                    to: Recipients::Frontend(_),
+                    ..
+                } => {}
+                Effect::Persist {
+                    id: write,
+                    write: what,
+                } => {
                     self.members[me].disk.unsynced.push_back((write, what));
                 }
                 Effect::Trim { below } => {
-                    self.members[me].disk.records.retain(|(slot, _)| *slot >= below);
+                    self.members[me]
+                        .disk
+                        .records
+                        .retain(|(slot, _)| *slot >= below);
                 }
-                Effect::SetTimer { key, at: Deadline::At(at) } => {
+                Effect::SetTimer {
+                    key,
+                    at: Deadline::At(at),
+                } => {
                     self.members[me].timers.insert(key, at);
                 }
                 Effect::CancelTimer { key } => {
                     self.members[me].timers.remove(&key);
                 }
-                Effect::Execute { slot, batch, reply, .. } => self.execute(id, slot, batch, reply),
-                Effect::Query { batch, at_least, .. } => {
+                Effect::Execute {
+                    slot, batch, reply, ..
+                } => self.execute(id, slot, batch, reply),
+                Effect::Query {
+                    batch, at_least, ..
+                } => {
                     let key = BatchView::new(&batch).expect("a batch").id();
                     self.members[me].queries.push((at_least, key));
                 }
                 Effect::Checkpoint { slot, summary } => {
-                    assert_eq!(slot, self.members[me].executed, "after the executions before it");
+                    assert_eq!(
+                        slot, self.members[me].executed,
+                        "after the executions before it"
+                    );
                     self.members[me].disk.checkpoint = Some((slot, summary));
                     self.event(id, Event::Checkpointed(slot));
                 }
@@ -277,18 +322,35 @@ impl Group {
         reply: Option<quintet_replica::ReplyRoute>,
     ) {
         let member = &mut self.members[usize::from(id)];
-        assert_eq!(slot, member.executed.next(), "replica {id} executes every slot in order");
+        assert_eq!(
+            slot,
+            member.executed.next(),
+            "replica {id} executes every slot in order"
+        );
         member.executed = slot;
         member.state.push(batch.clone());
         let first = self.decided.entry(slot).or_insert_with(|| batch.clone());
-        assert_eq!(*first, batch, "replica {id} executes what was decided in {slot}");
+        assert_eq!(
+            *first, batch,
+            "replica {id} executes what was decided in {slot}"
+        );
         if let Some(route) = reply
             && route.to == self.frontend(id)
         {
-            let batch = BatchView::new(&batch).expect("only batches are answered").id();
+            let batch = BatchView::new(&batch)
+                .expect("only batches are answered")
+                .id();
             let reply = (Bytes::new(), Bytes::from_static(b"ok"));
             let (header, results) = reply;
-            self.event(id, Event::Reply { from: ReplicaId(id), batch, header, results });
+            self.event(
+                id,
+                Event::Reply {
+                    from: ReplicaId(id),
+                    batch,
+                    header,
+                    results,
+                },
+            );
         }
     }
 
@@ -299,20 +361,38 @@ impl Group {
             if at_least <= executed {
                 let results = Bytes::from(executed.0.to_le_bytes().to_vec());
                 let header = Bytes::new();
-                self.event(id, Event::Reply { from: ReplicaId(id), batch, header, results });
+                self.event(
+                    id,
+                    Event::Reply {
+                        from: ReplicaId(id),
+                        batch,
+                        header,
+                        results,
+                    },
+                );
             } else {
-                self.members[usize::from(id)].queries.push((at_least, batch));
+                self.members[usize::from(id)]
+                    .queries
+                    .push((at_least, batch));
             }
         }
     }
 
     /// Gives a replica that asked for state that of a peer, if one has it.
     pub fn transfer(&mut self, id: u16) {
-        let Some(at_least) = self.members[usize::from(id)].asked_state else { return };
+        let Some(at_least) = self.members[usize::from(id)].asked_state else {
+            return;
+        };
         let have = |member: &Member| member.driver.is_some() && member.executed >= at_least;
-        let Some(donor) = self.members.iter().position(have) else { return };
+        let Some(donor) = self.members.iter().position(have) else {
+            return;
+        };
         self.event(donor as u16, Event::Control(Control::CheckpointDue));
-        let (slot, summary) = self.members[donor].disk.checkpoint.clone().expect("just taken");
+        let (slot, summary) = self.members[donor]
+            .disk
+            .checkpoint
+            .clone()
+            .expect("just taken");
         self.members[usize::from(id)].asked_state = None;
         if slot <= self.members[usize::from(id)].executed {
             return;
@@ -343,12 +423,27 @@ impl Group {
     pub fn submit(&mut self, id: u16, level: Level) -> BatchId {
         let batch = BatchId(self.batch_next);
         self.batch_next += 1;
-        let session = SessionId { owner: 1, number: u64::from(id) + 1 };
-        let request = CommandId { session, sequence: batch.0 };
-        self.builder.push(request, RequestKind::Command, 0, &batch.0.to_le_bytes());
+        let session = SessionId {
+            owner: 1,
+            number: u64::from(id) + 1,
+        };
+        let request = CommandId {
+            session,
+            sequence: batch.0,
+        };
+        self.builder
+            .push(request, RequestKind::Command, 0, &batch.0.to_le_bytes());
         let bytes = self.builder.finish(self.frontend(id), batch, level);
         let deadline = self.clock.now + MS * 60_000;
-        self.event(id, Event::Submit(Submission { id: batch, level, batch: bytes, deadline }));
+        self.event(
+            id,
+            Event::Submit(Submission {
+                id: batch,
+                level,
+                batch: bytes,
+                deadline,
+            }),
+        );
         batch
     }
 
@@ -399,7 +494,10 @@ impl Group {
         loop {
             self.settle();
             let timers = self.members.iter().enumerate().flat_map(|(id, member)| {
-                member.timers.iter().map(move |(key, at)| (*at, id as u16, *key))
+                member
+                    .timers
+                    .iter()
+                    .map(move |(key, at)| (*at, id as u16, *key))
             });
             let next = timers.min().filter(|(at, ..)| *at <= end);
             let wakes = self.members.iter().filter_map(|member| member.wake);
@@ -423,21 +521,35 @@ impl Group {
 
     /// Fires one of the replica's own timers, set or not.
     pub fn fire(&mut self, id: u16, timer: Timer) {
-        let key = TimerKey { owner: TimerOwner::Replica, timer: timer.into() };
+        let key = TimerKey {
+            owner: TimerOwner::Replica,
+            timer: timer.into(),
+        };
         self.members[usize::from(id)].timers.remove(&key);
         self.event(id, Event::Timer(key));
     }
 
     pub fn status(&self, id: u16) -> Status {
-        self.members[usize::from(id)].driver.as_ref().expect("it runs").status()
+        self.members[usize::from(id)]
+            .driver
+            .as_ref()
+            .expect("it runs")
+            .status()
     }
 
     pub fn replica(&self, id: u16) -> &MultiPaxos {
-        self.members[usize::from(id)].driver.as_ref().expect("it runs").replica()
+        self.members[usize::from(id)]
+            .driver
+            .as_ref()
+            .expect("it runs")
+            .replica()
     }
 
     pub fn leaders(&self) -> Vec<u16> {
-        self.live().into_iter().filter(|id| self.status(*id).role == "leader").collect()
+        self.live()
+            .into_iter()
+            .filter(|id| self.status(*id).role == "leader")
+            .collect()
     }
 
     pub fn answered(&self, id: u16, batch: BatchId) -> bool {
@@ -460,7 +572,10 @@ impl Group {
     /// What the executed batches of a replica are named.
     pub fn batches(&self, id: u16) -> Vec<BatchId> {
         let state = &self.members[usize::from(id)].state;
-        state.iter().filter_map(|batch| Some(BatchView::new(batch).ok()?.id())).collect()
+        state
+            .iter()
+            .filter_map(|batch| Some(BatchView::new(batch).ok()?.id()))
+            .collect()
     }
 
     pub fn marked(&self, branch: &str) -> u32 {
@@ -473,13 +588,24 @@ pub fn assert_converged(group: &Group, slots: u64) {
     let live = group.live();
     for id in &live {
         let member = &group.members[usize::from(*id)];
-        assert!(member.executed >= Slot(slots), "replica {id} is at {}", member.executed);
-        assert_eq!(member.state, group.members[usize::from(live[0])].state, "replica {id}");
+        assert!(
+            member.executed >= Slot(slots),
+            "replica {id} is at {}",
+            member.executed
+        );
+        assert_eq!(
+            member.state,
+            group.members[usize::from(live[0])].state,
+            "replica {id}"
+        );
     }
 }
 
 /// Small limits, so that tests reach them.
 pub fn small() -> Config {
-    Config { batch_bytes_max: 4096, log_memory_bytes: 64 << 10, ..Config::default() }
+    Config {
+        batch_bytes_max: 4096,
+        log_memory_bytes: 64 << 10,
+        ..Config::default()
+    }
 }
-

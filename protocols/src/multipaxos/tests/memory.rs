@@ -77,7 +77,11 @@ fn diskless_recovery_amnesia() {
     group.cut.clear();
     group.cut.extend([(0, 1), (1, 0)]);
     group.run(MS * 400);
-    assert_eq!(group.status(2).role, "follower", "0 leads, and answered, and so did 1");
+    assert_eq!(
+        group.status(2).role,
+        "follower",
+        "0 leads, and answered, and so did 1"
+    );
     group.crash(0);
     group.heal();
     group.run(MS * 5000);
@@ -116,7 +120,10 @@ fn old_votes_of_a_forgetful_replica_no_longer_count() {
     let known = group.replica(0).incarnations[1];
     group.cut.remove(&(1, 0));
     group.run(MS * 150);
-    assert!(group.replica(0).incarnations[1] > known, "the leader met the new life");
+    assert!(
+        group.replica(0).incarnations[1] > known,
+        "the leader met the new life"
+    );
     assert_eq!(group.status(0).committed, Slot(0));
 }
 
@@ -133,7 +140,12 @@ fn a_majority_that_forgot_is_told_what_to_do() {
     }
     group.run(MS * 20_000);
     for member in &group.members {
-        assert!(member.halted.as_ref().is_some_and(|why| why.contains("--bootstrap-again")));
+        assert!(
+            member
+                .halted
+                .as_ref()
+                .is_some_and(|why| why.contains("--bootstrap-again"))
+        );
     }
     assert!(group.leaders().is_empty());
 }

@@ -61,7 +61,10 @@ fn life(seed: u64, durability: Durability) -> Group {
                     if durability == Durability::Memory {
                         // A second loss of memory before the first is mended may be too many.
                         group.heal();
-                        group.members.iter_mut().for_each(|member| member.slow_disk = false);
+                        group
+                            .members
+                            .iter_mut()
+                            .for_each(|member| member.slow_disk = false);
                         group.run(MS * 6000);
                     }
                 }
@@ -117,7 +120,10 @@ fn life(seed: u64, durability: Durability) -> Group {
     assert_converged(&group, 1);
     let held = group.batches(id);
     for (at, batch) in written {
-        assert!(!group.answered(at, batch) || held.contains(&batch), "{batch} was acknowledged");
+        assert!(
+            !group.answered(at, batch) || held.contains(&batch),
+            "{batch} was acknowledged"
+        );
     }
     group
 }
@@ -131,17 +137,21 @@ fn campaign(seeds: core::ops::Range<u64>, durability: Durability) {
             *marks.entry(mark).or_insert(0) += count;
         }
     }
-    for rare in ["election won", "proposals sent again", "leadership handed off"] {
+    for rare in [
+        "election won",
+        "proposals sent again",
+        "leadership handed off",
+    ] {
         assert!(marks.contains_key(rare), "{rare} never happened: {marks:?}");
     }
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_on_disk() {
-    campaign(0..60, Durability::Disk);
+    campaign(0..150, Durability::Disk);
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_in_memory() {
-    campaign(1000..1040, Durability::Memory);
+    campaign(1000..1150, Durability::Memory);
 }

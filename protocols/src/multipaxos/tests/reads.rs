@@ -42,8 +42,9 @@ fn a_read_at_any_replica_sees_what_was_acknowledged_before_and_writes_nothing() 
 #[test]
 fn many_reads_share_one_round() {
     let mut group = group();
-    let reads: alloc::vec::Vec<_> =
-        (0..50).map(|_| group.submit(1, Level::Linearizable)).collect();
+    let reads: alloc::vec::Vec<_> = (0..50)
+        .map(|_| group.submit(1, Level::Linearizable))
+        .collect();
     group.idle(1);
     assert_eq!(group.network.len(), 1, "one question for all");
     group.settle();
@@ -58,16 +59,26 @@ fn stale_read_paused_leader() {
     group.isolate(0);
     group.run(MS * 300);
     for id in [1, 2] {
-        group.event(id, quintet_replica::Event::Control(
-            quintet_replica::Control::ReportFailure(quintet_replica::ReplicaId(0)),
-        ));
+        group.event(
+            id,
+            quintet_replica::Event::Control(quintet_replica::Control::ReportFailure(
+                quintet_replica::ReplicaId(0),
+            )),
+        );
     }
     let read = group.submit(0, Level::Linearizable);
     group.run(MS * 250);
     let write = group.write(1);
     group.run(MS * 250);
-    let write = if group.answered(1, write) { write } else { panic!("a new leader serves") };
-    assert!(read_at(&group, 0, read).is_none(), "no majority confirmed the old leader");
+    let write = if group.answered(1, write) {
+        write
+    } else {
+        panic!("a new leader serves")
+    };
+    assert!(
+        read_at(&group, 0, read).is_none(),
+        "no majority confirmed the old leader"
+    );
     group.heal();
     group.run(MS * 2000);
     let at = read_at(&group, 0, read).expect("answered by the new leader");
@@ -95,17 +106,27 @@ fn read_before_first_commit_of_term() {
     group.network.clear();
     // Replica 1 wins, but the answers to its re-proposal are held back.
     group.run(MS * 100);
-    group.event(1, quintet_replica::Event::Control(
-        quintet_replica::Control::ReportFailure(quintet_replica::ReplicaId(0)),
-    ));
-    group.event(2, quintet_replica::Event::Control(
-        quintet_replica::Control::ReportFailure(quintet_replica::ReplicaId(0)),
-    ));
+    group.event(
+        1,
+        quintet_replica::Event::Control(quintet_replica::Control::ReportFailure(
+            quintet_replica::ReplicaId(0),
+        )),
+    );
+    group.event(
+        2,
+        quintet_replica::Event::Control(quintet_replica::Control::ReportFailure(
+            quintet_replica::ReplicaId(0),
+        )),
+    );
     let mut read = None;
     for _ in 0..400 {
         group.clock.now = group.clock.now + MS * 5;
         for id in [1, 2] {
-            if group.members[usize::from(id)].timers.values().any(|at| *at <= group.clock.now) {
+            if group.members[usize::from(id)]
+                .timers
+                .values()
+                .any(|at| *at <= group.clock.now)
+            {
                 group.fire(id, crate::multipaxos::replica::Timer::Election);
             }
             group.sync(id);
@@ -124,7 +145,11 @@ fn read_before_first_commit_of_term() {
     }
     let (leader, read) = read.expect("somebody leads");
     assert!(group.marked("read waits for the ballot's first commit") > 0);
-    assert_eq!(read_at(&group, leader, read), None, "its commit point may be too old");
+    assert_eq!(
+        read_at(&group, leader, read),
+        None,
+        "its commit point may be too old"
+    );
     group.run(MS * 2000);
     assert!(read_at(&group, leader, read).expect("answered") >= Slot(1));
 }
@@ -146,12 +171,18 @@ fn an_answer_to_another_run_of_the_process_fits_no_question() {
     let read = group.submit(1, Level::Linearizable);
     group.isolate(1);
     group.settle();
-    let stale = Message::ReadIndexOk { round: u64::MAX >> 1, index: Slot(0) };
-    group.event(1, quintet_replica::Event::Message {
-        from: quintet_replica::Peer::Replica(quintet_replica::ReplicaId(0)),
-        arrived: group.clock.now,
-        message: quintet_replica::Wire::encode_to_bytes(&stale),
-    });
+    let stale = Message::ReadIndexOk {
+        round: u64::MAX >> 1,
+        index: Slot(0),
+    };
+    group.event(
+        1,
+        quintet_replica::Event::Message {
+            from: quintet_replica::Peer::Replica(quintet_replica::ReplicaId(0)),
+            arrived: group.clock.now,
+            message: quintet_replica::Wire::encode_to_bytes(&stale),
+        },
+    );
     group.settle();
     assert!(!group.answered(1, read));
     assert_eq!(group.marked("ignored: read index of another life"), 1);

@@ -2,7 +2,9 @@
 
 use super::group::{Group, MS, assert_converged, small};
 use crate::multipaxos::{Config, Message};
-use quintet_replica::{Durability, Level, Link, Outcome, Peer, ReplicaId, Event, Incarnation, Slot};
+use quintet_replica::{
+    Durability, Event, Incarnation, Level, Link, Outcome, Peer, ReplicaId, Slot,
+};
 
 fn groups() -> impl Iterator<Item = (usize, Durability)> {
     [1, 2, 3, 4, 5, 9]
@@ -19,7 +21,10 @@ fn the_first_leader_serves_every_frontend() {
         for id in 0..members as u16 {
             let write = group.write(id);
             group.run(MS);
-            assert!(group.answered(id, write), "{members} members, {durability:?}, at {id}");
+            assert!(
+                group.answered(id, write),
+                "{members} members, {durability:?}, at {id}"
+            );
         }
         group.run(MS * 200);
         assert_converged(&group, members as u64);
@@ -54,7 +59,11 @@ fn a_leader_does_not_count_its_own_vote_before_it_is_durable() {
     group.members[1].slow_disk = true;
     let write = group.write(0);
     group.settle();
-    assert_eq!(group.status(0).committed, Slot(0), "one durable vote of three");
+    assert_eq!(
+        group.status(0).committed,
+        Slot(0),
+        "one durable vote of three"
+    );
     group.sync(0);
     group.settle();
     assert!(group.answered(0, write));
@@ -62,7 +71,10 @@ fn a_leader_does_not_count_its_own_vote_before_it_is_durable() {
 
 #[test]
 fn requests_that_wait_for_the_window_are_proposed_when_it_reopens_in_the_same_turn() {
-    let config = Config { window: 1, ..Config::default() };
+    let config = Config {
+        window: 1,
+        ..Config::default()
+    };
     let mut group = Group::new(3, Durability::Memory, config);
     group.run(MS * 20);
     let first = group.write(0);
@@ -84,7 +96,11 @@ fn over_a_long_round_trip_several_accepts_are_under_way() {
         group.idle(0);
         group.clock.now = group.clock.now + MS;
     }
-    assert_eq!(group.replica(0).log.end(), Slot(6), "nothing waited for an answer");
+    assert_eq!(
+        group.replica(0).log.end(),
+        Slot(6),
+        "nothing waited for an answer"
+    );
 }
 
 #[test]
@@ -166,11 +182,17 @@ fn everything_is_there_after_all_have_stopped() {
     for id in 0..3 {
         group.start(id);
     }
-    assert!(group.members[0].executed >= Slot(9), "the known commit point needs nobody else");
+    assert!(
+        group.members[0].executed >= Slot(9),
+        "the known commit point needs nobody else"
+    );
     group.run(MS * 3000);
     assert_converged(&group, 10);
     assert_eq!(group.leaders().len(), 1);
-    assert!(group.status(group.leaders()[0]).view > 1, "a ballot is never used twice");
+    assert!(
+        group.status(group.leaders()[0]).view > 1,
+        "a ballot is never used twice"
+    );
 }
 
 #[test]
@@ -182,7 +204,10 @@ fn a_checkpoint_trims_the_journal_and_a_restart_goes_on_from_it() {
         group.run(MS);
     }
     group.event(1, Event::Control(quintet_replica::Control::CheckpointDue));
-    assert!(group.members[1].disk.records.len() <= 1, "covered by the checkpoint");
+    assert!(
+        group.members[1].disk.records.len() <= 1,
+        "covered by the checkpoint"
+    );
     group.crash(1);
     group.write(0);
     group.run(MS * 50);
@@ -193,7 +218,10 @@ fn a_checkpoint_trims_the_journal_and_a_restart_goes_on_from_it() {
 
 #[test]
 fn a_full_queue_answers_busy_and_keeps_nothing() {
-    let config = Config { queue_bytes: 64, ..Config::default() };
+    let config = Config {
+        queue_bytes: 64,
+        ..Config::default()
+    };
     let mut group = Group::new(3, Durability::Memory, config);
     group.run(MS * 20);
     group.isolate(0);
@@ -212,11 +240,16 @@ fn a_reset_link_loses_no_request() {
     let write = group.write(1);
     group.settle();
     group.heal();
-    let up = Link::Up { incarnation: Incarnation(1) };
+    let up = Link::Up {
+        incarnation: Incarnation(1),
+    };
     group.event(1, Event::Link(Peer::Replica(ReplicaId(0)), up));
     group.event(0, Event::Link(Peer::Replica(ReplicaId(1)), up));
     group.settle();
-    assert!(group.answered(1, write), "sent again at once, without a timer");
+    assert!(
+        group.answered(1, write),
+        "sent again at once, without a timer"
+    );
 }
 
 #[test]
@@ -241,7 +274,10 @@ fn without_room_nothing_is_sent_and_nothing_is_lost() {
     group.run(MS * 50);
     assert!(!group.answered(0, write));
     group.clock.room = 1 << 20;
-    group.event(0, Event::Link(Peer::Replica(ReplicaId(1)), Link::Room(1 << 20)));
+    group.event(
+        0,
+        Event::Link(Peer::Replica(ReplicaId(1)), Link::Room(1 << 20)),
+    );
     group.settle();
     assert!(group.answered(0, write));
 }
