@@ -248,3 +248,33 @@ fn a_boundless_reply_is_cut_off() {
         assert_eq!(reply, "-ERR reply exceeds max-reply-bytes (10000)");
     }
 }
+
+#[test]
+fn nothing_is_taken_out_that_no_reply_can_hold() {
+    use quintet_store::{Store, StoreOptions};
+    let mut session = Session::new();
+    session.store = Store::new(StoreOptions {
+        max_reply_bytes: 10_000,
+        ..StoreOptions::default()
+    });
+    for number in 0..1000 {
+        session.line(&format!("SADD s {number:050}"));
+        session.line(&format!("RPUSH l {number:050}"));
+        session.line(&format!("ZADD z 1 {number:050}"));
+    }
+    let digest = session.store.digest();
+    for command in [
+        "SPOP s 500",
+        "LPOP l 500",
+        "RPOP l 500",
+        "LMPOP 1 l LEFT COUNT 500",
+        "ZPOPMIN z 500",
+        "ZMPOP 1 z MAX COUNT 500",
+    ] {
+        let reply = session.line(command).text();
+        assert_eq!(reply, "-ERR reply exceeds max-reply-bytes (10000)");
+    }
+    assert_eq!(session.store.digest(), digest);
+    assert_eq!(session.line("SPOP s 50").items().len(), 50);
+    assert_eq!(session.line("SCARD s").text(), ":950");
+}

@@ -4,6 +4,7 @@ use crate::error::CommandError;
 use crate::keyspace::Keys;
 use crate::numbers::integer_of;
 use crate::random::Random;
+use crate::store::StoreOptions;
 use crate::types::table::Walk;
 use crate::value::{Stored, Value};
 use core::ops::Range;
@@ -94,6 +95,24 @@ pub(super) fn place(index: i64, len: usize) -> Option<usize> {
         index
     };
     usize::try_from(place).ok().filter(|place| *place < len)
+}
+
+/// Refuses a reply with `elements` that would be too large, before what it tells of has been taken
+/// out: an answer that only says so afterwards would lose them.
+pub(super) fn check_reply<'e>(
+    options: &StoreOptions,
+    elements: impl Iterator<Item = &'e [u8]>,
+) -> Result<(), CommandError> {
+    // More than the head of a string, and a score behind it, can take.
+    const HEAD: usize = 64;
+    let bytes: usize = elements.map(|element| element.len() + HEAD).sum();
+    if bytes > options.max_reply_bytes {
+        return Err(CommandError::Owned(format!(
+            "ERR reply exceeds max-reply-bytes ({})",
+            options.max_reply_bytes
+        )));
+    }
+    Ok(())
 }
 
 /// The value of a key, whatever its type, while other values are looked at as well.

@@ -7,7 +7,7 @@
 //! ```
 
 use super::arguments::{
-    KEYS_MISSING, MUST_BE_POSITIVE, count_above_zero, count_of, is, place, places,
+    KEYS_MISSING, MUST_BE_POSITIVE, check_reply, count_above_zero, count_of, is, place, places,
 };
 use crate::command::Op;
 use crate::commands::unsupported;
@@ -17,6 +17,7 @@ use crate::keyspace::Keys;
 use crate::numbers::{integer_of, parse_integer};
 use crate::reply::Reply;
 use crate::request::Args;
+use crate::store::StoreOptions;
 use crate::types::list::{End, List};
 
 #[inline]
@@ -32,18 +33,23 @@ pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> Com
 
 #[inline]
 pub(crate) fn write(op: Op, context: &mut WriteContext<'_>, args: Args<'_>) -> CommandResult {
-    let WriteContext { keys, reply, .. } = context;
+    let WriteContext {
+        keys,
+        reply,
+        options,
+        ..
+    } = context;
     match op {
         Op::Linsert => linsert(keys, args, reply),
         Op::Lmove => lmove(keys, args, reply),
-        Op::Lmpop => lmpop(keys, args, reply),
-        Op::Lpop => pop(keys, End::Left, args, reply),
+        Op::Lmpop => lmpop(keys, args, options, reply),
+        Op::Lpop => pop(keys, End::Left, args, options, reply),
         Op::Lpush => push(keys, End::Left, args, reply),
         Op::Lpushx => push_existing(keys, End::Left, args, reply),
         Op::Lrem => lrem(keys, args, reply),
         Op::Lset => lset(keys, args, reply),
         Op::Ltrim => ltrim(keys, args, reply),
-        Op::Rpop => pop(keys, End::Right, args, reply),
+        Op::Rpop => pop(keys, End::Right, args, options, reply),
         Op::Rpoplpush => rpoplpush(keys, args, reply),
         Op::Rpush => push(keys, End::Right, args, reply),
         Op::Rpushx => push_existing(keys, End::Right, args, reply),
@@ -92,7 +98,13 @@ fn push_existing(
 }
 
 /// `LPOP key [count]` and `RPOP key [count]`
-fn pop(keys: &mut Keys<'_>, end: End, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn pop(
+    keys: &mut Keys<'_>,
+    end: End,
+    args: Args<'_>,
+    options: &StoreOptions,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let count = match args[1..] {
         [] => None,
         [count] => Some(count_of(count, MUST_BE_POSITIVE)?),
@@ -110,9 +122,21 @@ fn pop(keys: &mut Keys<'_>, end: End, args: Args<'_>, reply: &mut Reply<'_>) -> 
         (None, Some(_)) => reply.null_array(),
         (Some(mut held), None) => reply.bulk_or_null(held.change().pop(end).as_deref()),
         (Some(_), Some(0)) => reply.array(0),
-        (Some(mut held), Some(count)) => pop_many(held.change(), end, count, reply),
+        (Some(mut held), Some(count)) => {
+            check_pop(&held, end, count, options)?;
+            pop_many(held.change(), end, count, reply);
+        }
     }
     Ok(())
+}
+
+fn check_pop(list: &List, end: End, count: usize, options: &StoreOptions) -> CommandResult {
+    let count = count.min(list.len());
+    let places = match end {
+        End::Left => 0..count,
+        End::Right => list.len() - count..list.len(),
+    };
+    check_reply(options, list.range(places))
 }
 
 fn pop_many(list: &mut List, end: End, count: usize, reply: &mut Reply<'_>) {
@@ -331,7 +355,12 @@ fn move_element(
 }
 
 /// `LMPOP numkeys key … LEFT|RIGHT [COUNT count]`
-fn lmpop(keys: &mut Keys<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn lmpop(
+    keys: &mut Keys<'_>,
+    args: Args<'_>,
+    limits: &StoreOptions,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let number = count_above_zero(args[0], KEYS_MISSING)?;
     let Some((names, [end, options @ ..])) = args[1..].split_at_checked(number) else {
         return Err(CommandError::Syntax);
@@ -346,6 +375,7 @@ fn lmpop(keys: &mut Keys<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandR
     };
     for name in names {
         if let Some(mut held) = keys.open::<List>(name)? {
+            check_pop(&held, end, count, limits)?;
             reply.array(2);
             reply.bulk(name);
             pop_many(held.change(), end, count, reply);

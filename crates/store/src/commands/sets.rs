@@ -7,8 +7,8 @@
 //! ```
 
 use super::arguments::{
-    KEYS_MISSING, MUST_BE_POSITIVE, Scan, count_above_zero, count_of, cursor_of, is, peek,
-    random_places, scan_options, signed_count,
+    KEYS_MISSING, MUST_BE_POSITIVE, Scan, check_reply, count_above_zero, count_of, cursor_of, is,
+    peek, random_places, sample, scan_options, signed_count,
 };
 use crate::command::Op;
 use crate::commands::unsupported;
@@ -18,6 +18,7 @@ use crate::keyspace::{Expiry, Keys};
 use crate::random::Random;
 use crate::reply::Reply;
 use crate::request::Args;
+use crate::store::StoreOptions;
 use crate::types::pattern::matches;
 use crate::types::set::Set;
 use crate::value::Stored;
@@ -47,14 +48,14 @@ pub(crate) fn write(op: Op, context: &mut WriteContext<'_>, args: Args<'_>) -> C
         keys,
         reply,
         random,
-        ..
+        options,
     } = context;
     match op {
         Op::Sadd => sadd(keys, args, reply),
         Op::Sdiffstore => store_combined(keys, Combination::Difference, args, reply),
         Op::Sinterstore => store_combined(keys, Combination::Intersection, args, reply),
         Op::Smove => smove(keys, args, reply),
-        Op::Spop => spop(keys, random, args, reply),
+        Op::Spop => spop(keys, random, args, options, reply),
         Op::Srem => srem(keys, args, reply),
         Op::Sunionstore => store_combined(keys, Combination::Union, args, reply),
         _ => Err(unsupported()),
@@ -122,6 +123,7 @@ fn spop(
     keys: &mut Keys<'_>,
     random: &mut Random,
     args: Args<'_>,
+    options: &StoreOptions,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
     let count = match args[1..] {
@@ -138,12 +140,17 @@ fn spop(
             reply.bulk(&popped);
         }
         (Some(mut held), Some(count)) => {
-            let count = count.min(held.len());
+            let mut places = sample(random, held.len(), count);
+            check_reply(options, places.iter().map(|&at| held.at(at)))?;
+            reply.set(places.len());
+            for &at in &places {
+                reply.bulk(held.at(at));
+            }
+            // From the last to the first, so that what moves into a gap is none of the others.
+            places.sort_unstable();
             let set = held.change();
-            reply.set(count);
-            for _ in 0..count {
-                let popped = set.remove_at(random.below(set.len()));
-                reply.bulk(&popped);
+            for at in places.into_iter().rev() {
+                set.remove_at(at);
             }
         }
     }

@@ -8,8 +8,8 @@
 //! ```
 
 use super::arguments::{
-    KEYS_MISSING, MUST_BE_POSITIVE, Scan, count_above_zero, count_of, cursor_of, is, random_places,
-    scan_options, signed_count, signed_count_of_pairs,
+    KEYS_MISSING, MUST_BE_POSITIVE, Scan, check_reply, count_above_zero, count_of, cursor_of, is,
+    random_places, scan_options, signed_count, signed_count_of_pairs,
 };
 use super::sorted_set_combinations as combinations;
 use super::sorted_set_ranges as ranges;
@@ -21,6 +21,7 @@ use crate::keyspace::Keys;
 use crate::numbers::{write_double, write_integer};
 use crate::reply::Reply;
 use crate::request::Args;
+use crate::store::StoreOptions;
 use crate::types::pattern::matches;
 use crate::types::score::parse_score;
 use crate::types::sorted_set::{AddRule, Added, SortedSet};
@@ -45,7 +46,12 @@ pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> Com
 
 #[inline]
 pub(crate) fn write(op: Op, context: &mut WriteContext<'_>, args: Args<'_>) -> CommandResult {
-    let WriteContext { keys, reply, .. } = context;
+    let WriteContext {
+        keys,
+        reply,
+        options,
+        ..
+    } = context;
     match op {
         Op::Zadd => zadd(keys, args, AddRule::default(), reply),
         Op::Zincrby => {
@@ -55,9 +61,9 @@ pub(crate) fn write(op: Op, context: &mut WriteContext<'_>, args: Args<'_>) -> C
             };
             zadd(keys, args, rule, reply)
         }
-        Op::Zmpop => zmpop(keys, args, reply),
-        Op::Zpopmax => zpop(keys, Extreme::Highest, args, reply),
-        Op::Zpopmin => zpop(keys, Extreme::Lowest, args, reply),
+        Op::Zmpop => zmpop(keys, args, options, reply),
+        Op::Zpopmax => zpop(keys, Extreme::Highest, args, options, reply),
+        Op::Zpopmin => zpop(keys, Extreme::Lowest, args, options, reply),
         Op::Zrem => zrem(keys, args, reply),
         Op::Zdiffstore | Op::Zinterstore | Op::Zunionstore => {
             combinations::write(op, keys, args, reply)
@@ -250,6 +256,15 @@ impl Extreme {
             Self::Highest => set.pop(set.len().checked_sub(1)?),
         }
     }
+
+    /// Refuses to take more out than fits into a reply; `count` is at most the length.
+    fn check_pop(self, set: &SortedSet, count: usize, options: &StoreOptions) -> CommandResult {
+        let ranks = match self {
+            Self::Lowest => 0..count,
+            Self::Highest => set.len() - count..set.len(),
+        };
+        check_reply(options, set.range(ranks).map(|(member, _)| member))
+    }
 }
 
 /// `ZPOPMIN key [count]` and `ZPOPMAX key [count]`
@@ -257,6 +272,7 @@ fn zpop(
     keys: &mut Keys<'_>,
     extreme: Extreme,
     args: Args<'_>,
+    options: &StoreOptions,
     reply: &mut Reply<'_>,
 ) -> CommandResult {
     let count = match args[1..] {
@@ -273,6 +289,7 @@ fn zpop(
     };
     let nested = reply.is_resp3() && count.is_some();
     let count = count.unwrap_or(1).min(held.len());
+    extreme.check_pop(&held, count, options)?;
     reply.array(if nested { count } else { 2 * count });
     pop_many(held.change(), extreme, count, nested, reply);
     Ok(())
@@ -297,7 +314,12 @@ fn pop_many(
 }
 
 /// `ZMPOP numkeys key … MIN|MAX [COUNT count]`
-fn zmpop(keys: &mut Keys<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
+fn zmpop(
+    keys: &mut Keys<'_>,
+    args: Args<'_>,
+    limits: &StoreOptions,
+    reply: &mut Reply<'_>,
+) -> CommandResult {
     let number = count_above_zero(args[0], KEYS_MISSING)?;
     let Some((names, [extreme, options @ ..])) = args[1..].split_at_checked(number) else {
         return Err(CommandError::Syntax);
@@ -323,6 +345,7 @@ fn zmpop(keys: &mut Keys<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> CommandR
     for name in names {
         if let Some(mut held) = keys.open::<SortedSet>(name)? {
             let count = count.min(held.len());
+            extreme.check_pop(&held, count, limits)?;
             reply.array(2);
             reply.bulk(name);
             reply.array(count);
