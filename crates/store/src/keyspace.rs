@@ -121,6 +121,50 @@ impl Slab {
     }
 }
 
+/// What is left of emptied databases. Freeing millions of keys takes longer than a command may
+/// take, so it is done bit by bit.
+#[derive(Debug, Default)]
+pub(crate) struct Graveyard {
+    chunks: Vec<Vec<Vec<Entry>>>,
+    expiries: Vec<BTreeSet<(u64, Slot)>>,
+}
+
+impl Graveyard {
+    const CHUNKS_AT_ONCE: usize = 2;
+
+    /// Takes the entries of a slab that nobody needs any more.
+    pub(crate) fn bury(&mut self, slab: Slab) {
+        self.chunks.push(slab.chunks);
+        self.free_some();
+    }
+
+    fn bury_expiry(&mut self, expiry: BTreeSet<(u64, Slot)>) {
+        // Small ones go at once, so that they cannot become many.
+        if expiry.len() > Self::CHUNKS_AT_ONCE * CHUNK_LEN {
+            self.expiries.push(expiry);
+        }
+    }
+
+    fn free_some(&mut self) {
+        if let Some(chunks) = self.chunks.last_mut() {
+            chunks.truncate(chunks.len().saturating_sub(Self::CHUNKS_AT_ONCE));
+            if chunks.is_empty() {
+                self.chunks.pop();
+            }
+        }
+        if let Some(expiry) = self.expiries.last_mut() {
+            for _ in 0..Self::CHUNKS_AT_ONCE * CHUNK_LEN {
+                if expiry.pop_first().is_none() {
+                    break;
+                }
+            }
+            if expiry.is_empty() {
+                self.expiries.pop();
+            }
+        }
+    }
+}
+
 /// How far a snapshot has come in one database.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SnapshotCursor {
@@ -223,6 +267,7 @@ pub(crate) struct Keyspace {
     pub(crate) databases: Vec<Database>,
     snapshot: Option<Snapshot>,
     snapshot_last: u32,
+    graveyard: Graveyard,
 }
 
 impl Keyspace {
@@ -233,6 +278,7 @@ impl Keyspace {
             databases: all,
             snapshot: None,
             snapshot_last: 0,
+            graveyard: Graveyard::default(),
         }
     }
 
@@ -269,6 +315,11 @@ impl Keyspace {
                 left -= 1;
             }
         }
+    }
+
+    /// Frees a little of what emptied databases have left.
+    pub(crate) fn free_some(&mut self) {
+        self.graveyard.free_some();
     }
 
     /// The mark of entries that the snapshot under way need not write.
@@ -316,10 +367,16 @@ impl Keyspace {
     }
 
     fn clear(&mut self, database: u8) {
-        let old = core::mem::take(self.database_mut(database));
-        if let Some(snapshot) = &mut self.snapshot {
-            let SnapshotCursor { origin, next, end } = old.snapshot;
-            snapshot.detach(origin, old.slab, next, end);
+        let Database {
+            slab,
+            expiry,
+            snapshot: cursor,
+            ..
+        } = core::mem::take(self.database_mut(database));
+        self.graveyard.bury_expiry(expiry);
+        match &mut self.snapshot {
+            Some(snapshot) if cursor.next < cursor.end => snapshot.detach(cursor, slab),
+            _ => self.graveyard.bury(slab),
         }
     }
 
@@ -343,7 +400,7 @@ impl Keyspace {
         let Some(snapshot) = &mut self.snapshot else {
             return true;
         };
-        let done = snapshot.chunk(&mut self.databases, out, budget);
+        let done = snapshot.chunk(&mut self.databases, &mut self.graveyard, out, budget);
         if done {
             self.snapshot = None;
         }

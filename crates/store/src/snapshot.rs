@@ -13,7 +13,7 @@
 //! written twice. Entries come in no particular order: nothing in the state depends on it.
 
 use crate::key_hash::hash_bytes;
-use crate::keyspace::{Database, Entry, Slab};
+use crate::keyspace::{Database, Entry, Graveyard, Slab, SnapshotCursor};
 use crate::types::wire::{Malformed, Reader, put_bytes};
 use crate::value::Value;
 use quintet_replica::RestoreError;
@@ -39,10 +39,8 @@ pub(crate) struct Globals {
 /// A slab that was emptied while it still had to be written.
 #[derive(Debug)]
 struct Detached {
-    origin: u8,
+    cursor: SnapshotCursor,
     slab: Slab,
-    next: u32,
-    end: u32,
 }
 
 /// A snapshot under way.
@@ -106,14 +104,17 @@ impl Snapshot {
     }
 
     /// Takes over the slab of a database that is being emptied.
-    pub(crate) fn detach(&mut self, origin: u8, slab: Slab, next: u32, end: u32) {
-        if next < end {
-            self.detached.push(Detached {
-                origin,
-                slab,
-                next,
-                end,
-            });
+    pub(crate) fn detach(&mut self, cursor: SnapshotCursor, slab: Slab) {
+        self.detached.push(Detached { cursor, slab });
+    }
+
+    /// Writes entries from the cursor on until enough bytes wait to be handed out.
+    fn walk(&mut self, cursor: &mut SnapshotCursor, slab: &mut Slab, budget: usize) {
+        while self.waiting() < budget && cursor.next < cursor.end {
+            if let Some(entry) = slab.get_mut(cursor.next) {
+                self.save(cursor.origin, entry);
+            }
+            cursor.next += 1;
         }
     }
 
@@ -126,30 +127,22 @@ impl Snapshot {
     pub(crate) fn chunk(
         &mut self,
         databases: &mut [Database],
+        graveyard: &mut Graveyard,
         out: &mut Vec<u8>,
         budget: usize,
     ) -> bool {
         let budget = budget.max(1);
         for database in databases.iter_mut() {
-            let cursor = &mut database.snapshot;
-            while self.waiting() < budget && cursor.next < cursor.end {
-                if let Some(entry) = database.slab.get_mut(cursor.next) {
-                    self.save(cursor.origin, entry);
-                }
-                cursor.next += 1;
-            }
+            self.walk(&mut database.snapshot, &mut database.slab, budget);
         }
         while self.waiting() < budget
             && let Some(mut detached) = self.detached.pop()
         {
-            while self.waiting() < budget && detached.next < detached.end {
-                if let Some(entry) = detached.slab.get_mut(detached.next) {
-                    self.save(detached.origin, entry);
-                }
-                detached.next += 1;
-            }
-            if detached.next < detached.end {
+            self.walk(&mut detached.cursor, &mut detached.slab, budget);
+            if detached.cursor.next < detached.cursor.end {
                 self.detached.push(detached);
+            } else {
+                graveyard.bury(detached.slab);
             }
         }
         if self.waiting() < budget && !self.ended {

@@ -510,6 +510,7 @@ impl StateMachine for Store {
         self.time = self.time.max(at.time.0);
         self.keyspace
             .expire(at.time.milliseconds(), EXPIRE_PER_TICK_MAX);
+        self.keyspace.free_some();
     }
 
     fn digest(&self) -> u128 {
