@@ -14,6 +14,8 @@ extern crate alloc;
 extern crate std;
 
 pub mod multipaxos;
+#[cfg(test)]
+mod stubs;
 
 use alloc::string::{String, ToString};
 use quintet_replica::Entry;
