@@ -4,6 +4,11 @@
 //! Where there is no `redis-server` of that version, there is nothing to compare with and the test
 //! says so; the recorded transcripts are compared everywhere.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that panics has failed, as it should"
+)]
+
 mod types_support;
 
 use quintet_store::Random;

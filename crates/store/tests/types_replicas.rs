@@ -1,6 +1,11 @@
 //! Replicas agree: whatever happened before, whether a store lived through it or was restored
 //! from a snapshot, the same commands give the same replies and the same state.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that panics has failed, as it should"
+)]
+
 mod types_support;
 
 use quintet_replica::StateMachine;

@@ -6,6 +6,11 @@
 //!   :1\r\n             the recorded reply
 //! ```
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that panics has failed, as it should"
+)]
+
 mod types_support;
 
 use types_support::{Reply, Session, is_unordered};
