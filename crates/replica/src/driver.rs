@@ -489,6 +489,8 @@ pub struct Entry {
     pub viable: fn(usize, &[crate::NodeState]) -> bool,
     /// Whether it executes before the order is final.
     pub speculates: bool,
+    /// Shows a message of the protocol as text, for traces.
+    pub describe: fn(Bytes) -> alloc::string::String,
 }
 
 impl core::fmt::Debug for Entry {
@@ -577,6 +579,10 @@ impl Entry {
             check: |options| parse::<P>(options).map(|_| ()),
             viable: P::viable,
             speculates: P::SPECULATES,
+            describe: |message| match P::Message::decode_all(message) {
+                Ok(message) => alloc::format!("{message:?}"),
+                Err(error) => alloc::format!("unreadable: {error}"),
+            },
         }
     }
 }
