@@ -33,6 +33,8 @@ pub struct GatewayConfig {
     pub partial_max: Duration,
     /// The longest argument of a command, in bytes.
     pub value_bytes_max: usize,
+    /// The longest command, in bytes; at least as long as the longest argument.
+    pub command_bytes_max: usize,
     /// The most bytes of one connection's commands that are ordered as one request. A single
     /// command may be larger.
     pub request_bytes_max: usize,
@@ -44,6 +46,9 @@ pub struct GatewayConfig {
     pub ordered_batches_max: usize,
     /// The most linearizable batches under way at once.
     pub linearizable_batches_max: usize,
+    /// While a batch is under way the next one waits this long for company at most, and no longer
+    /// than half the time that batches take; zero is "never waits".
+    pub hold_max: Duration,
     /// The most bytes of batches under way; beyond them nothing more is read from clients.
     pub in_flight_bytes_max: usize,
     /// Nothing is read from a client that has this many bytes of replies waiting for it.
@@ -74,11 +79,13 @@ impl Default for GatewayConfig {
             idle_max: Duration::ZERO,
             partial_max: Duration::from_secs(60),
             value_bytes_max: 64 << 20,
+            command_bytes_max: 128 << 20,
             request_bytes_max: 1 << 20,
             request_commands_max: 1024,
             batch_bytes_max: 4 << 20,
             ordered_batches_max: 64,
             linearizable_batches_max: 64,
+            hold_max: Duration::from_micros(200),
             in_flight_bytes_max: 256 << 20,
             output_bytes_soft: 1 << 20,
             output_bytes_max: 256 << 20,

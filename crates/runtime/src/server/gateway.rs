@@ -1,37 +1,208 @@
 //! The Redis server without its sockets.
+//!
+//! ```text
+//!   on_input ─► ready ─► serve: drain one pipeline ─┬─ replies made here ─► output
+//!                                                   ├─ only reads ─► linearizable ─┐ one batch
+//!                                                   └─ any write ──► ordered ──────┤ of each kind
+//!                                                        (parked until the         │ per collect
+//!                                                         owner is registered)     ▼
+//!   output ◄── deliver, fail ◄── on_done(batch) ◄──────── the replica ◄──── Submission
+//! ```
+//!
+//! A connection has at most one request under way; what it sends meanwhile waits in its input, so
+//! its commands are executed and answered in order.
 
-use super::{Counters, GatewayConfig, NodeView};
-use bytes::BytesMut;
-use quintet_replica::{BatchId, FrontendId, Outcome, Submission, Time};
-use std::net::SocketAddr;
+use super::{
+    Counters, GatewayConfig, NodeView,
+    connection::{Connection, Phase},
+    pipeline::Drained,
+    resp,
+    sessions::{Owner, Standing},
+};
+use bytes::{Bytes, BytesMut};
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use quintet_replica::{
+    BatchBuilder, BatchId, CommandId, FrontendId, Level, RequestKind, SessionId, Submission, Time,
+};
+use quintet_store::RequestBuilder;
+use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 /// A connection's number; small, and used again after the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub usize);
 
+/// Sessions ended by one batch.
+const CLOSES_PER_BATCH_MAX: usize = 1024;
+/// Ended sessions wait this long for a batch that goes anyway.
+const CLOSES_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Ended sessions that are remembered; more lapse by themselves.
+const CLOSES_MAX: usize = 1 << 16;
+/// What the server does on its own behalf is tried again after this.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// A connection with a request under way may send this much ahead.
+const INPUT_AHEAD_MAX: usize = 256 << 10;
+/// Empty buffers larger than this are given back.
+const BUFFER_KEPT: usize = 64 << 10;
+
+/// What a request of a batch is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// Opens the session of the connection whose command follows.
+    Open(usize),
+    /// A connection's commands, ordered.
+    Command(usize),
+    /// A connection's reads, or its question for versions.
+    Read(usize),
+    Close(SessionId),
+    Register,
+    Renew,
+    MemoryLimit(bool),
+}
+
+/// A batch in the making.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub batch: BatchBuilder,
+    pub entries: Vec<Entry>,
+    /// When its first request came.
+    pub since: Time,
+    /// Batches of this kind under way.
+    pub in_flight: usize,
+    /// How long they take, smoothed.
+    pub took: Duration,
+}
+
+/// A batch under way.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub level: Level,
+    pub batch: Bytes,
+    pub entries: Vec<Entry>,
+    pub submitted: Time,
+}
+
+/// A request that waits for the owner's registration or for the next epoch.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub connection: usize,
+    pub payload: Bytes,
+    pub deadline: Time,
+    pub not_before: Time,
+}
+
+/// What was told to the store about its memory.
+#[derive(Debug, Default)]
+pub(super) struct MemoryLimit {
+    pub told: Option<bool>,
+    pub under_way: bool,
+    pub not_before: Time,
+    pub sequence: u64,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Gateway {
-    config: GatewayConfig,
+    pub(super) config: GatewayConfig,
+    pub(super) limits: resp::Limits,
     frontend: FrontendId,
-    view: NodeView,
-    counters: Counters,
-    connections: Vec<Option<(BytesMut, BytesMut)>>,
-    shutting_down: bool,
+    pub(super) view: NodeView,
+    pub(super) counters: Counters,
+    pub(super) started: Time,
+    pub(super) now: Time,
+    pub(super) clock: u64,
+    pub(super) connections: Vec<Option<Box<Connection>>>,
+    free: Vec<usize>,
+    client_next: u64,
+    ready: VecDeque<usize>,
+    /// Connections with commands to serve whose clients do not read their replies.
+    stalled: Vec<usize>,
+    dirty: Vec<ConnectionId>,
+    pub(super) builder: RequestBuilder,
+    pub(super) reply: Vec<u8>,
+    pub(super) ordered: Pending,
+    pub(super) linearizable: Pending,
+    pub(super) in_flight: HashMap<u64, InFlight, FixedState>,
+    spare_entries: Vec<Vec<Entry>>,
+    batch_next: u64,
+    pub(super) owner: Owner,
+    pub(super) parked: VecDeque<Parked>,
+    pub(super) closes: VecDeque<SessionId>,
+    closes_since: Time,
+    pub(super) memory_limit: MemoryLimit,
+    scan_at: Time,
+    pub(super) shutting_down: bool,
+}
+
+impl Pending {
+    fn new() -> Self {
+        Self {
+            batch: BatchBuilder::new(),
+            entries: Vec::new(),
+            since: Time(0),
+            in_flight: 0,
+            took: Duration::ZERO,
+        }
+    }
+
+    pub fn push(&mut self, entry: Entry, id: CommandId, kind: RequestKind, payload: &[u8], now: Time) {
+        if self.entries.is_empty() {
+            self.since = now;
+        }
+        self.entries.push(entry);
+        self.batch.push(id, kind, 0, payload);
+    }
+
+    /// Until when to wait for company while another batch is under way. On a fast network the
+    /// wait is what makes batches large; on a slow one it is lost in the round trip.
+    fn hold_until(&self, hold_max: Duration) -> Time {
+        self.since + (self.took / 2).min(hold_max)
+    }
+
+    fn may_go(&self, now: Time, config: &GatewayConfig, batches_max: usize) -> bool {
+        !self.entries.is_empty()
+            && (self.in_flight == 0
+                || (self.in_flight < batches_max && now >= self.hold_until(config.hold_max)))
+    }
 }
 
 impl Gateway {
     /// A gateway without connections. `seed` must be different at every start of the process.
     #[must_use]
     pub fn new(config: GatewayConfig, frontend: FrontendId, seed: u64) -> Self {
-        let _ = seed;
+        let limits = resp::Limits {
+            argument_bytes_max: config.value_bytes_max,
+            command_bytes_max: config.command_bytes_max.max(config.value_bytes_max),
+        };
         Self {
-            config,
+            limits,
             frontend,
             view: NodeView::default(),
             counters: Counters::default(),
+            started: Time::NEVER,
+            now: Time(0),
+            clock: 0,
             connections: Vec::new(),
+            free: Vec::new(),
+            client_next: 1,
+            ready: VecDeque::new(),
+            stalled: Vec::new(),
+            dirty: Vec::new(),
+            builder: RequestBuilder::new(),
+            reply: Vec::new(),
+            ordered: Pending::new(),
+            linearizable: Pending::new(),
+            in_flight: HashMap::default(),
+            spare_entries: Vec::new(),
+            batch_next: 1,
+            owner: Owner::new(seed),
+            parked: VecDeque::new(),
+            closes: VecDeque::new(),
+            closes_since: Time(0),
+            memory_limit: MemoryLimit::default(),
+            scan_at: Time::NEVER,
             shutting_down: false,
+            config,
         }
     }
 
@@ -46,102 +217,627 @@ impl Gateway {
     /// # Errors
     /// What to write to it before closing, when it cannot be served.
     pub fn connect(&mut self, now: Time, peer: SocketAddr) -> Result<ConnectionId, Vec<u8>> {
-        let _ = (now, peer);
-        if self.connections.len() >= self.config.connections_max {
+        self.pass_time(now);
+        if self.shutting_down {
+            self.counters.connections_rejected += 1;
+            return Err(b"-ERR the server is shutting down\r\n".to_vec());
+        }
+        if self.counters.connections_open >= self.config.connections_max as u64 {
+            self.counters.connections_rejected += 1;
             return Err(b"-ERR max number of clients reached\r\n".to_vec());
         }
-        self.connections.push(Some((BytesMut::new(), BytesMut::new())));
-        Ok(ConnectionId(self.connections.len() - 1))
+        self.counters.connections_open += 1;
+        self.counters.connections_total += 1;
+        let authenticated = self.config.password.is_none();
+        let connection = Box::new(Connection::new(self.client_next, peer, authenticated, now));
+        self.client_next += 1;
+        if !self.config.idle_max.is_zero() {
+            self.scan_at = self.scan_at.min(now + self.config.idle_max);
+        }
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.connections[index] = Some(connection);
+                index
+            }
+            None => {
+                self.connections.push(Some(connection));
+                self.connections.len() - 1
+            }
+        };
+        Ok(ConnectionId(index))
+    }
+
+    fn open_mut(&mut self, id: ConnectionId) -> &mut Connection {
+        let connection = self.connections.get_mut(id.0).and_then(Option::as_deref_mut);
+        connection.filter(|connection| !connection.gone).expect("the connection is open")
+    }
+
+    fn open(&self, id: ConnectionId) -> Option<&Connection> {
+        let connection = self.connections.get(id.0)?.as_deref()?;
+        (!connection.gone).then_some(connection)
     }
 
     /// Where to append what the client sent; call [`Self::on_input`] afterwards.
     ///
     /// # Panics
     /// When the connection is not open.
+    #[inline]
     pub fn input(&mut self, id: ConnectionId) -> &mut BytesMut {
-        &mut self.connections[id.0].as_mut().expect("the connection is open").0
+        &mut self.open_mut(id).input
     }
 
     /// Bytes were appended to the connection's input.
+    #[inline]
     pub fn on_input(&mut self, id: ConnectionId, now: Time) {
-        let _ = (id, now);
+        self.pass_time(now);
+        let connection = self.open_mut(id);
+        connection.client.last_input = now;
+        if connection.closing {
+            connection.input.clear();
+        } else if connection.phase == Phase::Free && !connection.queued {
+            connection.queued = true;
+            self.ready.push_back(id.0);
+        }
     }
 
-    /// The client has gone; its id is not used again before its request in flight has ended.
+    /// The client has gone; its id is not used again before its request under way has ended.
+    ///
+    /// # Panics
+    /// When the connection is not open.
     pub fn on_closed(&mut self, id: ConnectionId) {
-        self.connections[id.0] = None;
+        self.counters.connections_open -= 1;
+        let connection = self.open_mut(id);
+        if connection.phase == Phase::Free {
+            self.release(id.0);
+        } else {
+            connection.gone = true;
+            connection.input = BytesMut::new();
+            connection.output = BytesMut::new();
+        }
     }
+
+    /// Ends a slot whose client has gone and that waits for nothing.
+    pub(super) fn release(&mut self, index: usize) {
+        if let Some(mut connection) = self.connections[index].take() {
+            self.abandon_session(&mut connection);
+            self.free.push(index);
+        }
+    }
+
+    /// The connection's session ends; its next write opens another.
+    pub(super) fn abandon_session(&mut self, connection: &mut Connection) {
+        let Some(session) = connection.session.take() else { return };
+        if session.owner != self.owner.id {
+            return;
+        }
+        self.owner.open -= 1;
+        if self.closes.is_empty() {
+            self.closes_since = self.now;
+        }
+        if self.closes.len() < CLOSES_MAX {
+            self.closes.push_back(session);
+        }
+    }
+
+    pub(super) fn mark_dirty(&mut self, index: usize, connection: &mut Connection) {
+        if !connection.dirty && !connection.gone {
+            connection.dirty = true;
+            self.dirty.push(ConnectionId(index));
+        }
+    }
+
+    fn pass_time(&mut self, now: Time) {
+        self.started = self.started.min(now);
+        self.now = now;
+    }
+
+    // --- requests on their way in ------------------------------------------------------------
 
     /// Builds at most one ordered and one linearizable batch from what clients have sent. Call
     /// it when all readable sockets have been read, and again after [`Self::on_done`]. `clock_ns`
     /// is nanoseconds since the Unix epoch.
     pub fn collect(&mut self, now: Time, clock_ns: u64, submissions: &mut Vec<Submission>) {
-        let _ = (now, clock_ns, submissions);
+        self.pass_time(now);
+        self.clock = clock_ns;
+        for index in std::mem::take(&mut self.stalled) {
+            self.make_ready(index);
+        }
+        if self.owner.may_have_lapsed(now, self.config.session_lifetime)
+            && self.ordered.in_flight == 0
+            && self.ordered.entries.is_empty()
+        {
+            self.replace_owner(clock_ns);
+        }
+        self.push_parked(now);
+        // Each connection once: one that is ready again has had its turn.
+        for _ in 0..self.ready.len() {
+            if self.is_full() {
+                break;
+            }
+            if let Some(index) = self.ready.pop_front() {
+                self.serve(index);
+            }
+        }
+        self.push_own(now);
+        let config = &self.config;
+        if self.ordered.may_go(now, config, config.ordered_batches_max) {
+            self.submit(Level::Ordered, now, submissions);
+        }
+        let config = &self.config;
+        if self.linearizable.may_go(now, config, config.linearizable_batches_max) {
+            self.submit(Level::Linearizable, now, submissions);
+        }
     }
 
-    /// A batch is finished.
-    pub fn on_done(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
-        let _ = (batch, outcome, now);
+    /// All sessions are given up; connections open others with their next write.
+    pub(super) fn replace_owner(&mut self, clock: u64) {
+        self.owner.replace(clock);
+        self.closes.clear();
+        self.memory_limit.sequence = 0;
     }
+
+    /// Whether no more requests are taken in for now.
+    fn is_full(&self) -> bool {
+        let bytes_max = self.config.batch_bytes_max;
+        self.ordered.batch.len() >= bytes_max
+            || self.linearizable.batch.len() >= bytes_max
+            || self.counters.bytes_in_flight >= self.config.in_flight_bytes_max as u64
+    }
+
+    fn make_ready(&mut self, index: usize) {
+        if let Some(connection) = &mut self.connections[index]
+            && !connection.queued
+            && connection.phase == Phase::Free
+        {
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        let Some(mut connection) = self.connections[index].take() else { return };
+        connection.queued = false;
+        if connection.phase == Phase::Free && !connection.gone && !connection.closing {
+            self.serve_connection(index, &mut connection);
+        }
+        self.connections[index] = Some(connection);
+    }
+
+    fn serve_connection(&mut self, index: usize, connection: &mut Connection) {
+        if connection.output.len() >= self.config.output_bytes_soft {
+            self.stalled.push(index);
+            return;
+        }
+        let output_before = connection.output.len();
+        let drained = self.drain(connection);
+        let payload_bytes = self.builder.len();
+        match drained {
+            Drained::Nothing => {}
+            Drained::More => {
+                connection.queued = true;
+                self.ready.push_back(index);
+            }
+            Drained::Reads | Drained::Watch => {
+                connection.phase =
+                    if drained == Drained::Reads { Phase::Request } else { Phase::Watch };
+                self.linearizable.push(
+                    Entry::Read(index),
+                    CommandId::default(),
+                    RequestKind::Command,
+                    self.builder.as_bytes(),
+                    self.now,
+                );
+            }
+            Drained::Writes => {
+                connection.phase = Phase::Request;
+                if self.owner.standing == Standing::Registered {
+                    let builder = std::mem::take(&mut self.builder);
+                    self.push_ordered(index, connection, builder.as_bytes());
+                    self.builder = builder;
+                } else {
+                    self.parked.push_back(Parked {
+                        connection: index,
+                        payload: Bytes::copy_from_slice(self.builder.as_bytes()),
+                        deadline: self.now + self.config.client_deadline,
+                        not_before: Time(0),
+                    });
+                }
+            }
+        }
+        if payload_bytes > BUFFER_KEPT * 16 {
+            self.builder = RequestBuilder::new();
+        }
+        if connection.input.is_empty() && connection.input.capacity() > BUFFER_KEPT {
+            connection.input = BytesMut::new();
+        }
+        if connection.phase == Phase::Free && !connection.input.is_empty() {
+            let missing = connection.parser.missing(connection.input.len());
+            // As much as has come already, so that what is only announced costs nothing.
+            connection.input.reserve(missing.min(connection.input.len()));
+            let partial_max = self.config.partial_max;
+            if !partial_max.is_zero() {
+                self.scan_at = self.scan_at.min(self.now + partial_max);
+            }
+        }
+        if connection.output.len() != output_before || connection.closing {
+            self.counters.output_bytes += (connection.output.len() - output_before) as u64;
+            self.check_output(connection);
+            self.mark_dirty(index, connection);
+        }
+    }
+
+    fn push_ordered(&mut self, index: usize, connection: &mut Connection, payload: &[u8]) {
+        let now = self.now;
+        let session = match connection.session {
+            Some(session) if session.owner == self.owner.id => session,
+            _ => {
+                let session = self.owner.next();
+                self.owner.open += 1;
+                connection.session = Some(session);
+                connection.sequence = 0;
+                let id = CommandId { session, sequence: 0 };
+                let started = self.owner.started.to_le_bytes();
+                self.ordered.push(Entry::Open(index), id, RequestKind::Open, &started, now);
+                session
+            }
+        };
+        connection.sequence += 1;
+        let id = CommandId { session, sequence: connection.sequence };
+        self.ordered.push(Entry::Command(index), id, RequestKind::Command, payload, now);
+    }
+
+    fn push_parked(&mut self, now: Time) {
+        if self.owner.standing != Standing::Registered {
+            return;
+        }
+        for _ in 0..self.parked.len() {
+            if self.is_full() {
+                return;
+            }
+            let Some(parked) = self.parked.pop_front() else { return };
+            if parked.not_before > now {
+                self.parked.push_back(parked);
+                continue;
+            }
+            let index = parked.connection;
+            let Some(mut connection) = self.connections[index].take() else { continue };
+            let gone = connection.gone;
+            if !gone {
+                self.push_ordered(index, &mut connection, &parked.payload);
+            }
+            self.connections[index] = Some(connection);
+            if gone {
+                self.release(index);
+            }
+        }
+    }
+
+    /// What the server orders on its own behalf.
+    fn push_own(&mut self, now: Time) {
+        let limit = self.memory_limit_due(now);
+        match self.owner.standing {
+            Standing::Registering => return,
+            Standing::New if !self.parked.is_empty() || limit.is_some() => {
+                if self.owner.started == 0 || self.owner.started < self.clock {
+                    self.owner.started = self.clock;
+                }
+                self.owner.standing = Standing::Registering;
+                let id = CommandId { session: self.owner.own(), sequence: 0 };
+                let started = self.owner.started.to_le_bytes();
+                self.ordered.push(Entry::Register, id, RequestKind::Open, &started, now);
+                return;
+            }
+            Standing::New => return,
+            Standing::Registered => {}
+        }
+        if let Some(refuse) = limit {
+            let mut builder = RequestBuilder::new();
+            builder.memory_limit(refuse);
+            self.memory_limit.under_way = true;
+            self.memory_limit.sequence += 1;
+            let id = CommandId {
+                session: self.owner.own(),
+                sequence: self.memory_limit.sequence,
+            };
+            let (entry, kind) = (Entry::MemoryLimit(refuse), RequestKind::Command);
+            self.ordered.push(entry, id, kind, builder.as_bytes(), now);
+        }
+        let goes_anyway = !self.ordered.entries.is_empty();
+        if !goes_anyway
+            && self.ordered.in_flight == 0
+            && now >= self.owner.renew_at(self.config.session_lifetime)
+        {
+            let session = SessionId { owner: self.owner.id, number: 0 };
+            let id = CommandId { session, sequence: 0 };
+            self.ordered.push(Entry::Renew, id, RequestKind::Renew, &[], now);
+        }
+        if goes_anyway || now >= self.closes_at() {
+            for _ in 0..self.closes.len().min(CLOSES_PER_BATCH_MAX) {
+                let Some(session) = self.closes.pop_front() else { break };
+                let id = CommandId { session, sequence: 0 };
+                self.ordered.push(Entry::Close(session), id, RequestKind::Close, &[], now);
+            }
+            self.closes_since = now;
+        }
+    }
+
+    fn closes_at(&self) -> Time {
+        if self.closes.is_empty() { Time::NEVER } else { self.closes_since + CLOSES_WAIT_MAX }
+    }
+
+    /// Whether the store is to be told now that it should refuse (or take again) what needs
+    /// memory. Only the leading replica tells, so that not all do.
+    fn memory_limit_due(&self, now: Time) -> Option<bool> {
+        let limit = &self.memory_limit;
+        let memory = self.view.node.memory;
+        if !self.view.leads || limit.under_way || now < limit.not_before || self.shutting_down {
+            return None;
+        }
+        // A new leader tells once even that nothing is to be refused: what the last one has told
+        // may be out of date, or from before the setting was removed.
+        let refuse = match self.config.memory_max {
+            _ if self.view.node.entries == 0 => return None,
+            0 => false,
+            max if memory > max => true,
+            max if memory <= max - max / 20 => false,
+            _ => return None,
+        };
+        (limit.told != Some(refuse)).then_some(refuse)
+    }
+
+    fn submit(&mut self, level: Level, now: Time, submissions: &mut Vec<Submission>) {
+        let pending = match level {
+            Level::Ordered => &mut self.ordered,
+            _ => &mut self.linearizable,
+        };
+        let id = BatchId(self.batch_next);
+        self.batch_next += 1;
+        pending.in_flight += 1;
+        let entries =
+            std::mem::replace(&mut pending.entries, self.spare_entries.pop().unwrap_or_default());
+        let batch = pending.batch.finish(self.frontend, id, level);
+        let deadline = pending.since + self.config.client_deadline;
+        match level {
+            Level::Ordered => self.counters.batches_ordered += 1,
+            _ => self.counters.batches_linearizable += 1,
+        }
+        self.counters.batches_in_flight += 1;
+        self.counters.bytes_in_flight += batch.len() as u64;
+        let in_flight = InFlight { level, batch: batch.clone(), entries, submitted: now };
+        self.in_flight.insert(id.0, in_flight);
+        submissions.push(Submission { id, level, batch, deadline });
+    }
+
+    /// Takes a finished batch out of those under way.
+    pub(super) fn finish_batch(&mut self, batch: BatchId, now: Time) -> Option<InFlight> {
+        self.pass_time(now);
+        let in_flight = self.in_flight.remove(&batch.0)?;
+        let took = now.since(in_flight.submitted);
+        let pending = match in_flight.level {
+            Level::Ordered => {
+                self.counters.ordered_nanoseconds += took.as_nanos() as u64;
+                &mut self.ordered
+            }
+            _ => {
+                self.counters.linearizable_nanoseconds += took.as_nanos() as u64;
+                &mut self.linearizable
+            }
+        };
+        pending.in_flight -= 1;
+        pending.took = if pending.took.is_zero() { took } else { (pending.took * 7 + took) / 8 };
+        self.counters.batches_in_flight -= 1;
+        self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
+        Some(in_flight)
+    }
+
+    pub(super) fn keep_entries(&mut self, mut entries: Vec<Entry>) {
+        if self.spare_entries.len() < 4 && entries.capacity() <= 16_384 {
+            entries.clear();
+            self.spare_entries.push(entries);
+        }
+    }
+
+    /// The connection's request has ended and its reply stands in the output.
+    pub(super) fn resume(&mut self, index: usize, mut connection: Box<Connection>) {
+        connection.phase = Phase::Free;
+        connection.database_after = None;
+        let gone = connection.gone;
+        if !gone {
+            self.check_output(&mut connection);
+            if !connection.input.is_empty() && !connection.queued && !connection.closing {
+                connection.queued = true;
+                self.ready.push_back(index);
+            }
+            self.mark_dirty(index, &mut connection);
+        }
+        self.connections[index] = Some(connection);
+        if gone {
+            self.release(index);
+        }
+    }
+
+    /// Drops a client that does not read what it asked for.
+    fn check_output(&mut self, connection: &mut Connection) {
+        if connection.output.len() > self.config.output_bytes_max {
+            connection.output = BytesMut::new();
+            connection.closing = true;
+            self.counters.connections_dropped += 1;
+        }
+    }
+
+    // --- what the event loop asks --------------------------------------------------------------
 
     /// What is to be written to the client; the event loop takes from its front.
     ///
     /// # Panics
     /// When the connection is not open.
+    #[inline]
     pub fn output(&mut self, id: ConnectionId) -> &mut BytesMut {
-        &mut self.connections[id.0].as_mut().expect("the connection is open").1
+        &mut self.open_mut(id).output
     }
 
     /// Takes the connections whose output or state ([`Self::should_close`],
-    /// [`Self::wants_read`]) has changed since the last call.
+    /// [`Self::wants_read`]) has changed since the last call. All of them are open.
     pub fn take_dirty(&mut self, dirty: &mut Vec<ConnectionId>) {
-        let _ = dirty;
+        for id in self.dirty.drain(..) {
+            if let Some(connection) = &mut self.connections[id.0]
+                && connection.dirty
+                && !connection.gone
+            {
+                connection.dirty = false;
+                dirty.push(id);
+            }
+        }
     }
 
     /// Whether the connection is to be closed as soon as its output has been written.
     #[must_use]
     pub fn should_close(&self, id: ConnectionId) -> bool {
-        let _ = id;
-        false
+        self.open(id).is_some_and(Connection::is_finished)
     }
 
-    /// Whether more input of this connection is welcome now.
+    /// Whether more input of this connection is welcome now. When it was not and is again, the
+    /// connection is among [`Self::take_dirty`], unless that is because its output was written.
     #[must_use]
     pub fn wants_read(&self, id: ConnectionId) -> bool {
-        let _ = id;
-        true
+        let Some(connection) = self.open(id) else { return false };
+        if connection.closing || connection.output.len() >= self.config.output_bytes_soft {
+            return false;
+        }
+        // A command that is longer than that must be let in while nothing else can go on.
+        let waits = connection.phase != Phase::Free || connection.queued;
+        !waits || connection.input.len() < INPUT_AHEAD_MAX
     }
 
-    /// When [`Self::on_time`] has something to do at the latest.
+    /// When [`Self::on_time`] and [`Self::collect`] have something to do at the latest.
     #[must_use]
-    pub const fn next_deadline(&self) -> Time {
-        Time::NEVER
+    pub fn next_deadline(&self) -> Time {
+        let hold = |pending: &Pending, batches_max: usize| {
+            if pending.entries.is_empty() || pending.in_flight >= batches_max {
+                Time::NEVER
+            } else {
+                pending.hold_until(self.config.hold_max)
+            }
+        };
+        let registered = self.owner.standing == Standing::Registered;
+        let idle = self.ordered.in_flight == 0 && self.ordered.entries.is_empty();
+        let mut next = self.scan_at;
+        if !self.ready.is_empty() && !self.is_full() {
+            next = Time(0);
+        }
+        next = next.min(hold(&self.ordered, self.config.ordered_batches_max));
+        next = next.min(hold(&self.linearizable, self.config.linearizable_batches_max));
+        if registered && idle {
+            next = next.min(self.owner.renew_at(self.config.session_lifetime));
+        }
+        if registered {
+            next = next.min(self.closes_at());
+        }
+        for parked in &self.parked {
+            next = next.min(parked.deadline);
+            if registered && !self.is_full() {
+                next = next.min(parked.not_before);
+            }
+        }
+        if self.owner.standing != Standing::Registering
+            && self.memory_limit_due(Time::NEVER).is_some()
+        {
+            next = next.min(self.memory_limit.not_before);
+        }
+        next
     }
 
     /// Time has come; call [`Self::collect`] and [`Self::take_dirty`] afterwards.
     pub fn on_time(&mut self, now: Time) {
-        let _ = now;
+        self.pass_time(now);
+        for _ in 0..self.parked.len() {
+            let Some(parked) = self.parked.pop_front() else { break };
+            if parked.deadline > now {
+                self.parked.push_back(parked);
+                continue;
+            }
+            if let Some(connection) = self.connections[parked.connection].take() {
+                self.fail_parked(parked.connection, connection, &parked.payload);
+            }
+        }
+        if now >= self.scan_at {
+            self.close_silent(now);
+        }
+    }
+
+    /// Closes connections that have said nothing for too long.
+    fn close_silent(&mut self, now: Time) {
+        let (idle_max, partial_max) = (self.config.idle_max, self.config.partial_max);
+        self.scan_at = Time::NEVER;
+        for index in 0..self.connections.len() {
+            let Some(mut connection) = self.connections[index].take() else { continue };
+            if connection.phase == Phase::Free && !connection.gone && !connection.closing {
+                let mut limit = idle_max;
+                let partial = !connection.input.is_empty() || connection.parser.is_inside();
+                if partial && !partial_max.is_zero() && (limit.is_zero() || partial_max < limit) {
+                    limit = partial_max;
+                }
+                if !limit.is_zero() {
+                    if connection.client.last_input + limit <= now {
+                        connection.closing = true;
+                        connection.input = BytesMut::new();
+                        self.counters.connections_dropped += 1;
+                        self.mark_dirty(index, &mut connection);
+                    } else {
+                        self.scan_at = self.scan_at.min(connection.client.last_input + limit);
+                    }
+                }
+            } else if !idle_max.is_zero() {
+                self.scan_at = self.scan_at.min(now + idle_max);
+            }
+            self.connections[index] = Some(connection);
+        }
+        // Not more often than twice a second, however many connections there are.
+        self.scan_at = self.scan_at.max(now + Duration::from_millis(500));
+        if idle_max.is_zero() && self.scan_at > now + partial_max.max(Duration::from_secs(1)) * 2 {
+            self.scan_at = Time::NEVER;
+        }
     }
 
     /// The node's state has changed.
     pub fn set_view(&mut self, view: NodeView) {
+        if view.leads && !self.view.leads {
+            self.memory_limit.told = None;
+        }
         self.view = view;
     }
 
     /// No new commands from now on; what is under way is finished, then connections are closed.
     pub fn begin_shutdown(&mut self) {
         self.shutting_down = true;
+        for index in 0..self.connections.len() {
+            if let Some(mut connection) = self.connections[index].take() {
+                connection.closing = true;
+                self.mark_dirty(index, &mut connection);
+                self.connections[index] = Some(connection);
+            }
+        }
     }
 
     /// Whether nothing is under way and no reply waits to be written.
     #[must_use]
     pub fn idle(&self) -> bool {
-        self.shutting_down
+        self.in_flight.is_empty()
+            && self.ordered.entries.is_empty()
+            && self.linearizable.entries.is_empty()
+            && self.parked.is_empty()
+            && self.connections.iter().flatten().all(|connection| connection.output.is_empty())
     }
 
     /// What it has counted.
     #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn counters(&self) -> Counters {
+        Counters { sessions_open: self.owner.open as u64, ..self.counters }
+    }
+
+    /// What the server does on its own behalf failed: not again at once.
+    pub(super) fn postpone_own(&mut self) {
+        self.owner.renew_after = self.now + RETRY_AFTER;
+        self.memory_limit.not_before = self.now + RETRY_AFTER;
     }
 }

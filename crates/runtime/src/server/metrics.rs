@@ -97,6 +97,8 @@ pub struct Counters {
     pub batches_linearizable: u64,
     pub batches_in_flight: u64,
     pub bytes_in_flight: u64,
+    pub ordered_nanoseconds: u64,
+    pub linearizable_nanoseconds: u64,
     pub errors: u64,
     pub errors_no_quorum: u64,
     pub errors_uncertain: u64,
@@ -163,6 +165,22 @@ impl Counters {
         ];
         for (name, help, value) in counters {
             metrics.counter(name, help, value);
+        }
+        let seconds = [
+            (
+                "ordered_seconds_total",
+                "Time that ordered batches took, summed.",
+                self.ordered_nanoseconds,
+            ),
+            (
+                "linearizable_seconds_total",
+                "Time that batches of reads took, summed.",
+                self.linearizable_nanoseconds,
+            ),
+        ];
+        for (name, help, value) in seconds {
+            let samples = vec![(String::new(), value as f64 / 1e9)];
+            metrics.add(MetricKind::Counter, name, help, samples);
         }
     }
 }

@@ -11,9 +11,18 @@
 //! [`Gateway`] is a state machine without I/O: the event loop moves bytes and tells the time.
 
 mod admin;
+mod catalogue;
 mod config;
+mod connection;
 mod gateway;
+mod info;
+mod local;
 mod metrics;
+mod outcomes;
+mod pipeline;
+mod resp;
+mod sessions;
+mod settings;
 
 pub use admin::{Admin, NodePort, PeerReport, SnapshotReport, StatusReport};
 pub use config::{GatewayConfig, NodeView};

@@ -1,0 +1,140 @@
+//! One client's connection: its bytes, what it has chosen, and what it waits for.
+//!
+//! ```text
+//!              drain: a request ──────────────────────► done, failed
+//!   Free ────────────────────────────► Waiting ────────────────────────► Free
+//!     ▲ │ answered here                   │ client gone                    │
+//!     └─┘                                 └── the slot is kept until then ─┘
+//! ```
+
+use super::resp::Parser;
+use bytes::BytesMut;
+use quintet_replica::{SessionId, Time};
+use quintet_store::{Mode, RequestBuilder};
+use std::net::SocketAddr;
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing: its next commands may be read.
+    Free,
+    /// The replies of a request.
+    Request,
+    /// The versions of the keys that it wants to watch.
+    Watch,
+}
+
+/// What a client has chosen, and what CLIENT LIST shows of it.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// As CLIENT ID tells it; never used twice.
+    pub id: u64,
+    pub peer: SocketAddr,
+    pub name: Vec<u8>,
+    pub library: Vec<u8>,
+    pub library_version: Vec<u8>,
+    pub mode: Mode,
+    pub authenticated: bool,
+    pub no_evict: bool,
+    pub connected: Time,
+    pub last_input: Time,
+    pub last_command: &'static str,
+    /// It is to be disconnected once the reply under way is written.
+    pub killed: bool,
+}
+
+/// A key whose change makes the next EXEC answer null.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WatchedKey {
+    pub database: u8,
+    pub key: Vec<u8>,
+    pub version: u64,
+}
+
+/// Commands since MULTI.
+#[derive(Debug, Default)]
+pub(super) struct Transaction {
+    pub queued: RequestBuilder,
+    /// The database that a SELECT among them has chosen.
+    pub database: Option<u8>,
+    /// A command was refused: EXEC will be too.
+    pub refused: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub input: BytesMut,
+    pub output: BytesMut,
+    pub parser: Parser,
+    pub client: Client,
+    pub transaction: Option<Transaction>,
+    pub watched: Vec<WatchedKey>,
+    /// The keys of a WATCH under way.
+    pub watching: Vec<WatchedKey>,
+    /// Open in the log, or to be opened by the batch under way.
+    pub session: Option<SessionId>,
+    /// The last sequence number used in that session.
+    pub sequence: u64,
+    pub phase: Phase,
+    /// The database that is selected once the transaction under way has been executed.
+    pub database_after: Option<u8>,
+    /// It stands in the queue of connections to serve.
+    pub queued: bool,
+    /// It stands in the list of connections that the event loop should look at.
+    pub dirty: bool,
+    /// To be closed when nothing is under way and the output is written.
+    pub closing: bool,
+    /// The client has left; the slot is kept for the request under way.
+    pub gone: bool,
+}
+
+impl Connection {
+    pub fn new(id: u64, peer: SocketAddr, authenticated: bool, now: Time) -> Self {
+        Self {
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            parser: Parser::default(),
+            client: Client {
+                id,
+                peer,
+                name: Vec::new(),
+                library: Vec::new(),
+                library_version: Vec::new(),
+                mode: Mode::default(),
+                authenticated,
+                no_evict: false,
+                connected: now,
+                last_input: now,
+                last_command: "",
+                killed: false,
+            },
+            transaction: None,
+            watched: Vec::new(),
+            watching: Vec::new(),
+            session: None,
+            sequence: 0,
+            phase: Phase::Free,
+            database_after: None,
+            queued: false,
+            dirty: false,
+            closing: false,
+            gone: false,
+        }
+    }
+
+    /// Back to how it was when it connected, but for its identity.
+    pub fn reset(&mut self, authenticated: bool) {
+        self.transaction = None;
+        self.watched.clear();
+        self.client.mode = Mode::default();
+        self.client.name.clear();
+        self.client.authenticated = authenticated;
+        self.client.no_evict = false;
+    }
+
+    /// Whether all is done that a closing connection still owes.
+    pub fn is_finished(&self) -> bool {
+        self.closing && self.phase == Phase::Free
+    }
+}

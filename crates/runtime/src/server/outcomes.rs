@@ -1,0 +1,388 @@
+//! What becomes of batches: replies to connections, errors, and what the sessions learn of it.
+//!
+//! ```text
+//!   Results ──► one status per request ──► Done: copy the reply
+//!                                          SessionUnknown, Forgotten: UNCERTAIN, another session
+//!                                          Sealed: parked, sent again
+//!   NoQuorum, Busy ──► certainly not executed: an error per command
+//!   Uncertain ───────► perhaps executed: an error per command, another session
+//! ```
+
+use super::{
+    connection::{Connection, Phase},
+    gateway::{Entry, Gateway, InFlight, Parked},
+    sessions::Standing,
+};
+use quintet_replica::{
+    BatchId, BatchView, Level, Outcome, RequestKind, RequestStatus, RequestView, Results, Time,
+};
+use quintet_store::{ArgsBuffer, Commands, Op, Reply};
+use std::time::Duration;
+
+const UNCERTAIN: &str = "UNCERTAIN may or may not have been applied";
+const APPLIED: &str = "UNCERTAIN was applied, but its reply has been lost";
+const BUSY: &str = "BUSY too much is under way, try again";
+const MALFORMED: &str = "ERR the request could not be read";
+const SESSIONS: &str = "ERR max number of sessions reached";
+const SEALED_RETRY: Duration = Duration::from_millis(5);
+
+/// Why a request has no results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    NoQuorum,
+    Uncertain,
+    Busy,
+}
+
+impl Gateway {
+    /// A batch is finished. One that this gateway did not submit is ignored.
+    pub fn on_done(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
+        let Some(in_flight) = self.finish_batch(batch, now) else { return };
+        match outcome {
+            Outcome::Results(results) => self.deliver(&in_flight, &results),
+            Outcome::NoQuorum => self.fail(&in_flight, 0, Failure::NoQuorum),
+            Outcome::Uncertain => self.fail(&in_flight, 0, Failure::Uncertain),
+            Outcome::Busy => self.fail(&in_flight, 0, Failure::Busy),
+        }
+        self.keep_entries(in_flight.entries);
+    }
+
+    /// What is answered while there is no quorum.
+    pub(super) fn no_quorum(&self) -> String {
+        let (reachable, members) = (self.view.reachable, self.config.members);
+        format!("CLUSTERDOWN no quorum ({reachable} of {members} reachable)")
+    }
+
+    fn deliver(&mut self, in_flight: &InFlight, results: &[u8]) {
+        let mut opened = (RequestStatus::Done, &[][..]);
+        let mut delivered = 0;
+        for (entry, (status, reply)) in in_flight.entries.iter().zip(Results::new(results)) {
+            match *entry {
+                Entry::Open(_) => opened = (status, reply),
+                Entry::Command(index) | Entry::Read(index) => {
+                    let opened = std::mem::replace(&mut opened, (RequestStatus::Done, &[]));
+                    if let Some(connection) = self.connections[index].take() {
+                        let place = (index, delivered);
+                        self.on_result(in_flight, place, connection, status, reply, opened);
+                    }
+                }
+                Entry::Close(_) => {}
+                Entry::Register => self.on_registered(in_flight, status, reply),
+                Entry::Renew if status == RequestStatus::Done => self.confirm(in_flight.submitted),
+                Entry::Renew => {
+                    self.counters.sessions_lost += self.owner.open as u64;
+                    self.replace_owner(self.clock);
+                }
+                Entry::MemoryLimit(refuse) => {
+                    self.memory_limit.under_way = false;
+                    if status == RequestStatus::Done {
+                        self.memory_limit.told = Some(refuse);
+                        self.confirm(in_flight.submitted);
+                    } else {
+                        self.replace_owner(self.clock);
+                        self.postpone_own();
+                    }
+                }
+            }
+            delivered += 1;
+        }
+        if delivered < in_flight.entries.len() {
+            self.fail(in_flight, delivered, Failure::Uncertain);
+        }
+    }
+
+    fn confirm(&mut self, submitted: Time) {
+        self.owner.confirmed = self.owner.confirmed.max(submitted);
+    }
+
+    /// The result of a connection's request. `place` is its slot and its place in the batch.
+    fn on_result(
+        &mut self,
+        in_flight: &InFlight,
+        place: (usize, usize),
+        mut connection: Box<Connection>,
+        status: RequestStatus,
+        reply: &[u8],
+        opened: (RequestStatus, &[u8]),
+    ) {
+        let (index, nth) = place;
+        if status == RequestStatus::Done {
+            if in_flight.level == Level::Ordered {
+                self.confirm(in_flight.submitted);
+            }
+            if !connection.gone {
+                self.counters.output_bytes += reply.len() as u64;
+                if connection.phase == Phase::Watch {
+                    self.on_versions(&mut connection, reply);
+                } else {
+                    connection.output.extend_from_slice(reply);
+                    // A transaction that was not executed has not selected a database either.
+                    let executed = !matches!(reply, [b'-' | b'_', ..] | [b'*', b'-', ..]);
+                    if let (Some(database), true) = (connection.database_after, executed) {
+                        connection.client.mode.database = database;
+                    }
+                }
+            }
+            self.resume(index, connection);
+            return;
+        }
+        let request = nth_request(&in_flight.batch, nth);
+        let text = match status {
+            RequestStatus::Done | RequestStatus::Sealed => {
+                self.park_again(in_flight, index, connection, request);
+                return;
+            }
+            RequestStatus::SessionUnknown => {
+                self.counters.sessions_lost += 1;
+                self.on_session_unknown(&mut connection, opened)
+            }
+            RequestStatus::Forgotten => APPLIED,
+            // Neither can happen while a session has one request under way; another session is
+            // the way out of whatever it was.
+            RequestStatus::OutOfOrder | RequestStatus::OpenRefused => UNCERTAIN,
+            RequestStatus::Malformed => MALFORMED,
+        };
+        self.abandon_session(&mut connection);
+        let uncertain = text == UNCERTAIN || text == APPLIED;
+        let errors = self.error_replies(&mut connection, request, text);
+        self.counters.errors_uncertain += if uncertain { errors } else { 0 };
+        self.resume(index, connection);
+    }
+
+    /// The log does not know the session of a request that was under way.
+    fn on_session_unknown(
+        &mut self,
+        connection: &mut Connection,
+        opened: (RequestStatus, &[u8]),
+    ) -> &'static str {
+        let ours = connection.session.is_some_and(|session| session.owner == self.owner.id);
+        match opened {
+            (RequestStatus::OpenRefused, clock) => {
+                let clock = clock.first_chunk().map_or(self.clock, |clock| u64::from_le_bytes(*clock));
+                let lifetime = self.config.session_lifetime.as_nanos() as u64;
+                if clock <= self.owner.started.saturating_add(lifetime) {
+                    // The owner is young enough: there are too many sessions. This one never
+                    // was, so nothing can have been executed under it.
+                    return SESSIONS;
+                }
+                if ours {
+                    self.replace_owner(clock);
+                }
+            }
+            // The log's clock has leapt over the lifetime, or the log is another: no session of
+            // this owner is known any more.
+            _ if ours => self.replace_owner(self.clock),
+            _ => {}
+        }
+        UNCERTAIN
+    }
+
+    fn park_again(
+        &mut self,
+        in_flight: &InFlight,
+        index: usize,
+        mut connection: Box<Connection>,
+        request: Option<RequestView<'_>>,
+    ) {
+        let deadline = in_flight.submitted + self.config.client_deadline;
+        let (true, Some(request)) = (in_flight.level == Level::Ordered, request) else {
+            // A read is simply asked again by whoever sent it.
+            self.error_replies(&mut connection, request, BUSY);
+            self.resume(index, connection);
+            return;
+        };
+        connection.sequence = connection.sequence.saturating_sub(1);
+        self.parked.push_back(Parked {
+            connection: index,
+            payload: in_flight.batch.slice_ref(request.payload),
+            deadline,
+            not_before: self.now + SEALED_RETRY,
+        });
+        self.connections[index] = Some(connection);
+    }
+
+    fn on_registered(&mut self, in_flight: &InFlight, status: RequestStatus, reply: &[u8]) {
+        match status {
+            RequestStatus::Done => {
+                self.owner.standing = Standing::Registered;
+                self.confirm(in_flight.submitted);
+            }
+            RequestStatus::OpenRefused => {
+                let clock = reply.first_chunk().map_or(0, |clock| u64::from_le_bytes(*clock));
+                let lifetime = self.config.session_lifetime.as_nanos() as u64;
+                let too_many = clock <= self.owner.started.saturating_add(lifetime);
+                self.replace_owner(clock);
+                if too_many {
+                    self.fail_all_parked(SESSIONS);
+                    self.postpone_own();
+                }
+            }
+            // In another epoch: registered again with the next request.
+            RequestStatus::Sealed => self.owner.standing = Standing::New,
+            _ => self.replace_owner(self.clock),
+        }
+    }
+
+    fn fail_all_parked(&mut self, text: &str) {
+        for parked in std::mem::take(&mut self.parked) {
+            if let Some(mut connection) = self.connections[parked.connection].take() {
+                self.payload_errors(&mut connection, &parked.payload, text);
+                self.resume(parked.connection, connection);
+            }
+        }
+    }
+
+    /// The deadline of a request that was never submitted has passed.
+    pub(super) fn fail_parked(
+        &mut self,
+        index: usize,
+        mut connection: Box<Connection>,
+        payload: &[u8],
+    ) {
+        let text = self.no_quorum();
+        self.counters.errors_no_quorum += self.payload_errors(&mut connection, payload, &text);
+        self.resume(index, connection);
+    }
+
+    /// Answers the requests of a batch from the `first` on that have no results.
+    fn fail(&mut self, in_flight: &InFlight, first: usize, failure: Failure) {
+        let no_quorum = self.no_quorum();
+        let Ok(view) = BatchView::new(&in_flight.batch) else { return };
+        let mut opens = false;
+        for (entry, request) in in_flight.entries.iter().zip(view.requests()).skip(first) {
+            match *entry {
+                Entry::Open(_) => opens = true,
+                Entry::Command(index) | Entry::Read(index) => {
+                    let opened = std::mem::take(&mut opens);
+                    let Some(mut connection) = self.connections[index].take() else { continue };
+                    let shown = match (failure, entry) {
+                        // A read leaves no trace: without an answer it just did not happen.
+                        (Failure::Uncertain, Entry::Read(_)) => Failure::NoQuorum,
+                        _ => failure,
+                    };
+                    if *entry == Entry::Command(index) {
+                        match failure {
+                            Failure::Busy if !opened => connection.sequence -= 1,
+                            // The end of the session also ends whatever of it is still on its
+                            // way to a replica.
+                            _ => self.abandon_session(&mut connection),
+                        }
+                    }
+                    let text = match shown {
+                        Failure::NoQuorum => &no_quorum,
+                        Failure::Uncertain => UNCERTAIN,
+                        Failure::Busy => BUSY,
+                    };
+                    let errors = self.error_replies(&mut connection, Some(request), text);
+                    match shown {
+                        Failure::NoQuorum => self.counters.errors_no_quorum += errors,
+                        Failure::Uncertain => self.counters.errors_uncertain += errors,
+                        Failure::Busy => self.counters.errors_busy += errors,
+                    }
+                    self.resume(index, connection);
+                }
+                Entry::Close(session) => {
+                    if session.owner == self.owner.id {
+                        self.closes.push_back(session);
+                    }
+                }
+                Entry::Register => {
+                    self.owner.standing = Standing::New;
+                    let text = if failure == Failure::Busy { BUSY } else { &no_quorum };
+                    self.fail_all_parked(text);
+                    self.postpone_own();
+                }
+                Entry::Renew => self.postpone_own(),
+                Entry::MemoryLimit(_) => {
+                    self.memory_limit.under_way = false;
+                    match failure {
+                        Failure::Busy => self.memory_limit.sequence -= 1,
+                        _ => self.replace_owner(self.clock),
+                    }
+                    self.postpone_own();
+                }
+            }
+        }
+    }
+
+    /// Answers each command of a request with an error, but for those answered already; gives how
+    /// many errors there were.
+    fn error_replies(
+        &mut self,
+        connection: &mut Connection,
+        request: Option<RequestView<'_>>,
+        text: &str,
+    ) -> u64 {
+        match request.filter(|request| request.kind == RequestKind::Command) {
+            Some(request) => self.payload_errors(connection, request.payload, text),
+            None => {
+                // A reply is owed that cannot be placed: the connection has no future.
+                connection.closing = true;
+                0
+            }
+        }
+    }
+
+    fn payload_errors(&mut self, connection: &mut Connection, payload: &[u8], text: &str) -> u64 {
+        connection.watching.clear();
+        if connection.gone {
+            return 0;
+        }
+        let mut out = std::mem::take(&mut self.reply);
+        out.clear();
+        let mut errors = 0;
+        let mut args = ArgsBuffer::new();
+        if let Ok(mut commands) = Commands::new(payload) {
+            while let Ok(Some(command)) = commands.next(&mut args) {
+                if command.spec.op == Op::Literal {
+                    out.extend_from_slice(args[0]);
+                } else {
+                    errors += 1;
+                    Reply::unbounded(&mut out, false).error(text);
+                }
+            }
+        }
+        self.counters.errors += errors;
+        self.counters.output_bytes += out.len() as u64;
+        connection.output.extend_from_slice(&out);
+        self.reply = out;
+        errors
+    }
+
+    /// The reply to a question for versions: an array of 16 hexadecimal digits each.
+    fn on_versions(&mut self, connection: &mut Connection, reply: &[u8]) {
+        let versions: Option<Vec<u64>> = reply.strip_prefix(b"*").and_then(|rest| {
+            let mut lines = rest.split(|byte| *byte == b'\n').skip(1);
+            let mut versions = Vec::new();
+            while let (Some(b"$16\r"), Some(digits)) = (lines.next(), lines.next()) {
+                let digits = std::str::from_utf8(digits.strip_suffix(b"\r")?).ok()?;
+                versions.push(u64::from_str_radix(digits, 16).ok()?);
+            }
+            Some(versions)
+        });
+        let mut watching = std::mem::take(&mut connection.watching);
+        match versions {
+            Some(versions) if versions.len() == watching.len() => {
+                for (key, version) in watching.iter_mut().zip(versions) {
+                    key.version = version;
+                }
+                // The first version seen of a key is the one that counts.
+                for key in watching {
+                    let known = |other: &&super::connection::WatchedKey| {
+                        other.database == key.database && other.key == key.key
+                    };
+                    if connection.watched.iter().find(known).is_none() {
+                        connection.watched.push(key);
+                    }
+                }
+                connection.output.extend_from_slice(b"+OK\r\n");
+            }
+            _ if reply.first() == Some(&b'-') => connection.output.extend_from_slice(reply),
+            _ => connection.output.extend_from_slice(b"-ERR the keys could not be watched\r\n"),
+        }
+    }
+}
+
+fn nth_request(batch: &[u8], nth: usize) -> Option<RequestView<'_>> {
+    BatchView::new(batch).ok()?.requests().nth(nth)
+}

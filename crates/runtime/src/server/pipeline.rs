@@ -1,0 +1,435 @@
+//! From a connection's input to one request: which commands are answered here, which go on.
+//!
+//! ```text
+//!   input: SET a 1 │ PING │ GET a │ INFO │ SET b 2
+//!          ───────── one request ── │ cut: INFO is answered when the request is done
+//!          ordered    literal  read
+//! ```
+//!
+//! A short reply made here between commands of a request travels with it as a literal, so that
+//! the request's reply is the replies of all its commands, in order. What has a long reply, or
+//! changes how the connection is served, waits for the request to end.
+
+use super::{
+    connection::{Connection, Transaction, WatchedKey},
+    gateway::Gateway,
+    resp::{Step, TooLarge},
+};
+use bytes::Buf;
+use quintet_store::{
+    ArgsBuffer, CommandSpec, Flags, Kind, Mode, Op, Reply, Watched, lookup,
+};
+
+/// The longest reply that travels as a literal.
+const LITERAL_BYTES_MAX: usize = 1024;
+/// The most keys that a connection may watch.
+const WATCHED_MAX: usize = 4096;
+
+/// What a connection's input has become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drained {
+    /// No request; all complete commands have been answered.
+    Nothing,
+    /// No request yet, but there are more commands to serve.
+    More,
+    /// A request that only reads.
+    Reads,
+    /// The question for the versions of the keys to be watched.
+    Watch,
+    /// A request that is to be ordered.
+    Writes,
+}
+
+/// What to do after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    /// Go on with the next.
+    Next,
+    /// It was the last of the request.
+    Last,
+    /// The request is a question for versions.
+    Watch,
+    /// The command must wait until the request before it has ended.
+    Cut,
+}
+
+impl Gateway {
+    /// Takes commands from the input until they make a request of a good size; `self.builder` then
+    /// holds it.
+    pub(super) fn drain(&mut self, connection: &mut Connection) -> Drained {
+        self.builder.clear();
+        let mut offset = 0;
+        let mut watch = false;
+        let mut more = false;
+        loop {
+            if self.builder.commands() >= self.config.request_commands_max
+                || self.builder.len() >= self.config.request_bytes_max
+                || connection.output.len() >= self.config.output_bytes_soft
+            {
+                more = offset < connection.input.len();
+                break;
+            }
+            let input = &connection.input[offset..];
+            let authenticated = connection.client.authenticated;
+            match connection.parser.step(input, &self.limits, authenticated) {
+                Ok(Step::Incomplete) => break,
+                Ok(Step::Discard(length)) => offset += length,
+                Ok(Step::TooLarge(length, reason)) => {
+                    offset += length;
+                    self.on_too_large(connection, reason);
+                }
+                Ok(Step::Command(length)) => match self.on_command(connection, offset) {
+                    Flow::Next => offset += length,
+                    Flow::Last => {
+                        offset += length;
+                        break;
+                    }
+                    Flow::Watch => {
+                        offset += length;
+                        watch = true;
+                        break;
+                    }
+                    Flow::Cut => break,
+                },
+                Err(error) => {
+                    self.counters.errors_protocol += 1;
+                    self.reply.clear();
+                    let text = format!("ERR Protocol error: {error}");
+                    Reply::unbounded(&mut self.reply, false).error(&text);
+                    self.emit(connection);
+                    connection.closing = true;
+                }
+            }
+            if connection.closing {
+                offset = connection.input.len();
+                break;
+            }
+        }
+        self.counters.input_bytes += offset as u64;
+        connection.input.advance(offset);
+        connection.parser.shrink();
+        match () {
+            () if watch => Drained::Watch,
+            () if !self.builder.is_query() => Drained::Writes,
+            () if !self.builder.is_empty() => Drained::Reads,
+            () if more => Drained::More,
+            () => Drained::Nothing,
+        }
+    }
+
+    /// The reply in `self.reply` takes its place among the replies.
+    fn emit(&mut self, connection: &mut Connection) {
+        if self.builder.is_empty() {
+            connection.output.extend_from_slice(&self.reply);
+        } else {
+            self.builder.literal(&self.reply);
+        }
+    }
+
+    /// Answers with an error made here.
+    fn refuse(&mut self, connection: &mut Connection, text: &str) -> Flow {
+        self.counters.errors += 1;
+        if let Some(transaction) = &mut connection.transaction {
+            transaction.refused = true;
+        }
+        self.answer_error(connection, text)
+    }
+
+    /// The same, but a transaction goes on.
+    fn answer_error(&mut self, connection: &mut Connection, text: &str) -> Flow {
+        self.reply.clear();
+        Reply::unbounded(&mut self.reply, connection.client.mode.resp3).error(text);
+        self.emit(connection);
+        Flow::Next
+    }
+
+    fn answer_simple(&mut self, connection: &mut Connection, text: &str) -> Flow {
+        self.reply.clear();
+        Reply::unbounded(&mut self.reply, false).simple(text);
+        self.emit(connection);
+        Flow::Next
+    }
+
+    fn on_too_large(&mut self, connection: &mut Connection, reason: TooLarge) {
+        self.counters.commands += 1;
+        let text = match reason {
+            TooLarge::Argument(bytes) => {
+                let bytes_max = self.limits.argument_bytes_max;
+                format!("ERR value exceeds max-value-bytes ({bytes} > {bytes_max})")
+            }
+            TooLarge::Command(bytes) => {
+                let bytes_max = self.limits.command_bytes_max;
+                format!("ERR command exceeds max-command-bytes ({bytes} > {bytes_max})")
+            }
+        };
+        self.refuse(connection, &text);
+    }
+
+    /// The parser has found a command at `offset` of the input.
+    #[inline]
+    fn on_command(&mut self, connection: &mut Connection, offset: usize) -> Flow {
+        let arguments = connection.parser.len();
+        if arguments == 0 {
+            return Flow::Next;
+        }
+        let input = &connection.input[offset..];
+        let name = connection.parser.argument(input, 0);
+        let Some(spec) = lookup(name) else {
+            return self.on_unknown(connection, offset);
+        };
+        if !spec.arity_fits(arguments - 1) {
+            self.counters.commands += 1;
+            return self.refuse(connection, &spec.arity_error());
+        }
+        if !connection.client.authenticated && !spec.flags.has(Flags::NO_AUTH) {
+            self.counters.commands += 1;
+            return self.refuse(connection, "NOAUTH Authentication required.");
+        }
+        if connection.transaction.is_none() && matches!(spec.kind, Kind::Read | Kind::Write) {
+            connection.client.last_command = spec.name;
+            let parser = &connection.parser;
+            let args = (1..arguments).map(|index| parser.argument(input, index));
+            self.builder.command_from(spec, connection.client.mode, arguments - 1, args);
+            self.counters.commands += 1;
+            match spec.kind {
+                Kind::Read => self.counters.commands_read += 1,
+                _ => self.counters.commands_write += 1,
+            }
+            return Flow::Next;
+        }
+        let flow = self.on_other(connection, offset, spec);
+        if flow != Flow::Cut {
+            connection.client.last_command = spec.name;
+            self.counters.commands += 1;
+            self.counters.commands_local += 1;
+        }
+        flow
+    }
+
+    fn on_unknown(&mut self, connection: &mut Connection, offset: usize) -> Flow {
+        let input = &connection.input[offset..];
+        let parser = &connection.parser;
+        let name = parser.argument(input, 0);
+        self.counters.commands += 1;
+        if name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:") {
+            // A browser was made to talk to this port; what follows is not its user's wish.
+            self.counters.errors_protocol += 1;
+            connection.closing = true;
+            return Flow::Next;
+        }
+        let shown = |bytes: &[u8], most: usize| {
+            String::from_utf8_lossy(&bytes[..bytes.len().min(most)]).into_owned()
+        };
+        let mut args = String::new();
+        for index in 1..parser.len() {
+            if args.len() >= 128 {
+                break;
+            }
+            let most = 128 - args.len();
+            args.push_str(&format!("'{}' ", shown(parser.argument(input, index), most)));
+        }
+        let text =
+            format!("ERR unknown command '{}', with args beginning with: {args}", shown(name, 128));
+        self.refuse(connection, &text)
+    }
+
+    /// Everything but plain reads and writes.
+    fn on_other(
+        &mut self,
+        connection: &mut Connection,
+        offset: usize,
+        spec: &'static CommandSpec,
+    ) -> Flow {
+        match spec.op {
+            Op::Multi if connection.transaction.is_some() => {
+                return self.answer_error(connection, "ERR MULTI calls can not be nested");
+            }
+            Op::Multi => {
+                connection.transaction = Some(Transaction::default());
+                return self.answer_simple(connection, "OK");
+            }
+            Op::Exec => return self.on_exec(connection),
+            Op::Discard => {
+                if connection.transaction.take().is_none() {
+                    return self.refuse(connection, "ERR DISCARD without MULTI");
+                }
+                connection.watched.clear();
+                return self.answer_simple(connection, "OK");
+            }
+            Op::Watch if connection.transaction.is_some() => {
+                return self.answer_error(connection, "ERR WATCH inside MULTI is not allowed");
+            }
+            Op::Watch => return self.on_watch(connection, offset),
+            Op::Quit => {
+                connection.closing = true;
+                return self.answer_simple(connection, "OK");
+            }
+            Op::Reset => {
+                connection.reset(self.config.password.is_none());
+                return self.answer_simple(connection, "RESET");
+            }
+            _ => {}
+        }
+        if connection.transaction.is_some() {
+            return self.queue(connection, offset, spec);
+        }
+        if spec.op == Op::Unwatch {
+            connection.watched.clear();
+            return self.answer_simple(connection, "OK");
+        }
+        if !may_travel(spec.op) && !self.builder.is_empty() {
+            return Flow::Cut;
+        }
+        let input = &connection.input[offset..];
+        let parser = &connection.parser;
+        let args: ArgsBuffer<'_> =
+            (1..parser.len()).map(|index| parser.argument(input, index)).collect();
+        if args.iter().map(|arg| arg.len()).sum::<usize>() > LITERAL_BYTES_MAX
+            && !self.builder.is_empty()
+        {
+            return Flow::Cut;
+        }
+        self.answer_locally(&mut connection.client, spec, &args);
+        drop(args);
+        connection.closing |= connection.client.killed;
+        self.emit(connection);
+        Flow::Next
+    }
+
+    /// A command between MULTI and EXEC.
+    fn queue(
+        &mut self,
+        connection: &mut Connection,
+        offset: usize,
+        spec: &'static CommandSpec,
+    ) -> Flow {
+        if let Some(text) = self.refusal(spec) {
+            return self.refuse(connection, &text);
+        }
+        if spec.flags.has(Flags::NO_MULTI) || matches!(spec.op, Op::Hello | Op::Auth) {
+            return self.refuse(connection, "ERR Command not allowed inside a transaction");
+        }
+        match self.queue_command(connection, offset, spec) {
+            Ok(()) => self.answer_simple(connection, "QUEUED"),
+            Err(text) => self.refuse(connection, &text),
+        }
+    }
+
+    fn queue_command(
+        &mut self,
+        connection: &mut Connection,
+        offset: usize,
+        spec: &'static CommandSpec,
+    ) -> Result<(), String> {
+        let Connection { input, parser, client, transaction, closing, .. } = connection;
+        let Some(transaction) = transaction else { return Ok(()) };
+        let input = &input[offset..];
+        let args: ArgsBuffer<'_> =
+            (1..parser.len()).map(|index| parser.argument(input, index)).collect();
+        let bytes: usize = args.iter().map(|arg| arg.len() + 4).sum();
+        let bytes_max = self.limits.command_bytes_max;
+        if transaction.queued.len() + bytes > bytes_max {
+            return Err(format!("ERR transaction exceeds max-command-bytes ({bytes_max})"));
+        }
+        let database = transaction.database.unwrap_or(client.mode.database);
+        let mode = Mode { database, ..client.mode };
+        match spec.op {
+            Op::Unwatch => transaction.queued.literal(b"+OK\r\n"),
+            Op::Select => {
+                let index = std::str::from_utf8(args[0]).ok().and_then(|text| text.parse().ok());
+                if let Some(index) = index
+                    && index < self.config.databases
+                {
+                    transaction.database = Some(index);
+                }
+                transaction.queued.command(spec, mode, &args);
+            }
+            Op::Ping | Op::Echo => transaction.queued.command(spec, mode, &args),
+            _ if matches!(spec.kind, Kind::Read | Kind::Write) => {
+                transaction.queued.command(spec, mode, &args);
+            }
+            _ => {
+                self.answer_locally(client, spec, &args);
+                transaction.queued.literal(&self.reply);
+                *closing |= client.killed;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_exec(&mut self, connection: &mut Connection) -> Flow {
+        let Some(transaction) = &connection.transaction else {
+            return self.refuse(connection, "ERR EXEC without MULTI");
+        };
+        // Only a request of its own tells whether a SELECT inside has taken effect.
+        let alone = transaction.database.is_some();
+        if alone && !self.builder.is_empty() {
+            return Flow::Cut;
+        }
+        let Some(transaction) = connection.transaction.take() else { return Flow::Next };
+        let watched = std::mem::take(&mut connection.watched);
+        if transaction.refused {
+            return self.refuse(
+                connection,
+                "EXECABORT Transaction discarded because of previous errors.",
+            );
+        }
+        if transaction.queued.is_empty() && watched.is_empty() {
+            self.reply.clear();
+            Reply::unbounded(&mut self.reply, false).array(0);
+            self.emit(connection);
+            return Flow::Next;
+        }
+        let watched: Vec<Watched<'_>> = watched
+            .iter()
+            .map(|WatchedKey { database, key, version }| Watched {
+                database: *database,
+                version: *version,
+                key,
+            })
+            .collect();
+        self.builder.transaction(connection.client.mode, &watched, &transaction.queued);
+        match transaction.queued.is_query() {
+            true => self.counters.commands_read += 1,
+            false => self.counters.commands_write += 1,
+        }
+        if alone {
+            connection.database_after = transaction.database;
+            return Flow::Last;
+        }
+        Flow::Next
+    }
+
+    fn on_watch(&mut self, connection: &mut Connection, offset: usize) -> Flow {
+        if !self.builder.is_empty() {
+            return Flow::Cut;
+        }
+        let Connection { input, parser, client, watched, watching, .. } = connection;
+        let input = &input[offset..];
+        if watched.len() + parser.len() > WATCHED_MAX {
+            let text = format!("ERR more than {WATCHED_MAX} watched keys");
+            return self.refuse(connection, &text);
+        }
+        let keys: ArgsBuffer<'_> =
+            (1..parser.len()).map(|index| parser.argument(input, index)).collect();
+        let database = client.mode.database;
+        watching.clear();
+        watching.extend(
+            keys.iter().map(|key| WatchedKey { database, key: key.to_vec(), version: 0 }),
+        );
+        self.builder.watch_versions(Mode { resp3: false, database }, &keys);
+        Flow::Watch
+    }
+
+    /// Why nobody answers this command, if so.
+    pub(super) fn refusal(&self, spec: &CommandSpec) -> Option<String> {
+        (!super::local::is_answered(spec.op)).then(|| spec.refusal()).flatten()
+    }
+}
+
+/// Whether the reply is short and the command changes nothing that the commands before it in the
+/// same request could still need.
+const fn may_travel(op: Op) -> bool {
+    matches!(op, Op::Ping | Op::Echo | Op::Select)
+}
+
