@@ -1,1 +1,50 @@
-//! placeholder
+//! The simulator: a whole cluster with clients, networks, disks and clocks in one thread.
+//!
+//! ```text
+//!            seed
+//!             │
+//!             ▼
+//!   ┌───────────────────────── World ─────────────────────────┐
+//!   │ clients ──► network ──► replica (Node) ──► disk, timers │
+//!   │     ▲            │          │                           │
+//!   │     └────────────┘          ▼ what it executes          │
+//!   │  history                 checkers                       │
+//!   └─────┬───────────────────────┬───────────────────────────┘
+//!         ▼                       ▼
+//!   linearizability         agreement, state hashes, exactly once, durable, monotone, bounded
+//! ```
+//!
+//! One seed is one world, bit for bit: virtual time, one thread, one source of chance. Replicas
+//! are driven through [`quintet_replica::Node`], the same type that the runtime drives, and
+//! protocols are found by name in the registry. [`run`] judges many seeds, [`trace`] shows one.
+
+#![forbid(unsafe_code)]
+
+mod campaign;
+pub mod checkers;
+mod clock;
+mod disk;
+mod faults;
+mod heal;
+pub mod history;
+pub mod machine;
+mod network;
+mod panics;
+mod process;
+mod queue;
+mod random;
+mod strike;
+#[cfg(test)]
+mod tests;
+mod timers;
+mod trace;
+mod workload;
+mod world;
+
+pub use campaign::{
+    Campaign, CampaignError, CampaignReport, OPERATIONS_DEFAULT, Progress, SeedReport, Story, run,
+    trace,
+};
+pub use faults::FaultSet;
+pub use network::Transport;
+pub use random::Random;

@@ -1,0 +1,410 @@
+//! A campaign: many seeds of one protocol, judged and counted.
+//!
+//! ```text
+//!   for each seed ──► World ──► violation ──► counted, with the command that replays it
+//!                        │ └──► stall ──────► the same
+//!                        ▼
+//!                     whole? ──no──► rejected (with its reason)
+//!                        │ yes
+//!                        ▼
+//!                     counted
+//! ```
+
+use crate::{
+    checkers::Violation,
+    faults::FaultSet,
+    heal::COMMITS_MIN,
+    machine::mix,
+    network::Transport,
+    panics,
+    world::{World, WorldSetup},
+};
+use quintet_protocols::{UnknownProtocol, find};
+use quintet_replica::{Durability, Entry, OptionError};
+use serde::Serialize;
+use std::{collections::BTreeMap, ops::Range};
+
+/// Acknowledged operations without which a seed does not count.
+const ACKNOWLEDGED_MIN: u64 = 100;
+/// Client operations of a seed unless asked for otherwise, and the least that counts.
+pub const OPERATIONS_DEFAULT: u64 = 300;
+/// Of how many violations a report tells the story.
+const STORIES_MAX: usize = 20;
+
+/// What to simulate.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// The protocol's name in the registry.
+    pub protocol: String,
+    /// How many replicas.
+    pub replicas: usize,
+    /// The seeds, half-open.
+    pub seeds: Range<u64>,
+    /// Which faults may be drawn.
+    pub faults: FaultSet,
+    /// What an acknowledgement promises; `None` draws it per seed.
+    pub durability: Option<Durability>,
+    /// What the transport promises.
+    pub transport: Transport,
+    /// The protocol's options as `(name, value)`.
+    pub options: Vec<(String, String)>,
+    /// Client operations per seed, at least.
+    pub operations: u64,
+    /// A planted bug. The rig's own are `canary` and `retry_under_new_session`; every other name
+    /// is the protocol's. Only in a build with the feature `plant`.
+    pub plant: Option<String>,
+}
+
+impl Default for Campaign {
+    fn default() -> Self {
+        Self {
+            protocol: String::from("multipaxos"),
+            replicas: 3,
+            seeds: 0..100,
+            faults: FaultSet::ALL,
+            durability: None,
+            transport: Transport::Stream,
+            options: Vec::new(),
+            operations: OPERATIONS_DEFAULT,
+            plant: None,
+        }
+    }
+}
+
+/// Why a campaign cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CampaignError {
+    /// No such protocol.
+    #[error(transparent)]
+    Protocol(#[from] UnknownProtocol),
+    /// Too few or too many replicas.
+    #[error("{0} replicas: '{1}' takes {2} to 128")]
+    Replicas(usize, &'static str, usize),
+    /// An option that the protocol does not take.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// Planted bugs are not in this build.
+    #[error("planted bugs are only in a build with the feature 'plant'")]
+    NoPlants,
+}
+
+/// How far a campaign has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Seeds done.
+    pub done: u64,
+    /// Seeds in all.
+    pub total: u64,
+    /// Seeds that count.
+    pub counted: u64,
+    /// Seeds that do not.
+    pub rejected: u64,
+    /// Seeds with a violation.
+    pub violations: u64,
+    /// Seeds with a stall.
+    pub stalls: u64,
+}
+
+/// A seed that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Story {
+    /// Which.
+    pub seed: u64,
+    /// What was seen.
+    pub what: String,
+    /// The command that runs it again.
+    pub replay: String,
+}
+
+/// What a campaign found; as JSON the last line of `quintet simulate`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CampaignReport {
+    /// The protocol.
+    pub protocol: String,
+    /// How many replicas.
+    pub replicas: usize,
+    /// All seeds drawn.
+    pub seeds: u64,
+    /// Those that count.
+    pub counted: u64,
+    /// Those that do not, for want of operations, acknowledgements or effects of faults.
+    pub rejected: u64,
+    /// Healed cores that did not converge.
+    pub stalls: u64,
+    /// Seeds in which a property did not hold.
+    pub violations: u64,
+    /// Client operations invoked.
+    pub operations: u64,
+    /// Client operations answered.
+    pub acknowledged: u64,
+    /// Effects of faults by kind.
+    pub faults: BTreeMap<String, u64>,
+    /// Rare branches by name.
+    pub branches: BTreeMap<String, u64>,
+    /// Why seeds were rejected.
+    pub rejections: BTreeMap<String, u64>,
+    /// Events handled.
+    pub events: u64,
+    /// A hash over all that happened: equal for two runs.
+    pub trace_hash: String,
+    /// The first seed with a violation.
+    pub first_violation: Option<Story>,
+    /// The first seed with a stall.
+    pub first_stall: Option<Story>,
+    /// The first seeds that failed either way.
+    pub failures: Vec<Story>,
+}
+
+/// What one seed gave.
+#[derive(Clone, Debug, Default)]
+pub struct SeedReport {
+    /// The property that does not hold, if one does not.
+    pub violation: Option<Violation>,
+    /// How the healed core failed to converge, if it did.
+    pub stall: Option<String>,
+    /// Why the seed does not count, if it does not.
+    pub rejection: Option<String>,
+    /// Client operations invoked.
+    pub operations: u64,
+    /// Client operations answered.
+    pub acknowledged: u64,
+    /// Effects of faults by kind.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// Rare branches by name.
+    pub branches: BTreeMap<&'static str, u64>,
+    /// Events handled.
+    pub events: u64,
+    /// A hash over all that happened.
+    pub trace_hash: u64,
+    /// Readable lines, when they were asked for.
+    pub lines: Vec<String>,
+}
+
+/// Quotes a word for a shell when it needs it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,/:".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+impl Campaign {
+    /// Checks names and numbers before anything runs.
+    ///
+    /// # Errors
+    /// As [`CampaignError`] says.
+    pub fn check(&self) -> Result<Entry, CampaignError> {
+        let entry = *find(&self.protocol)?;
+        let min = entry.info.replicas_min;
+        if self.replicas < min.max(1) || self.replicas > 128 {
+            return Err(CampaignError::Replicas(self.replicas, entry.info.name, min));
+        }
+        (entry.check)(&self.options)?;
+        if self.plant.is_some() && !cfg!(any(test, feature = "plant")) {
+            return Err(CampaignError::NoPlants);
+        }
+        Ok(entry)
+    }
+
+    /// The command that runs this seed alone.
+    #[must_use]
+    pub fn replay(&self, seed: u64) -> String {
+        let mut line = format!(
+            "quintet simulate --protocol {} --replicas {} --seeds {seed}..{} --faults {}",
+            quoted(&self.protocol),
+            self.replicas,
+            seed + 1,
+            self.faults
+        );
+        if let Some(durability) = self.durability {
+            line.push_str(&format!(" --durability {}", durability.name()));
+        }
+        if self.transport == Transport::Datagram {
+            line.push_str(" --transport datagram");
+        }
+        if self.operations != OPERATIONS_DEFAULT {
+            line.push_str(&format!(" --operations {}", self.operations));
+        }
+        for (name, value) in &self.options {
+            line.push_str(&format!(" --set {}", quoted(&format!("{name}={value}"))));
+        }
+        if let Some(plant) = &self.plant {
+            line.push_str(&format!(" --plant {}", quoted(plant)));
+        }
+        line
+    }
+
+    fn setup(&self, entry: Entry, seed: u64, trace: bool) -> WorldSetup {
+        let drawn = match mix(seed, 0x6475_7261) & 1 {
+            0 => Durability::Disk,
+            _ => Durability::Memory,
+        };
+        WorldSetup {
+            entry,
+            replicas: self.replicas,
+            seed,
+            faults: self.faults,
+            durability: self.durability.unwrap_or(drawn),
+            transport: self.transport,
+            options: self.options.clone(),
+            operations: self.operations,
+            #[cfg(any(test, feature = "plant"))]
+            plant: self.plant.clone(),
+            trace,
+        }
+    }
+}
+
+/// Runs one seed of `entry`.
+pub(crate) fn run_seed(setup: WorldSetup) -> SeedReport {
+    let mut world = World::new(setup);
+    let panicked = panics::catch(|| world.run());
+    if let Err(what) = panicked {
+        world.violation = Some(Violation::new("panic", what));
+        let now = world.now;
+        if let Some(violation) = world.violation.clone() {
+            world.trace.say(now, || format!("VIOLATION {violation}"));
+        }
+    }
+    report(world)
+}
+
+fn report(mut world: World) -> SeedReport {
+    let operations = world.history.operations().len() as u64;
+    let acknowledged = world.history.acknowledged;
+    let mut faults = std::mem::take(&mut world.effects);
+    for (name, count) in &world.network.counts {
+        *faults.entry(name).or_default() += count;
+    }
+    let rejection = rejection(&world, operations, acknowledged, &faults);
+    let violated = world.violation.is_some();
+    SeedReport {
+        violation: world.violation,
+        // A world that ends early by a violation has not stalled.
+        stall: world.stall.filter(|_| !violated),
+        rejection,
+        operations,
+        acknowledged,
+        faults,
+        branches: world.branches,
+        events: world.events,
+        trace_hash: world.trace.hash(),
+        lines: world.trace.lines.unwrap_or_default(),
+    }
+}
+
+fn rejection(
+    world: &World,
+    operations: u64,
+    acknowledged: u64,
+    faults: &BTreeMap<&'static str, u64>,
+) -> Option<String> {
+    if operations < world.setup.operations.max(OPERATIONS_DEFAULT) {
+        return Some(String::from("too few operations"));
+    }
+    if acknowledged < ACKNOWLEDGED_MIN {
+        return Some(String::from("too few acknowledged"));
+    }
+    if world.healing.commits < COMMITS_MIN {
+        return Some(String::from("too few commits after healing"));
+    }
+    if world.healing.undecided() > 0 {
+        return Some(String::from("linearizability undecided"));
+    }
+    let idle = world
+        .plan
+        .kinds
+        .iter()
+        .find(|kind| !faults.contains_key(kind.name()));
+    idle.map(|kind| format!("{} without effect", kind.name()))
+}
+
+/// Runs a campaign; `progress` is called after every seed.
+///
+/// # Errors
+/// When the campaign makes no sense.
+pub fn run(
+    campaign: &Campaign,
+    mut progress: impl FnMut(Progress),
+) -> Result<CampaignReport, CampaignError> {
+    let entry = campaign.check()?;
+    Ok(run_entry(campaign, entry, &mut progress))
+}
+
+pub(crate) fn run_entry(
+    campaign: &Campaign,
+    entry: Entry,
+    progress: &mut dyn FnMut(Progress),
+) -> CampaignReport {
+    let mut report = CampaignReport {
+        protocol: campaign.protocol.clone(),
+        replicas: campaign.replicas,
+        ..CampaignReport::default()
+    };
+    let mut hash = 0;
+    let total = campaign.seeds.end.saturating_sub(campaign.seeds.start);
+    for seed in campaign.seeds.clone() {
+        let one = run_seed(campaign.setup(entry, seed, false));
+        report.seeds += 1;
+        report.operations += one.operations;
+        report.acknowledged += one.acknowledged;
+        report.events += one.events;
+        hash = mix(hash, one.trace_hash);
+        for (name, count) in one.faults {
+            *report.faults.entry(name.to_string()).or_default() += count;
+        }
+        for (name, count) in one.branches {
+            *report.branches.entry(name.to_string()).or_default() += count;
+        }
+        let story = |what| Story {
+            seed,
+            what,
+            replay: campaign.replay(seed),
+        };
+        if let Some(violation) = one.violation {
+            report.violations += 1;
+            let story = story(violation.to_string());
+            report.first_violation.get_or_insert(story.clone());
+            report.failures.push(story);
+        } else if let Some(stall) = one.stall {
+            report.stalls += 1;
+            let story = story(stall);
+            report.first_stall.get_or_insert(story.clone());
+            report.failures.push(story);
+        } else if let Some(reason) = one.rejection {
+            report.rejected += 1;
+            *report.rejections.entry(reason).or_default() += 1;
+        } else {
+            report.counted += 1;
+        }
+        report.failures.truncate(STORIES_MAX);
+        progress(Progress {
+            done: report.seeds,
+            total,
+            counted: report.counted,
+            rejected: report.rejected,
+            violations: report.violations,
+            stalls: report.stalls,
+        });
+    }
+    report.trace_hash = format!("{hash:016x}");
+    report
+}
+
+/// Runs one seed of a campaign and keeps a readable line for everything that happens.
+///
+/// # Errors
+/// When the campaign makes no sense.
+pub fn trace(campaign: &Campaign, seed: u64) -> Result<SeedReport, CampaignError> {
+    let entry = campaign.check()?;
+    Ok(run_seed(campaign.setup(entry, seed, true)))
+}
+
+impl CampaignReport {
+    /// Whether the campaign found nothing wrong.
+    #[must_use]
+    pub const fn is_clean(&self) -> bool {
+        self.violations == 0 && self.stalls == 0
+    }
+}

@@ -1,0 +1,36 @@
+//! What must hold, one file per property.
+//!
+//! ```text
+//!   executions of every replica ──► agreement, state_hash, exactly_once
+//!   status of every replica ──────► monotone, bounded
+//!   what clients saw, at the end ─► linearizability, durable
+//! ```
+
+pub mod agreement;
+pub mod bounded;
+pub mod durable;
+pub mod exactly_once;
+pub mod linearizability;
+pub mod monotone;
+pub mod state_hash;
+
+/// A property that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{property}: {what}")]
+pub struct Violation {
+    /// Which property.
+    pub property: &'static str,
+    /// What was seen.
+    pub what: String,
+}
+
+impl Violation {
+    /// A violation of `property`.
+    #[must_use]
+    pub fn new(property: &'static str, what: impl Into<String>) -> Self {
+        Self {
+            property,
+            what: what.into(),
+        }
+    }
+}

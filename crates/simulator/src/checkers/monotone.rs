@@ -1,0 +1,138 @@
+//! Pointers and promises that must not go back.
+//!
+//! ```text
+//!   within one run     committed, stable, executed, view ──► only forward
+//!   across a restart   view ≥ the view shown when a promise became durable (disk never forgets)
+//!   always             stable ≤ executed ≤ accepted; executed ≤ committed unless it speculates
+//! ```
+
+use super::Violation;
+use quintet_replica::{Slot, Status};
+
+/// What one replica has shown so far.
+#[derive(Clone, Debug, Default)]
+pub struct Monotone {
+    view: u64,
+    committed: Slot,
+    executed: Slot,
+    /// The view at the last promise that is durable.
+    promised: u64,
+}
+
+const PROPERTY: &str = "monotone";
+
+impl Monotone {
+    /// The replica shows this after an event. `speculates` is the protocol's word.
+    ///
+    /// # Errors
+    /// When a pointer went back or passed another.
+    pub fn shows(
+        &mut self,
+        by: u16,
+        status: &Status,
+        executed: Slot,
+        speculates: bool,
+    ) -> Result<(), Violation> {
+        let back = |what: &str, from: u64, to: u64| {
+            let what = format!("{what} of replica {by} went back from {from} to {to}");
+            Err(Violation::new(PROPERTY, what))
+        };
+        if status.view < self.view {
+            return back("view", self.view, status.view);
+        }
+        if status.committed < self.committed {
+            return back("committed", self.committed.0, status.committed.0);
+        }
+        if executed < self.executed && !speculates {
+            return back("executed", self.executed.0, executed.0);
+        }
+        if executed > status.accepted.max(status.committed) {
+            let what = format!(
+                "replica {by} executed {executed}, accepted only {}, committed {}",
+                status.accepted, status.committed
+            );
+            return Err(Violation::new(PROPERTY, what));
+        }
+        if executed > status.committed && !speculates {
+            let what = format!(
+                "replica {by} executed {executed}, committed {}",
+                status.committed
+            );
+            return Err(Violation::new(PROPERTY, what));
+        }
+        (self.view, self.committed, self.executed) = (status.view, status.committed, executed);
+        Ok(())
+    }
+
+    /// A promise made when the replica showed `view` is durable.
+    pub fn promised(&mut self, view: u64) {
+        self.promised = self.promised.max(view);
+    }
+
+    /// The replica has started anew and shows `view`.
+    ///
+    /// # Errors
+    /// When it shows less than it had durably promised.
+    pub fn restarted(&mut self, by: u16, view: u64) -> Result<(), Violation> {
+        let promised = self.promised;
+        *self = Self {
+            promised,
+            ..Self::default()
+        };
+        if view < promised {
+            let what =
+                format!("replica {by} came back in view {view}, durably promised was {promised}");
+            return Err(Violation::new(PROPERTY, what));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(view: u64, committed: u64) -> Status {
+        let slot = Slot(committed);
+        Status {
+            view,
+            committed: slot,
+            accepted: slot,
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn forward_is_fine_and_back_is_not() {
+        let mut monotone = Monotone::default();
+        assert_eq!(monotone.shows(0, &status(1, 5), Slot(4), false), Ok(()));
+        assert_eq!(monotone.shows(0, &status(2, 5), Slot(5), false), Ok(()));
+        assert!(
+            monotone
+                .clone()
+                .shows(0, &status(1, 5), Slot(5), false)
+                .is_err()
+        );
+        assert!(
+            monotone
+                .clone()
+                .shows(0, &status(2, 4), Slot(4), false)
+                .is_err()
+        );
+        assert!(
+            monotone
+                .clone()
+                .shows(0, &status(2, 5), Slot(4), false)
+                .is_err()
+        );
+        assert!(monotone.shows(0, &status(2, 5), Slot(6), false).is_err());
+    }
+
+    #[test]
+    fn a_durable_promise_outlives_a_restart() {
+        let mut monotone = Monotone::default();
+        monotone.promised(3);
+        assert_eq!(monotone.restarted(0, 3), Ok(()));
+        assert!(monotone.restarted(0, 2).is_err());
+    }
+}

@@ -1,0 +1,287 @@
+//! The second phase: a core is healed and must converge.
+//!
+//! ```text
+//!   safety phase over ──► faults end, a viable core is drawn, the others are down or cut off
+//!        │
+//!        ▼
+//!   new commands commit (20) ──► clients stop ──► all of the core equally far
+//!        │                                             │
+//!        │                                             ▼
+//!        │                               every key is read at every replica of the core
+//!        ▼ too long: a stall
+//!   described by who leads and how far each came; the core was viable, so it is a bug
+//! ```
+
+use crate::{
+    checkers::{Violation, bounded, durable, linearizability},
+    history::Fate,
+    machine::Operation,
+    process::Process,
+    workload::CONVERGE_MAX,
+    world::{Event, MILLISECOND, Phase, SECOND, World},
+};
+use quintet_replica::Link;
+
+/// Commits after healing without which a seed does not count.
+pub(crate) const COMMITS_MIN: u64 = 20;
+/// The safety phase ends after this, come what may.
+const SAFETY_MAX: u64 = 60 * SECOND;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Commit,
+    Settle,
+    Read,
+}
+
+/// The state of the second phase, and of the faults that it must undo.
+#[derive(Debug)]
+pub(crate) struct Healing {
+    /// Clients go on invoking.
+    pub wants_operations: bool,
+    /// Operations from this number on were invoked after healing.
+    pub first_operation: u32,
+    /// Acknowledged since healing, invoked after it.
+    pub commits: u64,
+    pub core: Vec<usize>,
+    /// Partitions that last: strike, frames blocked before, links.
+    pub partitions: Vec<(usize, u64, Vec<(usize, usize)>)>,
+    /// Slow links that last: strike, from, to.
+    pub slowed: Vec<(usize, usize, usize)>,
+    stage: Stage,
+    began: u64,
+    last_reads: Vec<usize>,
+    undecided: u64,
+}
+
+impl Default for Healing {
+    fn default() -> Self {
+        Self {
+            wants_operations: true,
+            first_operation: u32::MAX,
+            commits: 0,
+            core: Vec::new(),
+            partitions: Vec::new(),
+            slowed: Vec::new(),
+            stage: Stage::Commit,
+            began: 0,
+            last_reads: Vec::new(),
+            undecided: 0,
+        }
+    }
+}
+
+impl Healing {
+    /// An operation invoked after healing was acknowledged.
+    pub const fn on_done(&mut self, write: bool) {
+        if write {
+            self.commits += 1;
+        }
+    }
+
+    /// Whether clients still repeat what they are uncertain of.
+    pub fn wants_retries(&self) -> bool {
+        self.stage == Stage::Commit
+    }
+
+    /// Keys whose linearizability could not be decided.
+    pub const fn undecided(&self) -> u64 {
+        self.undecided
+    }
+}
+
+impl World {
+    /// Whether a replica is outside the healed core.
+    pub fn is_out(&self, node: usize) -> bool {
+        self.phase == Phase::Liveness && !self.healing.core.contains(&node)
+    }
+
+    /// Looks whether the phase is over.
+    pub fn look(&mut self) {
+        match self.phase {
+            Phase::Safety => {
+                let invoked = self.history.operations().len() as u64;
+                let whole = invoked >= self.setup.operations && self.strikes_open == 0;
+                if whole || self.now > SAFETY_MAX {
+                    self.heal();
+                }
+            }
+            Phase::Liveness => self.converge(),
+            Phase::Over => {}
+        }
+        self.queue.push(self.now + 10 * MILLISECOND, Event::Look);
+    }
+
+    fn draw_core(&mut self) -> Vec<usize> {
+        let all: Vec<usize> = (0..self.setup.replicas).collect();
+        if self.setup.faults == crate::faults::FaultSet::NONE || self.random.chance(400) {
+            return all;
+        }
+        for _ in 0..8 {
+            let mut core = all.clone();
+            self.random.shuffle(&mut core);
+            core.truncate(1 + self.random.index(self.setup.replicas));
+            core.sort_unstable();
+            if self.is_viable(&core) {
+                return core;
+            }
+        }
+        all
+    }
+
+    fn heal(&mut self) {
+        self.end_all();
+        let core = self.draw_core();
+        self.trace.say(self.now, || format!("HEALED core {core:?}"));
+        self.phase = Phase::Liveness;
+        self.healing.core = core;
+        self.healing.began = self.now;
+        self.healing.first_operation = self.history.operations().len() as u32;
+        for node in 0..self.setup.replicas {
+            let runs = self.processes[node].node.is_some();
+            if !self.is_out(node) {
+                if !runs {
+                    let at = self.now + self.random.between(1, 200) * MILLISECOND;
+                    self.queue.push(at, Event::Restart { node: node as u16 });
+                }
+                continue;
+            }
+            if runs && self.random.chance(500) {
+                self.crash(node);
+            } else {
+                self.isolate(node);
+            }
+        }
+        for client in 0..self.clients.len() {
+            let at = self.now + self.random.between(1, 50) * MILLISECOND;
+            self.turn_at(client, at);
+        }
+    }
+
+    fn isolate(&mut self, node: usize) {
+        for other in 0..self.network.places() {
+            if other != node {
+                self.break_link(node, other, Link::Down);
+                self.network.block(node, other);
+                self.network.block(other, node);
+            }
+        }
+        self.disconnect_clients(node);
+    }
+
+    /// Whether all of the core run and have executed equally far.
+    fn core_is_level(&self) -> bool {
+        let mut slots = self.healing.core.iter().map(|node| {
+            let process: &Process = &self.processes[*node];
+            process.node.as_ref().map(|node| node.executed().slot)
+        });
+        let Some(Some(first)) = slots.next() else {
+            return false;
+        };
+        slots.all(|slot| slot == Some(first))
+    }
+
+    fn converge(&mut self) {
+        if self.now > self.healing.began + CONVERGE_MAX {
+            let (stage, commits) = (self.healing.stage, self.healing.commits);
+            self.stall = Some(format!(
+                "the healed core {:?} did not converge in {} s: stage {stage:?}, {commits} commits; \
+                 {}",
+                self.healing.core,
+                CONVERGE_MAX / SECOND,
+                self.describe()
+            ));
+            return;
+        }
+        match self.healing.stage {
+            Stage::Commit if self.healing.commits >= COMMITS_MIN => {
+                self.healing.wants_operations = false;
+                self.healing.stage = Stage::Settle;
+            }
+            Stage::Settle if !self.clients_wait() && self.core_is_level() => {
+                self.healing.stage = Stage::Read;
+                self.read_all();
+            }
+            Stage::Read => {
+                let fates = self
+                    .healing
+                    .last_reads
+                    .iter()
+                    .map(|n| self.history.get(*n).fate);
+                let fates: Vec<Fate> = fates.collect();
+                if fates.iter().all(|fate| matches!(fate, Fate::Done(..))) {
+                    if self.core_is_level() {
+                        self.phase = Phase::Over;
+                    }
+                } else if fates
+                    .iter()
+                    .any(|f| matches!(f, Fate::Failed | Fate::Uncertain))
+                {
+                    self.read_all();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn read_all(&mut self) {
+        let first = self.history.operations().len();
+        for node in self.healing.core.clone() {
+            let client = self.client_at(node);
+            let reads: Vec<_> = (0..self.shape.keys)
+                .map(|key| (key, Operation::Read))
+                .collect();
+            self.invoke(client, &reads);
+        }
+        self.healing.last_reads = (first..self.history.operations().len()).collect();
+    }
+
+    /// The checks that need the whole history.
+    pub fn check_end(&mut self) {
+        let checked = linearizability::check(self.history.operations());
+        self.healing.undecided = checked.as_ref().map_or(0, |checked| checked.undecided);
+        let checked = checked.map(|_| ()).and_then(|()| self.check_order());
+        if let Err(violation) = checked {
+            self.violate(violation);
+        }
+    }
+
+    fn check_order(&self) -> Result<(), Violation> {
+        let history = self.history.operations();
+        self.once.check_failed(history)?;
+        if self.stall.is_none() {
+            let core: Vec<(u16, u64)> = (self.healing.core.iter())
+                .filter_map(|node| {
+                    let running = self.processes[*node].node.as_ref()?;
+                    Some((*node as u16, running.executed().position.0))
+                })
+                .collect();
+            durable::check(history, &self.once, &core)?;
+        }
+        bounded::check(self.seen_largest(), self.bounds())
+    }
+
+    fn seen_largest(&self) -> bounded::Largest {
+        let records = self
+            .processes
+            .iter()
+            .map(|process| process.disk.records_max)
+            .max();
+        bounded::Largest {
+            link_bytes: self.network.in_flight_max,
+            journal_records: records.unwrap_or(0),
+            batches_open: self.largest.batches_open,
+        }
+    }
+
+    fn bounds(&self) -> bounded::Bounds {
+        // Every operation may be sent a few times and stand in every journal a few times.
+        let operations = self.history.operations().len() * 16 + 4096;
+        bounded::Bounds {
+            link_bytes: self.network.capacity(),
+            journal_records: operations * 4,
+            batches_open: operations,
+        }
+    }
+}

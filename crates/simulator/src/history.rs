@@ -1,0 +1,105 @@
+//! What the clients saw: every operation with when it was invoked and how it ended.
+//!
+//! ```text
+//!   invoke ──► Open ──┬─► Done(reply)      happened between invocation and completion
+//!                     ├─► Failed           certainly never happens
+//!                     └─► Uncertain        may happen at any time after invocation, or never
+//! ```
+//!
+//! Times are ordinals of the recording itself, so that no two are equal.
+
+use crate::machine::{Operation, Reply};
+use quintet_replica::CommandId;
+
+/// How an operation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Under way.
+    Open,
+    /// Answered at this ordinal.
+    Done(u64, Reply),
+    /// The client was told that it was not executed.
+    Failed,
+    /// Nobody will ever tell.
+    Uncertain,
+}
+
+/// One operation of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct Recorded {
+    /// Which client.
+    pub client: u16,
+    /// On which key.
+    pub key: u32,
+    /// What.
+    pub operation: Operation,
+    /// The ordinal of its invocation.
+    pub invoked: u64,
+    /// How it stands.
+    pub fate: Fate,
+    /// Its place in a session, once it was sent as an ordered command.
+    pub id: Option<CommandId>,
+}
+
+/// All operations of a world; an operation's index is its number.
+#[derive(Debug, Default)]
+pub struct History {
+    operations: Vec<Recorded>,
+    ordinal: u64,
+    /// How many were answered.
+    pub acknowledged: u64,
+}
+
+impl History {
+    /// Records an invocation and gives the operation's number.
+    pub fn invoke(&mut self, client: u16, key: u32, operation: Operation) -> usize {
+        self.ordinal += 1;
+        let invoked = self.ordinal;
+        self.operations.push(Recorded {
+            client,
+            key,
+            operation,
+            invoked,
+            fate: Fate::Open,
+            id: None,
+        });
+        self.operations.len() - 1
+    }
+
+    /// Records the place in a session under which the operation is sent.
+    pub fn sent(&mut self, number: usize, id: CommandId) {
+        self.operations[number].id = Some(id);
+    }
+
+    /// Records an answer; one that comes after the operation was given up says nothing new.
+    pub fn done(&mut self, number: usize, reply: Reply) -> bool {
+        if self.operations[number].fate != Fate::Open {
+            return false;
+        }
+        self.ordinal += 1;
+        self.acknowledged += 1;
+        self.operations[number].fate = Fate::Done(self.ordinal, reply);
+        true
+    }
+
+    /// The operation's end without an answer.
+    pub fn end(&mut self, number: usize, fate: Fate) -> bool {
+        let open = self.operations[number].fate == Fate::Open;
+        if open {
+            self.operations[number].fate = fate;
+        }
+        open
+    }
+
+    /// An operation.
+    #[must_use]
+    pub fn get(&self, number: usize) -> &Recorded {
+        &self.operations[number]
+    }
+
+    /// All operations by number.
+    #[must_use]
+    pub fn operations(&self) -> &[Recorded] {
+        &self.operations
+    }
+}

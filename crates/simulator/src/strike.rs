@@ -1,0 +1,422 @@
+//! Faults as they strike a running world.
+//!
+//! ```text
+//!   Strike ──► within the budget? ──no──► later, a few times
+//!                 │ yes
+//!                 ▼
+//!              takes effect (counted) ──duration──► StrikeEnds ──► undone
+//! ```
+//!
+//! The budget is the promise of the protocol: in disk durability every replica may crash, the
+//! disks survive; in memory durability those that have forgotten and not yet recovered must leave
+//! a set that the protocol calls viable.
+
+use crate::{
+    faults::Kind,
+    network::Weather,
+    process::Armed,
+    world::{Event, MILLISECOND, SECOND, World},
+};
+use quintet_replica::{Durability, Link, NodeState, ReplicaId};
+
+const TRIES_MAX: u8 = 20;
+/// A crash that waits for its moment waits this long.
+const MOMENT_MAX: u64 = 700 * MILLISECOND;
+
+impl World {
+    /// What is known of each replica if those in `dying` crashed now.
+    fn states(&self, dying: &[usize]) -> Vec<NodeState> {
+        let memory = self.setup.durability == Durability::Memory;
+        (self.processes.iter().enumerate())
+            .map(|(id, process)| {
+                let remembers = match &process.node {
+                    None => process.boot == 0,
+                    Some(_) if dying.contains(&id) || process.armed.is_some() => false,
+                    // The first run has forgotten nothing.
+                    Some(_) if process.boot == 1 => true,
+                    Some(node) => node.protocol_status().voting,
+                };
+                let forgot = memory && !remembers;
+                NodeState {
+                    id: ReplicaId(id as u16),
+                    up: !forgot,
+                    forgot,
+                }
+            })
+            .collect()
+    }
+
+    fn may_crash(&self, dying: &[usize]) -> bool {
+        (self.setup.entry.viable)(self.setup.replicas, &self.states(dying))
+    }
+
+    fn draw_running(&mut self) -> Option<usize> {
+        let running: Vec<usize> = (0..self.setup.replicas)
+            .filter(|id| {
+                let process = &self.processes[*id];
+                process.node.is_some() && process.armed.is_none()
+            })
+            .collect();
+        (!running.is_empty()).then(|| running[self.random.index(running.len())])
+    }
+
+    /// A fault of the plan begins.
+    pub fn strike(&mut self, index: usize, tries: u8) {
+        let strike = self.plan.strikes[index];
+        let (kind, duration) = (strike.kind, strike.duration);
+        match self.try_strike(index, kind, duration) {
+            Some(lasts) => {
+                self.trace.say(self.now, || {
+                    format!("FAULT {} for {} ms", kind.name(), lasts / MILLISECOND)
+                });
+                self.queue.push(
+                    self.now + lasts,
+                    Event::StrikeEnds {
+                        strike: index as u16,
+                    },
+                );
+            }
+            None if tries < TRIES_MAX => {
+                let at = self.now + self.random.between(50, 400) * MILLISECOND;
+                self.queue.push(
+                    at,
+                    Event::Strike {
+                        strike: index as u16,
+                        tries: tries + 1,
+                    },
+                );
+            }
+            None => self.strikes_open -= 1,
+        }
+    }
+
+    /// Lets a fault take effect; gives how long it lasts, or nothing when it cannot be now.
+    fn try_strike(&mut self, index: usize, kind: Kind, duration: u64) -> Option<u64> {
+        match kind {
+            Kind::Delay => {
+                self.network.weather.late = self.random.between(30, 400);
+                self.network.weather.tail = self.random.between(1, 400) * MILLISECOND;
+            }
+            Kind::Loss => self.network.weather.loss = self.random.between(10, 300),
+            Kind::Duplicate => self.network.weather.duplicate = self.random.between(10, 250),
+            Kind::Reset => {
+                let mut broken = 0;
+                for _ in 0..self.random.between(1, 6) {
+                    let a = self.random.index(self.setup.replicas);
+                    let b = self.random.index(self.network.places());
+                    if a != b && self.break_link(a, b, Link::Reset) {
+                        broken += 1;
+                    }
+                }
+                if broken == 0 {
+                    return None;
+                }
+                self.effective(kind.name());
+                return Some(MILLISECOND);
+            }
+            Kind::PartitionFull
+            | Kind::PartitionOneWay
+            | Kind::PartitionBridge
+            | Kind::PartitionRing
+            | Kind::PartitionChained => self.begin_partition(index, kind),
+            Kind::SlowLink => {
+                let from = self.random.index(self.setup.replicas);
+                let to = self.random.index(self.setup.replicas);
+                if from == to {
+                    return None;
+                }
+                let times = self.random.between(10, 100);
+                self.network.slow(from, to, times);
+                self.healing.slowed.push((index, from, to));
+                self.effective(kind.name());
+            }
+            Kind::Crash => {
+                let node = self
+                    .draw_running()
+                    .filter(|node| self.may_crash(&[*node]))?;
+                self.effective(kind.name());
+                self.crash_for(node, duration);
+            }
+            Kind::CrashSet => {
+                let mut set: Vec<usize> = (0..self.setup.replicas)
+                    .filter(|node| self.processes[*node].node.is_some())
+                    .collect();
+                self.random.shuffle(&mut set);
+                let size = self.random.between(2, self.setup.replicas as u64) as usize;
+                set.truncate(size);
+                while set.len() > 1 && !self.may_crash(&set) {
+                    set.pop();
+                }
+                if set.len() < 2 {
+                    return None;
+                }
+                self.effective(kind.name());
+                for node in set {
+                    let down = duration / 2 + self.random.below(duration / 2 + 1);
+                    self.crash_for(node, down);
+                }
+            }
+            Kind::CrashMidStep => return self.arm(Armed::MidStep, duration),
+            Kind::CrashBeforePersisted => return self.arm(Armed::BeforePersisted, duration),
+            Kind::CrashAfterWrite => return self.arm(Armed::AfterWrite, duration),
+            Kind::Pause => {
+                let node = self.draw_running()?;
+                self.processes[node].paused_until = self.now + duration;
+                self.effective(kind.name());
+            }
+            Kind::SlowReplica => {
+                let node = self.draw_running()?;
+                self.processes[node].slow = self.random.between(20, 200);
+            }
+            Kind::SlowDisk => {
+                let node = self.draw_running()?;
+                self.processes[node].disk.slow = self.random.between(5, 50);
+            }
+            Kind::ClockOffset | Kind::ClockStep => {
+                let node = self.draw_running()?;
+                let by = self.random.below(20 * SECOND) as i64 - 10 * SECOND as i64;
+                self.processes[node].clock.step(by);
+                self.recheck_clock_timers(node);
+                self.effective(kind.name());
+            }
+            Kind::ClockDrift => {
+                let node = self.draw_running()?;
+                let drift = self.random.below(100_001) as i64 - 50_000;
+                self.processes[node].clock.set_drift(drift, self.now);
+                self.effective(kind.name());
+            }
+            Kind::ClientAbandons | Kind::ClientReturns => {
+                let client = self.draw_client(kind == Kind::ClientReturns)?;
+                if self.clients[client].open.is_empty() {
+                    self.turn(client);
+                }
+                if self.clients[client].open.is_empty() {
+                    return None;
+                }
+                self.effective(kind.name());
+                self.trace.say(self.now, || format!("c{client} goes away"));
+                if kind == Kind::ClientAbandons {
+                    self.abandon(client);
+                    return Some(MILLISECOND);
+                }
+                self.send_away(client, self.now + duration);
+            }
+        }
+        Some(duration)
+    }
+
+    fn draw_client(&mut self, remote: bool) -> Option<usize> {
+        let here: Vec<usize> = (0..self.clients.len())
+            .filter(|client| self.clients[*client].is_here())
+            .collect();
+        let fit: Vec<usize> = here
+            .iter()
+            .copied()
+            .filter(|c| !remote || self.clients[*c].is_remote())
+            .collect();
+        // Those who stay must be able to go on.
+        if here.len() <= 3 || fit.is_empty() {
+            return None;
+        }
+        Some(fit[self.random.index(fit.len())])
+    }
+
+    fn crash_for(&mut self, node: usize, down: u64) {
+        self.crash(node);
+        let at = self.now + down.max(MILLISECOND);
+        self.queue.push(at, Event::Restart { node: node as u16 });
+    }
+
+    fn arm(&mut self, armed: Armed, down: u64) -> Option<u64> {
+        let node = self
+            .draw_running()
+            .filter(|node| self.may_crash(&[*node]))?;
+        self.processes[node].armed = Some((armed, down));
+        Some(MOMENT_MAX + down)
+    }
+
+    fn begin_partition(&mut self, index: usize, kind: Kind) {
+        let replicas = self.setup.replicas;
+        let mut order: Vec<usize> = (0..replicas).collect();
+        self.random.shuffle(&mut order);
+        let mut reaches = vec![true; replicas * replicas];
+        let mut cut = |from: usize, to: usize| reaches[from * replicas + to] = false;
+        // The replicas of the first side; remote clients fall on either side below.
+        let first = 1 + self.random.index(replicas - 1);
+        for (i, a) in order.iter().enumerate() {
+            for (j, b) in order.iter().enumerate() {
+                let apart = match kind {
+                    Kind::PartitionFull => (i < first) != (j < first),
+                    Kind::PartitionOneWay => i < first && j >= first,
+                    Kind::PartitionBridge => {
+                        i != 0 && j != 0 && (i <= replicas / 2) != (j <= replicas / 2)
+                    }
+                    Kind::PartitionRing => {
+                        let distance = i.abs_diff(j);
+                        distance > 1 && distance < replicas - 1
+                    }
+                    _ => i.abs_diff(j) > 1,
+                };
+                if a != b && apart {
+                    cut(*a, *b);
+                }
+            }
+        }
+        let mut blocked: Vec<(usize, usize)> = Vec::new();
+        for from in 0..replicas {
+            for to in 0..replicas {
+                if !reaches[from * replicas + to] {
+                    blocked.push((from, to));
+                }
+            }
+        }
+        if kind == Kind::PartitionFull {
+            for place in replicas..self.network.places() {
+                if self.random.chance(600) {
+                    let side = self.random.chance(500);
+                    for (i, node) in order.iter().enumerate() {
+                        if (i < first) == side {
+                            blocked.extend([(place, *node), (*node, place)]);
+                        }
+                    }
+                }
+            }
+        }
+        // Connections time out, or outlast the partition.
+        let resets = self.random.chance(400);
+        for (from, to) in &blocked {
+            self.network.block(*from, *to);
+        }
+        let mut effective = false;
+        for (from, to) in &blocked {
+            if resets && self.break_link(*from, *to, Link::Down) {
+                effective = true;
+            }
+        }
+        if effective {
+            self.effective(kind.name());
+        }
+        self.trace.say(self.now, || format!("cut off: {blocked:?}"));
+        let before = self
+            .network
+            .counts
+            .get("frames_blocked")
+            .copied()
+            .unwrap_or(0);
+        self.healing.partitions.push((index, before, blocked));
+    }
+
+    fn end_partition(&mut self, index: usize) {
+        let Some(at) = self
+            .healing
+            .partitions
+            .iter()
+            .position(|(of, ..)| *of == index)
+        else {
+            return;
+        };
+        let (_, before, blocked) = self.healing.partitions.remove(at);
+        if self
+            .network
+            .counts
+            .get("frames_blocked")
+            .copied()
+            .unwrap_or(0)
+            > before
+        {
+            self.effective(self.plan.strikes[index].kind.name());
+        }
+        for link in blocked {
+            if !self
+                .healing
+                .partitions
+                .iter()
+                .any(|(_, _, other)| other.contains(&link))
+            {
+                self.network
+                    .unblock(link.0, link.1, self.now, &mut self.queue);
+            }
+        }
+    }
+
+    /// A fault ends and is undone.
+    pub fn strike_ends(&mut self, index: usize) {
+        self.strikes_open -= 1;
+        let kind = self.plan.strikes[index].kind;
+        self.trace
+            .say(self.now, || format!("FAULT {} ends", kind.name()));
+        match kind {
+            Kind::Delay => (self.network.weather.late, self.network.weather.tail) = (0, 0),
+            Kind::Loss => self.network.weather.loss = 0,
+            Kind::Duplicate => self.network.weather.duplicate = 0,
+            Kind::PartitionFull
+            | Kind::PartitionOneWay
+            | Kind::PartitionBridge
+            | Kind::PartitionRing
+            | Kind::PartitionChained => self.end_partition(index),
+            Kind::SlowLink => {
+                for (_, from, to) in self.healing.slowed.extract_if(.., |(of, ..)| *of == index) {
+                    self.network.slow(from, to, 1);
+                }
+            }
+            Kind::SlowReplica => self
+                .processes
+                .iter_mut()
+                .for_each(|process| process.slow = 1),
+            Kind::SlowDisk => self
+                .processes
+                .iter_mut()
+                .for_each(|process| process.disk.slow = 1),
+            Kind::ClientReturns => self.clients_come_back(),
+            Kind::CrashMidStep | Kind::CrashBeforePersisted | Kind::CrashAfterWrite => {
+                for process in &mut self.processes {
+                    process.armed = None;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn clients_come_back(&mut self) {
+        for client in 0..self.clients.len() {
+            let until = self.clients[client].away_until;
+            if until != 0 && until <= self.now {
+                self.come_back(client);
+            }
+        }
+    }
+
+    /// Ends every fault that still lasts.
+    pub fn end_all(&mut self) {
+        self.network.weather = Weather::default();
+        for partition in std::mem::take(&mut self.healing.partitions) {
+            for (from, to) in partition.2 {
+                self.network.unblock(from, to, self.now, &mut self.queue);
+            }
+        }
+        for (_, from, to) in std::mem::take(&mut self.healing.slowed) {
+            self.network.slow(from, to, 1);
+        }
+        for process in &mut self.processes {
+            (process.slow, process.disk.slow, process.armed) = (1, 1, None);
+            process.paused_until = process.paused_until.min(self.now);
+            process.clock.set_drift(0, self.now);
+            process.clock.synchronise();
+        }
+        for node in 0..self.setup.replicas {
+            self.recheck_clock_timers(node);
+        }
+        for client in 0..self.clients.len() {
+            self.come_back(client);
+        }
+    }
+
+    /// What the protocol may be told of `core` when everybody else is out of reach.
+    pub fn is_viable(&self, core: &[usize]) -> bool {
+        let mut states = self.states(&[]);
+        for state in &mut states {
+            state.up &= core.contains(&state.id.index());
+        }
+        (self.setup.entry.viable)(self.setup.replicas, &states)
+    }
+}

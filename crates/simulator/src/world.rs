@@ -1,0 +1,645 @@
+//! One world: replicas, clients, network, disks and clocks of one seed, in one thread.
+//!
+//! ```text
+//!               ┌──────────────── queue of events by (time, sequence) ───────────────┐
+//!               ▼                                                                    │
+//!   Step ──► replica handles one input ──► outputs ──► network, disk, timers ────────┤
+//!   Deliver ─► inbox of a replica, or a remote client's frontend ────────────────────┤
+//!   Turn ───► a client invokes operations ───────────────────────────────────────────┤
+//!   Strike ─► a fault begins or ends ────────────────────────────────────────────────┘
+//!               │
+//!               ▼ after every input: invariants, agreement, state hashes, pointers
+//! ```
+//!
+//! Replicas have the places `0..replicas`, remote clients those after them.
+
+use crate::{
+    checkers::{
+        Violation, agreement::Agreement, agreement::Applied, bounded, exactly_once::ExactlyOnce,
+        monotone::Monotone, state_hash::StateHash,
+    },
+    disk::DiskProfile,
+    faults::{FaultSet, Plan},
+    heal::Healing,
+    history::History,
+    machine,
+    network::{LinkProfile, Network, Sent, Transport},
+    process::Process,
+    queue::Queue,
+    random::Random,
+    timers::Popped,
+    trace::Trace,
+    workload::Client,
+};
+use quintet_replica::{
+    Bytes, ClientFrame, Durability, Entry, Executed, Incarnation, Lane, Link, Output, Peer,
+    ReplicaId, TimerKey, read_client_frame,
+};
+use std::collections::BTreeMap;
+
+pub(crate) const MILLISECOND: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1000 * MILLISECOND;
+/// Frontends of remote clients have this number plus their place.
+pub(crate) const REMOTE: u64 = 1 << 20;
+/// Frontends embedded in replicas are numbered from here, each run with a new one.
+pub(crate) const EMBEDDED: u64 = 1 << 30;
+/// More events than this in one world: something runs in circles.
+const EVENTS_MAX: u64 = 3_000_000;
+
+/// What happens next.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A replica handles what is in its inbox.
+    Step { node: u16, boot: u32 },
+    /// A replica asked to be called at this time although its inbox may be empty.
+    IdleWake { node: u16, boot: u32, at: u64 },
+    /// A frame comes to its end.
+    Deliver {
+        from: u16,
+        to: u16,
+        session: u32,
+        frame: Bytes,
+    },
+    /// A connection is tried.
+    Connect { a: u16, b: u16 },
+    /// A place learns that a connection broke.
+    Broken { at: u16, peer: u16, link: Link },
+    /// A timer may be due.
+    Timer {
+        place: u16,
+        boot: u32,
+        key: TimerKey,
+    },
+    /// A sync of a journal is done.
+    Synced { node: u16, boot: u32 },
+    /// Bytes of a snapshot are written.
+    SnapshotWritten { node: u16, boot: u32, bytes: u64 },
+    /// A snapshot is durable.
+    SnapshotSaved { node: u16, boot: u32, id: Executed },
+    /// A crashed replica starts again.
+    Restart { node: u16 },
+    /// A client may invoke operations.
+    Turn { client: u16 },
+    /// A client sends operations again that it does not know the outcome of.
+    Resubmit { client: u16 },
+    /// A fault of the plan begins.
+    Strike { strike: u16, tries: u8 },
+    /// It ends.
+    StrikeEnds { strike: u16 },
+    /// The world looks whether its phase is over.
+    Look,
+}
+
+/// What a world is made from.
+#[derive(Clone, Debug)]
+pub(crate) struct WorldSetup {
+    pub entry: Entry,
+    pub replicas: usize,
+    pub seed: u64,
+    pub faults: FaultSet,
+    pub durability: Durability,
+    pub transport: Transport,
+    pub options: Vec<(String, String)>,
+    pub operations: u64,
+    #[cfg(any(test, feature = "plant"))]
+    pub plant: Option<String>,
+    pub trace: bool,
+}
+
+impl WorldSetup {
+    /// A frame as a person reads it.
+    pub fn describe_frame(&self, frame: &Bytes) -> String {
+        let length = frame.len();
+        let mut text = match read_client_frame(frame.clone()) {
+            Ok(ClientFrame::Message(message)) => (self.entry.describe)(message),
+            Ok(ClientFrame::Reply(batch, ..)) => format!("reply to {batch}"),
+            Err(_) => String::from("node's own"),
+        };
+        if let Some((cut, _)) = text.char_indices().nth(400) {
+            text.truncate(cut);
+        }
+        format!("{text} ({length} bytes)")
+    }
+}
+
+/// What of a seed's shape is drawn once.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub keys: u32,
+    pub snapshot_bytes_min: u64,
+    pub snapshot_padding: usize,
+    pub snapshot_chunk: usize,
+    pub session_lifetime: u64,
+    /// A handled input takes from this …
+    pub cost_min: u64,
+    /// … to this long.
+    pub cost_max: u64,
+    /// Of 1,000 steps with more in the inbox, so many are followed by an idle call all the same.
+    pub idle_early: u64,
+    /// The safety phase lasts at least this long.
+    pub horizon: u64,
+    /// How long clients think between two turns, at most.
+    pub think: u64,
+}
+
+/// Where a world stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Faults strike.
+    Safety,
+    /// The core is healed and must converge.
+    Liveness,
+    /// Everything has been seen.
+    Over,
+}
+
+/// See the module.
+pub(crate) struct World {
+    pub setup: WorldSetup,
+    pub shape: Shape,
+    pub now: u64,
+    pub queue: Queue<Event>,
+    pub random: Random,
+    pub network: Network,
+    pub processes: Vec<Process>,
+    pub clients: Vec<Client>,
+    /// The client behind each place after the replicas'.
+    pub remotes: Vec<u16>,
+    pub history: History,
+    /// How often each operation was sent.
+    pub tries: Vec<u8>,
+    /// The value last written to each key as clients know it.
+    pub hints: Vec<u64>,
+    pub plan: Plan,
+    pub strikes_open: usize,
+    pub phase: Phase,
+    pub healing: Healing,
+    pub effects: BTreeMap<&'static str, u64>,
+    pub branches: BTreeMap<&'static str, u64>,
+    pub violation: Option<Violation>,
+    pub stall: Option<String>,
+    pub trace: Trace,
+    pub largest: bounded::Largest,
+    pub embedded_next: u64,
+    pub embedded: BTreeMap<u64, u16>,
+    pub outputs: Vec<Output>,
+    pub events: u64,
+    agreement: Agreement,
+    pub once: ExactlyOnce,
+    states: StateHash,
+    pub monotone: Vec<Monotone>,
+    record: Vec<machine::Executed>,
+    applied: Vec<Applied>,
+}
+
+fn draw_shape(setup: &WorldSetup, random: &mut Random) -> Shape {
+    let slow = random.chance(200);
+    let horizon = random.between(1500, 4000) * MILLISECOND;
+    Shape {
+        keys: random.between(2, 24) as u32,
+        snapshot_bytes_min: [1 << 11, 1 << 13, 1 << 15, 1 << 30][random.index(4)],
+        snapshot_padding: if random.chance(150) {
+            random.index(700_000)
+        } else {
+            0
+        },
+        snapshot_chunk: [64, 4096, 1 << 20][random.index(3)],
+        session_lifetime: if random.chance(100) {
+            3 * SECOND
+        } else {
+            120 * SECOND
+        },
+        cost_min: if slow { 10_000 } else { 500 },
+        cost_max: if slow { 60_000 } else { 5_000 },
+        idle_early: [0, 50, 500, 1000][random.index(4)],
+        horizon,
+        // About eight clients with two operations a turn fill the phase.
+        think: horizon * 16 * 2 / setup.operations.max(1),
+    }
+}
+
+fn draw_links(setup: &WorldSetup, random: &mut Random) -> LinkProfile {
+    let (delay_min, delay_spread, jitter) = match random.below(4) {
+        0 => (20_000, 20_000, 10_000),
+        1 => (50_000, 200_000, 100_000),
+        2 => (200_000, 2_000_000, 1_000_000),
+        _ => (1_000_000, 8_000_000, 5_000_000),
+    };
+    let capacity = if random.chance(100) { 1 << 20 } else { 8 << 20 };
+    LinkProfile {
+        transport: setup.transport,
+        delay_min,
+        delay_spread,
+        jitter,
+        capacity,
+    }
+}
+
+impl World {
+    /// A world before its first event.
+    pub fn new(setup: WorldSetup) -> Self {
+        let root = Random::new(setup.seed);
+        let mut shaping = root.fork(1);
+        let shape = draw_shape(&setup, &mut shaping);
+        let links = draw_links(&setup, &mut shaping);
+        let disk = DiskProfile {
+            sync_min: 20_000,
+            sync_max: [50_000, 500_000, 3_000_000, 15_000_000][shaping.index(4)],
+            trim_run: [1, 8, 64][shaping.index(3)],
+        };
+        let mut clients = Client::draw_all(&mut shaping);
+        let mut remotes = Vec::new();
+        for (index, client) in clients.iter_mut().enumerate() {
+            client.place_remote(setup.replicas, index as u16, &mut remotes);
+        }
+        let places = setup.replicas + remotes.len();
+        let plan = Plan::draw(
+            setup.faults,
+            setup.replicas,
+            setup.transport,
+            setup.durability,
+            shape.horizon,
+            &mut root.fork(2),
+        );
+        let processes = (0..setup.replicas)
+            .map(|_| Process::new(disk.clone()))
+            .collect();
+        let trace = Trace::new(setup.trace);
+        Self {
+            now: 0,
+            queue: Queue::new(),
+            random: root.fork(3),
+            network: Network::new(places, links, root.fork(4)),
+            processes,
+            clients,
+            remotes,
+            history: History::default(),
+            tries: Vec::new(),
+            hints: vec![0; shape.keys as usize],
+            strikes_open: plan.strikes.len(),
+            plan,
+            phase: Phase::Safety,
+            healing: Healing::default(),
+            effects: BTreeMap::new(),
+            branches: BTreeMap::new(),
+            violation: None,
+            stall: None,
+            trace,
+            largest: bounded::Largest::default(),
+            embedded_next: EMBEDDED,
+            embedded: BTreeMap::new(),
+            outputs: Vec::new(),
+            events: 0,
+            agreement: Agreement::default(),
+            once: ExactlyOnce::default(),
+            states: StateHash::default(),
+            monotone: vec![Monotone::default(); setup.replicas],
+            record: Vec::new(),
+            applied: Vec::new(),
+            setup,
+            shape,
+        }
+    }
+
+    /// Runs the world to its end, a violation, or a stall.
+    pub fn run(&mut self) {
+        let (seed, shape, plan) = (self.setup.seed, &self.shape, &self.plan);
+        self.trace.say(0, || format!("seed {seed}: {shape:?}"));
+        self.trace.say(0, || format!("faults: {plan:?}"));
+        for node in 0..self.setup.replicas {
+            self.boot(node);
+        }
+        self.start_clients();
+        for strike in 0..self.plan.strikes.len() {
+            let at = self.plan.strikes[strike].at;
+            self.queue.push(
+                at,
+                Event::Strike {
+                    strike: strike as u16,
+                    tries: 0,
+                },
+            );
+        }
+        self.queue.push(self.shape.horizon, Event::Look);
+        while self.phase != Phase::Over && self.violation.is_none() && self.stall.is_none() {
+            let Some((at, event)) = self.queue.pop() else {
+                break;
+            };
+            self.now = at;
+            self.events += 1;
+            self.trace.feed(at);
+            self.on_event(event);
+            if self.events > EVENTS_MAX {
+                self.stall = Some(format!(
+                    "more than {EVENTS_MAX} events: {}",
+                    self.describe()
+                ));
+            }
+        }
+        if self.violation.is_none() {
+            self.check_end();
+        }
+    }
+
+    /// Whether the replica is in the run that the event was meant for.
+    fn lives(&self, node: u16, boot: u32) -> bool {
+        let process = &self.processes[node as usize];
+        process.boot == boot && process.node.is_some()
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Step { node, boot } => {
+                if self.lives(node, boot) {
+                    self.step(node.into());
+                }
+            }
+            Event::IdleWake { node, boot, at } => {
+                let process = &mut self.processes[node as usize];
+                if process.boot == boot && process.idle_at == at {
+                    process.idle_at = u64::MAX;
+                    self.wake(node.into());
+                }
+            }
+            Event::Deliver {
+                from,
+                to,
+                session,
+                frame,
+            } => self.on_deliver(from, to, session, frame),
+            Event::Connect { a, b } => self.on_connect(a.into(), b.into()),
+            Event::Broken { at, peer, link } => self.tell_link(at.into(), peer.into(), link),
+            Event::Timer { place, boot, key } => self.on_timer(place, boot, key),
+            Event::Synced { node, boot } => {
+                if self.lives(node, boot) {
+                    self.on_synced(node.into());
+                }
+            }
+            Event::SnapshotWritten { node, boot, bytes } => {
+                if self.lives(node, boot) {
+                    self.on_snapshot_written(node.into(), bytes);
+                }
+            }
+            Event::SnapshotSaved { node, boot, id } => {
+                if self.lives(node, boot) {
+                    self.on_snapshot_saved(node.into(), id);
+                }
+            }
+            Event::Restart { node } => {
+                if self.processes[node as usize].node.is_none() && !self.is_out(node.into()) {
+                    self.boot(node.into());
+                }
+            }
+            Event::Turn { client } => self.turn(client.into()),
+            Event::Resubmit { client } => self.resubmit(client.into()),
+            Event::Strike { strike, tries } => self.strike(strike.into(), tries),
+            Event::StrikeEnds { strike } => self.strike_ends(strike.into()),
+            Event::Look => self.look(),
+        }
+    }
+
+    /// Ends the world with a violation; the first one stands.
+    pub fn violate(&mut self, violation: Violation) {
+        self.trace
+            .say(self.now, || format!("VIOLATION {violation}"));
+        self.violation.get_or_insert(violation);
+    }
+
+    /// Counts one effect of a fault.
+    pub fn effective(&mut self, what: &'static str) {
+        *self.effects.entry(what).or_default() += 1;
+    }
+
+    // --- network ---------------------------------------------------------------------------
+
+    /// How the place `at` calls the place `other`.
+    fn peer(&self, other: usize) -> Peer {
+        match u16::try_from(other) {
+            Ok(id) if other < self.setup.replicas => Peer::Replica(ReplicaId(id)),
+            _ => Peer::Frontend(quintet_replica::FrontendId(REMOTE + other as u64)),
+        }
+    }
+
+    pub fn transmit(&mut self, from: usize, to: usize, lane: Lane, frame: Bytes) {
+        let length = frame.len();
+        match self
+            .network
+            .send((from, to), lane, frame, self.now, &mut self.queue)
+        {
+            Sent::Taken => {}
+            Sent::Dropped => {
+                self.trace.say(self.now, || {
+                    format!("{from} ─╳ {to} {length} bytes, no link")
+                });
+            }
+            Sent::Overflow => {
+                *self.branches.entry("link overflow").or_default() += 1;
+                self.break_link(from, to, Link::Down);
+            }
+        }
+    }
+
+    fn on_deliver(&mut self, from: u16, to: u16, session: u32, frame: Bytes) {
+        let (from, to) = (usize::from(from), usize::from(to));
+        self.trace
+            .feed(from as u64 ^ (to as u64) << 8 ^ (frame.len() as u64) << 16);
+        if !self
+            .network
+            .arrives((from, to), session, frame.len(), self.now)
+        {
+            return;
+        }
+        if from < self.setup.replicas
+            && let Some(room) = self.network.room_again(from, to)
+        {
+            let peer = self.peer(to);
+            self.give_link(from, peer, Link::Room(room));
+        }
+        if to < self.setup.replicas {
+            let from = self.peer(from);
+            self.give_frame(to, from, frame);
+        } else {
+            let client = self.remotes[to - self.setup.replicas];
+            self.client_frame(client.into(), from, frame);
+        }
+    }
+
+    /// Breaks a connection if there is one; both ends learn of it and a new one is tried.
+    pub fn break_link(&mut self, a: usize, b: usize, link: Link) -> bool {
+        let Some(last) = self.network.reset(a, b, self.now) else {
+            return false;
+        };
+        self.trace
+            .say(self.now, || format!("{a} ╳ {b} connection broken"));
+        for (at, peer) in [(a, b), (b, a)] {
+            let when = self.now + self.random.below(last - self.now + 200_000);
+            let (at, peer) = (at as u16, peer as u16);
+            self.queue.push(when, Event::Broken { at, peer, link });
+        }
+        let again = last + self.random.between(1, 40) * MILLISECOND;
+        self.network.connect_at(a, b, again, &mut self.queue);
+        true
+    }
+
+    fn on_connect(&mut self, a: usize, b: usize) {
+        let reachable = [a, b].iter().all(|place| self.can_connect(*place));
+        if !self.network.connect(a, b, self.now) || !reachable {
+            if reachable && !self.network.is_up(a, b) {
+                // Blocked for now. Whoever removes the block may be quicker.
+                let again = self.now + self.random.between(5, 60) * MILLISECOND;
+                self.network.connect_at(a, b, again, &mut self.queue);
+            } else if !reachable {
+                self.network.reset(a, b, self.now);
+                for (at, peer) in [(a, b), (b, a)] {
+                    self.tell_link(at, peer, Link::Down);
+                }
+            }
+            return;
+        }
+        self.trace.say(self.now, || format!("{a} ═ {b} connected"));
+        for (at, peer) in [(a, b), (b, a)] {
+            let incarnation = match self.processes.get(peer) {
+                Some(process) => process.incarnation,
+                None => Incarnation(0),
+            };
+            self.tell_link(at, peer, Link::Up { incarnation });
+        }
+    }
+
+    fn can_connect(&self, place: usize) -> bool {
+        match self.processes.get(place) {
+            Some(process) => process.node.is_some(),
+            None => self.clients[usize::from(self.remotes[place - self.setup.replicas])].is_here(),
+        }
+    }
+
+    fn tell_link(&mut self, at: usize, peer: usize, link: Link) {
+        // A break is told late; a connection made meanwhile makes it old news.
+        if matches!(link, Link::Reset | Link::Down) && self.network.is_up(at, peer) {
+            return;
+        }
+        if at < self.setup.replicas {
+            let peer = self.peer(peer);
+            self.give_link(at, peer, link);
+        } else {
+            let client = self.remotes[at - self.setup.replicas];
+            self.client_link(client.into(), peer, link);
+        }
+    }
+
+    fn on_timer(&mut self, place: u16, boot: u32, key: TimerKey) {
+        let index = usize::from(place);
+        if index >= self.setup.replicas {
+            let client = self.remotes[index - self.setup.replicas];
+            return self.client_timer(client.into(), place, key);
+        }
+        if !self.lives(place, boot) {
+            return;
+        }
+        match self.processes[index].timers.popped(key, self.now) {
+            Popped::Fired => self.give_timer(index, key),
+            Popped::Later(at) => self.queue.push(at, Event::Timer { place, boot, key }),
+            Popped::Nothing => {}
+        }
+    }
+
+    // --- checking --------------------------------------------------------------------------
+
+    /// Gives what replica `by` has executed since the last call to the checkers.
+    pub fn check_executed(&mut self, by: usize) {
+        let mut record = std::mem::take(&mut self.record);
+        self.processes[by].take_record(&mut record);
+        let id = by as u16;
+        let mut rest = record.as_slice();
+        while let Some((
+            machine::Executed::Batch {
+                position,
+                time,
+                digest,
+            },
+            tail,
+        )) = rest.split_first()
+        {
+            let mut applied = std::mem::take(&mut self.applied);
+            applied.clear();
+            let commands = tail.iter().map_while(|executed| match executed {
+                machine::Executed::Command { id, number, hash } => Some(Applied {
+                    id: *id,
+                    number: *number,
+                    hash: *hash,
+                }),
+                machine::Executed::Batch { .. } => None,
+            });
+            applied.extend(commands);
+            rest = &tail[applied.len()..];
+            let checked = self.check_batch(id, *position, *time, *digest, &applied);
+            self.applied = applied;
+            if let Err(violation) = checked {
+                self.violate(violation);
+            }
+        }
+        record.clear();
+        self.record = record;
+    }
+
+    fn check_batch(
+        &mut self,
+        by: u16,
+        position: u64,
+        time: quintet_replica::CommandTime,
+        digest: u128,
+        applied: &[Applied],
+    ) -> Result<(), Violation> {
+        self.trace.feed(position ^ digest as u64);
+        let first = self.agreement.executed(by, position, time, applied)?;
+        self.states.before(by, position, digest)?;
+        if first {
+            for command in applied {
+                self.once.executed(position, command)?;
+            }
+        }
+        self.trace.say(self.now, || {
+            let numbers: Vec<u64> = applied.iter().map(|command| command.number).collect();
+            format!("r{by} executes position {position}: operations {numbers:?}")
+        });
+        Ok(())
+    }
+
+    /// Compares the whole state of replica `by` after `slot` with that of the others there.
+    pub fn check_state(&mut self, by: usize, slot: u64, hash: u128) {
+        if let Err(violation) = self.states.after(by as u16, slot, hash) {
+            self.violate(violation);
+        }
+    }
+
+    /// One line on every replica, for stalls.
+    pub fn describe(&self) -> String {
+        let mut out = String::new();
+        for (id, process) in self.processes.iter().enumerate() {
+            let line = match &process.node {
+                None => format!("r{id} down; "),
+                Some(node) => {
+                    let status = node.protocol_status();
+                    format!(
+                        "r{id} {} leader {:?} view {} accepted {} committed {} executed {} voting \
+                         {}{}; ",
+                        status.role,
+                        status.leader.map(|leader| leader.0),
+                        status.view,
+                        status.accepted,
+                        status.committed,
+                        node.executed().slot,
+                        status.voting,
+                        if self.is_out(id) {
+                            " (outside the core)"
+                        } else {
+                            ""
+                        },
+                    )
+                }
+            };
+            out.push_str(&line);
+        }
+        out
+    }
+}
