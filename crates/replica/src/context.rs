@@ -51,7 +51,9 @@ impl<M> Shared<M> {
     /// when they are, which in memory durability holds of every record behind the promises.
     fn still_waiting(&self, after: PersistId) -> Option<PersistId> {
         let waiting = &self.persist_waiting;
-        waiting.get(waiting.partition_point(|id| *id <= after).checked_sub(1)?).copied()
+        waiting
+            .get(waiting.partition_point(|id| *id <= after).checked_sub(1)?)
+            .copied()
     }
 
     fn encode(&mut self, value: &impl Wire) -> Frame {

@@ -24,9 +24,9 @@ impl Node {
             appended,
             written: 0,
         });
-        // A small state must be copied before the next command, see
-        // `StateMachine::snapshot_chunk`.
-        self.step_snapshot(out);
+        // A small state must be copied before the next command, however much has been handed over
+        // before it; see `StateMachine::snapshot_chunk`.
+        self.append_snapshot_chunk(out);
     }
 
     /// Hands the next part of the snapshot to the world; true when more could follow at once.
@@ -40,6 +40,13 @@ impl Node {
         if under_way.appended - under_way.written > SNAPSHOT_AHEAD_MAX {
             return false;
         }
+        self.append_snapshot_chunk(out)
+    }
+
+    fn append_snapshot_chunk(&mut self, out: &mut Vec<Output>) -> bool {
+        let Some(under_way) = &mut self.under_way else {
+            return false;
+        };
         let (chunk, progress) = self.executor.snapshot_chunk(SNAPSHOT_STEP);
         under_way.appended += chunk.len() as u64;
         out.push(Output::SnapshotAppend(chunk));
@@ -68,10 +75,16 @@ impl Node {
     }
 
     pub(super) fn install(&mut self, info: SnapshotInfo, world: &dyn World, out: &mut Vec<Output>) {
-        self.fetch = None;
-        out.push(Output::CancelTimer {
-            key: node_timer(TIMER_FETCH),
-        });
+        // A newer state may have been asked for while this one was being saved.
+        if self
+            .fetch
+            .take_if(|fetch| fetch.at_least <= info.id.slot)
+            .is_some()
+        {
+            out.push(Output::CancelTimer {
+                key: node_timer(TIMER_FETCH),
+            });
+        }
         if info.id.slot <= self.executor.executed().slot {
             out.push(Output::Mark("fetched snapshot overtaken by the log"));
             return;

@@ -15,6 +15,12 @@ impl Node {
                 );
                 let executed = self.executor.executed().slot;
                 if saving {
+                    // It may yet fail to be saved, and is asked for again then.
+                    let at = Deadline::At(world.now() + transfer::RETRY);
+                    out.push(Output::SetTimer {
+                        key: node_timer(TIMER_FETCH),
+                        at,
+                    });
                 } else if self
                     .fetch
                     .as_ref()

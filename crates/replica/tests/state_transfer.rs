@@ -1,0 +1,413 @@
+//! Two nodes with the smallest possible protocol: what a node does when a fetched snapshot cannot
+//! be saved, when a newer one is wanted meanwhile, and when a snapshot begins with much to say.
+
+use bytes::Bytes;
+use quintet_replica::*;
+use std::cell::{Cell, RefCell};
+
+/// Executes what it is told to and fetches what it is told to.
+struct Puppet {
+    id: ReplicaId,
+    executed: Slot,
+    summary: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum NoTimer {}
+
+impl From<NoTimer> for u32 {
+    fn from(timer: NoTimer) -> Self {
+        match timer {}
+    }
+}
+
+impl TryFrom<u32> for NoTimer {
+    type Error = ();
+    fn try_from(_: u32) -> Result<Self, ()> {
+        Err(())
+    }
+}
+
+struct Padding(Bytes);
+
+impl Wire for Padding {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.blob(&self.0);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self(reader.blob("padding")?))
+    }
+}
+
+impl Protocol for Puppet {
+    type Message = ();
+    type Promise = ();
+    type Record = ();
+    type Summary = Padding;
+    type ReplyHeader = ();
+    type Timer = NoTimer;
+    type Options = ();
+    type Frontend = Silent;
+
+    const INFO: Info = Info {
+        name: "puppet",
+        paper: "",
+        best_at: "",
+        tolerates: "",
+        stable: false,
+        replicas_min: 1,
+    };
+
+    fn new(setup: Setup<()>) -> Self {
+        Self {
+            id: setup.id,
+            executed: Slot(0),
+            summary: 0,
+        }
+    }
+    fn on_start(&mut self, _: Recovered<(), (), Padding>, _: &mut Context<'_, Self>) {}
+    fn on_message(&mut self, _: Peer, (): (), _: &mut Context<'_, Self>) {}
+    fn on_timer(&mut self, timer: NoTimer, _: &mut Context<'_, Self>) {
+        match timer {}
+    }
+    fn on_persisted(&mut self, _: PersistId, _: &mut Context<'_, Self>) {}
+    fn on_installed(&mut self, slot: Slot, _: Padding, _: &mut Context<'_, Self>) {
+        self.executed = slot;
+    }
+    fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
+        match control {
+            Control::CheckpointDue => {
+                ctx.checkpoint(self.executed, &Padding(vec![0; self.summary].into()));
+            }
+            Control::Option { name, value } => {
+                let number = value.parse().expect("a number");
+                match &name[..] {
+                    "execute" => {
+                        let mut builder = BatchBuilder::new();
+                        builder.push(CommandId::default(), RequestKind::Tick, 0, &[]);
+                        let batch = builder.finish(FrontendId(1), BatchId(number), Level::Ordered);
+                        self.executed = Slot(number);
+                        ctx.execute(self.executed, CommandTime(number), batch, None);
+                    }
+                    "fetch" => {
+                        let others = ReplicaSet::all(2).without(self.id);
+                        ctx.fetch_state(others, Slot(number));
+                    }
+                    "summary" => self.summary = number as usize,
+                    other => panic!("no such string: {other}"),
+                }
+            }
+            _ => {}
+        }
+    }
+    fn on_idle(&mut self, _: &mut Context<'_, Self>) -> Wake {
+        Wake::Sleep
+    }
+    fn status(&self) -> Status {
+        Status::default()
+    }
+    fn digest(&self) -> u64 {
+        self.executed.0
+    }
+}
+
+struct Silent;
+
+impl Frontend<Puppet> for Silent {
+    fn new(_: FrontendSetup<()>) -> Self {
+        Self
+    }
+    fn submit(&mut self, _: Submission, _: &mut FrontendContext<'_, Puppet>) {}
+    fn on_message(&mut self, _: ReplicaId, (): (), _: &mut FrontendContext<'_, Puppet>) {}
+    fn on_reply(&mut self, _: ReplicaId, _: Reply<()>, _: &mut FrontendContext<'_, Puppet>) {}
+    fn on_timer(&mut self, _: u32, _: &mut FrontendContext<'_, Puppet>) {}
+    fn open(&self) -> usize {
+        0
+    }
+}
+
+/// Counts ordered batches by their ticks; writes its whole state in the first chunk.
+struct Counter(u64);
+
+impl StateMachine for Counter {
+    fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn query(&self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn tick(&mut self, _: &At) {
+        self.0 += 1;
+    }
+    fn snapshot_chunk(&mut self, out: &mut Vec<u8>, _: usize) -> SnapshotProgress {
+        out.extend_from_slice(&self.0.to_le_bytes());
+        SnapshotProgress::Done
+    }
+    fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError> {
+        self.0 = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
+        Ok(())
+    }
+    fn finish_restore(&mut self) -> Result<(), RestoreError> {
+        Ok(())
+    }
+    fn digest(&self) -> u128 {
+        self.0.into()
+    }
+    fn entries(&self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Default)]
+struct Outside {
+    now: Cell<u64>,
+    saved: RefCell<Option<(SnapshotInfo, Bytes)>>,
+}
+
+impl World for Outside {
+    fn now(&self) -> Time {
+        Time(self.now.get())
+    }
+    fn clock(&self) -> ClockReading {
+        ClockReading::default()
+    }
+    fn room(&self, _: ReplicaId) -> usize {
+        usize::MAX
+    }
+    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
+        self.saved.borrow().as_ref().map(|(info, _)| *info)
+    }
+    fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
+        let saved = self.saved.borrow();
+        let (_, bytes) = saved.as_ref().filter(|(info, _)| info.id == id)?;
+        let start = bytes.len().min(offset as usize);
+        Some(bytes.slice(start..bytes.len().min(start + length)))
+    }
+}
+
+struct Place {
+    node: Node,
+    world: Outside,
+    out: Vec<Output>,
+    writing: Option<(Executed, Vec<u8>)>,
+    /// The fetch's timer is set.
+    timer: bool,
+}
+
+const FETCH: TimerKey = TimerKey {
+    owner: TimerOwner::Node,
+    timer: 0,
+};
+
+impl Place {
+    fn node(id: u16) -> Node {
+        let setup = NodeSetup {
+            id: ReplicaId(id),
+            incarnation: Incarnation(0),
+            boot: Boot(1),
+            group: GroupId(0),
+            epoch: Epoch {
+                cluster: ClusterId(7),
+                number: EpochNumber(1),
+                members: 2,
+                options: Vec::new(),
+                secret: [0; 32],
+                leader_first: ReplicaId(0),
+            },
+            durability: Durability::Memory,
+            seed: id.into(),
+            frontend: FrontendId(u64::from(id) + 1),
+            snapshot_bytes_min: u64::MAX,
+            limits: ExecutorLimits::default(),
+        };
+        Node::new(setup, &Entry::of::<Puppet>(), Box::new(Counter(0))).expect("no options")
+    }
+
+    fn new(id: u16) -> Self {
+        let mut place = Self {
+            node: Self::node(id),
+            world: Outside::default(),
+            out: Vec::new(),
+            writing: None,
+            timer: false,
+        };
+        let recovered = RecoveredBytes {
+            first_boot: true,
+            ..RecoveredBytes::default()
+        };
+        place
+            .node
+            .start(recovered, &place.world, &mut place.out)
+            .expect("starts");
+        place
+    }
+
+    fn input(&mut self, input: Input) {
+        self.node
+            .on_input(input, &self.world, &mut self.out)
+            .expect("no bad frames here");
+    }
+
+    fn pull(&mut self, string: &str, number: u64) {
+        let control = Control::Option {
+            name: string.to_owned(),
+            value: number.to_string(),
+        };
+        self.input(Input::Control(control));
+    }
+
+    /// Takes the outputs: bytes of snapshots are kept, frames are given back. True when a
+    /// snapshot waits to be saved.
+    fn take(&mut self) -> (Vec<Bytes>, bool) {
+        let (mut frames, mut whole) = (Vec::new(), false);
+        for output in self.out.drain(..) {
+            match output {
+                Output::Send { frame, .. } => frames.push(frame.into_bytes()),
+                Output::SnapshotBegin(id) => self.writing = Some((id, Vec::new())),
+                Output::SnapshotAppend(bytes) => {
+                    let (_, written) = self.writing.as_mut().expect("begun");
+                    written.extend_from_slice(&bytes);
+                }
+                Output::SnapshotFinish => whole = true,
+                Output::SnapshotAbandon => self.writing = None,
+                Output::SetTimer { key: FETCH, .. } => self.timer = true,
+                Output::CancelTimer { key: FETCH } => self.timer = false,
+                _ => {}
+            }
+        }
+        (frames, whole)
+    }
+
+    fn save(&mut self) {
+        let (id, bytes) = self.writing.take().expect("a snapshot is whole");
+        let info = SnapshotInfo {
+            id,
+            length: bytes.len() as u64,
+        };
+        *self.world.saved.borrow_mut() = Some((info, bytes.into()));
+        self.input(Input::SnapshotSaved(info));
+    }
+
+    fn fire_fetch_timer(&mut self) {
+        self.take();
+        assert!(self.timer, "a fetch that waits has its timer set");
+        self.timer = false;
+        self.world.now.set(self.world.now.get() + 1_000_000_000);
+        self.input(Input::Timer(FETCH));
+    }
+}
+
+/// Carries frames between the two until none is left; true when the fetcher has a whole snapshot
+/// to save.
+fn exchange(fetcher: &mut Place, donor: &mut Place) -> bool {
+    let mut saving = false;
+    loop {
+        let (asks, whole) = fetcher.take();
+        saving |= whole;
+        for frame in asks {
+            let from = Peer::Replica(ReplicaId(0));
+            donor.input(Input::Frame {
+                from,
+                arrived: Time(0),
+                frame,
+            });
+        }
+        let (answers, taken) = donor.take();
+        if taken {
+            donor.save();
+        }
+        if answers.is_empty() {
+            return saving;
+        }
+        for frame in answers {
+            let from = Peer::Replica(ReplicaId(1));
+            fetcher.input(Input::Frame {
+                from,
+                arrived: Time(0),
+                frame,
+            });
+        }
+    }
+}
+
+fn donor(slots: u64) -> Place {
+    let mut donor = Place::new(1);
+    for slot in 1..=slots {
+        donor.pull("execute", slot);
+    }
+    donor
+}
+
+/// Asks until the donor, which takes its snapshot only when asked, has given it whole.
+fn fetch(fetcher: &mut Place, donor: &mut Place, at_least: u64) {
+    fetcher.pull("fetch", at_least);
+    while !exchange(fetcher, donor) {
+        fetcher.fire_fetch_timer();
+    }
+}
+
+#[test]
+fn a_fetched_state_is_installed() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    fetch(&mut fetcher, &mut donor, 5);
+    fetcher.save();
+    assert_eq!(fetcher.node.executed().slot, Slot(5));
+    assert_eq!(fetcher.node.machine().entries(), 5);
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+}
+
+#[test]
+fn a_fetch_goes_on_after_its_snapshot_could_not_be_saved() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    fetch(&mut fetcher, &mut donor, 5);
+    // Saving takes longer than a retry, and then fails.
+    fetcher.fire_fetch_timer();
+    fetcher.input(Input::SnapshotFailed);
+    fetcher.take();
+    fetcher.fire_fetch_timer();
+    assert!(
+        exchange(&mut fetcher, &mut donor),
+        "it is asked for and given again"
+    );
+    fetcher.save();
+    assert_eq!(fetcher.node.machine().entries(), 5);
+}
+
+#[test]
+fn an_older_state_that_was_on_its_way_does_not_end_the_fetch_of_a_newer_one() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    fetch(&mut fetcher, &mut donor, 5);
+    fetcher.pull("fetch", 8);
+    fetcher.save();
+    assert_eq!(fetcher.node.executed().slot, Slot(5));
+    for slot in 6..=8 {
+        donor.pull("execute", slot);
+    }
+    while !exchange(&mut fetcher, &mut donor) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.save();
+    assert_eq!(fetcher.node.executed().slot, Slot(8));
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+}
+
+#[test]
+fn a_snapshot_with_a_long_beginning_still_holds_the_state_of_its_slot() {
+    let mut place = donor(5);
+    place.pull("summary", 5 << 20);
+    place.node.ask_for_checkpoint(&place.world, &mut place.out);
+    place.pull("execute", 6);
+    while !place.take().1 {
+        let written = place
+            .writing
+            .as_ref()
+            .map_or(0, |(_, bytes)| bytes.len() as u64);
+        place.input(Input::SnapshotWritten(written));
+        place.node.on_idle(&place.world, &mut place.out);
+    }
+    place.save();
+    let mut restored = Place::new(1);
+    restored.world = std::mem::take(&mut place.world);
+    let mut node = Place::node(1);
+    let recovered = RecoveredBytes::default();
+    node.start(recovered, &restored.world, &mut restored.out)
+        .expect("starts");
+    assert_eq!(node.executed().slot, Slot(5));
+    assert_eq!(node.machine().entries(), 5);
+}
