@@ -1,0 +1,332 @@
+//! The demo's directory: what it holds, whether it may be used, what is written into it.
+//!
+//! ```text
+//!   DIR/demo.lock               held while a demo runs
+//!   DIR/demo.toml               the marker: which cluster this is
+//!   DIR/replica-0/quintet.toml  what 'quintet serve' is started with
+//!   DIR/replica-0/quintet.log   what it logs
+//!   DIR/replica-0/data/         what it keeps
+//! ```
+//!
+//! A directory that holds anything else is never touched.
+
+use super::{Plan, Ports};
+use crate::cli::{
+    config::quoted,
+    failure::{Exit, Failure, Outcome},
+    settings::units,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{ErrorKind, Write as _},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+const FORMAT: u32 = 1;
+const LOCK: &str = "demo.lock";
+const MARKER: &str = "demo.toml";
+
+/// Which cluster a demo's directory holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Marker {
+    format: u32,
+    /// The cluster's identity.
+    pub cluster: String,
+    secret: String,
+    /// What its acknowledgements promise.
+    pub durability: String,
+    /// Its protocol.
+    pub protocol: String,
+    /// How many replicas it has.
+    pub replicas: u16,
+    /// The first Redis port, as of the last start.
+    pub base_port: u16,
+    #[serde(default)]
+    options: BTreeMap<String, String>,
+}
+
+impl Marker {
+    /// Reads the marker of a demo's directory; `None` when there is none.
+    ///
+    /// # Errors
+    /// When it cannot be read or is of a newer format.
+    pub fn read(directory: &Path) -> Outcome<Option<Self>> {
+        let path = directory.join(MARKER);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(storage(&path, &error)),
+        };
+        let refuse = |reason: String| {
+            Failure::new(Exit::Refused, format!("{}: {reason}", path.display()))
+                .help("choose another directory with --dir; this one is left as it is")
+        };
+        let table: toml::Table = text
+            .parse()
+            .map_err(|_| refuse("it is not a demo's marker".to_owned()))?;
+        match table.get("format").and_then(toml::Value::as_integer) {
+            Some(format) if format > i64::from(FORMAT) => Err(refuse(format!(
+                "its format is {format}, written by a newer quintet; this one reads {FORMAT}"
+            ))),
+            _ => table
+                .try_into()
+                .map(Some)
+                .map_err(|error| refuse(format!("it is damaged: {}", error.to_string().trim()))),
+        }
+    }
+
+    /// Whether its acknowledgements promise memory only.
+    pub fn is_memory(&self) -> bool {
+        self.durability == "memory"
+    }
+
+    /// The protocol's options.
+    pub fn options(&self) -> Vec<(String, String)> {
+        self.options
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
+    }
+}
+
+/// A demo's directory, locked.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    marker: Option<Marker>,
+    lock: File,
+}
+
+/// A directory with everything that the replicas need.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Its absolute path.
+    pub path: PathBuf,
+    /// What the demo is.
+    pub plan: Plan,
+    /// Whether an earlier memory demo's data was removed.
+    pub removed: bool,
+    /// Keeps other demos out.
+    _lock: File,
+}
+
+fn storage(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(Exit::Storage, format!("{}: {error}", path.display()))
+        .help("choose a directory that can be written with --dir")
+}
+
+impl Directory {
+    /// Opens and locks the directory; makes it if it does not exist.
+    ///
+    /// # Errors
+    /// When it cannot be used, holds something else, or another demo runs in it.
+    pub fn open(path: &Path) -> Outcome<Self> {
+        fs::create_dir_all(path).map_err(|error| storage(path, &error))?;
+        let path = path.canonicalize().map_err(|error| storage(path, &error))?;
+        let marker = Marker::read(&path)?;
+        if marker.is_none() {
+            refuse_foreign(&path)?;
+        }
+        let file = path.join(LOCK);
+        let mut options = OpenOptions::new();
+        let lock = options.create(true).truncate(false).write(true).open(&file);
+        let lock = lock.map_err(|error| storage(&file, &error))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path, marker, lock }),
+            Err(TryLockError::WouldBlock) => Err(Failure::new(
+                Exit::Refused,
+                format!(
+                    "{}: another demo is running in this directory",
+                    path.display()
+                ),
+            )
+            .help("stop it, or choose another directory with --dir")),
+            Err(TryLockError::Error(error)) => Err(storage(&file, &error)),
+        }
+    }
+
+    /// What it holds.
+    pub const fn marker(&self) -> Option<&Marker> {
+        self.marker.as_ref()
+    }
+
+    /// Makes the directory fit for the plan, or refuses: data on disk is never removed.
+    ///
+    /// # Errors
+    /// When it holds a cluster that the plan does not continue.
+    pub fn prepare(self, plan: &Plan) -> Outcome<Prepared> {
+        let mut removed = false;
+        let mut kept = None;
+        if let Some(held) = &self.marker {
+            if held.is_memory() {
+                self.remove(held)?;
+                removed = true;
+            } else {
+                self.check_continues(held, plan)?;
+                kept = Some(held);
+            }
+        }
+        let (cluster, secret) = match kept {
+            Some(held) => (held.cluster.clone(), held.secret.clone()),
+            None => (
+                units::hex_of_bytes(&units::random_bytes::<16>()?),
+                units::hex_of_bytes(&units::random_bytes::<32>()?),
+            ),
+        };
+        let marker = Marker {
+            format: FORMAT,
+            cluster,
+            secret,
+            durability: plan.durability.name().to_owned(),
+            protocol: plan.protocol.clone(),
+            replicas: plan.replicas,
+            base_port: plan.base_port,
+            options: plan.options.iter().cloned().collect(),
+        };
+        let text = toml::to_string(&marker).map_err(anyhow::Error::from)?;
+        let text =
+            format!("# Written by 'quintet demo': which cluster this directory holds.\n{text}");
+        write_whole(&self.path.join(MARKER), &text)?;
+        for id in 0..plan.replicas {
+            let directory = self.path.join(format!("replica-{id}"));
+            fs::create_dir_all(&directory).map_err(|error| storage(&directory, &error))?;
+            write_whole(
+                &directory.join("quintet.toml"),
+                &replica_file(&marker, plan, id),
+            )?;
+        }
+        Ok(Prepared {
+            path: self.path,
+            plan: plan.clone(),
+            removed,
+            _lock: self.lock,
+        })
+    }
+
+    fn check_continues(&self, held: &Marker, plan: &Plan) -> Outcome {
+        let refuse = |reason: String| {
+            let path = self.path.display();
+            Err(Failure::new(
+                Exit::Refused,
+                format!("{path}: {reason}; it is left as it is"),
+            )
+            .help("choose another directory with --dir"))
+        };
+        if plan.durability.name() != held.durability {
+            return refuse(format!(
+                "this directory holds a cluster of durability '{}', and a memory demo starts empty",
+                held.durability
+            ));
+        }
+        if plan.replicas != held.replicas {
+            return refuse(format!(
+                "this directory holds a cluster of {} replicas, not {}",
+                held.replicas, plan.replicas
+            ));
+        }
+        if plan.protocol != held.protocol {
+            return refuse(format!(
+                "this directory holds a cluster of protocol '{}', not '{}'",
+                held.protocol, plan.protocol
+            ));
+        }
+        if plan.options.iter().cloned().collect::<BTreeMap<_, _>>() != held.options {
+            return refuse(format!(
+                "this directory holds a cluster with the options {:?}, not {:?}",
+                held.options(),
+                plan.options
+            ));
+        }
+        Ok(())
+    }
+
+    /// Removes an earlier memory demo's replicas, and nothing else.
+    fn remove(&self, held: &Marker) -> Outcome {
+        for id in 0..held.replicas {
+            let directory = self.path.join(format!("replica-{id}"));
+            match fs::remove_dir_all(&directory) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(storage(&directory, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A directory without a marker must be empty: whatever stands there is not a demo's.
+fn refuse_foreign(path: &Path) -> Outcome {
+    let entries = fs::read_dir(path).map_err(|error| storage(path, &error))?;
+    for entry in entries {
+        let entry = entry.map_err(|error| storage(path, &error))?;
+        if entry.file_name() != LOCK {
+            return Err(Failure::new(
+                Exit::Refused,
+                format!(
+                    "{}: this directory is not a demo's: it holds {}",
+                    path.display(),
+                    entry.file_name().to_string_lossy()
+                ),
+            )
+            .help("choose an empty or a new directory with --dir"));
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file that only its owner reads, whole or not at all.
+fn write_whole(path: &Path, text: &str) -> Outcome {
+    let unfinished = path.with_extension("unfinished");
+    let write = || {
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&unfinished)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)
+    };
+    write().map_err(|error| storage(path, &error))
+}
+
+fn replica_file(marker: &Marker, plan: &Plan, id: u16) -> String {
+    let ports = Ports::of(plan.base_port, id);
+    let members: Vec<_> = (0..plan.replicas)
+        .map(|id| quoted(&format!("127.0.0.1:{}", Ports::of(plan.base_port, id).peer)))
+        .collect();
+    let mut text = format!(
+        "# Written by 'quintet demo' at every start. All keys: quintet config show\n\
+         cluster = \"{}\"\nsecret = \"{}\"\nid = {id}\nmembers = [{}]\nprotocol = {}\n\
+         durability = \"{}\"\ndata = \"data\"\nredis_listen = \"127.0.0.1:{}\"\n\
+         admin_listen = \"127.0.0.1:{}\"\npeer_listen = \"127.0.0.1:{}\"\n",
+        marker.cluster,
+        marker.secret,
+        members.join(", "),
+        quoted(&plan.protocol),
+        marker.durability,
+        ports.redis,
+        ports.admin,
+        ports.peer,
+    );
+    if !plan.options.is_empty() {
+        text.push_str("\n[options]\n");
+    }
+    for (name, value) in &plan.options {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{name} = {}", quoted(value));
+    }
+    text
+}

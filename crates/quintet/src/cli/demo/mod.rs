@@ -1,0 +1,292 @@
+//! `quintet demo`: a whole cluster on this machine, one process per replica.
+//!
+//! ```text
+//!   demo ──spawn──► quintet serve --config DIR/replica-0/quintet.toml   redis 7001 admin 7101 peers 7201
+//!     │  ──spawn──► quintet serve --config DIR/replica-1/quintet.toml         7002       7102       7202
+//!     │  ──spawn──► …
+//!     ├─ GET /readyz until all answer 200, then prints where everything is
+//!     ├─ reports deaths and returns
+//!     └─ Ctrl-C, SIGTERM: stops all, exit 0
+//! ```
+//!
+//! A pipe on each replica's standard input ends with the demo, however it dies: no replica of a
+//! killed demo stays behind.
+
+mod directory;
+mod supervisor;
+
+pub use directory::Marker;
+
+use crate::cli::{
+    failure::{Exit, Failure, Outcome},
+    output, settings, signals,
+};
+use clap::Args;
+use directory::Directory;
+use quintet_replica::Durability;
+use serde::Serialize;
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::PathBuf,
+    time::Duration,
+};
+use supervisor::Supervisor;
+
+/// Where a demo keeps its data unless told otherwise.
+pub const DIRECTORY: &str = "./quintet-demo";
+/// The admin ports begin this far above the Redis ports.
+pub const ADMIN_OFFSET: u16 = 100;
+/// The peers' ports begin this far above the Redis ports.
+pub const PEER_OFFSET: u16 = 200;
+const REPLICAS_MAX: u16 = 99;
+
+/// Start a whole cluster on this machine: three replicas, one process each
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  quintet demo                                  three replicas, data in ./quintet-demo
+  quintet demo --replicas 5 --base-port 8001    five of them, elsewhere
+  quintet demo --durability memory              faster; always starts empty
+  quintet demo --json                           one JSON line per replica once all are ready
+
+Redis clients connect to base-port, +1, +2 …; admin HTTP is at base-port+100 …, the replicas talk to
+each other at base-port+200 …. Any replica takes any command. Ctrl-C stops all; started again on the
+same directory, the demo has all its data. A replica that dies stays dead until it is started again
+by the 'quintet serve' line that the demo printed for it.")]
+pub struct Demo {
+    /// How many replicas [default: 3, or as many as the directory has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
+    replicas: Option<u16>,
+
+    /// The replication protocol, see 'quintet protocols' [default: multipaxos, or the directory's]
+    #[arg(long, value_name = "NAME")]
+    protocol: Option<String>,
+
+    /// An option of the protocol, see 'quintet protocols'; may be repeated
+    #[arg(long, value_name = "OPTION=VALUE", value_parser = settings::assignment)]
+    set: Vec<(String, String)>,
+
+    /// What an acknowledgement promises: 'disk', fsynced on a majority; 'memory', held by a
+    /// majority
+    #[arg(long, default_value = "disk", value_parser = ["disk", "memory"])]
+    durability: String,
+
+    /// Where the replicas keep their data
+    #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
+    dir: PathBuf,
+
+    /// The first replica's Redis port
+    #[arg(long, value_name = "PORT", default_value_t = 7001)]
+    base_port: u16,
+
+    /// How long to wait until all replicas are ready, such as 2m
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = settings::units::duration)]
+    patience: Duration,
+
+    /// Print one JSON line per replica when all are ready, instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the demo is to be, all defaults filled in.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How many replicas.
+    pub replicas: u16,
+    /// The protocol's name.
+    pub protocol: String,
+    /// The protocol's options.
+    pub options: Vec<(String, String)>,
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+    /// The first Redis port.
+    pub base_port: u16,
+}
+
+/// One replica's ports.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    /// For Redis clients.
+    pub redis: u16,
+    /// For admin HTTP.
+    pub admin: u16,
+    /// For the other replicas.
+    pub peer: u16,
+}
+
+impl Ports {
+    /// The ports of a demo's replica. The plan was checked to fit below 65536.
+    pub const fn of(base: u16, id: u16) -> Self {
+        let redis = base.saturating_add(id);
+        Self {
+            redis,
+            admin: redis.saturating_add(ADMIN_OFFSET),
+            peer: redis.saturating_add(PEER_OFFSET),
+        }
+    }
+}
+
+/// What `--json` prints per replica.
+#[derive(Serialize)]
+struct Line<'a> {
+    id: u16,
+    pid: u32,
+    redis: String,
+    admin: String,
+    dir: &'a str,
+    serve: &'a [String],
+}
+
+impl Demo {
+    /// Runs until stopped.
+    pub fn run(self) -> Outcome {
+        self.check()?;
+        let (_sender, stops) = signals::channel_of_stops()?;
+        let directory = Directory::open(&self.dir)?;
+        let plan = self.plan(directory.marker())?;
+        let durability = plan.durability;
+        check_ports(&plan)?;
+        let prepared = directory.prepare(&plan)?;
+        if durability == Durability::Memory {
+            let removed = if prepared.removed {
+                " (the earlier one's data was removed)"
+            } else {
+                ""
+            };
+            eprintln!("durability memory: a new, empty cluster{removed}");
+        }
+        let mut supervisor = Supervisor::start(&prepared, self.dir.clone())?;
+        if !supervisor.wait_until_ready(&stops, self.patience)? {
+            return supervisor.stop(&stops);
+        }
+        self.announce(&plan, &supervisor)?;
+        supervisor.watch(&stops);
+        supervisor.stop(&stops)
+    }
+
+    fn check(&self) -> Outcome {
+        if self.base_port == 0 {
+            return Err(Failure::usage(
+                "--base-port: 0 is no port; accepted are 1 to 65335",
+            ));
+        }
+        let replicas = self.replicas.unwrap_or(REPLICAS_MAX);
+        let last = u32::from(self.base_port) + u32::from(PEER_OFFSET) + u32::from(replicas) - 1;
+        if self.replicas.is_some() && last > u32::from(u16::MAX) {
+            return Err(Failure::usage(format!(
+                "--base-port: {} is too high: the replicas would need ports up to {last}",
+                self.base_port
+            )));
+        }
+        Ok(())
+    }
+
+    /// Fills in what was not said from what the directory holds.
+    fn plan(&self, held: Option<&Marker>) -> Outcome<Plan> {
+        let durability = self.durability.parse().map_err(Failure::usage)?;
+        // A memory demo's cluster is never continued, so nothing of it binds the next one.
+        let continued = held.filter(|held| durability == Durability::Disk && !held.is_memory());
+        let protocol = match (&self.protocol, continued) {
+            (Some(name), _) => name.clone(),
+            (None, Some(held)) => held.protocol.clone(),
+            (None, None) => "multipaxos".to_owned(),
+        };
+        let entry = settings::protocol(&protocol)?;
+        let options = match continued {
+            Some(held) if self.set.is_empty() && held.protocol == protocol => held.options(),
+            _ => self.set.clone(),
+        };
+        settings::check_options(entry, &options).map_err(|(_, failure)| failure)?;
+        let replicas = self
+            .replicas
+            .or(continued.map(|held| held.replicas))
+            .unwrap_or(3);
+        if usize::from(replicas) < entry.info.replicas_min {
+            return Err(Failure::usage(format!(
+                "--replicas: protocol '{protocol}' needs at least {}",
+                entry.info.replicas_min
+            )));
+        }
+        let plan = Plan {
+            replicas,
+            protocol,
+            options,
+            durability,
+            base_port: self.base_port,
+        };
+        if u32::from(self.base_port) + u32::from(PEER_OFFSET) + u32::from(replicas) > 65_536 {
+            return Err(Failure::usage(format!(
+                "--base-port: {} is too high for {replicas} replicas",
+                self.base_port
+            )));
+        }
+        Ok(plan)
+    }
+
+    fn announce(&self, plan: &Plan, supervisor: &Supervisor) -> Outcome {
+        if self.json {
+            for replica in supervisor.replicas() {
+                output::print_json_line(&Line {
+                    id: replica.id,
+                    pid: replica.pid,
+                    redis: replica.redis_url(),
+                    admin: replica.admin_url(),
+                    dir: &replica.data.to_string_lossy(),
+                    serve: &replica.serve,
+                })?;
+            }
+            return Ok(());
+        }
+        let mut text = format!(
+            "\n{} replicas are ready: protocol {}, durability {}\n\n",
+            plan.replicas,
+            plan.protocol,
+            plan.durability.name()
+        );
+        for replica in supervisor.replicas() {
+            text.push_str(&format!(
+                "replica {}  {}  {}  pid {}\n  data   {}\n  again  {}\n",
+                replica.id,
+                replica.redis_url(),
+                replica.admin_url(),
+                replica.pid,
+                replica.data.display(),
+                replica.serve_line()
+            ));
+        }
+        let (first, last) = (plan.base_port, plan.base_port + plan.replicas - 1);
+        let (victim, what) = supervisor.victim();
+        text.push_str(&format!(
+            "\nTry:\n  redis-cli -p {first} set greeting hello\n  redis-cli -p {last} get greeting\n  \
+             kill -9 {victim}    # {what}\n\nCtrl-C stops all.\n"
+        ));
+        output::print(&text)
+    }
+}
+
+/// Asks for every port once, so that a taken one is named before anything is started or removed.
+fn check_ports(plan: &Plan) -> Outcome {
+    for id in 0..plan.replicas {
+        let ports = Ports::of(plan.base_port, id);
+        let uses = [
+            (ports.redis, "Redis clients of"),
+            (ports.admin, "the admin HTTP of"),
+            (ports.peer, "the peers of"),
+        ];
+        for (port, purpose) in uses {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            if let Err(error) = TcpListener::bind(address) {
+                let reason = match error.kind() {
+                    std::io::ErrorKind::AddrInUse => "is in use by another process".to_owned(),
+                    _ => format!("cannot be listened on: {error}"),
+                };
+                return Err(Failure::new(
+                    Exit::Usage,
+                    format!("port {port}, for {purpose} replica {id}, {reason}"),
+                )
+                .help("choose other ports with --base-port, or stop that process"));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,476 @@
+//! The demo's replicas as processes: started, waited for, watched, stopped.
+//!
+//! ```text
+//!   Runs ──exit──► Dead ──answers again──► ByHand ──silent──► Dead
+//! ```
+
+use super::{Ports, directory::Prepared};
+use crate::cli::{
+    failure::{Exit, Failure, Outcome},
+    http, output,
+};
+use indicatif::ProgressBar;
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    fs::{self, OpenOptions},
+    io::{Read, Seek, SeekFrom},
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    time::{Duration, Instant},
+};
+
+/// How often children are looked after.
+const LOOK: Duration = Duration::from_millis(50);
+/// How often a dead replica's address is asked.
+const ASK: Duration = Duration::from_millis(500);
+const ANSWER: Duration = Duration::from_secs(1);
+const STOP: Duration = Duration::from_secs(15);
+const LOG_MAX: u64 = 16 << 20;
+
+#[derive(Debug)]
+enum State {
+    /// Our child.
+    Runs(Child),
+    /// It ended, and nobody answers at its address.
+    Dead,
+    /// Somebody started it again.
+    ByHand { pid: Option<u64> },
+}
+
+/// One replica of the demo.
+#[derive(Debug)]
+pub struct Managed {
+    /// Its place among the members.
+    pub id: u16,
+    /// The process that the demo started.
+    pub pid: u32,
+    /// Its data directory.
+    pub data: PathBuf,
+    /// The argument vector that starts it again, from any directory.
+    pub serve: Vec<String>,
+    ports: Ports,
+    log: PathBuf,
+    state: State,
+    asked: Instant,
+}
+
+/// All replicas of the demo.
+#[derive(Debug)]
+pub struct Supervisor {
+    replicas: Vec<Managed>,
+    /// As the person wrote it.
+    directory: PathBuf,
+}
+
+fn url(scheme: &str, port: u16) -> String {
+    format!("{scheme}://127.0.0.1:{port}")
+}
+
+impl Managed {
+    /// Where Redis clients connect.
+    pub fn redis_url(&self) -> String {
+        url("redis", self.ports.redis)
+    }
+
+    /// Where admin HTTP is.
+    pub fn admin_url(&self) -> String {
+        url("http", self.ports.admin)
+    }
+
+    /// [`Self::serve`] as a line for a shell.
+    pub fn serve_line(&self) -> String {
+        let words: Vec<_> = self.serve.iter().map(|word| shell_word(word)).collect();
+        words.join(" ")
+    }
+
+    fn start(prepared: &Prepared, program: &Path, id: u16) -> Outcome<Self> {
+        let directory = prepared.path.join(format!("replica-{id}"));
+        let file = directory.join("quintet.toml");
+        let log = directory.join("quintet.log");
+        let text = |path: &Path| {
+            path.to_str()
+                .map(str::to_owned)
+                .ok_or_else(|| Failure::usage(format!("{}: the path is not UTF-8", path.display())))
+        };
+        let serve = vec![
+            text(program)?,
+            "serve".to_owned(),
+            "--config".to_owned(),
+            text(&file)?,
+        ];
+        if fs::metadata(&log).is_ok_and(|log| log.len() > LOG_MAX) {
+            fs::rename(&log, log.with_extension("log.old"))?;
+        }
+        let logs = OpenOptions::new().create(true).append(true).open(&log)?;
+        let mut command = Command::new(program);
+        command
+            .args(&serve[1..])
+            .arg("--stop-with-stdin")
+            .stdin(Stdio::piped())
+            .stdout(logs.try_clone()?)
+            .stderr(logs)
+            // Ctrl-C in a terminal reaches the whole process group: the demo alone shall get it.
+            .process_group(0);
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("QUINTET_") && name != "QUINTET_LOG" {
+                command.env_remove(name);
+            }
+        }
+        let child = command.spawn().map_err(|error| {
+            Failure::new(Exit::Failed, format!("{}: {error}", program.display()))
+        })?;
+        Ok(Self {
+            id,
+            pid: child.id(),
+            data: directory.join("data"),
+            serve,
+            ports: Ports::of(prepared.plan.base_port, id),
+            log,
+            state: State::Runs(child),
+            asked: Instant::now(),
+        })
+    }
+
+    fn admin(&self) -> String {
+        format!("127.0.0.1:{}", self.ports.admin)
+    }
+
+    fn is_ready(&self) -> bool {
+        http::get(&self.admin(), "/readyz", ANSWER).is_ok_and(|answer| answer.code == 200)
+    }
+
+    fn status(&self) -> Option<serde_json::Value> {
+        let answer = http::get(&self.admin(), "/status", ANSWER).ok()?;
+        serde_json::from_slice(&answer.body).ok()
+    }
+
+    /// How our child ended, if it has since we last looked.
+    fn ended(&mut self) -> Option<ExitStatus> {
+        let State::Runs(child) = &mut self.state else {
+            return None;
+        };
+        let status = child.try_wait().ok().flatten()?;
+        self.state = State::Dead;
+        Some(status)
+    }
+
+    fn epitaph(&self, status: ExitStatus) -> String {
+        let how = match (status.code(), status.signal()) {
+            (Some(code), _) => format!("exited with code {code}"),
+            (None, Some(signal)) => format!("was killed by signal {signal}{}", name_of(signal)),
+            (None, None) => "ended".to_owned(),
+        };
+        let mut text = format!("replica {} (pid {}) {how}", self.id, self.pid);
+        if status.code().is_some()
+            && let Some(words) = last_words(&self.log)
+        {
+            text.push_str(&format!("\n  it said: {words}"));
+        }
+        text.push_str(&format!("\n  its log: {}", self.log.display()));
+        text
+    }
+
+    /// Asks a replica that is not our child whether it is there.
+    fn ask(&mut self) {
+        if self.asked.elapsed() < ASK {
+            return;
+        }
+        self.asked = Instant::now();
+        match self.state {
+            State::Runs(_) => {}
+            State::Dead => {
+                if self.is_ready() {
+                    let pid = self.status().and_then(|status| status.get("pid")?.as_u64());
+                    let shown = pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
+                    eprintln!("replica {} is back (started by hand{shown})", self.id);
+                    self.state = State::ByHand { pid };
+                }
+            }
+            State::ByHand { .. } => {
+                if http::get(&self.admin(), "/livez", ANSWER).is_err() {
+                    eprintln!("replica {} (started by hand) is gone", self.id);
+                    self.state = State::Dead;
+                }
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let State::Runs(child) = &self.state
+            && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+        {
+            // It was not yet waited for, so the id is still its own; a process that has ended
+            // needs no signal.
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+impl Supervisor {
+    /// Starts one process per replica.
+    ///
+    /// # Errors
+    /// When one cannot be started; those that were are stopped.
+    pub fn start(prepared: &Prepared, directory: PathBuf) -> Outcome<Self> {
+        let program = std::env::current_exe()?;
+        let mut supervisor = Self {
+            replicas: Vec::new(),
+            directory,
+        };
+        for id in 0..prepared.plan.replicas {
+            supervisor
+                .replicas
+                .push(Managed::start(prepared, &program, id)?);
+        }
+        Ok(supervisor)
+    }
+
+    /// The replicas in the order of their ids.
+    pub fn replicas(&self) -> &[Managed] {
+        &self.replicas
+    }
+
+    /// Waits until every `/readyz` answers 200. `false`: asked to stop before that.
+    ///
+    /// # Errors
+    /// When a replica ends instead, or patience does.
+    pub fn wait_until_ready(&mut self, stops: &Receiver<()>, patience: Duration) -> Outcome<bool> {
+        let began = Instant::now();
+        let mut ready = vec![false; self.replicas.len()];
+        let bar = output::bar(
+            ready.len() as u64,
+            "starting [{bar:20}] {pos}/{len} ready {msg}",
+        );
+        loop {
+            for (replica, ready) in self.replicas.iter_mut().zip(&mut ready) {
+                if let Some(status) = replica.ended() {
+                    bar.finish_and_clear();
+                    let epitaph = replica.epitaph(status);
+                    let exit = status.code().map_or(Exit::Failed, Exit::from_code);
+                    self.kill();
+                    return Err(Failure::new(exit, format!("cannot start: {epitaph}")));
+                }
+                *ready = *ready || replica.is_ready();
+            }
+            bar.set_position(ready.iter().filter(|ready| **ready).count() as u64);
+            if ready.iter().all(|ready| *ready) {
+                bar.finish_and_clear();
+                return Ok(true);
+            }
+            if began.elapsed() > patience {
+                bar.finish_and_clear();
+                return Err(self.give_up(&ready, patience));
+            }
+            self.say_who_is_missing(&bar, &ready);
+            if stop_asked(stops, LOOK) {
+                bar.finish_and_clear();
+                return Ok(false);
+            }
+        }
+    }
+
+    fn say_who_is_missing(&self, bar: &ProgressBar, ready: &[bool]) {
+        let missing: Vec<_> = self
+            .replicas
+            .iter()
+            .zip(ready)
+            .filter(|(_, ready)| !**ready)
+            .map(|(replica, _)| replica.id.to_string())
+            .collect();
+        bar.set_message(format!("(waiting for replica {})", missing.join(", ")));
+    }
+
+    fn give_up(&mut self, ready: &[bool], patience: Duration) -> Failure {
+        let missing: Vec<_> = self
+            .replicas
+            .iter()
+            .zip(ready)
+            .filter(|(_, ready)| !**ready)
+            .map(|(replica, _)| replica.log.display().to_string())
+            .collect();
+        self.kill();
+        Failure::new(
+            Exit::NoQuorum,
+            format!(
+                "{} of {} replicas were not ready within {}",
+                missing.len(),
+                ready.len(),
+                humantime::format_duration(patience)
+            ),
+        )
+        .help(format!(
+            "see {}; a longer --patience waits longer",
+            missing.join(", ")
+        ))
+    }
+
+    /// A process to kill for a try, and what it is.
+    pub fn victim(&self) -> (u32, &'static str) {
+        let leader = self.replicas.iter().find_map(|replica| {
+            let leader = replica.status()?.get("leader")?.as_u64()?;
+            self.replicas
+                .iter()
+                .find(|other| u64::from(other.id) == leader)
+        });
+        match (leader, self.replicas.as_slice()) {
+            (_, [only]) => (
+                only.pid,
+                "the only replica: the store is gone until it is back",
+            ),
+            (Some(leader), _) => (leader.pid, "the leader; the store goes on"),
+            (None, [first, ..]) => (first.pid, "a replica; the store goes on"),
+            (None, []) => unreachable!("a demo has at least one replica"),
+        }
+    }
+
+    /// Reports deaths and returns until asked to stop.
+    pub fn watch(&mut self, stops: &Receiver<()>) {
+        while !stop_asked(stops, LOOK) {
+            for replica in &mut self.replicas {
+                if let Some(status) = replica.ended() {
+                    let epitaph = replica.epitaph(status);
+                    eprintln!("{epitaph}\n  bring it back: {}", replica.serve_line());
+                }
+                replica.ask();
+            }
+        }
+    }
+
+    /// Stops all replicas that the demo started.
+    ///
+    /// # Errors
+    /// When one had to be killed or failed.
+    pub fn stop(&mut self, stops: &Receiver<()>) -> Outcome {
+        let began = Instant::now();
+        for replica in &mut self.replicas {
+            // One that has died since the last look was not stopped by us.
+            if let Some(status) = replica.ended() {
+                eprintln!("{}", replica.epitaph(status));
+            }
+            replica.signal(Signal::TERM);
+        }
+        let mut failed = None;
+        while self
+            .replicas
+            .iter()
+            .any(|replica| matches!(replica.state, State::Runs(_)))
+        {
+            for replica in &mut self.replicas {
+                if let Some(status) = replica.ended()
+                    && !status.success()
+                {
+                    failed = Some(replica.epitaph(status));
+                }
+            }
+            if began.elapsed() > STOP || stop_asked(stops, Duration::from_millis(10)) {
+                self.kill();
+                return Err(Failure::new(
+                    Exit::Failed,
+                    "not all replicas stopped by themselves; the rest was killed",
+                ));
+            }
+        }
+        for replica in &self.replicas {
+            if let State::ByHand { pid } = replica.state {
+                let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+                eprintln!(
+                    "replica {}{pid} was started by hand and goes on",
+                    replica.id
+                );
+            }
+        }
+        match failed {
+            None => {
+                eprintln!("stopped; the data is in {}", self.directory.display());
+                Ok(())
+            }
+            Some(epitaph) => Err(Failure::new(Exit::Failed, epitaph)),
+        }
+    }
+
+    fn kill(&mut self) {
+        for replica in &mut self.replicas {
+            replica.signal(Signal::KILL);
+        }
+        for replica in &mut self.replicas {
+            if let State::Runs(child) = &mut replica.state {
+                // Killed above, so this does not block; an error means that it is gone already.
+                let _ = child.wait();
+                replica.state = State::Dead;
+            }
+        }
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits for `patience` and says whether to stop.
+fn stop_asked(stops: &Receiver<()>, patience: Duration) -> bool {
+    !matches!(stops.recv_timeout(patience), Err(RecvTimeoutError::Timeout))
+}
+
+const fn name_of(signal: i32) -> &'static str {
+    match signal {
+        6 => " (SIGABRT)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        15 => " (SIGTERM)",
+        _ => "",
+    }
+}
+
+/// The last error in a log, or its last line.
+fn last_words(log: &Path) -> Option<String> {
+    let mut file = fs::File::open(log).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(8 << 10)))
+        .ok()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines = || text.lines().rev().filter(|line| !line.trim().is_empty());
+    let words = lines()
+        .find(|line| line.starts_with("error: "))
+        .or_else(|| lines().next())?;
+    Some(words.trim_start_matches("error: ").to_owned())
+}
+
+/// A word that a shell reads as it is.
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_with_spaces_are_quoted() {
+        assert_eq!(shell_word("/usr/bin/quintet"), "/usr/bin/quintet");
+        assert_eq!(shell_word("/my files/it's"), r"'/my files/it'\''s'");
+        assert_eq!(shell_word(""), "''");
+    }
+
+    #[test]
+    fn the_last_error_counts_more_than_the_last_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("log");
+        std::fs::write(&log, "one\nerror: two\n  help: three\n\n").unwrap();
+        assert_eq!(last_words(&log).as_deref(), Some("two"));
+        std::fs::write(&log, "one\n").unwrap();
+        assert_eq!(last_words(&log).as_deref(), Some("one"));
+        assert_eq!(last_words(&directory.path().join("none")), None);
+    }
+}

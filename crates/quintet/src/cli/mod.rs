@@ -1,0 +1,166 @@
+//! The command line.
+//!
+//! ```text
+//!   arguments ──► Program (clap) ──► logs ──► one file per command ──► Outcome ──► exit code
+//! ```
+
+mod bench;
+mod completions;
+mod config;
+mod demo;
+mod failure;
+mod http;
+mod logs;
+mod output;
+mod protocols;
+mod resp;
+mod serve;
+mod settings;
+mod signals;
+mod simulate;
+mod snapshot;
+mod status;
+mod suggest;
+
+use clap::{Parser, Subcommand, builder::styling};
+use failure::{EXIT_CODES, Outcome};
+use std::process::ExitCode;
+
+const STYLES: styling::Styles = styling::Styles::styled()
+    .header(styling::AnsiColor::Green.on_default().bold())
+    .usage(styling::AnsiColor::Green.on_default().bold())
+    .literal(styling::AnsiColor::Cyan.on_default().bold())
+    .placeholder(styling::AnsiColor::Cyan.on_default());
+
+const EXAMPLES: &str = "\
+Examples:
+  quintet demo                          three replicas on this machine, in one command
+  redis-cli -p 7001 set greeting hello  write at one replica …
+  redis-cli -p 7003 get greeting        … read it at another
+  quintet status                        who leads, how far everybody is
+  quintet bench --clients 50            measure the demo
+  quintet simulate --seeds 0..100       the same code under faults, in virtual time";
+
+/// A strongly consistent, fault-tolerant store that speaks the Redis protocol: one replica, many
+/// replication protocols.
+#[derive(Debug, Parser)]
+#[command(name = "quintet", version, styles = STYLES, max_term_width = 100)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+struct Program {
+    /// What to log on standard error: error, warn, info, debug, trace, or per module
+    /// (quintet_runtime=debug) [default: info for serve, else warn]
+    #[arg(
+        long,
+        global = true,
+        env = "QUINTET_LOG",
+        value_name = "FILTER",
+        hide_env_values = true
+    )]
+    log: Option<String>,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Demo),
+    Serve(Box<serve::Serve>),
+    Status(status::Status),
+    Protocols(protocols::Protocols),
+    Bench(bench::Bench),
+    Simulate(simulate::Simulate),
+    Snapshot(snapshot::Snapshot),
+    Config(config::Config),
+    Completions(completions::Completions),
+}
+
+impl Command {
+    const fn log_default(&self) -> &'static str {
+        match self {
+            Self::Serve(_) => "info",
+            _ => "warn",
+        }
+    }
+
+    fn run(self) -> Outcome {
+        match self {
+            Self::Demo(command) => command.run(),
+            Self::Serve(command) => command.run(),
+            Self::Status(command) => command.run(),
+            Self::Protocols(command) => command.run(),
+            Self::Bench(command) => command.run(),
+            Self::Simulate(command) => command.run(),
+            Self::Snapshot(command) => command.run(),
+            Self::Config(command) => command.run(),
+            Self::Completions(command) => command.run(),
+        }
+    }
+}
+
+/// The store that a replica of this configuration serves.
+pub fn store(config: &quintet_runtime::Config) -> Box<dyn quintet_replica::StateMachine> {
+    Box::new(quintet_store::Store::new(quintet_store::StoreOptions {
+        max_key_bytes: config.limits.key_bytes_max,
+        max_value_bytes: config.limits.value_bytes_max,
+        ..quintet_store::StoreOptions::default()
+    }))
+}
+
+/// Runs the command that the arguments name.
+pub fn main() -> ExitCode {
+    // Wrong arguments end the process here with exit code 2, --help and --version with 0.
+    let program = Program::parse();
+    let result = logs::start(
+        program
+            .log
+            .as_deref()
+            .unwrap_or(program.command.log_default()),
+    )
+    .and_then(|()| program.command.run());
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Program::command().debug_assert();
+    }
+
+    #[test]
+    fn help_documents_every_exit_code_and_gives_examples() {
+        let help = Program::command().render_long_help().to_string();
+        for code in 0..=8 {
+            assert!(help.contains(&format!("\n  {code}  ")), "exit code {code}");
+        }
+        assert!(help.contains("quintet demo"));
+    }
+
+    #[test]
+    fn every_command_explains_itself() {
+        for command in Program::command().get_subcommands() {
+            let name = command.get_name();
+            assert!(command.get_about().is_some(), "{name} says what it does");
+            let examples = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            assert!(examples.contains("Example"), "{name} gives an example");
+            for argument in command.get_arguments() {
+                let id = argument.get_id();
+                assert!(
+                    argument.get_help().is_some() || argument.is_hide_set(),
+                    "{name} {id}"
+                );
+            }
+        }
+    }
+}

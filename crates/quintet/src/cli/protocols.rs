@@ -1,0 +1,138 @@
+//! `quintet protocols`: what there is to choose from.
+
+use crate::cli::{
+    failure::Outcome,
+    output::{self, Format},
+    settings,
+};
+use clap::Args;
+use quintet_replica::Entry;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// List the replication protocols, what each is best at, and its options
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  quintet protocols                 all protocols, one line each
+  quintet protocols multipaxos      one protocol with all its options
+  quintet protocols -o json         for programs")]
+pub struct Protocols {
+    /// Only this one, with its options explained
+    name: Option<String>,
+
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct Report {
+    name: &'static str,
+    paper: &'static str,
+    best_at: &'static str,
+    faults_tolerated: &'static str,
+    status: &'static str,
+    replicas_min: usize,
+    options: Vec<OptionReport>,
+}
+
+#[derive(Serialize)]
+struct OptionReport {
+    name: &'static str,
+    default: &'static str,
+    help: &'static str,
+}
+
+impl Report {
+    fn of(entry: &Entry) -> Self {
+        let options = entry.options.iter();
+        Self {
+            name: entry.info.name,
+            paper: entry.info.paper,
+            best_at: entry.info.best_at,
+            faults_tolerated: entry.info.tolerates,
+            status: if entry.info.stable {
+                "stable"
+            } else {
+                "experimental"
+            },
+            replicas_min: entry.info.replicas_min,
+            options: options
+                .map(|spec| OptionReport {
+                    name: spec.name,
+                    default: spec.default,
+                    help: spec.help,
+                })
+                .collect(),
+        }
+    }
+
+    fn explained(&self) -> String {
+        let mut text = format!(
+            "{}: {}\n\n  best at           {}\n  faults tolerated  {}\n  status            {}\n  \
+             replicas          {} or more\n",
+            self.name,
+            self.paper,
+            self.best_at,
+            self.faults_tolerated,
+            self.status,
+            self.replicas_min
+        );
+        if !self.options.is_empty() {
+            text.push_str("\nOptions (--set OPTION=VALUE):\n");
+        }
+        for option in &self.options {
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "  {}\n      {} [default: {}]",
+                option.name, option.help, option.default
+            );
+        }
+        text
+    }
+}
+
+impl Protocols {
+    /// Prints them.
+    pub fn run(self) -> Outcome {
+        if let Some(name) = &self.name {
+            let report = Report::of(settings::protocol(name)?);
+            return match self.output {
+                Format::Json => output::print_json(&report),
+                Format::Table => output::print(&report.explained()),
+            };
+        }
+        let reports: Vec<_> = quintet_protocols::PROTOCOLS
+            .iter()
+            .map(Report::of)
+            .collect();
+        if self.output == Format::Json {
+            return output::print_json(&reports);
+        }
+        let mut table = output::table(&[
+            "name",
+            "paper",
+            "best at",
+            "faults tolerated",
+            "status",
+            "options (default)",
+        ]);
+        for report in &reports {
+            let options = report.options.iter();
+            let options: Vec<_> = options
+                .map(|option| format!("{}={}", option.name, option.default))
+                .collect();
+            table.add_row([
+                report.name,
+                report.paper,
+                report.best_at,
+                report.faults_tolerated,
+                report.status,
+                &options.join(" "),
+            ]);
+        }
+        output::print_table(&table)
+    }
+}

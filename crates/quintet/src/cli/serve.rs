@@ -1,0 +1,139 @@
+//! `quintet serve`: one replica in this process.
+//!
+//! ```text
+//!   file, environment, flags ──► Config ──► Replica::start ──► … ──► ExitReason ──► exit code
+//!                              SIGTERM, SIGINT ──► stop: hand leadership over, flush, leave
+//! ```
+
+use crate::cli::{
+    failure::{Exit, Failure, Outcome},
+    settings::{self, Overrides},
+    signals,
+};
+use clap::Args;
+use quintet_runtime::{Config, ExitReason, Handle, Replica, StartError};
+use std::{io::Read, path::PathBuf, process, sync::mpsc::Receiver, thread};
+
+/// Run one replica of a cluster in this process
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  quintet config new --members 127.0.0.1:7201 > one.toml && quintet serve --config one.toml
+  quintet serve --config replica-0.toml --log debug
+  QUINTET_PASSWORD=… quintet serve --config replica-0.toml --redis-listen 0.0.0.0:7001
+
+SIGTERM and Ctrl-C stop it gracefully: it hands leadership over, finishes what is under way, and
+exits with 0. It exits with 2 when a setting is wrong or a port is taken, 7 when the data directory
+is refused, 8 when the storage failed.")]
+pub struct Serve {
+    /// The configuration file (TOML); see 'quintet config new'
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Start a 'memory' cluster anew after the memories of a majority were lost; what they held
+    /// is gone
+    #[arg(long)]
+    bootstrap_again: bool,
+
+    /// Stop when standard input ends: whoever started this process is gone
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
+
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+impl Serve {
+    /// Runs until stopped.
+    pub fn run(self) -> Outcome {
+        let (_sender, stops) = signals::channel_of_stops()?;
+        let loaded = settings::load(self.config.as_deref(), &self.overrides)?;
+        let config = Config {
+            bootstrap_again: self.bootstrap_again,
+            ..loaded.config
+        };
+        serve(config, stops, self.stop_with_stdin)
+    }
+}
+
+fn serve(config: Config, stops: Receiver<()>, with_stdin: bool) -> Outcome {
+    let (id, members) = (config.id.0, config.members.len());
+    let machine = crate::cli::store(&config);
+    let running = Replica::start(config, machine).map_err(refusal)?;
+    let addresses = running.addresses();
+    let shown = |address: Option<std::net::SocketAddr>, scheme: &str| match address {
+        Some(address) => format!("{scheme}://{address}"),
+        None => "none".to_owned(),
+    };
+    tracing::info!(
+        "replica {id} of {members} serves {}, admin {}, peers {}",
+        shown(addresses.redis, "redis"),
+        shown(addresses.admin, "http"),
+        addresses.peer
+    );
+    if with_stdin {
+        stop_with_stdin(running.handle())?;
+    }
+    let handle = running.handle();
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            if stops.recv().is_ok() {
+                tracing::info!("stopping");
+                handle.stop();
+            }
+            if stops.recv().is_ok() {
+                tracing::warn!("asked twice to stop: leaving at once");
+                process::exit(Exit::Failed as i32);
+            }
+        })?;
+    match running.join() {
+        ExitReason::Stopped => {
+            tracing::info!("stopped");
+            Ok(())
+        }
+        reason => Err(Failure::new(
+            Exit::from_code(i32::from(reason.exit_code())),
+            format!("replica {id} {reason}"),
+        )),
+    }
+}
+
+fn refusal(error: StartError) -> Failure {
+    let exit = Exit::from_code(i32::from(error.exit_code()));
+    let failure = Failure::new(exit, &error);
+    match &error {
+        StartError::PortInUse { setting, .. } | StartError::Listen { setting, .. } => {
+            match settings::schema::find(setting) {
+                Some(key) => {
+                    let (flag, variable) = (key.flag(), key.variable());
+                    failure.help(format!(
+                        "set another address with --{flag}, {variable} or '{setting}' in the file"
+                    ))
+                }
+                None => failure,
+            }
+        }
+        _ => failure,
+    }
+}
+
+/// Whoever holds the other end of the pipe wants no replica to outlive it.
+fn stop_with_stdin(handle: Handle) -> Outcome {
+    thread::Builder::new()
+        .name("stdin".to_owned())
+        .spawn(move || {
+            let mut bytes = [0; 64];
+            let mut input = std::io::stdin().lock();
+            loop {
+                match input.read(&mut bytes) {
+                    Ok(read) if read > 0 => {}
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    _ => break,
+                }
+            }
+            tracing::info!("whoever started this replica is gone");
+            handle.stop();
+        })?;
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! A replica's configuration from its four sources, and where each value came from.
+//!
+//! ```text
+//!   default  <  file (TOML)  <  QUINTET_* environment  <  flag
+//!       └──────────┴──────────────────┴──────────────────┘
+//!                             ▼
+//!          Loaded { Config, origin of every key }
+//! ```
+
+pub mod schema;
+mod sources;
+pub mod units;
+
+pub use sources::{Overrides, assignment};
+
+use crate::cli::{
+    failure::{Failure, Outcome},
+    suggest,
+};
+use quintet_replica::{ClusterId, OptionError, ReplicaId};
+use quintet_runtime::Config;
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody set it.
+    Default,
+    /// A line of the configuration file.
+    File(PathBuf, usize),
+    /// An environment variable.
+    Environment(String),
+    /// A flag.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::Environment(name) => f.write_str(name),
+            Self::Flag(name) => write!(f, "--{name}"),
+        }
+    }
+}
+
+/// A configuration that is complete, with where each key came from.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What the replica is started with.
+    pub config: Config,
+    origins: BTreeMap<String, Origin>,
+}
+
+impl Loaded {
+    /// Where the key's value came from.
+    pub fn origin(&self, key: &str) -> &Origin {
+        self.origins.get(key).unwrap_or(&Origin::Default)
+    }
+
+    /// Keys, values (secrets hidden) and origins, in the schema's order; options follow.
+    pub fn rows(&self) -> Vec<(String, String, &Origin)> {
+        let mut rows = Vec::new();
+        for key in schema::KEYS {
+            let value = (key.get)(&self.config);
+            let hidden = key.secret && self.origin(key.name) != &Origin::Default;
+            let value = if hidden { "(hidden)".to_owned() } else { value };
+            rows.push((key.name.to_owned(), value, self.origin(key.name)));
+        }
+        for (name, value) in &self.config.options {
+            let key = option_key(name);
+            let origin = self.origin(&key);
+            rows.push((key, value.clone(), origin));
+        }
+        rows
+    }
+}
+
+/// An option's name as a key.
+fn option_key(name: &str) -> String {
+    format!("options.{name}")
+}
+
+/// A configuration with nothing but defaults.
+pub fn blank() -> Config {
+    Config::new(ClusterId(0), ReplicaId(0), Vec::new(), PathBuf::new())
+}
+
+/// Collects the sources, later ones over earlier ones.
+#[derive(Debug)]
+struct Draft {
+    config: Config,
+    origins: BTreeMap<String, Origin>,
+}
+
+impl Draft {
+    fn set(&mut self, name: &str, text: &str, origin: Origin) -> Outcome {
+        let Some(key) = schema::find(name) else {
+            return Err(Failure::usage(format!("{origin}: unknown key '{name}'"))
+                .help(remedy_for_key(name)));
+        };
+        (key.set)(&mut self.config, text)
+            .map_err(|reason| Failure::usage(format!("{origin}: {name}: {reason}")))?;
+        self.origins.insert(name.to_owned(), origin);
+        Ok(())
+    }
+
+    fn set_option(&mut self, name: &str, value: &str, origin: Origin) {
+        self.config.options.retain(|(known, _)| known != name);
+        self.config
+            .options
+            .push((name.to_owned(), value.to_owned()));
+        self.origins.insert(option_key(name), origin);
+    }
+
+    fn origin(&self, name: &str) -> &Origin {
+        self.origins.get(name).unwrap_or(&Origin::Default)
+    }
+
+    fn finish(mut self) -> Outcome<Loaded> {
+        for key in schema::KEYS.iter().filter(|key| key.required) {
+            if self.origin(key.name) == &Origin::Default {
+                return Err(Failure::usage(format!("{} is not set", key.name)).help(format!(
+                    "set it in the file, as {} or with --{}; 'quintet config new' writes a file",
+                    key.variable(),
+                    key.flag()
+                )));
+            }
+        }
+        if self.origin("peer_listen") == &Origin::Default
+            && let Some(member) = self.config.members.get(self.config.id.index())
+        {
+            let own = member.peer.clone();
+            let origin = self.origin("members").clone();
+            self.set("peer_listen", &own, origin)?;
+        }
+        self.check_protocol()?;
+        self.check_exposure()?;
+        self.config.check().map_err(|error| {
+            let text = error.to_string();
+            let key = text.split([':', ' ']).next().unwrap_or_default();
+            match self.origins.get(key) {
+                Some(origin) => Failure::usage(format!("{origin}: {text}")),
+                None => Failure::usage(text),
+            }
+        })?;
+        Ok(Loaded {
+            config: self.config,
+            origins: self.origins,
+        })
+    }
+
+    fn check_protocol(&self) -> Outcome {
+        let entry = protocol(&self.config.protocol)
+            .map_err(|failure| failure.at(self.origin("protocol")))?;
+        check_options(entry, &self.config.options).map_err(|(name, failure)| {
+            match name.and_then(|name| self.origins.get(&option_key(&name))) {
+                Some(origin) => failure.at(origin),
+                None => failure,
+            }
+        })
+    }
+
+    /// An address that other machines reach must be guarded.
+    fn check_exposure(&self) -> Outcome {
+        let config = &self.config;
+        let public =
+            |address: Option<SocketAddr>| address.filter(|address| !address.ip().is_loopback());
+        let clients = [
+            ("redis_listen", config.redis_listen),
+            ("admin_listen", config.admin_listen),
+        ];
+        for (name, address) in clients {
+            if let Some(address) = public(address)
+                && config.password.is_none()
+            {
+                return Err(Failure::usage(format!(
+                    "{}: {name}: {address} is reachable from other machines, but there is no \
+                     password",
+                    self.origin(name)
+                ))
+                .help("set 'password' (or QUINTET_PASSWORD), or listen on 127.0.0.1"));
+            }
+        }
+        if let Some(address) = public(Some(config.peer_listen))
+            && config.secret == [0; 32]
+        {
+            return Err(Failure::usage(format!(
+                "{}: peer_listen: {address} is reachable from other machines, but there is no \
+                 secret",
+                self.origin("peer_listen")
+            ))
+            .help(
+                "set 'secret' (or QUINTET_SECRET) to the same 64 hexadecimal digits everywhere",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn remedy_for_key(name: &str) -> String {
+    let names: Vec<_> = schema::KEYS.iter().map(|key| key.name).collect();
+    match suggest::nearest(name, names.iter().copied()) {
+        Some(near) => format!("did you mean '{near}'?"),
+        None => {
+            let last = name.rsplit('.').next().unwrap_or(name);
+            match names
+                .iter()
+                .find(|known| known.rsplit('.').next() == Some(last))
+            {
+                Some(known) => format!("did you mean '{known}'?"),
+                None => "'quintet config show' lists all keys".to_owned(),
+            }
+        }
+    }
+}
+
+/// The registered protocol of that name.
+///
+/// # Errors
+/// With a suggestion when there is none.
+pub fn protocol(name: &str) -> Outcome<&'static quintet_replica::Entry> {
+    let known: Vec<_> = quintet_protocols::PROTOCOLS
+        .iter()
+        .map(|entry| entry.info.name)
+        .collect();
+    quintet_protocols::PROTOCOLS
+        .iter()
+        .find(|entry| entry.info.name == name)
+        .ok_or_else(|| {
+            Failure::usage(format!("unknown protocol '{name}'")).help(suggest::remedy(name, &known))
+        })
+}
+
+/// Checks a protocol's options.
+///
+/// # Errors
+/// With the option's name, if one is to blame, and a suggestion.
+pub fn check_options(
+    entry: &quintet_replica::Entry,
+    options: &[(String, String)],
+) -> Result<(), (Option<String>, Failure)> {
+    (entry.check)(options).map_err(|error| match error {
+        OptionError::Unknown { protocol, name } => {
+            let known: Vec<_> = entry.options.iter().map(|spec| spec.name).collect();
+            let failure = Failure::usage(format!("protocol '{protocol}' has no option '{name}'"))
+                .help(suggest::remedy(&name, &known));
+            (Some(name), failure)
+        }
+        OptionError::Value { name, reason } => {
+            let failure = Failure::usage(format!("option '{name}': {reason}"));
+            (Some(name), failure)
+        }
+        OptionError::Together(reason) => (None, Failure::usage(reason)),
+    })
+}
+
+/// Loads a configuration: the file if there is one, the environment, then flags.
+///
+/// # Errors
+/// With file and line, variable or flag of what is wrong, and what would be right.
+pub fn load(file: Option<&Path>, overrides: &Overrides) -> Outcome<Loaded> {
+    load_with(file, std::env::vars_os(), overrides)
+}
+
+fn load_with(
+    file: Option<&Path>,
+    environment: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
+    overrides: &Overrides,
+) -> Outcome<Loaded> {
+    let mut draft = Draft {
+        config: blank(),
+        origins: BTreeMap::new(),
+    };
+    if let Some(path) = file {
+        sources::file(path, &mut draft)?;
+    }
+    sources::environment(environment, &mut draft)?;
+    overrides.apply(&mut draft)?;
+    draft.finish()
+}
+
+#[cfg(test)]
+mod tests;

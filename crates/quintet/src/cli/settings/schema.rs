@@ -1,0 +1,373 @@
+//! Every key of the configuration, once: its name, what it means, how it is read and shown.
+//!
+//! ```text
+//!   "limits.memory_max" ──► [limits] memory_max = … in the file
+//!                       ──► QUINTET_LIMITS_MEMORY_MAX in the environment
+//!                       ──► --limits-memory-max on the command line
+//! ```
+
+use crate::cli::settings::units;
+use quintet_replica::{ClusterId, ReplicaId};
+use quintet_runtime::{Config, Member};
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// One key of the configuration.
+pub struct Key {
+    /// Its name, `section.key` or `key`.
+    pub name: &'static str,
+    /// What it is, its unit and what is accepted, in one line.
+    pub help: &'static str,
+    /// Whether there is no default.
+    pub required: bool,
+    /// Whether its value is not to be shown.
+    pub secret: bool,
+    /// Reads a value from text.
+    pub set: fn(&mut Config, &str) -> Result<(), String>,
+    /// The value as text that [`Self::set`] reads.
+    pub get: fn(&Config) -> String,
+}
+
+impl Key {
+    /// The environment variable that sets it.
+    pub fn variable(&self) -> String {
+        format!("QUINTET_{}", self.name.to_uppercase().replace('.', "_"))
+    }
+
+    /// The flag that sets it, without the dashes.
+    pub fn flag(&self) -> String {
+        self.name.replace(['.', '_'], "-")
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Key").field(&self.name).finish()
+    }
+}
+
+const fn key(
+    name: &'static str,
+    help: &'static str,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+    get: fn(&Config) -> String,
+) -> Key {
+    Key {
+        name,
+        help,
+        required: false,
+        secret: false,
+        set,
+        get,
+    }
+}
+
+/// The key of that name.
+pub fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// All keys, in the order in which they are shown.
+pub const KEYS: &[Key] = &[
+    Key {
+        required: true,
+        ..key(
+            "cluster",
+            "The cluster's identity, 32 hexadecimal digits, the same at every member",
+            |config, text| {
+                let id = u128::from_str_radix(text, 16)
+                    .ok()
+                    .filter(|_| text.len() == 32);
+                config.cluster = ClusterId(id.ok_or_else(|| not(text, "32 hexadecimal digits"))?);
+                Ok(())
+            },
+            |config| config.cluster.to_string(),
+        )
+    },
+    Key {
+        secret: true,
+        ..key(
+            "secret",
+            "A secret that all members share, 64 hexadecimal digits",
+            |config, text| {
+                config.secret = units::bytes_of_hex(text)
+                    .ok_or_else(|| "it is not 64 hexadecimal digits".to_owned())?;
+                Ok(())
+            },
+            |config| units::hex_of_bytes(&config.secret),
+        )
+    },
+    Key {
+        required: true,
+        ..key(
+            "id",
+            "This replica's place among the members, from 0",
+            |config, text| {
+                config.id = ReplicaId(text.parse().map_err(|_| not(text, "a number from 0"))?);
+                Ok(())
+            },
+            |config| config.id.0.to_string(),
+        )
+    },
+    Key {
+        required: true,
+        ..key(
+            "members",
+            "Where the members' peers reach them, host:port in the order of their ids",
+            |config, text| {
+                let names = text
+                    .split(',')
+                    .map(str::trim)
+                    .filter(|name| !name.is_empty());
+                config.members = names
+                    .map(|name| Member {
+                        peer: name.to_owned(),
+                    })
+                    .collect();
+                Ok(())
+            },
+            |config| {
+                let peers: Vec<_> = config.members.iter().map(|m| m.peer.as_str()).collect();
+                peers.join(", ")
+            },
+        )
+    },
+    key(
+        "protocol",
+        "The replication protocol, see 'quintet protocols'; the same at every member",
+        |config, text| {
+            text.clone_into(&mut config.protocol);
+            Ok(())
+        },
+        |config| config.protocol.clone(),
+    ),
+    key(
+        "durability",
+        "What an acknowledgement promises: disk or memory; the same at every member",
+        |config, text| {
+            config.durability = text.parse().map_err(|_| not(text, "'disk' or 'memory'"))?;
+            Ok(())
+        },
+        |config| config.durability.name().to_owned(),
+    ),
+    Key {
+        required: true,
+        ..key(
+            "data",
+            "The data directory; made if it does not exist",
+            |config, text| {
+                if text.is_empty() {
+                    return Err("it is empty".to_owned());
+                }
+                config.data = text.into();
+                Ok(())
+            },
+            |config| config.data.display().to_string(),
+        )
+    },
+    key(
+        "redis_listen",
+        "Where Redis clients connect, host:port, or 'none'",
+        |config, text| {
+            config.redis_listen = listen_maybe(text)?;
+            Ok(())
+        },
+        |config| shown(config.redis_listen),
+    ),
+    key(
+        "admin_listen",
+        "Where admin HTTP listens, host:port, or 'none'",
+        |config, text| {
+            config.admin_listen = listen_maybe(text)?;
+            Ok(())
+        },
+        |config| shown(config.admin_listen),
+    ),
+    key(
+        "peer_listen",
+        "Where the other members connect, host:port; by default this member's own entry",
+        |config, text| {
+            config.peer_listen = address(text)?;
+            Ok(())
+        },
+        |config| config.peer_listen.to_string(),
+    ),
+    Key {
+        secret: true,
+        ..key(
+            "password",
+            "What Redis clients must authenticate with; empty for none",
+            |config, text| {
+                config.password = Some(text.to_owned()).filter(|text| !text.is_empty());
+                Ok(())
+            },
+            |config| config.password.clone().unwrap_or_default(),
+        )
+    },
+    key(
+        "clients_max",
+        "The most client connections",
+        |config, text| {
+            config.clients_max = number(text)?;
+            Ok(())
+        },
+        |config| config.clients_max.to_string(),
+    ),
+    key(
+        "client_deadline",
+        "When a request is given up, such as 10s",
+        |config, text| {
+            config.client_deadline = units::duration(text)?;
+            Ok(())
+        },
+        |config| units::show_duration(config.client_deadline),
+    ),
+    key(
+        "session_lifetime",
+        "A server's sessions end when it is silent for this long, such as 2m",
+        |config, text| {
+            config.session_lifetime = units::duration(text)?;
+            Ok(())
+        },
+        |config| units::show_duration(config.session_lifetime),
+    ),
+    key(
+        "spin_max",
+        "How long to look for work before sleeping while nearly idle; 0s for never",
+        |config, text| {
+            config.spin_max = units::duration(text)?;
+            Ok(())
+        },
+        |config| units::show_duration(config.spin_max),
+    ),
+    key(
+        "snapshot_bytes_min",
+        "A snapshot is due after this many bytes of executed commands, such as 64MiB",
+        |config, text| {
+            config.snapshot_bytes_min = units::bytes(text)?;
+            Ok(())
+        },
+        |config| units::show_bytes(config.snapshot_bytes_min),
+    ),
+    key(
+        "limits.key_bytes_max",
+        "The longest key, such as 64KiB",
+        |config, text| {
+            config.limits.key_bytes_max = units::length(text)?;
+            Ok(())
+        },
+        |config| units::show_bytes(config.limits.key_bytes_max as u64),
+    ),
+    key(
+        "limits.value_bytes_max",
+        "The longest value, such as 64MiB",
+        |config, text| {
+            config.limits.value_bytes_max = units::length(text)?;
+            Ok(())
+        },
+        |config| units::show_bytes(config.limits.value_bytes_max as u64),
+    ),
+    key(
+        "limits.memory_max",
+        "The most memory that the data may take, such as 4GiB; 0 for no limit",
+        |config, text| {
+            config.limits.memory_max = units::bytes(text)?;
+            Ok(())
+        },
+        |config| units::show_bytes(config.limits.memory_max),
+    ),
+    key(
+        "journal.segment_bytes",
+        "The size of a preallocated journal file, 1MiB to 1GiB",
+        |config, text| {
+            config.journal.segment_bytes = units::bytes(text)?;
+            Ok(())
+        },
+        |config| units::show_bytes(config.journal.segment_bytes),
+    ),
+    key(
+        "journal.direct",
+        "Write the journal past the page cache where the file system can: true or false",
+        |config, text| {
+            config.journal.direct = text.parse().map_err(|_| not(text, "true or false"))?;
+            Ok(())
+        },
+        |config| config.journal.direct.to_string(),
+    ),
+    key(
+        "journal.queue_bytes_max",
+        "The most bytes waiting to become durable, such as 256MiB",
+        |config, text| {
+            config.journal.queue_bytes_max = units::length(text)?;
+            Ok(())
+        },
+        |config| units::show_bytes(config.journal.queue_bytes_max as u64),
+    ),
+];
+
+fn not(text: &str, accepted: &str) -> String {
+    format!("'{text}' is not {accepted}")
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| not(text, "a whole number"))
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let unreadable = || not(text, "an address like 127.0.0.1:7001");
+    text.to_socket_addrs()
+        .map_err(|_| unreadable())?
+        .next()
+        .ok_or_else(unreadable)
+}
+
+fn listen_maybe(text: &str) -> Result<Option<SocketAddr>, String> {
+    match text {
+        "none" => Ok(None),
+        _ => address(text).map(Some),
+    }
+}
+
+fn shown(address: Option<SocketAddr>) -> String {
+    address.map_or_else(|| "none".to_owned(), |address| address.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::settings::blank;
+
+    #[test]
+    fn what_a_key_shows_it_also_reads() {
+        for key in KEYS {
+            let mut config = blank();
+            config.cluster = ClusterId(7);
+            config.data = "somewhere".into();
+            let shown = (key.get)(&config);
+            (key.set)(&mut config, &shown).unwrap_or_else(|error| panic!("{}: {error}", key.name));
+            assert_eq!((key.get)(&config), shown, "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn names_do_not_collide_as_flags_or_variables() {
+        for (i, key) in KEYS.iter().enumerate() {
+            for other in &KEYS[..i] {
+                assert_ne!(key.flag(), other.flag());
+                assert_ne!(key.variable(), other.variable());
+            }
+        }
+    }
+
+    #[test]
+    fn refusals_say_what_is_accepted() {
+        let mut config = blank();
+        let mut refusal =
+            |name: &str, text: &str| (find(name).unwrap().set)(&mut config, text).unwrap_err();
+        assert!(refusal("cluster", "xyz").contains("32 hexadecimal"));
+        assert!(refusal("durability", "tape").contains("'disk' or 'memory'"));
+        assert!(refusal("redis_listen", "7001").contains("127.0.0.1:7001"));
+        assert!(refusal("client_deadline", "10 parsecs").contains("10s"));
+        assert!(refusal("limits.memory_max", "much").contains("64MiB"));
+        assert!(!refusal("secret", "hunter2").contains("hunter2"));
+    }
+}

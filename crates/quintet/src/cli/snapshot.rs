@@ -1,0 +1,344 @@
+//! `quintet snapshot`: take one, look into one, make a new cluster from one.
+//!
+//! ```text
+//!   save     POST /snapshot ──► DATA/snapshots/SLOT-POSITION.snapshot ──copy──► FILE
+//!   inspect  FILE ──► every chunk's checksum, header, sessions, entries
+//!   restore  FILE ──► a directory for `quintet demo`, of a cluster with a new identity
+//! ```
+
+use crate::cli::{
+    demo,
+    failure::{Exit, Failure, Outcome},
+    http,
+    output::{self, Format, grouped},
+    settings::units,
+    status,
+};
+use clap::{Args, Subcommand};
+use quintet_replica::{Reader, SnapshotChunk, SnapshotHeader, SnapshotReader, StateMachine};
+use quintet_store::Store;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, File},
+    io::{BufReader, Read},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Save, inspect or restore a snapshot of the data
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  quintet snapshot save backup.snapshot               of the demo in ./quintet-demo
+  quintet snapshot save --admin http://127.0.0.1:7101 --data /var/lib/quintet backup.snapshot
+  quintet snapshot inspect backup.snapshot            whole and undamaged? what is in it?
+  quintet snapshot restore backup.snapshot --dir ./restored && quintet demo --dir ./restored")]
+pub struct Snapshot {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Save(Save),
+    Inspect(Inspect),
+    Restore(Restore),
+}
+
+impl Snapshot {
+    /// Runs the subcommand.
+    pub fn run(self) -> Outcome {
+        match self.command {
+            Command::Save(command) => command.run(),
+            Command::Inspect(command) => command.run(),
+            Command::Restore(command) => command.run(),
+        }
+    }
+}
+
+/// Ask a replica for a snapshot and copy it
+#[derive(Args, Debug)]
+struct Save {
+    /// Where to write it; must not exist
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// The replica's admin address
+    #[arg(long, value_name = "URL", value_parser = http::authority, requires = "data")]
+    admin: Option<String>,
+
+    /// The replica's data directory, on this machine
+    #[arg(long, value_name = "DIR", requires = "admin")]
+    data: Option<PathBuf>,
+
+    /// A demo's directory
+    #[arg(long, value_name = "DIR", default_value = demo::DIRECTORY, conflicts_with = "admin")]
+    dir: PathBuf,
+
+    /// Which of the demo's replicas
+    #[arg(long, value_name = "ID", default_value_t = 0)]
+    replica: u16,
+
+    /// How long to wait, such as 1m
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = units::duration)]
+    patience: Duration,
+}
+
+/// Check a snapshot and show what is in it
+#[derive(Args, Debug)]
+struct Inspect {
+    /// The snapshot
+    file: PathBuf,
+
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// Make a directory for a new cluster that starts with a snapshot's data
+#[derive(Args, Debug)]
+struct Restore {
+    /// The snapshot
+    file: PathBuf,
+
+    /// The new cluster's directory; must not exist or be empty
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+
+    /// How many replicas the new cluster has
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=99))]
+    replicas: u16,
+}
+
+#[derive(Deserialize)]
+struct Taken {
+    slot: u64,
+    bytes: u64,
+}
+
+impl Save {
+    fn run(self) -> Outcome {
+        let (admin, data) = match (&self.admin, &self.data) {
+            (Some(admin), Some(data)) => (admin.clone(), data.clone()),
+            _ => {
+                let addresses = status::addresses_of_demo(&self.dir)?;
+                let admin = addresses.get(usize::from(self.replica)).cloned();
+                let admin = admin.ok_or_else(|| {
+                    let last = addresses.len() - 1;
+                    Failure::usage(format!("--replica: the demo's replicas are 0 to {last}"))
+                })?;
+                (
+                    admin,
+                    self.dir
+                        .join(format!("replica-{}", self.replica))
+                        .join("data"),
+                )
+            }
+        };
+        if self.file.exists() {
+            return Err(
+                Failure::new(Exit::Refused, format!("{} exists", self.file.display()))
+                    .help("choose another file"),
+            );
+        }
+        let answer =
+            http::request("POST", &admin, "/snapshot", self.patience).map_err(|error| {
+                Failure::new(
+                    Exit::Unreachable,
+                    format!("no answer from http://{admin}: {error}"),
+                )
+                .help("is the replica running?")
+            })?;
+        let text = String::from_utf8_lossy(&answer.body).trim().to_owned();
+        if answer.code != 200 {
+            return Err(Failure::new(
+                Exit::Failed,
+                format!("no snapshot was taken: {text}"),
+            ));
+        }
+        let taken: Taken = serde_json::from_str(&text).map_err(anyhow::Error::from)?;
+        let source = find(&data.join("snapshots"), taken.slot)?;
+        copy(&source, &self.file)?;
+        output::print_line(&format!(
+            "saved {} ({} bytes, up to slot {})",
+            self.file.display(),
+            grouped(taken.bytes),
+            grouped(taken.slot)
+        ))
+    }
+}
+
+/// The snapshot of that slot. Its name begins with the slot.
+fn find(directory: &Path, slot: u64) -> Outcome<PathBuf> {
+    let refuse = |reason: String| {
+        Failure::new(Exit::Failed, format!("{}: {reason}", directory.display()))
+            .help("--data must be the data directory of the replica at --admin")
+    };
+    let entries = fs::read_dir(directory).map_err(|error| refuse(error.to_string()))?;
+    for entry in entries {
+        let entry = entry.map_err(|error| refuse(error.to_string()))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let number = name
+            .strip_suffix(".snapshot")
+            .and_then(|name| name.split('-').next());
+        if number.and_then(|number| number.parse().ok()) == Some(slot) {
+            return Ok(entry.path());
+        }
+    }
+    Err(refuse(format!("no snapshot of slot {slot}")))
+}
+
+/// Copies a file so that the copy is whole and durable, or not there.
+fn copy(from: &Path, to: &Path) -> Outcome {
+    let unfinished = to.with_extension("unfinished");
+    let copied = fs::copy(from, &unfinished)
+        .and_then(|_| File::open(&unfinished)?.sync_all())
+        .and_then(|()| fs::rename(&unfinished, to));
+    copied.map_err(|error| {
+        // What is left of the attempt is of no use.
+        let _ = fs::remove_file(&unfinished);
+        Failure::new(Exit::Storage, format!("{}: {error}", to.display()))
+    })
+}
+
+/// What is in a snapshot.
+#[derive(Serialize)]
+struct Contents {
+    file: String,
+    bytes: u64,
+    cluster: String,
+    group: u32,
+    epoch: u64,
+    slot: u64,
+    position: u64,
+    time_milliseconds: u64,
+    session_bytes: u64,
+    entries: u64,
+    memory: u64,
+    digest: String,
+}
+
+/// A snapshot file, chunk by chunk.
+struct Chunks {
+    path: PathBuf,
+    file: BufReader<File>,
+    reader: SnapshotReader,
+}
+
+impl Chunks {
+    fn open(path: &Path) -> Outcome<Self> {
+        let file = File::open(path).map_err(|error| {
+            let exit = match error.kind() {
+                std::io::ErrorKind::NotFound => Exit::Usage,
+                _ => Exit::Storage,
+            };
+            Failure::new(exit, format!("{}: {error}", path.display()))
+        })?;
+        let file = BufReader::with_capacity(1 << 20, file);
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            reader: SnapshotReader::default(),
+        })
+    }
+
+    fn refuse(&self, reason: impl std::fmt::Display) -> Failure {
+        Failure::new(Exit::Refused, format!("{}: {reason}", self.path.display()))
+    }
+
+    fn next(&mut self) -> Outcome<SnapshotChunk> {
+        loop {
+            if let Some(chunk) = self
+                .reader
+                .next_chunk()
+                .map_err(|error| self.refuse(error))?
+            {
+                return Ok(chunk);
+            }
+            let mut bytes = [0; 64 << 10];
+            match self.file.read(&mut bytes) {
+                Ok(0) => return Err(self.refuse("it ends before its end: not whole")),
+                Ok(read) => self.reader.feed(&bytes[..read]),
+                Err(error) => {
+                    let text = format!("{}: {error}", self.path.display());
+                    return Err(Failure::new(Exit::Storage, text));
+                }
+            }
+        }
+    }
+
+    fn header(&mut self) -> Outcome<(SnapshotHeader, Reader)> {
+        match self.next()? {
+            SnapshotChunk::Header(header, rest) => Ok((header, rest)),
+            _ => Err(self.refuse("it has no header")),
+        }
+    }
+}
+
+impl Inspect {
+    fn run(self) -> Outcome {
+        let mut chunks = Chunks::open(&self.file)?;
+        let (header, mut sessions) = chunks.header()?;
+        let session_bytes = sessions.rest().len() as u64;
+        let mut store = Store::default();
+        store.begin_restore();
+        while let SnapshotChunk::State(bytes) = chunks.next()? {
+            store
+                .restore_chunk(&bytes)
+                .map_err(|error| chunks.refuse(error))?;
+        }
+        store
+            .finish_restore()
+            .map_err(|error| chunks.refuse(error))?;
+        let contents = Contents {
+            file: self.file.display().to_string(),
+            bytes: fs::metadata(&self.file)?.len(),
+            cluster: header.cluster.to_string(),
+            group: header.group.0,
+            epoch: header.epoch.0,
+            slot: header.executed.slot.0,
+            position: header.executed.position.0,
+            time_milliseconds: header.time.milliseconds(),
+            session_bytes,
+            entries: store.entries(),
+            memory: store.memory(),
+            digest: format!("{:032x}", store.digest()),
+        };
+        match self.output {
+            Format::Json => output::print_json(&contents),
+            Format::Table => output::print(&contents.shown()),
+        }
+    }
+}
+
+impl Contents {
+    fn shown(&self) -> String {
+        let time = std::time::UNIX_EPOCH + Duration::from_millis(self.time_milliseconds);
+        format!(
+            "{}: whole and undamaged\n\n  \
+             cluster   {}\n  epoch     {}, group {}\n  covers    slot {}, position {}\n  \
+             as of     {}\n  keys      {}\n  memory    {} bytes\n  file      {} bytes, of which \
+             sessions {}\n  digest    {}\n",
+            self.file,
+            self.cluster,
+            self.epoch,
+            self.group,
+            grouped(self.slot),
+            grouped(self.position),
+            humantime::format_rfc3339_millis(time),
+            grouped(self.entries),
+            grouped(self.memory),
+            grouped(self.bytes),
+            grouped(self.session_bytes),
+            self.digest
+        )
+    }
+}
+
+impl Restore {
+    fn run(self) -> Outcome {
+        let mut chunks = Chunks::open(&self.file)?;
+        let (_header, _sessions) = chunks.header()?;
+        Err(Failure::new(Exit::Failed, "not yet"))
+    }
+}

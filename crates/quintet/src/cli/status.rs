@@ -1,0 +1,240 @@
+//! `quintet status`: how a cluster is.
+//!
+//! ```text
+//!   admin addresses (--admin, or a demo's directory) ──GET /status, /readyz──► one row per replica
+//! ```
+
+use crate::cli::{
+    demo::{self, Marker, Ports},
+    failure::{Exit, Failure, Outcome},
+    http,
+    output::{self, Format, number},
+};
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+use std::{path::PathBuf, thread, time::Duration};
+
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Show how each replica of a cluster is
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  quintet status                                          the demo in ./quintet-demo
+  quintet status --admin http://127.0.0.1:7101,http://127.0.0.1:7102
+  quintet status -o json | jq '.[] | {id, role, lag}'
+
+Positions: accepted here, committed (decided), executed here, stable (final here). Lag is how many
+decided slots are not yet executed here. Exit code 5 when a replica does not answer or is not ready,
+3 when none answers.")]
+pub struct Status {
+    /// The replicas' admin addresses
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = http::authority)]
+    admin: Vec<String>,
+
+    /// A demo's directory, to ask all its replicas
+    #[arg(long, value_name = "DIR", default_value = demo::DIRECTORY, conflicts_with = "admin")]
+    dir: PathBuf,
+
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// The admin addresses of a demo's replicas.
+///
+/// # Errors
+/// When the directory is not a demo's.
+pub fn addresses_of_demo(directory: &std::path::Path) -> Outcome<Vec<String>> {
+    let Some(marker) = Marker::read(directory)? else {
+        return Err(
+            Failure::usage(format!("{}: no demo's directory", directory.display())).help(
+                "name the replicas with --admin http://127.0.0.1:7101,… or the demo with --dir",
+            ),
+        );
+    };
+    let ids = 0..marker.replicas;
+    Ok(ids
+        .map(|id| format!("127.0.0.1:{}", Ports::of(marker.base_port, id).admin))
+        .collect())
+}
+
+/// What one replica answered.
+#[derive(Debug)]
+struct Answered {
+    address: String,
+    status: Result<Value, String>,
+    ready: bool,
+}
+
+#[derive(Serialize)]
+struct Silent<'a> {
+    admin: &'a str,
+    error: &'a str,
+}
+
+fn ask(address: String) -> Answered {
+    let status = http::get(&address, "/status", PATIENCE)
+        .map_err(|error| error.to_string())
+        .and_then(|answer| match answer.code {
+            200 => serde_json::from_slice(&answer.body)
+                .map_err(|_| "the answer is not a status".to_owned()),
+            code => Err(format!("HTTP {code}")),
+        });
+    let ready = status.is_ok()
+        && http::get(&address, "/readyz", PATIENCE).is_ok_and(|answer| answer.code == 200);
+    Answered {
+        address,
+        status,
+        ready,
+    }
+}
+
+impl Status {
+    /// Asks and prints.
+    pub fn run(self) -> Outcome {
+        let addresses = match self.admin.is_empty() {
+            true => addresses_of_demo(&self.dir)?,
+            false => self.admin,
+        };
+        let asked: Vec<_> = addresses
+            .into_iter()
+            .map(|address| thread::spawn(|| ask(address)))
+            .collect();
+        let mut replicas = Vec::new();
+        for one in asked {
+            let answered = one.join();
+            replicas.push(answered.map_err(|_| Failure::new(Exit::Failed, "asking failed"))?);
+        }
+        match self.output {
+            Format::Json => print_json(&replicas)?,
+            Format::Table => print_table(&replicas)?,
+        }
+        verdict(&replicas)
+    }
+}
+
+fn print_json(replicas: &[Answered]) -> Outcome {
+    let mut rows = Vec::new();
+    for replica in replicas {
+        rows.push(match &replica.status {
+            Ok(status) => {
+                let mut row = status.clone();
+                if let Some(fields) = row.as_object_mut() {
+                    fields.insert("ready".to_owned(), replica.ready.into());
+                    fields.insert(
+                        "admin".to_owned(),
+                        format!("http://{}", replica.address).into(),
+                    );
+                }
+                row
+            }
+            Err(error) => {
+                let admin = format!("http://{}", replica.address);
+                let silent = Silent {
+                    admin: &admin,
+                    error,
+                };
+                serde_json::to_value(silent).map_err(anyhow::Error::from)?
+            }
+        });
+    }
+    output::print_json(&rows)
+}
+
+fn print_table(replicas: &[Answered]) -> Outcome {
+    let mut table = output::table(&[
+        "replica",
+        "state",
+        "role",
+        "protocol",
+        "epoch",
+        "accepted",
+        "committed",
+        "executed",
+        "stable",
+        "lag",
+        "durability",
+        "uptime",
+        "admin",
+    ]);
+    for replica in replicas {
+        let Ok(status) = &replica.status else {
+            let mut row = vec!["?", "no answer"];
+            row.resize(12, "");
+            row.push(&replica.address);
+            table.add_row(row);
+            continue;
+        };
+        let text = |name: &str| match &status[name] {
+            Value::String(text) => text.clone(),
+            Value::Null => "-".to_owned(),
+            other => other.to_string(),
+        };
+        let uptime = status["uptime_seconds"]
+            .as_u64()
+            .map_or("-".to_owned(), output::uptime);
+        let mut row = vec![
+            text("id").into(),
+            if replica.ready {
+                "ready".into()
+            } else {
+                "not ready".into()
+            },
+            text("role").into(),
+            text("protocol").into(),
+        ];
+        let numbers = [
+            "epoch",
+            "accepted",
+            "committed",
+            "executed",
+            "stable",
+            "lag",
+        ];
+        row.extend(numbers.map(|name| number(text(name))));
+        row.extend([
+            text("durability").into(),
+            number(uptime),
+            replica.address.as_str().into(),
+        ]);
+        table.add_row(row);
+    }
+    output::print_table(&table)
+}
+
+fn verdict(replicas: &[Answered]) -> Outcome {
+    let silent: Vec<_> = replicas
+        .iter()
+        .filter_map(|replica| {
+            let error = replica.status.as_ref().err()?;
+            Some(format!("{}: {error}", replica.address))
+        })
+        .collect();
+    if silent.len() == replicas.len() {
+        return Err(Failure::new(
+            Exit::Unreachable,
+            format!("no replica answers ({})", silent.join("; ")),
+        )
+        .help("is the cluster running? 'quintet demo' starts one on this machine"));
+    }
+    if !silent.is_empty() {
+        return Err(Failure::new(
+            Exit::Unhealthy,
+            format!("no answer: {}", silent.join("; ")),
+        ));
+    }
+    let waiting: Vec<_> = replicas
+        .iter()
+        .filter(|replica| !replica.ready)
+        .map(|replica| replica.address.as_str())
+        .collect();
+    match waiting.as_slice() {
+        [] => Ok(()),
+        some => Err(Failure::new(
+            Exit::Unhealthy,
+            format!("not ready: {}", some.join(", ")),
+        )),
+    }
+}
