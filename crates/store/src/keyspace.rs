@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 /// The `expire_at` of a key that does not expire.
 pub const NEVER: u64 = u64::MAX;
 
-const HASH_SEED: u64 = 0x7175_696e_7465_7400;
+const DIGEST_SEED: u64 = 0x7175_696e_7465_7401;
 const CHUNK_LOG: u32 = 9;
 const CHUNK_LEN: usize = 1 << CHUNK_LOG;
 
@@ -179,6 +179,7 @@ pub(crate) struct SnapshotCursor {
 /// One database.
 #[derive(Debug, Default)]
 pub(crate) struct Database {
+    hash_seed: u64,
     index: Index,
     pub(crate) slab: Slab,
     expiry: BTreeSet<(u64, Slot)>,
@@ -186,11 +187,19 @@ pub(crate) struct Database {
     pub(crate) snapshot: SnapshotCursor,
 }
 
-pub(crate) fn hash_of(key: &[u8]) -> u32 {
-    (hash_bytes(HASH_SEED, key) >> 32) as u32
-}
-
 impl Database {
+    fn new(hash_seed: u64) -> Self {
+        Self {
+            hash_seed,
+            ..Self::default()
+        }
+    }
+
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u32 {
+        (hash_bytes(self.hash_seed, key) >> 32) as u32
+    }
+
     /// How many keys exist at `now`.
     pub(crate) fn len(&self, now: u64) -> usize {
         self.index.len() - self.expiry.range(..=(now, Slot::MAX)).count()
@@ -205,7 +214,7 @@ impl Database {
     /// The entry of `key` if it exists at `now`.
     #[inline]
     pub(crate) fn get(&self, key: &[u8], now: u64) -> Option<&Entry> {
-        let entry = self.slab.entry(self.find(hash_of(key), key)?);
+        let entry = self.slab.entry(self.find(self.hash(key), key)?);
         (entry.expire_at > now).then_some(entry)
     }
 
@@ -271,9 +280,9 @@ pub(crate) struct Keyspace {
 }
 
 impl Keyspace {
-    pub(crate) fn new(databases: u8) -> Self {
+    pub(crate) fn new(databases: u8, hash_seed: u64) -> Self {
         let mut all = Vec::new();
-        all.resize_with(usize::from(databases.max(1)), Database::default);
+        all.resize_with(usize::from(databases.max(1)), || Database::new(hash_seed));
         Self {
             databases: all,
             snapshot: None,
@@ -355,7 +364,7 @@ impl Keyspace {
             value,
             expire_at,
             version,
-            hash: hash_of(key),
+            hash: self.database(database).hash(key),
             mark: self.mark(),
         };
         self.database_mut(database).insert(entry)
@@ -363,16 +372,18 @@ impl Keyspace {
 
     /// Whether `key` is in the slab, expired or not.
     pub(crate) fn holds(&self, database: u8, key: &[u8]) -> bool {
-        self.database(database).find(hash_of(key), key).is_some()
+        let database = self.database(database);
+        database.find(database.hash(key), key).is_some()
     }
 
     fn clear(&mut self, database: u8) {
+        let empty = Database::new(self.database(database).hash_seed);
         let Database {
             slab,
             expiry,
             snapshot: cursor,
             ..
-        } = core::mem::take(self.database_mut(database));
+        } = core::mem::replace(self.database_mut(database), empty);
         self.graveyard.bury_expiry(expiry);
         match &mut self.snapshot {
             Some(snapshot) if cursor.next < cursor.end => snapshot.detach(cursor, slab),
@@ -420,7 +431,7 @@ impl Keyspace {
             for (_, entry) in database.entries(0, now) {
                 bytes.clear();
                 entry.serialize(number as u8, &mut bytes);
-                sum = sum.wrapping_add(hash_wide(HASH_SEED, &bytes));
+                sum = sum.wrapping_add(hash_wide(DIGEST_SEED, &bytes));
             }
         }
         sum
@@ -457,7 +468,7 @@ impl Keys<'_> {
     #[inline]
     fn find(&mut self, key: &[u8]) -> Option<Slot> {
         let database = self.keyspace.database(self.database);
-        let slot = database.find(hash_of(key), key)?;
+        let slot = database.find(database.hash(key), key)?;
         if database.slab.entry(slot).expire_at <= self.now {
             self.keyspace.remove_slot(self.database, slot);
             return None;

@@ -34,6 +34,9 @@ pub struct StoreOptions {
     pub max_reply_bytes: usize,
     /// How many databases there are, at least 1.
     pub databases: u8,
+    /// Seeds the hash that places keys. Drawn from a cluster's secret it keeps clients from
+    /// choosing keys that collide; SCAN's order follows from it.
+    pub hash_seed: u64,
 }
 
 impl Default for StoreOptions {
@@ -43,6 +46,7 @@ impl Default for StoreOptions {
             max_value_bytes: 512 * 1024 * 1024,
             max_reply_bytes: 1024 * 1024 * 1024,
             databases: 16,
+            hash_seed: 0x7175_696e_7465_7400,
         }
     }
 }
@@ -98,7 +102,7 @@ impl Store {
     /// An empty store.
     #[must_use]
     pub fn new(options: StoreOptions) -> Self {
-        let keyspace = Keyspace::new(options.databases);
+        let keyspace = Keyspace::new(options.databases, options.hash_seed);
         Self {
             keyspace,
             options,

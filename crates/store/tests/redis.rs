@@ -8,7 +8,8 @@
 //! A `~` in place of `>`: the order of the elements is Redis's own affair. `! resp3` and `! resp2`
 //! switch the protocol. SELECT switches the database. Every file begins with empty databases.
 //!
-//! With `REDIS_ADDRESS=127.0.0.1:PORT` in the environment the replies are recorded anew.
+//! With `REDIS_ADDRESS=127.0.0.1:PORT` in the environment the replies are recorded anew, and
+//! `REDIS_SCRIPTS` names another folder of scripts.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -190,7 +191,8 @@ impl Ours {
 }
 
 fn scripts() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redis");
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redis");
+    let folder = std::env::var("REDIS_SCRIPTS").map_or(default, PathBuf::from);
     let mut paths: Vec<_> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())

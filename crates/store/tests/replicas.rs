@@ -15,7 +15,8 @@ use quintet_replica::{
     StateMachine,
 };
 use quintet_store::{
-    COMMANDS_COUNT, CommandSpec, Kind, Mode, RequestBuilder, Store, StoreOptions, Watched, lookup,
+    COMMANDS_COUNT, CommandSpec, Kind, Mode, RequestBuilder, Store, StoreOptions, Watched,
+    key_hash, lookup,
 };
 
 const BASE: u64 = 1_800_000_000_000;
@@ -638,6 +639,7 @@ fn limits_are_answered_and_hold() {
         max_value_bytes: 20,
         max_reply_bytes: 100,
         databases: 2,
+        hash_seed: 1,
     });
     let long_key = "k".repeat(11);
     let long = "v".repeat(21);
@@ -764,4 +766,80 @@ fn literals_keep_their_place_in_a_pipeline() {
         reply,
         b"+OK\r\n-ERR unknown command\r\n+PONG\r\n$1\r\n1\r\n"
     );
+}
+
+fn touched(lines: &[&str]) -> Touched {
+    let mut request = RequestBuilder::new();
+    for line in lines {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        add(&mut request, Mode::default(), &words);
+    }
+    Touched::of(&Store::default(), request.as_bytes())
+}
+
+#[test]
+fn footprints_name_the_keys() {
+    let key = |name: &str| key_hash(0, name.as_bytes());
+    let read = |name| (key(name), Access::Read);
+    let write = |name| (key(name), Access::Write);
+    for (line, keys) in [
+        ("GET a", vec![read("a")]),
+        ("SET a 1", vec![write("a")]),
+        ("MSET a 1 b 2", vec![write("a"), write("b")]),
+        (
+            "ZUNIONSTORE d 2 a b",
+            vec![write("d"), write("a"), write("b")],
+        ),
+        ("SINTERCARD 2 a b", vec![read("a"), read("b")]),
+        ("OBJECT ENCODING a", vec![read("a")]),
+        ("PING", vec![]),
+    ] {
+        assert_eq!(touched(&[line]).keys, keys, "{line}");
+        assert!(touched(&[line]).all.is_none(), "{line}");
+    }
+    for line in [
+        "DBSIZE",
+        "SCAN 0",
+        "FLUSHALL",
+        "KEYS *",
+        "RANDOMKEY",
+        "SORT a",
+        "COPY a b DB 1",
+    ] {
+        assert!(touched(&[line]).all.is_some(), "{line}");
+    }
+    let mut queued = RequestBuilder::new();
+    add(
+        &mut queued,
+        Mode::default(),
+        &["INCR".to_owned(), "a".to_owned()],
+    );
+    let mut request = RequestBuilder::new();
+    let watched = Watched {
+        database: 0,
+        version: 1,
+        key: b"w",
+    };
+    request.transaction(Mode::default(), &[watched], &queued);
+    let keys = Touched::of(&Store::default(), request.as_bytes()).keys;
+    assert_eq!(keys, [read("w"), write("a")]);
+}
+
+#[test]
+fn the_seed_of_the_hash_changes_the_order_and_nothing_else() {
+    let mut stores = [1, 2].map(|hash_seed| {
+        Store::new(StoreOptions {
+            hash_seed,
+            ..StoreOptions::default()
+        })
+    });
+    let mut orders = Vec::new();
+    for store in &mut stores {
+        for number in 0..50 {
+            call(store, number + 1, BASE, &format!("SET key{number} v"));
+        }
+        orders.push(call(store, 100, BASE, "KEYS *"));
+    }
+    assert_ne!(orders[0], orders[1]);
+    assert_eq!(stores[0].digest(), stores[1].digest());
 }

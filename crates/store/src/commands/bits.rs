@@ -188,6 +188,10 @@ fn bit_position(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult 
         1 => true,
         _ => return Err(CommandError::Text("ERR The bit argument must be 1 or 0.")),
     };
+    let Some(value) = context.read::<StringValue>(args[0])? else {
+        context.reply.integer(if wanted { -1 } else { 0 });
+        return Ok(());
+    };
     let (start, end, in_bits) = match &args[2..] {
         [] => (0, None, false),
         [start] => (parse_integer(start)?, None, false),
@@ -198,10 +202,6 @@ fn bit_position(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult 
             (start, Some(parse_integer(end)?), in_bits)
         }
         _ => return Err(CommandError::Syntax),
-    };
-    let Some(value) = context.read::<StringValue>(args[0])? else {
-        context.reply.integer(if wanted { -1 } else { 0 });
-        return Ok(());
     };
     let bytes = value.bytes.as_slice();
     let from_end = end.unwrap_or(-1);

@@ -137,12 +137,11 @@ impl<'a> Sort<'a> {
         }
         let mut weighed = Vec::with_capacity(elements.len());
         for element in elements {
-            let number = match weight(element) {
-                Some(text) => parse_score(text).ok_or(CommandError::Text(
+            let number = weight(element)
+                .map_or(Some(0.0), weight_of)
+                .ok_or(CommandError::Text(
                     "ERR One or more scores can't be converted into double",
-                ))?,
-                None => 0.0,
-            };
+                ))?;
             weighed.push((number, element));
         }
         weighed.sort_by(|one, other| {
@@ -169,6 +168,15 @@ impl<'a> Sort<'a> {
             })
         };
         elements.iter().flat_map(row).collect()
+    }
+}
+
+/// A weight as a number: blanks before it are skipped, and nothing at all is 0.
+fn weight_of(text: &[u8]) -> Option<f64> {
+    match text.trim_ascii_start() {
+        [] if text.is_empty() => Some(0.0),
+        [] => None,
+        number => parse_score(number),
     }
 }
 
