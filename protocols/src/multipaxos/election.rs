@@ -15,7 +15,7 @@ use super::{
 use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot,
+    Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time,
     parts::{Ballot, Tally},
 };
 
@@ -48,6 +48,8 @@ pub(super) struct Candidate {
     votes: Tally,
     pages: Vec<Pages>,
     gathered: BTreeMap<Slot, Held>,
+    /// When the last page came.
+    progress_at: Option<Time>,
 }
 
 impl Candidate {
@@ -70,6 +72,7 @@ impl Candidate {
             votes: Tally::new(),
             pages,
             gathered: BTreeMap::new(),
+            progress_at: None,
         }
     }
 
@@ -165,6 +168,10 @@ impl MultiPaxos {
         {
             // The disk is slow; a further promise would only queue behind.
             return;
+        }
+        let recent = |at: Time| now.since(at) < patience;
+        if matches!(&self.role, Role::Candidate(it) if it.progress_at.is_some_and(recent)) {
+            return ctx.mark("candidate still receives promises");
         }
         if self.config.pre_vote {
             self.ask_for_votes(ctx)
@@ -433,6 +440,7 @@ impl MultiPaxos {
         {
             return ctx.mark("ignored: impossible promise");
         }
+        candidate.progress_at = Some(ctx.now());
         for Accepted {
             slot,
             ballot,

@@ -27,6 +27,8 @@ use smallvec::SmallVec;
 pub(super) struct Confirmation {
     /// Its number; a follower that echoes it had not promised a higher ballot when it began.
     pub confirm: u64,
+    /// When it began.
+    pub began_at: Time,
     /// What was committed when it began.
     pub index: Slot,
     /// Who waits for it, with the number of their question.
@@ -177,12 +179,15 @@ impl MultiPaxos {
 
     /// The end of a leader's turn. What it proposes may reopen nothing, so one pass is enough.
     pub(super) fn flush_leader(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
-        let wake = self.propose(ctx);
+        let proposals = self.propose(ctx);
+        // An answer of this turn may end a round and so let the next begin.
+        self.finish_confirmations(ctx);
         let reads = self.begin_confirmation(ctx);
         self.send_accepts(ctx);
-        self.send_commit(ctx);
+        let repeat = self.send_commit(ctx);
+        // A lone member needs nobody's answer.
         self.finish_confirmations(ctx);
-        wake.min(reads)
+        proposals.min(reads).min(repeat)
     }
 
     /// Takes all that is queued into the log, as far as the window is open.
@@ -326,21 +331,21 @@ impl MultiPaxos {
         }
     }
 
-    /// Tells followers at once what is newly decided or to be confirmed, where no Accept did.
-    fn send_commit(&mut self, ctx: &mut Context<'_, Self>) {
+    /// Tells followers at once what is newly decided, where no Accept did, and asks as many of
+    /// them as it takes to confirm reads.
+    fn send_commit(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
+        let (confirmers, wake) = self.confirmers(ctx);
         let Role::Leader(lead) = &self.role else {
-            return;
+            return Wake::Sleep;
         };
-        let behind: ReplicaSet = self
-            .others
-            .iter()
-            .filter(|id| {
-                let peer = &lead.peers[id.index()];
-                let news = peer.commit_sent < self.committed && peer.flow == Flow::Replicate;
-                !peer.down && (news || peer.confirm_sent < lead.confirm)
-            })
-            .collect();
-        self.send_commit_to(behind, false, ctx);
+        let behind = |id: &ReplicaId| {
+            let peer = &lead.peers[id.index()];
+            let news = peer.commit_sent < self.committed && peer.flow == Flow::Replicate;
+            confirmers.contains(*id) || (news && !peer.down)
+        };
+        let to = self.others.iter().filter(behind).collect();
+        self.send_commit_to(to, false, ctx);
+        wake
     }
 
     pub(super) fn send_commit_to(

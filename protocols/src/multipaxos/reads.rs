@@ -15,11 +15,16 @@
 use super::{Message, MultiPaxos, leader::Confirmation, replica::Role, requests::Key};
 use alloc::collections::VecDeque;
 use core::time::Duration;
-use quintet_replica::{Bytes, Context, Lane, ReplicaId, Slot, Time, Wake, parts::Taken};
+use quintet_replica::{
+    Bytes, Context, Lane, ReplicaId, ReplicaSet, Slot, Time, Wake, parts::Taken,
+};
 use smallvec::SmallVec;
 
 /// Reads that have not been answered for this long are forgotten: their frontend gave up.
 const WAITING_MAX: Duration = Duration::from_secs(20);
+
+/// The nearest followers have at least this long to confirm reads before all are asked.
+const PATIENCE_MIN: Duration = Duration::from_millis(5);
 
 struct Read {
     round: u64,
@@ -183,11 +188,52 @@ impl MultiPaxos {
         }
         let round = Confirmation {
             confirm: lead.confirm,
+            began_at: now,
             index: committed,
             asked,
         };
         lead.confirmations.push_back(round);
         Wake::Sleep
+    }
+
+    /// Who must still be asked to confirm: the nearest that make a majority, and everyone once
+    /// these have not answered for a while. Waking one follower costs more than the message.
+    pub(super) fn confirmers(&self, ctx: &mut Context<'_, Self>) -> (ReplicaSet, Wake) {
+        let Role::Leader(lead) = &self.role else {
+            return (ReplicaSet::EMPTY, Wake::Sleep);
+        };
+        let Some(oldest) = lead.confirmations.front() else {
+            return (ReplicaSet::EMPTY, Wake::Sleep);
+        };
+        let up = |id: &ReplicaId| !lead.peers[id.index()].down;
+        let asked = |id: &ReplicaId| lead.peers[id.index()].confirm_sent >= lead.confirm;
+        let rest: ReplicaSet = self
+            .others
+            .iter()
+            .filter(up)
+            .filter(|id| !asked(id))
+            .collect();
+        if rest.is_empty() {
+            return (rest, Wake::Sleep);
+        }
+        let now = ctx.now();
+        let everyone_at = oldest.began_at + PATIENCE_MIN.max(lead.round_trip(self.majority) * 4);
+        if now >= everyone_at {
+            return (rest, Wake::Sleep);
+        }
+        let done = self.others.iter().filter(up).filter(asked).count();
+        let mut nearest: SmallVec<[_; 8]> = rest
+            .iter()
+            .map(|id| {
+                let peer = &lead.peers[id.index()];
+                let silent = now.since(peer.heard_at) > self.config.heartbeat * 2;
+                (silent, peer.round_trip, id)
+            })
+            .collect();
+        nearest.sort_unstable();
+        let missing = (self.majority - 1).saturating_sub(done);
+        let chosen = nearest.iter().take(missing).map(|(.., id)| *id).collect();
+        (chosen, Wake::At(everyone_at))
     }
 
     /// Answers the questions whose round a majority has confirmed.

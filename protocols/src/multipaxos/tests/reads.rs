@@ -187,3 +187,33 @@ fn an_answer_to_another_run_of_the_process_fits_no_question() {
     assert!(!group.answered(1, read));
     assert_eq!(group.marked("ignored: read index of another life"), 1);
 }
+
+#[test]
+fn reads_ask_no_more_followers_than_a_majority_needs() {
+    let mut group = Group::new(5, Durability::Memory, Config::default());
+    group.run(MS * 120);
+    group.submit(0, Level::Linearizable);
+    group.idle(0);
+    assert_eq!(group.network.len(), 2, "two of four followers");
+    group.network.clear();
+    group.clock.now = group.clock.now + MS * 6;
+    group.idle(0);
+    assert_eq!(
+        group.network.len(),
+        2,
+        "the others, too, once those are silent"
+    );
+    group.settle();
+}
+
+#[test]
+fn reads_that_wait_for_a_round_go_in_the_turn_that_ends_it() {
+    let mut group = group();
+    let first = group.submit(0, Level::Linearizable);
+    group.idle(0);
+    let second = group.submit(0, Level::Linearizable);
+    group.idle(0);
+    // Time stands still: no timer and no wake-up can help.
+    group.settle();
+    assert!(group.answered(0, first) && group.answered(0, second));
+}
