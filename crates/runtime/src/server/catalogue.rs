@@ -59,7 +59,7 @@ pub(super) fn answer(args: &[&[u8]], reply: &mut Reply<'_>) -> Answer {
             for name in names {
                 match lookup(name).filter(|spec| is_offered(spec)) {
                     Some(spec) => write_spec(spec, reply),
-                    None => reply.null_array(),
+                    None => reply.null(),
                 }
             }
         }
@@ -73,7 +73,7 @@ pub(super) fn answer(args: &[&[u8]], reply: &mut Reply<'_>) -> Answer {
             reply.map(found.len());
             found.into_iter().for_each(|spec| write_docs(spec, reply));
         }
-        (b"getkeys", [name, args @ ..]) => return get_keys(name, args, reply),
+        (b"getkeys", [name, args @ ..]) if !args.is_empty() => return get_keys(name, args, reply),
         (b"count" | b"list" | b"getkeys", _) => {
             return Err(CommandError::arity(&format!("command|{}", text(&lower))));
         }

@@ -195,7 +195,7 @@ impl Gateway {
         if !client.authenticated {
             return Err(CommandError::Text(
                 "NOAUTH HELLO must be called with the client already authenticated, otherwise \
-                 the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the \
+                 the HELLO AUTH <user> <pass> option can be used to authenticate the \
                  client and select the RESP protocol version at the same time",
             ));
         }

@@ -28,3 +28,6 @@ pub use admin::{Admin, NodePort, PeerReport, SnapshotReport, StatusReport};
 pub use config::{GatewayConfig, NodeView};
 pub use gateway::{ConnectionId, Gateway};
 pub use metrics::{Counters, Exposition, Family, MetricKind};
+
+#[cfg(test)]
+mod tests;

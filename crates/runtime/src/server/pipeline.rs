@@ -135,6 +135,16 @@ impl Gateway {
         self.answer_error(connection, text)
     }
 
+    fn refuse_arity(&mut self, connection: &mut Connection, spec: &CommandSpec) -> Flow {
+        let mut text = spec.arity_error();
+        if spec.op == Op::Exec && connection.transaction.take().is_some() {
+            connection.watched.clear();
+            let why = text.trim_start_matches("ERR ");
+            text = format!("EXECABORT Transaction discarded because of: {why}");
+        }
+        self.refuse(connection, &text)
+    }
+
     /// The same, but a transaction goes on.
     fn answer_error(&mut self, connection: &mut Connection, text: &str) -> Flow {
         self.reply.clear();
@@ -179,7 +189,7 @@ impl Gateway {
         };
         if !spec.arity_fits(arguments - 1) {
             self.counters.commands += 1;
-            return self.refuse(connection, &spec.arity_error());
+            return self.refuse_arity(connection, spec);
         }
         if !connection.client.authenticated && !spec.flags.has(Flags::NO_AUTH) {
             self.counters.commands += 1;
@@ -306,7 +316,7 @@ impl Gateway {
         if let Some(text) = self.refusal(spec) {
             return self.refuse(connection, &text);
         }
-        if spec.flags.has(Flags::NO_MULTI) || matches!(spec.op, Op::Hello | Op::Auth) {
+        if spec.flags.has(Flags::NO_MULTI) || spec.op == Op::Hello {
             return self.refuse(connection, "ERR Command not allowed inside a transaction");
         }
         match self.queue_command(connection, offset, spec) {

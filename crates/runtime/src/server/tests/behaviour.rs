@@ -1,0 +1,292 @@
+//! How connections, sessions and batches go together.
+
+use super::rig::Rig;
+use crate::server::{GatewayConfig, NodeView};
+use quintet_replica::{Level, RequestKind, Time};
+use std::time::Duration;
+
+#[test]
+fn what_orders_nothing_submits_nothing() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    for line in ["PING", "ECHO x", "SELECT 1", "CLIENT ID", "CONFIG GET *", "INFO", "COMMAND"] {
+        assert!(!rig.say(id, line).starts_with('-'), "{line}");
+    }
+    assert!(rig.say(id, "MULTI").starts_with("+OK"));
+    assert!(rig.say(id, "SET a 1").starts_with("+QUEUED"));
+    assert!(rig.say(id, "DISCARD").starts_with("+OK"));
+    rig.gateway.on_closed(id);
+    rig.pass(Duration::from_secs(500));
+    rig.run();
+    assert_eq!(rig.submitted, []);
+    assert_eq!(rig.gateway.next_deadline(), Time::NEVER);
+}
+
+#[test]
+fn reads_are_linearizable_and_need_no_session() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    assert_eq!(rig.ask(id, "GET a\r\nPING\r\nGET b\r\n"), "$-1\\r\\n+PONG\\r\\n$-1\\r\\n");
+    assert_eq!(rig.submitted, [(Level::Linearizable, vec![RequestKind::Command])]);
+    assert_eq!(rig.executor.sessions(), 0);
+}
+
+#[test]
+fn a_first_write_opens_a_session_and_the_end_of_the_connection_closes_it() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    assert_eq!(rig.ask(id, "SET a 1\r\nGET a\r\n"), "+OK\\r\\n$1\\r\\n1\\r\\n");
+    // The owner's own session registers it.
+    assert_eq!(rig.executor.sessions(), 2);
+    assert_eq!(
+        rig.submitted,
+        [
+            (Level::Ordered, vec![RequestKind::Open]),
+            (Level::Ordered, vec![RequestKind::Open, RequestKind::Command]),
+        ]
+    );
+    assert_eq!(rig.say(id, "SET a 2"), "+OK\\r\\n");
+    assert_eq!(rig.submitted[2], (Level::Ordered, vec![RequestKind::Command]));
+    rig.gateway.on_closed(id);
+    rig.run();
+    assert_eq!(rig.submitted.len(), 3, "it waits for company first");
+    rig.now = rig.gateway.next_deadline();
+    rig.run();
+    assert_eq!(rig.submitted[3], (Level::Ordered, vec![RequestKind::Close]));
+    assert_eq!(rig.executor.sessions(), 1);
+}
+
+#[test]
+fn all_connections_of_a_turn_share_one_batch_of_each_kind() {
+    let mut rig = Rig::new();
+    let first = rig.connect();
+    rig.say(first, "SET a 0");
+    rig.submitted.clear();
+    let ids: Vec<_> = (0..6).map(|_| rig.connect()).collect();
+    for (index, id) in ids.iter().enumerate() {
+        rig.push(*id, if index % 2 == 0 { "INCR a\r\n" } else { "GET a\r\n" });
+    }
+    let submissions = rig.collect();
+    let (open, command) = (RequestKind::Open, RequestKind::Command);
+    assert_eq!(
+        rig.submitted,
+        [
+            (Level::Ordered, vec![open, command, open, command, open, command]),
+            (Level::Linearizable, vec![command; 3]),
+        ]
+    );
+    for submission in submissions {
+        let outcome = rig.execute(&submission);
+        rig.done(&submission, outcome);
+    }
+    let replies: Vec<_> = ids.iter().map(|id| rig.output(*id)).collect();
+    assert_eq!(replies[0], ":1\\r\\n");
+    assert_eq!(replies[4], ":3\\r\\n");
+    assert_eq!(replies[5], "$1\\r\\n3\\r\\n");
+}
+
+#[test]
+fn a_connection_has_one_request_under_way_and_its_replies_stay_in_order() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    rig.say(id, "SET a 0");
+    rig.push(id, "INCR a\r\n");
+    let first = rig.collect();
+    rig.push(id, "INCR a\r\nPING\r\nGET a\r\n");
+    assert_eq!(rig.collect(), []);
+    assert_eq!(rig.output(id), "");
+    let outcome = rig.execute(&first[0]);
+    rig.done(&first[0], outcome);
+    rig.run();
+    assert_eq!(rig.output(id), ":1\\r\\n:2\\r\\n+PONG\\r\\n$1\\r\\n2\\r\\n");
+}
+
+#[test]
+fn a_long_reply_waits_for_the_commands_before_it() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    let reply = rig.ask(id, "SET a 1\r\nCONFIG GET databases\r\nGET a\r\n");
+    assert_eq!(reply, "+OK\\r\\n*2\\r\\n$9\\r\\ndatabases\\r\\n$2\\r\\n16\\r\\n$1\\r\\n1\\r\\n");
+    assert_eq!(rig.ordered(), 2);
+}
+
+#[test]
+fn a_batch_under_way_is_company_for_the_next() {
+    let config = GatewayConfig { hold_max: Duration::from_millis(1), ..Default::default() };
+    let mut rig = Rig::with(config);
+    let ids: Vec<_> = (0..3).map(|_| rig.connect()).collect();
+    ids.iter().for_each(|id| drop(rig.say(*id, "SET a 0")));
+    rig.push(ids[0], "INCR a\r\n");
+    let first = rig.collect();
+    rig.pass(Duration::from_millis(4));
+    let outcome = rig.execute(&first[0]);
+    rig.done(&first[0], outcome);
+    rig.push(ids[0], "INCR a\r\n");
+    let under_way = rig.collect();
+    assert_eq!(under_way.len(), 1);
+    rig.push(ids[1], "INCR a\r\n");
+    assert_eq!(rig.collect(), [], "it waits for company");
+    rig.push(ids[2], "INCR a\r\n");
+    assert_eq!(rig.collect(), []);
+    let until = rig.gateway.next_deadline();
+    assert!(until > rig.now && until <= rig.now + Duration::from_millis(1));
+    rig.now = until;
+    let next = rig.collect();
+    assert_eq!(next.len(), 1, "it does not wait for ever");
+    for submission in under_way.iter().chain(&next) {
+        let outcome = rig.execute(submission);
+        rig.done(submission, outcome);
+    }
+    assert_eq!(rig.output(ids[2]), ":4\\r\\n");
+}
+
+#[test]
+fn sessions_are_renewed_while_nothing_is_written() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    rig.say(id, "SET a 1");
+    rig.submitted.clear();
+    for _ in 0..10 {
+        let next = rig.gateway.next_deadline();
+        assert!(next > rig.now && next <= rig.now + Duration::from_secs(30));
+        rig.now = next;
+        rig.run();
+    }
+    assert_eq!(rig.submitted, vec![(Level::Ordered, vec![RequestKind::Renew]); 10]);
+    assert_eq!(rig.say(id, "INCR a"), ":2\\r\\n");
+    assert_eq!(rig.submitted[10], (Level::Ordered, vec![RequestKind::Command]));
+}
+
+#[test]
+fn a_session_that_has_lapsed_unused_is_replaced_unseen() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    rig.say(id, "SET a 1");
+    // The process was stopped for an hour: nothing was renewed.
+    rig.pass(Duration::from_secs(3600));
+    assert_eq!(rig.say(id, "INCR a"), ":2\\r\\n");
+    assert_eq!(rig.gateway.counters().errors, 0);
+}
+
+#[test]
+fn a_server_whose_clock_is_behind_opens_its_sessions_all_the_same() {
+    let mut rig = Rig::new();
+    rig.behind = Duration::from_secs(3600);
+    let id = rig.connect();
+    let other = rig.connect();
+    rig.say(other, "SET b 1");
+    rig.pass(Duration::from_secs(2000));
+    assert_eq!(rig.ask(id, "INCR a\r\nINCR a\r\n"), ":1\\r\\n:2\\r\\n");
+    assert_eq!(rig.say(other, "INCR b"), ":2\\r\\n");
+}
+
+#[test]
+fn a_closed_connection_s_slot_waits_for_its_request() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    rig.say(id, "SET a 1");
+    rig.push(id, "INCR a\r\n");
+    let submissions = rig.collect();
+    rig.gateway.on_closed(id);
+    let other = rig.connect();
+    assert_ne!(other, id);
+    let outcome = rig.execute(&submissions[0]);
+    rig.done(&submissions[0], outcome);
+    assert_eq!(rig.connect(), id);
+    assert_eq!(rig.output(id), "");
+    assert_eq!(rig.say(other, "GET a"), "$1\\r\\n2\\r\\n");
+}
+
+#[test]
+fn the_event_loop_is_told_what_has_changed() {
+    let mut rig = Rig::new();
+    let (one, other) = (rig.connect(), rig.connect());
+    let mut dirty = Vec::new();
+    rig.push(one, "PING\r\nSET a 1\r\n");
+    rig.collect();
+    rig.gateway.take_dirty(&mut dirty);
+    assert_eq!(dirty, [one]);
+    rig.run();
+    dirty.clear();
+    rig.gateway.take_dirty(&mut dirty);
+    assert_eq!(dirty, []);
+    rig.push(other, "QUIT\r\n");
+    rig.run();
+    rig.gateway.take_dirty(&mut dirty);
+    assert_eq!(dirty, [other]);
+    assert!(rig.gateway.should_close(other) && !rig.gateway.wants_read(other));
+    assert!(!rig.gateway.should_close(one) && rig.gateway.wants_read(one));
+}
+
+#[test]
+fn clients_are_listed_and_killed() {
+    let mut rig = Rig::new();
+    let (one, other) = (rig.connect(), rig.connect());
+    rig.say(one, "CLIENT SETNAME one");
+    rig.say(other, "CLIENT SETINFO lib-name redis-rs");
+    let list = rig.say(one, "CLIENT LIST");
+    assert!(list.contains("id=1 ") && list.contains("id=2 ") && list.contains("name=one"));
+    assert!(list.contains("lib-name=redis-rs"));
+    assert_eq!(rig.say(one, "CLIENT KILL ID 2"), ":1\\r\\n");
+    assert!(rig.gateway.should_close(other) && !rig.gateway.should_close(one));
+    assert_eq!(rig.say(one, "CLIENT KILL ID 1 SKIPME no"), ":1\\r\\n");
+    assert!(rig.gateway.should_close(one));
+}
+
+#[test]
+fn info_has_its_sections() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    let all = rig.say(id, "INFO");
+    for expected in ["# Server", "redis_version:7.0.15", "# Quintet", "role:master", "disk_state:ok"]
+    {
+        assert!(all.contains(expected), "{expected}");
+    }
+    let some = rig.say(id, "INFO clients memory");
+    assert!(some.contains("connected_clients:1") && !some.contains("# Server"));
+}
+
+#[test]
+fn the_memory_limit_is_switched_by_the_leader_alone() {
+    let mut rig = Rig::with(GatewayConfig { memory_max: 1000, ..Default::default() });
+    let id = rig.connect();
+    rig.say(id, "SET a 1");
+    let mut view = NodeView { leads: false, ..NodeView::default() };
+    view.node.memory = 2000;
+    view.node.entries = 1;
+    rig.gateway.set_view(view.clone());
+    rig.run();
+    assert_eq!(rig.say(id, "SET a 2"), "+OK\\r\\n");
+    view.leads = true;
+    rig.gateway.set_view(view.clone());
+    assert_eq!(rig.gateway.next_deadline(), Time(0));
+    rig.run();
+    assert!(rig.say(id, "SET a 3").starts_with("-OOM command not allowed"));
+    assert_eq!(rig.say(id, "DEL a"), ":1\\r\\n");
+    view.node.memory = 990;
+    rig.gateway.set_view(view.clone());
+    rig.run();
+    assert!(rig.say(id, "SET a 3").starts_with("-OOM"), "not at the first byte below");
+    view.node.memory = 900;
+    rig.gateway.set_view(view);
+    rig.run();
+    assert_eq!(rig.say(id, "SET a 3"), "+OK\\r\\n");
+}
+
+#[test]
+fn shutting_down_finishes_what_is_under_way() {
+    let mut rig = Rig::new();
+    let (one, other) = (rig.connect(), rig.connect());
+    rig.say(one, "SET a 1");
+    rig.push(one, "INCR a\r\nINCR a\r\n");
+    let submissions = rig.collect();
+    rig.gateway.begin_shutdown();
+    assert!(rig.gateway.should_close(other) && !rig.gateway.should_close(one));
+    assert!(!rig.gateway.idle());
+    let outcome = rig.execute(&submissions[0]);
+    rig.done(&submissions[0], outcome);
+    assert!(!rig.gateway.idle(), "the reply is not yet written");
+    assert_eq!(rig.output(one), ":2\\r\\n:3\\r\\n");
+    assert!(rig.gateway.idle() && rig.gateway.should_close(one));
+    assert!(rig.gateway.connect(rig.now, "127.0.0.1:1".parse().unwrap()).is_err());
+}

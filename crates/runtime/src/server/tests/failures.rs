@@ -1,0 +1,191 @@
+//! What clients are told when there are no results, and what the sessions make of it.
+
+use super::rig::{BEGIN, Rig};
+use crate::server::{ConnectionId, GatewayConfig, NodeView};
+use quintet_replica::{Outcome, RequestKind, RequestStatus, ResultsBuilder, Submission};
+use std::time::Duration;
+
+const NO_QUORUM: &str = "-CLUSTERDOWN no quorum (2 of 5 reachable)\\r\\n";
+const UNCERTAIN: &str = "-UNCERTAIN may or may not have been applied\\r\\n";
+
+fn rig() -> (Rig, ConnectionId) {
+    let mut rig = Rig::with(GatewayConfig { members: 5, ..GatewayConfig::default() });
+    rig.gateway.set_view(NodeView { reachable: 2, ..NodeView::default() });
+    let id = rig.connect();
+    assert_eq!(rig.say(id, "SET a 0"), "+OK\\r\\n");
+    rig.submitted.clear();
+    (rig, id)
+}
+
+fn submit(rig: &mut Rig, id: ConnectionId, bytes: &str) -> Submission {
+    rig.push(id, bytes);
+    let mut submissions = rig.collect();
+    assert_eq!(submissions.len(), 1);
+    submissions.remove(0)
+}
+
+fn statuses(all: &[(RequestStatus, &[u8])]) -> Outcome {
+    let mut builder = ResultsBuilder::default();
+    builder.clear();
+    all.iter().for_each(|(status, reply)| builder.push(*status, reply));
+    Outcome::Results(builder.finish())
+}
+
+#[test]
+fn each_command_gets_its_error_and_what_was_answered_here_stays() {
+    let (mut rig, id) = rig();
+    for (outcome, error) in [
+        (Outcome::NoQuorum, NO_QUORUM),
+        (Outcome::Uncertain, UNCERTAIN),
+        (Outcome::Busy, "-BUSY too much is under way, try again\\r\\n"),
+    ] {
+        let submission = submit(&mut rig, id, "INCR a\r\nPING\r\nMULTI\r\nINCR a\r\nEXEC\r\n");
+        rig.done(&submission, outcome);
+        assert_eq!(rig.output(id), format!("{error}+PONG\\r\\n+OK\\r\\n+QUEUED\\r\\n{error}"));
+        assert!(!rig.gateway.should_close(id));
+    }
+    assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
+    let counters = rig.gateway.counters();
+    assert_eq!((counters.errors_no_quorum, counters.errors_uncertain), (2, 2));
+}
+
+#[test]
+fn a_read_without_an_answer_is_certain_not_to_have_happened() {
+    let (mut rig, id) = rig();
+    let submission = submit(&mut rig, id, "GET a\r\n");
+    rig.done(&submission, Outcome::Uncertain);
+    assert_eq!(rig.output(id), NO_QUORUM);
+    let submission = submit(&mut rig, id, "WATCH a\r\n");
+    rig.done(&submission, Outcome::Uncertain);
+    assert_eq!(rig.output(id), NO_QUORUM);
+    assert_eq!(rig.ask(id, "MULTI\r\nGET a\r\nEXEC\r\n"), "+OK\\r\\n+QUEUED\\r\\n*1\\r\\n$1\\r\\n0\\r\\n");
+}
+
+#[test]
+fn an_uncertain_request_can_not_be_executed_later() {
+    let (mut rig, id) = rig();
+    let late = submit(&mut rig, id, "INCR a\r\n");
+    rig.done(&late, Outcome::Uncertain);
+    assert_eq!(rig.output(id), UNCERTAIN);
+    assert_eq!(rig.say(id, "GET a"), "$1\\r\\n0\\r\\n");
+    // The next write opens another session and ends the old one.
+    assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
+    let last = &rig.submitted.last().unwrap().1;
+    assert_eq!(last[..], [RequestKind::Open, RequestKind::Command, RequestKind::Close]);
+    rig.execute(&late);
+    assert_eq!(rig.say(id, "GET a"), "$1\\r\\n1\\r\\n");
+}
+
+#[test]
+fn what_was_refused_as_busy_keeps_its_session() {
+    let (mut rig, id) = rig();
+    let submission = submit(&mut rig, id, "INCR a\r\n");
+    rig.done(&submission, Outcome::Busy);
+    rig.output(id);
+    assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
+    assert_eq!(rig.submitted.last().unwrap().1, [RequestKind::Command]);
+    // Also when the session was to be opened by what was refused.
+    let other = rig.connect();
+    let submission = submit(&mut rig, other, "INCR a\r\n");
+    rig.done(&submission, Outcome::Busy);
+    assert!(rig.output(other).starts_with("-BUSY"));
+    assert_eq!(rig.say(other, "INCR a"), ":2\\r\\n");
+}
+
+#[test]
+fn without_a_quorum_the_first_write_ever_fails_in_time() {
+    let mut rig = Rig::with(GatewayConfig { members: 5, ..GatewayConfig::default() });
+    rig.gateway.set_view(NodeView { reachable: 2, ..NodeView::default() });
+    let (one, other) = (rig.connect(), rig.connect());
+    let register = submit(&mut rig, one, "INCR a\r\n");
+    rig.pass(Duration::from_secs(2));
+    rig.push(other, "INCR a\r\nPING\r\n");
+    assert_eq!(rig.collect(), []);
+    rig.pass(Duration::from_secs(3));
+    rig.gateway.on_time(rig.now);
+    assert_eq!(rig.output(one), NO_QUORUM);
+    assert_eq!(rig.output(other), "");
+    rig.done(&register, Outcome::Uncertain);
+    assert_eq!(rig.output(other), format!("{NO_QUORUM}+PONG\\r\\n"));
+    assert_eq!(rig.say(one, "INCR a"), ":1\\r\\n");
+}
+
+#[test]
+fn a_session_lost_under_a_request_leaves_it_uncertain() {
+    let (mut rig, id) = rig();
+    let submission = submit(&mut rig, id, "INCR a\r\nINCR a\r\n");
+    rig.done(&submission, statuses(&[(RequestStatus::SessionUnknown, b"")]));
+    assert_eq!(rig.output(id), format!("{UNCERTAIN}{UNCERTAIN}"));
+    assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
+    let submission = submit(&mut rig, id, "INCR a\r\n");
+    rig.done(&submission, statuses(&[(RequestStatus::Forgotten, b"")]));
+    assert_eq!(rig.output(id), "-UNCERTAIN was applied, but its reply has been lost\\r\\n");
+    assert_eq!(rig.say(id, "INCR a"), ":2\\r\\n");
+}
+
+#[test]
+fn too_many_sessions_are_no_uncertainty() {
+    let (mut rig, _) = rig();
+    let id = rig.connect();
+    let submission = submit(&mut rig, id, "INCR a\r\n");
+    let clock = (BEGIN + rig.now.0).to_le_bytes();
+    let refused = [(RequestStatus::OpenRefused, &clock[..]), (RequestStatus::SessionUnknown, b"")];
+    rig.done(&submission, statuses(&refused));
+    assert_eq!(rig.output(id), "-ERR max number of sessions reached\\r\\n");
+    assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
+}
+
+#[test]
+fn when_the_log_s_clock_leaps_new_sessions_are_opened() {
+    let (mut rig, id) = rig();
+    let other = rig.connect();
+    let submission = submit(&mut rig, other, "INCR a\r\n");
+    let clock = (BEGIN + rig.now.0 + 3_600_000_000_000).to_le_bytes();
+    let refused = [(RequestStatus::OpenRefused, &clock[..]), (RequestStatus::SessionUnknown, b"")];
+    rig.done(&submission, statuses(&refused));
+    assert_eq!(rig.output(other), UNCERTAIN);
+    assert_eq!(rig.say(other, "INCR a"), ":1\\r\\n");
+    assert_eq!(rig.say(id, "INCR a"), ":2\\r\\n");
+}
+
+#[test]
+fn a_sealed_request_is_sent_again_under_its_number() {
+    let (mut rig, id) = rig();
+    let submission = submit(&mut rig, id, "INCR a\r\n");
+    rig.done(&submission, statuses(&[(RequestStatus::Sealed, b"")]));
+    assert_eq!(rig.output(id), "");
+    assert_eq!(rig.collect(), [], "not at once");
+    rig.now = rig.gateway.next_deadline();
+    rig.run();
+    assert_eq!(rig.output(id), ":1\\r\\n");
+    assert_eq!(rig.say(id, "INCR a"), ":2\\r\\n");
+    assert_eq!(rig.submitted.last().unwrap().1, [RequestKind::Command]);
+}
+
+#[test]
+fn results_cut_short_are_uncertain() {
+    let (mut rig, id) = rig();
+    let submission = submit(&mut rig, id, "INCR a\r\n");
+    rig.done(&submission, Outcome::Results(Default::default()));
+    assert_eq!(rig.output(id), UNCERTAIN);
+}
+
+#[test]
+fn an_unknown_batch_is_ignored() {
+    let (mut rig, id) = rig();
+    let submission = submit(&mut rig, id, "INCR a\r\n");
+    let outcome = rig.execute(&submission);
+    rig.done(&submission, outcome.clone());
+    rig.done(&submission, outcome);
+    assert_eq!(rig.output(id), ":1\\r\\n");
+}
+
+#[test]
+fn a_renewal_that_finds_nothing_replaces_all_sessions_unseen() {
+    let (mut rig, id) = rig();
+    rig.now = rig.gateway.next_deadline();
+    rig.gateway.on_time(rig.now);
+    let renewal = rig.collect().remove(0);
+    rig.done(&renewal, statuses(&[(RequestStatus::SessionUnknown, b"")]));
+    assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
+}

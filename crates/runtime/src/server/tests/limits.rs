@@ -1,0 +1,209 @@
+//! Bounds: what clients may send, how much is kept for them, how long they may be silent.
+
+use super::rig::Rig;
+use crate::server::GatewayConfig;
+use proptest::prelude::*;
+use quintet_replica::Time;
+use std::time::Duration;
+
+#[test]
+fn too_many_clients_are_told_so() {
+    let mut rig = Rig::with(GatewayConfig { connections_max: 1, ..GatewayConfig::default() });
+    let id = rig.connect();
+    let peer = "127.0.0.1:1".parse().unwrap();
+    let refused = rig.gateway.connect(rig.now, peer);
+    assert_eq!(refused, Err(b"-ERR max number of clients reached\r\n".to_vec()));
+    rig.gateway.on_closed(id);
+    assert!(rig.gateway.connect(rig.now, peer).is_ok());
+}
+
+#[test]
+fn what_has_no_meaning_here_is_refused_by_name() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    for line in ["DEBUG SLEEP 0", "REPLICAOF a 1", "SAVE", "BGSAVE", "SHUTDOWN"] {
+        let name = line.split(' ').next().unwrap();
+        let expected = format!("-ERR '{name}' is not supported in a replicated store\\r\\n");
+        assert_eq!(rig.say(id, line), expected);
+    }
+    assert_eq!(rig.say(id, "SUBSCRIBE c"), "-ERR 'SUBSCRIBE' is not supported yet\\r\\n");
+    assert!(rig.say(id, "MULTI").starts_with("+OK"));
+    assert_eq!(rig.say(id, "BLPOP a 0"), "-ERR 'BLPOP' is not supported yet\\r\\n");
+    assert!(rig.say(id, "EXEC").starts_with("-EXECABORT"));
+}
+
+#[test]
+fn a_value_too_long_is_refused_and_the_connection_goes_on() {
+    let mut rig = Rig::with(GatewayConfig { value_bytes_max: 100, ..GatewayConfig::default() });
+    let id = rig.connect();
+    let mut bytes = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$101\r\n".to_vec();
+    bytes.resize(bytes.len() + 101, b'v');
+    bytes.extend_from_slice(b"\r\nPING\r\n");
+    let refused = "-ERR value exceeds max-value-bytes (101 > 100)\\r\\n";
+    assert_eq!(rig.ask(id, &bytes), format!("{refused}+PONG\\r\\n"));
+    assert_eq!(rig.say(id, "MULTI"), "+OK\\r\\n");
+    assert_eq!(rig.ask(id, &bytes), format!("{refused}+QUEUED\\r\\n"));
+    assert!(rig.say(id, "EXEC").starts_with("-EXECABORT"));
+}
+
+#[test]
+fn a_huge_count_costs_nothing_and_its_silence_ends_the_connection() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    assert_eq!(rig.ask(id, "*1000000000\r\n$500000\r\n"), "");
+    assert!(rig.gateway.input(id).capacity() < 4096);
+    let limit = rig.now + Duration::from_secs(60);
+    assert!(rig.gateway.next_deadline() <= limit);
+    while rig.now < limit {
+        assert!(!rig.gateway.should_close(id));
+        rig.now = rig.gateway.next_deadline();
+        rig.run();
+    }
+    assert!(rig.gateway.should_close(id));
+}
+
+#[test]
+fn a_whole_command_does_not_make_a_silent_client_suspect() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    rig.push(id, "*1\r\n$4\r\nPI");
+    rig.run();
+    rig.pass(Duration::from_secs(30));
+    assert_eq!(rig.ask(id, "NG\r\n"), "+PONG\\r\\n");
+    rig.pass(Duration::from_secs(3600));
+    rig.run();
+    assert!(!rig.gateway.should_close(id));
+    assert_eq!(rig.gateway.next_deadline(), Time::NEVER);
+}
+
+#[test]
+fn an_idle_client_is_closed_when_the_operator_wants_it() {
+    let idle_max = Duration::from_secs(10);
+    let mut rig = Rig::with(GatewayConfig { idle_max, ..GatewayConfig::default() });
+    let (one, other) = (rig.connect(), rig.connect());
+    rig.pass(Duration::from_secs(6));
+    rig.say(one, "PING");
+    while !rig.gateway.should_close(other) {
+        rig.now = rig.gateway.next_deadline();
+        rig.run();
+    }
+    assert_eq!(rig.now, Time(1_000_000_000) + idle_max);
+    assert!(!rig.gateway.should_close(one));
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_read_from() {
+    let config =
+        GatewayConfig { output_bytes_soft: 1000, output_bytes_max: 5000, ..Default::default() };
+    let mut rig = Rig::with(config);
+    let id = rig.connect();
+    let value = "v".repeat(900);
+    rig.say(id, &format!("SET a {value}"));
+    rig.push(id, "GET a\r\n".repeat(2));
+    rig.run();
+    assert!(!rig.gateway.wants_read(id));
+    rig.push(id, "GET a\r\nPING\r\n");
+    rig.run();
+    let before = rig.gateway.output(id).len();
+    assert!(before < 2000);
+    assert!(rig.output(id).ends_with("\\r\\n"));
+    assert!(rig.gateway.wants_read(id));
+    rig.run();
+    assert!(rig.output(id).ends_with("+PONG\\r\\n"));
+    // One request may ask for more than the client may owe.
+    rig.push(id, "GET a\r\n".repeat(6));
+    rig.run();
+    assert!(rig.gateway.should_close(id));
+    assert_eq!(rig.output(id), "");
+    assert_eq!(rig.gateway.counters().connections_dropped, 1);
+}
+
+#[test]
+fn a_client_that_sends_ahead_is_held_back() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    rig.say(id, "SET a 0");
+    rig.push(id, "INCR a\r\n");
+    let submission = rig.collect().remove(0);
+    assert!(rig.gateway.wants_read(id));
+    rig.push(id, "INCR a\r\n".repeat(40_000));
+    assert!(!rig.gateway.wants_read(id));
+    let outcome = rig.execute(&submission);
+    rig.done(&submission, outcome);
+    rig.run();
+    assert!(rig.gateway.wants_read(id));
+    assert!(rig.output(id).ends_with(":40001\\r\\n"));
+    // No request was larger than it may be.
+    assert!(rig.ordered() >= 40_000 / 1024);
+}
+
+#[test]
+fn a_command_larger_than_what_may_wait_is_let_in() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    let length = 3 << 20;
+    rig.push(id, format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n${length}\r\n"));
+    let piece = vec![b'v'; 64 << 10];
+    for _ in 0..length / piece.len() {
+        rig.run();
+        assert!(rig.gateway.wants_read(id));
+        rig.push(id, &piece);
+    }
+    assert_eq!(rig.ask(id, "\r\n"), "+OK\\r\\n");
+    assert_eq!(rig.say(id, "STRLEN a"), format!(":{length}\\r\\n"));
+}
+
+#[test]
+fn too_many_bytes_under_way_stop_the_intake() {
+    let config = GatewayConfig { in_flight_bytes_max: 100, ..GatewayConfig::default() };
+    let mut rig = Rig::with(config);
+    let (one, other) = (rig.connect(), rig.connect());
+    rig.say(one, "SET a 0");
+    rig.say(other, "SET a 0");
+    rig.push(one, format!("SET a {}\r\n", "v".repeat(200)));
+    let submission = rig.collect().remove(0);
+    rig.push(other, "SET a 2\r\n");
+    assert_eq!(rig.collect(), []);
+    let outcome = rig.execute(&submission);
+    rig.done(&submission, outcome);
+    rig.run();
+    assert_eq!(rig.output(other), "+OK\\r\\n");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_from_clients_make_it_panic(
+        pieces in prop::collection::vec(
+            (0..3usize, prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..60),
+                prop::sample::select(vec![
+                    "MULTI\r\n", "EXEC\r\n", "SET a 1\r\n", "GET a\r\n", "WATCH a b\r\n", "INFO\r\n",
+                    "DISCARD\r\n", "HELLO 3\r\n", "RESET\r\n", "SELECT 3\r\n", "CLIENT LIST\r\n",
+                    "COMMAND\r\n", "*2\r\n$3\r\nGET\r\n", "$1\r\na\r\n", "UNWATCH\r\n", "QUIT\r\n",
+                    "CLIENT KILL TYPE normal\r\n", "MSET a 1 b\r\n", "AUTH x\r\n", "WAIT 1 1\r\n",
+                ]).prop_map(|text| text.as_bytes().to_vec()),
+            ]),
+            0..40,
+        ),
+    ) {
+        let mut rig = Rig::new();
+        let mut ids = [rig.connect(), rig.connect(), rig.connect()];
+        for (index, bytes) in pieces {
+            rig.push(ids[index], bytes);
+            rig.run();
+            if rig.gateway.should_close(ids[index]) {
+                rig.gateway.on_closed(ids[index]);
+                ids[index] = rig.connect();
+            }
+            for id in ids {
+                rig.output(id);
+            }
+        }
+        for id in ids {
+            rig.gateway.on_closed(id);
+        }
+        rig.run();
+        prop_assert!(rig.gateway.idle());
+        prop_assert_eq!(rig.gateway.counters().connections_open, 0);
+    }
+}

@@ -1,0 +1,7 @@
+//! The gateway with a store behind it, but no sockets and no protocol.
+
+mod behaviour;
+mod conversations;
+mod failures;
+mod limits;
+mod rig;
