@@ -160,6 +160,8 @@ pub(crate) struct Strike {
     pub kind: Kind,
     pub at: u64,
     pub duration: u64,
+    /// How often it may still strike again because nobody noticed it.
+    pub again: u8,
 }
 
 /// The faults of a seed.
@@ -249,6 +251,7 @@ impl Plan {
                     kind: *kind,
                     at,
                     duration,
+                    again: 12,
                 });
             }
         }

@@ -52,7 +52,6 @@ pub(crate) struct Healing {
     stage: Stage,
     began: u64,
     last_reads: Vec<usize>,
-    undecided: u64,
 }
 
 impl Default for Healing {
@@ -67,7 +66,6 @@ impl Default for Healing {
             stage: Stage::Commit,
             began: 0,
             last_reads: Vec::new(),
-            undecided: 0,
         }
     }
 }
@@ -83,11 +81,6 @@ impl Healing {
     /// Whether clients still repeat what they are uncertain of.
     pub fn wants_retries(&self) -> bool {
         self.stage == Stage::Commit
-    }
-
-    /// Keys whose linearizability could not be decided.
-    pub const fn undecided(&self) -> u64 {
-        self.undecided
     }
 }
 
@@ -239,9 +232,9 @@ impl World {
 
     /// The checks that need the whole history.
     pub fn check_end(&mut self) {
-        let checked = linearizability::check(self.history.operations());
-        self.healing.undecided = checked.as_ref().map_or(0, |checked| checked.undecided);
-        let checked = checked.map(|_| ()).and_then(|()| self.check_order());
+        let order = |number| self.once.position(number);
+        let checked = linearizability::check(self.history.operations(), order)
+            .and_then(|()| self.check_order());
         if let Err(violation) = checked {
             self.violate(violation);
         }

@@ -220,9 +220,7 @@ impl World {
         process.node = Some(node);
         (process.busy_until, process.idle_at, process.step_queued) = (self.now, u64::MAX, false);
         process.promises.clear();
-        if durability == Durability::Disk {
-            self.check_restarted(index);
-        }
+        self.check_restarted(index);
         self.after_input(index);
         self.carry_out(index, outputs);
         self.wake(index);

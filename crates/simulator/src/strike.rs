@@ -341,7 +341,6 @@ impl World {
 
     /// A fault ends and is undone.
     pub fn strike_ends(&mut self, index: usize) {
-        self.strikes_open -= 1;
         let kind = self.plan.strikes[index].kind;
         self.trace
             .say(self.now, || format!("FAULT {} ends", kind.name()));
@@ -374,6 +373,23 @@ impl World {
                 }
             }
             _ => {}
+        }
+        // A fault that nobody noticed strikes once more.
+        let noticed =
+            self.effects.contains_key(kind.name()) || self.network.counts.contains_key(kind.name());
+        let again = &mut self.plan.strikes[index].again;
+        if noticed || *again == 0 {
+            self.strikes_open -= 1;
+        } else {
+            *again -= 1;
+            let at = self.now + self.random.between(1, 50) * MILLISECOND;
+            self.queue.push(
+                at,
+                Event::Strike {
+                    strike: index as u16,
+                    tries: 0,
+                },
+            );
         }
     }
 
