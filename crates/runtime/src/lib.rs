@@ -12,14 +12,25 @@
 
 mod clock;
 pub mod config;
+mod data;
+mod event_loop;
+mod journal_files;
+mod journal_thread;
+mod mail;
 pub mod metrics;
+mod port;
 mod replica;
 pub mod server;
+mod snapshots;
 pub mod status;
+mod system;
+mod timers;
+mod transports;
 
 pub use config::{Config, JournalOptions, Limits, Member};
 pub use metrics::Metrics;
 pub use replica::{
     Addresses, ExitReason, Handle, Listeners, Replica, Running, StartError, SubmitError,
 };
-pub use status::{PeerReport, Published, Snapshot, SnapshotReport, StatusReport};
+pub use server::{PeerReport, SnapshotReport, StatusReport};
+pub use status::{Published, Snapshot};

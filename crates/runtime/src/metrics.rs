@@ -1,5 +1,6 @@
 //! Counters of one replica, kept by its event loop and published with every status report.
 
+use crate::server::{Exposition, MetricKind};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -65,5 +66,107 @@ impl Metrics {
     /// Counts a rare branch.
     pub fn mark(&mut self, branch: &'static str) {
         *self.marks.entry(branch).or_default() += 1;
+    }
+
+    /// Adds them to the metrics of a node.
+    pub fn render_into(&self, out: &mut Exposition) {
+        let counters = [
+            ("turns_total", "Turns of the event loop.", self.turns),
+            (
+                "sleeps_total",
+                "Times that the event loop slept.",
+                self.sleeps,
+            ),
+            (
+                "frames_received_total",
+                "Frames received from peers.",
+                self.frames_in,
+            ),
+            (
+                "frames_sent_total",
+                "Frames queued for peers.",
+                self.frames_out,
+            ),
+            (
+                "peer_received_bytes_total",
+                "Bytes received from peers.",
+                self.peer_bytes_in,
+            ),
+            (
+                "peer_sent_bytes_total",
+                "Bytes written to peers.",
+                self.peer_bytes_out,
+            ),
+            (
+                "frames_bad_total",
+                "Peer connections dropped for bad bytes.",
+                self.frames_bad,
+            ),
+            (
+                "hellos_refused_total",
+                "Hellos refused by either side.",
+                self.hellos_refused,
+            ),
+            (
+                "queues_full_total",
+                "Links dropped because of a full queue.",
+                self.queues_full,
+            ),
+            ("links_up_total", "Links that came up.", self.links_up),
+            (
+                "batches_submitted_total",
+                "Batches given to the protocol.",
+                self.batches,
+            ),
+            (
+                "batches_done_total",
+                "Batches that ended with results.",
+                self.batches_done,
+            ),
+            (
+                "batches_failed_total",
+                "Batches that ended without results.",
+                self.batches_failed,
+            ),
+            (
+                "executed_commands_total",
+                "Commands and reads executed.",
+                self.commands,
+            ),
+            (
+                "journal_writes_total",
+                "Writes handed to the journal.",
+                self.journal_writes,
+            ),
+            (
+                "journal_bytes_total",
+                "Bytes that the journal wrote.",
+                self.journal_bytes,
+            ),
+            (
+                "journal_syncs_total",
+                "Durable writes of the journal.",
+                self.journal_syncs,
+            ),
+            ("snapshots_total", "Snapshots saved.", self.snapshots),
+            (
+                "leader_changes_total",
+                "Changes of the leader seen.",
+                self.leader_changes,
+            ),
+        ];
+        for (name, help, value) in counters {
+            out.counter(name, help, value);
+        }
+        let queued = self.journal_queued as f64;
+        out.gauge(
+            "journal_queued_bytes",
+            "Bytes handed over and not yet durable.",
+            queued,
+        );
+        let marks = self.marks.iter();
+        let samples = marks.map(|(name, count)| (format!("branch=\"{name}\""), *count as f64));
+        let help = "Times that a rare branch was taken.";
+        out.add(MetricKind::Counter, "branch_total", help, samples.collect());
     }
 }

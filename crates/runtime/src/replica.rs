@@ -8,14 +8,33 @@
 //! ```
 
 use crate::{
-    Config,
-    status::{SnapshotReport, StatusReport},
+    Config, Published, Snapshot,
+    clock::{Clock, unix_time},
+    data::{Data, random},
+    event_loop::{About, EventLoop, Parts, RuntimeWorld, TOKEN_MAIL, TOKEN_PEERS},
+    journal_files::{FileDisk, FileError},
+    journal_thread::JournalThread,
+    mail::{Mail, Mailbox, Mailer, Request},
+    port::Port,
+    server::{Admin, Exposition, Gateway, GatewayConfig, NodePort, SnapshotReport, StatusReport},
+    snapshots::Snapshots,
+    transports::{hello::Hello, tcp::Tcp},
 };
-use quintet_replica::{Level, StateMachine};
+use quintet_replica::{
+    ClusterId, Durability, Entry, Epoch, EpochNumber, ExecutorLimits, FrontendId, GroupId, Lane,
+    Level, Node, NodeSetup, Peer, RecoveredBytes, ReplicaId, StateMachine,
+    journal::{Identity, Journal, JournalError, Opened},
+};
 use std::{
+    cell::Cell,
     io,
     net::{SocketAddr, TcpListener},
     path::PathBuf,
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -185,9 +204,271 @@ impl Replica {
         machine: Box<dyn StateMachine>,
         listeners: Listeners,
     ) -> Result<Running, StartError> {
-        let _ = (machine, listeners);
-        config.check()?;
-        Err(StartError::Config("not built yet".to_owned()))
+        let entry = config.check()?;
+        if config.bootstrap_again && config.durability == Durability::Disk {
+            return Err(StartError::Config(
+                "bootstrap_again: only a cluster with durability 'memory' can be begun again; \
+                 remove this setting"
+                    .to_owned(),
+            ));
+        }
+        let peer = listen("peer_listen", config.peer_listen, listeners.peer)?;
+        let redis = config
+            .redis_listen
+            .map(|address| listen("redis_listen", address, listeners.redis))
+            .transpose()?;
+        let admin = config
+            .admin_listen
+            .map(|address| listen("admin_listen", address, listeners.admin))
+            .transpose()?;
+        let addresses = Addresses {
+            redis: redis.as_ref().map(TcpListener::local_addr).transpose()?,
+            admin: admin.as_ref().map(TcpListener::local_addr).transpose()?,
+            peer: peer.local_addr()?,
+        };
+
+        let data = Data::open(&config)?;
+        let poll = mio::Poll::new()?;
+        let (mailbox, mailer) = Mailbox::new(poll.registry(), mio::Token(TOKEN_MAIL))?;
+        let published = Arc::new(Published::default());
+        let handle = Handle {
+            mailer: mailer.clone(),
+            published: Arc::clone(&published),
+            patience: config.client_deadline + Duration::from_secs(5),
+        };
+        let event_loop = assemble(
+            &config,
+            entry,
+            machine,
+            (data, poll, mailbox, mailer),
+            (peer, redis.zip(addresses.redis)),
+            published,
+        )?;
+        let thread = std::thread::Builder::new()
+            .name(format!("replica {}", config.id.0))
+            .spawn(move || run(event_loop))?;
+        let mut running = Running {
+            addresses,
+            handle,
+            admin: None,
+            thread: Some(thread),
+        };
+        if let Some(listener) = admin {
+            // Stops the replica when it fails: `running` is dropped.
+            running.admin = Some(Admin::start(listener, Arc::new(running.handle.clone()))?);
+        }
+        Ok(running)
+    }
+}
+
+fn run(event_loop: EventLoop) -> ExitReason {
+    // Nothing of the loop is used after a panic but its end: sockets close, the journal's thread
+    // finishes what it has.
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| event_loop.run()));
+    result.unwrap_or_else(|panic| {
+        let text = (panic.downcast_ref::<String>().map(String::as_str))
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("unknown");
+        ExitReason::Panicked(text.to_owned())
+    })
+}
+
+fn listen(
+    setting: &'static str,
+    address: SocketAddr,
+    given: Option<TcpListener>,
+) -> Result<TcpListener, StartError> {
+    if let Some(listener) = given {
+        return Ok(listener);
+    }
+    TcpListener::bind(address).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => StartError::PortInUse {
+            setting,
+            address,
+            port: address.port(),
+        },
+        _ => StartError::Listen {
+            setting,
+            address,
+            error,
+        },
+    })
+}
+
+fn open_journal(config: &Config, epoch: EpochNumber) -> Result<Opened<FileDisk>, StartError> {
+    let identity = Identity {
+        cluster: config.cluster,
+        node: config.id,
+        group: GroupId(0),
+        epoch,
+    };
+    let disk = FileDisk::new(&config.data, config.journal.direct);
+    let opened =
+        Journal::open(disk, identity, config.journal.segment_bytes).map_err(
+            |error| match error {
+                JournalError::Disk(FileError { path, error }) => {
+                    StartError::StorageFailed { path, error }
+                }
+                other => StartError::DataRefused {
+                    path: config.data.clone(),
+                    reason: other.to_string(),
+                },
+            },
+        )?;
+    if opened.torn {
+        tracing::warn!("the journal's last write was unfinished and never acknowledged: cut off");
+    }
+    if opened.promise_repaired {
+        tracing::warn!("one copy of the promises was damaged: repaired from the other");
+    }
+    Ok(opened)
+}
+
+/// A commitment to the cluster's secret that does not give it away.
+fn commitment(secret: &[u8; 32], cluster: ClusterId) -> u64 {
+    use std::hash::BuildHasher;
+    foldhash::quality::FixedState::with_seed(cluster.0 as u64).hash_one(secret)
+}
+
+fn assemble(
+    config: &Config,
+    entry: &'static Entry,
+    machine: Box<dyn StateMachine>,
+    (data, poll, mailbox, mailer): (Data, mio::Poll, Mailbox, Mailer),
+    (peer, redis): (TcpListener, Option<(TcpListener, SocketAddr)>),
+    published: Arc<Published>,
+) -> Result<EventLoop, StartError> {
+    let failed = |error| StartError::StorageFailed {
+        path: config.data.clone(),
+        error,
+    };
+    let epoch = Epoch {
+        cluster: config.cluster,
+        number: EpochNumber(1),
+        members: config.members.len(),
+        options: config.options.clone(),
+        secret: config.secret,
+        leader_first: ReplicaId(0),
+    };
+    let snapshots = Snapshots::start(
+        data.path().join("snapshots"),
+        config.durability,
+        mailer.clone(),
+    )
+    .map_err(failed)?;
+    let opened = open_journal(config, epoch.number)?;
+    let recovered = RecoveredBytes {
+        first_boot: data.first_boot,
+        forgot: data.forgot,
+        promise: opened.promise,
+        checkpoint: None,
+        records: opened.records,
+    };
+    let journal = JournalThread::start(opened.journal, mailer.clone())?;
+    let frontend = FrontendId(random().max(1));
+    let about = About {
+        cluster: config.cluster.to_string(),
+        protocol: config.protocol.clone(),
+        durability: config.durability.name(),
+        members: config.members.len(),
+        epoch: epoch.number.0,
+        incarnation: data.incarnation.0,
+        boot: data.boot.0,
+    };
+    let hello = Hello {
+        cluster: config.cluster,
+        epoch: epoch.number,
+        groups: 1,
+        members: config.members.len() as u16,
+        protocol: config.protocol.clone(),
+        from: Peer::Replica(config.id),
+        to: config.id,
+        incarnation: data.incarnation,
+        boot: data.boot,
+        directory: data.directory,
+        session: 0,
+        lane: Lane::Control,
+        commitment: commitment(&config.secret, config.cluster),
+    };
+    let setup = NodeSetup {
+        id: config.id,
+        incarnation: data.incarnation,
+        boot: data.boot,
+        group: GroupId(0),
+        epoch,
+        durability: config.durability,
+        seed: random(),
+        frontend,
+        snapshot_bytes_min: config.snapshot_bytes_min,
+        limits: ExecutorLimits {
+            session_lifetime: config.session_lifetime,
+            ..ExecutorLimits::default()
+        },
+    };
+    let node =
+        Node::new(setup, entry, machine).map_err(|error| StartError::Config(error.to_string()))?;
+    let names = config
+        .members
+        .iter()
+        .map(|member| member.peer.clone())
+        .collect();
+    let registry = poll.registry().try_clone()?;
+    let tcp = Tcp::new(hello, data, registry, peer, names, TOKEN_PEERS, mailer)?;
+    let server = redis.map(|(listener, address)| {
+        (
+            Gateway::new(gateway_config(config, address), frontend, random()),
+            listener,
+        )
+    });
+    let owner = (random(), unix_time());
+    let port = Port::new(
+        frontend,
+        owner,
+        config.client_deadline,
+        config.session_lifetime,
+    );
+    let world = RuntimeWorld {
+        clock: Clock::new(),
+        rooms: vec![Cell::new(0); config.members.len()],
+        snapshots,
+    };
+    let parts = Parts {
+        poll,
+        mailbox,
+        node,
+        recovered,
+        world,
+        tcp,
+        server,
+        port,
+        journal,
+        journal_queue_max: config.journal.queue_bytes_max,
+        published,
+        about,
+        spin_max: config.spin_max,
+    };
+    EventLoop::new(parts)?.map_err(|reason| StartError::DataRefused {
+        path: config.data.clone(),
+        reason,
+    })
+}
+
+fn gateway_config(config: &Config, address: SocketAddr) -> GatewayConfig {
+    GatewayConfig {
+        replica: config.id,
+        members: config.members.len(),
+        protocol: config.protocol.clone(),
+        durability: config.durability,
+        cluster: config.cluster.to_string(),
+        port: address.port(),
+        directory: config.data.display().to_string(),
+        password: config.password.clone(),
+        connections_max: config.clients_max,
+        client_deadline: config.client_deadline,
+        value_bytes_max: config.limits.value_bytes_max,
+        session_lifetime: config.session_lifetime,
+        memory_max: config.limits.memory_max,
+        ..GatewayConfig::default()
     }
 }
 
@@ -196,6 +477,8 @@ impl Replica {
 pub struct Running {
     addresses: Addresses,
     handle: Handle,
+    admin: Option<Admin>,
+    thread: Option<JoinHandle<ExitReason>>,
 }
 
 impl Running {
@@ -218,48 +501,102 @@ impl Running {
 
     /// Waits until it has stopped, for whatever reason.
     #[must_use]
-    pub fn join(self) -> ExitReason {
-        ExitReason::Stopped
+    pub fn join(mut self) -> ExitReason {
+        let ended = self.thread.take().map(JoinHandle::join);
+        // The loop catches its panics, so that a thread that cannot be joined has none to tell.
+        ended.and_then(Result::ok).unwrap_or(ExitReason::Stopped)
     }
 
     /// Whether it has stopped; [`Self::join`] does not wait then.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        true
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.admin = None;
+        if let Some(thread) = self.thread.take() {
+            self.handle.stop();
+            // Nobody is there to be told the reason.
+            let _ = thread.join();
+        }
     }
 }
 
 /// Talks to a running replica from any thread.
 #[derive(Clone, Debug)]
-pub struct Handle {}
+pub struct Handle {
+    mailer: Mailer,
+    published: Arc<Published>,
+    patience: Duration,
+}
 
 impl Handle {
-    /// Carries out one command and waits for its reply, as long as the configured client deadline
-    /// at most. Ordered commands are executed exactly once.
+    /// Carries out one command and waits for its reply, hardly longer than the configured client
+    /// deadline. Ordered commands are executed exactly once.
     ///
     /// # Errors
     /// Whether it was executed, see [`SubmitError`].
     pub fn submit(&self, level: Level, payload: &[u8]) -> Result<Vec<u8>, SubmitError> {
-        let _ = (level, payload);
-        Err(SubmitError::Stopped)
+        self.ask(level, Some(payload.to_vec()), self.patience)
     }
 
-    /// Carries out one command and calls `done` with the reply, on the replica's own thread:
-    /// `done` must not block.
+    fn ask(
+        &self,
+        level: Level,
+        payload: Option<Vec<u8>>,
+        patience: Duration,
+    ) -> Result<Vec<u8>, SubmitError> {
+        let (sender, receiver) = mpsc::channel();
+        let done = Box::new(move |result| {
+            // Who asked may have given up.
+            let _ = sender.send(result);
+        });
+        self.mailer
+            .send(Mail::Submit(Request::new(level, payload, done)));
+        match receiver.recv_timeout(patience) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Disconnected) => Err(SubmitError::Stopped),
+            Err(RecvTimeoutError::Timeout) if level == Level::Ordered => {
+                Err(SubmitError::Uncertain)
+            }
+            Err(RecvTimeoutError::Timeout) => Err(SubmitError::NoQuorum),
+        }
+    }
+
+    /// Carries out one command and calls `done` with the reply, as a rule on the replica's own
+    /// thread: `done` must not block.
     pub fn submit_with(
         &self,
         level: Level,
         payload: Vec<u8>,
         done: impl FnOnce(Result<Vec<u8>, SubmitError>) + Send + 'static,
     ) {
-        let _ = (level, payload);
-        done(Err(SubmitError::Stopped));
+        self.mailer.send(Mail::Submit(Request::new(
+            level,
+            Some(payload),
+            Box::new(done),
+        )));
     }
 
     /// The newest published state; at most about a tenth of a second old while anything happens.
     #[must_use]
     pub fn status(&self) -> StatusReport {
-        StatusReport::default()
+        self.published.newest().report.clone()
+    }
+
+    /// The same with all that was counted.
+    #[must_use]
+    pub fn newest(&self) -> Arc<Snapshot> {
+        self.published.newest()
+    }
+
+    /// Whether a linearizable read could be answered within `deadline`; waits that long at most.
+    #[must_use]
+    pub fn probe(&self, deadline: Duration) -> bool {
+        self.ask(Level::Linearizable, None, deadline).is_ok()
     }
 
     /// Asks for a snapshot and waits until it is durable, `deadline` at most.
@@ -267,11 +604,41 @@ impl Handle {
     /// # Errors
     /// Why there is none.
     pub fn snapshot_now(&self, deadline: Duration) -> Result<SnapshotReport, String> {
-        let _ = deadline;
-        Err("the replica has stopped".to_owned())
+        let (sender, receiver) = mpsc::channel();
+        self.mailer.send(Mail::SnapshotNow(sender));
+        receiver
+            .recv_timeout(deadline)
+            .unwrap_or_else(|error| match error {
+                RecvTimeoutError::Disconnected => Err("the replica has stopped".to_owned()),
+                RecvTimeoutError::Timeout => Err(format!("no snapshot within {deadline:?}")),
+            })
     }
 
     /// Asks the replica to stop: hand leadership over, finish what is under way, close. Does not
     /// wait.
-    pub fn stop(&self) {}
+    pub fn stop(&self) {
+        self.mailer.send(Mail::Stop);
+    }
+}
+
+impl NodePort for Handle {
+    fn status(&self) -> StatusReport {
+        Self::status(self)
+    }
+
+    fn probe(&self, deadline: Duration) -> bool {
+        Self::probe(self, deadline)
+    }
+
+    fn metrics(&self) -> Exposition {
+        let newest = self.published.newest();
+        let mut exposition = Exposition::default();
+        newest.metrics.render_into(&mut exposition);
+        newest.counters.render_into(&mut exposition);
+        exposition
+    }
+
+    fn snapshot(&self, deadline: Duration) -> Result<SnapshotReport, String> {
+        self.snapshot_now(deadline)
+    }
 }

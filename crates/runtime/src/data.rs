@@ -1,0 +1,383 @@
+//! The data directory: whose it is, who uses it, which life of the replica this is.
+//!
+//! ```text
+//!   lock        held by the running process, holds its process id
+//!   identity    cluster, replica, durability, incarnation, boot; written anew at every start
+//!   peers       the highest boot seen of every peer, so that a wiped one is recognised
+//!   promises    the two slots of the journal's promises
+//!   journal/    segments            snapshots/    the two newest
+//! ```
+
+use crate::{Config, StartError};
+use quintet_replica::{Boot, ClusterId, Durability, Incarnation, ReplicaId, checksum};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions, TryLockError},
+    hash::{BuildHasher, RandomState},
+    io::{self, Read, Seek, Write},
+    path::{Path, PathBuf},
+};
+
+const FORMAT: u32 = 1;
+
+/// 64 bits that nobody can foresee, different at every call.
+pub(crate) fn random() -> u64 {
+    // Every `RandomState` has keys that come from the operating system.
+    RandomState::new().hash_one(std::process::id())
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct IdentityFile {
+    format: u32,
+    cluster: String,
+    node: u16,
+    durability: String,
+    incarnation: u64,
+    boot: u64,
+    directory: u64,
+}
+
+/// What is known of a peer for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PeerSeen {
+    /// Drawn when the peer's directory was made.
+    pub directory: u64,
+    /// The highest boot number that it has told.
+    pub boot: u64,
+}
+
+/// An open data directory; locked as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Data {
+    path: PathBuf,
+    _lock: File,
+    /// Drawn when the directory was made.
+    pub directory: u64,
+    pub incarnation: Incarnation,
+    pub boot: Boot,
+    /// Nothing was ever written here before.
+    pub first_boot: bool,
+    /// Acknowledged entries may have been forgotten.
+    pub forgot: bool,
+    peers: BTreeMap<u16, PeerSeen>,
+}
+
+/// Makes the entries of a directory durable.
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Replaces a small file so that a crash leaves the old or the new one, whole.
+fn replace_file<T: Serialize>(directory: &Path, name: &str, value: &T) -> io::Result<()> {
+    let body = serde_json::to_string(value)?;
+    let text = format!("{body}\ncrc32c {:08x}\n", checksum(body.as_bytes()));
+    let temporary = directory.join(format!("{name}.new"));
+    let mut file = File::create(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, directory.join(name))?;
+    sync_directory(directory)
+}
+
+/// Reads what [`replace_file`] wrote; `None` when the file does not exist.
+fn read_file<T: DeserializeOwned>(path: &Path) -> io::Result<Option<Result<T, String>>> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            return Ok(Some(Err("it is not text".to_owned())));
+        }
+        Err(error) => return Err(error),
+    };
+    let Some((body, rest)) = text.split_once('\n') else {
+        return Ok(Some(Err("it ends early".to_owned())));
+    };
+    if rest != format!("crc32c {:08x}\n", checksum(body.as_bytes())) {
+        return Ok(Some(Err("its checksum is wrong".to_owned())));
+    }
+    Ok(Some(
+        serde_json::from_str(body).map_err(|error| error.to_string()),
+    ))
+}
+
+impl Data {
+    /// Opens or makes the directory of `config` and begins a new boot.
+    pub fn open(config: &Config) -> Result<Self, StartError> {
+        let path = &config.data;
+        let failed = |error| StartError::StorageFailed {
+            path: path.clone(),
+            error,
+        };
+        let refused = |reason| StartError::DataRefused {
+            path: path.clone(),
+            reason,
+        };
+        fs::create_dir_all(path).map_err(failed)?;
+        let lock = lock(path)?;
+        let found = read_file::<IdentityFile>(&path.join("identity")).map_err(failed)?;
+        let mut first_boot = false;
+        let mut identity = match found {
+            Some(Ok(identity)) => {
+                check(&identity, config).map_err(refused)?;
+                identity
+            }
+            Some(Err(reason)) => {
+                return Err(refused(format!(
+                    "its identity file cannot be read ({reason}); restore it from a copy, or \
+                     remove this replica from the cluster and add a new member"
+                )));
+            }
+            None => {
+                for name in ["promises", "journal", "snapshots"] {
+                    if path.join(name).exists() {
+                        return Err(refused(format!(
+                            "there is '{name}' but no identity file; restore it from a copy, or \
+                             choose an empty directory"
+                        )));
+                    }
+                }
+                first_boot = true;
+                IdentityFile {
+                    format: FORMAT,
+                    cluster: config.cluster.to_string(),
+                    node: config.id.0,
+                    durability: config.durability.name().to_owned(),
+                    incarnation: 0,
+                    boot: 0,
+                    directory: random(),
+                }
+            }
+        };
+        identity.boot += 1;
+        let memory = config.durability == Durability::Memory;
+        if first_boot || memory {
+            identity.incarnation += 1;
+        }
+        let peers = match read_file(&path.join("peers")).map_err(failed)? {
+            Some(Ok(peers)) => peers,
+            // Only a guard against operators' mistakes is lost with it.
+            Some(Err(_)) | None => BTreeMap::new(),
+        };
+        for name in ["journal", "snapshots"] {
+            fs::create_dir_all(path.join(name)).map_err(failed)?;
+        }
+        replace_file(path, "identity", &identity).map_err(failed)?;
+        if let Some(parent) = path.parent().filter(|_| first_boot) {
+            let parent = if parent.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                parent
+            };
+            sync_directory(parent).map_err(failed)?;
+        }
+        Ok(Self {
+            path: path.clone(),
+            _lock: lock,
+            directory: identity.directory,
+            incarnation: Incarnation(identity.incarnation),
+            boot: Boot(identity.boot),
+            first_boot,
+            forgot: memory && !first_boot && !config.bootstrap_again,
+            peers,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Checks what a peer tells of itself against what it told before, and remembers it durably.
+    ///
+    /// # Errors
+    /// What is wrong with the peer.
+    pub fn check_peer(&mut self, id: ReplicaId, told: PeerSeen) -> Result<(), String> {
+        match self.peers.get(&id.0) {
+            Some(seen) if seen.directory != told.directory => {
+                return Err(format!(
+                    "this node id has voted before: replica {} was seen with another data \
+                     directory; add it as a new member",
+                    id.0
+                ));
+            }
+            Some(seen) if seen.boot > told.boot => {
+                return Err(format!(
+                    "this node id has voted before: replica {} was seen in boot {}, and its data \
+                     directory is an older copy, of boot {}; add it as a new member",
+                    id.0, seen.boot, told.boot
+                ));
+            }
+            Some(seen) if *seen == told => return Ok(()),
+            _ => {}
+        }
+        self.peers.insert(id.0, told);
+        replace_file(&self.path, "peers", &self.peers)
+            .map_err(|error| format!("cannot remember peers: {error}"))
+    }
+}
+
+fn lock(path: &Path) -> Result<File, StartError> {
+    let failed = |error| StartError::StorageFailed {
+        path: path.to_path_buf(),
+        error,
+    };
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(path.join("lock"))
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _ = file.read_to_string(&mut holder);
+            return Err(StartError::DataRefused {
+                path: path.to_path_buf(),
+                reason: format!(
+                    "it is in use by process {}; stop that process or choose another directory",
+                    holder.trim()
+                ),
+            });
+        }
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    file.set_len(0).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    writeln!(file, "{}", std::process::id()).map_err(failed)?;
+    Ok(file)
+}
+
+fn check(identity: &IdentityFile, config: &Config) -> Result<(), String> {
+    if identity.format > FORMAT {
+        return Err(format!(
+            "it is of format {}, this program knows up to {FORMAT}; start a newer version",
+            identity.format
+        ));
+    }
+    let ours = config.cluster;
+    let theirs = u128::from_str_radix(&identity.cluster, 16).map(ClusterId);
+    if theirs != Ok(ours) {
+        return Err(format!(
+            "it belongs to another cluster: ours {ours}, its {}; choose the right directory or \
+             cluster id",
+            identity.cluster
+        ));
+    }
+    if identity.node != config.id.0 {
+        return Err(format!(
+            "it belongs to replica {}, this is replica {}; choose the right directory or id",
+            identity.node, config.id.0
+        ));
+    }
+    if identity.durability != config.durability.name() {
+        return Err(format!(
+            "it was made with durability '{}', not '{}'; choose that durability or another \
+             directory",
+            identity.durability,
+            config.durability.name()
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Member;
+
+    fn config(path: &Path, durability: Durability) -> Config {
+        let members = vec![Member {
+            peer: "127.0.0.1:1".to_owned(),
+        }];
+        let mut config = Config::new(ClusterId(5), ReplicaId(0), members, path.join("data"));
+        config.durability = durability;
+        config
+    }
+
+    fn reason(result: Result<Data, StartError>) -> String {
+        let error = result.expect_err("refused");
+        assert_eq!(error.exit_code(), 7);
+        error.to_string()
+    }
+
+    #[test]
+    fn a_restart_keeps_the_incarnation_on_disk_and_raises_it_in_memory() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (durability, second) in [(Durability::Disk, 1), (Durability::Memory, 2)] {
+            let mut config = config(&directory.path().join(durability.name()), durability);
+            let first = Data::open(&config).expect("opens");
+            assert!(first.first_boot && !first.forgot);
+            assert_eq!((first.incarnation, first.boot), (Incarnation(1), Boot(1)));
+            let made = first.directory;
+            drop(first);
+            let again = Data::open(&config).expect("opens");
+            assert_eq!(
+                (again.incarnation, again.boot),
+                (Incarnation(second), Boot(2))
+            );
+            assert_eq!(again.directory, made);
+            assert!(!again.first_boot);
+            assert_eq!(again.forgot, durability == Durability::Memory);
+            drop(again);
+            config.bootstrap_again = true;
+            assert!(!Data::open(&config).expect("opens").forgot);
+        }
+    }
+
+    #[test]
+    fn a_directory_in_use_foreign_or_newer_is_refused_with_what_to_do() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = config(directory.path(), Durability::Disk);
+        let open = Data::open(&config).expect("opens");
+        let text = reason(Data::open(&config));
+        assert!(
+            text.contains(&format!("in use by process {}", std::process::id())),
+            "{text}"
+        );
+        drop(open);
+        let foreign = Config {
+            cluster: ClusterId(6),
+            ..config.clone()
+        };
+        assert!(reason(Data::open(&foreign)).contains("another cluster"));
+        let foreign = Config {
+            id: ReplicaId(1),
+            ..config.clone()
+        };
+        assert!(reason(Data::open(&foreign)).contains("belongs to replica 0"));
+        let foreign = Config {
+            durability: Durability::Memory,
+            ..config.clone()
+        };
+        assert!(reason(Data::open(&foreign)).contains("durability 'disk'"));
+        let file = config.data.join("identity");
+        let text = fs::read_to_string(&file).expect("there");
+        fs::write(&file, text.replace("\"boot\":1", "\"boot\":9")).expect("writes");
+        assert!(reason(Data::open(&config)).contains("checksum is wrong"));
+        let mut newer: IdentityFile =
+            serde_json::from_str(text.lines().next().expect("a line")).expect("reads");
+        newer.format = 2;
+        replace_file(&config.data, "identity", &newer).expect("writes");
+        assert!(reason(Data::open(&config)).contains("newer version"));
+        fs::remove_file(&file).expect("there");
+        assert!(reason(Data::open(&config)).contains("no identity file"));
+    }
+
+    #[test]
+    fn a_peer_with_another_or_an_older_directory_is_refused_even_after_a_restart() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = config(directory.path(), Durability::Disk);
+        let mut data = Data::open(&config).expect("opens");
+        let seen = |directory, boot| PeerSeen { directory, boot };
+        assert_eq!(data.check_peer(ReplicaId(2), seen(11, 4)), Ok(()));
+        drop(data);
+        let mut data = Data::open(&config).expect("opens");
+        assert_eq!(data.check_peer(ReplicaId(2), seen(11, 5)), Ok(()));
+        for (told, part) in [(seen(12, 1), "voted before"), (seen(11, 4), "older copy")] {
+            let error = data.check_peer(ReplicaId(2), told).expect_err("refused");
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The sockets of Redis clients: bytes between them and the gateway, nothing else.
+
+use crate::{
+    server::{ConnectionId, Gateway},
+    system::read_into,
+};
+use bytes::Buf;
+use mio::{
+    Interest, Registry, Token,
+    event::Event,
+    net::{TcpListener, TcpStream},
+};
+use quintet_replica::Time;
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
+
+const READ: usize = 16 << 10;
+/// The most bytes taken from one client in one turn.
+const TURN_BYTES_MAX: usize = 256 << 10;
+/// The most connections accepted in one turn.
+const ACCEPTS_MAX: usize = 64;
+
+struct Client {
+    stream: TcpStream,
+    /// Unread bytes may be there.
+    readable: bool,
+    /// It stands in the list of those to read.
+    queued: bool,
+    writable: bool,
+}
+
+/// See the module.
+pub(super) struct Clients {
+    pub gateway: Gateway,
+    listener: Option<TcpListener>,
+    registry: Registry,
+    first_token: usize,
+    accepting: bool,
+    accept_at: Time,
+    clients: Vec<Option<Client>>,
+    to_read: Vec<usize>,
+    to_write: Vec<usize>,
+    dirty: Vec<ConnectionId>,
+    pub open: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub accepted: u64,
+    pub refused: u64,
+}
+
+enum Writing {
+    Done,
+    Blocked,
+    Broken,
+}
+
+impl Clients {
+    /// Serves `listener`; connections get tokens from `first_token` on, it the one below.
+    pub fn new(
+        gateway: Gateway,
+        listener: std::net::TcpListener,
+        registry: Registry,
+        first_token: usize,
+    ) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let mut listener = TcpListener::from_std(listener);
+        registry.register(&mut listener, Token(first_token - 1), Interest::READABLE)?;
+        Ok(Self {
+            gateway,
+            listener: Some(listener),
+            registry,
+            first_token,
+            accepting: true,
+            accept_at: Time::NEVER,
+            clients: Vec::new(),
+            to_read: Vec::new(),
+            to_write: Vec::new(),
+            dirty: Vec::new(),
+            open: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            accepted: 0,
+            refused: 0,
+        })
+    }
+
+    /// Notes what has become possible.
+    pub fn on_event(&mut self, event: &Event) {
+        let Some(index) = event.token().0.checked_sub(self.first_token) else {
+            self.accepting = true;
+            return;
+        };
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        if event.is_writable() && !client.writable {
+            client.writable = true;
+            self.to_write.push(index);
+        }
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            client.readable = true;
+            self.queue_read(index);
+        }
+    }
+
+    fn queue_read(&mut self, index: usize) {
+        if let Some(client) = &mut self.clients[index]
+            && client.readable
+            && !client.queued
+        {
+            client.queued = true;
+            self.to_read.push(index);
+        }
+    }
+
+    /// Whether there is something to do without sleeping.
+    pub fn busy(&self) -> bool {
+        self.accepting || !self.to_read.is_empty() || !self.to_write.is_empty()
+    }
+
+    /// Accepts and reads what is there, a bounded amount per connection; how many had something.
+    pub fn receive(&mut self, now: Time) -> usize {
+        if self.accepting {
+            self.accept(now);
+        }
+        let mut list = std::mem::take(&mut self.to_read);
+        let mut count = 0;
+        for index in list.drain(..) {
+            if let Some(client) = &mut self.clients[index] {
+                client.queued = false;
+                count += usize::from(self.read(index, now));
+            }
+        }
+        if self.to_read.is_empty() {
+            self.to_read = list;
+        }
+        count
+    }
+
+    fn read(&mut self, index: usize, now: Time) -> bool {
+        let id = ConnectionId(index);
+        let Some(client) = &mut self.clients[index] else {
+            return false;
+        };
+        let mut taken = 0;
+        let mut ended = false;
+        while client.readable {
+            // It is looked at again when the gateway says that this has changed.
+            if !self.gateway.wants_read(id) {
+                break;
+            }
+            if taken >= TURN_BYTES_MAX {
+                client.queued = true;
+                self.to_read.push(index);
+                break;
+            }
+            let wanted = if taken == 0 { READ } else { READ * 4 };
+            match read_into(&client.stream, self.gateway.input(id), wanted) {
+                Ok(0) => {
+                    ended = true;
+                    break;
+                }
+                Ok(count) => {
+                    taken += count;
+                    // After a short read the next edge tells of more bytes, and of the end.
+                    client.readable = count == wanted;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.readable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    ended = true;
+                    break;
+                }
+            }
+        }
+        self.bytes_in += taken as u64;
+        if taken > 0 {
+            self.gateway.on_input(id, now);
+        }
+        if ended {
+            self.close(index);
+        }
+        taken > 0
+    }
+
+    fn accept(&mut self, now: Time) {
+        let Some(listener) = &self.listener else {
+            self.accepting = false;
+            return;
+        };
+        for _ in 0..ACCEPTS_MAX {
+            match listener.accept() {
+                Ok((mut stream, address)) => {
+                    // Neither changes what is possible, only how fast it is noticed.
+                    let _ = stream.set_nodelay(true);
+                    let id = match self.gateway.connect(now, address) {
+                        Ok(id) => id,
+                        Err(reason) => {
+                            self.refused += 1;
+                            // The socket is new, so a short text fits its buffer.
+                            let _ = stream.write(&reason);
+                            continue;
+                        }
+                    };
+                    let token = Token(self.first_token + id.0);
+                    let interest = Interest::READABLE | Interest::WRITABLE;
+                    if let Err(error) = self.registry.register(&mut stream, token, interest) {
+                        tracing::warn!(%error, "cannot watch a client connection");
+                        self.gateway.on_closed(id);
+                        continue;
+                    }
+                    if self.clients.len() <= id.0 {
+                        self.clients.resize_with(id.0 + 1, || None);
+                    }
+                    self.accepted += 1;
+                    self.open += 1;
+                    self.clients[id.0] = Some(Client {
+                        stream,
+                        readable: false,
+                        queued: false,
+                        writable: true,
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.accepting = false;
+                    return;
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept client connections");
+                    self.accepting = false;
+                    self.accept_at = now + Duration::from_millis(100);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, index: usize) {
+        let Some(Some(mut client)) = self.clients.get_mut(index).map(Option::take) else {
+            return;
+        };
+        // The descriptor is closed right after; a failure changes nothing.
+        let _ = self.registry.deregister(&mut client.stream);
+        self.open -= 1;
+        self.gateway.on_closed(ConnectionId(index));
+    }
+
+    /// Writes what the gateway has for clients, one write per connection.
+    pub fn flush(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        self.gateway.take_dirty(&mut dirty);
+        for id in dirty.drain(..) {
+            self.flush_client(id.0);
+        }
+        self.dirty = dirty;
+        while let Some(index) = self.to_write.pop() {
+            self.flush_client(index);
+        }
+    }
+
+    fn flush_client(&mut self, index: usize) {
+        let id = ConnectionId(index);
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        if client.writable {
+            let output = self.gateway.output(id);
+            let before = output.len();
+            let result = write_all(&mut client.stream, output);
+            self.bytes_out += (before - output.len()) as u64;
+            match result {
+                Writing::Done => {}
+                Writing::Blocked => client.writable = false,
+                Writing::Broken => return self.close(index),
+            }
+        }
+        if self.gateway.should_close(id) {
+            return self.close(index);
+        }
+        let Some(Some(client)) = self.clients.get(index) else {
+            return;
+        };
+        if client.readable && self.gateway.wants_read(id) {
+            self.queue_read(index);
+        }
+    }
+
+    /// When [`Self::on_time`] has something to do.
+    pub const fn next_deadline(&self) -> Time {
+        self.accept_at
+    }
+
+    pub fn on_time(&mut self, now: Time) {
+        if self.accept_at <= now {
+            self.accept_at = Time::NEVER;
+            self.accepting = true;
+        }
+    }
+
+    /// Nobody new from now on.
+    pub fn begin_shutdown(&mut self) {
+        if let Some(mut listener) = self.listener.take() {
+            // It is closed right after; a failure changes nothing.
+            let _ = self.registry.deregister(&mut listener);
+        }
+        self.gateway.begin_shutdown();
+    }
+}
+
+fn write_all(stream: &mut TcpStream, output: &mut bytes::BytesMut) -> Writing {
+    while !output.is_empty() {
+        match stream.write(output) {
+            Ok(0) => return Writing::Broken,
+            Ok(count) => output.advance(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Writing::Blocked,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return Writing::Broken,
+        }
+    }
+    Writing::Done
+}

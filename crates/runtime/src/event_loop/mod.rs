@@ -1,0 +1,583 @@
+//! The one thread that does everything of a replica but waiting for the disk.
+//!
+//! ```text
+//!   poll ─► mail ─► peers ─► clients ─► timers ─┐          one turn
+//!                                               ▼
+//!            ┌─► collect batches ─► Node ─► outputs ─┐     again while something finished
+//!            └───────────────────────────────────────┘
+//!            ─► one write per peer and client ─► publish ─► spin, or sleep
+//! ```
+//!
+//! Everything that is there is taken before anything is sent, so that batches form by themselves
+//! and nobody ever waits in order to batch.
+
+mod clients;
+mod publish;
+mod world;
+
+pub(crate) use publish::About;
+
+use crate::{
+    ExitReason, Metrics, Published,
+    journal_thread::JournalThread,
+    mail::{Mail, Mailbox},
+    port::{PORT_BATCHES, Port},
+    server::{Gateway, SnapshotReport},
+    timers::Timers,
+    transports::{Arrival, tcp::Tcp},
+};
+use clients::Clients;
+use mio::{Events, Poll};
+use quintet_replica::{
+    BatchId, Control, EpochNumber, GroupId, Input, Lane, Link, Node, Outcome, Output, Peer,
+    Recipients, RecoveredBytes, ReplicaId, SnapshotInfo, Submission, Time, Wake, put_frame,
+};
+use std::{
+    io,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+pub(crate) use world::RuntimeWorld;
+
+/// Tokens: mail, the clients' listener and the peers' listener have one each; connections of
+/// peers and of clients count from these.
+pub(crate) const TOKEN_MAIL: usize = 0;
+pub(crate) const TOKEN_PEERS: usize = 2;
+pub(crate) const TOKEN_CLIENTS: usize = 1 << 24;
+const EVENTS_MAX: usize = 1024;
+/// A turn with more requests than this is followed by sleep, not by spinning: batches grow.
+const NEARLY_IDLE: usize = 8;
+/// The most rounds of collecting and carrying out in one turn.
+const ROUNDS_MAX: usize = 64;
+const MAIL_MAX: usize = 4096;
+const TIMERS_MAX: usize = 256;
+const PUBLISH_EVERY: Duration = Duration::from_millis(100);
+/// A graceful stop takes no longer.
+const STOP_MAX: Duration = Duration::from_secs(5);
+/// A leader waits this long for another to take over.
+const HAND_OFF_MAX: Duration = Duration::from_secs(1);
+
+/// What an event loop is made from.
+pub(crate) struct Parts {
+    pub poll: Poll,
+    pub mailbox: Mailbox,
+    pub node: Node,
+    pub recovered: RecoveredBytes,
+    pub world: RuntimeWorld,
+    pub tcp: Tcp,
+    pub server: Option<(Gateway, std::net::TcpListener)>,
+    pub port: Port,
+    pub journal: JournalThread,
+    pub journal_queue_max: usize,
+    pub published: Arc<Published>,
+    pub about: About,
+    pub spin_max: Duration,
+}
+
+struct Stopping {
+    deadline: Time,
+    hand_off_until: Time,
+}
+
+/// See the module.
+pub(crate) struct EventLoop {
+    poll: Poll,
+    events: Option<Events>,
+    mailbox: Mailbox,
+    node: Node,
+    world: RuntimeWorld,
+    tcp: Tcp,
+    clients: Option<Clients>,
+    port: Port,
+    journal: JournalThread,
+    journal_queue_max: usize,
+    timers: Timers,
+    outputs: Vec<Output>,
+    submissions: Vec<Submission>,
+    published: Arc<Published>,
+    about: About,
+    metrics: Metrics,
+    journal_on_disk: u64,
+    leader: Option<ReplicaId>,
+    route: Vec<u16>,
+    snapshot_waiters: Vec<mpsc::Sender<Result<SnapshotReport, String>>>,
+    publish_at: Time,
+    /// Something has happened since the last report.
+    changed: bool,
+    spin_max: Duration,
+    last_work: Time,
+    last_count: usize,
+    stopping: Option<Stopping>,
+    exit: Option<ExitReason>,
+}
+
+impl EventLoop {
+    /// An event loop whose node has been started.
+    ///
+    /// # Errors
+    /// When a socket cannot be watched, or (as the inner error) when snapshot or journal make no
+    /// sense.
+    pub fn new(parts: Parts) -> io::Result<Result<Self, String>> {
+        let registry = parts.poll.registry().try_clone()?;
+        let clients = parts
+            .server
+            .map(|(gateway, listener)| Clients::new(gateway, listener, registry, TOKEN_CLIENTS))
+            .transpose()?;
+        let mut this = Self {
+            poll: parts.poll,
+            events: Some(Events::with_capacity(EVENTS_MAX)),
+            mailbox: parts.mailbox,
+            node: parts.node,
+            world: parts.world,
+            tcp: parts.tcp,
+            clients,
+            port: parts.port,
+            journal: parts.journal,
+            journal_queue_max: parts.journal_queue_max,
+            timers: Timers::default(),
+            outputs: Vec::new(),
+            submissions: Vec::new(),
+            published: parts.published,
+            about: parts.about,
+            metrics: Metrics::default(),
+            journal_on_disk: 0,
+            leader: None,
+            route: Vec::new(),
+            snapshot_waiters: Vec::new(),
+            publish_at: Time(0),
+            changed: true,
+            spin_max: parts.spin_max,
+            last_work: Time(0),
+            last_count: 0,
+            stopping: None,
+            exit: None,
+        };
+        if let Err(error) = this.node.start(parts.recovered, &this.world, &mut this.outputs) {
+            return Ok(Err(error.to_string()));
+        }
+        this.carry_out();
+        this.publish(this.now());
+        Ok(Ok(this))
+    }
+
+    fn now(&self) -> Time {
+        use quintet_replica::World;
+        self.world.now()
+    }
+
+    fn clock(&self) -> u64 {
+        use quintet_replica::World;
+        self.world.clock().now
+    }
+
+    /// Runs until the replica stops, for whatever reason.
+    pub fn run(mut self) -> ExitReason {
+        crate::system::prefer_throughput();
+        loop {
+            let (wake, count) = self.turn();
+            if let Some(reason) = self.maybe_exit() {
+                self.finish(&reason);
+                return reason;
+            }
+            if let Err(error) = self.wait(wake, count)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                let reason = ExitReason::Halted(format!("cannot wait for events: {error}"));
+                self.finish(&reason);
+                return reason;
+            }
+        }
+    }
+
+    // --- one turn --------------------------------------------------------------------------
+
+    fn turn(&mut self) -> (Wake, usize) {
+        self.metrics.turns += 1;
+        let now = self.now();
+        let mut count = self.take_mail(now);
+        self.tcp.receive(now);
+        count += self.take_arrivals(now);
+        if let Some(clients) = &mut self.clients {
+            count += clients.receive(now);
+        }
+        count += self.pass_time(now);
+        let wake = self.settle();
+        let now = self.now();
+        self.tcp.flush(now);
+        if let Some(clients) = &mut self.clients {
+            clients.flush();
+        }
+        self.update_rooms();
+        if count > 0 {
+            self.changed = true;
+        }
+        if self.changed && now >= self.publish_at {
+            self.publish(now);
+        }
+        (wake, count)
+    }
+
+    fn input(&mut self, input: Input) {
+        if let Err(error) = self.node.on_input(input, &self.world, &mut self.outputs) {
+            tracing::debug!(%error, "frame dropped");
+        }
+    }
+
+    fn take_mail(&mut self, now: Time) -> usize {
+        if !self.mailbox.rung() {
+            return 0;
+        }
+        self.mailbox.listen();
+        let mut count = 0;
+        let mut persisted = None;
+        while count < MAIL_MAX
+            && let Some(mail) = self.mailbox.take()
+        {
+            count += 1;
+            match mail {
+                Mail::Persisted { upto, bytes, syncs, on_disk, taken } => {
+                    self.journal.taken(taken);
+                    self.metrics.journal_bytes = bytes;
+                    self.metrics.journal_syncs = syncs;
+                    self.journal_on_disk = on_disk;
+                    persisted = Some(upto);
+                }
+                Mail::StorageFailed(reason) => {
+                    tracing::error!(reason, "the storage failed");
+                    self.exit = Some(ExitReason::StorageFailed(reason));
+                }
+                Mail::SnapshotWritten(bytes) => self.input(Input::SnapshotWritten(bytes)),
+                Mail::SnapshotSaved(info) => self.on_snapshot_saved(info),
+                Mail::SnapshotFailed(reason) => {
+                    tracing::warn!(reason, "no snapshot");
+                    self.answer_snapshot_waiters(&Err(reason));
+                    self.input(Input::SnapshotFailed);
+                }
+                Mail::Submit(request) => self.port.push(request, now),
+                Mail::SnapshotNow(waiter) => self.on_snapshot_now(waiter),
+                Mail::Resolved { peer, address } => self.tcp.on_resolved(peer, address, now),
+                Mail::Stop => self.begin_stop(now),
+            }
+            self.carry_out();
+        }
+        if count == MAIL_MAX {
+            self.mailbox.ring();
+        }
+        if let Some(upto) = persisted {
+            self.input(Input::Persisted(upto));
+            self.carry_out();
+        }
+        count
+    }
+
+    fn take_arrivals(&mut self, now: Time) -> usize {
+        let mut count = 0;
+        while let Some(arrival) = self.tcp.take_arrival() {
+            count += 1;
+            match arrival {
+                Arrival::Frame(from, frame) => {
+                    self.input(Input::Frame { from, arrived: now, frame });
+                }
+                Arrival::Link(peer, link) => {
+                    if matches!((peer, link), (Peer::Replica(_), Link::Up { .. })) {
+                        // The protocol may answer at once and asks how much it may send.
+                        self.update_rooms();
+                    }
+                    self.input(Input::Link(peer, link));
+                }
+                Arrival::Refused(reason) => {
+                    tracing::error!(reason, "refused by a peer");
+                    self.exit = Some(ExitReason::DataRefused(reason));
+                }
+            }
+            self.carry_out();
+        }
+        count
+    }
+
+    fn pass_time(&mut self, now: Time) -> usize {
+        let mut count = 0;
+        // One at a time: each may cancel the next. A timer that is set for now fires next turn.
+        while count < TIMERS_MAX {
+            let world = &self.world;
+            let due = self.timers.take_due(now, || quintet_replica::World::clock(world).now);
+            let Some(key) = due else { break };
+            count += 1;
+            self.input(Input::Timer(key));
+            self.carry_out();
+        }
+        if self.tcp.next_deadline() <= now {
+            self.tcp.on_time(now);
+        }
+        if self.port.next_deadline() <= now {
+            self.port.on_time(now);
+        }
+        if let Some(clients) = &mut self.clients {
+            if clients.next_deadline() <= now {
+                clients.on_time(now);
+            }
+            if clients.gateway.next_deadline() <= now {
+                clients.gateway.on_time(now);
+            }
+        }
+        count
+    }
+
+    /// Submits what clients want and lets the node work until neither brings anything new: what
+    /// finishes in this turn may make room for what waits.
+    fn settle(&mut self) -> Wake {
+        for _ in 0..ROUNDS_MAX {
+            let submitted = self.collect();
+            let wake = self.node.on_idle(&self.world, &mut self.outputs);
+            let finished = self.carry_out();
+            let now = self.now();
+            let arrived = self.take_arrivals(now);
+            if !submitted && !finished && arrived == 0 {
+                return wake;
+            }
+        }
+        Wake::Spin
+    }
+
+    fn collect(&mut self) -> bool {
+        // A journal that cannot keep up holds clients back, not memory.
+        if self.journal.queued() > self.journal_queue_max {
+            return false;
+        }
+        let (now, clock) = (self.now(), self.clock());
+        if let Some(clients) = &mut self.clients {
+            clients.gateway.collect(now, clock, &mut self.submissions);
+        }
+        self.port.collect(now, &mut self.submissions);
+        if self.submissions.is_empty() {
+            return false;
+        }
+        let mut submissions = std::mem::take(&mut self.submissions);
+        for submission in submissions.drain(..) {
+            self.metrics.batches += 1;
+            self.input(Input::Submit(submission));
+        }
+        self.submissions = submissions;
+        self.carry_out();
+        true
+    }
+
+    // --- what the node wants ---------------------------------------------------------------
+
+    /// Carries out what the node asked for; true when a batch has finished.
+    fn carry_out(&mut self) -> bool {
+        if self.outputs.is_empty() {
+            return false;
+        }
+        let now = self.now();
+        let mut finished = false;
+        let mut sent = false;
+        let mut outputs = std::mem::take(&mut self.outputs);
+        for output in outputs.drain(..) {
+            match output {
+                Output::Send { to, lane, frame } => {
+                    self.tcp.send(to, lane, &frame, now);
+                    sent = true;
+                }
+                Output::Put { to, offset, words } => {
+                    let frame = put_frame(GroupId(0), EpochNumber(self.about.epoch), offset, &words);
+                    self.tcp.send(Recipients::Replicas(to), Lane::Control, &frame, now);
+                    sent = true;
+                }
+                Output::Journal { id, write } => {
+                    self.metrics.journal_writes += 1;
+                    self.journal.write(id, write);
+                }
+                Output::Trim { below } => self.journal.trim(below),
+                Output::SetTimer { key, at } => self.timers.set(key, at),
+                Output::CancelTimer { key } => self.timers.cancel(key),
+                Output::SnapshotBegin(id) => self.world.snapshots.begin(id),
+                Output::SnapshotAppend(bytes) => self.world.snapshots.append(bytes),
+                Output::SnapshotFinish => self.world.snapshots.finish_file(),
+                Output::SnapshotAbandon => self.world.snapshots.abandon(),
+                Output::Done { batch, outcome } => {
+                    self.done(batch, outcome, now);
+                    finished = true;
+                }
+                Output::Route { members, .. } => {
+                    self.route = members.iter().map(|(id, _)| id.0).collect();
+                }
+                Output::Mark(branch) => self.metrics.mark(branch),
+                Output::Halt(reason) => {
+                    tracing::error!(reason, "the replica cannot go on");
+                    self.exit = Some(ExitReason::Halted(reason));
+                }
+            }
+        }
+        self.outputs = outputs;
+        if sent {
+            self.update_rooms();
+        }
+        finished
+    }
+
+    fn update_rooms(&self) {
+        for (index, room) in self.world.rooms.iter().enumerate() {
+            room.set(self.tcp.room(ReplicaId(index as u16)));
+        }
+    }
+
+    fn done(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
+        match outcome {
+            Outcome::Results(_) => self.metrics.batches_done += 1,
+            _ => self.metrics.batches_failed += 1,
+        }
+        if batch.0 >= PORT_BATCHES {
+            self.port.on_done(batch, outcome, now);
+        } else if let Some(clients) = &mut self.clients {
+            clients.gateway.on_done(batch, outcome, now);
+        }
+    }
+
+    // --- snapshots on demand ---------------------------------------------------------------
+
+    fn on_snapshot_saved(&mut self, info: SnapshotInfo) {
+        self.metrics.snapshots += 1;
+        self.world.snapshots.saved(info);
+        let report = SnapshotReport { slot: info.id.slot.0, bytes: info.length };
+        self.answer_snapshot_waiters(&Ok(report));
+        self.input(Input::SnapshotSaved(info));
+    }
+
+    fn answer_snapshot_waiters(&mut self, answer: &Result<SnapshotReport, String>) {
+        for waiter in self.snapshot_waiters.drain(..) {
+            // Who waited may have given up.
+            let _ = waiter.send(answer.clone());
+        }
+    }
+
+    fn on_snapshot_now(&mut self, waiter: mpsc::Sender<Result<SnapshotReport, String>>) {
+        let newest = self.world.snapshots.newest();
+        if let Some(info) = newest.filter(|info| info.id.slot >= self.node.executed().slot) {
+            let report = SnapshotReport { slot: info.id.slot.0, bytes: info.length };
+            // Who waited may have given up.
+            let _ = waiter.send(Ok(report));
+            return;
+        }
+        self.snapshot_waiters.push(waiter);
+        self.node.ask_for_checkpoint(&self.world, &mut self.outputs);
+    }
+
+    // --- sleeping --------------------------------------------------------------------------
+
+    fn wait(&mut self, wake: Wake, count: usize) -> io::Result<()> {
+        let now = self.now();
+        if count > 0 {
+            self.last_work = now;
+            self.last_count = count;
+        }
+        let timeout = self.timeout(wake, now);
+        if timeout == Some(Duration::ZERO) {
+            if count == 0 {
+                // Whoever could bring work must get the processor.
+                rustix::thread::sched_yield();
+            }
+        } else {
+            self.metrics.sleeps += 1;
+        }
+        let Some(mut events) = self.events.take() else { return Ok(()) };
+        let result = self.poll.poll(&mut events, timeout);
+        let now = self.now();
+        for event in &events {
+            let token = event.token().0;
+            if token >= TOKEN_CLIENTS - 1 {
+                if let Some(clients) = &mut self.clients {
+                    clients.on_event(event);
+                }
+            } else if token != TOKEN_MAIL {
+                self.tcp.on_event(event, now);
+            }
+        }
+        self.events = Some(events);
+        result
+    }
+
+    /// How long to sleep; zero to look again at once, `None` for ever.
+    fn timeout(&self, wake: Wake, now: Time) -> Option<Duration> {
+        let clients_busy = self.clients.as_ref().is_some_and(Clients::busy);
+        if wake == Wake::Spin || clients_busy || self.tcp.busy() || self.mailbox.rung() {
+            return Some(Duration::ZERO);
+        }
+        let nearly_idle = self.last_count <= NEARLY_IDLE;
+        if nearly_idle && now.since(self.last_work) < self.spin_max {
+            return Some(Duration::ZERO);
+        }
+        let mut precise = match wake {
+            Wake::At(at) => at,
+            Wake::Spin | Wake::Sleep => Time::NEVER,
+        };
+        let mut coarse = self.timers.next(now, || self.clock());
+        coarse = coarse.min(self.tcp.next_deadline()).min(self.port.next_deadline());
+        if self.changed {
+            coarse = coarse.min(self.publish_at);
+        }
+        if let Some(clients) = &self.clients {
+            coarse = coarse.min(clients.next_deadline());
+            if self.journal.queued() <= self.journal_queue_max {
+                precise = precise.min(clients.gateway.next_deadline());
+            }
+        }
+        if let Some(stopping) = &self.stopping {
+            coarse = coarse.min(stopping.deadline).min(now + Duration::from_millis(5));
+        }
+        // The operating system sleeps in whole milliseconds: a precise deadline is waited for
+        // awake at the end.
+        let precise = match precise.since(now) {
+            _ if precise == Time::NEVER => None,
+            wait if wait < Duration::from_millis(1) => Some(Duration::ZERO),
+            wait => Some(Duration::from_millis(wait.as_millis() as u64 - 1).max(Duration::from_millis(1))),
+        };
+        let coarse = (coarse != Time::NEVER).then(|| coarse.since(now));
+        match (precise, coarse) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    // --- stopping --------------------------------------------------------------------------
+
+    fn begin_stop(&mut self, now: Time) {
+        if self.stopping.is_some() {
+            return;
+        }
+        tracing::info!("stopping");
+        self.stopping =
+            Some(Stopping { deadline: now + STOP_MAX, hand_off_until: now + HAND_OFF_MAX });
+        self.port.begin_shutdown();
+        if let Some(clients) = &mut self.clients {
+            clients.begin_shutdown();
+        }
+        self.input(Input::Control(Control::HandOff));
+    }
+
+    fn maybe_exit(&mut self) -> Option<ExitReason> {
+        if self.exit.is_some() {
+            return self.exit.take();
+        }
+        let stopping = self.stopping.as_ref()?;
+        let now = self.now();
+        let idle = self.port.idle()
+            && self.clients.as_ref().is_none_or(|clients| clients.gateway.idle());
+        let leads = now < stopping.hand_off_until
+            && self.tcp.links_up() > 0
+            && self.node.protocol_status().leader == Some(self.node.id());
+        ((idle && !leads) || now >= stopping.deadline).then_some(ExitReason::Stopped)
+    }
+
+    fn finish(&mut self, reason: &ExitReason) {
+        let now = self.now();
+        self.tcp.flush(now);
+        self.answer_snapshot_waiters(&Err("the replica has stopped".to_owned()));
+        self.publish(now);
+        if *reason == ExitReason::Stopped {
+            self.journal.finish();
+        }
+        self.world.snapshots.finish();
+        tracing::info!(%reason, "the replica has ended");
+    }
+}

@@ -1,0 +1,375 @@
+//! The journal's bytes in files: segments with all their space reserved, and the promise file.
+//!
+//! ```text
+//!   journal/00000000000000000007.segment    written block by block, past the page cache if it can be
+//!   journal/spare-N                         zero-filled or used before, for the next segment
+//!   promises                                two slots
+//! ```
+
+use crate::data::sync_directory;
+use quintet_replica::{
+    Bytes,
+    journal::{BLOCK, Disk, PROMISE_SLOT},
+};
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    thread::JoinHandle,
+};
+
+/// Spare files kept for new segments.
+const SPARES_MAX: usize = 2;
+const ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
+
+/// An error with the file that it concerns.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {error}{hint}", path = .path.display(), hint = self.hint())]
+pub(crate) struct FileError {
+    pub path: PathBuf,
+    pub error: io::Error,
+}
+
+impl FileError {
+    fn hint(&self) -> &'static str {
+        if self.error.kind() == io::ErrorKind::StorageFull {
+            " (make room on the disk, then start the replica again)"
+        } else {
+            ""
+        }
+    }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> FileError {
+    let path = path.to_path_buf();
+    |error| FileError { path, error }
+}
+
+/// A buffer whose start is aligned for writing past the page cache.
+#[derive(Debug, Default)]
+struct Aligned {
+    bytes: Vec<u8>,
+}
+
+impl Aligned {
+    /// A copy of `bytes` at an aligned address.
+    fn copy_of(&mut self, bytes: &[u8]) -> &[u8] {
+        if self.bytes.len() < bytes.len() + BLOCK || self.bytes.len() > bytes.len() + (8 << 20) {
+            self.bytes = vec![0; bytes.len() + BLOCK + (64 << 10)];
+        }
+        let skip = self.bytes.as_ptr().align_offset(BLOCK).min(BLOCK);
+        let aligned = &mut self.bytes[skip..skip + bytes.len()];
+        aligned.copy_from_slice(bytes);
+        aligned
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct FileDisk {
+    root: PathBuf,
+    directory: PathBuf,
+    direct: bool,
+    /// The segment written last.
+    open: Option<(u64, File, bool)>,
+    promises: Option<File>,
+    aligned: Aligned,
+    spare_next: u64,
+    spare_maker: Option<JoinHandle<()>>,
+}
+
+impl FileDisk {
+    /// Files below `root`, which has a directory `journal`.
+    pub fn new(root: &Path, direct: bool) -> Self {
+        Self {
+            root: root.to_path_buf(),
+            directory: root.join("journal"),
+            direct,
+            open: None,
+            promises: None,
+            aligned: Aligned::default(),
+            spare_next: 0,
+            spare_maker: None,
+        }
+    }
+
+    fn path(&self, segment: u64) -> PathBuf {
+        self.directory.join(format!("{segment:020}.segment"))
+    }
+
+    fn spares(&self) -> io::Result<Vec<PathBuf>> {
+        let mut spares = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with("spare-") {
+                spares.push(entry.path());
+            }
+        }
+        spares.sort();
+        Ok(spares)
+    }
+
+    fn spare_name(&mut self) -> PathBuf {
+        loop {
+            self.spare_next += 1;
+            let path = self.directory.join(format!("spare-{}", self.spare_next));
+            if !path.exists() {
+                return path;
+            }
+        }
+    }
+
+    /// A segment open for writing, and whether a write to it is durable by itself.
+    fn segment(&mut self, segment: u64) -> Result<(&File, bool), FileError> {
+        let path = self.path(segment);
+        if self.open.as_ref().is_none_or(|(open, ..)| *open != segment) {
+            self.open = Some(
+                open_segment(&path, self.direct)
+                    .map(|(f, d)| (segment, f, d))
+                    .map_err(at(&path))?,
+            );
+        }
+        match &self.open {
+            Some((_, file, direct)) => Ok((file, *direct)),
+            None => Err(at(&path)(io::Error::other("not open"))),
+        }
+    }
+
+    /// Has a spare file made in the background, so that the next segment costs no wait.
+    fn make_spare(&mut self, length: u64) {
+        if self
+            .spare_maker
+            .as_ref()
+            .is_some_and(|maker| !maker.is_finished())
+        {
+            return;
+        }
+        if self.spares().map_or(true, |spares| !spares.is_empty()) {
+            return;
+        }
+        let path = self.spare_name();
+        let directory = self.directory.clone();
+        // Without a spare the next segment is made while writers wait: no error.
+        self.spare_maker = std::thread::Builder::new()
+            .name("spare segment".to_owned())
+            .spawn(move || {
+                let temporary = directory.join("spare.new");
+                let made = make_zeros(&temporary, length)
+                    .and_then(|()| fs::rename(&temporary, &path))
+                    .and_then(|()| sync_directory(&directory));
+                if let Err(error) = made {
+                    tracing::debug!(%error, "no spare journal segment");
+                    let _ = fs::remove_file(temporary);
+                }
+            })
+            .ok();
+    }
+}
+
+/// Opens for writing past the page cache where the file system can.
+fn open_segment(path: &Path, direct: bool) -> io::Result<(File, bool)> {
+    if direct {
+        let flags = libc::O_DIRECT | libc::O_DSYNC;
+        match OpenOptions::new()
+            .write(true)
+            .custom_flags(flags)
+            .open(path)
+        {
+            Ok(file) => return Ok((file, true)),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((OpenOptions::new().write(true).open(path)?, false))
+}
+
+fn make_zeros(path: &Path, length: u64) -> io::Result<()> {
+    let file = File::create(path)?;
+    let mut offset = 0;
+    // Zeros that are written make every later sync cheaper than space that is only reserved.
+    while offset < length {
+        let step = (length - offset).min(ZEROS.len() as u64);
+        file.write_all_at(&ZEROS[..step as usize], offset)?;
+        offset += step;
+    }
+    file.sync_all()
+}
+
+impl Disk for FileDisk {
+    type Error = FileError;
+
+    fn segments(&mut self) -> Result<Vec<u64>, FileError> {
+        let mut numbers = Vec::new();
+        for entry in fs::read_dir(&self.directory).map_err(at(&self.directory))? {
+            let name = entry.map_err(at(&self.directory))?.file_name();
+            let name = name.to_string_lossy();
+            if let Some(number) = name.strip_suffix(".segment").and_then(|n| n.parse().ok()) {
+                numbers.push(number);
+            }
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn read(&mut self, segment: u64) -> Result<Bytes, FileError> {
+        let path = self.path(segment);
+        fs::read(&path).map(Bytes::from).map_err(at(&path))
+    }
+
+    fn create(&mut self, segment: u64, length: u64) -> Result<(), FileError> {
+        let path = self.path(segment);
+        if let Some(maker) = self.spare_maker.take() {
+            // It fails quietly, see there.
+            let _ = maker.join();
+        }
+        for spare in self.spares().map_err(at(&self.directory))? {
+            let fits = fs::metadata(&spare).is_ok_and(|metadata| metadata.len() == length);
+            if fits {
+                fs::rename(&spare, &path).map_err(at(&path))?;
+                sync_directory(&self.directory).map_err(at(&self.directory))?;
+                self.make_spare(length);
+                return Ok(());
+            }
+        }
+        let temporary = self.directory.join("segment.new");
+        make_zeros(&temporary, length).map_err(at(&path))?;
+        fs::rename(&temporary, &path).map_err(at(&path))?;
+        sync_directory(&self.directory).map_err(at(&self.directory))?;
+        self.make_spare(length);
+        Ok(())
+    }
+
+    fn write(&mut self, segment: u64, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        let path = self.path(segment);
+        let mut aligned = std::mem::take(&mut self.aligned);
+        let (file, direct) = self.segment(segment)?;
+        let result = if direct {
+            file.write_all_at(aligned.copy_of(bytes), offset)
+        } else {
+            file.write_all_at(bytes, offset)
+                .and_then(|()| file.sync_data())
+        };
+        self.aligned = aligned;
+        result.map_err(at(&path))
+    }
+
+    fn remove(&mut self, segment: u64) -> Result<(), FileError> {
+        let path = self.path(segment);
+        self.open.take_if(|(open, ..)| *open == segment);
+        let spares = self.spares().map_err(at(&self.directory))?;
+        if spares.len() < SPARES_MAX {
+            let spare = self.spare_name();
+            fs::rename(&path, spare).map_err(at(&path))?;
+        } else {
+            fs::remove_file(&path).map_err(at(&path))?;
+        }
+        sync_directory(&self.directory).map_err(at(&self.directory))
+    }
+
+    fn read_promise(&mut self, slot: usize) -> Result<Bytes, FileError> {
+        let path = self.root.join("promises");
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Bytes::new()),
+            Err(error) => return Err(at(&path)(error)),
+        };
+        let (mut bytes, mut filled) = (vec![0; PROMISE_SLOT], 0);
+        while filled < bytes.len() {
+            let offset = (slot * PROMISE_SLOT + filled) as u64;
+            match file
+                .read_at(&mut bytes[filled..], offset)
+                .map_err(at(&path))?
+            {
+                0 => break,
+                more => filled += more,
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes.into())
+    }
+
+    fn write_promise(&mut self, slot: usize, bytes: &[u8]) -> Result<(), FileError> {
+        let path = self.root.join("promises");
+        if self.promises.is_none() {
+            let new = !path.exists();
+            let mut options = OpenOptions::new();
+            let file = options.create(true).truncate(false).write(true).open(&path);
+            self.promises = Some(file.map_err(at(&path))?);
+            if new {
+                sync_directory(&self.root).map_err(at(&path))?;
+            }
+        }
+        let Some(file) = &self.promises else {
+            unreachable!("just opened")
+        };
+        file.write_all_at(bytes, (slot * PROMISE_SLOT) as u64)
+            .and_then(|()| file.sync_data())
+            .map_err(at(&path))
+    }
+}
+
+impl Drop for FileDisk {
+    fn drop(&mut self) {
+        if let Some(maker) = self.spare_maker.take() {
+            let _ = maker.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_replica::{
+        ClusterId, EpochNumber, GroupId, ReplicaId, Slot, Write,
+        journal::{Identity, Journal},
+    };
+
+    #[test]
+    fn a_journal_in_files_is_found_again_with_and_without_the_page_cache() {
+        for direct in [true, false] {
+            let directory = tempfile::tempdir().expect("a directory");
+            fs::create_dir(directory.path().join("journal")).expect("made");
+            let identity = Identity {
+                cluster: ClusterId(1),
+                node: ReplicaId(0),
+                group: GroupId(0),
+                epoch: EpochNumber(1),
+            };
+            let open = || {
+                let disk = FileDisk::new(directory.path(), direct);
+                Journal::open(disk, identity, 64 << 10).map_err(|error| error.to_string())
+            };
+            let mut journal = open().expect("opens").journal;
+            for slot in 1..=100u64 {
+                let record = vec![slot as u8; 3000].into();
+                journal
+                    .append(&Write::Record {
+                        slot: Slot(slot),
+                        record,
+                    })
+                    .expect("room");
+                journal.commit().expect("writes");
+                journal
+                    .trim(Slot(slot.saturating_sub(40)))
+                    .expect("removes");
+            }
+            journal
+                .append(&Write::Promise(Bytes::from("mine")))
+                .expect("writes");
+            drop(journal);
+            let opened = open().expect("opens");
+            let slots: Vec<u64> = opened.records.iter().map(|(slot, _)| slot.0).collect();
+            assert!(slots.ends_with(&(70..=100).collect::<Vec<_>>()));
+            assert!(slots.len() < 90);
+            assert!(
+                opened
+                    .records
+                    .iter()
+                    .all(|(slot, bytes)| bytes[2999] == slot.0 as u8)
+            );
+            assert_eq!(opened.promise.as_deref(), Some(&b"mine"[..]));
+            assert!(!opened.torn && !opened.promise_repaired);
+        }
+    }
+}

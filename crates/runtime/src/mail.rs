@@ -1,0 +1,150 @@
+//! How other threads reach the event loop: a queue, and a bell that ends its sleep.
+
+use crate::{SubmitError, server::SnapshotReport};
+use quintet_replica::{Level, PersistId, SnapshotInfo};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+};
+
+/// Called with a command's reply, on the event loop's thread.
+pub(crate) type Done = Box<dyn FnOnce(Result<Vec<u8>, SubmitError>) + Send>;
+
+/// A command from inside the process.
+pub(crate) struct Request {
+    pub level: Level,
+    /// `None`: only ask whether a read could be answered.
+    pub payload: Option<Vec<u8>>,
+    done: Option<Done>,
+}
+
+impl Request {
+    pub fn new(level: Level, payload: Option<Vec<u8>>, done: Done) -> Self {
+        Self {
+            level,
+            payload,
+            done: Some(done),
+        }
+    }
+
+    pub fn finish(mut self, result: Result<Vec<u8>, SubmitError>) {
+        if let Some(done) = self.done.take() {
+            done(result);
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        // The replica has ended with it in some queue.
+        if let Some(done) = self.done.take() {
+            done(Err(SubmitError::Stopped));
+        }
+    }
+}
+
+/// What other threads tell the event loop.
+pub(crate) enum Mail {
+    /// Writes up to this one are durable; so many bytes and syncs in all so far.
+    Persisted {
+        upto: PersistId,
+        bytes: u64,
+        syncs: u64,
+        on_disk: u64,
+        taken: usize,
+    },
+    /// The journal cannot be written any more.
+    StorageFailed(String),
+    SnapshotWritten(u64),
+    SnapshotSaved(SnapshotInfo),
+    SnapshotFailed(String),
+    Submit(Request),
+    SnapshotNow(mpsc::Sender<Result<SnapshotReport, String>>),
+    /// A peer's name was looked up.
+    Resolved {
+        peer: usize,
+        address: Result<SocketAddr, String>,
+    },
+    Stop,
+}
+
+/// Ends the event loop's sleep. Ringing it again before it was heard costs nothing.
+#[derive(Debug)]
+struct Bell {
+    waker: mio::Waker,
+    rung: AtomicBool,
+}
+
+/// The end that other threads hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Mailer {
+    sender: mpsc::Sender<Mail>,
+    bell: Arc<Bell>,
+}
+
+impl Mailer {
+    /// Hands it to the event loop; false when the loop has ended.
+    pub fn send(&self, mail: Mail) -> bool {
+        let sent = self.sender.send(mail).is_ok();
+        if !self.bell.rung.swap(true, Ordering::SeqCst) {
+            // The loop looks at the queue before it sleeps; a failed wake-up only delays.
+            let _ = self.bell.waker.wake();
+        }
+        sent
+    }
+}
+
+impl std::fmt::Debug for Mail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mail")
+    }
+}
+
+/// The event loop's end.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    receiver: mpsc::Receiver<Mail>,
+    bell: Arc<Bell>,
+}
+
+impl Mailbox {
+    pub fn new(registry: &mio::Registry, token: mio::Token) -> io::Result<(Self, Mailer)> {
+        let waker = mio::Waker::new(registry, token)?;
+        let bell = Arc::new(Bell {
+            waker,
+            rung: AtomicBool::new(false),
+        });
+        let (sender, receiver) = mpsc::channel();
+        Ok((
+            Self {
+                receiver,
+                bell: Arc::clone(&bell),
+            },
+            Mailer { sender, bell },
+        ))
+    }
+
+    /// Whether something may be in the queue.
+    pub fn rung(&self) -> bool {
+        self.bell.rung.load(Ordering::SeqCst)
+    }
+
+    /// Gets ready to take mail: whatever is sent from here on rings again.
+    pub fn listen(&self) {
+        self.bell.rung.store(false, Ordering::SeqCst);
+    }
+
+    /// Rings itself: there is more than was taken.
+    pub fn ring(&self) {
+        self.bell.rung.store(true, Ordering::SeqCst);
+    }
+
+    pub fn take(&self) -> Option<Mail> {
+        self.receiver.try_recv().ok()
+    }
+}

@@ -1,0 +1,482 @@
+//! Commands from inside the process: the same batches and sessions that a server uses, for
+//! [`crate::Handle`].
+//!
+//! ```text
+//!   Request ──► ordered queue ──► one batch under way, one session in sequence ──► Done
+//!          └──► read queue ─────► any number of batches ──────────────────────────► Done
+//! ```
+//!
+//! One ordered batch at a time keeps the session's order whatever happens to it; the next one
+//! takes everything that came meanwhile.
+
+use crate::{SubmitError, mail::Request};
+use quintet_replica::{
+    BatchBuilder, BatchId, Bytes, CommandId, FrontendId, Level, Outcome, RequestKind,
+    RequestStatus, Results, SessionId, Submission, Time,
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+/// The port's batches are numbered from here, so that they differ from a gateway's.
+pub(crate) const PORT_BATCHES: u64 = 1 << 62;
+/// The session window allows no more requests in one batch.
+const BATCH_REQUESTS_MAX: usize = 1000;
+const BATCH_BYTES_MAX: usize = 4 << 20;
+const QUEUE_BYTES_MAX: usize = 256 << 20;
+const READS_MAX: usize = 64;
+/// What a request takes in the queue besides its payload.
+const REQUEST_WEIGHT: usize = 128;
+
+struct Waiting {
+    request: Request,
+    deadline: Time,
+}
+
+struct Ordered {
+    batch: BatchId,
+    opening: bool,
+    closing: usize,
+    requests: Vec<Waiting>,
+}
+
+/// See the module.
+pub(crate) struct Port {
+    frontend: FrontendId,
+    deadline: Duration,
+    lifetime: Duration,
+    batch_next: u64,
+    owner: u64,
+    started: u64,
+    session: SessionId,
+    open: bool,
+    sequence_next: u64,
+    used_at: Time,
+    closes: Vec<SessionId>,
+    ordered: VecDeque<Waiting>,
+    reads: VecDeque<Waiting>,
+    queued_bytes: usize,
+    under_way: Option<Ordered>,
+    reads_under_way: HashMap<BatchId, Vec<Waiting>>,
+    builder: BatchBuilder,
+    stopping: bool,
+}
+
+impl Port {
+    /// A port without requests. `owner` is drawn at random; `clock` is nanoseconds since the Unix
+    /// epoch.
+    pub fn new(
+        frontend: FrontendId,
+        (owner, clock): (u64, u64),
+        deadline: Duration,
+        lifetime: Duration,
+    ) -> Self {
+        let owner = owner.max(1);
+        Self {
+            frontend,
+            deadline,
+            lifetime,
+            batch_next: PORT_BATCHES,
+            owner,
+            started: clock,
+            session: SessionId { owner, number: 1 },
+            open: false,
+            sequence_next: 1,
+            used_at: Time(0),
+            closes: Vec::new(),
+            ordered: VecDeque::new(),
+            reads: VecDeque::new(),
+            queued_bytes: 0,
+            under_way: None,
+            reads_under_way: HashMap::new(),
+            builder: BatchBuilder::new(),
+            stopping: false,
+        }
+    }
+
+    pub fn push(&mut self, request: Request, now: Time) {
+        if self.stopping {
+            return request.finish(Err(SubmitError::Stopped));
+        }
+        if self.queued_bytes > QUEUE_BYTES_MAX {
+            return request.finish(Err(SubmitError::Busy));
+        }
+        self.queued_bytes += weight(&request);
+        let waiting = Waiting {
+            deadline: now + self.deadline,
+            request,
+        };
+        match waiting.request.level {
+            Level::Ordered => self.ordered.push_back(waiting),
+            Level::Linearizable | Level::Stale => self.reads.push_back(waiting),
+        }
+    }
+
+    /// No more requests from now on; what is there is finished.
+    pub const fn begin_shutdown(&mut self) {
+        self.stopping = true;
+    }
+
+    pub fn idle(&self) -> bool {
+        self.ordered.is_empty()
+            && self.reads.is_empty()
+            && self.under_way.is_none()
+            && self.reads_under_way.is_empty()
+    }
+
+    /// Builds batches from what has come.
+    pub fn collect(&mut self, now: Time, submissions: &mut Vec<Submission>) {
+        if self.under_way.is_none() && !self.ordered.is_empty() {
+            self.submit_ordered(now, submissions);
+        }
+        while self.reads_under_way.len() < READS_MAX
+            && let Some(first) = self.reads.front()
+        {
+            let level = first.request.level;
+            let mut requests = Vec::new();
+            let mut deadline = Time::NEVER;
+            while self.builder.len() < BATCH_BYTES_MAX
+                && requests.len() < BATCH_REQUESTS_MAX
+                && let Some(waiting) = self.reads.pop_front_if(|w| w.request.level == level)
+            {
+                self.queued_bytes -= weight(&waiting.request);
+                deadline = deadline.min(waiting.deadline);
+                // A probe is a batch without requests; several probes share it.
+                if let Some(payload) = &waiting.request.payload {
+                    let id = CommandId::default();
+                    self.builder.push(id, RequestKind::Command, 0, payload);
+                }
+                requests.push(waiting);
+            }
+            let id = self.batch_id();
+            let batch = self.builder.finish(self.frontend, id, level);
+            submissions.push(Submission {
+                id,
+                level,
+                batch,
+                deadline,
+            });
+            self.reads_under_way.insert(id, requests);
+        }
+    }
+
+    const fn batch_id(&mut self) -> BatchId {
+        self.batch_next += 1;
+        BatchId(self.batch_next)
+    }
+
+    fn submit_ordered(&mut self, now: Time, submissions: &mut Vec<Submission>) {
+        if self.open && now.since(self.used_at) > self.lifetime / 2 {
+            // It may be about to end; with nothing under way another one costs nothing.
+            self.give_up_session();
+        }
+        let mut closing = 0;
+        for session in self.closes.drain(..) {
+            let id = CommandId {
+                session,
+                sequence: 0,
+            };
+            self.builder.push(id, RequestKind::Close, 0, &[]);
+            closing += 1;
+        }
+        let opening = !self.open;
+        if opening {
+            let id = CommandId {
+                session: self.session,
+                sequence: 0,
+            };
+            self.builder
+                .push(id, RequestKind::Open, 0, &self.started.to_le_bytes());
+        }
+        let mut requests = Vec::new();
+        let mut deadline = Time::NEVER;
+        while self.builder.len() < BATCH_BYTES_MAX
+            && requests.len() < BATCH_REQUESTS_MAX
+            && let Some(waiting) = self.ordered.pop_front()
+        {
+            self.queued_bytes -= weight(&waiting.request);
+            deadline = deadline.min(waiting.deadline);
+            let id = CommandId {
+                session: self.session,
+                sequence: self.sequence_next,
+            };
+            self.sequence_next += 1;
+            let payload = waiting.request.payload.as_deref().unwrap_or_default();
+            self.builder
+                .push(id, RequestKind::Command, requests.len() as u16, payload);
+            requests.push(waiting);
+        }
+        let batch = self.batch_id();
+        let bytes = self.builder.finish(self.frontend, batch, Level::Ordered);
+        submissions.push(Submission {
+            id: batch,
+            level: Level::Ordered,
+            batch: bytes,
+            deadline,
+        });
+        self.under_way = Some(Ordered {
+            batch,
+            opening,
+            closing,
+            requests,
+        });
+    }
+
+    fn give_up_session(&mut self) {
+        if self.open {
+            self.closes.push(self.session);
+        }
+        self.open = false;
+        self.sequence_next = 1;
+        self.session.number += 1;
+    }
+
+    fn new_owner(&mut self, started: u64) {
+        self.owner = crate::data::random().max(1);
+        self.started = started;
+        self.open = false;
+        self.closes.clear();
+        self.sequence_next = 1;
+        self.session = SessionId {
+            owner: self.owner,
+            number: 1,
+        };
+    }
+
+    /// A batch is finished.
+    pub fn on_done(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
+        if let Some(requests) = self.reads_under_way.remove(&batch) {
+            return finish_reads(requests, &outcome);
+        }
+        let Some(ordered) = self.under_way.take_if(|ordered| ordered.batch == batch) else {
+            return;
+        };
+        let failure = match outcome {
+            Outcome::Results(results) => return self.on_results(ordered, &results, now),
+            Outcome::NoQuorum => SubmitError::NoQuorum,
+            Outcome::Uncertain => SubmitError::Uncertain,
+            Outcome::Busy => SubmitError::Busy,
+        };
+        // What the session has executed is not known for sure: it is not used again.
+        self.open |= ordered.opening;
+        self.give_up_session();
+        for waiting in ordered.requests {
+            waiting.request.finish(Err(failure));
+        }
+    }
+
+    fn on_results(&mut self, ordered: Ordered, results: &Bytes, now: Time) {
+        let mut results = Results::new(results).skip(ordered.closing);
+        if ordered.opening {
+            match results.next() {
+                Some((RequestStatus::Done, _)) => self.open = true,
+                Some((RequestStatus::OpenRefused, clock)) => {
+                    let clock = clock
+                        .first_chunk()
+                        .map_or(0, |bytes| u64::from_le_bytes(*bytes));
+                    self.new_owner(clock);
+                    return self.put_back(ordered.requests);
+                }
+                _ => {
+                    self.new_owner(self.started);
+                    return self.put_back(ordered.requests);
+                }
+            }
+        }
+        self.used_at = now;
+        for waiting in ordered.requests {
+            let result = match results.next() {
+                Some((RequestStatus::Done, reply)) => Ok(reply.to_vec()),
+                _ => {
+                    self.open = false;
+                    Err(SubmitError::Uncertain)
+                }
+            };
+            waiting.request.finish(result);
+        }
+        if !self.open {
+            self.session.number += 1;
+            self.sequence_next = 1;
+        }
+    }
+
+    /// None of them was executed: the session did not exist.
+    fn put_back(&mut self, requests: Vec<Waiting>) {
+        for waiting in requests.into_iter().rev() {
+            self.queued_bytes += weight(&waiting.request);
+            self.ordered.push_front(waiting);
+        }
+    }
+
+    /// When [`Self::on_time`] has something to do.
+    pub fn next_deadline(&self) -> Time {
+        let first = |queue: &VecDeque<Waiting>| queue.front().map_or(Time::NEVER, |w| w.deadline);
+        first(&self.ordered).min(first(&self.reads))
+    }
+
+    /// Gives up what has waited too long to be sent.
+    pub fn on_time(&mut self, now: Time) {
+        for queue in [&mut self.ordered, &mut self.reads] {
+            while let Some(waiting) = queue.pop_front_if(|waiting| waiting.deadline <= now) {
+                self.queued_bytes -= weight(&waiting.request);
+                waiting.request.finish(Err(SubmitError::NoQuorum));
+            }
+        }
+    }
+}
+
+fn weight(request: &Request) -> usize {
+    request.payload.as_ref().map_or(0, Vec::len) + REQUEST_WEIGHT
+}
+
+fn finish_reads(requests: Vec<Waiting>, outcome: &Outcome) {
+    let mut results = match outcome {
+        Outcome::Results(bytes) => Some(Results::new(bytes)),
+        _ => None,
+    };
+    for waiting in requests {
+        let result = match (&mut results, &waiting.request.payload) {
+            (Some(_), None) => Ok(Vec::new()),
+            (Some(results), Some(_)) => match results.next() {
+                Some((RequestStatus::Done, reply)) => Ok(reply.to_vec()),
+                _ => Err(SubmitError::NoQuorum),
+            },
+            // A read that was not answered has changed nothing.
+            (None, _) if *outcome == Outcome::Busy => Err(SubmitError::Busy),
+            (None, _) => Err(SubmitError::NoQuorum),
+        };
+        waiting.request.finish(result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_replica::{BatchView, ResultsBuilder};
+    use std::sync::mpsc;
+
+    fn port() -> Port {
+        Port::new(
+            FrontendId(4),
+            (77, 1000),
+            Duration::from_secs(5),
+            Duration::from_secs(100),
+        )
+    }
+
+    type Answer = Result<Vec<u8>, SubmitError>;
+
+    fn push(port: &mut Port, level: Level, payload: &[u8]) -> mpsc::Receiver<Answer> {
+        let (sender, receiver) = mpsc::channel();
+        let done = Box::new(move |result| {
+            let _ = sender.send(result);
+        });
+        port.push(Request::new(level, Some(payload.to_vec()), done), Time(0));
+        receiver
+    }
+
+    fn collect(port: &mut Port, now: Time) -> Vec<Submission> {
+        let mut submissions = Vec::new();
+        port.collect(now, &mut submissions);
+        submissions
+    }
+
+    fn kinds(submission: &Submission) -> Vec<(RequestKind, u64, u64)> {
+        let view = BatchView::checked(&submission.batch).expect("valid");
+        view.requests()
+            .map(|r| (r.kind, r.id.session.number, r.id.sequence))
+            .collect()
+    }
+
+    fn results(statuses: &[(RequestStatus, &[u8])]) -> Outcome {
+        let mut builder = ResultsBuilder::default();
+        builder.clear();
+        for (status, reply) in statuses {
+            builder.push(*status, reply);
+        }
+        Outcome::Results(builder.finish())
+    }
+
+    const DONE: RequestStatus = RequestStatus::Done;
+
+    #[test]
+    fn one_batch_at_a_time_in_one_session() {
+        let mut port = port();
+        let first = push(&mut port, Level::Ordered, b"a");
+        let batch = collect(&mut port, Time(1));
+        assert_eq!(
+            kinds(&batch[0]),
+            [(RequestKind::Open, 1, 0), (RequestKind::Command, 1, 1)]
+        );
+        let second = push(&mut port, Level::Ordered, b"b");
+        let third = push(&mut port, Level::Ordered, b"c");
+        assert!(collect(&mut port, Time(2)).is_empty(), "one at a time");
+        port.on_done(batch[0].id, results(&[(DONE, b""), (DONE, b"A")]), Time(3));
+        assert_eq!(first.recv(), Ok(Ok(b"A".to_vec())));
+        let batch = collect(&mut port, Time(3));
+        assert_eq!(
+            kinds(&batch[0]),
+            [(RequestKind::Command, 1, 2), (RequestKind::Command, 1, 3)]
+        );
+        port.on_done(batch[0].id, Outcome::Uncertain, Time(4));
+        assert_eq!(second.recv(), Ok(Err(SubmitError::Uncertain)));
+        assert_eq!(third.recv(), Ok(Err(SubmitError::Uncertain)));
+        let _fourth = push(&mut port, Level::Ordered, b"d");
+        let batch = collect(&mut port, Time(5));
+        assert_eq!(
+            kinds(&batch[0]),
+            [
+                (RequestKind::Close, 1, 0),
+                (RequestKind::Open, 2, 0),
+                (RequestKind::Command, 2, 1)
+            ]
+        );
+        assert!(!port.idle());
+    }
+
+    #[test]
+    fn a_refused_owner_tries_again_as_another_and_nothing_is_lost() {
+        let mut port = port();
+        let answer = push(&mut port, Level::Ordered, b"a");
+        let batch = collect(&mut port, Time(1));
+        let refused = results(&[
+            (RequestStatus::OpenRefused, &9000u64.to_le_bytes()),
+            (RequestStatus::SessionUnknown, b""),
+        ]);
+        port.on_done(batch[0].id, refused, Time(2));
+        let batch = collect(&mut port, Time(2));
+        let view = BatchView::checked(&batch[0].batch).expect("valid");
+        let open = view.requests().next().expect("there is one");
+        assert_ne!(open.id.session.owner, 77);
+        assert_eq!(open.payload, 9000u64.to_le_bytes());
+        port.on_done(batch[0].id, results(&[(DONE, b""), (DONE, b"A")]), Time(3));
+        assert_eq!(answer.recv(), Ok(Ok(b"A".to_vec())));
+        assert!(port.idle());
+    }
+
+    #[test]
+    fn reads_do_not_wait_for_each_other_and_a_silent_session_is_replaced() {
+        let mut port = port();
+        let write = push(&mut port, Level::Ordered, b"w");
+        let read = push(&mut port, Level::Linearizable, b"r");
+        let batches = collect(&mut port, Time(1));
+        assert_eq!(batches[1].level, Level::Linearizable);
+        port.on_done(batches[1].id, results(&[(DONE, b"R")]), Time(2));
+        port.on_done(
+            batches[0].id,
+            results(&[(DONE, b""), (DONE, b"W")]),
+            Time(2),
+        );
+        assert_eq!(
+            (read.recv(), write.recv()),
+            (Ok(Ok(b"R".to_vec())), Ok(Ok(b"W".to_vec())))
+        );
+        let _later = push(&mut port, Level::Ordered, b"x");
+        let batch = collect(&mut port, Time(60_000_000_000));
+        assert_eq!(kinds(&batch[0])[1], (RequestKind::Open, 2, 0));
+        port.begin_shutdown();
+        let refused = push(&mut port, Level::Ordered, b"y");
+        assert_eq!(refused.recv(), Ok(Err(SubmitError::Stopped)));
+    }
+}

@@ -1,0 +1,25 @@
+//! How frames travel between replicas, and between replicas and remote frontends.
+//!
+//! ```text
+//!   Transport::queue(peer, lane, frame) ──► … ──► Arrival::Frame at the other side
+//!                                           Arrival::Link: up, room, reset, down
+//! ```
+//!
+//! What every transport promises: frames of one lane and link arrive whole, in order, at most
+//! once; a frame that is lost takes the link with it, so that nothing is lost silently; frames of
+//! an older link never arrive after the newer one is up.
+
+pub(crate) mod hello;
+mod queue;
+pub(crate) mod tcp;
+
+use quintet_replica::{Bytes, Link, Peer};
+
+/// What a transport hands to the event loop, in order.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    Frame(Peer, Bytes),
+    Link(Peer, Link),
+    /// This replica must not take part; the reason is for the operator.
+    Refused(String),
+}

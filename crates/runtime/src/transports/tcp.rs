@@ -1,0 +1,990 @@
+//! TCP: two connections per link, one for each lane, so that bulk never delays control.
+//!
+//! ```text
+//!   replica 0 ──dials──► replica 1 ──dials──► replica 2      the lower id dials the higher
+//!      └────────────────dials──────────────────►┘
+//!   remote frontend ──dials──► replica                        one connection, control lane
+//!
+//!   Connecting ─► Greeted ─┐
+//!                          ├─► Open ── both lanes open ──► link up
+//!   Waiting ───────────────┘
+//! ```
+
+use super::{
+    Arrival,
+    hello::{Greeting, Hello, Refusal},
+    queue::{Got, HEADER, Incoming, Outgoing, frame_header},
+};
+use crate::{
+    data::{Data, PeerSeen, random},
+    mail::{Mail, Mailer},
+};
+use mio::{
+    Interest, Registry, Token,
+    event::Event,
+    net::{TcpListener, TcpStream},
+};
+use quintet_replica::{
+    Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId, Time,
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    time::Duration,
+};
+
+/// The most bytes queued for one peer and lane before the link counts as down.
+pub(crate) const QUEUE_MAX: usize = 64 << 20;
+/// The most bytes taken from one connection in one turn.
+const TURN_BYTES_MAX: usize = 1 << 20;
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+const BACKOFF_FIRST: Duration = Duration::from_millis(10);
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+const BACKOFF_REFUSED: Duration = Duration::from_secs(1);
+/// A link that broke and does not come back within this is down.
+const RESET_MAX: Duration = Duration::from_millis(250);
+/// Connections that have not said who they are.
+const STRANGERS_MAX: usize = 64;
+const FRONTENDS_MAX: usize = 1024;
+const LANES: [Lane; 2] = [Lane::Control, Lane::Bulk];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Dialled; the operating system has not connected yet.
+    Connecting,
+    /// Dialled and connected; the other side's hello is due.
+    Greeted,
+    /// Accepted; the other side's hello is due.
+    Waiting,
+    Open,
+    /// Closed as soon as what is queued has been written.
+    Closing,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    address: SocketAddr,
+    stage: Stage,
+    peer: Option<Peer>,
+    lane: Lane,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    /// Unread bytes may be there.
+    readable: bool,
+    /// It stands in the list of those to read.
+    queued: bool,
+    writable: bool,
+    /// It stands in the list of those to write.
+    dirty: bool,
+    deadline: Time,
+}
+
+/// The link to one member.
+#[derive(Debug)]
+struct MemberLink {
+    name: String,
+    address: Option<SocketAddr>,
+    resolving: bool,
+    /// The number of the newest link; both lanes share it.
+    session: u64,
+    lanes: [Option<usize>; 2],
+    up: bool,
+    /// The protocol knows that it is not up.
+    told_down: bool,
+    down_at: Time,
+    dial_at: Time,
+    backoff: Duration,
+    incarnation: Incarnation,
+    error: Option<String>,
+    /// The queue has been more than half full since it was last told to have room.
+    crowded: bool,
+}
+
+/// What is shown of a link.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkReport {
+    pub name: String,
+    pub up: bool,
+    pub incarnation: Incarnation,
+    pub queued: usize,
+    pub error: Option<String>,
+}
+
+/// What the transport counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TcpCounters {
+    pub frames_in: u64,
+    pub frames_out: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub frames_bad: u64,
+    pub hellos_refused: u64,
+    pub queues_full: u64,
+    pub links_up: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Tcp {
+    me: Hello,
+    id: ReplicaId,
+    data: Data,
+    registry: Registry,
+    listener: TcpListener,
+    accepting: bool,
+    /// Accepting failed for want of a resource; tried again then.
+    accept_at: Time,
+    first_token: usize,
+    mailer: Mailer,
+    links: Vec<MemberLink>,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    frontends: BTreeMap<FrontendId, usize>,
+    to_read: Vec<usize>,
+    to_write: Vec<usize>,
+    arrivals: VecDeque<Arrival>,
+    session_next: u64,
+    counters: TcpCounters,
+}
+
+impl Tcp {
+    /// A transport that listens and dials; connections get tokens from `first_token` on, the
+    /// listener the one below.
+    pub fn new(
+        me: Hello,
+        data: Data,
+        registry: Registry,
+        listener: std::net::TcpListener,
+        names: Vec<String>,
+        first_token: usize,
+        mailer: Mailer,
+    ) -> io::Result<Self> {
+        let Peer::Replica(id) = me.from else {
+            return Err(io::Error::other("a transport belongs to a replica"));
+        };
+        listener.set_nonblocking(true)?;
+        let mut listener = TcpListener::from_std(listener);
+        registry.register(&mut listener, Token(first_token - 1), Interest::READABLE)?;
+        let links = names
+            .into_iter()
+            .map(|name| MemberLink {
+                address: name.parse().ok(),
+                name,
+                resolving: false,
+                session: 0,
+                lanes: [None; 2],
+                up: false,
+                told_down: true,
+                down_at: Time::NEVER,
+                dial_at: Time(0),
+                backoff: BACKOFF_FIRST,
+                incarnation: Incarnation(0),
+                error: None,
+                crowded: false,
+            })
+            .collect();
+        let session_next = me.boot.0 << 32;
+        Ok(Self {
+            me,
+            id,
+            data,
+            registry,
+            listener,
+            accepting: true,
+            accept_at: Time::NEVER,
+            first_token,
+            mailer,
+            links,
+            connections: Vec::new(),
+            free: Vec::new(),
+            frontends: BTreeMap::new(),
+            to_read: Vec::new(),
+            to_write: Vec::new(),
+            arrivals: VecDeque::new(),
+            session_next,
+            counters: TcpCounters::default(),
+        })
+    }
+
+    pub const fn counters(&self) -> TcpCounters {
+        self.counters
+    }
+
+    pub const fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// What came in since it was last taken, in order.
+    pub fn take_arrival(&mut self) -> Option<Arrival> {
+        self.arrivals.pop_front()
+    }
+
+    /// Whether something can be read or handed on without sleeping.
+    pub fn busy(&self) -> bool {
+        !self.to_read.is_empty() || !self.arrivals.is_empty() || self.accepting
+    }
+
+    pub fn report(&self, id: ReplicaId) -> LinkReport {
+        let link = &self.links[id.index()];
+        LinkReport {
+            name: link.name.clone(),
+            up: link.up,
+            incarnation: link.incarnation,
+            queued: self.queued(link),
+            error: link.error.clone(),
+        }
+    }
+
+    pub fn is_up(&self, id: ReplicaId) -> bool {
+        self.links[id.index()].up
+    }
+
+    pub fn links_up(&self) -> usize {
+        self.links.iter().filter(|link| link.up).count()
+    }
+
+    fn queued(&self, link: &MemberLink) -> usize {
+        (link.lanes.iter().flatten())
+            .filter_map(|index| self.connections[*index].as_ref())
+            .map(|connection| connection.outgoing.len())
+            .sum()
+    }
+
+    /// How many bytes may be queued for a peer's control lane.
+    pub fn room(&self, id: ReplicaId) -> usize {
+        let link = &self.links[id.index()];
+        match link.lanes[Lane::Control as usize].and_then(|i| self.connections[i].as_ref()) {
+            Some(connection) if link.up => QUEUE_MAX.saturating_sub(connection.outgoing.len()),
+            _ => 0,
+        }
+    }
+
+    // --- sending ---------------------------------------------------------------------------
+
+    /// Queues a frame for everybody it goes to; who is not linked does not get it.
+    pub fn send(&mut self, to: Recipients, lane: Lane, frame: &Frame, now: Time) {
+        let header = frame_header(lane, frame);
+        match to {
+            Recipients::Replicas(replicas) => {
+                for id in replicas.iter() {
+                    let Some(link) = self.links.get(id.index()).filter(|link| link.up) else {
+                        continue;
+                    };
+                    if let Some(index) = link.lanes[lane as usize] {
+                        self.queue_frame(index, &header, frame, now);
+                    }
+                }
+            }
+            Recipients::Frontend(id) => {
+                if let Some(index) = self.frontends.get(&id) {
+                    self.queue_frame(*index, &header, frame, now);
+                }
+            }
+        }
+    }
+
+    /// The one place that every frame passes on its way out.
+    fn queue_frame(&mut self, index: usize, header: &[u8; HEADER], frame: &Frame, now: Time) {
+        let Some(connection) = &mut self.connections[index] else {
+            return;
+        };
+        let queued = connection.outgoing.len();
+        if queued > 0 && queued + frame.len() > QUEUE_MAX {
+            self.counters.queues_full += 1;
+            let peer = connection.peer;
+            self.close(index, "its queue is full", now);
+            if let Some(Peer::Replica(id)) = peer {
+                self.tell_down(id.index());
+            }
+            return;
+        }
+        self.counters.frames_out += 1;
+        connection.outgoing.push(header, frame);
+        if connection.outgoing.len() > QUEUE_MAX / 2
+            && let Some(Peer::Replica(id)) = connection.peer
+        {
+            self.links[id.index()].crowded = true;
+        }
+        self.mark_dirty(index);
+    }
+
+    fn mark_dirty(&mut self, index: usize) {
+        if let Some(connection) = &mut self.connections[index]
+            && !connection.dirty
+        {
+            connection.dirty = true;
+            self.to_write.push(index);
+        }
+    }
+
+    /// Writes what is queued, one write per connection.
+    pub fn flush(&mut self, now: Time) {
+        while let Some(index) = self.to_write.pop() {
+            let Some(connection) = &mut self.connections[index] else {
+                continue;
+            };
+            connection.dirty = false;
+            if !connection.writable || connection.stage == Stage::Connecting {
+                continue;
+            }
+            match connection.outgoing.write(&mut connection.stream) {
+                Ok((written, more)) => {
+                    connection.writable = more;
+                    self.counters.bytes_out += written as u64;
+                    if connection.stage == Stage::Closing && connection.outgoing.is_empty() {
+                        self.close(index, "refused", now);
+                        continue;
+                    }
+                    let left = connection.outgoing.len();
+                    if let Some(Peer::Replica(id)) = connection.peer {
+                        let link = &mut self.links[id.index()];
+                        if link.crowded && left < QUEUE_MAX / 4 {
+                            link.crowded = false;
+                            let room = Link::Room(QUEUE_MAX - left);
+                            self.arrivals
+                                .push_back(Arrival::Link(Peer::Replica(id), room));
+                        }
+                    }
+                }
+                Err(error) => self.close(index, &error.to_string(), now),
+            }
+        }
+    }
+
+    // --- readiness -------------------------------------------------------------------------
+
+    /// Whether the token is one of this transport's; notes what has become possible.
+    pub fn on_event(&mut self, event: &Event, now: Time) -> bool {
+        let Some(offset) = (event.token().0 + 1).checked_sub(self.first_token) else {
+            return false;
+        };
+        let Some(index) = offset.checked_sub(1) else {
+            self.accepting = true;
+            return true;
+        };
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return index < self.connections.len();
+        };
+        if event.is_writable() {
+            connection.writable = true;
+            if connection.stage == Stage::Connecting {
+                match connection.stream.take_error() {
+                    Ok(None) => connection.stage = Stage::Greeted,
+                    Ok(Some(error)) | Err(error) => {
+                        self.close(index, &error.to_string(), now);
+                        return true;
+                    }
+                }
+            }
+            self.mark_dirty(index);
+        }
+        let Some(connection) = &mut self.connections[index] else {
+            return true;
+        };
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            connection.readable = true;
+            self.queue_read(index);
+        }
+        true
+    }
+
+    fn queue_read(&mut self, index: usize) {
+        if let Some(connection) = &mut self.connections[index]
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.to_read.push(index);
+        }
+    }
+
+    /// Accepts and reads whatever is there, a bounded amount per connection.
+    pub fn receive(&mut self, now: Time) {
+        if self.accepting {
+            self.accept(now);
+        }
+        let mut list = std::mem::take(&mut self.to_read);
+        for index in list.drain(..) {
+            if let Some(connection) = &mut self.connections[index] {
+                connection.queued = false;
+                self.read(index, now);
+            }
+        }
+        if self.to_read.is_empty() {
+            self.to_read = list;
+        }
+    }
+
+    fn accept(&mut self, now: Time) {
+        for _ in 0..16 {
+            match self.listener.accept() {
+                Ok((stream, address)) => {
+                    let strangers = (self.connections.iter().flatten())
+                        .filter(|connection| connection.peer.is_none())
+                        .count();
+                    if strangers < STRANGERS_MAX {
+                        self.add(stream, address, Stage::Waiting, None, Lane::Control, now);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.accepting = false;
+                    return;
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept peer connections");
+                    self.accepting = false;
+                    self.accept_at = now + Duration::from_millis(100);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        mut stream: TcpStream,
+        address: SocketAddr,
+        stage: Stage,
+        peer: Option<Peer>,
+        lane: Lane,
+        now: Time,
+    ) -> Option<usize> {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        let token = Token(self.first_token + index);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if let Err(error) = self.registry.register(&mut stream, token, interest) {
+            tracing::warn!(%error, "cannot watch a peer connection");
+            self.free.push(index);
+            return None;
+        }
+        // Neither changes what is possible, only how fast it is noticed.
+        let _ = stream.set_nodelay(true);
+        let keepalive = socket2::TcpKeepalive::new()
+            .with_time(Duration::from_secs(5))
+            .with_interval(Duration::from_secs(1));
+        let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+        self.connections[index] = Some(Connection {
+            stream,
+            address,
+            stage,
+            peer,
+            lane,
+            incoming: Incoming::default(),
+            outgoing: Outgoing::default(),
+            readable: false,
+            queued: false,
+            writable: false,
+            dirty: false,
+            deadline: now + HANDSHAKE_MAX,
+        });
+        Some(index)
+    }
+
+    fn read(&mut self, index: usize, now: Time) {
+        let mut budget = TURN_BYTES_MAX;
+        loop {
+            if !self.hand_on(index, now) {
+                return;
+            }
+            let Some(connection) = &mut self.connections[index] else {
+                return;
+            };
+            if !connection.readable {
+                return;
+            }
+            if budget == 0 {
+                self.queue_read(index);
+                return;
+            }
+            match connection.incoming.read(&connection.stream) {
+                Ok(Got::Bytes(count, more)) => {
+                    self.counters.bytes_in += count as u64;
+                    budget = budget.saturating_sub(count.max(1));
+                    // After a short read the next edge tells of more bytes, and of the end.
+                    connection.readable = more;
+                }
+                Ok(Got::Nothing) => connection.readable = false,
+                Ok(Got::End) => {
+                    self.close(index, "it closed the connection", now);
+                    return;
+                }
+                Err(error) => {
+                    self.close(index, &error.to_string(), now);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Handles what has been read; false when nothing more is to be read now.
+    fn hand_on(&mut self, index: usize, now: Time) -> bool {
+        loop {
+            let Some(connection) = &mut self.connections[index] else {
+                return false;
+            };
+            match connection.stage {
+                Stage::Connecting | Stage::Closing => return false,
+                Stage::Waiting | Stage::Greeted => {
+                    match Greeting::decode(connection.incoming.peek()) {
+                        Ok(None) => return true,
+                        Ok(Some((greeting, length))) => {
+                            connection.incoming.consume(length);
+                            self.on_greeting(index, greeting, now);
+                        }
+                        Err(error) => {
+                            self.counters.frames_bad += 1;
+                            let reason = error.to_string();
+                            self.refuse(
+                                index,
+                                Refusal {
+                                    fatal: false,
+                                    reason,
+                                },
+                                now,
+                            );
+                        }
+                    }
+                }
+                Stage::Open => {
+                    let Some(peer) = connection.peer else {
+                        return false;
+                    };
+                    if let Peer::Replica(id) = peer
+                        && !self.links[id.index()].up
+                    {
+                        // Frames come after `Up`: when the other lane is there too.
+                        return false;
+                    }
+                    match connection.incoming.next(connection.lane) {
+                        Ok(Some(frame)) => {
+                            self.counters.frames_in += 1;
+                            self.arrivals.push_back(Arrival::Frame(peer, frame));
+                        }
+                        Ok(None) => return true,
+                        Err(error) => {
+                            self.counters.frames_bad += 1;
+                            self.close(index, &error.to_string(), now);
+                            return false;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    // --- greetings -------------------------------------------------------------------------
+
+    fn hello(&self, to: ReplicaId, session: u64, lane: Lane) -> Vec<u8> {
+        Greeting::Hello(Hello {
+            to,
+            session,
+            lane,
+            ..self.me.clone()
+        })
+        .encode()
+    }
+
+    fn on_greeting(&mut self, index: usize, greeting: Greeting, now: Time) {
+        match greeting {
+            Greeting::Refusal(refusal) => self.on_refusal(index, refusal, now),
+            Greeting::Hello(hello) => {
+                if let Err(refusal) = self.on_hello(index, &hello, now) {
+                    self.refuse(index, refusal, now);
+                }
+            }
+        }
+    }
+
+    fn on_refusal(&mut self, index: usize, refusal: Refusal, now: Time) {
+        self.counters.hellos_refused += 1;
+        let Some(connection) = &self.connections[index] else {
+            return;
+        };
+        let (address, peer) = (connection.address, connection.peer);
+        tracing::warn!(%address, reason = refusal.reason, "a peer refuses this replica");
+        // Only who was dialled may stop this replica: anybody can connect to it.
+        if let Some(Peer::Replica(id)) = peer {
+            let link = &mut self.links[id.index()];
+            link.error = Some(format!("it refuses this replica: {}", refusal.reason));
+            if refusal.fatal {
+                self.arrivals
+                    .push_back(Arrival::Refused(refusal.reason.clone()));
+            }
+        }
+        self.close(index, &refusal.reason, now);
+        if let Some(Peer::Replica(id)) = peer {
+            let link = &mut self.links[id.index()];
+            link.dial_at = now + BACKOFF_REFUSED;
+        }
+    }
+
+    fn refuse(&mut self, index: usize, refusal: Refusal, now: Time) {
+        self.counters.hellos_refused += 1;
+        let Some(connection) = &mut self.connections[index] else {
+            return;
+        };
+        let address = connection.address;
+        tracing::warn!(%address, reason = refusal.reason, "a peer connection is refused");
+        connection.stage = Stage::Closing;
+        connection.deadline = now + Duration::from_secs(1);
+        connection
+            .outgoing
+            .push_raw(&Greeting::Refusal(refusal.clone()).encode());
+        if let Some(Peer::Replica(id)) = connection.peer {
+            let link = &mut self.links[id.index()];
+            link.error = Some(refusal.reason);
+            link.dial_at = now + BACKOFF_REFUSED;
+        }
+        self.mark_dirty(index);
+    }
+
+    fn on_hello(&mut self, index: usize, hello: &Hello, now: Time) -> Result<(), Refusal> {
+        self.me.check(hello)?;
+        let Some(connection) = &self.connections[index] else {
+            return Ok(());
+        };
+        let soft = |reason: &str| {
+            Err(Refusal {
+                fatal: false,
+                reason: reason.to_owned(),
+            })
+        };
+        let id = match hello.from {
+            Peer::Replica(id) => id,
+            Peer::Frontend(_) if connection.stage == Stage::Greeted => {
+                return soft("a frontend answers where a replica is expected");
+            }
+            Peer::Frontend(id) => return self.on_frontend(index, id, hello.lane, now),
+        };
+        if let Some(Peer::Replica(dialled)) = connection.peer
+            && dialled != id
+        {
+            return soft("another replica answers at this address");
+        }
+        let seen = PeerSeen {
+            directory: hello.directory,
+            boot: hello.boot.0,
+        };
+        if let Err(reason) = self.data.check_peer(id, seen) {
+            return Err(Refusal {
+                fatal: true,
+                reason,
+            });
+        }
+        let link = &mut self.links[id.index()];
+        if connection.stage == Stage::Greeted {
+            if hello.session != link.session || hello.lane != connection.lane {
+                return soft("the hello answers another one");
+            }
+        } else {
+            if id > self.id {
+                return soft("the replica with the lower id dials");
+            }
+            if hello.session < link.session {
+                return soft("there is a newer link");
+            }
+            if hello.session > link.session {
+                self.drop_link(id.index(), "a newer link replaces it", now);
+                self.links[id.index()].session = hello.session;
+            }
+            if self.links[id.index()].lanes[hello.lane as usize].is_some() {
+                return soft("there is a connection for this lane");
+            }
+            self.links[id.index()].lanes[hello.lane as usize] = Some(index);
+            let answer = self.hello(id, hello.session, hello.lane);
+            if let Some(connection) = &mut self.connections[index] {
+                connection.peer = Some(Peer::Replica(id));
+                connection.lane = hello.lane;
+                connection.outgoing.push_raw(&answer);
+            }
+            self.mark_dirty(index);
+        }
+        if let Some(connection) = &mut self.connections[index] {
+            connection.stage = Stage::Open;
+            connection.deadline = Time::NEVER;
+        }
+        self.links[id.index()].incarnation = hello.incarnation;
+        self.maybe_up(id);
+        Ok(())
+    }
+
+    fn on_frontend(
+        &mut self,
+        index: usize,
+        id: FrontendId,
+        lane: Lane,
+        now: Time,
+    ) -> Result<(), Refusal> {
+        let soft = |reason: &str| {
+            Err(Refusal {
+                fatal: false,
+                reason: reason.to_owned(),
+            })
+        };
+        if lane != Lane::Control {
+            return soft("frontends use the control lane");
+        }
+        if !self.frontends.contains_key(&id) && self.frontends.len() >= FRONTENDS_MAX {
+            return soft("there are too many frontends");
+        }
+        if let Some(older) = self.frontends.get(&id).copied() {
+            self.close(older, "a newer connection replaces it", now);
+        }
+        let answer = self.hello(self.id, 0, lane);
+        if let Some(connection) = &mut self.connections[index] {
+            connection.peer = Some(Peer::Frontend(id));
+            connection.stage = Stage::Open;
+            connection.deadline = Time::NEVER;
+            connection.outgoing.push_raw(&answer);
+        }
+        self.frontends.insert(id, index);
+        self.mark_dirty(index);
+        let up = Link::Up {
+            incarnation: Incarnation(0),
+        };
+        self.arrivals
+            .push_back(Arrival::Link(Peer::Frontend(id), up));
+        Ok(())
+    }
+
+    fn maybe_up(&mut self, id: ReplicaId) {
+        let lanes = self.links[id.index()].lanes;
+        let open = |index: usize| {
+            self.connections[index]
+                .as_ref()
+                .is_some_and(|c| c.stage == Stage::Open)
+        };
+        let [Some(control), Some(bulk)] = lanes else {
+            return;
+        };
+        if !open(control) || !open(bulk) {
+            return;
+        }
+        let link = &mut self.links[id.index()];
+        link.up = true;
+        link.told_down = false;
+        link.down_at = Time::NEVER;
+        link.backoff = BACKOFF_FIRST;
+        link.error = None;
+        link.crowded = false;
+        self.counters.links_up += 1;
+        let incarnation = link.incarnation;
+        tracing::info!(peer = id.0, incarnation = incarnation.0, "link up");
+        self.arrivals
+            .push_back(Arrival::Link(Peer::Replica(id), Link::Up { incarnation }));
+        self.queue_read(control);
+        self.queue_read(bulk);
+    }
+
+    // --- ending and dialling ---------------------------------------------------------------
+
+    fn close(&mut self, index: usize, reason: &str, now: Time) {
+        let Some(mut connection) = self.connections[index].take() else {
+            return;
+        };
+        // The descriptor is closed right after; a failure changes nothing.
+        let _ = self.registry.deregister(&mut connection.stream);
+        self.free.push(index);
+        match connection.peer {
+            Some(Peer::Replica(id)) => {
+                let link = &mut self.links[id.index()];
+                let lane = &mut link.lanes[connection.lane as usize];
+                if *lane == Some(index) {
+                    *lane = None;
+                    self.drop_link(id.index(), reason, now);
+                }
+            }
+            Some(Peer::Frontend(id)) => {
+                if self.frontends.get(&id) == Some(&index) {
+                    self.frontends.remove(&id);
+                    self.arrivals
+                        .push_back(Arrival::Link(Peer::Frontend(id), Link::Down));
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Closes what is left of a link and sees to the next.
+    fn drop_link(&mut self, member: usize, reason: &str, now: Time) {
+        for lane in 0..LANES.len() {
+            let Some(index) = self.links[member].lanes[lane].take() else {
+                continue;
+            };
+            if let Some(connection) = &mut self.connections[index] {
+                // A refusal under way still goes out.
+                if connection.stage == Stage::Closing {
+                    continue;
+                }
+                let _ = self.registry.deregister(&mut connection.stream);
+                self.connections[index] = None;
+                self.free.push(index);
+            }
+        }
+        let link = &mut self.links[member];
+        let jitter = Duration::from_micros(random() % 1000 * link.backoff.as_millis() as u64 / 2);
+        link.dial_at = now + link.backoff + jitter;
+        link.backoff = (link.backoff * 2).min(BACKOFF_MAX);
+        if link.error.is_none() {
+            link.error = Some(reason.to_owned());
+        }
+        if link.up {
+            link.up = false;
+            link.down_at = now + RESET_MAX;
+            tracing::info!(peer = member, reason, "link broken");
+            let peer = Peer::Replica(ReplicaId(member as u16));
+            self.arrivals.push_back(Arrival::Link(peer, Link::Reset));
+        } else if member > self.id.index() {
+            self.tell_down(member);
+        }
+    }
+
+    fn tell_down(&mut self, member: usize) {
+        let link = &mut self.links[member];
+        link.down_at = Time::NEVER;
+        if !link.told_down {
+            link.told_down = true;
+            let peer = Peer::Replica(ReplicaId(member as u16));
+            self.arrivals.push_back(Arrival::Link(peer, Link::Down));
+        }
+    }
+
+    fn dial(&mut self, member: usize, now: Time) {
+        let Some(address) = self.links[member].address else {
+            self.resolve(member);
+            return;
+        };
+        self.session_next += 1;
+        let session = self.session_next;
+        let id = ReplicaId(member as u16);
+        let link = &mut self.links[member];
+        link.session = session;
+        link.dial_at = Time::NEVER;
+        for lane in LANES {
+            let stream = TcpStream::connect(address);
+            let peer = Some(Peer::Replica(id));
+            let added =
+                stream.map(|stream| self.add(stream, address, Stage::Connecting, peer, lane, now));
+            let index = match added {
+                Ok(Some(index)) => index,
+                Ok(None) => return self.drop_link(member, "cannot watch the connection", now),
+                Err(error) => return self.drop_link(member, &error.to_string(), now),
+            };
+            self.links[member].lanes[lane as usize] = Some(index);
+            let hello = self.hello(id, session, lane);
+            if let Some(connection) = &mut self.connections[index] {
+                connection.outgoing.push_raw(&hello);
+            }
+        }
+    }
+
+    fn resolve(&mut self, member: usize) {
+        let link = &mut self.links[member];
+        link.dial_at = Time::NEVER;
+        if std::mem::replace(&mut link.resolving, true) {
+            return;
+        }
+        let (name, mailer) = (link.name.clone(), self.mailer.clone());
+        let lookup = move || {
+            let found = name.to_socket_addrs().map(|mut addresses| addresses.next());
+            let address = match found {
+                Ok(Some(address)) => Ok(address),
+                Ok(None) => Err(format!("'{name}' has no address")),
+                Err(error) => Err(format!("'{name}': {error}")),
+            };
+            mailer.send(Mail::Resolved {
+                peer: member,
+                address,
+            });
+        };
+        let started = std::thread::Builder::new()
+            .name("name lookup".to_owned())
+            .spawn(lookup);
+        if let Err(error) = started {
+            self.mailer.send(Mail::Resolved {
+                peer: member,
+                address: Err(error.to_string()),
+            });
+        }
+    }
+
+    /// A member's name was looked up.
+    pub fn on_resolved(&mut self, peer: usize, address: Result<SocketAddr, String>, now: Time) {
+        let Some(link) = self.links.get_mut(peer) else {
+            return;
+        };
+        link.resolving = false;
+        match address {
+            Ok(address) => {
+                link.address = Some(address);
+                link.dial_at = now;
+            }
+            Err(error) => {
+                link.error = Some(error);
+                link.dial_at = now + BACKOFF_REFUSED;
+            }
+        }
+    }
+
+    /// When [`Self::on_time`] has something to do.
+    pub fn next_deadline(&self) -> Time {
+        let links = self.links.iter().enumerate().map(|(member, link)| {
+            let idle = member > self.id.index() && link.lanes == [None; 2] && !link.resolving;
+            link.down_at
+                .min(if idle { link.dial_at } else { Time::NEVER })
+        });
+        let handshakes = self
+            .connections
+            .iter()
+            .flatten()
+            .map(|connection| connection.deadline);
+        links
+            .chain(handshakes)
+            .min()
+            .unwrap_or(Time::NEVER)
+            .min(self.accept_at)
+    }
+
+    /// Dials, gives up handshakes, tells that links are down.
+    pub fn on_time(&mut self, now: Time) {
+        if self.accept_at <= now {
+            self.accept_at = Time::NEVER;
+            self.accepting = true;
+        }
+        for index in 0..self.connections.len() {
+            if self.connections[index]
+                .as_ref()
+                .is_some_and(|c| c.deadline <= now)
+            {
+                self.close(index, "no hello came in time", now);
+            }
+        }
+        for member in 0..self.links.len() {
+            let link = &mut self.links[member];
+            if link.down_at <= now {
+                self.tell_down(member);
+            }
+            let link = &mut self.links[member];
+            if member > self.id.index()
+                && link.lanes == [None; 2]
+                && !link.resolving
+                && link.dial_at <= now
+            {
+                // A name may have moved to another address since the last attempt.
+                if link.error.is_some() && link.name.parse::<SocketAddr>().is_err() {
+                    link.address = None;
+                }
+                self.dial(member, now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tcp_tests.rs"]
+mod tests;

@@ -1,0 +1,172 @@
+//! Whole replicas over real sockets and files, in one process.
+
+mod common;
+
+use common::{Cluster, Counter};
+use quintet_replica::{Durability, Level};
+use quintet_runtime::{Replica, SubmitError};
+use std::sync::mpsc;
+
+#[test]
+fn three_replicas_execute_every_command_once_wherever_it_is_submitted() {
+    for durability in [Durability::Memory, Durability::Disk] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut cluster = Cluster::start(directory.path(), 3, durability);
+        let mut sum = 0;
+        for round in 1..=30u64 {
+            sum += round;
+            assert_eq!(cluster.add((round % 3) as usize, round), sum);
+        }
+        for id in 0..3 {
+            assert_eq!(cluster.read(id), format!("{sum} 30"));
+        }
+        let (sender, receiver) = mpsc::channel();
+        for index in 0..3000u64 {
+            let sender = sender.clone();
+            cluster.handle((index % 3) as usize).submit_with(
+                Level::Ordered,
+                b"2".to_vec(),
+                move |result| sender.send(result).expect("the test waits"),
+            );
+        }
+        for _ in 0..3000 {
+            receiver.recv().expect("an answer each").expect("a quorum is there");
+        }
+        for id in 0..3 {
+            assert_eq!(cluster.read(id), format!("{} 3030", sum + 6000));
+        }
+        for id in 0..3 {
+            cluster.stop(id);
+        }
+    }
+}
+
+#[test]
+fn a_stopped_cluster_on_disk_has_all_its_data_when_it_starts_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut cluster = Cluster::start(directory.path(), 3, Durability::Disk);
+    for _ in 0..50 {
+        cluster.add(1, 3);
+    }
+    for id in 0..3 {
+        cluster.stop(id);
+    }
+    for id in 0..3 {
+        cluster.restart(id);
+    }
+    assert_eq!(cluster.read(2), "150 50");
+    assert_eq!(cluster.add(0, 1), 151);
+}
+
+#[test]
+fn two_of_three_go_on_and_the_third_catches_up_after_its_return() {
+    for durability in [Durability::Memory, Durability::Disk] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut cluster = Cluster::start(directory.path(), 3, durability);
+        cluster.add(0, 5);
+        let leader = cluster.handle(0).status().leader.unwrap_or(0) as usize;
+        let other = (leader + 1) % 3;
+        cluster.stop(leader);
+        for _ in 0..20 {
+            cluster.add(other, 1);
+        }
+        cluster.restart(leader);
+        assert_eq!(cluster.read(leader), "25 21");
+        assert_eq!(cluster.add(leader, 1), 26);
+    }
+}
+
+#[test]
+fn a_replica_that_missed_more_than_the_log_holds_fetches_a_snapshot() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Disk);
+    cluster.padding = 3 << 20;
+    for config in &mut cluster.configs {
+        config.snapshot_bytes_min = 20_000;
+    }
+    cluster.start_on(listeners);
+    cluster.add(0, 1);
+    cluster.stop(2);
+    let (sender, receiver) = mpsc::channel();
+    let mut sum = 1;
+    for _ in 0..40 {
+        for _ in 0..1000 {
+            let sender = sender.clone();
+            sum += 1;
+            let done = move |result: Result<Vec<u8>, SubmitError>| {
+                sender.send(result.is_ok()).expect("the test waits");
+            };
+            cluster.handle(0).submit_with(Level::Ordered, b"1".to_vec(), done);
+        }
+        for _ in 0..1000 {
+            assert_eq!(receiver.recv(), Ok(true));
+        }
+    }
+    cluster.wait(0, "a snapshot", |status| status.snapshot.is_some());
+    cluster.restart(2);
+    assert_eq!(cluster.read(2), format!("{sum} {sum}"));
+    let report = cluster.handle(0).snapshot_now(common::PATIENCE).expect("a snapshot");
+    assert!(report.bytes > 3 << 20);
+}
+
+#[test]
+fn a_single_replica_needs_nobody() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut cluster = Cluster::start(directory.path(), 1, Durability::Disk);
+    assert_eq!(cluster.add(0, 4), 4);
+    assert_eq!(cluster.read(0), "4 1");
+    assert!(cluster.handle(0).probe(common::PATIENCE));
+    let handle = cluster.handle(0);
+    cluster.stop(0);
+    assert_eq!(handle.submit(Level::Ordered, b"1"), Err(SubmitError::Stopped));
+}
+
+#[test]
+fn without_a_quorum_the_answer_is_an_error_within_the_deadline() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Memory);
+    for config in &mut cluster.configs {
+        config.client_deadline = std::time::Duration::from_millis(500);
+    }
+    cluster.start_on(listeners);
+    for id in [1, 2] {
+        cluster.wait(0, "a link", |status| status.peers.iter().all(|peer| peer.connected));
+        drop(cluster.replicas[id].take());
+    }
+    let answer = cluster.handle(0).submit(Level::Ordered, b"1");
+    assert!(matches!(answer, Err(SubmitError::NoQuorum | SubmitError::Uncertain)), "{answer:?}");
+    let answer = cluster.handle(0).submit(Level::Linearizable, b"");
+    assert_eq!(answer, Err(SubmitError::NoQuorum));
+    assert!(!cluster.handle(0).probe(std::time::Duration::from_millis(100)));
+}
+
+#[test]
+fn a_wiped_directory_under_an_old_identity_is_refused_by_the_peers() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut cluster = Cluster::start(directory.path(), 3, Durability::Disk);
+    cluster.add(0, 5);
+    for id in 0..3 {
+        cluster.wait(id, "links", |status| status.peers.iter().all(|peer| peer.connected));
+    }
+    cluster.stop(0);
+    std::fs::remove_dir_all(&cluster.configs[0].data).expect("wiped");
+    cluster.restart(0);
+    let running = cluster.replicas[0].take().expect("it runs");
+    let reason = running.join();
+    assert_eq!(reason.exit_code(), 7);
+    assert!(reason.to_string().contains("voted before"), "{reason}");
+    assert_eq!(cluster.add(1, 1), 6, "the others go on");
+}
+
+#[test]
+fn a_port_in_use_names_the_port_and_the_setting() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (cluster, listeners) = Cluster::prepare(directory.path(), 1, Durability::Disk);
+    let error = Replica::start(cluster.configs[0].clone(), Box::<Counter>::default());
+    let error = error.expect_err("the port is taken");
+    assert_eq!(error.exit_code(), 2);
+    let port = listeners[0].local_addr().expect("bound").port().to_string();
+    let text = error.to_string();
+    assert!(text.contains(&port) && text.contains("peer_listen"), "{text}");
+    assert!(!cluster.configs[0].data.exists(), "nothing was touched");
+}

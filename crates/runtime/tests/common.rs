@@ -1,0 +1,196 @@
+//! A small replicated counter and clusters of it in one process.
+
+use quintet_replica::{
+    At, ClusterId, Durability, Level, ReplicaId, RestoreError, SnapshotProgress, StateMachine,
+};
+use quintet_runtime::{Config, Handle, Listeners, Member, Replica, Running, StatusReport};
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// Adds what it is told; any read gives the sum and how many commands made it.
+#[derive(Default)]
+pub struct Counter {
+    sum: u64,
+    commands: u64,
+    incoming: Vec<u8>,
+    /// Makes snapshots large.
+    pub padding: usize,
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    std::str::from_utf8(bytes)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
+}
+
+impl StateMachine for Counter {
+    fn apply(&mut self, _: &At, command: &[u8], reply: &mut Vec<u8>) {
+        self.sum += number(command);
+        self.commands += 1;
+        reply.extend_from_slice(self.sum.to_string().as_bytes());
+    }
+
+    fn query(&self, _: &At, _: &[u8], reply: &mut Vec<u8>) {
+        reply.extend_from_slice(format!("{} {}", self.sum, self.commands).as_bytes());
+    }
+
+    fn snapshot_chunk(&mut self, out: &mut Vec<u8>, _: usize) -> SnapshotProgress {
+        out.extend_from_slice(&self.sum.to_le_bytes());
+        out.extend_from_slice(&self.commands.to_le_bytes());
+        out.resize(out.len() + self.padding, 7);
+        SnapshotProgress::Done
+    }
+
+    fn begin_restore(&mut self) {
+        self.incoming.clear();
+    }
+
+    fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError> {
+        self.incoming.extend_from_slice(chunk);
+        Ok(())
+    }
+
+    fn finish_restore(&mut self) -> Result<(), RestoreError> {
+        let word = |at: usize| {
+            let bytes = self
+                .incoming
+                .get(at..at + 8)
+                .and_then(|bytes| bytes.try_into().ok());
+            bytes
+                .map(u64::from_le_bytes)
+                .ok_or_else(|| RestoreError("short".to_owned()))
+        };
+        (self.sum, self.commands) = (word(0)?, word(8)?);
+        Ok(())
+    }
+
+    fn digest(&self) -> u128 {
+        u128::from(self.sum) << 64 | u128::from(self.commands)
+    }
+
+    fn entries(&self) -> u64 {
+        self.commands
+    }
+}
+
+/// Replicas in this process, each in its own directory.
+pub struct Cluster {
+    pub replicas: Vec<Option<Running>>,
+    pub configs: Vec<Config>,
+    pub padding: usize,
+}
+
+/// Long enough for everything that must happen.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Cluster {
+    pub fn prepare(root: &Path, count: usize, durability: Durability) -> (Self, Vec<TcpListener>) {
+        let listeners: Vec<TcpListener> = (0..count)
+            .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port"))
+            .collect();
+        let members: Vec<Member> = listeners
+            .iter()
+            .map(|l| Member {
+                peer: l.local_addr().expect("bound").to_string(),
+            })
+            .collect();
+        let configs = (0..count)
+            .map(|id| {
+                let data: PathBuf = root.join(format!("r{id}"));
+                let mut config =
+                    Config::new(ClusterId(42), ReplicaId(id as u16), members.clone(), data);
+                config.durability = durability;
+                config.redis_listen = None;
+                config.admin_listen = None;
+                config.peer_listen = listeners[id].local_addr().expect("bound");
+                config.journal.segment_bytes = 1 << 20;
+                config
+            })
+            .collect();
+        let replicas = (0..count).map(|_| None).collect();
+        (
+            Self {
+                replicas,
+                configs,
+                padding: 0,
+            },
+            listeners,
+        )
+    }
+
+    pub fn start(root: &Path, count: usize, durability: Durability) -> Self {
+        let (mut cluster, listeners) = Self::prepare(root, count, durability);
+        cluster.start_on(listeners);
+        cluster
+    }
+
+    pub fn start_on(&mut self, listeners: Vec<TcpListener>) {
+        for (id, listener) in listeners.into_iter().enumerate() {
+            let listeners = Listeners {
+                peer: Some(listener),
+                ..Listeners::default()
+            };
+            let machine = Box::new(Counter {
+                padding: self.padding,
+                ..Counter::default()
+            });
+            let running = Replica::start_on(self.configs[id].clone(), machine, listeners);
+            self.replicas[id] = Some(running.expect("starts"));
+        }
+    }
+
+    pub fn restart(&mut self, id: usize) {
+        let machine = Box::new(Counter {
+            padding: self.padding,
+            ..Counter::default()
+        });
+        let running = Replica::start(self.configs[id].clone(), machine).expect("starts again");
+        self.replicas[id] = Some(running);
+    }
+
+    pub fn handle(&self, id: usize) -> Handle {
+        self.replicas[id].as_ref().expect("it runs").handle()
+    }
+
+    pub fn stop(&mut self, id: usize) {
+        let running = self.replicas[id].take().expect("it runs");
+        running.stop();
+        assert_eq!(running.join().exit_code(), 0);
+    }
+
+    pub fn add(&self, id: usize, amount: u64) -> u64 {
+        let reply = self
+            .handle(id)
+            .submit(Level::Ordered, amount.to_string().as_bytes());
+        number(&reply.expect("a quorum is there"))
+    }
+
+    pub fn read(&self, id: usize) -> String {
+        let reply = self
+            .handle(id)
+            .submit(Level::Linearizable, b"")
+            .expect("a quorum is there");
+        String::from_utf8(reply).expect("text")
+    }
+
+    /// Waits until a replica's status is as wanted.
+    pub fn wait(&self, id: usize, what: &str, wanted: impl Fn(&StatusReport) -> bool) {
+        let begun = Instant::now();
+        let handle = self.handle(id);
+        loop {
+            let status = handle.status();
+            if wanted(&status) {
+                return;
+            }
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "replica {id} never had {what}: {status:#?}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
