@@ -3,7 +3,7 @@
 //! ```text
 //!   fetcher ── Ask{at_least, snapshot?, offset} ──► donor      one piece per request: the pace is
 //!           ◄─ Piece{snapshot, total, offset, bytes} ──        the fetcher's, memory is bounded
-//!           ◄─ NotYet ── (donor takes a snapshot first) ──
+//!           ◄─ NotYet{coming} ── (donor takes a snapshot first, or is behind itself) ──
 //! ```
 //!
 //! The donor keeps no state. A lost message is asked for again by a timer; a donor that stays
@@ -33,7 +33,10 @@ pub(crate) enum TransferMessage {
         offset: u64,
         bytes: Bytes,
     },
-    NotYet,
+    /// No snapshot covers it. One is `coming` if the donor itself has come that far.
+    NotYet {
+        coming: bool,
+    },
 }
 
 fn encode_executed(executed: Executed, writer: &mut Writer<'_>) {
@@ -74,7 +77,10 @@ impl Wire for TransferMessage {
                 writer.u64(*offset);
                 writer.blob(bytes);
             }
-            Self::NotYet => writer.u8(2),
+            Self::NotYet { coming } => {
+                writer.u8(2);
+                writer.bool(*coming);
+            }
         }
     }
 
@@ -97,7 +103,9 @@ impl Wire for TransferMessage {
                 offset: reader.u64("offset")?,
                 bytes: reader.blob("piece")?,
             },
-            2 => Self::NotYet,
+            2 => Self::NotYet {
+                coming: reader.bool("coming")?,
+            },
             _ => return Err(DecodeError::Bad("transfer message")),
         })
     }

@@ -113,10 +113,6 @@ impl Lead {
             );
             assert!(peer.next <= end, "nothing is sent beyond the log");
         }
-        assert!(
-            self.in_flight.len() >= self.queue.len(),
-            "what is queued is in flight"
-        );
         let rounds = self.confirmations.iter().map(|round| round.confirm);
         assert!(rounds.is_sorted() && self.confirmations.len() <= CONFIRMATIONS_MAX);
     }

@@ -73,8 +73,10 @@ impl Node {
             } => {
                 self.donate(from, (at_least, snapshot, offset), world, out);
             }
-            TransferMessage::NotYet => {
-                if let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.is_from(from)) {
+            TransferMessage::NotYet { coming } => {
+                // A donor that is behind itself is as good as a silent one: the next may have it.
+                let fetch = self.fetch.as_mut().filter(|fetch| fetch.is_from(from));
+                if let Some(fetch) = fetch.filter(|_| coming) {
                     fetch.on_answer();
                 }
             }
@@ -124,8 +126,9 @@ impl Node {
             };
             return self.send_transfer(to, Lane::Bulk, &message, out);
         }
-        self.send_transfer(to, Lane::Control, &TransferMessage::NotYet, out);
-        if self.executor.executed().slot >= at_least {
+        let coming = self.executor.executed().slot >= at_least;
+        self.send_transfer(to, Lane::Control, &TransferMessage::NotYet { coming }, out);
+        if coming {
             out.push(Output::Mark("snapshot taken for a peer"));
             self.ask_for_checkpoint(world, out);
         }
