@@ -1,8 +1,22 @@
 //! The admin HTTP server of a replica, on a thread of its own.
+//!
+//! ```text
+//!   GET /livez /readyz /status /metrics, POST /snapshot
+//!     │ one thread serves all connections
+//!     ├── what is published ──────────────► NodePort::status, metrics      at once
+//!     └── what must go through the node ──► NodePort::probe, snapshot      on waiting threads
+//! ```
 
-use super::Exposition;
+use super::{Exposition, MetricKind};
+use axum::{
+    Json, Router, extract,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
 use serde::Serialize;
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use tokio::sync::{Semaphore, oneshot};
 
 /// What `/status` says of one other member.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -125,6 +139,8 @@ pub trait NodePort: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Admin {
@@ -136,13 +152,489 @@ impl Admin {
         listener: std::net::TcpListener,
         port: Arc<dyn NodePort>,
     ) -> std::io::Result<Self> {
-        let _ = port;
-        Ok(Self { address: listener.local_addr()? })
+        let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(WAITING_MAX)
+            .thread_name("admin waits")
+            .build()?;
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let service = router(State {
+            port,
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+        });
+        let thread = std::thread::Builder::new()
+            .name("admin".to_owned())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        result = axum::serve(listener, service) => {
+                            if let Err(error) = result {
+                                tracing::error!(%error, "the admin server has stopped");
+                            }
+                        }
+                        _ = stopped => {}
+                    }
+                });
+                // Whoever still waits for the node is not waited for.
+                runtime.shutdown_background();
+            })?;
+        Ok(Self {
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 
     /// Where it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the admin server had panicked");
+        }
+    }
+}
+
+/// The most requests that may wait for the node at once; more are told to come back.
+const WAITING_MAX: usize = 8;
+/// How long `/readyz` waits for an answer.
+const PROBE_MAX: Duration = Duration::from_secs(1);
+/// How long `POST /snapshot` waits.
+const SNAPSHOT_MAX: Duration = Duration::from_secs(600);
+
+const PATHS: &str = "GET  /livez     200 while the process runs\n\
+                     GET  /readyz    200 while linearizable requests are served\n\
+                     GET  /status    what the replica knows of itself, as JSON\n\
+                     GET  /metrics   counters and gauges for Prometheus\n\
+                     POST /snapshot  take a snapshot now and wait until it is durable\n";
+
+#[derive(Clone)]
+struct State {
+    port: Arc<dyn NodePort>,
+    waiting: Arc<Semaphore>,
+}
+
+type Text = (StatusCode, [(header::HeaderName, &'static str); 1], String);
+
+fn plain(code: StatusCode, text: impl Into<String>) -> Text {
+    (
+        code,
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8")],
+        text.into(),
+    )
+}
+
+fn router(state: State) -> Router {
+    let unknown = async || {
+        plain(
+            StatusCode::NOT_FOUND,
+            format!("not found; there are\n{PATHS}"),
+        )
+    };
+    let wrong = async || {
+        plain(
+            StatusCode::METHOD_NOT_ALLOWED,
+            format!("method not allowed; there are\n{PATHS}"),
+        )
+    };
+    Router::new()
+        .route("/livez", get(async || plain(StatusCode::OK, "ok\n")))
+        .route("/readyz", get(readyz))
+        .route("/status", get(status))
+        .route("/metrics", get(metrics))
+        .route("/snapshot", post(snapshot))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong)
+        .with_state(state)
+}
+
+impl State {
+    /// Runs what may block apart from the thread that serves; `None` when too many wait already.
+    async fn wait<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn NodePort) -> T + Send + 'static,
+    ) -> Option<T> {
+        let permit = Arc::clone(&self.waiting).try_acquire_owned().ok()?;
+        let port = Arc::clone(&self.port);
+        let answer = tokio::task::spawn_blocking(move || {
+            let answer = ask(&*port);
+            drop(permit);
+            answer
+        });
+        answer.await.ok()
+    }
+}
+
+fn busy() -> Text {
+    plain(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "too many requests wait for the replica already\n",
+    )
+}
+
+async fn readyz(extract::State(state): extract::State<State>) -> Text {
+    match state.wait(|port| port.probe(PROBE_MAX)).await {
+        None => busy(),
+        Some(true) => plain(StatusCode::OK, "ready\n"),
+        Some(false) => {
+            let report = state.port.status();
+            let linked = report.peers.iter().filter(|peer| peer.connected).count() + 1;
+            let leader = report
+                .leader
+                .map_or("none known".to_owned(), |id| id.to_string());
+            let text = format!(
+                "not ready: no linearizable read was answered within {PROBE_MAX:?} (role {}, \
+                 leader {leader}, {linked} of {} members reachable)\n",
+                report.role, report.members
+            );
+            plain(StatusCode::SERVICE_UNAVAILABLE, text)
+        }
+    }
+}
+
+async fn status(extract::State(state): extract::State<State>) -> Json<StatusReport> {
+    Json(state.port.status())
+}
+
+async fn metrics(extract::State(state): extract::State<State>) -> impl IntoResponse {
+    let mut exposition = Exposition::default();
+    describe(&state.port.status(), &mut exposition);
+    exposition.families.extend(state.port.metrics().families);
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], exposition.render())
+}
+
+async fn snapshot(extract::State(state): extract::State<State>) -> Response {
+    match state.wait(|port| port.snapshot(SNAPSHOT_MAX)).await {
+        None => busy().into_response(),
+        Some(Ok(report)) => Json(report).into_response(),
+        Some(Err(why)) => plain(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("no snapshot: {why}\n"),
+        )
+        .into_response(),
+    }
+}
+
+/// What stands in the status report, as metrics.
+fn describe(report: &StatusReport, out: &mut Exposition) {
+    let label = |text: &str| {
+        text.replace('\\', "\\\\")
+            .replace('"', "\\\"")
+            .replace('\n', "\\n")
+    };
+    let about = format!(
+        "id=\"{}\",cluster=\"{}\",protocol=\"{}\",durability=\"{}\",version=\"{}\"",
+        report.id,
+        label(&report.cluster),
+        label(&report.protocol),
+        label(&report.durability),
+        label(&report.version)
+    );
+    let one = |labels: String| vec![(labels, 1.0)];
+    out.add(
+        MetricKind::Gauge,
+        "info",
+        "What this replica is.",
+        one(about),
+    );
+    let role = format!("role=\"{}\"", label(&report.role));
+    out.add(
+        MetricKind::Gauge,
+        "role",
+        "The replica's part in the protocol.",
+        one(role),
+    );
+    let gauges: [(&'static str, &'static str, f64); 17] = [
+        (
+            "uptime_seconds",
+            "Seconds since the process began to serve.",
+            report.uptime_seconds as f64,
+        ),
+        (
+            "voting",
+            "Whether it takes part in quorums.",
+            f64::from(u8::from(report.voting)),
+        ),
+        ("members", "Members of the cluster.", report.members as f64),
+        ("epoch", "The current epoch.", report.epoch as f64),
+        (
+            "incarnation",
+            "Which of its lives this is.",
+            report.incarnation as f64,
+        ),
+        (
+            "view",
+            "The protocol's view, ballot or round.",
+            report.view as f64,
+        ),
+        (
+            "slot_accepted",
+            "The last slot accepted here.",
+            report.accepted as f64,
+        ),
+        (
+            "slot_committed",
+            "The last slot known to be decided.",
+            report.committed as f64,
+        ),
+        (
+            "slot_executed",
+            "The last slot executed.",
+            report.executed as f64,
+        ),
+        (
+            "slot_stable",
+            "The last slot whose execution is final.",
+            report.stable as f64,
+        ),
+        (
+            "slots_behind",
+            "Decided slots that are not yet executed here.",
+            report.lag as f64,
+        ),
+        ("keys", "Keys in the store.", report.entries as f64),
+        (
+            "store_memory_bytes",
+            "Memory of the store, estimated.",
+            report.memory as f64,
+        ),
+        (
+            "sessions",
+            "Open sessions in the replicated state.",
+            report.sessions as f64,
+        ),
+        (
+            "snapshot_slot",
+            "The slot that the newest durable snapshot covers.",
+            report
+                .snapshot
+                .as_ref()
+                .map_or(0.0, |snapshot| snapshot.slot as f64),
+        ),
+        (
+            "snapshot_under_way",
+            "Whether a snapshot is being written.",
+            f64::from(u8::from(report.snapshot_under_way)),
+        ),
+        (
+            "fetching",
+            "Whether a peer's state is being fetched.",
+            f64::from(u8::from(report.fetching)),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        out.gauge(name, help, value);
+    }
+    let per_peer = |value: fn(&PeerReport) -> f64| {
+        let label = |peer: &PeerReport| format!("peer=\"{}\"", peer.id);
+        report
+            .peers
+            .iter()
+            .map(|peer| (label(peer), value(peer)))
+            .collect()
+    };
+    let linked = per_peer(|peer| f64::from(u8::from(peer.connected)));
+    out.add(
+        MetricKind::Gauge,
+        "peer_linked",
+        "Whether there is a link to the peer.",
+        linked,
+    );
+    let queued = per_peer(|peer| peer.queued_bytes as f64);
+    out.add(
+        MetricKind::Gauge,
+        "peer_queued_bytes",
+        "Bytes queued for the peer.",
+        queued,
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
+    #[derive(Default)]
+    struct Fake {
+        ready: AtomicBool,
+    }
+
+    impl NodePort for Fake {
+        fn status(&self) -> StatusReport {
+            let peer = PeerReport {
+                id: 1,
+                connected: true,
+                ..PeerReport::default()
+            };
+            StatusReport {
+                role: "leader".to_owned(),
+                members: 3,
+                executed: 7,
+                peers: vec![
+                    peer,
+                    PeerReport {
+                        id: 2,
+                        ..PeerReport::default()
+                    },
+                ],
+                ..StatusReport::default()
+            }
+        }
+
+        fn probe(&self, _: Duration) -> bool {
+            self.ready.load(Ordering::SeqCst)
+        }
+
+        fn metrics(&self) -> Exposition {
+            let mut exposition = Exposition::default();
+            super::super::Counters::default().render_into(&mut exposition);
+            exposition
+        }
+
+        fn snapshot(&self, _: Duration) -> Result<SnapshotReport, String> {
+            match self.ready.load(Ordering::SeqCst) {
+                true => Ok(SnapshotReport { slot: 7, bytes: 9 }),
+                false => Err("the disk is full".to_owned()),
+            }
+        }
+    }
+
+    fn start() -> (Admin, Arc<Fake>) {
+        let fake = Arc::new(Fake::default());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        (
+            Admin::start(listener, Arc::clone(&fake) as Arc<dyn NodePort>).unwrap(),
+            fake,
+        )
+    }
+
+    fn ask(admin: &Admin, what: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(admin.address()).unwrap();
+        write!(
+            stream,
+            "{what} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        (head[9..12].parse().unwrap(), body.to_owned())
+    }
+
+    #[test]
+    fn health_is_told_by_status_codes() {
+        let (admin, fake) = start();
+        assert_eq!(ask(&admin, "GET /livez"), (200, "ok\n".to_owned()));
+        let (code, why) = ask(&admin, "GET /readyz");
+        assert_eq!(code, 503);
+        assert!(
+            why.contains("role leader") && why.contains("2 of 3 members"),
+            "{why}"
+        );
+        fake.ready.store(true, Ordering::SeqCst);
+        assert_eq!(ask(&admin, "GET /readyz"), (200, "ready\n".to_owned()));
+    }
+
+    #[test]
+    fn status_is_json() {
+        let (admin, _) = start();
+        let (code, body) = ask(&admin, "GET /status");
+        let status: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            (code, &status["role"], &status["executed"]),
+            (200, &"leader".into(), &7.into())
+        );
+        for field in [
+            "id",
+            "incarnation",
+            "epoch",
+            "protocol",
+            "leader",
+            "accepted",
+            "committed",
+            "stable",
+            "durability",
+            "uptime_seconds",
+        ] {
+            assert!(status.get(field).is_some(), "{field}");
+        }
+        assert_eq!(status["peers"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn metrics_have_the_prefix_and_each_name_once() {
+        let (admin, _) = start();
+        let (code, body) = ask(&admin, "GET /metrics");
+        assert_eq!(code, 200);
+        assert!(body.contains("quintet_slot_executed 7\n"), "{body}");
+        assert!(
+            body.contains("quintet_peer_linked{peer=\"2\"} 0\n"),
+            "{body}"
+        );
+        let mut names: Vec<_> = body
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .collect();
+        assert!(names.iter().all(|name| name.starts_with("quintet_")));
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn snapshots_are_taken_on_request() {
+        let (admin, fake) = start();
+        assert_eq!(
+            ask(&admin, "POST /snapshot"),
+            (503, "no snapshot: the disk is full\n".into())
+        );
+        fake.ready.store(true, Ordering::SeqCst);
+        assert_eq!(
+            ask(&admin, "POST /snapshot"),
+            (200, r#"{"slot":7,"bytes":9}"#.into())
+        );
+    }
+
+    #[test]
+    fn what_is_not_there_is_answered_with_what_is() {
+        let (admin, _) = start();
+        for (what, code) in [("GET /nope", 404), ("GET /snapshot", 405), ("GET /", 404)] {
+            let (given, body) = ask(&admin, what);
+            assert_eq!(given, code);
+            assert!(
+                body.contains("/readyz") && body.contains("POST /snapshot"),
+                "{body}"
+            );
+        }
+    }
+
+    #[test]
+    fn it_stops_with_a_connection_open() {
+        let (admin, _) = start();
+        let address = admin.address();
+        let _open = TcpStream::connect(address).unwrap();
+        drop(admin);
+        assert!(TcpStream::connect(address).is_err());
     }
 }

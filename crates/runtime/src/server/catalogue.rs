@@ -1,9 +1,7 @@
 //! COMMAND: what commands there are, for clients that look before they send.
 
 use super::local::{Answer, is, text};
-use quintet_store::{
-    CommandError, CommandSpec, Footprint, Kind, Reply, command::COMMANDS, lookup,
-};
+use quintet_store::{CommandError, CommandSpec, Footprint, Kind, Reply, command::COMMANDS, lookup};
 
 /// What a client can use.
 fn offered() -> impl Iterator<Item = &'static CommandSpec> {
@@ -11,8 +9,10 @@ fn offered() -> impl Iterator<Item = &'static CommandSpec> {
 }
 
 fn is_offered(spec: &CommandSpec) -> bool {
-    matches!(spec.kind, Kind::Read | Kind::Write | Kind::Connection | Kind::Transaction)
-        || super::local::is_answered(spec.op)
+    matches!(
+        spec.kind,
+        Kind::Read | Kind::Write | Kind::Connection | Kind::Transaction
+    ) || super::local::is_answered(spec.op)
 }
 
 pub(super) fn answer(args: &[&[u8]], reply: &mut Reply<'_>) -> Answer {
@@ -48,7 +48,9 @@ pub(super) fn answer(args: &[&[u8]], reply: &mut Reply<'_>) -> Answer {
                 return Err(CommandError::Syntax);
             };
             reply.array(found.len());
-            found.iter().for_each(|spec| reply.bulk(spec.name.as_bytes()));
+            found
+                .iter()
+                .for_each(|spec| reply.bulk(spec.name.as_bytes()));
         }
         (b"info", []) => {
             reply.array(offered().count());
@@ -66,9 +68,11 @@ pub(super) fn answer(args: &[&[u8]], reply: &mut Reply<'_>) -> Answer {
         (b"docs", names) => {
             let found: Vec<_> = match names {
                 [] => offered().collect(),
-                names => {
-                    names.iter().filter_map(|name| lookup(name)).filter(|s| is_offered(s)).collect()
-                }
+                names => names
+                    .iter()
+                    .filter_map(|name| lookup(name))
+                    .filter(|s| is_offered(s))
+                    .collect(),
             };
             reply.map(found.len());
             found.into_iter().for_each(|spec| write_docs(spec, reply));
@@ -92,7 +96,8 @@ fn write_spec(spec: &CommandSpec, reply: &mut Reply<'_>) {
     reply.integer(i64::from(spec.last_key));
     reply.integer(i64::from(spec.key_step));
     reply.set(spec.categories().count());
-    spec.categories().for_each(|category| reply.simple(category));
+    spec.categories()
+        .for_each(|category| reply.simple(category));
     // Tips, key specifications and subcommands: none are given.
     reply.array(0);
     reply.array(0);
@@ -118,12 +123,16 @@ fn get_keys(name: &[u8], args: &[&[u8]], reply: &mut Reply<'_>) -> Answer {
         return Err(CommandError::Text("ERR The command has no key arguments"));
     }
     if !spec.arity_fits(args.len()) {
-        return Err(CommandError::Text("ERR Invalid number of arguments specified for command"));
+        return Err(CommandError::Text(
+            "ERR Invalid number of arguments specified for command",
+        ));
     }
     let mut keys = Vec::new();
     spec.keys(args, |index| keys.push(index));
     if keys.is_empty() {
-        return Err(CommandError::Text("ERR Invalid arguments specified for command"));
+        return Err(CommandError::Text(
+            "ERR Invalid arguments specified for command",
+        ));
     }
     reply.array(keys.len());
     keys.into_iter().for_each(|index| reply.bulk(args[index]));

@@ -145,7 +145,14 @@ impl Pending {
         }
     }
 
-    pub fn push(&mut self, entry: Entry, id: CommandId, kind: RequestKind, payload: &[u8], now: Time) {
+    pub fn push(
+        &mut self,
+        entry: Entry,
+        id: CommandId,
+        kind: RequestKind,
+        payload: &[u8],
+        now: Time,
+    ) {
         if self.entries.is_empty() {
             self.since = now;
         }
@@ -248,8 +255,13 @@ impl Gateway {
     }
 
     fn open_mut(&mut self, id: ConnectionId) -> &mut Connection {
-        let connection = self.connections.get_mut(id.0).and_then(Option::as_deref_mut);
-        connection.filter(|connection| !connection.gone).expect("the connection is open")
+        let connection = self
+            .connections
+            .get_mut(id.0)
+            .and_then(Option::as_deref_mut);
+        connection
+            .filter(|connection| !connection.gone)
+            .expect("the connection is open")
     }
 
     fn open(&self, id: ConnectionId) -> Option<&Connection> {
@@ -306,7 +318,9 @@ impl Gateway {
 
     /// The connection's session ends; its next write opens another.
     pub(super) fn abandon_session(&mut self, connection: &mut Connection) {
-        let Some(session) = connection.session.take() else { return };
+        let Some(session) = connection.session.take() else {
+            return;
+        };
         if session.owner != self.owner.id {
             return;
         }
@@ -342,7 +356,9 @@ impl Gateway {
         for index in std::mem::take(&mut self.stalled) {
             self.make_ready(index);
         }
-        if self.owner.may_have_lapsed(now, self.config.session_lifetime)
+        if self
+            .owner
+            .may_have_lapsed(now, self.config.session_lifetime)
             && self.ordered.in_flight == 0
             && self.ordered.entries.is_empty()
         {
@@ -364,7 +380,10 @@ impl Gateway {
             self.submit(Level::Ordered, now, submissions);
         }
         let config = &self.config;
-        if self.linearizable.may_go(now, config, config.linearizable_batches_max) {
+        if self
+            .linearizable
+            .may_go(now, config, config.linearizable_batches_max)
+        {
             self.submit(Level::Linearizable, now, submissions);
         }
     }
@@ -395,7 +414,9 @@ impl Gateway {
     }
 
     fn serve(&mut self, index: usize) {
-        let Some(mut connection) = self.connections[index].take() else { return };
+        let Some(mut connection) = self.connections[index].take() else {
+            return;
+        };
         connection.queued = false;
         if connection.phase == Phase::Free && !connection.gone && !connection.closing {
             self.serve_connection(index, &mut connection);
@@ -418,8 +439,11 @@ impl Gateway {
                 self.ready.push_back(index);
             }
             Drained::Reads | Drained::Watch => {
-                connection.phase =
-                    if drained == Drained::Reads { Phase::Request } else { Phase::Watch };
+                connection.phase = if drained == Drained::Reads {
+                    Phase::Request
+                } else {
+                    Phase::Watch
+                };
                 self.linearizable.push(
                     Entry::Read(index),
                     CommandId::default(),
@@ -453,7 +477,9 @@ impl Gateway {
         if connection.phase == Phase::Free && !connection.input.is_empty() {
             let missing = connection.parser.missing(connection.input.len());
             // As much as has come already, so that what is only announced costs nothing.
-            connection.input.reserve(missing.min(connection.input.len()));
+            connection
+                .input
+                .reserve(missing.min(connection.input.len()));
             let partial_max = self.config.partial_max;
             if !partial_max.is_zero() {
                 self.scan_at = self.scan_at.min(self.now + partial_max);
@@ -475,15 +501,28 @@ impl Gateway {
                 self.owner.open += 1;
                 connection.session = Some(session);
                 connection.sequence = 0;
-                let id = CommandId { session, sequence: 0 };
+                let id = CommandId {
+                    session,
+                    sequence: 0,
+                };
                 let started = self.owner.started.to_le_bytes();
-                self.ordered.push(Entry::Open(index), id, RequestKind::Open, &started, now);
+                self.ordered
+                    .push(Entry::Open(index), id, RequestKind::Open, &started, now);
                 session
             }
         };
         connection.sequence += 1;
-        let id = CommandId { session, sequence: connection.sequence };
-        self.ordered.push(Entry::Command(index), id, RequestKind::Command, payload, now);
+        let id = CommandId {
+            session,
+            sequence: connection.sequence,
+        };
+        self.ordered.push(
+            Entry::Command(index),
+            id,
+            RequestKind::Command,
+            payload,
+            now,
+        );
     }
 
     fn push_parked(&mut self, now: Time) {
@@ -494,13 +533,17 @@ impl Gateway {
             if self.is_full() {
                 return;
             }
-            let Some(parked) = self.parked.pop_front() else { return };
+            let Some(parked) = self.parked.pop_front() else {
+                return;
+            };
             if parked.not_before > now {
                 self.parked.push_back(parked);
                 continue;
             }
             let index = parked.connection;
-            let Some(mut connection) = self.connections[index].take() else { continue };
+            let Some(mut connection) = self.connections[index].take() else {
+                continue;
+            };
             let gone = connection.gone;
             if !gone {
                 self.push_ordered(index, &mut connection, &parked.payload);
@@ -522,9 +565,13 @@ impl Gateway {
                     self.owner.started = self.clock;
                 }
                 self.owner.standing = Standing::Registering;
-                let id = CommandId { session: self.owner.own(), sequence: 0 };
+                let id = CommandId {
+                    session: self.owner.own(),
+                    sequence: 0,
+                };
                 let started = self.owner.started.to_le_bytes();
-                self.ordered.push(Entry::Register, id, RequestKind::Open, &started, now);
+                self.ordered
+                    .push(Entry::Register, id, RequestKind::Open, &started, now);
                 return;
             }
             Standing::New => return,
@@ -547,22 +594,39 @@ impl Gateway {
             && self.ordered.in_flight == 0
             && now >= self.owner.renew_at(self.config.session_lifetime)
         {
-            let session = SessionId { owner: self.owner.id, number: 0 };
-            let id = CommandId { session, sequence: 0 };
-            self.ordered.push(Entry::Renew, id, RequestKind::Renew, &[], now);
+            let session = SessionId {
+                owner: self.owner.id,
+                number: 0,
+            };
+            let id = CommandId {
+                session,
+                sequence: 0,
+            };
+            self.ordered
+                .push(Entry::Renew, id, RequestKind::Renew, &[], now);
         }
         if goes_anyway || now >= self.closes_at() {
             for _ in 0..self.closes.len().min(CLOSES_PER_BATCH_MAX) {
-                let Some(session) = self.closes.pop_front() else { break };
-                let id = CommandId { session, sequence: 0 };
-                self.ordered.push(Entry::Close(session), id, RequestKind::Close, &[], now);
+                let Some(session) = self.closes.pop_front() else {
+                    break;
+                };
+                let id = CommandId {
+                    session,
+                    sequence: 0,
+                };
+                self.ordered
+                    .push(Entry::Close(session), id, RequestKind::Close, &[], now);
             }
             self.closes_since = now;
         }
     }
 
     fn closes_at(&self) -> Time {
-        if self.closes.is_empty() { Time::NEVER } else { self.closes_since + CLOSES_WAIT_MAX }
+        if self.closes.is_empty() {
+            Time::NEVER
+        } else {
+            self.closes_since + CLOSES_WAIT_MAX
+        }
     }
 
     /// Whether the store is to be told now that it should refuse (or take again) what needs
@@ -593,8 +657,10 @@ impl Gateway {
         let id = BatchId(self.batch_next);
         self.batch_next += 1;
         pending.in_flight += 1;
-        let entries =
-            std::mem::replace(&mut pending.entries, self.spare_entries.pop().unwrap_or_default());
+        let entries = std::mem::replace(
+            &mut pending.entries,
+            self.spare_entries.pop().unwrap_or_default(),
+        );
         let batch = pending.batch.finish(self.frontend, id, level);
         let deadline = pending.since + self.config.client_deadline;
         match level {
@@ -603,9 +669,19 @@ impl Gateway {
         }
         self.counters.batches_in_flight += 1;
         self.counters.bytes_in_flight += batch.len() as u64;
-        let in_flight = InFlight { level, batch: batch.clone(), entries, submitted: now };
+        let in_flight = InFlight {
+            level,
+            batch: batch.clone(),
+            entries,
+            submitted: now,
+        };
         self.in_flight.insert(id.0, in_flight);
-        submissions.push(Submission { id, level, batch, deadline });
+        submissions.push(Submission {
+            id,
+            level,
+            batch,
+            deadline,
+        });
     }
 
     /// Takes a finished batch out of those under way.
@@ -624,7 +700,11 @@ impl Gateway {
             }
         };
         pending.in_flight -= 1;
-        pending.took = if pending.took.is_zero() { took } else { (pending.took * 7 + took) / 8 };
+        pending.took = if pending.took.is_zero() {
+            took
+        } else {
+            (pending.took * 7 + took) / 8
+        };
         self.counters.batches_in_flight -= 1;
         self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
         Some(in_flight)
@@ -700,7 +780,9 @@ impl Gateway {
     /// connection is among [`Self::take_dirty`], unless that is because its output was written.
     #[must_use]
     pub fn wants_read(&self, id: ConnectionId) -> bool {
-        let Some(connection) = self.open(id) else { return false };
+        let Some(connection) = self.open(id) else {
+            return false;
+        };
         if connection.closing || connection.output.len() >= self.config.output_bytes_soft {
             return false;
         }
@@ -726,7 +808,10 @@ impl Gateway {
             next = Time(0);
         }
         next = next.min(hold(&self.ordered, self.config.ordered_batches_max));
-        next = next.min(hold(&self.linearizable, self.config.linearizable_batches_max));
+        next = next.min(hold(
+            &self.linearizable,
+            self.config.linearizable_batches_max,
+        ));
         if registered && idle {
             next = next.min(self.owner.renew_at(self.config.session_lifetime));
         }
@@ -751,7 +836,9 @@ impl Gateway {
     pub fn on_time(&mut self, now: Time) {
         self.pass_time(now);
         for _ in 0..self.parked.len() {
-            let Some(parked) = self.parked.pop_front() else { break };
+            let Some(parked) = self.parked.pop_front() else {
+                break;
+            };
             if parked.deadline > now {
                 self.parked.push_back(parked);
                 continue;
@@ -770,7 +857,9 @@ impl Gateway {
         let (idle_max, partial_max) = (self.config.idle_max, self.config.partial_max);
         self.scan_at = Time::NEVER;
         for index in 0..self.connections.len() {
-            let Some(mut connection) = self.connections[index].take() else { continue };
+            let Some(mut connection) = self.connections[index].take() else {
+                continue;
+            };
             if connection.phase == Phase::Free && !connection.gone && !connection.closing {
                 let mut limit = idle_max;
                 let partial = !connection.input.is_empty() || connection.parser.is_inside();
@@ -826,13 +915,20 @@ impl Gateway {
             && self.ordered.entries.is_empty()
             && self.linearizable.entries.is_empty()
             && self.parked.is_empty()
-            && self.connections.iter().flatten().all(|connection| connection.output.is_empty())
+            && self
+                .connections
+                .iter()
+                .flatten()
+                .all(|connection| connection.output.is_empty())
     }
 
     /// What it has counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        Counters { sessions_open: self.owner.open as u64, ..self.counters }
+        Counters {
+            sessions_open: self.owner.open as u64,
+            ..self.counters
+        }
     }
 
     /// What the server does on its own behalf failed: not again at once.

@@ -9,7 +9,14 @@ use quintet_store::Reply;
 use std::fmt::Write as _;
 
 const SECTIONS: [&str; 9] = [
-    "server", "clients", "memory", "persistence", "stats", "replication", "cluster", "keyspace",
+    "server",
+    "clients",
+    "memory",
+    "persistence",
+    "stats",
+    "replication",
+    "cluster",
+    "keyspace",
     "quintet",
 ];
 
@@ -34,16 +41,21 @@ impl Gateway {
     /// The text of these sections; of all when none is named.
     pub(super) fn info(&self, sections: &[&[u8]]) -> String {
         let all = sections.is_empty()
-            || sections.iter().any(|name| {
-                is(name, "all") || is(name, "default") || is(name, "everything")
-            });
+            || sections
+                .iter()
+                .any(|name| is(name, "all") || is(name, "default") || is(name, "everything"));
         let mut out = String::with_capacity(4096);
         for name in SECTIONS {
             if all || sections.iter().any(|given| is(given, name)) {
                 if !out.is_empty() {
                     out.push_str("\r\n");
                 }
-                let _ = write!(out, "# {}{}\r\n", name[..1].to_ascii_uppercase(), &name[1..]);
+                let _ = write!(
+                    out,
+                    "# {}{}\r\n",
+                    name[..1].to_ascii_uppercase(),
+                    &name[1..]
+                );
                 self.write_section(name, &mut out);
             }
         }
@@ -158,7 +170,12 @@ impl Gateway {
     /// Every replica takes writes, so every one is a master to Redis's clients.
     pub(super) fn role(&self, reply: &mut Reply<'_>) {
         let offset = self.view.node.executed.slot.0;
-        let linked: Vec<_> = self.view.peers.iter().filter(|(_, _, linked)| *linked).collect();
+        let linked: Vec<_> = self
+            .view
+            .peers
+            .iter()
+            .filter(|(_, _, linked)| *linked)
+            .collect();
         reply.array(3);
         reply.bulk(b"master");
         reply.integer(offset as i64);

@@ -39,7 +39,9 @@ pub(super) const fn is_answered(op: Op) -> bool {
 }
 
 fn not_supported(what: &str) -> CommandError {
-    owned(format!("ERR '{what}' is not supported in a replicated store"))
+    owned(format!(
+        "ERR '{what}' is not supported in a replicated store"
+    ))
 }
 
 impl Gateway {
@@ -121,11 +123,16 @@ impl Gateway {
             }
             (Op::Readonly | Op::Readwrite, _) => reply.ok(),
             (Op::Cluster | Op::Asking, _) => {
-                return Err(CommandError::Text("ERR This instance has cluster support disabled"));
+                return Err(CommandError::Text(
+                    "ERR This instance has cluster support disabled",
+                ));
             }
             _ => {
                 let refused = spec.refusal().unwrap_or_else(|| {
-                    format!("ERR '{}' is not supported here", spec.name.to_ascii_uppercase())
+                    format!(
+                        "ERR '{}' is not supported here",
+                        spec.name.to_ascii_uppercase()
+                    )
                 });
                 return Err(owned(refused));
             }
@@ -185,7 +192,9 @@ impl Gateway {
                 }
                 [option, ..] => {
                     let option = text(option);
-                    return Err(owned(format!("ERR Syntax error in HELLO option '{option}'")));
+                    return Err(owned(format!(
+                        "ERR Syntax error in HELLO option '{option}'"
+                    )));
                 }
             };
         }
@@ -359,7 +368,11 @@ impl Gateway {
             seconds(client.connected),
             seconds(client.last_input),
             database,
-            if client.last_command.is_empty() { "NULL" } else { client.last_command },
+            if client.last_command.is_empty() {
+                "NULL"
+            } else {
+                client.last_command
+            },
             if resp3 { 3 } else { 2 },
             text(&client.library),
             text(&client.library_version),
@@ -388,13 +401,19 @@ impl Gateway {
             }
             _ => return Err(CommandError::Syntax),
         }
-        let others = self.connections.iter().flatten().filter(|connection| !connection.gone);
+        let others = self
+            .connections
+            .iter()
+            .flatten()
+            .filter(|connection| !connection.gone);
         let mut all: Vec<&Client> = others.map(|connection| &connection.client).collect();
         all.push(this);
         all.sort_by_key(|client| client.id);
         let mut list = String::new();
         for client in all {
-            let wanted = ids.as_ref().is_none_or(|ids| ids.contains(&(client.id as i64)));
+            let wanted = ids
+                .as_ref()
+                .is_none_or(|ids| ids.contains(&(client.id as i64)));
             if wanted && normal {
                 list.push_str(&self.client_line(client));
                 list.push('\n');
@@ -432,7 +451,9 @@ impl Gateway {
         }
         let matches = |client: &Client| {
             id.is_none_or(|id| client.id as i64 == id)
-                && peer.as_ref().is_none_or(|peer| client.peer.to_string() == *peer)
+                && peer
+                    .as_ref()
+                    .is_none_or(|peer| client.peer.to_string() == *peer)
                 && user
                 && normal
         };
@@ -448,7 +469,9 @@ impl Gateway {
     ) -> usize {
         let mut count = 0;
         for index in 0..self.connections.len() {
-            let Some(mut connection) = self.connections[index].take() else { continue };
+            let Some(mut connection) = self.connections[index].take() else {
+                continue;
+            };
             if !connection.gone && matches(&connection.client) {
                 count += 1;
                 connection.closing = true;
@@ -467,7 +490,10 @@ impl Gateway {
 fn is_normal(kind: &[u8]) -> Result<bool, CommandError> {
     match () {
         () if is(kind, "normal") => Ok(true),
-        () if ["master", "replica", "slave", "pubsub"].iter().any(|other| is(kind, other)) => {
+        () if ["master", "replica", "slave", "pubsub"]
+            .iter()
+            .any(|other| is(kind, other)) =>
+        {
             Ok(false)
         }
         () => Err(owned(format!("ERR Unknown client type '{}'", text(kind)))),
@@ -491,7 +517,11 @@ fn check_name(name: &[u8]) -> Answer {
 fn same(expected: &[u8], given: &[u8]) -> bool {
     let mut difference = usize::from(expected.len() != given.len());
     for index in 0..given.len() {
-        let byte = if expected.is_empty() { 0 } else { expected[index % expected.len()] };
+        let byte = if expected.is_empty() {
+            0
+        } else {
+            expected[index % expected.len()]
+        };
         difference |= usize::from(std::hint::black_box(byte ^ given[index]));
     }
     std::hint::black_box(difference) == 0
@@ -505,11 +535,20 @@ fn acl(gateway: &Gateway, subcommand: &[u8], args: &[&[u8]], reply: &mut Reply<'
             reply.bulk(b"default");
         }
         (b"list", []) => {
-            let secret = if gateway.config.password.is_some() { ">***" } else { "nopass" };
+            let secret = if gateway.config.password.is_some() {
+                ">***"
+            } else {
+                "nopass"
+            };
             reply.array(1);
             reply.bulk(format!("user default on {secret} ~* &* +@all").as_bytes());
         }
-        _ => return Err(not_supported(&format!("ACL {}", text(subcommand).to_ascii_uppercase()))),
+        _ => {
+            return Err(not_supported(&format!(
+                "ACL {}",
+                text(subcommand).to_ascii_uppercase()
+            )));
+        }
     }
     Ok(())
 }
@@ -519,7 +558,10 @@ fn latency(subcommand: &[u8], reply: &mut Reply<'_>) -> Answer {
         b"latest" | b"history" => reply.array(0),
         b"histogram" => reply.map(0),
         b"reset" => reply.integer(0),
-        b"doctor" => reply.verbatim("txt", b"Latencies are shown by the metrics of the admin port.\n"),
+        b"doctor" => reply.verbatim(
+            "txt",
+            b"Latencies are shown by the metrics of the admin port.\n",
+        ),
         _ => return Err(CommandError::unknown_subcommand(subcommand, "LATENCY")),
     }
     Ok(())

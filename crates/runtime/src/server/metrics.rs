@@ -40,7 +40,12 @@ pub struct Exposition {
 impl Exposition {
     /// Adds a counter.
     pub fn counter(&mut self, name: &'static str, help: &'static str, value: u64) {
-        self.add(MetricKind::Counter, name, help, vec![(String::new(), value as f64)]);
+        self.add(
+            MetricKind::Counter,
+            name,
+            help,
+            vec![(String::new(), value as f64)],
+        );
     }
 
     /// Adds a gauge.
@@ -56,20 +61,34 @@ impl Exposition {
         help: &'static str,
         samples: Vec<(String, f64)>,
     ) {
-        self.families.push(Family { name, help, kind, samples });
+        self.families.push(Family {
+            name,
+            help,
+            kind,
+            samples,
+        });
     }
 
     /// The text that a scrape gets.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = String::with_capacity(128 * self.families.len());
-        for Family { name, help, kind, samples } in &self.families {
+        for Family {
+            name,
+            help,
+            kind,
+            samples,
+        } in &self.families
+        {
             let kind = match kind {
                 MetricKind::Counter => "counter",
                 MetricKind::Gauge => "gauge",
             };
             // Writing to a string cannot fail.
-            let _ = write!(out, "# HELP quintet_{name} {help}\n# TYPE quintet_{name} {kind}\n");
+            let _ = write!(
+                out,
+                "# HELP quintet_{name} {help}\n# TYPE quintet_{name} {kind}\n"
+            );
             for (labels, value) in samples {
                 let _ = match labels.is_empty() {
                     true => writeln!(out, "quintet_{name} {value}"),
@@ -115,16 +134,36 @@ impl Counters {
     /// Adds them to the metrics of a node.
     pub fn render_into(&self, metrics: &mut Exposition) {
         let gauges = [
-            ("connections", "Open client connections.", self.connections_open),
-            ("batches_in_flight", "Batches under way.", self.batches_in_flight),
-            ("in_flight_bytes", "Bytes of batches under way.", self.bytes_in_flight),
-            ("client_sessions", "Sessions of this server's connections.", self.sessions_open),
+            (
+                "connections",
+                "Open client connections.",
+                self.connections_open,
+            ),
+            (
+                "batches_in_flight",
+                "Batches under way.",
+                self.batches_in_flight,
+            ),
+            (
+                "in_flight_bytes",
+                "Bytes of batches under way.",
+                self.bytes_in_flight,
+            ),
+            (
+                "client_sessions",
+                "Sessions of this server's connections.",
+                self.sessions_open,
+            ),
         ];
         for (name, help, value) in gauges {
             metrics.gauge(name, help, value as f64);
         }
         let counters = [
-            ("connections_total", "Connections accepted.", self.connections_total),
+            (
+                "connections_total",
+                "Connections accepted.",
+                self.connections_total,
+            ),
             (
                 "connections_rejected_total",
                 "Connections refused because there were too many.",
@@ -135,17 +174,41 @@ impl Counters {
                 "Connections closed for idleness or unread replies.",
                 self.connections_dropped,
             ),
-            ("commands_total", "Commands received from clients.", self.commands),
-            ("commands_local_total", "Commands answered by the server.", self.commands_local),
-            ("commands_read_total", "Commands that only read.", self.commands_read),
-            ("commands_write_total", "Commands that may write.", self.commands_write),
-            ("batches_ordered_total", "Batches submitted to be ordered.", self.batches_ordered),
+            (
+                "commands_total",
+                "Commands received from clients.",
+                self.commands,
+            ),
+            (
+                "commands_local_total",
+                "Commands answered by the server.",
+                self.commands_local,
+            ),
+            (
+                "commands_read_total",
+                "Commands that only read.",
+                self.commands_read,
+            ),
+            (
+                "commands_write_total",
+                "Commands that may write.",
+                self.commands_write,
+            ),
+            (
+                "batches_ordered_total",
+                "Batches submitted to be ordered.",
+                self.batches_ordered,
+            ),
             (
                 "batches_linearizable_total",
                 "Batches submitted as linearizable reads.",
                 self.batches_linearizable,
             ),
-            ("errors_total", "Error replies made by the server.", self.errors),
+            (
+                "errors_total",
+                "Error replies made by the server.",
+                self.errors,
+            ),
             (
                 "errors_no_quorum_total",
                 "Commands that found no quorum.",
@@ -156,12 +219,36 @@ impl Counters {
                 "Commands whose outcome is not known.",
                 self.errors_uncertain,
             ),
-            ("errors_busy_total", "Commands refused by a full queue.", self.errors_busy),
-            ("errors_protocol_total", "Malformed client input.", self.errors_protocol),
-            ("auth_failures_total", "Wrong passwords.", self.auth_failures),
-            ("sessions_lost_total", "Sessions that the log no longer knew.", self.sessions_lost),
-            ("client_input_bytes_total", "Bytes received from clients.", self.input_bytes),
-            ("client_output_bytes_total", "Bytes of replies to clients.", self.output_bytes),
+            (
+                "errors_busy_total",
+                "Commands refused by a full queue.",
+                self.errors_busy,
+            ),
+            (
+                "errors_protocol_total",
+                "Malformed client input.",
+                self.errors_protocol,
+            ),
+            (
+                "auth_failures_total",
+                "Wrong passwords.",
+                self.auth_failures,
+            ),
+            (
+                "sessions_lost_total",
+                "Sessions that the log no longer knew.",
+                self.sessions_lost,
+            ),
+            (
+                "client_input_bytes_total",
+                "Bytes received from clients.",
+                self.input_bytes,
+            ),
+            (
+                "client_output_bytes_total",
+                "Bytes of replies to clients.",
+                self.output_bytes,
+            ),
         ];
         for (name, help, value) in counters {
             metrics.counter(name, help, value);
@@ -193,7 +280,10 @@ mod tests {
     fn the_text_has_help_type_and_samples() {
         let mut metrics = Exposition::default();
         metrics.counter("fish_total", "Fish caught.", 3);
-        let samples = vec![("peer=\"1\"".to_string(), 1.0), ("peer=\"2\"".to_string(), 0.5)];
+        let samples = vec![
+            ("peer=\"1\"".to_string(), 1.0),
+            ("peer=\"2\"".to_string(), 0.5),
+        ];
         metrics.add(MetricKind::Gauge, "up", "Whether it is up.", samples);
         assert_eq!(
             metrics.render(),
@@ -213,7 +303,10 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count);
         for family in &metrics.families {
-            assert_eq!(family.name.ends_with("_total"), family.kind == MetricKind::Counter);
+            assert_eq!(
+                family.name.ends_with("_total"),
+                family.kind == MetricKind::Counter
+            );
         }
     }
 }

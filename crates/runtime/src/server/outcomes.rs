@@ -37,7 +37,9 @@ enum Failure {
 impl Gateway {
     /// A batch is finished. One that this gateway did not submit is ignored.
     pub fn on_done(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
-        let Some(in_flight) = self.finish_batch(batch, now) else { return };
+        let Some(in_flight) = self.finish_batch(batch, now) else {
+            return;
+        };
         match outcome {
             Outcome::Results(results) => self.deliver(&in_flight, &results),
             Outcome::NoQuorum => self.fail(&in_flight, 0, Failure::NoQuorum),
@@ -155,10 +157,14 @@ impl Gateway {
         connection: &mut Connection,
         opened: (RequestStatus, &[u8]),
     ) -> &'static str {
-        let ours = connection.session.is_some_and(|session| session.owner == self.owner.id);
+        let ours = connection
+            .session
+            .is_some_and(|session| session.owner == self.owner.id);
         match opened {
             (RequestStatus::OpenRefused, clock) => {
-                let clock = clock.first_chunk().map_or(self.clock, |clock| u64::from_le_bytes(*clock));
+                let clock = clock
+                    .first_chunk()
+                    .map_or(self.clock, |clock| u64::from_le_bytes(*clock));
                 let lifetime = self.config.session_lifetime.as_nanos() as u64;
                 if clock <= self.owner.started.saturating_add(lifetime) {
                     // The owner is young enough: there are too many sessions. This one never
@@ -208,7 +214,9 @@ impl Gateway {
                 self.confirm(in_flight.submitted);
             }
             RequestStatus::OpenRefused => {
-                let clock = reply.first_chunk().map_or(0, |clock| u64::from_le_bytes(*clock));
+                let clock = reply
+                    .first_chunk()
+                    .map_or(0, |clock| u64::from_le_bytes(*clock));
                 let lifetime = self.config.session_lifetime.as_nanos() as u64;
                 let too_many = clock <= self.owner.started.saturating_add(lifetime);
                 self.replace_owner(clock);
@@ -247,14 +255,18 @@ impl Gateway {
     /// Answers the requests of a batch from the `first` on that have no results.
     fn fail(&mut self, in_flight: &InFlight, first: usize, failure: Failure) {
         let no_quorum = self.no_quorum();
-        let Ok(view) = BatchView::new(&in_flight.batch) else { return };
+        let Ok(view) = BatchView::new(&in_flight.batch) else {
+            return;
+        };
         let mut opens = false;
         for (entry, request) in in_flight.entries.iter().zip(view.requests()).skip(first) {
             match *entry {
                 Entry::Open(_) => opens = true,
                 Entry::Command(index) | Entry::Read(index) => {
                     let opened = std::mem::take(&mut opens);
-                    let Some(mut connection) = self.connections[index].take() else { continue };
+                    let Some(mut connection) = self.connections[index].take() else {
+                        continue;
+                    };
                     let shown = match (failure, entry) {
                         // A read leaves no trace: without an answer it just did not happen.
                         (Failure::Uncertain, Entry::Read(_)) => Failure::NoQuorum,
@@ -288,7 +300,11 @@ impl Gateway {
                 }
                 Entry::Register => {
                     self.owner.standing = Standing::New;
-                    let text = if failure == Failure::Busy { BUSY } else { &no_quorum };
+                    let text = if failure == Failure::Busy {
+                        BUSY
+                    } else {
+                        &no_quorum
+                    };
                     self.fail_all_parked(text);
                     self.postpone_own();
                 }
@@ -378,7 +394,9 @@ impl Gateway {
                 connection.output.extend_from_slice(b"+OK\r\n");
             }
             _ if reply.first() == Some(&b'-') => connection.output.extend_from_slice(reply),
-            _ => connection.output.extend_from_slice(b"-ERR the keys could not be watched\r\n"),
+            _ => connection
+                .output
+                .extend_from_slice(b"-ERR the keys could not be watched\r\n"),
         }
     }
 }

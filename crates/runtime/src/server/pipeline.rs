@@ -16,9 +16,7 @@ use super::{
     resp::{Step, TooLarge},
 };
 use bytes::Buf;
-use quintet_store::{
-    ArgsBuffer, CommandSpec, Flags, Kind, Mode, Op, Reply, Watched, lookup,
-};
+use quintet_store::{ArgsBuffer, CommandSpec, Flags, Kind, Mode, Op, Reply, Watched, lookup};
 
 /// The longest reply that travels as a literal.
 const LITERAL_BYTES_MAX: usize = 1024;
@@ -199,7 +197,8 @@ impl Gateway {
             connection.client.last_command = spec.name;
             let parser = &connection.parser;
             let args = (1..arguments).map(|index| parser.argument(input, index));
-            self.builder.command_from(spec, connection.client.mode, arguments - 1, args);
+            self.builder
+                .command_from(spec, connection.client.mode, arguments - 1, args);
             self.counters.commands += 1;
             match spec.kind {
                 Kind::Read => self.counters.commands_read += 1,
@@ -236,10 +235,15 @@ impl Gateway {
                 break;
             }
             let most = 128 - args.len();
-            args.push_str(&format!("'{}' ", shown(parser.argument(input, index), most)));
+            args.push_str(&format!(
+                "'{}' ",
+                shown(parser.argument(input, index), most)
+            ));
         }
-        let text =
-            format!("ERR unknown command '{}', with args beginning with: {args}", shown(name, 128));
+        let text = format!(
+            "ERR unknown command '{}', with args beginning with: {args}",
+            shown(name, 128)
+        );
         self.refuse(connection, &text)
     }
 
@@ -292,8 +296,9 @@ impl Gateway {
         }
         let input = &connection.input[offset..];
         let parser = &connection.parser;
-        let args: ArgsBuffer<'_> =
-            (1..parser.len()).map(|index| parser.argument(input, index)).collect();
+        let args: ArgsBuffer<'_> = (1..parser.len())
+            .map(|index| parser.argument(input, index))
+            .collect();
         if args.iter().map(|arg| arg.len()).sum::<usize>() > LITERAL_BYTES_MAX
             && !self.builder.is_empty()
         {
@@ -331,22 +336,39 @@ impl Gateway {
         offset: usize,
         spec: &'static CommandSpec,
     ) -> Result<(), String> {
-        let Connection { input, parser, client, transaction, closing, .. } = connection;
-        let Some(transaction) = transaction else { return Ok(()) };
+        let Connection {
+            input,
+            parser,
+            client,
+            transaction,
+            closing,
+            ..
+        } = connection;
+        let Some(transaction) = transaction else {
+            return Ok(());
+        };
         let input = &input[offset..];
-        let args: ArgsBuffer<'_> =
-            (1..parser.len()).map(|index| parser.argument(input, index)).collect();
+        let args: ArgsBuffer<'_> = (1..parser.len())
+            .map(|index| parser.argument(input, index))
+            .collect();
         let bytes: usize = args.iter().map(|arg| arg.len() + 4).sum();
         let bytes_max = self.limits.command_bytes_max;
         if transaction.queued.len() + bytes > bytes_max {
-            return Err(format!("ERR transaction exceeds max-command-bytes ({bytes_max})"));
+            return Err(format!(
+                "ERR transaction exceeds max-command-bytes ({bytes_max})"
+            ));
         }
         let database = transaction.database.unwrap_or(client.mode.database);
-        let mode = Mode { database, ..client.mode };
+        let mode = Mode {
+            database,
+            ..client.mode
+        };
         match spec.op {
             Op::Unwatch => transaction.queued.literal(b"+OK\r\n"),
             Op::Select => {
-                let index = std::str::from_utf8(args[0]).ok().and_then(|text| text.parse().ok());
+                let index = std::str::from_utf8(args[0])
+                    .ok()
+                    .and_then(|text| text.parse().ok());
                 if let Some(index) = index
                     && index < self.config.databases
                 {
@@ -376,7 +398,9 @@ impl Gateway {
         if alone && !self.builder.is_empty() {
             return Flow::Cut;
         }
-        let Some(transaction) = connection.transaction.take() else { return Flow::Next };
+        let Some(transaction) = connection.transaction.take() else {
+            return Flow::Next;
+        };
         let watched = std::mem::take(&mut connection.watched);
         if transaction.refused {
             return self.refuse(
@@ -392,13 +416,20 @@ impl Gateway {
         }
         let watched: Vec<Watched<'_>> = watched
             .iter()
-            .map(|WatchedKey { database, key, version }| Watched {
-                database: *database,
-                version: *version,
-                key,
-            })
+            .map(
+                |WatchedKey {
+                     database,
+                     key,
+                     version,
+                 }| Watched {
+                    database: *database,
+                    version: *version,
+                    key,
+                },
+            )
             .collect();
-        self.builder.transaction(connection.client.mode, &watched, &transaction.queued);
+        self.builder
+            .transaction(connection.client.mode, &watched, &transaction.queued);
         match transaction.queued.is_query() {
             true => self.counters.commands_read += 1,
             false => self.counters.commands_write += 1,
@@ -414,26 +445,44 @@ impl Gateway {
         if !self.builder.is_empty() {
             return Flow::Cut;
         }
-        let Connection { input, parser, client, watched, watching, .. } = connection;
+        let Connection {
+            input,
+            parser,
+            client,
+            watched,
+            watching,
+            ..
+        } = connection;
         let input = &input[offset..];
         if watched.len() + parser.len() > WATCHED_MAX {
             let text = format!("ERR more than {WATCHED_MAX} watched keys");
             return self.refuse(connection, &text);
         }
-        let keys: ArgsBuffer<'_> =
-            (1..parser.len()).map(|index| parser.argument(input, index)).collect();
+        let keys: ArgsBuffer<'_> = (1..parser.len())
+            .map(|index| parser.argument(input, index))
+            .collect();
         let database = client.mode.database;
         watching.clear();
-        watching.extend(
-            keys.iter().map(|key| WatchedKey { database, key: key.to_vec(), version: 0 }),
+        watching.extend(keys.iter().map(|key| WatchedKey {
+            database,
+            key: key.to_vec(),
+            version: 0,
+        }));
+        self.builder.watch_versions(
+            Mode {
+                resp3: false,
+                database,
+            },
+            &keys,
         );
-        self.builder.watch_versions(Mode { resp3: false, database }, &keys);
         Flow::Watch
     }
 
     /// Why nobody answers this command, if so.
     pub(super) fn refusal(&self, spec: &CommandSpec) -> Option<String> {
-        (!super::local::is_answered(spec.op)).then(|| spec.refusal()).flatten()
+        (!super::local::is_answered(spec.op))
+            .then(|| spec.refusal())
+            .flatten()
     }
 }
 
@@ -442,4 +491,3 @@ impl Gateway {
 const fn may_travel(op: Op) -> bool {
     matches!(op, Op::Ping | Op::Echo | Op::Select)
 }
-

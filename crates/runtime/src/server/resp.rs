@@ -64,7 +64,11 @@ pub enum ProtocolError {
 }
 
 fn printable(byte: u8) -> char {
-    if byte.is_ascii_graphic() || byte == b' ' { char::from(byte) } else { '?' }
+    if byte.is_ascii_graphic() || byte == b' ' {
+        char::from(byte)
+    } else {
+        '?'
+    }
 }
 
 /// Why a command was read to its end and dropped.
@@ -94,9 +98,16 @@ pub enum Step {
 enum State {
     Start,
     /// Reading the head (`None`) or the body of a bulk string; `left` with it are to come.
-    Bulks { left: u32, body: Option<usize> },
+    Bulks {
+        left: u32,
+        body: Option<usize>,
+    },
     /// Dropping `skip` bytes, then `left` bulk strings.
-    Discard { left: u32, skip: usize, reason: TooLarge },
+    Discard {
+        left: u32,
+        skip: usize,
+        reason: TooLarge,
+    },
 }
 
 /// Reads the commands of one connection. Between two calls the input may only grow at its end, or
@@ -162,7 +173,10 @@ impl Parser {
             if count <= 0 {
                 return Ok(self.ended(after));
             }
-            self.state = State::Bulks { left: count as u32, body: None };
+            self.state = State::Bulks {
+                left: count as u32,
+                body: None,
+            };
             self.at = after;
         }
         match self.state {
@@ -218,7 +232,11 @@ impl Parser {
         too_big: ProtocolError,
     ) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
         let line = &input[from + 1..];
-        let Some(end) = line.iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\r') else {
+        let Some(end) = line
+            .iter()
+            .take(LINE_BYTES_MAX)
+            .position(|byte| *byte == b'\r')
+        else {
             if line.len() >= LINE_BYTES_MAX {
                 return Err(too_big);
             }
@@ -288,7 +306,11 @@ impl Parser {
                     };
                     if let Some(reason) = reason {
                         self.arguments = Vec::new();
-                        self.state = State::Discard { left: left - 1, skip: length + 2, reason };
+                        self.state = State::Discard {
+                            left: left - 1,
+                            skip: length + 2,
+                            reason,
+                        };
                         self.at = 0;
                         self.need = 1;
                         return Ok(Step::Discard(at));
@@ -298,7 +320,10 @@ impl Parser {
             };
             let after = at + length + 2;
             if input.len() < after {
-                self.state = State::Bulks { left, body: Some(length) };
+                self.state = State::Bulks {
+                    left,
+                    body: Some(length),
+                };
                 self.at = at;
                 self.need = after;
                 return Ok(Step::Incomplete);
@@ -323,7 +348,11 @@ impl Parser {
     ) -> Result<Step, ProtocolError> {
         let skipped = skip.min(input.len());
         if skip > 0 {
-            self.state = State::Discard { left, skip: skip - skipped, reason };
+            self.state = State::Discard {
+                left,
+                skip: skip - skipped,
+                reason,
+            };
             if skip > skipped || left > 0 {
                 self.need = 1;
                 return Ok(Step::Discard(skipped));
@@ -340,14 +369,22 @@ impl Parser {
             return Ok(Step::Incomplete);
         };
         let skip = self.bulk_length(length, authenticated)? + 2;
-        self.state = State::Discard { left: left - 1, skip, reason };
+        self.state = State::Discard {
+            left: left - 1,
+            skip,
+            reason,
+        };
         self.need = 1;
         Ok(Step::Discard(after))
     }
 
     fn inline(&mut self, input: &[u8]) -> Result<Step, ProtocolError> {
         let rest = &input[self.at..];
-        let Some(end) = rest.iter().position(|byte| *byte == b'\n').map(|end| self.at + end) else {
+        let Some(end) = rest
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map(|end| self.at + end)
+        else {
             if input.len() > LINE_BYTES_MAX {
                 return Err(ProtocolError::InlineTooBig);
             }
@@ -488,7 +525,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LIMITS: Limits = Limits { argument_bytes_max: 1000, command_bytes_max: 3000 };
+    const LIMITS: Limits = Limits {
+        argument_bytes_max: 1000,
+        command_bytes_max: 3000,
+    };
 
     #[derive(Debug, PartialEq, Eq)]
     enum Read {
@@ -514,8 +554,9 @@ mod tests {
                     }
                     Ok(Step::Command(length)) => {
                         let all = 0..parser.len();
-                        let command: Vec<_> =
-                            all.map(|index| parser.argument(&input, index).to_vec()).collect();
+                        let command: Vec<_> = all
+                            .map(|index| parser.argument(&input, index).to_vec())
+                            .collect();
                         input.drain(..length);
                         if !command.is_empty() {
                             read.push(Read::Command(command));
@@ -532,7 +573,12 @@ mod tests {
     }
 
     fn command(arguments: &[&str]) -> Read {
-        Read::Command(arguments.iter().map(|argument| argument.as_bytes().to_vec()).collect())
+        Read::Command(
+            arguments
+                .iter()
+                .map(|argument| argument.as_bytes().to_vec())
+                .collect(),
+        )
     }
 
     fn error_of(bytes: &[u8]) -> String {
@@ -544,7 +590,8 @@ mod tests {
 
     #[test]
     fn arrays_and_lines_become_commands() {
-        let bytes = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nPING\r\n\r\n*0\r\n*-1\r\n*1\r\n$0\r\n\r\nset k 'a b'\n";
+        let bytes =
+            b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nPING\r\n\r\n*0\r\n*-1\r\n*1\r\n$0\r\n\r\nset k 'a b'\n";
         assert_eq!(
             read_all(&[bytes]),
             [
@@ -559,21 +606,43 @@ mod tests {
     #[test]
     fn quotes_are_undone() {
         let bytes = b"set \"a\\x41\\n\\q\" 'it\\'s' \"\" a'b c'\r\n";
-        assert_eq!(read_all(&[bytes]), [command(&["set", "aA\nq", "it's", "", "ab c"])]);
+        assert_eq!(
+            read_all(&[bytes]),
+            [command(&["set", "aA\nq", "it's", "", "ab c"])]
+        );
         for bad in ["set \"a", "set 'a", "set \"a\"b", "set 'a'b", "\""] {
-            assert_eq!(error_of(format!("{bad}\r\n").as_bytes()), "unbalanced quotes in request");
+            assert_eq!(
+                error_of(format!("{bad}\r\n").as_bytes()),
+                "unbalanced quotes in request"
+            );
         }
     }
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        for length in ["2000000000", "-10", "text", "", "+5", "05", "99999999999999999999"] {
+        for length in [
+            "2000000000",
+            "-10",
+            "text",
+            "",
+            "+5",
+            "05",
+            "99999999999999999999",
+        ] {
             let bytes = format!("*1\r\n${length}\r\n");
-            assert_eq!(error_of(bytes.as_bytes()), "invalid bulk length", "{length}");
+            assert_eq!(
+                error_of(bytes.as_bytes()),
+                "invalid bulk length",
+                "{length}"
+            );
         }
         for count in ["x", "", "2147483648", "1 ", "-0"] {
             let bytes = format!("*{count}\r\n");
-            assert_eq!(error_of(bytes.as_bytes()), "invalid multibulk length", "{count}");
+            assert_eq!(
+                error_of(bytes.as_bytes()),
+                "invalid multibulk length",
+                "{count}"
+            );
         }
         assert_eq!(error_of(b"*1\r\nfoo\r\n"), "expected '$', got 'f'");
         assert_eq!(error_of(&vec![b'a'; 70_000]), "too big inline request");
@@ -592,7 +661,10 @@ mod tests {
     fn an_announced_size_allocates_nothing() {
         let mut parser = Parser::default();
         let input = b"*1000000000\r\n$3\r\nSET\r\n$500000000\r\n";
-        let limits = Limits { argument_bytes_max: usize::MAX / 4, command_bytes_max: usize::MAX / 4 };
+        let limits = Limits {
+            argument_bytes_max: usize::MAX / 4,
+            command_bytes_max: usize::MAX / 4,
+        };
         assert_eq!(parser.step(input, &limits, true), Ok(Step::Incomplete));
         assert!(parser.arguments.capacity() < 64);
         assert_eq!(parser.missing(input.len()), 500_000_002);
@@ -602,7 +674,10 @@ mod tests {
     fn strangers_may_send_little() {
         let step = |input: &[u8]| Parser::default().step(input, &LIMITS, false);
         assert_eq!(step(b"*11\r\n"), Err(ProtocolError::ArrayUnauthenticated));
-        assert_eq!(step(b"*1\r\n$20000\r\n"), Err(ProtocolError::BulkUnauthenticated));
+        assert_eq!(
+            step(b"*1\r\n$20000\r\n"),
+            Err(ProtocolError::BulkUnauthenticated)
+        );
         assert_eq!(step(b"*1\r\n$4\r\nPING\r\n"), Ok(Step::Command(14)));
     }
 
@@ -623,7 +698,10 @@ mod tests {
         }
         bytes.extend_from_slice(b"PING\r\n");
         let read = read_all(&[&bytes]);
-        assert!(matches!(read[0], Read::TooLarge(TooLarge::Command(_))), "{read:?}");
+        assert!(
+            matches!(read[0], Read::TooLarge(TooLarge::Command(_))),
+            "{read:?}"
+        );
         assert_eq!(read[1], command(&["PING"]));
     }
 

@@ -78,13 +78,19 @@ impl Owner {
 
     /// The session that registers the owner.
     pub const fn own(&self) -> SessionId {
-        SessionId { owner: self.id, number: OWN }
+        SessionId {
+            owner: self.id,
+            number: OWN,
+        }
     }
 
     /// A session that has not been used.
     pub fn next(&mut self) -> SessionId {
         self.number += 1;
-        SessionId { owner: self.id, number: self.number }
+        SessionId {
+            owner: self.id,
+            number: self.number,
+        }
     }
 
     /// Whether the log may have forgotten it by now.

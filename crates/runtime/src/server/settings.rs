@@ -16,7 +16,10 @@ impl Gateway {
             ("appendfsync", "always".to_owned()),
             ("appendonly", yes(append_only)),
             ("bind", String::new()),
-            ("client-query-buffer-limit", config.command_bytes_max.to_string()),
+            (
+                "client-query-buffer-limit",
+                config.command_bytes_max.to_string(),
+            ),
             ("cluster-enabled", yes(false)),
             ("databases", config.databases.to_string()),
             ("dir", config.directory.clone()),
@@ -33,7 +36,10 @@ impl Gateway {
             ("slowlog-max-len", "0".to_owned()),
             ("tcp-keepalive", "300".to_owned()),
             ("timeout", config.idle_max.as_secs().to_string()),
-            ("client-deadline-ms", config.client_deadline.as_millis().to_string()),
+            (
+                "client-deadline-ms",
+                config.client_deadline.as_millis().to_string(),
+            ),
             ("durability", config.durability.name().to_owned()),
             ("protocol", config.protocol.clone()),
         ];
@@ -60,7 +66,9 @@ impl Gateway {
             (b"set", [_, _, ..]) if args.len().is_multiple_of(2) => return Err(self.set(args)),
             (b"resetstat", []) => reply.ok(),
             (b"rewrite", []) => {
-                return Err(CommandError::Text("ERR The server is running without a config file"));
+                return Err(CommandError::Text(
+                    "ERR The server is running without a config file",
+                ));
             }
             (b"get" | b"set" | b"resetstat" | b"rewrite", _) => {
                 let name = format!("config|{}", text(subcommand).to_ascii_lowercase());
@@ -71,27 +79,32 @@ impl Gateway {
         Ok(())
     }
 
+    /// Nothing can be set; says why.
     fn set(&self, args: &[&[u8]]) -> CommandError {
         let known = self.settings();
-        for pair in args.chunks(2) {
-            let name = text(pair[0]);
-            if !known.iter().any(|(known, _)| is(pair[0], known)) {
-                return owned(format!(
-                    "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
-                ));
-            }
-            let why = match name.to_ascii_lowercase().as_str() {
-                "maxmemory" => {
-                    "it is a limit of the whole cluster: set it in every replica's configuration"
-                }
-                _ => "it is set in the replica's configuration and read at its start",
-            };
-            let error = format!(
-                "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"
-            );
-            return owned(error);
+        let names = args.iter().step_by(2);
+        let unknown = names
+            .clone()
+            .find(|given| !known.iter().any(|(name, _)| is(given, name)));
+        if let Some(name) = unknown {
+            let name = text(name);
+            return owned(format!(
+                "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
+            ));
         }
-        CommandError::Syntax
+        let name = names
+            .map(|name| text(name).to_ascii_lowercase())
+            .next()
+            .unwrap_or_default();
+        let why = match name.as_str() {
+            "maxmemory" => {
+                "it is a limit of the whole cluster: set it in every replica's configuration"
+            }
+            _ => "it is set in the replica's configuration and read at its start",
+        };
+        owned(format!(
+            "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"
+        ))
     }
 }
 
@@ -108,12 +121,13 @@ fn matches(pattern: &[u8], name: &str) -> bool {
                 retry = Some((at, from));
                 continue;
             }
-            Some(wanted) if from < name.len() => {
-                if *wanted == b'?' || wanted.eq_ignore_ascii_case(&name[from]) {
-                    at += 1;
-                    from += 1;
-                    continue;
-                }
+            Some(wanted)
+                if from < name.len()
+                    && (*wanted == b'?' || wanted.eq_ignore_ascii_case(&name[from])) =>
+            {
+                at += 1;
+                from += 1;
+                continue;
             }
             None if from == name.len() => return true,
             _ => {}

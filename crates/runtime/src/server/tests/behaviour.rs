@@ -9,7 +9,15 @@ use std::time::Duration;
 fn what_orders_nothing_submits_nothing() {
     let mut rig = Rig::new();
     let id = rig.connect();
-    for line in ["PING", "ECHO x", "SELECT 1", "CLIENT ID", "CONFIG GET *", "INFO", "COMMAND"] {
+    for line in [
+        "PING",
+        "ECHO x",
+        "SELECT 1",
+        "CLIENT ID",
+        "CONFIG GET *",
+        "INFO",
+        "COMMAND",
+    ] {
         assert!(!rig.say(id, line).starts_with('-'), "{line}");
     }
     assert!(rig.say(id, "MULTI").starts_with("+OK"));
@@ -26,8 +34,14 @@ fn what_orders_nothing_submits_nothing() {
 fn reads_are_linearizable_and_need_no_session() {
     let mut rig = Rig::new();
     let id = rig.connect();
-    assert_eq!(rig.ask(id, "GET a\r\nPING\r\nGET b\r\n"), "$-1\\r\\n+PONG\\r\\n$-1\\r\\n");
-    assert_eq!(rig.submitted, [(Level::Linearizable, vec![RequestKind::Command])]);
+    assert_eq!(
+        rig.ask(id, "GET a\r\nPING\r\nGET b\r\n"),
+        "$-1\\r\\n+PONG\\r\\n$-1\\r\\n"
+    );
+    assert_eq!(
+        rig.submitted,
+        [(Level::Linearizable, vec![RequestKind::Command])]
+    );
     assert_eq!(rig.executor.sessions(), 0);
 }
 
@@ -35,18 +49,27 @@ fn reads_are_linearizable_and_need_no_session() {
 fn a_first_write_opens_a_session_and_the_end_of_the_connection_closes_it() {
     let mut rig = Rig::new();
     let id = rig.connect();
-    assert_eq!(rig.ask(id, "SET a 1\r\nGET a\r\n"), "+OK\\r\\n$1\\r\\n1\\r\\n");
+    assert_eq!(
+        rig.ask(id, "SET a 1\r\nGET a\r\n"),
+        "+OK\\r\\n$1\\r\\n1\\r\\n"
+    );
     // The owner's own session registers it.
     assert_eq!(rig.executor.sessions(), 2);
     assert_eq!(
         rig.submitted,
         [
             (Level::Ordered, vec![RequestKind::Open]),
-            (Level::Ordered, vec![RequestKind::Open, RequestKind::Command]),
+            (
+                Level::Ordered,
+                vec![RequestKind::Open, RequestKind::Command]
+            ),
         ]
     );
     assert_eq!(rig.say(id, "SET a 2"), "+OK\\r\\n");
-    assert_eq!(rig.submitted[2], (Level::Ordered, vec![RequestKind::Command]));
+    assert_eq!(
+        rig.submitted[2],
+        (Level::Ordered, vec![RequestKind::Command])
+    );
     rig.gateway.on_closed(id);
     rig.run();
     assert_eq!(rig.submitted.len(), 3, "it waits for company first");
@@ -64,14 +87,24 @@ fn all_connections_of_a_turn_share_one_batch_of_each_kind() {
     rig.submitted.clear();
     let ids: Vec<_> = (0..6).map(|_| rig.connect()).collect();
     for (index, id) in ids.iter().enumerate() {
-        rig.push(*id, if index % 2 == 0 { "INCR a\r\n" } else { "GET a\r\n" });
+        rig.push(
+            *id,
+            if index % 2 == 0 {
+                "INCR a\r\n"
+            } else {
+                "GET a\r\n"
+            },
+        );
     }
     let submissions = rig.collect();
     let (open, command) = (RequestKind::Open, RequestKind::Command);
     assert_eq!(
         rig.submitted,
         [
-            (Level::Ordered, vec![open, command, open, command, open, command]),
+            (
+                Level::Ordered,
+                vec![open, command, open, command, open, command]
+            ),
             (Level::Linearizable, vec![command; 3]),
         ]
     );
@@ -106,13 +139,19 @@ fn a_long_reply_waits_for_the_commands_before_it() {
     let mut rig = Rig::new();
     let id = rig.connect();
     let reply = rig.ask(id, "SET a 1\r\nCONFIG GET databases\r\nGET a\r\n");
-    assert_eq!(reply, "+OK\\r\\n*2\\r\\n$9\\r\\ndatabases\\r\\n$2\\r\\n16\\r\\n$1\\r\\n1\\r\\n");
+    assert_eq!(
+        reply,
+        "+OK\\r\\n*2\\r\\n$9\\r\\ndatabases\\r\\n$2\\r\\n16\\r\\n$1\\r\\n1\\r\\n"
+    );
     assert_eq!(rig.ordered(), 2);
 }
 
 #[test]
 fn a_batch_under_way_is_company_for_the_next() {
-    let config = GatewayConfig { hold_max: Duration::from_millis(1), ..Default::default() };
+    let config = GatewayConfig {
+        hold_max: Duration::from_millis(1),
+        ..Default::default()
+    };
     let mut rig = Rig::with(config);
     let ids: Vec<_> = (0..3).map(|_| rig.connect()).collect();
     ids.iter().for_each(|id| drop(rig.say(*id, "SET a 0")));
@@ -152,9 +191,15 @@ fn sessions_are_renewed_while_nothing_is_written() {
         rig.now = next;
         rig.run();
     }
-    assert_eq!(rig.submitted, vec![(Level::Ordered, vec![RequestKind::Renew]); 10]);
+    assert_eq!(
+        rig.submitted,
+        vec![(Level::Ordered, vec![RequestKind::Renew]); 10]
+    );
     assert_eq!(rig.say(id, "INCR a"), ":2\\r\\n");
-    assert_eq!(rig.submitted[10], (Level::Ordered, vec![RequestKind::Command]));
+    assert_eq!(
+        rig.submitted[10],
+        (Level::Ordered, vec![RequestKind::Command])
+    );
 }
 
 #[test]
@@ -238,8 +283,13 @@ fn info_has_its_sections() {
     let mut rig = Rig::new();
     let id = rig.connect();
     let all = rig.say(id, "INFO");
-    for expected in ["# Server", "redis_version:7.0.15", "# Quintet", "role:master", "disk_state:ok"]
-    {
+    for expected in [
+        "# Server",
+        "redis_version:7.0.15",
+        "# Quintet",
+        "role:master",
+        "disk_state:ok",
+    ] {
         assert!(all.contains(expected), "{expected}");
     }
     let some = rig.say(id, "INFO clients memory");
@@ -248,10 +298,16 @@ fn info_has_its_sections() {
 
 #[test]
 fn the_memory_limit_is_switched_by_the_leader_alone() {
-    let mut rig = Rig::with(GatewayConfig { memory_max: 1000, ..Default::default() });
+    let mut rig = Rig::with(GatewayConfig {
+        memory_max: 1000,
+        ..Default::default()
+    });
     let id = rig.connect();
     rig.say(id, "SET a 1");
-    let mut view = NodeView { leads: false, ..NodeView::default() };
+    let mut view = NodeView {
+        leads: false,
+        ..NodeView::default()
+    };
     view.node.memory = 2000;
     view.node.entries = 1;
     rig.gateway.set_view(view.clone());
@@ -261,12 +317,18 @@ fn the_memory_limit_is_switched_by_the_leader_alone() {
     rig.gateway.set_view(view.clone());
     assert_eq!(rig.gateway.next_deadline(), Time(0));
     rig.run();
-    assert!(rig.say(id, "SET a 3").starts_with("-OOM command not allowed"));
+    assert!(
+        rig.say(id, "SET a 3")
+            .starts_with("-OOM command not allowed")
+    );
     assert_eq!(rig.say(id, "DEL a"), ":1\\r\\n");
     view.node.memory = 990;
     rig.gateway.set_view(view.clone());
     rig.run();
-    assert!(rig.say(id, "SET a 3").starts_with("-OOM"), "not at the first byte below");
+    assert!(
+        rig.say(id, "SET a 3").starts_with("-OOM"),
+        "not at the first byte below"
+    );
     view.node.memory = 900;
     rig.gateway.set_view(view);
     rig.run();
@@ -288,5 +350,9 @@ fn shutting_down_finishes_what_is_under_way() {
     assert!(!rig.gateway.idle(), "the reply is not yet written");
     assert_eq!(rig.output(one), ":2\\r\\n:3\\r\\n");
     assert!(rig.gateway.idle() && rig.gateway.should_close(one));
-    assert!(rig.gateway.connect(rig.now, "127.0.0.1:1".parse().unwrap()).is_err());
+    assert!(
+        rig.gateway
+            .connect(rig.now, "127.0.0.1:1".parse().unwrap())
+            .is_err()
+    );
 }

@@ -18,7 +18,10 @@ use std::{
     time::Duration,
 };
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/server/tests/conversations.txt");
+const FILE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/src/server/tests/conversations.txt"
+);
 
 /// Where a `~` line stands in for a `<` line, only the beginning of the reply is compared.
 fn same(expected: &str, given: &str) -> bool {
@@ -45,7 +48,10 @@ fn the_server_answers_as_redis_did() {
         if let Some(title) = line.strip_prefix("=== ") {
             name = title;
             let password = title.starts_with("password").then(|| "secret".to_string());
-            rig = Rig::with(GatewayConfig { password, ..GatewayConfig::default() });
+            rig = Rig::with(GatewayConfig {
+                password,
+                ..GatewayConfig::default()
+            });
             connection = rig.connect();
         } else if let Some(bytes) = line.strip_prefix("> ") {
             sent = bytes;
@@ -56,7 +62,11 @@ fn the_server_answers_as_redis_did() {
         } else if let Some(expected) = line.strip_prefix("< ") {
             compared += 1;
             if !same(expected, &given) {
-                writeln!(failures, "{name}\n> {sent}\nredis: {expected}\nhere:  {given}\n").unwrap();
+                writeln!(
+                    failures,
+                    "{name}\n> {sent}\nredis: {expected}\nhere:  {given}\n"
+                )
+                .unwrap();
             }
         }
     }
@@ -71,16 +81,30 @@ fn record(text: &str, address: &str) -> String {
     for line in text.lines() {
         if let Some(title) = line.strip_prefix("=== ") {
             stream = TcpStream::connect(address).unwrap();
-            stream.set_read_timeout(Some(Duration::from_millis(150))).unwrap();
-            let password = if title.starts_with("password") { "secret" } else { "" };
-            exchange(&mut stream, format!("FLUSHALL\r\nCONFIG SET requirepass \"{password}\"\r\n").as_bytes());
-            exchange(&mut stream, b"AUTH secret\r\nFLUSHALL\r\nCONFIG SET requirepass \"\"\r\n");
+            stream
+                .set_read_timeout(Some(Duration::from_millis(150)))
+                .unwrap();
+            let password = if title.starts_with("password") {
+                "secret"
+            } else {
+                ""
+            };
+            exchange(
+                &mut stream,
+                format!("FLUSHALL\r\nCONFIG SET requirepass \"{password}\"\r\n").as_bytes(),
+            );
+            exchange(
+                &mut stream,
+                b"AUTH secret\r\nFLUSHALL\r\nCONFIG SET requirepass \"\"\r\n",
+            );
             exchange(
                 &mut stream,
                 format!("RESET\r\nCONFIG SET requirepass \"{password}\"\r\n").as_bytes(),
             );
             stream = TcpStream::connect(address).unwrap();
-            stream.set_read_timeout(Some(Duration::from_millis(150))).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_millis(150)))
+                .unwrap();
         }
         if let Some(bytes) = line.strip_prefix("> ") {
             writeln!(out, "{line}").unwrap();

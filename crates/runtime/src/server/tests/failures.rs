@@ -9,8 +9,14 @@ const NO_QUORUM: &str = "-CLUSTERDOWN no quorum (2 of 5 reachable)\\r\\n";
 const UNCERTAIN: &str = "-UNCERTAIN may or may not have been applied\\r\\n";
 
 fn rig() -> (Rig, ConnectionId) {
-    let mut rig = Rig::with(GatewayConfig { members: 5, ..GatewayConfig::default() });
-    rig.gateway.set_view(NodeView { reachable: 2, ..NodeView::default() });
+    let mut rig = Rig::with(GatewayConfig {
+        members: 5,
+        ..GatewayConfig::default()
+    });
+    rig.gateway.set_view(NodeView {
+        reachable: 2,
+        ..NodeView::default()
+    });
     let id = rig.connect();
     assert_eq!(rig.say(id, "SET a 0"), "+OK\\r\\n");
     rig.submitted.clear();
@@ -27,7 +33,8 @@ fn submit(rig: &mut Rig, id: ConnectionId, bytes: &str) -> Submission {
 fn statuses(all: &[(RequestStatus, &[u8])]) -> Outcome {
     let mut builder = ResultsBuilder::default();
     builder.clear();
-    all.iter().for_each(|(status, reply)| builder.push(*status, reply));
+    all.iter()
+        .for_each(|(status, reply)| builder.push(*status, reply));
     Outcome::Results(builder.finish())
 }
 
@@ -37,16 +44,29 @@ fn each_command_gets_its_error_and_what_was_answered_here_stays() {
     for (outcome, error) in [
         (Outcome::NoQuorum, NO_QUORUM),
         (Outcome::Uncertain, UNCERTAIN),
-        (Outcome::Busy, "-BUSY too much is under way, try again\\r\\n"),
+        (
+            Outcome::Busy,
+            "-BUSY too much is under way, try again\\r\\n",
+        ),
     ] {
-        let submission = submit(&mut rig, id, "INCR a\r\nPING\r\nMULTI\r\nINCR a\r\nEXEC\r\n");
+        let submission = submit(
+            &mut rig,
+            id,
+            "INCR a\r\nPING\r\nMULTI\r\nINCR a\r\nEXEC\r\n",
+        );
         rig.done(&submission, outcome);
-        assert_eq!(rig.output(id), format!("{error}+PONG\\r\\n+OK\\r\\n+QUEUED\\r\\n{error}"));
+        assert_eq!(
+            rig.output(id),
+            format!("{error}+PONG\\r\\n+OK\\r\\n+QUEUED\\r\\n{error}")
+        );
         assert!(!rig.gateway.should_close(id));
     }
     assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
     let counters = rig.gateway.counters();
-    assert_eq!((counters.errors_no_quorum, counters.errors_uncertain), (2, 2));
+    assert_eq!(
+        (counters.errors_no_quorum, counters.errors_uncertain),
+        (2, 2)
+    );
 }
 
 #[test]
@@ -58,7 +78,10 @@ fn a_read_without_an_answer_is_certain_not_to_have_happened() {
     let submission = submit(&mut rig, id, "WATCH a\r\n");
     rig.done(&submission, Outcome::Uncertain);
     assert_eq!(rig.output(id), NO_QUORUM);
-    assert_eq!(rig.ask(id, "MULTI\r\nGET a\r\nEXEC\r\n"), "+OK\\r\\n+QUEUED\\r\\n*1\\r\\n$1\\r\\n0\\r\\n");
+    assert_eq!(
+        rig.ask(id, "MULTI\r\nGET a\r\nEXEC\r\n"),
+        "+OK\\r\\n+QUEUED\\r\\n*1\\r\\n$1\\r\\n0\\r\\n"
+    );
 }
 
 #[test]
@@ -71,7 +94,10 @@ fn an_uncertain_request_can_not_be_executed_later() {
     // The next write opens another session and ends the old one.
     assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
     let last = &rig.submitted.last().unwrap().1;
-    assert_eq!(last[..], [RequestKind::Open, RequestKind::Command, RequestKind::Close]);
+    assert_eq!(
+        last[..],
+        [RequestKind::Open, RequestKind::Command, RequestKind::Close]
+    );
     rig.execute(&late);
     assert_eq!(rig.say(id, "GET a"), "$1\\r\\n1\\r\\n");
 }
@@ -94,8 +120,14 @@ fn what_was_refused_as_busy_keeps_its_session() {
 
 #[test]
 fn without_a_quorum_the_first_write_ever_fails_in_time() {
-    let mut rig = Rig::with(GatewayConfig { members: 5, ..GatewayConfig::default() });
-    rig.gateway.set_view(NodeView { reachable: 2, ..NodeView::default() });
+    let mut rig = Rig::with(GatewayConfig {
+        members: 5,
+        ..GatewayConfig::default()
+    });
+    rig.gateway.set_view(NodeView {
+        reachable: 2,
+        ..NodeView::default()
+    });
     let (one, other) = (rig.connect(), rig.connect());
     let register = submit(&mut rig, one, "INCR a\r\n");
     rig.pass(Duration::from_secs(2));
@@ -114,12 +146,18 @@ fn without_a_quorum_the_first_write_ever_fails_in_time() {
 fn a_session_lost_under_a_request_leaves_it_uncertain() {
     let (mut rig, id) = rig();
     let submission = submit(&mut rig, id, "INCR a\r\nINCR a\r\n");
-    rig.done(&submission, statuses(&[(RequestStatus::SessionUnknown, b"")]));
+    rig.done(
+        &submission,
+        statuses(&[(RequestStatus::SessionUnknown, b"")]),
+    );
     assert_eq!(rig.output(id), format!("{UNCERTAIN}{UNCERTAIN}"));
     assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
     let submission = submit(&mut rig, id, "INCR a\r\n");
     rig.done(&submission, statuses(&[(RequestStatus::Forgotten, b"")]));
-    assert_eq!(rig.output(id), "-UNCERTAIN was applied, but its reply has been lost\\r\\n");
+    assert_eq!(
+        rig.output(id),
+        "-UNCERTAIN was applied, but its reply has been lost\\r\\n"
+    );
     assert_eq!(rig.say(id, "INCR a"), ":2\\r\\n");
 }
 
@@ -129,7 +167,10 @@ fn too_many_sessions_are_no_uncertainty() {
     let id = rig.connect();
     let submission = submit(&mut rig, id, "INCR a\r\n");
     let clock = (BEGIN + rig.now.0).to_le_bytes();
-    let refused = [(RequestStatus::OpenRefused, &clock[..]), (RequestStatus::SessionUnknown, b"")];
+    let refused = [
+        (RequestStatus::OpenRefused, &clock[..]),
+        (RequestStatus::SessionUnknown, b""),
+    ];
     rig.done(&submission, statuses(&refused));
     assert_eq!(rig.output(id), "-ERR max number of sessions reached\\r\\n");
     assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
@@ -141,7 +182,10 @@ fn when_the_log_s_clock_leaps_new_sessions_are_opened() {
     let other = rig.connect();
     let submission = submit(&mut rig, other, "INCR a\r\n");
     let clock = (BEGIN + rig.now.0 + 3_600_000_000_000).to_le_bytes();
-    let refused = [(RequestStatus::OpenRefused, &clock[..]), (RequestStatus::SessionUnknown, b"")];
+    let refused = [
+        (RequestStatus::OpenRefused, &clock[..]),
+        (RequestStatus::SessionUnknown, b""),
+    ];
     rig.done(&submission, statuses(&refused));
     assert_eq!(rig.output(other), UNCERTAIN);
     assert_eq!(rig.say(other, "INCR a"), ":1\\r\\n");

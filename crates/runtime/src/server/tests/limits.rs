@@ -8,11 +8,17 @@ use std::time::Duration;
 
 #[test]
 fn too_many_clients_are_told_so() {
-    let mut rig = Rig::with(GatewayConfig { connections_max: 1, ..GatewayConfig::default() });
+    let mut rig = Rig::with(GatewayConfig {
+        connections_max: 1,
+        ..GatewayConfig::default()
+    });
     let id = rig.connect();
     let peer = "127.0.0.1:1".parse().unwrap();
     let refused = rig.gateway.connect(rig.now, peer);
-    assert_eq!(refused, Err(b"-ERR max number of clients reached\r\n".to_vec()));
+    assert_eq!(
+        refused,
+        Err(b"-ERR max number of clients reached\r\n".to_vec())
+    );
     rig.gateway.on_closed(id);
     assert!(rig.gateway.connect(rig.now, peer).is_ok());
 }
@@ -21,20 +27,35 @@ fn too_many_clients_are_told_so() {
 fn what_has_no_meaning_here_is_refused_by_name() {
     let mut rig = Rig::new();
     let id = rig.connect();
-    for line in ["DEBUG SLEEP 0", "REPLICAOF a 1", "SAVE", "BGSAVE", "SHUTDOWN"] {
+    for line in [
+        "DEBUG SLEEP 0",
+        "REPLICAOF a 1",
+        "SAVE",
+        "BGSAVE",
+        "SHUTDOWN",
+    ] {
         let name = line.split(' ').next().unwrap();
         let expected = format!("-ERR '{name}' is not supported in a replicated store\\r\\n");
         assert_eq!(rig.say(id, line), expected);
     }
-    assert_eq!(rig.say(id, "SUBSCRIBE c"), "-ERR 'SUBSCRIBE' is not supported yet\\r\\n");
+    assert_eq!(
+        rig.say(id, "SUBSCRIBE c"),
+        "-ERR 'SUBSCRIBE' is not supported yet\\r\\n"
+    );
     assert!(rig.say(id, "MULTI").starts_with("+OK"));
-    assert_eq!(rig.say(id, "BLPOP a 0"), "-ERR 'BLPOP' is not supported yet\\r\\n");
+    assert_eq!(
+        rig.say(id, "BLPOP a 0"),
+        "-ERR 'BLPOP' is not supported yet\\r\\n"
+    );
     assert!(rig.say(id, "EXEC").starts_with("-EXECABORT"));
 }
 
 #[test]
 fn a_value_too_long_is_refused_and_the_connection_goes_on() {
-    let mut rig = Rig::with(GatewayConfig { value_bytes_max: 100, ..GatewayConfig::default() });
+    let mut rig = Rig::with(GatewayConfig {
+        value_bytes_max: 100,
+        ..GatewayConfig::default()
+    });
     let id = rig.connect();
     let mut bytes = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$101\r\n".to_vec();
     bytes.resize(bytes.len() + 101, b'v');
@@ -79,7 +100,10 @@ fn a_whole_command_does_not_make_a_silent_client_suspect() {
 #[test]
 fn an_idle_client_is_closed_when_the_operator_wants_it() {
     let idle_max = Duration::from_secs(10);
-    let mut rig = Rig::with(GatewayConfig { idle_max, ..GatewayConfig::default() });
+    let mut rig = Rig::with(GatewayConfig {
+        idle_max,
+        ..GatewayConfig::default()
+    });
     let (one, other) = (rig.connect(), rig.connect());
     rig.pass(Duration::from_secs(6));
     rig.say(one, "PING");
@@ -93,8 +117,11 @@ fn an_idle_client_is_closed_when_the_operator_wants_it() {
 
 #[test]
 fn a_client_that_does_not_read_is_not_read_from() {
-    let config =
-        GatewayConfig { output_bytes_soft: 1000, output_bytes_max: 5000, ..Default::default() };
+    let config = GatewayConfig {
+        output_bytes_soft: 1000,
+        output_bytes_max: 5000,
+        ..Default::default()
+    };
     let mut rig = Rig::with(config);
     let id = rig.connect();
     let value = "v".repeat(900);
@@ -155,7 +182,10 @@ fn a_command_larger_than_what_may_wait_is_let_in() {
 
 #[test]
 fn too_many_bytes_under_way_stop_the_intake() {
-    let config = GatewayConfig { in_flight_bytes_max: 100, ..GatewayConfig::default() };
+    let config = GatewayConfig {
+        in_flight_bytes_max: 100,
+        ..GatewayConfig::default()
+    };
     let mut rig = Rig::with(config);
     let (one, other) = (rig.connect(), rig.connect());
     rig.say(one, "SET a 0");

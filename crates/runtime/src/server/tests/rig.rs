@@ -31,8 +31,14 @@ impl Rig {
     }
 
     pub fn with(config: GatewayConfig) -> Self {
-        let limits = ExecutorLimits { session_lifetime: config.session_lifetime, queries_max: 10 };
-        let store = Store::new(StoreOptions { databases: config.databases, ..Default::default() });
+        let limits = ExecutorLimits {
+            session_lifetime: config.session_lifetime,
+            queries_max: 10,
+        };
+        let store = Store::new(StoreOptions {
+            databases: config.databases,
+            ..Default::default()
+        });
         Self {
             gateway: Gateway::new(config, FrontendId(7), 1),
             executor: Executor::new(
@@ -50,7 +56,9 @@ impl Rig {
     }
 
     pub fn connect(&mut self) -> ConnectionId {
-        self.gateway.connect(self.now, "127.0.0.1:5000".parse().unwrap()).unwrap()
+        self.gateway
+            .connect(self.now, "127.0.0.1:5000".parse().unwrap())
+            .unwrap()
     }
 
     pub fn log_clock(&self) -> u64 {
@@ -83,13 +91,23 @@ impl Rig {
 
     /// What one replica that is a whole cluster makes of a batch.
     pub fn execute(&mut self, submission: &Submission) -> Outcome {
-        let route = ReplyRoute { to: FrontendId(7), header: Default::default(), after: None };
+        let route = ReplyRoute {
+            to: FrontendId(7),
+            header: Default::default(),
+            after: None,
+        };
         let clock = self.log_clock();
         let answer = if submission.level == Level::Ordered {
             self.slot = self.slot.next();
-            self.executor.execute(self.slot, CommandTime(clock), &submission.batch, Some(route))
+            self.executor.execute(
+                self.slot,
+                CommandTime(clock),
+                &submission.batch,
+                Some(route),
+            )
         } else {
-            self.executor.query(submission.batch.clone(), Slot(0), route, clock)
+            self.executor
+                .query(submission.batch.clone(), Slot(0), route, clock)
         };
         Outcome::Results(answer.expect("it answers at once").results)
     }
@@ -133,7 +151,10 @@ impl Rig {
     }
 
     pub fn ordered(&self) -> usize {
-        self.submitted.iter().filter(|(level, _)| *level == Level::Ordered).count()
+        self.submitted
+            .iter()
+            .filter(|(level, _)| *level == Level::Ordered)
+            .count()
     }
 }
 
