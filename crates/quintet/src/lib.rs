@@ -26,11 +26,16 @@
 //! }
 //!
 //! fn main() -> Result<(), Error> {
-//!     let mut cluster = Cluster::local(3).protocol("multipaxos").start(Counter::default())?;
+//!     let mut cluster = Cluster::local(3)
+//!         .protocol("multipaxos")
+//!         .start(Counter::default())?;
 //!     cluster.apply(b"increment")?;
 //!     cluster.stop(0);
 //!     cluster.apply(b"increment")?;
-//!     println!("{:?}", Counter::decode(&cluster.query(b"")?).map(|counter| counter.0));
+//!     println!(
+//!         "{:?}",
+//!         Counter::decode(&cluster.query(b"")?).map(|counter| counter.0)
+//!     );
 //!     Ok(())
 //! }
 //! ```

@@ -144,7 +144,7 @@ impl Show {
             }
             table.add_row(cells);
         }
-        output::print_table(&table)
+        output::print_table(table)
     }
 }
 

@@ -58,7 +58,10 @@ pub fn print_json_line(value: &impl Serialize) -> Outcome {
 }
 
 /// Prints a table, without the spaces that it puts at the ends of lines.
-pub fn print_table(table: &Table) -> Outcome {
+pub fn print_table(mut table: Table) -> Outcome {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
     let mut text = String::new();
     for line in table.lines() {
         text.push_str(line.trim_end());

@@ -117,22 +117,19 @@ impl Protocols {
             "best at",
             "faults tolerated",
             "status",
-            "options (default)",
+            "options",
         ]);
         for report in &reports {
-            let options = report.options.iter();
-            let options: Vec<_> = options
-                .map(|option| format!("{}={}", option.name, option.default))
-                .collect();
+            let options: Vec<_> = report.options.iter().map(|option| option.name).collect();
             table.add_row([
                 report.name,
                 report.paper,
                 report.best_at,
                 report.faults_tolerated,
                 report.status,
-                &options.join(" "),
+                &options.join(", "),
             ]);
         }
-        output::print_table(&table)
+        output::print_table(table)
     }
 }

@@ -201,7 +201,7 @@ fn print_table(replicas: &[Answered]) -> Outcome {
         ]);
         table.add_row(row);
     }
-    output::print_table(&table)
+    output::print_table(table)
 }
 
 fn verdict(replicas: &[Answered]) -> Outcome {

@@ -77,7 +77,6 @@ struct Connection {
     output: Vec<u8>,
     written: usize,
     input: Vec<u8>,
-    consumed: usize,
     /// When the requests under way were due or sent, oldest first.
     under_way: VecDeque<Instant>,
 }
@@ -95,6 +94,8 @@ pub struct Worker {
     done: Arc<AtomicU64>,
     measured: Measured,
     answered_last: Option<Instant>,
+    /// Where everything is read into.
+    scratch: Vec<u8>,
 }
 
 impl Worker {
@@ -126,6 +127,7 @@ impl Worker {
                 pause_max: Duration::ZERO,
             },
             answered_last: None,
+            scratch: vec![0; READ_STEP],
             orders,
         };
         for index in 0..worker.orders.clients {
@@ -137,7 +139,6 @@ impl Worker {
                 output: Vec::new(),
                 written: 0,
                 input: Vec::new(),
-                consumed: 0,
                 under_way: VecDeque::new(),
             });
             worker.connect(index)?;
@@ -195,6 +196,9 @@ impl Worker {
 
     fn wake_at(&self, now: Instant, end: Instant) -> Instant {
         let mut wake = if now < end { end } else { end + DRAIN };
+        if now < self.orders.start {
+            wake = wake.min(self.orders.start);
+        }
         if let Some(due) = self.due_next().filter(|due| *due < end) {
             wake = wake.min(due);
         }
@@ -285,93 +289,108 @@ impl Worker {
     }
 
     fn receive(&mut self, index: usize, counted: Instant, end: Instant) {
-        loop {
-            let connection = &mut self.connections[index];
-            let Some(stream) = &mut connection.stream else {
-                return;
-            };
-            let held = connection.input.len();
-            connection.input.resize(held + READ_STEP, 0);
-            let result = stream.read(&mut connection.input[held..]);
-            connection
-                .input
-                .truncate(held + result.as_ref().map_or(0, |read| *read));
-            match result {
-                Ok(0) => return self.lose(index),
-                Ok(read) => {
-                    if !self.digest(index, counted, end) {
-                        return self.lose(index);
-                    }
-                    if read < READ_STEP {
-                        return;
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::NotConnected
-                    ) =>
-                {
-                    return;
-                }
-                Err(_) => return self.lose(index),
-            }
-        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        while self.receive_once(index, &mut scratch, counted, end) {}
+        self.scratch = scratch;
     }
 
-    /// Takes the whole replies out of a connection's input; `false` when they make no sense.
-    fn digest(&mut self, index: usize, counted: Instant, end: Instant) -> bool {
-        let now = Instant::now();
+    /// Reads what is there, at most a buffer full; `true` when there may be more.
+    fn receive_once(
+        &mut self,
+        index: usize,
+        scratch: &mut [u8],
+        counted: Instant,
+        end: Instant,
+    ) -> bool {
         let connection = &mut self.connections[index];
-        let mut good = 0;
-        let sane = loop {
-            match resp::scan(&connection.input[connection.consumed..]) {
-                Scan::Partial => break true,
-                Scan::Nonsense => break false,
-                Scan::Whole(length, reply) => {
-                    connection.consumed += length;
-                    let error = match reply {
-                        resp::Reply::Value => None,
-                        resp::Reply::Error(text) => {
-                            let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
-                            Some(String::from_utf8_lossy(word).into_owned())
-                        }
-                    };
-                    if connection.greeting > 0 {
-                        connection.greeting -= 1;
-                        if let Some(error) = error {
-                            *self.measured.errors.entry(error).or_default() += 1;
-                        }
-                        continue;
-                    }
-                    let Some(since) = connection.under_way.pop_front() else {
-                        break false;
-                    };
-                    if let Some(error) = error {
-                        *self.measured.errors.entry(error).or_default() += 1;
-                        continue;
-                    }
-                    good += 1;
-                    // A closed loop counts by when it was answered, an open loop by when it was
-                    // due: there a late answer must not slip out of the measured time.
-                    let open = self.orders.rate.is_some();
-                    let when = if open { since } else { now };
-                    if when >= counted && when < end {
-                        self.measured.answered += 1;
-                        let nanoseconds = now.duration_since(since).as_nanos();
-                        let nanoseconds = u64::try_from(nanoseconds).unwrap_or(LATENCY_MAX);
-                        self.measured.latency.saturating_record(nanoseconds);
-                    }
-                }
+        let Some(stream) = &mut connection.stream else {
+            return false;
+        };
+        let read = match stream.read(scratch) {
+            Ok(read) if read > 0 => read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => return true,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::NotConnected
+                ) =>
+            {
+                return false;
+            }
+            _ => {
+                self.lose(index);
+                return false;
             }
         };
-        if connection.consumed == connection.input.len() {
-            connection.input.clear();
-            connection.consumed = 0;
-        } else if connection.consumed > READ_STEP {
-            connection.input.drain(..connection.consumed);
-            connection.consumed = 0;
+        let sane = if connection.input.is_empty() {
+            let digested = self.digest(index, &scratch[..read], counted, end);
+            digested.inspect(|consumed| {
+                self.connections[index]
+                    .input
+                    .extend_from_slice(&scratch[*consumed..read]);
+            })
+        } else {
+            let mut input = std::mem::take(&mut connection.input);
+            input.extend_from_slice(&scratch[..read]);
+            let digested = self.digest(index, &input, counted, end);
+            input.drain(..digested.unwrap_or(0));
+            self.connections[index].input = input;
+            digested
+        };
+        if sane.is_none() {
+            self.lose(index);
+            return false;
+        }
+        read == scratch.len()
+    }
+
+    /// Takes the whole replies out of what a connection received and gives their length; `None`
+    /// when they make no sense.
+    fn digest(
+        &mut self,
+        index: usize,
+        input: &[u8],
+        counted: Instant,
+        end: Instant,
+    ) -> Option<usize> {
+        let now = Instant::now();
+        let connection = &mut self.connections[index];
+        let mut consumed = 0;
+        let mut good = 0;
+        loop {
+            let (length, reply) = match resp::scan(&input[consumed..]) {
+                Scan::Partial => break,
+                Scan::Nonsense => return None,
+                Scan::Whole(length, reply) => (length, reply),
+            };
+            consumed += length;
+            if let resp::Reply::Error(text) = reply {
+                let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
+                let word = String::from_utf8_lossy(word).into_owned();
+                *self.measured.errors.entry(word).or_default() += 1;
+            }
+            if connection.greeting > 0 {
+                connection.greeting -= 1;
+                continue;
+            }
+            let since = connection.under_way.pop_front()?;
+            if reply != resp::Reply::Value {
+                continue;
+            }
+            good += 1;
+            // A closed loop counts by when it was answered, an open loop by when it was due:
+            // there a late answer must not slip out of the measured time.
+            let when = if self.orders.rate.is_some() {
+                since
+            } else {
+                now
+            };
+            if when >= counted && when < end {
+                self.measured.answered += 1;
+                let nanoseconds = now.duration_since(since).as_nanos();
+                let nanoseconds = u64::try_from(nanoseconds).unwrap_or(LATENCY_MAX);
+                self.measured.latency.saturating_record(nanoseconds);
+            }
         }
         if good > 0 {
             self.done.fetch_add(good, Ordering::Relaxed);
@@ -382,7 +401,7 @@ impl Worker {
                 self.measured.pause_max = self.measured.pause_max.max(pause);
             }
         }
-        sane
+        Some(consumed)
     }
 
     /// A connection is gone, and with it whatever was under way on it.
@@ -402,7 +421,6 @@ impl Worker {
         connection.output.clear();
         connection.written = 0;
         connection.input.clear();
-        connection.consumed = 0;
         connection.greeting = 0;
         connection.retry_at = Some(Instant::now() + RECONNECT);
         connection.target = (connection.target + 1) % self.orders.targets.len();

@@ -1,0 +1,279 @@
+//! Exit codes and messages of every command, as a person or a script meets them.
+
+mod support;
+
+use serde_json::Value;
+use std::net::TcpListener;
+use support::{run, stderr, stdout};
+
+fn fails(arguments: &[&str], code: i32, parts: &[&str]) {
+    let output = run(arguments);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+    for part in parts {
+        assert!(text.contains(part), "{arguments:?}: no '{part}' in: {text}");
+    }
+}
+
+#[test]
+fn help_and_version_end_well() {
+    let output = run(&["--help"]);
+    assert!(output.status.success());
+    assert!(stdout(&output).contains("Exit codes:"));
+    for command in [
+        "demo",
+        "serve",
+        "status",
+        "protocols",
+        "bench",
+        "simulate",
+        "snapshot",
+        "config",
+    ] {
+        let output = run(&[command, "--help"]);
+        assert!(output.status.success(), "{command}");
+        assert!(stdout(&output).contains("Example"), "{command}");
+    }
+    assert!(stdout(&run(&["--version"])).starts_with("quintet "));
+}
+
+#[test]
+fn no_command_shows_the_help_and_is_a_usage_error() {
+    fails(&[], 2, &["Usage:"]);
+}
+
+#[test]
+fn a_mistyped_command_or_flag_gets_a_suggestion() {
+    fails(&["demos"], 2, &["demo"]);
+    fails(&["demo", "--replica", "3"], 2, &["--replicas"]);
+    fails(&["serve", "--clients-mx", "3"], 2, &["--clients-max"]);
+    fails(&["demo", "--replicas", "many"], 2, &["many"]);
+    fails(&["demo", "--durability", "tape"], 2, &["disk", "memory"]);
+}
+
+#[test]
+fn a_mistyped_protocol_or_option_gets_a_suggestion() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("demo").display().to_string();
+    for command in [vec!["simulate"], vec!["demo", "--dir", &dir]] {
+        let with = |more: &[&'static str]| -> Vec<&str> {
+            command
+                .iter()
+                .copied()
+                .chain(more.iter().copied())
+                .collect()
+        };
+        let wrong = with(&["--protocol", "multipaxso"]);
+        fails(
+            &wrong,
+            2,
+            &[
+                "unknown protocol 'multipaxso'",
+                "did you mean 'multipaxos'?",
+            ],
+        );
+        let wrong = with(&["--set", "windwo=3"]);
+        fails(&wrong, 2, &["no option 'windwo'", "did you mean 'window'?"]);
+        fails(&with(&["--set", "window=many"]), 2, &["window", "many"]);
+        fails(&with(&["--set", "window"]), 2, &["option=value"]);
+    }
+}
+
+#[test]
+fn protocols_are_listed_for_people_and_programs() {
+    let text = stdout(&run(&["protocols"]));
+    assert!(
+        text.contains("NAME") && text.contains("multipaxos"),
+        "{text}"
+    );
+    let json: Value = serde_json::from_str(&stdout(&run(&["protocols", "-o", "json"]))).unwrap();
+    let protocol = json
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["name"] == "multipaxos");
+    for field in ["paper", "best_at", "faults_tolerated", "status"] {
+        assert!(protocol.unwrap()[field].is_string(), "{field}");
+    }
+    assert!(protocol.unwrap()["options"][0]["help"].is_string());
+    assert!(stdout(&run(&["protocols", "multipaxos"])).contains("--set OPTION=VALUE"));
+    fails(
+        &["protocols", "multipaxo"],
+        2,
+        &["did you mean 'multipaxos'?"],
+    );
+}
+
+#[test]
+fn completions_are_scripts_of_the_shell() {
+    assert!(stdout(&run(&["completions", "bash"])).contains("complete -F _quintet"));
+    assert!(stdout(&run(&["completions", "zsh"])).starts_with("#compdef quintet"));
+    assert!(stdout(&run(&["completions", "fish"])).contains("complete -c quintet"));
+    fails(&["completions", "dash"], 2, &["bash"]);
+}
+
+#[test]
+fn nobody_there_is_told_from_somebody_ill() {
+    // Bound but not listened on by anybody who answers: refused at once.
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    fails(&["status", "--admin", &closed], 3, &["no replica answers"]);
+    fails(&["bench", &closed], 3, &["cannot connect", "quintet demo"]);
+    fails(&["bench", "http://127.0.0.1:1"], 2, &["redis://"]);
+    fails(
+        &["status", "--admin", "nowhere"],
+        2,
+        &["http://127.0.0.1:7101"],
+    );
+    let empty = tempfile::tempdir().unwrap();
+    let empty = empty.path().display().to_string();
+    fails(&["status", "--dir", &empty], 2, &["--admin", "--dir"]);
+}
+
+#[test]
+fn configurations_are_written_checked_and_explained() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("one.toml");
+    let output = run(&[
+        "config",
+        "new",
+        "--members",
+        "127.0.0.1:7201,127.0.0.1:7202",
+        "--id",
+        "1",
+    ]);
+    assert!(output.status.success());
+    std::fs::write(&file, &output.stdout).unwrap();
+    let path = file.display().to_string();
+    let output = run(&["config", "check", "--config", &path]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("replica 1 of 2"));
+
+    let show = [
+        "config",
+        "show",
+        "--config",
+        &path,
+        "--clients-max",
+        "77",
+        "--origin",
+    ];
+    let output = support::quintet()
+        .args(show)
+        .args(["-o", "json"])
+        .env("QUINTET_SPIN_MAX", "7us")
+        .output()
+        .unwrap();
+    let rows: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let row = |key: &str| {
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .find(|row| row["key"] == key)
+            .unwrap()
+    };
+    assert_eq!(row("clients_max")["origin"], "--clients-max");
+    assert_eq!(row("clients_max")["value"], "77");
+    assert_eq!(row("spin_max")["origin"], "QUINTET_SPIN_MAX");
+    assert_eq!(row("protocol")["origin"], "default");
+    assert!(row("id")["origin"].as_str().unwrap().contains("one.toml:"));
+    assert_eq!(row("secret")["value"], "(hidden)");
+
+    let text = std::fs::read_to_string(&file)
+        .unwrap()
+        .replace("\nid = ", "\nidd = ");
+    std::fs::write(&file, text).unwrap();
+    fails(
+        &["config", "check", "--config", &path],
+        2,
+        &["one.toml:10: unknown key 'idd'", "did you mean 'id'?"],
+    );
+    fails(&["serve", "--config", &path], 2, &["unknown key 'idd'"]);
+    fails(
+        &["serve", "--config", "/no/such/file"],
+        2,
+        &["/no/such/file", "no such file"],
+    );
+    fails(&["serve"], 2, &["cluster is not set", "QUINTET_CLUSTER"]);
+    fails(&["--log", "a=b=c", "serve"], 2, &["--log"]);
+}
+
+#[test]
+fn a_public_address_without_a_password_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("one.toml");
+    std::fs::write(
+        &file,
+        run(&["config", "new", "--members", "127.0.0.1:7201"]).stdout,
+    )
+    .unwrap();
+    let path = file.display().to_string();
+    let public = ["serve", "--config", &path, "--redis-listen", "0.0.0.0:7001"];
+    fails(&public, 2, &["reachable from other machines", "password"]);
+}
+
+#[test]
+fn simulate_ends_with_one_json_object() {
+    let output = run(&[
+        "simulate",
+        "--seeds",
+        "0..2",
+        "--faults",
+        "none",
+        "--operations",
+        "300",
+    ]);
+    let text = stdout(&output);
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["seeds"], 2);
+    for field in [
+        "rejected",
+        "stalls",
+        "violations",
+        "operations",
+        "acknowledged",
+    ] {
+        assert!(last[field].is_u64(), "{field}: {text}");
+    }
+    assert!(last["faults"].is_object() && last["branches"].is_object());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    fails(&["simulate", "--seeds", "5..5"], 2, &["no seed"]);
+    fails(
+        &["simulate", "--seeds", "0..2", "--trace"],
+        2,
+        &["one seed"],
+    );
+    fails(
+        &["simulate", "--faults", "gremlins"],
+        2,
+        &["gremlins", "network"],
+    );
+    fails(
+        &["simulate", "--replicas", "500", "--seeds", "0..1"],
+        2,
+        &["500"],
+    );
+}
+
+#[test]
+fn a_file_that_is_no_snapshot_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("x.snapshot");
+    std::fs::write(
+        &file,
+        b"not a snapshot at all, but long enough to be looked at",
+    )
+    .unwrap();
+    let path = file.display().to_string();
+    fails(&["snapshot", "inspect", &path], 7, &["x.snapshot"]);
+    std::fs::write(&file, b"").unwrap();
+    fails(&["snapshot", "inspect", &path], 7, &["not whole"]);
+    fails(
+        &["snapshot", "inspect", "/no/such/file"],
+        2,
+        &["/no/such/file"],
+    );
+}

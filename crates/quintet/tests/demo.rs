@@ -1,0 +1,424 @@
+//! The demo as a person uses it: real processes, real files, real kills.
+
+mod support;
+
+use rustix::process::Signal;
+use std::{
+    collections::BTreeMap,
+    net::{TcpListener, TcpStream},
+    path::Path,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+};
+use support::{Client, Demo, Guard, Replica, base_port, eventually, run, signal, stderr};
+
+/// Clients that write until told to stop, and what they were promised.
+#[derive(Default)]
+struct Load {
+    stop: AtomicBool,
+    acknowledged: AtomicU64,
+    promised: Mutex<BTreeMap<String, String>>,
+    errors: Mutex<Vec<String>>,
+}
+
+impl Load {
+    /// Writes through one replica; goes to the next when that one dies. An error reply from a
+    /// replica that lives is remembered as a failure.
+    fn write(&self, writer: usize, replicas: &[Replica]) {
+        let mut turn = writer;
+        let mut client = None;
+        for number in 0u64.. {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let (key, value) = (format!("key:{writer}:{number}"), format!("{number}"));
+            let Some(open) = &mut client else {
+                turn += 1;
+                client = Client::connect(&replicas[turn % replicas.len()].redis).ok();
+                continue;
+            };
+            match open.ask(&["SET", &key, &value]) {
+                Ok(reply) if reply == "OK" => {
+                    self.promised.lock().unwrap().insert(key, value);
+                    self.acknowledged.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(error) => self.errors.lock().unwrap().push(error),
+                // Its replica died; whether this write was executed is not known.
+                Err(_) => client = None,
+            }
+        }
+    }
+
+    fn waits_for(&self, more: u64) {
+        let from = self.acknowledged.load(Ordering::Relaxed);
+        eventually("more writes are acknowledged", || {
+            (self.acknowledged.load(Ordering::Relaxed) >= from + more).then_some(())
+        });
+    }
+
+    /// Every promise is kept by every replica.
+    fn check(&self, replicas: &[Replica]) {
+        let promised = self.promised.lock().unwrap();
+        assert!(!promised.is_empty());
+        for replica in replicas {
+            let mut client = replica.client();
+            for (key, value) in promised.iter() {
+                let found = client.ask(&["GET", key]).unwrap();
+                assert_eq!(&found, value, "{key} at replica {}", replica.id);
+            }
+        }
+    }
+}
+
+fn all_ready(replicas: &[Replica]) {
+    for replica in replicas {
+        eventually("the replica is ready", || replica.is_ready().then_some(()));
+    }
+}
+
+fn gone(replicas: &[Replica]) {
+    for replica in replicas {
+        eventually("nobody listens", || {
+            TcpStream::connect(&replica.redis).is_err().then_some(())
+        });
+    }
+}
+
+#[test]
+fn what_one_replica_takes_all_have_and_a_second_start_still_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("demo");
+    let base = base_port(3);
+    let demo = Demo::start(&dir, base, &[]);
+    assert_eq!(demo.replicas.len(), 3);
+    for (replica, id) in demo.replicas.iter().zip(0u16..) {
+        assert_eq!(replica.redis, format!("127.0.0.1:{}", base + id));
+        assert_eq!(replica.admin, format!("127.0.0.1:{}", base + 100 + id));
+        assert!(replica.dir.is_absolute() && replica.dir.is_dir());
+        assert!(Path::new(&replica.serve[0]).is_absolute());
+        let status = replica.status().unwrap();
+        assert_eq!(status["pid"].as_u64(), Some(u64::from(replica.pid)));
+        assert_eq!(status["durability"], "disk");
+    }
+    for (replica, word) in demo.replicas.iter().zip(["one", "two", "three"]) {
+        assert_eq!(replica.client().ask(&["SET", word, word]).unwrap(), "OK");
+        for other in &demo.replicas {
+            assert_eq!(other.client().ask(&["GET", word]).unwrap(), word);
+        }
+    }
+    let cluster = demo.replicas[0].status().unwrap()["cluster"].clone();
+    let output = run(&["status", "--dir", &dir.display().to_string()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let replicas = demo.replicas.clone();
+    assert_eq!(demo.interrupt(), Some(0));
+    gone(&replicas);
+
+    let demo = Demo::start(&dir, base, &[]);
+    assert_eq!(demo.replicas[1].status().unwrap()["cluster"], cluster);
+    assert_eq!(
+        demo.replicas[2].client().ask(&["GET", "two"]).unwrap(),
+        "two"
+    );
+    assert_eq!(demo.interrupt(), Some(0));
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_when_the_leader_is_killed_or_everybody_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let demo = Demo::start(&directory.path().join("demo"), base_port(3), &[]);
+    let load = Load::default();
+    let victim = demo.leader();
+    let mut by_hand: Vec<Guard> = Vec::new();
+    thread::scope(|scope| {
+        for writer in 0..4 {
+            let (load, replicas) = (&load, &demo.replicas);
+            scope.spawn(move || load.write(writer, replicas));
+        }
+        load.waits_for(200);
+        signal(victim.pid, Signal::KILL);
+        demo.waits_for(&format!(
+            "replica {} (pid {}) was killed",
+            victim.id, victim.pid
+        ));
+        load.waits_for(200);
+        assert!(!victim.is_ready(), "what died stays dead");
+        by_hand.push(victim.start_by_hand());
+        demo.waits_for(&format!("replica {} is back", victim.id));
+        load.waits_for(200);
+        load.stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(*load.errors.lock().unwrap(), Vec::<String>::new());
+    all_ready(&demo.replicas);
+    load.check(&demo.replicas);
+
+    for replica in demo
+        .replicas
+        .iter()
+        .filter(|replica| replica.id != victim.id)
+    {
+        signal(replica.pid, Signal::KILL);
+    }
+    signal(by_hand[0].0.id(), Signal::KILL);
+    by_hand[0].wait();
+    gone(&demo.replicas);
+    for replica in &demo.replicas {
+        demo.waits_for(&format!("replica {} (", replica.id));
+        by_hand.push(replica.start_by_hand());
+    }
+    all_ready(&demo.replicas);
+    load.check(&demo.replicas);
+
+    // Those were started by hand, so they are not the demo's to stop.
+    let replicas = demo.replicas.clone();
+    assert_eq!(demo.interrupt(), Some(0));
+    assert!(replicas.iter().all(Replica::is_ready));
+    for process in by_hand.iter_mut().skip(1) {
+        signal(process.0.id(), Signal::TERM);
+        assert_eq!(process.wait().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_memory_demo_always_starts_empty_and_never_touches_a_disk_cluster() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("demo");
+    let base = base_port(3);
+    let memory = ["--durability", "memory"];
+    let demo = Demo::start(&dir, base, &memory);
+    demo.waits_for("a new, empty cluster");
+    let first = demo.replicas[0].status().unwrap();
+    assert_eq!(first["durability"], "memory");
+    assert_eq!(
+        demo.replicas[0].client().ask(&["SET", "k", "v"]).unwrap(),
+        "OK"
+    );
+    assert_eq!(demo.interrupt(), Some(0));
+
+    let demo = Demo::start(&dir, base, &memory);
+    demo.waits_for("data was removed");
+    assert_ne!(
+        demo.replicas[0].status().unwrap()["cluster"],
+        first["cluster"]
+    );
+    assert_eq!(demo.replicas[0].client().ask(&["GET", "k"]).unwrap(), "nil");
+    assert_eq!(demo.interrupt(), Some(0));
+
+    let dir = directory.path().join("disk");
+    let demo = Demo::start(&dir, base, &[]);
+    assert_eq!(
+        demo.replicas[0].client().ask(&["SET", "k", "v"]).unwrap(),
+        "OK"
+    );
+    assert_eq!(demo.interrupt(), Some(0));
+    let path = dir.display().to_string();
+    let base = base.to_string();
+    let output = run(&[
+        "demo",
+        "--durability",
+        "memory",
+        "--dir",
+        &path,
+        "--base-port",
+        &base,
+    ]);
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("durability 'disk'"),
+        "{}",
+        stderr(&output)
+    );
+    let demo = Demo::start(&dir, base.parse().unwrap(), &[]);
+    assert_eq!(demo.replicas[0].client().ask(&["GET", "k"]).unwrap(), "v");
+    assert_eq!(demo.interrupt(), Some(0));
+}
+
+#[test]
+fn a_memory_demo_loses_nothing_while_a_majority_lives() {
+    let directory = tempfile::tempdir().unwrap();
+    let demo = Demo::start(
+        &directory.path().join("demo"),
+        base_port(3),
+        &["--durability", "memory"],
+    );
+    let load = Load::default();
+    let victim = demo.leader();
+    let mut by_hand = None;
+    thread::scope(|scope| {
+        for writer in 0..3 {
+            let (load, replicas) = (&load, &demo.replicas);
+            scope.spawn(move || load.write(writer, replicas));
+        }
+        load.waits_for(100);
+        signal(victim.pid, Signal::KILL);
+        load.waits_for(100);
+        by_hand = Some(victim.start_by_hand());
+        demo.waits_for(&format!("replica {} is back", victim.id));
+        load.waits_for(100);
+        load.stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(*load.errors.lock().unwrap(), Vec::<String>::new());
+    all_ready(&demo.replicas);
+    load.check(&demo.replicas);
+    let incarnation = victim.status().unwrap()["incarnation"].as_u64();
+    assert!(
+        incarnation > Some(1),
+        "it came back in a new life: {incarnation:?}"
+    );
+    assert_eq!(demo.interrupt(), Some(0));
+}
+
+#[test]
+fn directories_that_are_not_this_demo_s_are_refused_and_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let foreign = directory.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("thesis.txt"), "years of work").unwrap();
+    let base = base_port(3).to_string();
+    let demo = |dir: &Path, more: &[&str]| {
+        let dir = dir.display().to_string();
+        let mut arguments = vec!["demo", "--dir", &dir, "--base-port", &base];
+        arguments.extend_from_slice(more);
+        let output = run(&arguments);
+        (output.status.code(), stderr(&output))
+    };
+    for more in [&[][..], &["--durability", "memory"]] {
+        let (code, text) = demo(&foreign, more);
+        assert_eq!(code, Some(7), "{text}");
+        assert!(
+            text.contains("thesis.txt") && text.contains("--dir"),
+            "{text}"
+        );
+    }
+    assert_eq!(std::fs::read_dir(&foreign).unwrap().count(), 1);
+
+    let newer = directory.path().join("newer");
+    std::fs::create_dir(&newer).unwrap();
+    std::fs::write(newer.join("demo.toml"), "format = 99\n").unwrap();
+    let (code, text) = demo(&newer, &[]);
+    assert_eq!(code, Some(7), "{text}");
+    assert!(text.contains("newer quintet"), "{text}");
+
+    let used = directory.path().join("used");
+    let running = Demo::start(&used, base.parse().unwrap(), &[]);
+    let (code, text) = demo(&used, &[]);
+    assert_eq!(code, Some(7), "{text}");
+    assert!(text.contains("another demo is running"), "{text}");
+    assert_eq!(running.interrupt(), Some(0));
+    for (more, part) in [
+        (["--replicas", "5"], "3 replicas, not 5"),
+        (["--set", "window=7"], "options"),
+    ] {
+        let (code, text) = demo(&used, &more);
+        assert_eq!(code, Some(7), "{text}");
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named_with_the_flag() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("demo").display().to_string();
+    let base = base_port(3);
+    let taken = TcpListener::bind(("127.0.0.1", base + 101)).unwrap();
+    let output = run(&["demo", "--dir", &dir, "--base-port", &base.to_string()]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains(&format!("port {}", base + 101)), "{text}");
+    assert!(
+        text.contains("admin HTTP of replica 1") && text.contains("--base-port"),
+        "{text}"
+    );
+    drop(taken);
+    let output = run(&["demo", "--base-port", "65500", "--replicas", "3"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--base-port"));
+}
+
+#[test]
+fn the_replicas_of_a_killed_demo_do_not_stay_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("demo");
+    let base = base_port(3);
+    let mut demo = Demo::start(&dir, base, &[]);
+    assert_eq!(
+        demo.replicas[0].client().ask(&["SET", "k", "v"]).unwrap(),
+        "OK"
+    );
+    signal(demo.process.0.id(), Signal::KILL);
+    demo.process.wait();
+    gone(&demo.replicas);
+    let demo = Demo::start(&dir, base, &[]);
+    assert_eq!(demo.replicas[0].client().ask(&["GET", "k"]).unwrap(), "v");
+    signal(demo.process.0.id(), Signal::TERM);
+    let mut process = demo.process;
+    assert_eq!(
+        process.wait().code(),
+        Some(0),
+        "SIGTERM stops as Ctrl-C does"
+    );
+}
+
+#[test]
+fn a_replica_says_why_it_cannot_serve() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("one.toml");
+    let (base, taken) = (base_port(1), TcpListener::bind("127.0.0.1:0").unwrap());
+    let members = format!("127.0.0.1:{}", base + 200);
+    std::fs::write(&file, run(&["config", "new", "--members", &members]).stdout).unwrap();
+    let path = file.display().to_string();
+    let taken = taken.local_addr().unwrap().to_string();
+    let admin = format!("127.0.0.1:{}", base + 100);
+    let serve = [
+        "serve",
+        "--config",
+        &path,
+        "--admin-listen",
+        &admin,
+        "--redis-listen",
+        &taken,
+    ];
+    let output = run(&serve);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("--redis-listen"),
+        "{}",
+        stderr(&output)
+    );
+    let port = taken.rsplit(':').next().unwrap();
+    assert!(stderr(&output).contains(port), "{}", stderr(&output));
+
+    let foreign = directory.path().join("foreign.toml");
+    std::fs::write(
+        &foreign,
+        run(&["config", "new", "--members", &members]).stdout,
+    )
+    .unwrap();
+    let redis = format!("127.0.0.1:{base}");
+    let serve = |file: &Path| {
+        let mut command = support::quintet();
+        command.arg("serve").arg("--config").arg(file);
+        command.args(["--admin-listen", &admin, "--redis-listen", &redis]);
+        command
+    };
+    let mut first = Guard(
+        serve(&file)
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    eventually("it is ready", || {
+        support::http_get(&admin, "/readyz").filter(|(code, _)| *code == 200)
+    });
+    signal(first.0.id(), Signal::TERM);
+    assert_eq!(first.wait().code(), Some(0));
+    let output = serve(&foreign).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("another cluster"),
+        "{}",
+        stderr(&output)
+    );
+}
