@@ -176,12 +176,16 @@ impl Sessions {
                 },
             );
         }
-        if self.count >= SESSIONS_MAX {
+        let ahead = self.outlived(time, started);
+        if ahead || self.count >= SESSIONS_MAX {
             return RequestStatus::OpenRefused;
         }
         let Some(owner) = self.owners.get_mut(&id.owner) else {
             return RequestStatus::OpenRefused;
         };
+        // An owner whose clock is ahead of the log's lives until its start is too old to open:
+        // outlived sooner, it could be opened again by a copy of this very request.
+        owner.renewed = owner.renewed.max(started);
         if owner.was_opened(id.number) {
             return match owner.sessions.contains_key(&id.number) {
                 true => RequestStatus::Done,
@@ -403,6 +407,28 @@ mod tests {
             RequestStatus::OpenRefused
         );
         assert_eq!(sessions.open(ID, at(90), at(100)), RequestStatus::Done);
+    }
+
+    #[test]
+    fn an_owner_whose_clock_is_ahead_is_not_opened_twice() {
+        let mut sessions = Sessions::new(Duration::from_secs(60));
+        assert_eq!(sessions.open(ID, at(40), at(1)), RequestStatus::Done);
+        assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Execute);
+        sessions.executed(ID, 1, b"one");
+        assert_eq!(sessions.open(ID, at(40), at(90)), RequestStatus::Done);
+        assert_eq!(sessions.admit(ID, 1, 0, at(90)), Verdict::Replay(b"one"));
+        assert_eq!(
+            sessions.open(ID, at(40), at(200)),
+            RequestStatus::OpenRefused
+        );
+        let ahead = SessionId {
+            owner: 6,
+            number: 1,
+        };
+        assert_eq!(
+            sessions.open(ahead, at(300), at(200)),
+            RequestStatus::OpenRefused
+        );
     }
 
     #[test]
