@@ -21,7 +21,7 @@ use std::{
 
 /// Spare files kept for new segments.
 const SPARES_MAX: usize = 2;
-const ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
+static ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
 
 /// An error with the file that it concerns.
 #[derive(Debug, thiserror::Error)]

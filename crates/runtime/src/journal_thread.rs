@@ -11,7 +11,7 @@ use crate::{
 use quintet_replica::{PersistId, Slot, Write, journal::Journal};
 use std::{
     io,
-    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
+    sync::mpsc::{Receiver, Sender, channel},
     thread::JoinHandle,
 };
 
@@ -108,10 +108,7 @@ fn run(mut journal: Journal<FileDisk>, queue: &Receiver<Order>, mailer: &Mailer)
             if result.is_err() || taken > GROUP_MAX {
                 break;
             }
-            next = match queue.try_recv() {
-                Ok(order) => Some(order),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-            };
+            next = queue.try_recv().ok();
         }
         result = result.and_then(|()| journal.commit());
         if let (Ok(()), Some(upto)) = (&result, last) {

@@ -138,7 +138,7 @@ impl Port {
             let mut deadline = Time::NEVER;
             while self.builder.len() < BATCH_BYTES_MAX
                 && requests.len() < BATCH_REQUESTS_MAX
-                && let Some(waiting) = self.reads.pop_front_if(|w| w.request.level == level)
+                && let Some(waiting) = pop_if(&mut self.reads, |w| w.request.level == level)
             {
                 self.queued_bytes -= weight(&waiting.request);
                 deadline = deadline.min(waiting.deadline);
@@ -318,12 +318,17 @@ impl Port {
     /// Gives up what has waited too long to be sent.
     pub fn on_time(&mut self, now: Time) {
         for queue in [&mut self.ordered, &mut self.reads] {
-            while let Some(waiting) = queue.pop_front_if(|waiting| waiting.deadline <= now) {
+            while let Some(waiting) = pop_if(queue, |waiting| waiting.deadline <= now) {
                 self.queued_bytes -= weight(&waiting.request);
                 waiting.request.finish(Err(SubmitError::NoQuorum));
             }
         }
     }
+}
+
+fn pop_if(queue: &mut VecDeque<Waiting>, wanted: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
+    queue.front().filter(|waiting| wanted(waiting))?;
+    queue.pop_front()
 }
 
 fn weight(request: &Request) -> usize {

@@ -212,10 +212,6 @@ impl Tcp {
         self.counters
     }
 
-    pub const fn data(&self) -> &Data {
-        &self.data
-    }
-
     /// What came in since it was last taken, in order.
     pub fn take_arrival(&mut self) -> Option<Arrival> {
         self.arrivals.pop_front()
@@ -235,10 +231,6 @@ impl Tcp {
             queued: self.queued(link),
             error: link.error.clone(),
         }
-    }
-
-    pub fn is_up(&self, id: ReplicaId) -> bool {
-        self.links[id.index()].up
     }
 
     pub fn links_up(&self) -> usize {
@@ -799,14 +791,12 @@ impl Tcp {
                     self.drop_link(id.index(), reason, now);
                 }
             }
-            Some(Peer::Frontend(id)) => {
-                if self.frontends.get(&id) == Some(&index) {
-                    self.frontends.remove(&id);
-                    self.arrivals
-                        .push_back(Arrival::Link(Peer::Frontend(id), Link::Down));
-                }
+            Some(Peer::Frontend(id)) if self.frontends.get(&id) == Some(&index) => {
+                self.frontends.remove(&id);
+                self.arrivals
+                    .push_back(Arrival::Link(Peer::Frontend(id), Link::Down));
             }
-            None => {}
+            Some(Peer::Frontend(_)) | None => {}
         }
     }
 

@@ -1,1 +1,326 @@
+use super::*;
+use crate::{Config, Member, mail::Mailbox};
+use mio::{Events, Poll};
+use quintet_replica::{Boot, Bytes, ClusterId, EpochNumber};
+use std::{
+    io::{Read, Write},
+    net::Ipv4Addr,
+    path::Path,
+    time::Instant,
+};
 
+const FIRST_TOKEN: usize = 2;
+
+/// One transport with its own poll, driven by the test.
+struct Side {
+    poll: Poll,
+    tcp: Tcp,
+    _mailbox: Mailbox,
+    started: Instant,
+    links: Vec<(Peer, Link)>,
+    frames: Vec<(Peer, Bytes)>,
+    refused: Option<String>,
+}
+
+fn hello(config: &Config, data: &Data) -> Hello {
+    Hello {
+        cluster: config.cluster,
+        epoch: EpochNumber(1),
+        groups: 1,
+        members: config.members.len() as u16,
+        protocol: "multipaxos".to_owned(),
+        from: Peer::Replica(config.id),
+        to: config.id,
+        incarnation: Incarnation(data.incarnation.0),
+        boot: Boot(data.boot.0),
+        directory: data.directory,
+        session: 0,
+        lane: Lane::Control,
+        commitment: 5,
+    }
+}
+
+impl Side {
+    fn new(config: &Config, listener: std::net::TcpListener, change: impl Fn(&mut Hello)) -> Self {
+        let poll = Poll::new().expect("a poll");
+        let registry = poll.registry().try_clone().expect("a registry");
+        let (mailbox, mailer) = Mailbox::new(&registry, Token(0)).expect("a mailbox");
+        let data = Data::open(config).expect("opens");
+        let mut me = hello(config, &data);
+        change(&mut me);
+        let names = config
+            .members
+            .iter()
+            .map(|member| member.peer.clone())
+            .collect();
+        let tcp = Tcp::new(me, data, registry, listener, names, FIRST_TOKEN, mailer)
+            .expect("a transport");
+        Self {
+            poll,
+            tcp,
+            _mailbox: mailbox,
+            started: Instant::now(),
+            links: Vec::new(),
+            frames: Vec::new(),
+            refused: None,
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.started.elapsed().as_nanos() as u64)
+    }
+
+    fn turn(&mut self) {
+        let mut events = Events::with_capacity(64);
+        let wait = if self.tcp.busy() {
+            Duration::ZERO
+        } else {
+            Duration::from_millis(1)
+        };
+        self.poll.poll(&mut events, Some(wait)).expect("polls");
+        let now = self.now();
+        for event in &events {
+            self.tcp.on_event(event, now);
+        }
+        self.tcp.on_time(now);
+        self.tcp.receive(now);
+        while let Some(arrival) = self.tcp.take_arrival() {
+            match arrival {
+                Arrival::Frame(from, frame) => self.frames.push((from, frame)),
+                Arrival::Link(peer, link) => self.links.push((peer, link)),
+                Arrival::Refused(reason) => self.refused = Some(reason),
+            }
+        }
+        self.tcp.flush(now);
+    }
+
+    fn error(&self, id: u16) -> String {
+        self.tcp.report(ReplicaId(id)).error.unwrap_or_default()
+    }
+
+    fn send(&mut self, to: u16, lane: Lane, bytes: &[u8]) {
+        let to = Recipients::Replicas([ReplicaId(to)].into_iter().collect());
+        let now = self.now();
+        self.tcp
+            .send(to, lane, &Frame::from(Bytes::copy_from_slice(bytes)), now);
+    }
+}
+
+/// Turns all sides until `done`.
+fn until(what: &str, sides: &mut [&mut Side], done: impl Fn(&[&mut Side]) -> bool) {
+    let begun = Instant::now();
+    while !done(sides) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "never: {what}");
+        sides.iter_mut().for_each(|side| side.turn());
+    }
+}
+
+fn listeners() -> (Vec<std::net::TcpListener>, Vec<Member>) {
+    let listeners: Vec<_> = (0..2)
+        .map(|_| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port"))
+        .collect();
+    let members = listeners
+        .iter()
+        .map(|l| Member {
+            peer: l.local_addr().expect("bound").to_string(),
+        })
+        .collect();
+    (listeners, members)
+}
+
+fn config(root: &Path, id: u16, members: &[Member]) -> Config {
+    let data = root.join(format!("r{id}"));
+    Config::new(ClusterId(0xa), ReplicaId(id), members.to_vec(), data)
+}
+
+/// Two sides on loopback; `change` is what the second one tells differently.
+fn pair(root: &Path, change: impl Fn(&mut Hello)) -> (Side, Side) {
+    let (mut listeners, members) = listeners();
+    let second = listeners.pop().expect("two");
+    let first = listeners.pop().expect("two");
+    let a = Side::new(&config(root, 0, &members), first, |_| {});
+    let b = Side::new(&config(root, 1, &members), second, change);
+    (a, b)
+}
+
+const ZERO: Peer = Peer::Replica(ReplicaId(0));
+const ONE: Peer = Peer::Replica(ReplicaId(1));
+
+#[test]
+fn frames_of_both_lanes_arrive_in_order_after_the_link_is_up() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair(directory.path(), |_| {});
+    until("up", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| !s.links.is_empty())
+    });
+    let up = Link::Up {
+        incarnation: Incarnation(1),
+    };
+    assert_eq!((a.links[0], b.links[0]), ((ONE, up), (ZERO, up)));
+    let big = vec![9; 3_000_000];
+    for round in 0..10u8 {
+        a.send(1, Lane::Control, &[round; 100]);
+        b.send(0, Lane::Control, &[round; 70_000]);
+    }
+    a.send(1, Lane::Bulk, &big);
+    until("frames", &mut [&mut a, &mut b], |s| {
+        s[0].frames.len() == 10 && s[1].frames.len() == 11
+    });
+    assert!(
+        a.frames
+            .iter()
+            .enumerate()
+            .all(|(i, (from, f))| *from == ONE && f[0] == i as u8)
+    );
+    let control: Vec<u8> = b
+        .frames
+        .iter()
+        .filter(|(_, f)| f.len() == 100)
+        .map(|(_, f)| f[0])
+        .collect();
+    assert_eq!(control, (0..10).collect::<Vec<u8>>());
+    assert!(b.frames.iter().any(|(_, frame)| *frame == big));
+}
+
+#[test]
+fn a_broken_link_is_reset_and_made_anew() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair(directory.path(), |_| {});
+    until("up", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| !s.links.is_empty())
+    });
+    let control = b.tcp.links[0].lanes[0].expect("open");
+    let now = b.now();
+    b.tcp.close(control, "the test wants it", now);
+    until("up again", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| s.links.len() == 3)
+    });
+    for side in [&a, &b] {
+        assert_eq!(side.links[1].1, Link::Reset);
+        assert!(matches!(side.links[2].1, Link::Up { .. }));
+    }
+    drop(b);
+    until("down", &mut [&mut a], |s| s[0].links.len() == 5);
+    assert_eq!([a.links[3].1, a.links[4].1], [Link::Reset, Link::Down]);
+}
+
+#[test]
+fn mismatches_are_told_to_both_sides_and_no_link_comes_up() {
+    type Change = fn(&mut Hello);
+    let cases: [(Change, &str); 5] = [
+        (
+            |hello| hello.cluster = ClusterId(0xb),
+            "cluster id mismatch: ours",
+        ),
+        (|hello| hello.from = ZERO, "duplicate node id"),
+        (|hello| hello.epoch = EpochNumber(3), "epoch mismatch: ours"),
+        (
+            |hello| hello.protocol = "other".to_owned(),
+            "protocol mismatch: ours",
+        ),
+        (|hello| hello.commitment = 6, "secret is not the same"),
+    ];
+    for (change, text) in cases {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (mut a, mut b) = pair(directory.path(), change);
+        until("refused", &mut [&mut a, &mut b], |s| {
+            s[0].error(1).contains("refuses this replica") && s[1].tcp.counters().hellos_refused > 0
+        });
+        assert!(a.error(1).contains(text), "{}", a.error(1));
+        assert!(a.links.is_empty() && b.links.is_empty());
+        assert_eq!(a.refused, None, "a setting can be corrected");
+    }
+}
+
+#[test]
+fn a_peer_that_lost_its_directory_is_told_to_stop() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair(directory.path(), |_| {});
+    until("up", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| !s.links.is_empty())
+    });
+    let address = a.tcp.listener.local_addr().expect("bound");
+    drop(a);
+    let config = config(
+        directory.path(),
+        0,
+        &b.tcp
+            .links
+            .iter()
+            .map(|l| Member {
+                peer: l.name.clone(),
+            })
+            .collect::<Vec<_>>(),
+    );
+    std::fs::remove_dir_all(&config.data).expect("wiped");
+    let listener = std::net::TcpListener::bind(address).expect("free again");
+    let mut wiped = Side::new(&config, listener, |_| {});
+    until("refused", &mut [&mut wiped, &mut b], |s| {
+        s[0].refused.is_some()
+    });
+    assert!(
+        wiped
+            .refused
+            .is_some_and(|reason| reason.contains("voted before"))
+    );
+}
+
+#[test]
+fn strangers_and_damaged_frames_cost_their_connection_only() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair(directory.path(), |_| {});
+    until("up", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| !s.links.is_empty())
+    });
+    let address = b.tcp.listener.local_addr().expect("bound");
+    let mut stranger = std::net::TcpStream::connect(address).expect("connects");
+    stranger.write_all(b"*1\r\n$4\r\nPING\r\n").expect("writes");
+    until("counted", &mut [&mut b], |s| {
+        s[0].tcp.counters().frames_bad == 1
+    });
+    let mut answer = Vec::new();
+    stranger.read_to_end(&mut answer).expect("it is closed");
+    match Greeting::decode(&answer) {
+        Ok(Some((Greeting::Refusal(refusal), _))) => {
+            assert!(
+                refusal.reason.contains("does not speak"),
+                "{}",
+                refusal.reason
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    // A byte that no frame can begin with, on an open connection.
+    let control = a.tcp.links[1].lanes[0].expect("open");
+    let connection = a.tcp.connections[control].as_mut().expect("open");
+    connection.outgoing.push_raw(&[0xff; 12]);
+    a.tcp.mark_dirty(control);
+    until("dropped", &mut [&mut a, &mut b], |s| {
+        s[1].tcp.counters().frames_bad == 2
+    });
+    until("up again", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| s.links.len() == 3)
+    });
+}
+
+#[test]
+fn a_full_queue_takes_the_link_down_instead_of_losing_one_frame() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair(directory.path(), |_| {});
+    until("up", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| !s.links.is_empty())
+    });
+    let frame = vec![1; 8 << 20];
+    for _ in 0..20 {
+        a.send(1, Lane::Control, &frame);
+    }
+    assert_eq!(a.tcp.counters().queues_full, 1);
+    assert_eq!(a.tcp.room(ReplicaId(1)), 0);
+    until("told", &mut [&mut a], |s| s[0].links.len() >= 3);
+    assert_eq!([a.links[1].1, a.links[2].1], [Link::Reset, Link::Down]);
+    until("up again", &mut [&mut a, &mut b], |s| {
+        s.iter()
+            .all(|s| matches!(s.links.last(), Some((_, Link::Up { .. }))))
+    });
+    assert!(b.frames.is_empty(), "nothing of a link that is gone");
+}
