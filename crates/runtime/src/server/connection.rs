@@ -83,6 +83,8 @@ pub(super) struct Connection {
     pub queued: bool,
     /// It stands in the list of connections that the event loop should look at.
     pub dirty: bool,
+    /// The client will send nothing more, but still reads.
+    pub ended: bool,
     /// To be closed when nothing is under way and the output is written.
     pub closing: bool,
     /// The client has left; the slot is kept for the request under way.
@@ -118,6 +120,7 @@ impl Connection {
             database_after: None,
             queued: false,
             dirty: false,
+            ended: false,
             closing: false,
             gone: false,
         }

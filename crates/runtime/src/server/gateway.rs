@@ -292,6 +292,17 @@ impl Gateway {
         }
     }
 
+    /// The client will send nothing more, but may still read: what it has sent is answered, then
+    /// [`Self::should_close`]. Without this call the end of its input is the client's own affair.
+    pub fn on_input_ended(&mut self, id: ConnectionId, now: Time) {
+        self.on_input(id, now);
+        let Some(mut connection) = self.connections[id.0].take() else {
+            return;
+        };
+        connection.ended = true;
+        self.connections[id.0] = Some(connection);
+    }
+
     /// The client has gone; its id is not used again before its request under way has ended.
     ///
     /// # Panics
@@ -431,6 +442,7 @@ impl Gateway {
         }
         let output_before = connection.output.len();
         let drained = self.drain(connection);
+        connection.closing |= connection.ended && drained == Drained::Nothing;
         let payload_bytes = self.builder.len();
         match drained {
             Drained::Nothing => {}
@@ -724,7 +736,8 @@ impl Gateway {
         let gone = connection.gone;
         if !gone {
             self.check_output(&mut connection);
-            if !connection.input.is_empty() && !connection.queued && !connection.closing {
+            let more = !connection.input.is_empty() || connection.ended;
+            if more && !connection.queued && !connection.closing {
                 connection.queued = true;
                 self.ready.push_back(index);
             }
@@ -783,7 +796,8 @@ impl Gateway {
         let Some(connection) = self.open(id) else {
             return false;
         };
-        if connection.closing || connection.output.len() >= self.config.output_bytes_soft {
+        let full = connection.output.len() >= self.config.output_bytes_soft;
+        if connection.closing || connection.ended || full {
             return false;
         }
         // A command that is longer than that must be let in while nothing else can go on.

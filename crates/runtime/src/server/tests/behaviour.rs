@@ -356,3 +356,20 @@ fn shutting_down_finishes_what_is_under_way() {
             .is_err()
     );
 }
+
+#[test]
+fn what_was_sent_before_the_end_of_the_input_is_answered() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    rig.push(id, "SET a 1\r\nCONFIG GET save\r\nINCR a\r\n*2\r\n$3\r\nGE");
+    rig.gateway.on_input_ended(id, rig.now);
+    assert!(!rig.gateway.should_close(id) && !rig.gateway.wants_read(id));
+    rig.run();
+    assert!(rig.gateway.should_close(id));
+    let reply = rig.output(id);
+    assert!(reply.starts_with("+OK\\r\\n*2") && reply.ends_with(":2\\r\\n"), "{reply}");
+    let silent = rig.connect();
+    rig.gateway.on_input_ended(silent, rig.now);
+    rig.run();
+    assert!(rig.gateway.should_close(silent));
+}
