@@ -116,6 +116,10 @@ impl Local {
     /// [`Error::Start`] when a setting makes no sense or the directory is not this cluster's,
     /// [`Error::System`] when the operating system refuses. Nothing is left running then.
     pub fn start<Kind>(self, machine: impl Replicated<Kind>) -> Result<Cluster, Error> {
+        if self.replicas == 0 {
+            let reason = "members: there are 0, a cluster has at least 1".to_owned();
+            return Err(StartError::Config(reason).into());
+        }
         let (path, temporary) = match &self.directory {
             Some(path) => (path.clone(), None),
             None => {

@@ -24,9 +24,13 @@ use std::{
     io::{ErrorKind, Write as _},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 const FORMAT: u32 = 1;
+/// How long replicas of an earlier demo may take to leave.
+pub const PATIENCE: Duration = Duration::from_secs(5);
 const LOCK: &str = "demo.lock";
 const MARKER: &str = "demo.toml";
 
@@ -157,6 +161,43 @@ impl Directory {
     /// What it holds.
     pub const fn marker(&self) -> Option<&Marker> {
         self.marker.as_ref()
+    }
+
+    /// Waits until nobody uses the replicas' data: those of a demo that was killed need a moment
+    /// to notice.
+    ///
+    /// # Errors
+    /// When one goes on, with its process id.
+    pub fn wait_until_unused(&self) -> Outcome {
+        let deadline = Instant::now() + PATIENCE;
+        let replicas = self.marker.as_ref().map_or(0, |held| held.replicas);
+        for id in 0..replicas {
+            let file = self
+                .path
+                .join(format!("replica-{id}"))
+                .join("data")
+                .join("lock");
+            // A replica that never ran has no lock.
+            let Ok(lock) = File::open(&file) else {
+                continue;
+            };
+            while let Err(TryLockError::WouldBlock) = lock.try_lock() {
+                if Instant::now() > deadline {
+                    let holder = fs::read_to_string(&file).unwrap_or_default();
+                    return Err(Failure::new(
+                        Exit::Refused,
+                        format!(
+                            "{}: replica {id} still runs, as process {}",
+                            self.path.display(),
+                            holder.trim()
+                        ),
+                    )
+                    .help("stop it, or choose another directory with --dir"));
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
     }
 
     /// Makes the directory fit for the plan, or refuses: data on disk is never removed.

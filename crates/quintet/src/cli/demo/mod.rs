@@ -28,7 +28,8 @@ use serde::Serialize;
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
     path::PathBuf,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 use supervisor::Supervisor;
 
@@ -145,7 +146,19 @@ impl Demo {
         let directory = Directory::open(&self.dir)?;
         let plan = self.plan(directory.marker())?;
         let durability = plan.durability;
-        check_ports(&plan)?;
+        // The replicas of a demo that was killed need a moment to notice and leave.
+        let continued = directory
+            .marker()
+            .is_some_and(|held| held.base_port == plan.base_port);
+        check_ports(
+            &plan,
+            if continued {
+                directory::PATIENCE
+            } else {
+                Duration::ZERO
+            },
+        )?;
+        directory.wait_until_unused()?;
         let prepared = directory.prepare(&plan)?;
         if durability == Durability::Memory {
             let removed = if prepared.removed {
@@ -265,7 +278,8 @@ impl Demo {
 }
 
 /// Asks for every port once, so that a taken one is named before anything is started or removed.
-fn check_ports(plan: &Plan) -> Outcome {
+fn check_ports(plan: &Plan, patience: Duration) -> Outcome {
+    let deadline = Instant::now() + patience;
     for id in 0..plan.replicas {
         let ports = Ports::of(plan.base_port, id);
         let uses = [
@@ -275,7 +289,11 @@ fn check_ports(plan: &Plan) -> Outcome {
         ];
         for (port, purpose) in uses {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            if let Err(error) = TcpListener::bind(address) {
+            while let Err(error) = TcpListener::bind(address) {
+                if Instant::now() < deadline {
+                    thread::sleep(Duration::from_millis(20));
+                    continue;
+                }
                 let reason = match error.kind() {
                     std::io::ErrorKind::AddrInUse => "is in use by another process".to_owned(),
                     _ => format!("cannot be listened on: {error}"),
