@@ -80,8 +80,14 @@ impl Disk {
     /// takes if more was written meanwhile.
     pub fn synced(&mut self, random: &mut Random) -> (Option<PersistId>, Option<u64>) {
         let upto = self.syncing.take();
-        while let Some((_, write)) = self.pending.pop_front_if(|(id, _)| Some(*id) <= upto) {
-            self.keep(write);
+        while self
+            .pending
+            .front()
+            .is_some_and(|(id, _)| Some(*id) <= upto)
+        {
+            if let Some((_, write)) = self.pending.pop_front() {
+                self.keep(write);
+            }
         }
         (upto, self.begin_sync(random))
     }

@@ -35,6 +35,16 @@ enum Stage {
     Read,
 }
 
+/// A partition that lasts.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    pub strike: usize,
+    /// Frames that had been held back before it began.
+    pub frames_blocked: u64,
+    /// Directions that are cut, as (from, to).
+    pub links: Vec<(usize, usize)>,
+}
+
 /// The state of the second phase, and of the faults that it must undo.
 #[derive(Debug)]
 pub(crate) struct Healing {
@@ -45,8 +55,7 @@ pub(crate) struct Healing {
     /// Acknowledged since healing, invoked after it.
     pub commits: u64,
     pub core: Vec<usize>,
-    /// Partitions that last: strike, frames blocked before, links.
-    pub partitions: Vec<(usize, u64, Vec<(usize, usize)>)>,
+    pub partitions: Vec<Partition>,
     /// Slow links that last: strike, from, to.
     pub slowed: Vec<(usize, usize, usize)>,
     stage: Stage,

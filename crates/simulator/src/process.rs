@@ -151,8 +151,8 @@ impl World {
     pub fn boot(&mut self, index: usize) {
         let epoch = epoch(self);
         let durability = self.setup.durability;
-        let seed = self.random.next();
-        let owner = self.random.next() | 1;
+        let seed = self.random.draw();
+        let owner = self.random.draw() | 1;
         self.embedded_next += 1;
         let frontend = self.embedded_next;
         self.embedded.retain(|_, node| usize::from(*node) != index);
@@ -458,7 +458,7 @@ impl World {
         let moved = executed != process.executed;
         process.executed = executed;
         let state = moved.then(|| node.state_digest());
-        if moved || process.handled % 8 == 0 {
+        if moved || process.handled.is_multiple_of(8) {
             let status = node.protocol_status();
             self.largest.batches_open = self.largest.batches_open.max(process.server.open.len());
             let speculates = self.setup.entry.speculates;
@@ -485,8 +485,10 @@ impl World {
         let (upto, again) = process.disk.synced(&mut self.random);
         let boot = process.boot;
         let Some(upto) = upto else { return };
-        while let Some((_, view)) = process.promises.pop_front_if(|(id, _)| *id <= upto) {
-            self.monotone[index].promised(view);
+        while process.promises.front().is_some_and(|(id, _)| *id <= upto) {
+            if let Some((_, view)) = process.promises.pop_front() {
+                self.monotone[index].promised(view);
+            }
         }
         self.trace
             .say(self.now, || format!("r{index} durable up to {upto}"));

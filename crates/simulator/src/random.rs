@@ -35,13 +35,13 @@ impl Random {
     }
 
     /// 64 random bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0.next_u64()
     }
 
     /// A number below `bound`; 0 when `bound` is 0. The bias is below 2⁻³² for the bounds used.
     pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 
     /// A number from `low` to `high`, both included.
@@ -76,13 +76,13 @@ mod tests {
         let root = Random::new(7);
         let draw = |label| {
             let mut random = root.fork(label);
-            (random.next(), random.next())
+            (random.draw(), random.draw())
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
         assert_ne!(draw(1), {
             let mut other = Random::new(8).fork(1);
-            (other.next(), other.next())
+            (other.draw(), other.draw())
         });
     }
 

@@ -13,6 +13,7 @@
 
 use crate::{
     faults::Kind,
+    heal::Partition,
     network::Weather,
     process::Armed,
     world::{Event, MILLISECOND, SECOND, World},
@@ -297,46 +298,42 @@ impl World {
             self.effective(kind.name());
         }
         self.trace.say(self.now, || format!("cut off: {blocked:?}"));
-        let before = self
-            .network
-            .counts
-            .get("frames_blocked")
-            .copied()
-            .unwrap_or(0);
-        self.healing.partitions.push((index, before, blocked));
+        let before = self.frames_blocked();
+        self.healing.partitions.push(Partition {
+            strike: index,
+            frames_blocked: before,
+            links: blocked,
+        });
     }
 
     fn end_partition(&mut self, index: usize) {
-        let Some(at) = self
-            .healing
-            .partitions
-            .iter()
-            .position(|(of, ..)| *of == index)
-        else {
+        let open = &mut self.healing.partitions;
+        let Some(at) = open.iter().position(|partition| partition.strike == index) else {
             return;
         };
-        let (_, before, blocked) = self.healing.partitions.remove(at);
-        if self
-            .network
-            .counts
-            .get("frames_blocked")
-            .copied()
-            .unwrap_or(0)
-            > before
-        {
+        let ended = open.remove(at);
+        if self.frames_blocked() > ended.frames_blocked {
             self.effective(self.plan.strikes[index].kind.name());
         }
-        for link in blocked {
+        for link in ended.links {
             if !self
                 .healing
                 .partitions
                 .iter()
-                .any(|(_, _, other)| other.contains(&link))
+                .any(|other| other.links.contains(&link))
             {
                 self.network
                     .unblock(link.0, link.1, self.now, &mut self.queue);
             }
         }
+    }
+
+    fn frames_blocked(&self) -> u64 {
+        self.network
+            .counts
+            .get("frames_blocked")
+            .copied()
+            .unwrap_or(0)
     }
 
     /// A fault ends and is undone.
@@ -406,7 +403,7 @@ impl World {
     pub fn end_all(&mut self) {
         self.network.weather = Weather::default();
         for partition in std::mem::take(&mut self.healing.partitions) {
-            for (from, to) in partition.2 {
+            for (from, to) in partition.links {
                 self.network.unblock(from, to, self.now, &mut self.queue);
             }
         }

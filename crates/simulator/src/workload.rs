@@ -170,7 +170,7 @@ impl Client {
                         batches: 0,
                         open: BTreeMap::new(),
                         timers: Timers::default(),
-                        owner: random.next() | 1,
+                        owner: random.draw() | 1,
                         started_min: 0,
                         sessions: 0,
                     }))
@@ -221,7 +221,7 @@ impl World {
     pub fn start_clients(&mut self) {
         let epoch = epoch(self);
         for index in 0..self.clients.len() {
-            let seed = self.random.next();
+            let seed = self.random.draw();
             if let Home::Remote(remote) = &mut self.clients[index].home {
                 let setup = FrontendSetup {
                     id: FrontendId(REMOTE + remote.place as u64),
@@ -779,7 +779,7 @@ impl World {
 
     /// An owner that the log's clock has outlived starts over under another id.
     fn renew_owner(&mut self, index: usize, clock: u64) {
-        let owner = self.random.next() | 1;
+        let owner = self.random.draw() | 1;
         match &mut self.clients[index].home {
             Home::Server { node, .. } => {
                 let server = &mut self.processes[*node].server;

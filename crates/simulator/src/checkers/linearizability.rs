@@ -189,7 +189,7 @@ impl<'a, M: Model> Search<'a, M> {
     fn candidates(&mut self, taken: &mut SmallVec<[u32; 4]>) -> Vec<(u32, M::State)> {
         let mut candidates = Vec::new();
         let mut entry = self.entries.next[self.entries.head() as usize];
-        while entry != NONE && entry % 2 == 0 {
+        while entry != NONE && entry.is_multiple_of(2) {
             self.steps += 1;
             let operation = entry / 2;
             let interval = &self.operations[operation as usize];
@@ -204,7 +204,9 @@ impl<'a, M: Model> Search<'a, M> {
                     entry = self.entries.next[self.entries.head() as usize];
                 }
                 // An uncertain operation that would change nothing need not be placed here.
-                Some(after) if after != self.state => candidates.push((operation, after)),
+                Some(after) if after != self.state || interval.completed.is_some() => {
+                    candidates.push((operation, after));
+                }
                 _ => {}
             }
         }

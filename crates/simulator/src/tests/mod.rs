@@ -1,1 +1,201 @@
-//! Tests of the rig itself.
+//! Tests of the rig: what is right passes, every kind of wrong is caught, one seed is one world.
+
+mod toy;
+
+use crate::{
+    Campaign, CampaignReport, FaultSet,
+    campaign::{OPERATIONS_DEFAULT, run_entry},
+};
+use quintet_replica::{Durability, Entry};
+use std::ops::Range;
+use toy::Toy;
+
+fn toy(seeds: Range<u64>, faults: &str, bug: &str) -> Campaign {
+    Campaign {
+        protocol: String::from("toy"),
+        replicas: 3,
+        seeds,
+        faults: faults.parse().unwrap(),
+        durability: Some(Durability::Disk),
+        options: vec![(String::from("bug"), bug.to_string())],
+        operations: OPERATIONS_DEFAULT,
+        ..Campaign::default()
+    }
+}
+
+fn judge(campaign: &Campaign) -> CampaignReport {
+    run_entry(campaign, Entry::of::<Toy>(), &mut |_| ())
+}
+
+/// Runs seeds until one fails; gives the story and how many seeds it took.
+fn first_failure(faults: &str, bug: &str, seeds_max: u64) -> (u64, String) {
+    for seed in 0..seeds_max {
+        let report = judge(&toy(seed..seed + 1, faults, bug));
+        if let Some(story) = report.failures.first() {
+            println!("{bug} found by seed {seed}: {}", story.what);
+            return (seed, story.what.clone());
+        }
+    }
+    panic!("{bug} was not found by {seeds_max} seeds");
+}
+
+fn is_found_by(faults: &str, bug: &str, properties: &[&str]) {
+    let (_, what) = first_failure(faults, bug, 150);
+    let expected = properties.iter().any(|property| what.starts_with(property));
+    assert!(expected, "{bug} was found as {what}");
+}
+
+#[test]
+fn the_sound_toy_passes_under_every_kind_of_fault() {
+    for faults in ["none", "network", "crash", "disk", "clock", "all"] {
+        let report = judge(&toy(0..25, faults, "none"));
+        assert!(report.is_clean(), "{faults}: {:?}", report.failures);
+        let most = report.seeds.div_ceil(5);
+        assert!(report.rejected <= most, "{faults}: {:?}", report.rejections);
+        assert!(report.acknowledged > 100 * report.counted);
+    }
+}
+
+#[test]
+fn two_runs_of_a_seed_are_one_world() {
+    let one = judge(&toy(5..15, "all", "none"));
+    assert_eq!(one, judge(&toy(5..15, "all", "none")));
+    assert_ne!(one.trace_hash, judge(&toy(6..16, "all", "none")).trace_hash);
+}
+
+#[test]
+fn answering_before_anything_is_durable_is_found() {
+    is_found_by(
+        "crash",
+        "early_answer",
+        &["agreement", "durable", "linearizability", "monotone"],
+    );
+}
+
+#[test]
+fn acknowledging_before_the_copy_is_durable_is_found() {
+    is_found_by(
+        "crash",
+        "early_ack",
+        &["agreement", "durable", "linearizability", "panic"],
+    );
+}
+
+#[test]
+fn a_stale_read_is_found() {
+    is_found_by("network", "stale_read", &["linearizability"]);
+}
+
+#[test]
+fn a_batch_left_out_is_found() {
+    is_found_by("none", "leaves_out", &["agreement", "state_hash"]);
+}
+
+#[test]
+fn a_time_of_ones_own_is_found() {
+    is_found_by("none", "own_time", &["agreement"]);
+}
+
+#[test]
+fn what_was_called_busy_and_executed_is_found() {
+    is_found_by(
+        "network",
+        "busy_yet_forwards",
+        &["exactly_once", "linearizability"],
+    );
+}
+
+#[test]
+fn a_promise_not_read_back_is_found() {
+    is_found_by("crash", "forgets_promise", &["monotone"]);
+}
+
+#[test]
+fn a_cluster_that_stops_is_a_stall() {
+    let (_, what) = first_failure("none", "stalls", 1);
+    assert!(
+        what.contains("did not converge") && what.contains("committed s100"),
+        "{what}"
+    );
+}
+
+#[test]
+fn a_panic_is_a_violation_with_the_command_that_replays_it() {
+    let report = judge(&toy(3..5, "none", "panics"));
+    assert_eq!((report.violations, report.counted), (2, 0));
+    let story = report.first_violation.unwrap();
+    assert!(
+        story.what.contains("the fiftieth slot is too much"),
+        "{}",
+        story.what
+    );
+    assert_eq!(
+        story.replay,
+        "quintet simulate --protocol toy --replicas 3 --seeds 3..4 --faults none \
+         --durability disk --set bug=panics"
+    );
+}
+
+#[test]
+fn a_retry_under_a_new_session_is_found_to_execute_twice() {
+    let found = (0..150).any(|seed| {
+        let campaign = Campaign {
+            plant: Some(String::from("retry_under_new_session")),
+            ..toy(seed..seed + 1, "network,crash", "none")
+        };
+        judge(&campaign)
+            .failures
+            .iter()
+            .any(|story| story.what.starts_with("exactly_once"))
+    });
+    assert!(found);
+}
+
+#[test]
+fn the_canary_dies_in_every_seed() {
+    let campaign = Campaign {
+        plant: Some(String::from("canary")),
+        ..toy(0..5, "all", "none")
+    };
+    assert_eq!(judge(&campaign).violations, 5);
+}
+
+#[test]
+fn names_and_numbers_are_checked_before_anything_runs() {
+    let wrong = Campaign {
+        protocol: String::from("multipaxoss"),
+        ..Campaign::default()
+    };
+    assert!(
+        wrong
+            .check()
+            .unwrap_err()
+            .to_string()
+            .contains("'multipaxos'")
+    );
+    let none = Campaign {
+        replicas: 0,
+        ..Campaign::default()
+    };
+    assert!(none.check().is_err());
+    let option = Campaign {
+        options: vec![(String::from("no_such"), String::from("1"))],
+        ..Campaign::default()
+    };
+    assert!(option.check().unwrap_err().to_string().contains("no_such"));
+}
+
+#[test]
+fn multipaxos_survives_a_few_seeds_of_everything() {
+    for (replicas, durability) in [(3, Durability::Disk), (5, Durability::Memory)] {
+        let campaign = Campaign {
+            replicas,
+            seeds: 0..15,
+            faults: FaultSet::ALL,
+            durability: Some(durability),
+            ..Campaign::default()
+        };
+        let report = crate::run(&campaign, |_| ()).unwrap();
+        assert!(report.is_clean(), "{:?}", report.failures);
+    }
+}
