@@ -136,6 +136,8 @@ kinds! {
     CrashBeforePersisted "crash_before_persisted",
     /// A replica crashes when it has handed a write over and sent nothing since.
     CrashAfterWrite "crash_after_write",
+    /// A replica is asked to hand over and stops a little later.
+    Stop "stop",
     /// A replica stands still and goes on.
     Pause "pause",
     /// A replica's processor is many times slower.
@@ -206,6 +208,7 @@ impl Plan {
                 Kind::Pause,
                 Kind::SlowReplica,
             ]);
+            pool.push(Kind::Stop);
             pool.extend([Kind::ClientAbandons, Kind::ClientReturns]);
             if durability == Durability::Disk {
                 pool.extend([Kind::CrashBeforePersisted, Kind::CrashAfterWrite]);
@@ -236,6 +239,7 @@ impl Plan {
                 let duration = match kind {
                     Kind::Crash
                     | Kind::CrashSet
+                    | Kind::Stop
                     | Kind::CrashMidStep
                     | Kind::CrashBeforePersisted
                     | Kind::CrashAfterWrite => random.between(5, 1200),
@@ -289,7 +293,7 @@ mod tests {
             assert!(plan.kinds.len() <= plan.strikes.len());
             seen.extend(plan.kinds);
         }
-        assert_eq!(seen.len(), 23);
+        assert_eq!(seen.len(), 24);
         let none = Plan::draw(
             FaultSet::NONE,
             5,

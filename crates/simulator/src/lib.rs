@@ -24,6 +24,7 @@ mod campaign;
 pub mod checkers;
 mod clock;
 mod disk;
+mod endings;
 mod faults;
 mod heal;
 pub mod history;
@@ -33,6 +34,7 @@ mod panics;
 mod process;
 mod queue;
 mod random;
+mod remote;
 mod strike;
 #[cfg(test)]
 mod tests;

@@ -70,6 +70,8 @@ pub(crate) struct Process {
     pub timers: Timers,
     pub server: Server,
     pub armed: Option<(Armed, u64)>,
+    /// It was asked to stop and will.
+    pub stopping: bool,
     record: Record,
     executed: Slot,
     handled: u64,
@@ -121,11 +123,17 @@ impl Process {
             timers: Timers::default(),
             server: Server::default(),
             armed: None,
+            stopping: false,
             record: Record::default(),
             executed: Slot(0),
             handled: 0,
             promises: VecDeque::new(),
         }
+    }
+
+    /// Whether it will crash or stop of the fault that struck it.
+    pub const fn is_dying(&self) -> bool {
+        self.armed.is_some() || self.stopping
     }
 
     /// Moves what the recorder wrote into `into`.
@@ -251,7 +259,7 @@ impl World {
         let lost = process.disk.crash(&mut self.random);
         process.inbox.clear();
         process.timers.clear();
-        process.armed = None;
+        (process.armed, process.stopping) = (None, false);
         process.paused_until = 0;
         process.step_queued = false;
         process.idle_at = u64::MAX;

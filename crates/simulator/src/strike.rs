@@ -18,7 +18,7 @@ use crate::{
     process::Armed,
     world::{Event, MILLISECOND, SECOND, World},
 };
-use quintet_replica::{Durability, Link, NodeState, ReplicaId};
+use quintet_replica::{Control, Durability, Input, Link, NodeState, ReplicaId};
 
 const TRIES_MAX: u8 = 20;
 /// A crash that waits for its moment waits this long.
@@ -32,7 +32,7 @@ impl World {
             .map(|(id, process)| {
                 let remembers = match &process.node {
                     None => process.boot == 0,
-                    Some(_) if dying.contains(&id) || process.armed.is_some() => false,
+                    Some(_) if dying.contains(&id) || process.is_dying() => false,
                     // The first run has forgotten nothing.
                     Some(_) if process.boot == 1 => true,
                     Some(node) => node.protocol_status().voting,
@@ -55,7 +55,7 @@ impl World {
         let running: Vec<usize> = (0..self.setup.replicas)
             .filter(|id| {
                 let process = &self.processes[*id];
-                process.node.is_some() && process.armed.is_none()
+                process.node.is_some() && !process.is_dying()
             })
             .collect();
         (!running.is_empty()).then(|| running[self.random.index(running.len())])
@@ -160,6 +160,21 @@ impl World {
             Kind::CrashMidStep => return self.arm(Armed::MidStep, duration),
             Kind::CrashBeforePersisted => return self.arm(Armed::BeforePersisted, duration),
             Kind::CrashAfterWrite => return self.arm(Armed::AfterWrite, duration),
+            Kind::Stop => {
+                let node = self
+                    .draw_running()
+                    .filter(|node| self.may_crash(&[*node]))?;
+                self.effective(kind.name());
+                self.input(node, Input::Control(Control::HandOff));
+                // In memory durability the budget counts it as down from now on.
+                let stops = self.random.between(1, 100) * MILLISECOND;
+                let process = &mut self.processes[node];
+                process.stopping = true;
+                let (node, boot) = (node as u16, process.boot);
+                let down = duration.max(MILLISECOND);
+                self.queue
+                    .push(self.now + stops, Event::Stopped { node, boot, down });
+            }
             Kind::Pause => {
                 let node = self.draw_running()?;
                 self.processes[node].paused_until = self.now + duration;
@@ -222,7 +237,7 @@ impl World {
         Some(fit[self.random.index(fit.len())])
     }
 
-    fn crash_for(&mut self, node: usize, down: u64) {
+    pub fn crash_for(&mut self, node: usize, down: u64) {
         self.crash(node);
         let at = self.now + down.max(MILLISECOND);
         self.queue.push(at, Event::Restart { node: node as u16 });

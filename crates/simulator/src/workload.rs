@@ -13,19 +13,17 @@
 
 use crate::{
     checkers::Violation,
-    history::Fate,
-    machine::{Operation, Reply, decode_reply, encode_command},
+    machine::{Operation, encode_command},
     network::Network,
     process::epoch,
     random::Random,
-    timers::{Popped, Timers},
-    world::{Event, MILLISECOND, Phase, REMOTE, SECOND, World},
+    timers::Timers,
+    world::{Event, MILLISECOND, REMOTE, SECOND, World},
 };
 use quintet_replica::{
-    BatchBuilder, BatchId, Bytes, Client as Driver, ClientFrame, ClockReading, CommandId, Deadline,
-    Effect, EpochNumber, Executed, FrontendId, FrontendSetup, GroupId, Input, Level, Link, Outcome,
-    Recipients, ReplicaId, RequestKind, RequestStatus, Results, SessionId, SnapshotInfo,
-    Submission, Time, TimerKey, World as Outside, client_frame, read_client_frame,
+    BatchBuilder, BatchId, Bytes, Client as Driver, ClockReading, CommandId, Executed, FrontendId,
+    FrontendSetup, Input, Level, ReplicaId, RequestKind, SessionId, SnapshotInfo, Submission, Time,
+    World as Outside,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -44,13 +42,13 @@ pub(crate) struct Request {
 /// The server of one run of a replica.
 #[derive(Debug, Default)]
 pub(crate) struct Server {
-    owner: u64,
-    started: u64,
-    sessions: u64,
-    batches: u64,
+    pub owner: u64,
+    pub started: u64,
+    pub sessions: u64,
+    pub batches: u64,
     pub open: BTreeMap<u64, Vec<Request>>,
-    ordered: Vec<Request>,
-    reads: Vec<Request>,
+    pub ordered: Vec<Request>,
+    pub reads: Vec<Request>,
 }
 
 impl Server {
@@ -72,29 +70,29 @@ impl Server {
 
 /// A client's session.
 #[derive(Clone, Debug)]
-struct Session {
-    id: SessionId,
-    started: u64,
-    opened: bool,
-    next: u64,
+pub(crate) struct Session {
+    pub id: SessionId,
+    pub started: u64,
+    pub opened: bool,
+    pub next: u64,
     /// Sequence numbers without an answer, ascending.
-    unanswered: Vec<u64>,
+    pub unanswered: Vec<u64>,
 }
 
 /// A frontend that runs without a replica.
-struct Remote {
-    place: usize,
-    driver: Option<Box<dyn Driver>>,
-    batches: u64,
-    open: BTreeMap<u64, Vec<Request>>,
-    timers: Timers,
-    owner: u64,
+pub(crate) struct Remote {
+    pub place: usize,
+    pub driver: Option<Box<dyn Driver>>,
+    pub batches: u64,
+    pub open: BTreeMap<u64, Vec<Request>>,
+    pub timers: Timers,
+    pub owner: u64,
     /// Its sessions start at this time of the log at least.
-    started_min: u64,
-    sessions: u64,
+    pub started_min: u64,
+    pub sessions: u64,
 }
 
-enum Home {
+pub(crate) enum Home {
     /// Connected to the server of this run of a replica.
     Server {
         node: usize,
@@ -107,24 +105,24 @@ enum Home {
 
 /// See the module.
 pub(crate) struct Client {
-    home: Home,
-    session: Option<Session>,
+    pub home: Home,
+    pub session: Option<Session>,
     /// Operations without an end.
     pub open: Vec<u32>,
-    pipeline_max: u64,
-    retries: bool,
-    gone: bool,
+    pub pipeline_max: u64,
+    pub retries: bool,
+    pub gone: bool,
     pub away_until: u64,
-    turn_queued: bool,
-    again: Vec<u32>,
-    again_queued: bool,
+    pub turn_queued: bool,
+    pub again: Vec<u32>,
+    pub again_queued: bool,
 }
 
 /// What a remote frontend may look at.
-struct View<'a> {
-    now: u64,
-    network: &'a Network,
-    place: usize,
+pub(crate) struct View<'a> {
+    pub now: u64,
+    pub network: &'a Network,
+    pub place: usize,
 }
 
 impl Outside for View<'_> {
@@ -152,9 +150,9 @@ impl Outside for View<'_> {
 }
 
 /// How long a batch may take before its frontend gives up.
-const PATIENCE: Duration = Duration::from_secs(4);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
 /// How often an operation is sent before its client gives up.
-const TRIES_MAX: u8 = 5;
+pub(crate) const TRIES_MAX: u8 = 5;
 
 impl Client {
     /// The clients of a seed; at least two of each sort.
@@ -346,7 +344,7 @@ impl World {
     }
 
     /// Sends operations, for the first time or again, in one batch.
-    fn send(&mut self, index: usize, level: Level, numbers: &[u32]) {
+    pub fn send(&mut self, index: usize, level: Level, numbers: &[u32]) {
         let mut requests = Vec::with_capacity(numbers.len() + 1);
         for number in numbers {
             self.tries[*number as usize] += 1;
@@ -415,7 +413,7 @@ impl World {
         }
     }
 
-    fn ensure_session(&mut self, index: usize) {
+    pub fn ensure_session(&mut self, index: usize) {
         let client = &mut self.clients[index];
         if client.session.is_some() {
             return;
@@ -443,7 +441,7 @@ impl World {
         });
     }
 
-    fn encode(
+    pub fn encode(
         &self,
         requests: &[Request],
         frontend: FrontendId,
@@ -505,7 +503,7 @@ impl World {
         }
     }
 
-    fn submit_remote(&mut self, index: usize, level: Level, requests: Vec<Request>) {
+    pub fn submit_remote(&mut self, index: usize, level: Level, requests: Vec<Request>) {
         let Home::Remote(remote) = &mut self.clients[index].home else {
             return;
         };
@@ -530,509 +528,9 @@ impl World {
             driver.submit(submission, view, effects)
         });
     }
-
-    // --- remote frontends ------------------------------------------------------------------
-
-    fn drive(
-        &mut self,
-        index: usize,
-        call: impl FnOnce(&mut dyn Driver, &dyn Outside, &mut Vec<Effect>),
-    ) {
-        let Home::Remote(remote) = &mut self.clients[index].home else {
-            return;
-        };
-        let Some(driver) = &mut remote.driver else {
-            return;
-        };
-        let place = remote.place;
-        let view = View {
-            now: self.now,
-            network: &self.network,
-            place,
-        };
-        let mut effects = Vec::new();
-        call(driver.as_mut(), &view, &mut effects);
-        for effect in effects {
-            self.carry_out_remote(index, place, effect);
-        }
-    }
-
-    fn carry_out_remote(&mut self, index: usize, place: usize, effect: Effect) {
-        match effect {
-            Effect::Send {
-                to: Recipients::Replicas(set),
-                lane,
-                frame,
-            } => {
-                let frame = client_frame(GroupId(0), EpochNumber(1), frame).into_bytes();
-                for to in set.iter() {
-                    self.transmit(place, to.index(), lane, frame.clone());
-                }
-            }
-            Effect::SetTimer { key, at } => {
-                let Home::Remote(remote) = &mut self.clients[index].home else {
-                    return;
-                };
-                let due = match at {
-                    Deadline::At(at) => at.0.max(self.now),
-                    Deadline::Clock(at) => {
-                        at.saturating_sub(1_700_000_000_000_000_000).max(self.now)
-                    }
-                };
-                if let Some(at) = remote.timers.set(key, at, due) {
-                    self.queue.push(
-                        at,
-                        Event::Timer {
-                            place: place as u16,
-                            boot: 0,
-                            key,
-                        },
-                    );
-                }
-            }
-            Effect::CancelTimer { key } => {
-                if let Home::Remote(remote) = &mut self.clients[index].home {
-                    remote.timers.cancel(key);
-                }
-            }
-            Effect::Done { batch, outcome } => {
-                let Home::Remote(remote) = &mut self.clients[index].home else {
-                    return;
-                };
-                match remote.open.remove(&batch.0) {
-                    Some(requests) => self.finish(requests, outcome),
-                    None => self.violate(Violation::new(
-                        "frontend",
-                        format!("client {index} was told twice how batch {batch} ended"),
-                    )),
-                }
-            }
-            Effect::Mark(branch) => *self.branches.entry(branch).or_default() += 1,
-            other => self.violate(Violation::new(
-                "frontend",
-                format!("a frontend cannot ask for {other:?}"),
-            )),
-        }
-    }
-
-    pub fn client_frame(&mut self, index: usize, from: usize, frame: Bytes) {
-        if !self.clients[index].is_here() {
-            return;
-        }
-        let from = ReplicaId(from as u16);
-        self.trace.say(self.now, || {
-            format!("c{index} ◄ {from} {}", self.setup.describe_frame(&frame))
-        });
-        let mut refused = None;
-        match read_client_frame(frame) {
-            Ok(ClientFrame::Message(message)) => self.drive(index, |driver, view, effects| {
-                refused = driver.on_message(from, message, view, effects).err();
-            }),
-            Ok(ClientFrame::Reply(batch, header, results)) => {
-                self.drive(index, |driver, view, effects| {
-                    refused = driver
-                        .on_reply(from, batch, (header, results), view, effects)
-                        .err();
-                });
-            }
-            Err(error) => {
-                let what = format!("client {index} cannot read a frame: {error}");
-                self.violate(Violation::new("codec", what));
-            }
-        }
-        if let Some(error) = refused {
-            let what = format!("client {index} refused a frame: {error}");
-            self.violate(Violation::new("codec", what));
-        }
-    }
-
-    pub fn client_link(&mut self, index: usize, peer: usize, link: Link) {
-        if self.clients[index].is_here() {
-            let peer = ReplicaId(peer as u16);
-            self.drive(index, |driver, view, effects| {
-                driver.on_link(peer, link, view, effects)
-            });
-        }
-    }
-
-    pub fn client_timer(&mut self, index: usize, place: u16, key: TimerKey) {
-        let client = &mut self.clients[index];
-        if client.gone {
-            return;
-        }
-        let Home::Remote(remote) = &mut client.home else {
-            return;
-        };
-        match remote.timers.popped(key, self.now) {
-            Popped::Fired if client.away_until > self.now => {
-                let due = client.away_until;
-                if let Some(at) = remote.timers.set(key, Deadline::At(Time(due)), due) {
-                    self.queue.push(
-                        at,
-                        Event::Timer {
-                            place,
-                            boot: 0,
-                            key,
-                        },
-                    );
-                }
-            }
-            Popped::Fired => {
-                remote.timers.take_fired(key);
-                let timer = key.timer;
-                self.drive(index, |driver, view, effects| {
-                    driver.on_timer(timer, view, effects)
-                });
-            }
-            Popped::Later(at) => self.queue.push(
-                at,
-                Event::Timer {
-                    place,
-                    boot: 0,
-                    key,
-                },
-            ),
-            Popped::Nothing => {}
-        }
-    }
-
-    // --- endings ---------------------------------------------------------------------------
-
-    /// A batch is finished.
-    pub fn finish(&mut self, requests: Vec<Request>, outcome: Outcome) {
-        match outcome {
-            Outcome::Results(bytes) => {
-                let mut results = Results::new(&bytes);
-                for request in &requests {
-                    let Some((status, reply)) = results.next() else {
-                        let what =
-                            format!("a batch of {} requests got fewer results", requests.len());
-                        return self.violate(Violation::new("results", what));
-                    };
-                    self.on_result(request, status, reply);
-                }
-            }
-            Outcome::NoQuorum | Outcome::Busy => {
-                for request in &requests {
-                    self.give_up(request, true);
-                }
-            }
-            Outcome::Uncertain => {
-                for request in &requests {
-                    self.give_up(request, false);
-                }
-            }
-        }
-    }
-
-    fn session_of(&mut self, request: &Request) -> Option<&mut Session> {
-        let session = self.clients[usize::from(request.client)].session.as_mut()?;
-        (session.id == request.id.session).then_some(session)
-    }
-
-    fn on_result(&mut self, request: &Request, status: RequestStatus, reply: &[u8]) {
-        let index = usize::from(request.client);
-        if self.clients[index].gone {
-            return;
-        }
-        let Some(number) = request.number else {
-            if status == RequestStatus::Done {
-                if let Some(session) = self.session_of(request) {
-                    session.opened = true;
-                }
-                return;
-            }
-            *self.branches.entry("session not opened").or_default() += 1;
-            if self.session_of(request).is_some() {
-                self.clients[index].session = None;
-            }
-            if let (RequestStatus::OpenRefused, Some(clock)) = (status, reply.first_chunk()) {
-                self.renew_owner(index, u64::from_le_bytes(*clock));
-            }
-            return;
-        };
-        match status {
-            RequestStatus::Done => match decode_reply(reply) {
-                Some(reply) => self.complete(request, number, reply),
-                None => self.violate(Violation::new(
-                    "results",
-                    format!("operation {number} got {reply:02x?} for a reply"),
-                )),
-            },
-            RequestStatus::OutOfOrder => {
-                *self.branches.entry("request out of order").or_default() += 1;
-                self.give_up(request, false);
-            }
-            RequestStatus::SessionUnknown | RequestStatus::Forgotten | RequestStatus::Sealed => {
-                *self.branches.entry("session lost").or_default() += 1;
-                if self.session_of(request).is_some() {
-                    self.clients[index].session = None;
-                }
-                self.end(request, number, Fate::Uncertain);
-            }
-            RequestStatus::Malformed | RequestStatus::OpenRefused => self.violate(Violation::new(
-                "results",
-                format!("operation {number} was answered {status:?}"),
-            )),
-        }
-    }
-
-    /// An owner that the log's clock has outlived starts over under another id.
-    fn renew_owner(&mut self, index: usize, clock: u64) {
-        let owner = self.random.draw() | 1;
-        match &mut self.clients[index].home {
-            Home::Server { node, .. } => {
-                let server = &mut self.processes[*node].server;
-                (server.owner, server.started, server.sessions) = (owner, clock, 0);
-                let node = *node;
-                for client in &mut self.clients {
-                    if matches!(client.home, Home::Server { node: at, .. } if at == node)
-                        && client.open.is_empty()
-                    {
-                        client.session = None;
-                    }
-                }
-            }
-            Home::Remote(remote) => {
-                (remote.owner, remote.sessions, remote.started_min) = (owner, 0, clock);
-            }
-            Home::Nowhere => {}
-        }
-    }
-
-    fn complete(&mut self, request: &Request, number: u32, reply: Reply) {
-        let reply = self.planted(number, reply);
-        if let Some(session) = self.session_of(request) {
-            session
-                .unanswered
-                .retain(|sequence| *sequence != request.id.sequence);
-        }
-        let recorded = *self.history.get(number as usize);
-        if !self.history.done(number as usize, reply) {
-            return;
-        }
-        self.trace.feed(u64::from(number));
-        self.trace.say(self.now, || {
-            format!("c{} got {number}: {reply:?}", request.client)
-        });
-        match (recorded.operation, reply) {
-            (Operation::Write(value), _) => self.hints[recorded.key as usize] = value,
-            (Operation::CompareAndSet { new, .. }, Reply::Swapped(true)) => {
-                self.hints[recorded.key as usize] = new;
-            }
-            (Operation::Read, Reply::Value(0, value)) => {
-                self.hints[recorded.key as usize] = value;
-            }
-            _ => {}
-        }
-        if self.phase == Phase::Liveness && number >= self.healing.first_operation {
-            self.healing.on_done(recorded.operation != Operation::Read);
-        }
-        self.ended(request.client.into(), number);
-    }
-
-    fn planted(&self, _number: u32, reply: Reply) -> Reply {
-        #[cfg(any(test, feature = "plant"))]
-        if self.setup.plant.as_deref() == Some("canary") && self.history.acknowledged == 50 {
-            return Reply::Sum(u64::MAX);
-        }
-        reply
-    }
-
-    fn end(&mut self, request: &Request, number: u32, fate: Fate) {
-        if self.history.end(number as usize, fate) {
-            self.trace.say(self.now, || {
-                format!("c{} gives {number} up: {fate:?}", request.client)
-            });
-            self.ended(request.client.into(), number);
-        }
-    }
-
-    fn ended(&mut self, index: usize, number: u32) {
-        let client = &mut self.clients[index];
-        client.open.retain(|open| *open != number);
-        if client.open.is_empty() {
-            let at = self.now + self.random.below(self.shape.think + 1) + 1000;
-            self.turn_at(index, at);
-        }
-    }
-
-    /// The frontend gave up on a request; `certain` when it says that it was not executed.
-    fn give_up(&mut self, request: &Request, certain: bool) {
-        let index = usize::from(request.client);
-        if self.clients[index].gone {
-            return;
-        }
-        let Some(number) = request.number else { return };
-        let tries = self.tries[number as usize];
-        if certain && tries == 1 {
-            if self.session_of(request).is_some() {
-                self.clients[index].session = None;
-            }
-            *self.branches.entry("told not executed").or_default() += 1;
-            return self.end(request, number, Fate::Failed);
-        }
-        let client = &self.clients[index];
-        let same = client
-            .session
-            .as_ref()
-            .is_some_and(|s| s.id == request.id.session);
-        if same && client.retries && tries < TRIES_MAX && self.healing.wants_retries() {
-            let client = &mut self.clients[index];
-            client.again.push(number);
-            if !client.again_queued {
-                client.again_queued = true;
-                let at = self.now + self.random.between(1, 100) * MILLISECOND;
-                self.queue.push(
-                    at,
-                    Event::Resubmit {
-                        client: index as u16,
-                    },
-                );
-            }
-            return;
-        }
-        if same {
-            self.clients[index].session = None;
-        }
-        *self.branches.entry("left uncertain").or_default() += 1;
-        self.end(request, number, Fate::Uncertain);
-    }
-
-    /// The client sends what it is uncertain of again, under the same sequence numbers.
-    pub fn resubmit(&mut self, index: usize) {
-        let client = &mut self.clients[index];
-        client.again_queued = false;
-        if client.gone {
-            return;
-        }
-        if client.away_until > self.now {
-            client.again_queued = true;
-            let at = client.away_until;
-            return self.queue.push(
-                at,
-                Event::Resubmit {
-                    client: index as u16,
-                },
-            );
-        }
-        let mut again = std::mem::take(&mut client.again);
-        again.retain(|number| self.history.get(*number as usize).fate == Fate::Open);
-        again.sort_by_key(|number| self.history.get(*number as usize).id.map(|id| id.sequence));
-        again.dedup();
-        // The session may have been lost, or replaced, since.
-        let session = client.session.as_ref().map(|session| session.id);
-        let planted = self.plant_is("retry_under_new_session");
-        for number in &again {
-            let id = self.history.get(*number as usize).id;
-            if id.map(|id| id.session) != session {
-                let request = Request {
-                    client: index as u16,
-                    number: Some(*number),
-                    id: id.unwrap_or_default(),
-                    open: 0,
-                    started: 0,
-                };
-                self.end(&request, *number, Fate::Uncertain);
-            }
-        }
-        again.retain(|number| self.history.get(*number as usize).fate == Fate::Open);
-        if again.is_empty() {
-            return;
-        }
-        if planted {
-            self.clients[index].session = None;
-        }
-        *self.branches.entry("client retry").or_default() += 1;
-        self.send(index, Level::Ordered, &again);
-    }
-
-    /// Whether a bug of the rig's own is switched on.
-    pub fn plant_is(&self, _name: &str) -> bool {
-        #[cfg(any(test, feature = "plant"))]
-        return self.setup.plant.as_deref() == Some(_name);
-        #[cfg(not(any(test, feature = "plant")))]
-        false
-    }
-
-    /// The server of a replica is gone, and with it the sessions of its clients.
-    pub fn disconnect_clients(&mut self, node: usize) {
-        for index in 0..self.clients.len() {
-            if !matches!(self.clients[index].home, Home::Server { node: at, .. } if at == node) {
-                continue;
-            }
-            let client = &mut self.clients[index];
-            client.home = Home::Nowhere;
-            client.session = None;
-            client.again.clear();
-            for number in std::mem::take(&mut client.open) {
-                self.history.end(number as usize, Fate::Uncertain);
-            }
-            let at = self.now + self.random.between(1, 100) * MILLISECOND;
-            self.turn_at(index, at);
-        }
-    }
-
-    /// A client goes away for good.
-    pub fn abandon(&mut self, index: usize) {
-        let client = &mut self.clients[index];
-        client.gone = true;
-        client.open.clear();
-    }
-
-    /// A remote client goes away until `until`.
-    pub fn send_away(&mut self, index: usize, until: u64) {
-        self.clients[index].away_until = until;
-        if let Some(place) = self.clients[index].place() {
-            for node in 0..self.setup.replicas {
-                self.break_link(node, place, Link::Down);
-            }
-        }
-    }
-
-    /// It comes back.
-    pub fn come_back(&mut self, index: usize) {
-        if self.clients[index].away_until == 0 {
-            return;
-        }
-        self.clients[index].away_until = 0;
-        if let Some(place) = self.clients[index].place() {
-            for node in 0..self.setup.replicas {
-                let at = self.now + self.random.between(1, 20) * MILLISECOND;
-                self.network.connect_at(node, place, at, &mut self.queue);
-            }
-        }
-        let at = self.now + MILLISECOND;
-        self.turn_at(index, at);
-    }
-
-    /// A client for the last reads, at the server of `node`.
-    pub fn client_at(&mut self, node: usize) -> usize {
-        let boot = self.processes[node].boot;
-        self.clients.push(Client {
-            home: Home::Server { node, boot },
-            session: None,
-            open: Vec::new(),
-            pipeline_max: 1,
-            retries: true,
-            gone: false,
-            away_until: 0,
-            turn_queued: true,
-            again: Vec::new(),
-            again_queued: false,
-        });
-        self.clients.len() - 1
-    }
-
-    /// Whether a client that is still here waits for an answer.
-    pub fn clients_wait(&self) -> bool {
-        self.clients
-            .iter()
-            .any(|client| !client.gone && !client.open.is_empty())
-    }
 }
 
-fn line(requests: &[Request]) -> String {
+pub(crate) fn line(requests: &[Request]) -> String {
     let mut out = String::new();
     for request in requests {
         let id = request.id;

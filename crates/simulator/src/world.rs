@@ -76,6 +76,8 @@ pub(crate) enum Event {
     SnapshotWritten { node: u16, boot: u32, bytes: u64 },
     /// A snapshot is durable.
     SnapshotSaved { node: u16, boot: u32, id: Executed },
+    /// A replica that was asked to stop has stopped, and stays down for so long.
+    Stopped { node: u16, boot: u32, down: u64 },
     /// A crashed replica starts again.
     Restart { node: u16 },
     /// A client may invoke operations.
@@ -383,6 +385,11 @@ impl World {
             Event::SnapshotSaved { node, boot, id } => {
                 if self.lives(node, boot) {
                     self.on_snapshot_saved(node.into(), id);
+                }
+            }
+            Event::Stopped { node, boot, down } => {
+                if self.lives(node, boot) {
+                    self.crash_for(node.into(), down);
                 }
             }
             Event::Restart { node } => {

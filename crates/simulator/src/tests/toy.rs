@@ -1,7 +1,7 @@
 //! A protocol small enough to be right by looking at it, and ways to break it.
 //!
 //! ```text
-//!   follower ── Forward ──► leader (always replica 0) ── Append{slot} ──► followers
+//!   follower ── Forward ──► leader (always replica 0), durable ── Append{slot} ──► followers
 //!                              ▲                                             │ durable
 //!                              └─────────────── Ack{upto} ◄──────────────────┘
 //!                           majority durable: execute, answer, Commit{upto} ──► followers
@@ -224,9 +224,25 @@ impl Toy {
         let id = ctx.persist(Slot(slot), &entry);
         self.persisting.push((id, slot));
         if self.bug == Bug::EarlyAck {
-            self.durable = slot;
-            self.acknowledge(ctx);
+            self.becomes_durable(slot, ctx);
         }
+    }
+
+    /// The leader passes on only what it cannot lose, so that a slot has one entry for ever.
+    fn becomes_durable(&mut self, upto: u64, ctx: &mut Context<'_, Self>) {
+        let before = self.durable;
+        if upto <= before {
+            return;
+        }
+        self.durable = upto;
+        if self.id == LEADER {
+            let others = ReplicaSet::all(self.members).without(self.id);
+            for slot in before + 1..=upto {
+                let entry = self.log[slot as usize - 1].clone();
+                ctx.multicast(others, Lane::Control, &Message::Append(Slot(slot), entry));
+            }
+        }
+        self.acknowledge(ctx);
     }
 
     fn acknowledge(&mut self, ctx: &mut Context<'_, Self>) {
@@ -310,13 +326,7 @@ impl Toy {
         }
         let time = CommandTime(ctx.clock().now);
         let entry = Entry { time, batch };
-        let others = ReplicaSet::all(self.members).without(self.id);
-        self.append(entry.clone(), ctx);
-        ctx.multicast(
-            others,
-            Lane::Control,
-            &Message::Append(Slot(self.last()), entry),
-        );
+        self.append(entry, ctx);
         self.maybe_commit(ctx);
     }
 }
@@ -415,7 +425,7 @@ impl Protocol for Toy {
         for follower in 1..self.members {
             let to = ReplicaId(follower as u16);
             let from = self.acks[follower];
-            for slot in from..self.last().min(from + 64) {
+            for slot in from..self.durable.min(from + 64) {
                 let entry = self.log[slot as usize].clone();
                 ctx.send(to, Lane::Control, &Message::Append(Slot(slot + 1), entry));
             }
@@ -424,16 +434,14 @@ impl Protocol for Toy {
     }
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
-        let before = self.durable;
+        let mut durable = self.durable;
         self.persisting.retain(|(id, slot)| {
             if *id <= upto {
-                self.durable = self.durable.max(*slot);
+                durable = durable.max(*slot);
             }
             *id > upto
         });
-        if self.durable > before {
-            self.acknowledge(ctx);
-        }
+        self.becomes_durable(durable, ctx);
     }
 
     fn on_installed(&mut self, _: Slot, _: Number, _: &mut Context<'_, Self>) {}

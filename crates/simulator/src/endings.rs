@@ -1,0 +1,352 @@
+//! How operations end, and what their clients do next.
+//!
+//! ```text
+//!   Done(batch, outcome) ─┬─ Results ──► per request: answered, session lost, out of order
+//!                         ├─ NoQuorum, Busy ──► certainly not executed: failed
+//!                         └─ Uncertain ──► sent again under the same number, or given up
+//!   replica crashes ──► its clients are uncertain of all that was under way
+//! ```
+
+use crate::{
+    checkers::Violation,
+    history::Fate,
+    machine::{Operation, Reply, decode_reply},
+    workload::{Client, Home, Request, Session, TRIES_MAX},
+    world::{Event, MILLISECOND, Phase, World},
+};
+use quintet_replica::{Level, Link, Outcome, RequestStatus, Results};
+
+impl World {
+    /// A batch is finished.
+    pub fn finish(&mut self, requests: Vec<Request>, outcome: Outcome) {
+        match outcome {
+            Outcome::Results(bytes) => {
+                let mut results = Results::new(&bytes);
+                for request in &requests {
+                    let Some((status, reply)) = results.next() else {
+                        let what =
+                            format!("a batch of {} requests got fewer results", requests.len());
+                        return self.violate(Violation::new("results", what));
+                    };
+                    self.on_result(request, status, reply);
+                }
+            }
+            Outcome::NoQuorum | Outcome::Busy => {
+                for request in &requests {
+                    self.give_up(request, true);
+                }
+            }
+            Outcome::Uncertain => {
+                for request in &requests {
+                    self.give_up(request, false);
+                }
+            }
+        }
+    }
+
+    fn session_of(&mut self, request: &Request) -> Option<&mut Session> {
+        let session = self.clients[usize::from(request.client)].session.as_mut()?;
+        (session.id == request.id.session).then_some(session)
+    }
+
+    fn on_result(&mut self, request: &Request, status: RequestStatus, reply: &[u8]) {
+        let index = usize::from(request.client);
+        if self.clients[index].gone {
+            return;
+        }
+        let Some(number) = request.number else {
+            if status == RequestStatus::Done {
+                if let Some(session) = self.session_of(request) {
+                    session.opened = true;
+                }
+                return;
+            }
+            *self.branches.entry("session not opened").or_default() += 1;
+            if self.session_of(request).is_some() {
+                self.clients[index].session = None;
+            }
+            if let (RequestStatus::OpenRefused, Some(clock)) = (status, reply.first_chunk()) {
+                self.renew_owner(index, u64::from_le_bytes(*clock));
+            }
+            return;
+        };
+        match status {
+            RequestStatus::Done => match decode_reply(reply) {
+                Some(reply) => self.complete(request, number, reply),
+                None => self.violate(Violation::new(
+                    "results",
+                    format!("operation {number} got {reply:02x?} for a reply"),
+                )),
+            },
+            RequestStatus::OutOfOrder => {
+                *self.branches.entry("request out of order").or_default() += 1;
+                self.give_up(request, false);
+            }
+            RequestStatus::SessionUnknown | RequestStatus::Forgotten | RequestStatus::Sealed => {
+                *self.branches.entry("session lost").or_default() += 1;
+                if self.session_of(request).is_some() {
+                    self.clients[index].session = None;
+                }
+                self.end(request, number, Fate::Uncertain);
+            }
+            RequestStatus::Malformed | RequestStatus::OpenRefused => self.violate(Violation::new(
+                "results",
+                format!("operation {number} was answered {status:?}"),
+            )),
+        }
+    }
+
+    /// An owner that the log's clock has outlived starts over under another id.
+    fn renew_owner(&mut self, index: usize, clock: u64) {
+        let owner = self.random.draw() | 1;
+        match &mut self.clients[index].home {
+            Home::Server { node, .. } => {
+                let server = &mut self.processes[*node].server;
+                (server.owner, server.started, server.sessions) = (owner, clock, 0);
+                let node = *node;
+                for client in &mut self.clients {
+                    if matches!(client.home, Home::Server { node: at, .. } if at == node)
+                        && client.open.is_empty()
+                    {
+                        client.session = None;
+                    }
+                }
+            }
+            Home::Remote(remote) => {
+                (remote.owner, remote.sessions, remote.started_min) = (owner, 0, clock);
+            }
+            Home::Nowhere => {}
+        }
+    }
+
+    fn complete(&mut self, request: &Request, number: u32, reply: Reply) {
+        let reply = self.planted(number, reply);
+        if let Some(session) = self.session_of(request) {
+            session
+                .unanswered
+                .retain(|sequence| *sequence != request.id.sequence);
+        }
+        let recorded = *self.history.get(number as usize);
+        if !self.history.done(number as usize, reply) {
+            return;
+        }
+        self.trace.feed(u64::from(number));
+        self.trace.say(self.now, || {
+            format!("c{} got {number}: {reply:?}", request.client)
+        });
+        match (recorded.operation, reply) {
+            (Operation::Write(value), _) => self.hints[recorded.key as usize] = value,
+            (Operation::CompareAndSet { new, .. }, Reply::Swapped(true)) => {
+                self.hints[recorded.key as usize] = new;
+            }
+            (Operation::Read, Reply::Value(0, value)) => {
+                self.hints[recorded.key as usize] = value;
+            }
+            _ => {}
+        }
+        if self.phase == Phase::Liveness && number >= self.healing.first_operation {
+            self.healing.on_done(recorded.operation != Operation::Read);
+        }
+        self.ended(request.client.into(), number);
+    }
+
+    fn planted(&self, _number: u32, reply: Reply) -> Reply {
+        #[cfg(any(test, feature = "plant"))]
+        if self.setup.plant.as_deref() == Some("canary") && self.history.acknowledged == 50 {
+            return Reply::Sum(u64::MAX);
+        }
+        reply
+    }
+
+    fn end(&mut self, request: &Request, number: u32, fate: Fate) {
+        if self.history.end(number as usize, fate) {
+            self.trace.say(self.now, || {
+                format!("c{} gives {number} up: {fate:?}", request.client)
+            });
+            self.ended(request.client.into(), number);
+        }
+    }
+
+    fn ended(&mut self, index: usize, number: u32) {
+        let client = &mut self.clients[index];
+        client.open.retain(|open| *open != number);
+        if client.open.is_empty() {
+            let at = self.now + self.random.below(self.shape.think + 1) + 1000;
+            self.turn_at(index, at);
+        }
+    }
+
+    /// The frontend gave up on a request; `certain` when it says that it was not executed.
+    fn give_up(&mut self, request: &Request, certain: bool) {
+        let index = usize::from(request.client);
+        if self.clients[index].gone {
+            return;
+        }
+        let Some(number) = request.number else { return };
+        let tries = self.tries[number as usize];
+        if certain && tries == 1 {
+            if self.session_of(request).is_some() {
+                self.clients[index].session = None;
+            }
+            *self.branches.entry("told not executed").or_default() += 1;
+            return self.end(request, number, Fate::Failed);
+        }
+        let client = &self.clients[index];
+        let same = client
+            .session
+            .as_ref()
+            .is_some_and(|s| s.id == request.id.session);
+        if same && client.retries && tries < TRIES_MAX && self.healing.wants_retries() {
+            let client = &mut self.clients[index];
+            client.again.push(number);
+            if !client.again_queued {
+                client.again_queued = true;
+                let at = self.now + self.random.between(1, 100) * MILLISECOND;
+                self.queue.push(
+                    at,
+                    Event::Resubmit {
+                        client: index as u16,
+                    },
+                );
+            }
+            return;
+        }
+        if same {
+            self.clients[index].session = None;
+        }
+        *self.branches.entry("left uncertain").or_default() += 1;
+        self.end(request, number, Fate::Uncertain);
+    }
+
+    /// The client sends what it is uncertain of again, under the same sequence numbers.
+    pub fn resubmit(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        client.again_queued = false;
+        if client.gone {
+            return;
+        }
+        if client.away_until > self.now {
+            client.again_queued = true;
+            let at = client.away_until;
+            return self.queue.push(
+                at,
+                Event::Resubmit {
+                    client: index as u16,
+                },
+            );
+        }
+        let mut again = std::mem::take(&mut client.again);
+        again.retain(|number| self.history.get(*number as usize).fate == Fate::Open);
+        again.sort_by_key(|number| self.history.get(*number as usize).id.map(|id| id.sequence));
+        again.dedup();
+        // The session may have been lost, or replaced, since.
+        let session = client.session.as_ref().map(|session| session.id);
+        let planted = self.plant_is("retry_under_new_session");
+        for number in &again {
+            let id = self.history.get(*number as usize).id;
+            if id.map(|id| id.session) != session {
+                let request = Request {
+                    client: index as u16,
+                    number: Some(*number),
+                    id: id.unwrap_or_default(),
+                    open: 0,
+                    started: 0,
+                };
+                self.end(&request, *number, Fate::Uncertain);
+            }
+        }
+        again.retain(|number| self.history.get(*number as usize).fate == Fate::Open);
+        if again.is_empty() {
+            return;
+        }
+        if planted {
+            self.clients[index].session = None;
+        }
+        *self.branches.entry("client retry").or_default() += 1;
+        self.send(index, Level::Ordered, &again);
+    }
+
+    /// Whether a bug of the rig's own is switched on.
+    pub fn plant_is(&self, _name: &str) -> bool {
+        #[cfg(any(test, feature = "plant"))]
+        return self.setup.plant.as_deref() == Some(_name);
+        #[cfg(not(any(test, feature = "plant")))]
+        false
+    }
+
+    /// The server of a replica is gone, and with it the sessions of its clients.
+    pub fn disconnect_clients(&mut self, node: usize) {
+        for index in 0..self.clients.len() {
+            if !matches!(self.clients[index].home, Home::Server { node: at, .. } if at == node) {
+                continue;
+            }
+            let client = &mut self.clients[index];
+            client.home = Home::Nowhere;
+            client.session = None;
+            client.again.clear();
+            for number in std::mem::take(&mut client.open) {
+                self.history.end(number as usize, Fate::Uncertain);
+            }
+            let at = self.now + self.random.between(1, 100) * MILLISECOND;
+            self.turn_at(index, at);
+        }
+    }
+
+    /// A client goes away for good.
+    pub fn abandon(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        client.gone = true;
+        client.open.clear();
+    }
+
+    /// A remote client goes away until `until`.
+    pub fn send_away(&mut self, index: usize, until: u64) {
+        self.clients[index].away_until = until;
+        if let Some(place) = self.clients[index].place() {
+            for node in 0..self.setup.replicas {
+                self.break_link(node, place, Link::Down);
+            }
+        }
+    }
+
+    /// It comes back.
+    pub fn come_back(&mut self, index: usize) {
+        if self.clients[index].away_until == 0 {
+            return;
+        }
+        self.clients[index].away_until = 0;
+        if let Some(place) = self.clients[index].place() {
+            for node in 0..self.setup.replicas {
+                let at = self.now + self.random.between(1, 20) * MILLISECOND;
+                self.network.connect_at(node, place, at, &mut self.queue);
+            }
+        }
+        let at = self.now + MILLISECOND;
+        self.turn_at(index, at);
+    }
+
+    /// A client for the last reads, at the server of `node`.
+    pub fn client_at(&mut self, node: usize) -> usize {
+        let boot = self.processes[node].boot;
+        self.clients.push(Client {
+            home: Home::Server { node, boot },
+            session: None,
+            open: Vec::new(),
+            pipeline_max: 1,
+            retries: true,
+            gone: false,
+            away_until: 0,
+            turn_queued: true,
+            again: Vec::new(),
+            again_queued: false,
+        });
+        self.clients.len() - 1
+    }
+
+    /// Whether a client that is still here waits for an answer.
+    pub fn clients_wait(&self) -> bool {
+        self.clients
+            .iter()
+            .any(|client| !client.gone && !client.open.is_empty())
+    }
+}
