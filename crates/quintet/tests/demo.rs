@@ -362,6 +362,93 @@ fn the_replicas_of_a_killed_demo_do_not_stay_behind() {
 }
 
 #[test]
+fn a_snapshot_starts_a_new_cluster_with_the_same_data() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let base = base_port(3);
+    let demo = Demo::start(Path::new(&path("demo")), base, &[]);
+    let mut client = demo.replicas[1].client();
+    for number in 0..500 {
+        let (key, value) = (format!("key:{number}"), format!("value:{number}"));
+        assert_eq!(client.ask(&["SET", &key, &value]).unwrap(), "OK");
+    }
+    let cluster = demo.replicas[0].status().unwrap()["cluster"].clone();
+    let save = [
+        "snapshot",
+        "save",
+        "--dir",
+        &path("demo"),
+        "--replica",
+        "1",
+        &path("a.snapshot"),
+    ];
+    let output = run(&save);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let output = run(&save);
+    assert_eq!(
+        output.status.code(),
+        Some(7),
+        "an existing file is kept: {}",
+        stderr(&output)
+    );
+    assert_eq!(client.ask(&["SET", "key:7", "later"]).unwrap(), "OK");
+    assert_eq!(demo.interrupt(), Some(0));
+
+    let output = run(&["snapshot", "inspect", &path("a.snapshot"), "-o", "json"]);
+    let contents: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(contents["entries"], 500);
+    assert_eq!(contents["cluster"], cluster);
+
+    let restore = [
+        "snapshot",
+        "restore",
+        &path("a.snapshot"),
+        "--dir",
+        &path("new"),
+    ];
+    let output = run(&restore);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let output = run(&restore);
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    let mut bytes = std::fs::read(path("a.snapshot")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(path("bad.snapshot"), bytes).unwrap();
+    let output = run(&[
+        "snapshot",
+        "restore",
+        &path("bad.snapshot"),
+        "--dir",
+        &path("bad"),
+    ]);
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert!(
+        !Path::new(&path("bad")).exists(),
+        "nothing is made of a damaged snapshot"
+    );
+
+    let demo = Demo::start(Path::new(&path("new")), base, &[]);
+    assert_ne!(demo.replicas[0].status().unwrap()["cluster"], cluster);
+    for replica in &demo.replicas {
+        let mut client = replica.client();
+        assert_eq!(client.ask(&["DBSIZE"]).unwrap(), "500");
+        assert_eq!(client.ask(&["GET", "key:7"]).unwrap(), "value:7");
+    }
+    assert_eq!(
+        demo.replicas[2]
+            .client()
+            .ask(&["SET", "key:7", "new"])
+            .unwrap(),
+        "OK"
+    );
+    signal(demo.leader().pid, Signal::KILL);
+    let living = demo.replicas.iter().find(|replica| replica.is_ready());
+    let living = eventually("a replica is ready", || living);
+    assert_eq!(living.client().ask(&["GET", "key:7"]).unwrap(), "new");
+    assert_eq!(demo.interrupt(), Some(0));
+}
+
+#[test]
 fn a_replica_says_why_it_cannot_serve() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("one.toml");

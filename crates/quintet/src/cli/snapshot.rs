@@ -7,20 +7,26 @@
 //! ```
 
 use crate::cli::{
-    demo,
+    demo::{self, Directory, Plan, Prepared},
     failure::{Exit, Failure, Outcome},
     http,
     output::{self, Format, grouped},
-    settings::units,
+    settings::{self, units},
     status,
 };
+use bytes::BytesMut;
 use clap::{Args, Subcommand};
-use quintet_replica::{Reader, SnapshotChunk, SnapshotHeader, SnapshotReader, StateMachine};
+use quintet_replica::{
+    Durability, EpochNumber, Reader, SnapshotChunk, SnapshotHeader, SnapshotReader, StateMachine,
+    Wire, Writer, framed,
+};
+use quintet_runtime::Replica;
 use quintet_store::Store;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
-    io::{BufReader, Read},
+    io::{BufReader, Read, Seek, SeekFrom, Write},
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -108,6 +114,10 @@ struct Restore {
     /// How many replicas the new cluster has
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=99))]
     replicas: u16,
+
+    /// The new cluster's protocol; that of the snapshot's
+    #[arg(long, value_name = "NAME", default_value = "multipaxos")]
+    protocol: String,
 }
 
 #[derive(Deserialize)]
@@ -273,6 +283,19 @@ impl Chunks {
             _ => Err(self.refuse("it has no header")),
         }
     }
+
+    /// Reads the state that follows the header.
+    fn load(&mut self) -> Outcome<Store> {
+        let mut store = Store::default();
+        store.begin_restore();
+        while let SnapshotChunk::State(bytes) = self.next()? {
+            store
+                .restore_chunk(&bytes)
+                .map_err(|error| self.refuse(error))?;
+        }
+        store.finish_restore().map_err(|error| self.refuse(error))?;
+        Ok(store)
+    }
 }
 
 impl Inspect {
@@ -337,8 +360,96 @@ impl Contents {
 
 impl Restore {
     fn run(self) -> Outcome {
+        // All of it is checked before anything is made of it.
         let mut chunks = Chunks::open(&self.file)?;
-        let (_header, _sessions) = chunks.header()?;
-        Err(Failure::new(Exit::Failed, "not yet"))
+        let (header, mut sessions) = chunks.header()?;
+        let entries = chunks.load()?.entries();
+        settings::protocol(&self.protocol)?;
+        let directory = Directory::open(&self.dir)?;
+        if directory.marker().is_some() {
+            return Err(Failure::new(
+                Exit::Refused,
+                format!(
+                    "{}: this directory holds a cluster already",
+                    self.dir.display()
+                ),
+            )
+            .help("choose an empty or a new directory with --dir"));
+        }
+        let prepared = directory.prepare(&Plan {
+            replicas: self.replicas,
+            protocol: self.protocol.clone(),
+            options: Vec::new(),
+            durability: Durability::Disk,
+            base_port: demo::BASE_PORT,
+        })?;
+        let made = self.fill(&prepared, header, &sessions.rest());
+        if made.is_err() {
+            // It was empty before; a demo must not take what is unfinished for a cluster.
+            prepared.undo()?;
+        }
+        let cluster = made?;
+        output::print_line(&format!(
+            "restored {} keys for a new cluster, {cluster}; start it: quintet demo --dir {}",
+            grouped(entries),
+            self.dir.display()
+        ))
+    }
+
+    /// Makes every replica's data directory and puts the snapshot there.
+    fn fill(
+        &self,
+        prepared: &Prepared,
+        header: SnapshotHeader,
+        sessions: &[u8],
+    ) -> Outcome<String> {
+        let mut cluster = String::new();
+        for id in 0..self.replicas {
+            let mut config = settings::load_own(&prepared.replica_file(id))?.config;
+            config.redis_listen = None;
+            config.admin_listen = None;
+            config.peer_listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            cluster = config.cluster.to_string();
+            let (data, identity) = (config.data.clone(), config.cluster);
+            let machine = crate::cli::store(&config);
+            let started = Replica::start(config, machine).map_err(|error| {
+                Failure::new(Exit::from_code(i32::from(error.exit_code())), error)
+            })?;
+            // Made once, a directory knows whose it is; alone, a replica decides nothing.
+            drop(started);
+            let header = SnapshotHeader {
+                cluster: identity,
+                epoch: EpochNumber(1),
+                ..header.clone()
+            };
+            let name = format!(
+                "{:020}-{:020}.snapshot",
+                header.executed.slot.0, header.executed.position.0
+            );
+            let path = data.join("snapshots").join(name);
+            self.write(&path, &header, sessions).map_err(|error| {
+                Failure::new(Exit::Storage, format!("{}: {error}", path.display()))
+            })?;
+        }
+        Ok(cluster)
+    }
+
+    /// Writes the snapshot with another header.
+    fn write(&self, path: &Path, header: &SnapshotHeader, sessions: &[u8]) -> std::io::Result<()> {
+        let mut source = File::open(&self.file)?;
+        let mut length = [0; 4];
+        source.read_exact(&mut length)?;
+        source.seek(SeekFrom::Start(8 + u64::from(u32::from_le_bytes(length))))?;
+        let mut scratch = BytesMut::new();
+        let mut writer = Writer::new(&mut scratch);
+        header.encode(&mut writer);
+        let mut first = writer.finish().into_bytes().to_vec();
+        first.extend_from_slice(sessions);
+        let mut out = File::create(path)?;
+        out.write_all(&framed(&first))?;
+        std::io::copy(&mut source, &mut out)?;
+        out.sync_all()?;
+        path.parent()
+            .map_or(Ok(()), |parent| File::open(parent)?.sync_all())
     }
 }

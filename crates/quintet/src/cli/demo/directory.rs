@@ -123,6 +123,27 @@ pub struct Prepared {
     _lock: File,
 }
 
+impl Prepared {
+    /// What the replica is started with.
+    pub fn replica_file(&self, id: u16) -> PathBuf {
+        self.path.join(format!("replica-{id}")).join("quintet.toml")
+    }
+
+    /// Removes all that was prepared.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn undo(&self) -> Outcome {
+        let marker = self.path.join(MARKER);
+        fs::remove_file(&marker).map_err(|error| storage(&marker, &error))?;
+        for id in 0..self.plan.replicas {
+            let directory = self.path.join(format!("replica-{id}"));
+            fs::remove_dir_all(&directory).map_err(|error| storage(&directory, &error))?;
+        }
+        Ok(())
+    }
+}
+
 fn storage(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(Exit::Storage, format!("{}: {error}", path.display()))
         .help("choose a directory that can be written with --dir")

@@ -15,14 +15,13 @@
 mod directory;
 mod supervisor;
 
-pub use directory::Marker;
+pub use directory::{Directory, Marker, Prepared};
 
 use crate::cli::{
     failure::{Exit, Failure, Outcome},
     output, settings, signals,
 };
 use clap::Args;
-use directory::Directory;
 use quintet_replica::Durability;
 use serde::Serialize;
 use std::{
@@ -35,6 +34,8 @@ use supervisor::Supervisor;
 
 /// Where a demo keeps its data unless told otherwise.
 pub const DIRECTORY: &str = "./quintet-demo";
+/// The first Redis port unless told otherwise.
+pub const BASE_PORT: u16 = 7001;
 /// The admin ports begin this far above the Redis ports.
 pub const ADMIN_OFFSET: u16 = 100;
 /// The peers' ports begin this far above the Redis ports.
@@ -77,7 +78,7 @@ pub struct Demo {
     dir: PathBuf,
 
     /// The first replica's Redis port
-    #[arg(long, value_name = "PORT", default_value_t = 7001)]
+    #[arg(long, value_name = "PORT", default_value_t = BASE_PORT)]
     base_port: u16,
 
     /// How long to wait until all replicas are ready, such as 2m

@@ -269,6 +269,14 @@ pub fn load(file: Option<&Path>, overrides: &Overrides) -> Outcome<Loaded> {
     load_with(file, std::env::vars_os(), overrides)
 }
 
+/// Loads a file that this program wrote, whatever the environment says.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_own(file: &Path) -> Outcome<Loaded> {
+    load_with(Some(file), std::iter::empty(), &Overrides::default())
+}
+
 fn load_with(
     file: Option<&Path>,
     environment: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
