@@ -10,6 +10,7 @@
 
 use super::{
     Message, MultiPaxos, Promised, Proposal, Record, Summary,
+    plant::Plant,
     replica::{Held, Role},
     requests::key_of,
 };
@@ -24,8 +25,10 @@ impl MultiPaxos {
         self.ballot_seen = self.ballot_seen.max(ballot);
         let id = ctx.persist_promise(&Promised(ballot));
         self.promises.push_back((id, ballot));
-        self.held = self.committed;
-        self.durable = self.committed;
+        if !self.planted(Plant::HeldSurvivesBallot) {
+            self.held = self.committed;
+            self.durable = self.committed;
+        }
         self.leader = None;
         self.leader_down = false;
         self.promise_owed = None;
@@ -67,6 +70,9 @@ impl MultiPaxos {
 
     /// Everything up to `upto` becomes this replica's vote when that write is durable.
     pub(super) fn vote_after(&mut self, write: PersistId, upto: Slot) {
+        if self.planted(Plant::VoteNotDurable) {
+            self.durable = upto;
+        }
         self.writes.push_back((write, self.promised, upto));
     }
 

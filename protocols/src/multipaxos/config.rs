@@ -28,6 +28,9 @@ pub struct Config {
     pub queue_bytes: usize,
     /// The most bytes of executed entries kept in memory for followers that lag.
     pub log_memory_bytes: usize,
+    /// A planted bug.
+    #[cfg(feature = "plant")]
+    pub plant: Option<super::Plant>,
 }
 
 impl Default for Config {
@@ -42,6 +45,8 @@ impl Default for Config {
             batch_bytes_max: 1 << 20,
             queue_bytes: 64 << 20,
             log_memory_bytes: 64 << 20,
+            #[cfg(feature = "plant")]
+            plant: None,
         }
     }
 }
@@ -115,6 +120,12 @@ impl Options for Config {
             help: "the most bytes of executed entries kept in memory for replicas that lag; \
                    those further behind receive a snapshot (65536 to 17179869184)",
         },
+        #[cfg(feature = "plant")]
+        OptionSpec {
+            name: "plant",
+            default: "none",
+            help: "an old bug to switch on, or none",
+        },
     ];
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
@@ -136,6 +147,17 @@ impl Options for Config {
             "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
             "log_memory_bytes" => self.log_memory_bytes = size(value, 64 << 10, 16 << 30)?,
+            #[cfg(feature = "plant")]
+            "plant" => {
+                let found = super::Plant::ALL
+                    .iter()
+                    .copied()
+                    .find(|plant| plant.name() == value);
+                if found.is_none() && value != "none" {
+                    return Err(format!("'{value}' is not a planted bug"));
+                }
+                self.plant = found;
+            }
             _ => return Err(format!("there is no option '{name}'")),
         }
         Ok(())

@@ -9,6 +9,7 @@
 
 use super::{
     Accepted, Message, MultiPaxos, Proposal,
+    plant::Plant,
     replica::{Held, Role, Timer},
     requests::MESSAGE_BYTES,
 };
@@ -357,7 +358,8 @@ impl MultiPaxos {
             self.raise_promise(ballot, ctx);
             self.arm_election(ctx);
         }
-        if self.promise_durable == self.promised {
+        let hasty = self.planted(Plant::PromiseNotDurable);
+        if self.promise_durable == self.promised || hasty {
             self.send_promise(candidate, from, ctx);
         } else {
             self.promise_owed = Some((candidate, from));
@@ -367,7 +369,7 @@ impl MultiPaxos {
     /// One page of what was accepted from slot `from` on.
     fn send_promise(&self, to: ReplicaId, from: Slot, ctx: &mut Context<'_, Self>) {
         assert!(
-            self.promise_durable == self.promised,
+            self.promise_durable == self.promised || self.planted(Plant::PromiseNotDurable),
             "a promise is on disk before it is given"
         );
         let first = self.log.first();
@@ -415,16 +417,30 @@ impl MultiPaxos {
         ctx: &mut Context<'_, Self>,
     ) {
         let limit = self.committed.0 + DISTANCE_MAX;
+        let stale = self.planted(Plant::StalePromiseCounts);
+        let double = self.planted(Plant::DuplicatePromiseCounts);
+        let lowest = self.planted(Plant::LowestBallotWins);
         let Role::Candidate(candidate) = &mut self.role else {
             return ctx.mark("ignored: promise without a candidate");
         };
-        if candidate.stage != Stage::Preparing || ballot != candidate.ballot {
+        if candidate.stage != Stage::Preparing || (ballot != candidate.ballot && !stale) {
             return ctx.mark("ignored: promise of another ballot");
         }
         if incarnation != self.incarnations[from.index()] {
             return ctx.mark("ignored: promise of an earlier life");
         }
         let pages = &mut candidate.pages[from.index()];
+        if pages.done.is_some() && double {
+            let more = self
+                .others
+                .iter()
+                .find(|id| !candidate.votes.voters().contains(*id));
+            more.map(|id| candidate.votes.vote(id));
+            if candidate.votes.reached(self.majority) {
+                self.win(ctx);
+            }
+            return;
+        }
         if pages.done.is_some() || page != pages.next || until.is_some_and(|until| until <= page) {
             return ctx.mark("ignored: promise counted before");
         }
@@ -447,7 +463,7 @@ impl MultiPaxos {
             proposal,
         } in accepted
         {
-            let better = |held: &Held| held.ballot < ballot;
+            let better = |held: &Held| (held.ballot < ballot) != lowest;
             if candidate.gathered.get(&slot).is_none_or(better) {
                 candidate.gathered.insert(slot, Held { ballot, proposal });
             }

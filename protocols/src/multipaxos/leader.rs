@@ -8,6 +8,7 @@
 
 use super::{
     Message, MultiPaxos, Proposal,
+    plant::Plant,
     progress::{Flow, May, Progress, Window},
     replica::{Held, Role, Timer},
     requests::{Key, MESSAGE_BYTES, key_of},
@@ -464,6 +465,7 @@ impl MultiPaxos {
 
     /// Moves the commit point to the largest slot that a majority voted for.
     pub(super) fn maybe_commit(&mut self, ctx: &mut Context<'_, Self>) {
+        let quorum = self.majority - usize::from(self.planted(Plant::MinorityCommits));
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
@@ -474,7 +476,7 @@ impl MultiPaxos {
             .collect();
         votes.push(self.durable);
         votes.sort_unstable();
-        let committed = votes[self.members - self.majority];
+        let committed = votes[self.members - quorum];
         assert!(
             lead.committed_before <= self.committed,
             "a commit point never goes back"

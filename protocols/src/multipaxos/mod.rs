@@ -80,6 +80,7 @@ mod election;
 mod frontend;
 mod leader;
 mod message;
+mod plant;
 mod progress;
 mod reads;
 mod recovery;
@@ -92,4 +93,6 @@ mod tests;
 pub use config::Config;
 pub use frontend::Frontend;
 pub use message::{Accepted, Message, Part, Promised, Proposal, Record, Summary};
+#[cfg(feature = "plant")]
+pub use plant::Plant;
 pub use replica::{MultiPaxos, Timer};

@@ -12,7 +12,9 @@
 //! then, so the leader's commit point covers all that was acknowledged before the question: it
 //! already covers what earlier ballots decided, because questions wait for `ready_at`.
 
-use super::{Message, MultiPaxos, leader::Confirmation, replica::Role, requests::Key};
+use super::{
+    Message, MultiPaxos, leader::Confirmation, plant::Plant, replica::Role, requests::Key,
+};
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use quintet_replica::{
@@ -155,6 +157,7 @@ impl MultiPaxos {
     /// carry it.
     pub(super) fn begin_confirmation(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
         let own = self.next_round();
+        let early = self.planted(Plant::ReadsBeforeReady);
         let (id, majority, committed) = (self.id, self.majority, self.committed);
         let Role::Leader(lead) = &mut self.role else {
             return Wake::Sleep;
@@ -165,7 +168,7 @@ impl MultiPaxos {
         if lead.questions.iter().all(Option::is_none) {
             return Wake::Sleep;
         }
-        if committed < lead.ready_at {
+        if committed < lead.ready_at && !early {
             ctx.mark("read waits for the ballot's first commit");
             return Wake::Sleep;
         }
@@ -238,7 +241,10 @@ impl MultiPaxos {
 
     /// Answers the questions whose round a majority has confirmed.
     pub(super) fn finish_confirmations(&mut self, ctx: &mut Context<'_, Self>) {
-        let (id, majority) = (self.id, self.majority);
+        let (id, mut majority) = (self.id, self.majority);
+        if self.planted(Plant::ReadsUnconfirmed) {
+            majority = 1;
+        }
         loop {
             let Role::Leader(lead) = &mut self.role else {
                 return;

@@ -2,7 +2,7 @@
 
 use super::{
     Config, Frontend, Message, Promised, Proposal, Record, Summary, election::Candidate,
-    leader::Lead, reads::Reads, recovery::Recovery, requests::Requests,
+    leader::Lead, plant::Plant, reads::Reads, recovery::Recovery, requests::Requests,
 };
 use alloc::{collections::VecDeque, format, string::ToString, vec, vec::Vec};
 use core::time::Duration;
@@ -247,10 +247,16 @@ impl Protocol for MultiPaxos {
                     .to_string(),
             );
         }
-        if forgot {
+        if forgot && !self.planted(Plant::RecoverySkipped) {
             return self.become_recovering(ctx);
         }
         self.execute(ctx);
+        if self.planted(Plant::BallotReused)
+            && self.promised == self.ballot_first
+            && self.id == self.ballot_first.owner
+        {
+            return self.become_leader(&[], ctx);
+        }
         if first_boot && self.id == self.ballot_first.owner && self.promised < self.ballot_first {
             // Phase 1 of the lowest ballot is empty. The promise is durable before anything is
             // proposed under it, so no later start can take this branch.

@@ -3,6 +3,8 @@
 mod elections;
 mod group;
 mod memory;
+#[cfg(feature = "plant")]
+mod planted;
 mod random_faults;
 mod reads;
 mod steady;

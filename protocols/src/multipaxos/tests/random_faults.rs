@@ -26,13 +26,14 @@ fn config(random: &mut Random) -> Config {
     }
 }
 
-fn life(seed: u64, durability: Durability) -> Group {
+pub fn life(seed: u64, durability: Durability, change: impl Fn(&mut Config)) -> Group {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..8 {
         random.below(2);
     }
     let members = [3, 3, 5][random.below(3) as usize];
-    let config = config(&mut random);
+    let mut config = config(&mut random);
+    change(&mut config);
     let mut group = Group::new(members as usize, durability, config);
     let mut written: Vec<(u16, BatchId)> = Vec::new();
     let mut down: Vec<u16> = Vec::new();
@@ -132,7 +133,7 @@ fn campaign(seeds: core::ops::Range<u64>, durability: Durability) {
     let mut marks = alloc::collections::BTreeMap::new();
     for seed in seeds {
         std::println!("seed {seed}");
-        let group = life(seed, durability);
+        let group = life(seed, durability, |_| ());
         for (mark, count) in group.marks {
             *marks.entry(mark).or_insert(0) += count;
         }
