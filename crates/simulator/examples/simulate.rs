@@ -1,7 +1,8 @@
 //! Runs a campaign from the library, without the `quintet` binary.
 //!
 //! `cargo run --release -p quintet-simulator --example simulate -- multipaxos 3 0..500 all`
-//! judges 500 seeds; a fifth argument `disk` or `memory` fixes the durability, and `trace` in
+//! judges 500 seeds; a fifth argument `disk` or `memory` fixes the durability, `option=value` sets an
+//! option of the protocol, `plant=name` a planted bug, and `trace` in
 //! place of a range's end shows one seed: `0..trace`.
 
 use quintet_simulator::{Campaign, run, trace};
@@ -28,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     for extra in words.iter().skip(4) {
         match extra.split_once('=') {
+            Some(("plant", name)) => campaign.plant = Some(name.to_string()),
             Some((name, value)) => campaign.options.push((name.to_string(), value.to_string())),
             None => campaign.durability = Some(extra.parse()?),
         }

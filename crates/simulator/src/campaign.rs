@@ -28,6 +28,8 @@ use std::{collections::BTreeMap, ops::Range};
 const ACKNOWLEDGED_MIN: u64 = 100;
 /// Client operations of a seed unless asked for otherwise, and the least that counts.
 pub const OPERATIONS_DEFAULT: u64 = 300;
+/// Planted bugs of the rig itself.
+const RIG_PLANTS: [&str; 2] = ["canary", "retry_under_new_session"];
 /// Of how many violations a report tells the story.
 const STORIES_MAX: usize = 20;
 
@@ -200,11 +202,22 @@ impl Campaign {
         if self.replicas < min.max(1) || self.replicas > 128 {
             return Err(CampaignError::Replicas(self.replicas, entry.info.name, min));
         }
-        (entry.check)(&self.options)?;
         if self.plant.is_some() && !cfg!(any(test, feature = "plant")) {
             return Err(CampaignError::NoPlants);
         }
+        (entry.check)(&self.all_options())?;
         Ok(entry)
+    }
+
+    /// The protocol's options, with a planted bug of its own among them.
+    fn all_options(&self) -> Vec<(String, String)> {
+        let mut options = self.options.clone();
+        if let Some(plant) = &self.plant
+            && !RIG_PLANTS.contains(&plant.as_str())
+        {
+            options.push((String::from("plant"), plant.clone()));
+        }
+        options
     }
 
     /// The command that runs this seed alone.
@@ -247,7 +260,7 @@ impl Campaign {
             faults: self.faults,
             durability: self.durability.unwrap_or(drawn),
             transport: self.transport,
-            options: self.options.clone(),
+            options: self.all_options(),
             operations: self.operations,
             #[cfg(any(test, feature = "plant"))]
             plant: self.plant.clone(),
