@@ -56,7 +56,12 @@ class Quintet:
         command = [binary, "demo", "--json", "--base-port", str(base_port), "--dir", directory,
                    "--durability", durability, *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.replicas = [json.loads(self.process.stdout.readline()) for _ in range(3)]
+        self.replicas = []
+        for _ in range(3):
+            line = self.process.stdout.readline()
+            if not line:
+                raise SystemExit(f"the demo ended with exit code {self.process.wait()}")
+            self.replicas.append(json.loads(line))
         self.find_leader()
 
     def status(self, replica):
@@ -129,9 +134,10 @@ def main():
     for number, bed in enumerate(dict.fromkeys(row[1] for row in rows)):
         durability, ours, theirs = beds_made[bed]
         redis = Redis(port + 500 + number, f"{scratch}/redis-{bed}", *theirs)
-        quintet = Quintet(args.quintet, port + 1000 * number, f"{scratch}/quintet-{bed}",
-                          durability, *ours)
+        quintet = None
         try:
+            quintet = Quintet(args.quintet, port + 1000 * number, f"{scratch}/quintet-{bed}",
+                              durability, *ours)
             for round_number in range(args.rounds):
                 for name, _, where, test, clients, pipeline, requests, figure, *_ in (
                         row for row in rows if row[1] == bed):
@@ -148,7 +154,8 @@ def main():
                     results[name]["ratio"].append(found["quintet"][figure] / found["redis"][figure])
                 print(f"{bed}: round {round_number + 1} of {args.rounds}", file=sys.stderr)
         finally:
-            quintet.stop()
+            if quintet:
+                quintet.stop()
             redis.stop()
     print(f"{'measure':<26}{'redis':>12}{'quintet':>12}{'ratio':>8}{'min':>7}{'max':>7}  target")
     for name, _, _, _, _, _, _, figure, target, sense in rows:
