@@ -111,6 +111,8 @@ pub struct Gateway {
     pub(super) started: Time,
     pub(super) now: Time,
     pub(super) clock: u64,
+    /// How far the log's clock was ahead of this server's when they were last found to differ.
+    pub(super) clock_offset: i64,
     pub(super) connections: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
     client_next: u64,
@@ -189,6 +191,7 @@ impl Gateway {
             started: Time::NEVER,
             now: Time(0),
             clock: 0,
+            clock_offset: 0,
             connections: Vec::new(),
             free: Vec::new(),
             client_next: 1,
@@ -373,7 +376,7 @@ impl Gateway {
             && self.ordered.in_flight == 0
             && self.ordered.entries.is_empty()
         {
-            self.replace_owner(clock_ns);
+            self.replace_owner();
         }
         self.push_parked(now);
         // Each connection once: one that is ready again has had its turn.
@@ -400,8 +403,8 @@ impl Gateway {
     }
 
     /// All sessions are given up; connections open others with their next write.
-    pub(super) fn replace_owner(&mut self, clock: u64) {
-        self.owner.replace(clock);
+    pub(super) fn replace_owner(&mut self) {
+        self.owner.replace();
         self.closes.clear();
         self.memory_limit.sequence = 0;
     }
@@ -573,9 +576,7 @@ impl Gateway {
         match self.owner.standing {
             Standing::Registering => return,
             Standing::New if !self.parked.is_empty() || limit.is_some() => {
-                if self.owner.started == 0 || self.owner.started < self.clock {
-                    self.owner.started = self.clock;
-                }
+                self.owner.started = self.clock.saturating_add_signed(self.clock_offset);
                 self.owner.standing = Standing::Registering;
                 let id = CommandId {
                     session: self.owner.own(),

@@ -73,7 +73,7 @@ impl Gateway {
                 Entry::Renew if status == RequestStatus::Done => self.confirm(in_flight.submitted),
                 Entry::Renew => {
                     self.counters.sessions_lost += self.owner.open as u64;
-                    self.replace_owner(self.clock);
+                    self.replace_owner();
                 }
                 Entry::MemoryLimit(refuse) => {
                     self.memory_limit.under_way = false;
@@ -81,7 +81,7 @@ impl Gateway {
                         self.memory_limit.told = Some(refuse);
                         self.confirm(in_flight.submitted);
                     } else {
-                        self.replace_owner(self.clock);
+                        self.replace_owner();
                         self.postpone_own();
                     }
                 }
@@ -165,19 +165,19 @@ impl Gateway {
                 let clock = clock
                     .first_chunk()
                     .map_or(self.clock, |clock| u64::from_le_bytes(*clock));
-                let lifetime = self.config.session_lifetime.as_nanos() as u64;
-                if clock <= self.owner.started.saturating_add(lifetime) {
-                    // The owner is young enough: there are too many sessions. This one never
+                if self.owner.fits(clock, self.config.session_lifetime) {
+                    // The owner's age is no reason: there are too many sessions. This one never
                     // was, so nothing can have been executed under it.
                     return SESSIONS;
                 }
                 if ours {
-                    self.replace_owner(clock);
+                    self.set_log_clock(clock);
+                    self.replace_owner();
                 }
             }
             // The log's clock has leapt over the lifetime, or the log is another: no session of
             // this owner is known any more.
-            _ if ours => self.replace_owner(self.clock),
+            _ if ours => self.replace_owner(),
             _ => {}
         }
         UNCERTAIN
@@ -217,18 +217,21 @@ impl Gateway {
                 let clock = reply
                     .first_chunk()
                     .map_or(0, |clock| u64::from_le_bytes(*clock));
-                let lifetime = self.config.session_lifetime.as_nanos() as u64;
-                let too_many = clock <= self.owner.started.saturating_add(lifetime);
-                self.replace_owner(clock);
+                let too_many = self.owner.fits(clock, self.config.session_lifetime);
+                self.set_log_clock(clock);
+                self.replace_owner();
                 if too_many {
                     self.fail_all_parked(SESSIONS);
                     self.postpone_own();
                 }
             }
-            // In another epoch: registered again with the next request.
-            RequestStatus::Sealed => self.owner.standing = Standing::New,
-            _ => self.replace_owner(self.clock),
+            _ => self.replace_owner(),
         }
+    }
+
+    /// The log's clock is now this, far from this server's.
+    fn set_log_clock(&mut self, clock: u64) {
+        self.clock_offset = clock.wrapping_sub(self.clock) as i64;
     }
 
     fn fail_all_parked(&mut self, text: &str) {
@@ -299,7 +302,7 @@ impl Gateway {
                     }
                 }
                 Entry::Register => {
-                    self.owner.standing = Standing::New;
+                    self.replace_owner();
                     let text = if failure == Failure::Busy {
                         BUSY
                     } else {
@@ -313,7 +316,7 @@ impl Gateway {
                     self.memory_limit.under_way = false;
                     match failure {
                         Failure::Busy => self.memory_limit.sequence -= 1,
-                        _ => self.replace_owner(self.clock),
+                        _ => self.replace_owner(),
                     }
                     self.postpone_own();
                 }

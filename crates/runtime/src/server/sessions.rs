@@ -25,7 +25,7 @@ pub(super) enum Standing {
 pub(super) struct Owner {
     /// Drawn at random; never 0.
     pub id: u64,
-    /// When it began, in command time, as far as known.
+    /// When it began, in command time as far as known; set when it is registered.
     pub started: u64,
     pub standing: Standing,
     /// When the last batch was submitted that is known to have been executed for it: the log
@@ -54,12 +54,12 @@ impl Owner {
             number: OWN,
             random: seed,
         };
-        owner.replace(0);
+        owner.replace();
         owner
     }
 
-    /// Another owner, unknown to the log; `clock` is the command time as far as known.
-    pub fn replace(&mut self, clock: u64) {
+    /// Another owner, unknown to the log.
+    pub fn replace(&mut self) {
         loop {
             self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut id = self.random;
@@ -70,7 +70,7 @@ impl Owner {
                 break;
             }
         }
-        self.started = clock;
+        self.started = 0;
         self.standing = Standing::New;
         self.open = 0;
         self.number = OWN;
@@ -91,6 +91,11 @@ impl Owner {
             owner: self.id,
             number: self.number,
         }
+    }
+
+    /// Whether the owner's start is neither too old nor too far ahead by the log's clock.
+    pub const fn fits(&self, clock: u64, lifetime: Duration) -> bool {
+        self.started.abs_diff(clock) as u128 <= lifetime.as_nanos()
     }
 
     /// Whether the log may have forgotten it by now.
@@ -120,9 +125,9 @@ mod tests {
         assert_ne!(first, Owner::new(2).id);
         assert_eq!(owner.own().number, 1);
         assert_eq!((owner.next().number, owner.next().number), (2, 3));
-        owner.replace(5);
+        owner.replace();
         assert_ne!(owner.id, first);
-        assert_eq!((owner.next().number, owner.started), (2, 5));
+        assert_eq!((owner.next().number, owner.standing), (2, Standing::New));
     }
 
     #[test]

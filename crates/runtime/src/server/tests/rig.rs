@@ -18,8 +18,8 @@ pub struct Rig {
     pub gateway: Gateway,
     pub executor: Executor,
     pub now: Time,
-    /// How far this server's clock is behind the log's.
-    pub behind: Duration,
+    /// How far this server's clock is behind the log's, or ahead of it, in nanoseconds.
+    pub behind: i64,
     slot: Slot,
     /// All that was submitted, as (level, kinds of requests).
     pub submitted: Vec<(Level, Vec<RequestKind>)>,
@@ -49,7 +49,7 @@ impl Rig {
                 limits,
             ),
             now: Time(1_000_000_000),
-            behind: Duration::ZERO,
+            behind: 0,
             slot: Slot(0),
             submitted: Vec::new(),
         }
@@ -77,7 +77,7 @@ impl Rig {
 
     pub fn collect(&mut self) -> Vec<Submission> {
         let mut submissions = Vec::new();
-        let clock = self.log_clock() - self.behind.as_nanos() as u64;
+        let clock = self.log_clock().wrapping_add_signed(-self.behind);
         self.gateway.collect(self.now, clock, &mut submissions);
         for submission in &submissions {
             let view = BatchView::checked(&submission.batch).unwrap();
@@ -119,7 +119,8 @@ impl Rig {
     /// Collects and executes until nothing more comes.
     pub fn run(&mut self) {
         self.gateway.on_time(self.now);
-        loop {
+        for turn in 0.. {
+            assert!(turn < 10_000, "it does not come to rest");
             let submissions = self.collect();
             if submissions.is_empty() {
                 break;
