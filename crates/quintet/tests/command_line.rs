@@ -1,4 +1,5 @@
 //! Exit codes and messages of every command, as a person or a script meets them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The demo as a person uses it: real processes, real files, real kills.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The library as its users see it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use quintet::{
     At, Cluster, Error, RestoreError, SmallStateMachine, SnapshotProgress, StateMachine,

@@ -12,7 +12,7 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
 }
 
 /// `did you mean 'x'?`, or what there is to choose from.
-pub fn remedy<'a>(typed: &str, known: &[&'a str]) -> String {
+pub fn remedy(typed: &str, known: &[&str]) -> String {
     match nearest(typed, known.iter().copied()) {
         Some(name) => format!("did you mean '{name}'?"),
         None if known.is_empty() => "there are none".to_owned(),

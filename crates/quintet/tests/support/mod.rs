@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: programs, ports, a demo, a bare Redis client.
 #![allow(dead_code, reason = "every test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

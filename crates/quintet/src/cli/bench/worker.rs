@@ -161,9 +161,7 @@ impl Worker {
                 break;
             }
             self.reconnect(now, end)?;
-            if now < end {
-                self.issue(now, end);
-            }
+            self.issue(now, end);
             self.flush();
             let wake = self.wake_at(now, end);
             match self.poll.poll(&mut events, self.alarm.set(now, wake)?) {
@@ -189,9 +187,8 @@ impl Worker {
     }
 
     fn is_drained(&self) -> bool {
-        self.connections
-            .iter()
-            .all(|connection| connection.under_way.is_empty())
+        let idle = |connection: &Connection| connection.under_way.is_empty();
+        self.backlog.is_empty() && self.connections.iter().all(idle)
     }
 
     fn wake_at(&self, now: Instant, end: Instant) -> Instant {
@@ -219,6 +216,9 @@ impl Worker {
             return;
         }
         if self.orders.rate.is_none() {
+            if now >= end {
+                return;
+            }
             for connection in &mut self.connections {
                 if connection.stream.is_some() && connection.under_way.is_empty() {
                     for _ in 0..self.orders.pipeline {
