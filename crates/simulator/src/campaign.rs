@@ -326,7 +326,7 @@ fn rejection(
         .plan
         .kinds
         .iter()
-        .find(|kind| !faults.contains_key(kind.name()));
+        .find(|kind| kind.must_show() && !faults.contains_key(kind.name()));
     idle.map(|kind| format!("{} without effect", kind.name()))
 }
 

@@ -134,6 +134,8 @@ kinds! {
     CrashMidStep "crash_mid_step",
     /// A replica crashes when a write is durable and it has not been told.
     CrashBeforePersisted "crash_before_persisted",
+    /// A replica crashes when it has voted and its vote is not durable yet, if it ever will be.
+    CrashVoter "crash_voter",
     /// A replica crashes when it has handed a write over and sent nothing since.
     CrashAfterWrite "crash_after_write",
     /// A replica is asked to hand over and stops a little later.
@@ -154,6 +156,13 @@ kinds! {
     ClientAbandons "client_abandons",
     /// A client goes away in the middle of an operation and comes back after long.
     ClientReturns "client_returns",
+}
+
+impl Kind {
+    /// Whether a seed that drew it counts only if it had an effect. Not every protocol votes.
+    pub const fn must_show(self) -> bool {
+        !matches!(self, Self::CrashVoter)
+    }
 }
 
 /// One strike of a fault.
@@ -211,7 +220,11 @@ impl Plan {
             pool.push(Kind::Stop);
             pool.extend([Kind::ClientAbandons, Kind::ClientReturns]);
             if durability == Durability::Disk {
-                pool.extend([Kind::CrashBeforePersisted, Kind::CrashAfterWrite]);
+                pool.extend([
+                    Kind::CrashBeforePersisted,
+                    Kind::CrashAfterWrite,
+                    Kind::CrashVoter,
+                ]);
             }
             if durability == Durability::Disk || replicas >= 5 {
                 pool.push(Kind::CrashSet);
@@ -234,12 +247,18 @@ impl Plan {
             kinds.push(pool[random.index(pool.len())]);
         }
         let mut strikes = Vec::new();
+        // Faults that come close together find what single ones do not.
+        let clusters: Vec<u64> = (0..random.between(1, 3))
+            .map(|_| random.between(horizon / 50, horizon * 9 / 10))
+            .collect();
+        let clustered = [0, 500, 900][random.index(3)];
         for kind in &kinds {
             for _ in 0..random.between(1, 3) {
                 let duration = match kind {
                     Kind::Crash
                     | Kind::CrashSet
                     | Kind::Stop
+                    | Kind::CrashVoter
                     | Kind::CrashMidStep
                     | Kind::CrashBeforePersisted
                     | Kind::CrashAfterWrite => random.between(5, 1200),
@@ -249,13 +268,16 @@ impl Plan {
                 } * MILLISECOND;
                 let at = match kind {
                     Kind::ClockOffset => 0,
+                    _ if random.chance(clustered) => {
+                        clusters[random.index(clusters.len())] + random.below(200 * MILLISECOND)
+                    }
                     _ => random.between(horizon / 50, horizon * 9 / 10),
                 };
                 strikes.push(Strike {
                     kind: *kind,
                     at,
                     duration,
-                    again: 12,
+                    again: if kind.must_show() { 12 } else { 2 },
                 });
             }
         }
@@ -293,7 +315,7 @@ mod tests {
             assert!(plan.kinds.len() <= plan.strikes.len());
             seen.extend(plan.kinds);
         }
-        assert_eq!(seen.len(), 24);
+        assert_eq!(seen.len(), 25);
         let none = Plan::draw(
             FaultSet::NONE,
             5,

@@ -111,6 +111,8 @@ pub(crate) struct Network {
 }
 
 const RETRANSMISSION: u64 = 20_000_000;
+/// Frames of a broken connection arrive for at most this long.
+const STRAGGLE_MAX: u64 = 50_000_000;
 
 impl Network {
     pub fn new(places: usize, profile: LinkProfile, mut random: Random) -> Self {
@@ -307,9 +309,17 @@ impl Network {
         pair.session += 1;
         let mut last = now;
         for (from, to) in [(a, b), (b, a)] {
-            let cut = now + self.random.below(3) * self.random.below(1_000_000);
+            let (choice, share) = (self.random.below(3), self.random.below(1000));
             let direction = self.direction(from, to);
-            direction.cut = if direction.blocked { now } else { cut };
+            // Of what is under way nothing, a part, or all still arrives.
+            let latest = direction.lane_last[0].max(direction.lane_last[1]);
+            let left = latest.saturating_sub(now).min(STRAGGLE_MAX);
+            direction.cut = match choice {
+                _ if direction.blocked => now,
+                0 => now,
+                1 => now + left * share / 1000,
+                _ => now + left,
+            };
             direction.in_flight = 0;
             direction.short = false;
             direction.stalled.clear();

@@ -51,6 +51,8 @@ pub(crate) enum Armed {
     BeforePersisted,
     /// As soon as a write was handed over.
     AfterWrite,
+    /// At the end of a step that handed a promise over.
+    Voted,
 }
 
 /// See the module.
@@ -537,6 +539,16 @@ impl World {
                 .position(|output| matches!(output, Output::Journal { .. })),
             _ => None,
         };
+        let is_promise = |output: &Output| {
+            matches!(
+                output,
+                Output::Journal {
+                    write: Write::Promise(_),
+                    ..
+                }
+            )
+        };
+        let voted = armed == Some(Armed::Voted) && outputs.iter().any(is_promise);
         for (at, output) in outputs.drain(..).enumerate() {
             if cut != Some(at) {
                 self.carry_out_one(index, output, usize::MAX);
@@ -553,6 +565,9 @@ impl World {
             }
             self.crash_armed(index);
             break;
+        }
+        if voted {
+            self.crash_armed(index);
         }
         outputs.clear();
         if self.outputs.capacity() < outputs.capacity() {
@@ -693,6 +708,7 @@ impl World {
             Armed::MidStep => "crash_mid_step",
             Armed::BeforePersisted => "crash_before_persisted",
             Armed::AfterWrite => "crash_after_write",
+            Armed::Voted => "crash_voter",
         });
         self.crash(index);
         self.queue.push(

@@ -15,7 +15,7 @@ use crate::{
     faults::Kind,
     heal::Partition,
     network::Weather,
-    process::Armed,
+    process::{Armed, Process},
     world::{Event, MILLISECOND, SECOND, World},
 };
 use quintet_replica::{Control, Durability, Input, Link, NodeState, ReplicaId};
@@ -58,13 +58,44 @@ impl World {
                 process.node.is_some() && !process.is_dying()
             })
             .collect();
+        if self.random.chance(self.shape.aim)
+            && let Some(leader) = self.leader().filter(|leader| running.contains(leader))
+        {
+            return Some(leader);
+        }
         (!running.is_empty()).then(|| running[self.random.index(running.len())])
+    }
+
+    /// Who calls itself the leader, in the highest view that one does.
+    fn leader(&self) -> Option<usize> {
+        let leads = |(id, process): (usize, &Process)| {
+            let status = process.node.as_ref()?.protocol_status();
+            (status.leader?.index() == id).then_some((status.view, id))
+        };
+        let leader = self.processes.iter().enumerate().filter_map(leads).max();
+        leader.map(|(_, id)| id)
+    }
+
+    /// The clients invoke what they have, so that a fault finds much under way.
+    fn rouse_clients(&mut self) {
+        if self.random.chance(self.shape.rouse) {
+            for client in 0..self.clients.len() {
+                let at = self.now + self.random.below(5 * MILLISECOND);
+                self.queue.push(
+                    at,
+                    Event::Turn {
+                        client: client as u16,
+                    },
+                );
+            }
+        }
     }
 
     /// A fault of the plan begins.
     pub fn strike(&mut self, index: usize, tries: u8) {
         let strike = self.plan.strikes[index];
         let (kind, duration) = (strike.kind, strike.duration);
+        self.rouse_clients();
         match self.try_strike(index, kind, duration) {
             Some(lasts) => {
                 self.trace.say(self.now, || {
@@ -160,6 +191,24 @@ impl World {
             Kind::CrashMidStep => return self.arm(Armed::MidStep, duration),
             Kind::CrashBeforePersisted => return self.arm(Armed::BeforePersisted, duration),
             Kind::CrashAfterWrite => return self.arm(Armed::AfterWrite, duration),
+            Kind::CrashVoter => {
+                // Votes are given when the leader is silent.
+                let leader = self.leader()?;
+                let voters: Vec<usize> = (0..self.setup.replicas)
+                    .filter(|id| *id != leader && self.processes[*id].node.is_some())
+                    .collect();
+                if voters.is_empty() {
+                    return None;
+                }
+                let voter = voters[self.random.index(voters.len())];
+                if self.processes[voter].is_dying() || !self.may_crash(&[voter]) {
+                    return None;
+                }
+                let down = self.random.between(1, 60) * MILLISECOND;
+                self.processes[voter].armed = Some((Armed::Voted, down));
+                self.processes[leader].paused_until = self.now + duration;
+                return Some(MOMENT_MAX + duration);
+            }
             Kind::Stop => {
                 let node = self
                     .draw_running()
@@ -255,6 +304,19 @@ impl World {
         let replicas = self.setup.replicas;
         let mut order: Vec<usize> = (0..replicas).collect();
         self.random.shuffle(&mut order);
+        if self.random.chance(self.shape.aim)
+            && let Some(leader) = self.leader()
+        {
+            // To the front: into the first side, to the end of a chain, off the bridge or onto it.
+            let to = if self.random.chance(500) {
+                0
+            } else {
+                replicas - 1
+            };
+            if let Some(at) = order.iter().position(|id| *id == leader) {
+                order.swap(at, to);
+            }
+        }
         let mut reaches = vec![true; replicas * replicas];
         let mut cut = |from: usize, to: usize| reaches[from * replicas + to] = false;
         // The replicas of the first side; remote clients fall on either side below.
@@ -379,7 +441,10 @@ impl World {
                 .iter_mut()
                 .for_each(|process| process.disk.slow = 1),
             Kind::ClientReturns => self.clients_come_back(),
-            Kind::CrashMidStep | Kind::CrashBeforePersisted | Kind::CrashAfterWrite => {
+            Kind::CrashMidStep
+            | Kind::CrashBeforePersisted
+            | Kind::CrashAfterWrite
+            | Kind::CrashVoter => {
                 for process in &mut self.processes {
                     process.armed = None;
                 }

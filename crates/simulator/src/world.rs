@@ -140,6 +140,10 @@ pub(crate) struct Shape {
     pub idle_early: u64,
     /// The safety phase lasts at least this long.
     pub horizon: u64,
+    /// Of 1,000 faults that strike one replica, so many strike the leader.
+    pub aim: u64,
+    /// Of 1,000 faults, so many come when all clients have just invoked something.
+    pub rouse: u64,
     /// How long clients think between two turns, at most.
     pub think: u64,
 }
@@ -215,6 +219,8 @@ fn draw_shape(setup: &WorldSetup, random: &mut Random) -> Shape {
         cost_max: if slow { 60_000 } else { 5_000 },
         idle_early: [0, 50, 500, 1000][random.index(4)],
         horizon,
+        aim: [0, 300, 700][random.index(3)],
+        rouse: [0, 500, 900][random.index(3)],
         // About eight clients with two operations a turn fill the phase.
         think: horizon * 16 * 2 / setup.operations.max(1),
     }
