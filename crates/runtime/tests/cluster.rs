@@ -170,3 +170,48 @@ fn a_port_in_use_names_the_port_and_the_setting() {
     assert!(text.contains(&port) && text.contains("peer_listen"), "{text}");
     assert!(!cluster.configs[0].data.exists(), "nothing was touched");
 }
+
+#[test]
+fn a_replica_whose_journal_cannot_grow_stops_with_the_storage_s_code() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut cluster = Cluster::start(directory.path(), 1, Durability::Disk);
+    cluster.add(0, 1);
+    let journal = cluster.configs[0].data.join("journal");
+    std::fs::remove_dir_all(&journal).expect("gone");
+    let handle = cluster.handle(0);
+    let begun = std::time::Instant::now();
+    while handle.submit(Level::Ordered, &[b'1'; 100_000]) != Err(SubmitError::Stopped) {
+        assert!(begun.elapsed() < common::PATIENCE, "it goes on without a journal");
+    }
+    let reason = cluster.replicas[0].take().expect("it ran").join();
+    assert_eq!(reason.exit_code(), 8, "{reason}");
+    assert!(reason.to_string().contains("journal"), "{reason}");
+}
+
+#[test]
+fn clients_of_the_server_are_answered_and_a_half_closed_one_too() {
+    use std::io::{Read, Write};
+    let directory = tempfile::tempdir().expect("a directory");
+    let (cluster, listeners) = Cluster::prepare(directory.path(), 1, Durability::Memory);
+    let mut config = cluster.configs[0].clone();
+    config.redis_listen = Some("127.0.0.1:0".parse().expect("an address"));
+    let machine = Box::new(quintet_store::Store::default());
+    let listeners =
+        quintet_runtime::Listeners { peer: listeners.into_iter().next(), ..Default::default() };
+    let running = Replica::start_on(config, machine, listeners).expect("starts");
+    let address = running.addresses().redis.expect("it serves");
+    let mut client = std::net::TcpStream::connect(address).expect("connects");
+    let mut expected = Vec::new();
+    for round in 0..200 {
+        let value = "x".repeat(round * 40);
+        let text = format!("SET key {value}y\r\nSTRLEN key\r\n");
+        client.write_all(text.as_bytes()).expect("writes");
+        expected.extend_from_slice(format!("+OK\r\n:{}\r\n", value.len() + 1).as_bytes());
+    }
+    client.shutdown(std::net::Shutdown::Write).expect("half closed");
+    let mut answers = Vec::new();
+    client.read_to_end(&mut answers).expect("answers, then the end");
+    assert!(answers == expected, "{}", String::from_utf8_lossy(&answers[..200]));
+    running.stop();
+    assert_eq!(running.join().exit_code(), 0);
+}

@@ -16,7 +16,8 @@ use std::{
     time::Duration,
 };
 
-const READ: usize = 16 << 10;
+const PORTION_MIN: usize = 2 << 10;
+const PORTION_MAX: usize = 64 << 10;
 /// The most bytes taken from one client in one turn.
 const TURN_BYTES_MAX: usize = 256 << 10;
 /// The most connections accepted in one turn.
@@ -29,6 +30,12 @@ struct Client {
     /// It stands in the list of those to read.
     queued: bool,
     writable: bool,
+    /// The end of its bytes has been announced, perhaps in one edge with the last of them.
+    end_near: bool,
+    /// It sends nothing more, but may still read.
+    ended: bool,
+    /// How much is read at once: grows and shrinks with what the client sends.
+    portion: usize,
 }
 
 /// See the module.
@@ -101,6 +108,7 @@ impl Clients {
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             client.readable = true;
+            client.end_near |= event.is_read_closed() || event.is_error();
             self.queue_read(index);
         }
     }
@@ -108,6 +116,7 @@ impl Clients {
     fn queue_read(&mut self, index: usize) {
         if let Some(client) = &mut self.clients[index]
             && client.readable
+            && !client.ended
             && !client.queued
         {
             client.queued = true;
@@ -145,7 +154,7 @@ impl Clients {
             return false;
         };
         let mut taken = 0;
-        let mut ended = false;
+        let mut broken = false;
         while client.readable {
             // It is looked at again when the gateway says that this has changed.
             if !self.gateway.wants_read(id) {
@@ -156,31 +165,40 @@ impl Clients {
                 self.to_read.push(index);
                 break;
             }
-            let wanted = if taken == 0 { READ } else { READ * 4 };
+            let wanted = client.portion;
             match read_into(&client.stream, self.gateway.input(id), wanted) {
                 Ok(0) => {
-                    ended = true;
-                    break;
+                    client.ended = true;
+                    client.readable = false;
                 }
                 Ok(count) => {
                     taken += count;
-                    // After a short read the next edge tells of more bytes, and of the end.
-                    client.readable = count == wanted;
+                    // After a short read the next edge tells of more bytes, and of the end unless
+                    // this one has.
+                    client.readable = count == wanted || client.end_near;
+                    if count == wanted {
+                        client.portion = (wanted * 4).min(PORTION_MAX);
+                    } else if count < wanted / 8 {
+                        client.portion = (wanted / 2).max(PORTION_MIN);
+                    }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.readable = false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    client.readable = false;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
-                    ended = true;
+                    broken = true;
                     break;
                 }
             }
         }
         self.bytes_in += taken as u64;
-        if taken > 0 {
-            self.gateway.on_input(id, now);
-        }
-        if ended {
+        if broken {
             self.close(index);
+        } else if client.ended {
+            self.gateway.on_input_ended(id, now);
+        } else if taken > 0 {
+            self.gateway.on_input(id, now);
         }
         taken > 0
     }
@@ -221,6 +239,9 @@ impl Clients {
                         readable: false,
                         queued: false,
                         writable: true,
+                        end_near: false,
+                        ended: false,
+                        portion: PORTION_MIN,
                     });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -73,6 +73,8 @@ struct Connection {
     outgoing: Outgoing,
     /// Unread bytes may be there.
     readable: bool,
+    /// The end of its bytes has been announced, perhaps in one edge with the last of them.
+    end_near: bool,
     /// It stands in the list of those to read.
     queued: bool,
     writable: bool,
@@ -377,6 +379,7 @@ impl Tcp {
         };
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             connection.readable = true;
+            connection.end_near |= event.is_read_closed() || event.is_error();
             self.queue_read(index);
         }
         true
@@ -469,6 +472,7 @@ impl Tcp {
             incoming: Incoming::default(),
             outgoing: Outgoing::default(),
             readable: false,
+            end_near: false,
             queued: false,
             writable: false,
             dirty: false,
@@ -497,8 +501,9 @@ impl Tcp {
                 Ok(Got::Bytes(count, more)) => {
                     self.counters.bytes_in += count as u64;
                     budget = budget.saturating_sub(count.max(1));
-                    // After a short read the next edge tells of more bytes, and of the end.
-                    connection.readable = more;
+                    // After a short read the next edge tells of more bytes, and of the end unless
+                    // this one has.
+                    connection.readable = more || connection.end_near;
                 }
                 Ok(Got::Nothing) => connection.readable = false,
                 Ok(Got::End) => {
