@@ -146,6 +146,9 @@ fn no_acknowledged_write_is_lost_when_the_leader_is_killed_or_everybody_is() {
         ));
         load.waits_for(200);
         assert!(!victim.is_ready(), "what died stays dead");
+        let dir = victim.dir.ancestors().nth(2).unwrap().display().to_string();
+        let output = run(&["status", "--dir", &dir]);
+        assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
         by_hand.push(victim.start_by_hand());
         demo.waits_for(&format!("replica {} is back", victim.id));
         load.waits_for(200);
@@ -447,6 +450,110 @@ fn a_snapshot_starts_a_new_cluster_with_the_same_data() {
     let living = eventually("a replica is ready", || living);
     assert_eq!(living.client().ask(&["GET", "key:7"]).unwrap(), "new");
     assert_eq!(demo.interrupt(), Some(0));
+}
+
+#[test]
+fn a_demo_of_one_serves_and_its_load_is_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("demo");
+    let demo = Demo::start(
+        &dir,
+        base_port(1),
+        &["--replicas", "1", "--durability", "memory"],
+    );
+    let url = format!("redis://{}", demo.replicas[0].redis);
+    let base = [
+        "bench",
+        &url,
+        "-o",
+        "json",
+        "--seconds",
+        "0.3",
+        "--warmup",
+        "0.1",
+    ];
+    let shapes: [&[&str]; 4] = [
+        &["--clients", "5"],
+        &[
+            "--clients",
+            "5",
+            "--pipeline",
+            "8",
+            "--read-ratio",
+            "0.5",
+            "--keys",
+            "300",
+        ],
+        &[
+            "--rate",
+            "500",
+            "--distribution",
+            "zipf",
+            "--value-size",
+            "1KiB",
+        ],
+        &[
+            "--clients",
+            "7",
+            "--threads",
+            "2",
+            "--read-ratio",
+            "1",
+            "--keys",
+            "10",
+        ],
+    ];
+    for shape in shapes {
+        let output = run(&[&base, shape].concat());
+        assert!(output.status.success(), "{shape:?}: {}", stderr(&output));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["requests"].as_u64() > Some(0), "{shape:?}: {report}");
+        let latency = &report["latency_microseconds"];
+        assert!(latency["p50"].as_f64() > Some(0.0), "{report}");
+        assert!(
+            latency["p50"].as_f64() <= latency["max"].as_f64(),
+            "{report}"
+        );
+        assert_eq!(report["unanswered"], 0, "{report}");
+    }
+    let keys: u64 = demo.replicas[0]
+        .client()
+        .ask(&["DBSIZE"])
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((10..=10_000).contains(&keys), "{keys}");
+    assert_eq!(demo.interrupt(), Some(0));
+}
+
+#[test]
+fn a_replica_started_by_hand_keeps_the_next_demo_off_its_data() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("demo");
+    let demo = Demo::start(&dir, base_port(3), &["--durability", "memory"]);
+    let replica = demo.replicas[2].clone();
+    signal(replica.pid, Signal::KILL);
+    demo.waits_for("replica 2 (pid");
+    let mut by_hand = replica.start_by_hand();
+    demo.waits_for("replica 2 is back");
+    assert_eq!(demo.interrupt(), Some(0));
+    let (path, base) = (dir.display().to_string(), base_port(3).to_string());
+    let next = [
+        "demo",
+        "--durability",
+        "memory",
+        "--dir",
+        &path,
+        "--base-port",
+        &base,
+    ];
+    let output = run(&next);
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    let holder = format!("replica 2 still runs, as process {}", by_hand.0.id());
+    assert!(stderr(&output).contains(&holder), "{}", stderr(&output));
+    assert!(replica.dir.join("identity").exists(), "nothing was removed");
+    signal(by_hand.0.id(), Signal::TERM);
+    assert_eq!(by_hand.wait().code(), Some(0));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::cli::{
     output::{self, Format, number},
 };
 use clap::Args;
+use comfy_table::ContentArrangement;
 use serde::Serialize;
 use serde_json::Value;
 use std::{path::PathBuf, thread, time::Duration};
@@ -159,6 +160,8 @@ fn print_table(replicas: &[Answered]) -> Outcome {
         "uptime",
         "admin",
     ]);
+    // A row that a narrow terminal folds reads better than folded cells.
+    table.set_content_arrangement(ContentArrangement::Disabled);
     for replica in replicas {
         let Ok(status) = &replica.status else {
             let mut row = vec!["?", "no answer"];

@@ -161,13 +161,16 @@ impl Demo {
         )?;
         directory.wait_until_unused()?;
         let prepared = directory.prepare(&plan)?;
-        if durability == Durability::Memory {
-            let removed = if prepared.removed {
-                " (the earlier one's data was removed)"
-            } else {
-                ""
-            };
-            eprintln!("durability memory: a new, empty cluster{removed}");
+        let removed = if prepared.removed {
+            " (the earlier memory demo's data was removed)"
+        } else {
+            ""
+        };
+        if durability == Durability::Memory || prepared.removed {
+            eprintln!(
+                "durability {}: a new, empty cluster{removed}",
+                durability.name()
+            );
         }
         let mut supervisor = Supervisor::start(&prepared, self.dir.clone())?;
         if !supervisor.wait_until_ready(&stops, self.patience)? {

@@ -18,6 +18,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -26,6 +27,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How often a dead replica's address is asked.
 const ASK: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_secs(1);
+/// How long to look for a leader; a protocol may have none.
+const LEADER: Duration = Duration::from_millis(500);
 const STOP: Duration = Duration::from_secs(15);
 const LOG_MAX: u64 = 16 << 20;
 
@@ -309,12 +312,22 @@ impl Supervisor {
 
     /// A process to kill for a try, and what it is.
     pub fn victim(&self) -> (u32, &'static str) {
-        let leader = self.replicas.iter().find_map(|replica| {
-            let leader = replica.status()?.get("leader")?.as_u64()?;
-            self.replicas
-                .iter()
-                .find(|other| u64::from(other.id) == leader)
-        });
+        let leader = || {
+            self.replicas.iter().find_map(|replica| {
+                let leader = replica.status()?.get("leader")?.as_u64()?;
+                self.replicas
+                    .iter()
+                    .find(|other| u64::from(other.id) == leader)
+            })
+        };
+        // Replicas publish their state now and then: right after the start it may be old.
+        let deadline = Instant::now() + LEADER;
+        let mut found = leader();
+        while found.is_none() && Instant::now() < deadline {
+            thread::sleep(LOOK);
+            found = leader();
+        }
+        let leader = found;
         match (leader, self.replicas.as_slice()) {
             (_, [only]) => (
                 only.pid,
