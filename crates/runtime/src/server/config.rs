@@ -46,9 +46,9 @@ pub struct GatewayConfig {
     pub ordered_batches_max: usize,
     /// The most linearizable batches under way at once.
     pub linearizable_batches_max: usize,
-    /// While a batch is under way the next one waits this long for company at most, and no longer
-    /// than half the time that batches take; zero is "never waits".
-    pub hold_max: Duration,
+    /// One batch of a kind is under way at a time, and one more for each such interval that a
+    /// batch takes at best; zero is "as many as may be".
+    pub batch_interval: Duration,
     /// The most bytes of batches under way; beyond them nothing more is read from clients.
     pub in_flight_bytes_max: usize,
     /// Nothing is read from a client that has this many bytes of replies waiting for it.
@@ -85,7 +85,7 @@ impl Default for GatewayConfig {
             batch_bytes_max: 4 << 20,
             ordered_batches_max: 64,
             linearizable_batches_max: 64,
-            hold_max: Duration::from_micros(200),
+            batch_interval: Duration::from_micros(250),
             in_flight_bytes_max: 256 << 20,
             output_bytes_soft: 1 << 20,
             output_bytes_max: 256 << 20,

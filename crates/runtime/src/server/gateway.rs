@@ -14,6 +14,7 @@
 
 use super::{
     Counters, GatewayConfig, NodeView,
+    batches::{Entry, InFlight, Pending, Window},
     connection::{Connection, Phase},
     pipeline::Drained,
     resp,
@@ -23,9 +24,9 @@ use bytes::{Bytes, BytesMut};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quintet_replica::{
-    BatchBuilder, BatchId, CommandId, FrontendId, Level, RequestKind, SessionId, Submission, Time,
+    BatchId, CommandId, FrontendId, Level, RequestKind, SessionId, Submission, Time,
 };
-use quintet_store::RequestBuilder;
+use quintet_store::{CommandSpec, RequestBuilder};
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 /// A connection's number; small, and used again after the connection has ended.
@@ -44,43 +45,6 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const INPUT_AHEAD_MAX: usize = 256 << 10;
 /// Empty buffers larger than this are given back.
 const BUFFER_KEPT: usize = 64 << 10;
-
-/// What a request of a batch is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
-    /// Opens the session of the connection whose command follows.
-    Open(usize),
-    /// A connection's commands, ordered.
-    Command(usize),
-    /// A connection's reads, or its question for versions.
-    Read(usize),
-    Close(SessionId),
-    Register,
-    Renew,
-    MemoryLimit(bool),
-}
-
-/// A batch in the making.
-#[derive(Debug)]
-pub(super) struct Pending {
-    pub batch: BatchBuilder,
-    pub entries: Vec<Entry>,
-    /// When its first request came.
-    pub since: Time,
-    /// Batches of this kind under way.
-    pub in_flight: usize,
-    /// How long they take, smoothed.
-    pub took: Duration,
-}
-
-/// A batch under way.
-#[derive(Debug)]
-pub(super) struct InFlight {
-    pub level: Level,
-    pub batch: Bytes,
-    pub entries: Vec<Entry>,
-    pub submitted: Time,
-}
 
 /// A request that waits for the owner's registration or for the next epoch.
 #[derive(Debug)]
@@ -121,6 +85,7 @@ pub struct Gateway {
     stalled: Vec<usize>,
     dirty: Vec<ConnectionId>,
     pub(super) builder: RequestBuilder,
+    pub(super) spec_last: Option<&'static CommandSpec>,
     pub(super) reply: Vec<u8>,
     pub(super) ordered: Pending,
     pub(super) linearizable: Pending,
@@ -134,45 +99,6 @@ pub struct Gateway {
     pub(super) memory_limit: MemoryLimit,
     scan_at: Time,
     pub(super) shutting_down: bool,
-}
-
-impl Pending {
-    fn new() -> Self {
-        Self {
-            batch: BatchBuilder::new(),
-            entries: Vec::new(),
-            since: Time(0),
-            in_flight: 0,
-            took: Duration::ZERO,
-        }
-    }
-
-    pub fn push(
-        &mut self,
-        entry: Entry,
-        id: CommandId,
-        kind: RequestKind,
-        payload: &[u8],
-        now: Time,
-    ) {
-        if self.entries.is_empty() {
-            self.since = now;
-        }
-        self.entries.push(entry);
-        self.batch.push(id, kind, 0, payload);
-    }
-
-    /// Until when to wait for company while another batch is under way. On a fast network the
-    /// wait is what makes batches large; on a slow one it is lost in the round trip.
-    fn hold_until(&self, hold_max: Duration) -> Time {
-        self.since + (self.took / 2).min(hold_max)
-    }
-
-    fn may_go(&self, now: Time, config: &GatewayConfig, batches_max: usize) -> bool {
-        !self.entries.is_empty()
-            && (self.in_flight == 0
-                || (self.in_flight < batches_max && now >= self.hold_until(config.hold_max)))
-    }
 }
 
 impl Gateway {
@@ -199,9 +125,10 @@ impl Gateway {
             stalled: Vec::new(),
             dirty: Vec::new(),
             builder: RequestBuilder::new(),
+            spec_last: None,
             reply: Vec::new(),
-            ordered: Pending::new(),
-            linearizable: Pending::new(),
+            ordered: Pending::default(),
+            linearizable: Pending::default(),
             in_flight: HashMap::default(),
             spare_entries: Vec::new(),
             batch_next: 1,
@@ -389,16 +316,25 @@ impl Gateway {
             }
         }
         self.push_own(now);
-        let config = &self.config;
-        if self.ordered.may_go(now, config, config.ordered_batches_max) {
+        if self.ordered.may_go(now, self.window(Level::Ordered)) {
             self.submit(Level::Ordered, now, submissions);
         }
-        let config = &self.config;
         if self
             .linearizable
-            .may_go(now, config, config.linearizable_batches_max)
+            .may_go(now, self.window(Level::Linearizable))
         {
             self.submit(Level::Linearizable, now, submissions);
+        }
+    }
+
+    const fn window(&self, level: Level) -> Window {
+        let batches_max = match level {
+            Level::Ordered => self.config.ordered_batches_max,
+            _ => self.config.linearizable_batches_max,
+        };
+        Window {
+            batches_max,
+            interval: self.config.batch_interval,
         }
     }
 
@@ -712,12 +648,7 @@ impl Gateway {
                 &mut self.linearizable
             }
         };
-        pending.in_flight -= 1;
-        pending.took = if pending.took.is_zero() {
-            took
-        } else {
-            (pending.took * 7 + took) / 8
-        };
+        pending.on_done(took, now);
         self.counters.batches_in_flight -= 1;
         self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
         Some(in_flight)
@@ -809,24 +740,14 @@ impl Gateway {
     /// When [`Self::on_time`] and [`Self::collect`] have something to do at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Time {
-        let hold = |pending: &Pending, batches_max: usize| {
-            if pending.entries.is_empty() || pending.in_flight >= batches_max {
-                Time::NEVER
-            } else {
-                pending.hold_until(self.config.hold_max)
-            }
-        };
         let registered = self.owner.standing == Standing::Registered;
         let idle = self.ordered.in_flight == 0 && self.ordered.entries.is_empty();
         let mut next = self.scan_at;
         if !self.ready.is_empty() && !self.is_full() {
             next = Time(0);
         }
-        next = next.min(hold(&self.ordered, self.config.ordered_batches_max));
-        next = next.min(hold(
-            &self.linearizable,
-            self.config.linearizable_batches_max,
-        ));
+        next = next.min(self.ordered.goes_at(self.window(Level::Ordered)));
+        next = next.min(self.linearizable.goes_at(self.window(Level::Linearizable)));
         if registered && idle {
             next = next.min(self.owner.renew_at(self.config.session_lifetime));
         }

@@ -9,8 +9,9 @@
 //! ```
 
 use super::{
+    batches::{Entry, InFlight},
     connection::{Connection, Phase},
-    gateway::{Entry, Gateway, InFlight, Parked},
+    gateway::{Gateway, Parked},
     sessions::Standing,
 };
 use quintet_replica::{

@@ -182,9 +182,15 @@ impl Gateway {
         }
         let input = &connection.input[offset..];
         let name = connection.parser.argument(input, 0);
-        let Some(spec) = lookup(name) else {
-            return self.on_unknown(connection, offset);
+        // Most commands are like the one before them.
+        let spec = match self.spec_last {
+            Some(spec) if spec.name.as_bytes().eq_ignore_ascii_case(name) => spec,
+            _ => match lookup(name) {
+                Some(spec) => spec,
+                None => return self.on_unknown(connection, offset),
+            },
         };
+        self.spec_last = Some(spec);
         if !spec.arity_fits(arguments - 1) {
             self.counters.commands += 1;
             return self.refuse_arity(connection, spec);

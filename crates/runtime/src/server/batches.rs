@@ -1,0 +1,186 @@
+//! Batches in the making and under way, and how many of them may be under way at once.
+//!
+//! ```text
+//!   requests ──► Pending ──window open──► InFlight ──► done
+//!                   ▲                        │ how long it took at best
+//!                   └──── window ◄───────────┘
+//! ```
+//!
+//! On a fast network one batch at a time is best: what comes meanwhile becomes the next, and
+//! batches grow with the load. Over a long way more must be under way or the line stands idle.
+//! What counts is the shortest time that a batch took lately: under load all take longer, and
+//! smaller batches would only make it worse.
+
+use bytes::Bytes;
+use quintet_replica::{BatchBuilder, CommandId, Level, RequestKind, SessionId, Time};
+use std::time::Duration;
+
+/// A batch that has waited this long goes, whatever holds up those before it.
+const WAIT_MAX: Duration = Duration::from_millis(5);
+/// The shortest time is that of the last one to two such periods.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// What a request of a batch is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// Opens the session of the connection whose command follows.
+    Open(usize),
+    /// A connection's commands, ordered.
+    Command(usize),
+    /// A connection's reads, or its question for versions.
+    Read(usize),
+    Close(SessionId),
+    Register,
+    Renew,
+    MemoryLimit(bool),
+}
+
+/// A batch under way.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub level: Level,
+    pub batch: Bytes,
+    pub entries: Vec<Entry>,
+    pub submitted: Time,
+}
+
+/// The batch in the making of one kind.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    pub batch: BatchBuilder,
+    pub entries: Vec<Entry>,
+    /// When its first request came.
+    pub since: Time,
+    /// Batches of this kind under way.
+    pub in_flight: usize,
+    /// The shortest time that a batch took in this period and in the one before it.
+    shortest: [Option<Duration>; 2],
+    period: Time,
+}
+
+/// How many batches may be under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    /// At most this many.
+    pub batches_max: usize,
+    /// One, and one more for each such interval that a batch takes; zero is "as many as may be".
+    pub interval: Duration,
+}
+
+impl Pending {
+    pub fn push(
+        &mut self,
+        entry: Entry,
+        id: CommandId,
+        kind: RequestKind,
+        payload: &[u8],
+        now: Time,
+    ) {
+        if self.entries.is_empty() {
+            self.since = now;
+        }
+        self.entries.push(entry);
+        self.batch.push(id, kind, 0, payload);
+    }
+
+    /// A batch has ended after this time.
+    pub fn on_done(&mut self, took: Duration, now: Time) {
+        self.in_flight -= 1;
+        if now.since(self.period) >= PERIOD {
+            self.period = now;
+            self.shortest = [None, self.shortest[0]];
+        }
+        self.shortest[0] = Some(self.shortest[0].map_or(took, |shortest| shortest.min(took)));
+    }
+
+    fn open(&self, window: Window) -> usize {
+        if window.interval.is_zero() {
+            return window.batches_max;
+        }
+        let shortest = self
+            .shortest
+            .iter()
+            .flatten()
+            .min()
+            .copied()
+            .unwrap_or_default();
+        let intervals = shortest.as_nanos() / window.interval.as_nanos();
+        window
+            .batches_max
+            .min(1 + usize::try_from(intervals).unwrap_or(usize::MAX - 1))
+    }
+
+    /// Whether it is to be submitted now.
+    pub fn may_go(&self, now: Time, window: Window) -> bool {
+        !self.entries.is_empty()
+            && (self.in_flight < self.open(window) || now >= self.goes_at(window))
+    }
+
+    /// When it goes at the latest if nothing ends before.
+    pub fn goes_at(&self, window: Window) -> Time {
+        if self.entries.is_empty() || self.in_flight >= window.batches_max {
+            Time::NEVER
+        } else {
+            self.since + WAIT_MAX
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Window = Window {
+        batches_max: 64,
+        interval: Duration::from_micros(250),
+    };
+
+    fn after(took: &[u64]) -> usize {
+        let mut pending = Pending::default();
+        let mut now = Time(0);
+        for took in took {
+            let took = Duration::from_micros(*took);
+            now = now + took;
+            pending.in_flight += 1;
+            pending.on_done(took, now);
+        }
+        pending.open(WINDOW)
+    }
+
+    #[test]
+    fn the_window_grows_with_the_way_and_not_with_the_load() {
+        assert_eq!(after(&[]), 1);
+        assert_eq!(after(&[100, 3000, 3000]), 1);
+        assert_eq!(after(&[600, 900]), 3);
+        assert_eq!(after(&[20_000; 10]), 64);
+    }
+
+    #[test]
+    fn a_way_that_has_become_longer_is_noticed() {
+        let longer = [vec![100; 10], vec![2_000_000; 2]].concat();
+        assert_eq!(after(&longer), 1);
+        let long = [vec![100; 10], vec![2_000_000; 8]].concat();
+        assert_eq!(after(&long), 64);
+    }
+
+    #[test]
+    fn a_batch_does_not_wait_for_ever() {
+        let mut pending = Pending::default();
+        assert!(!pending.may_go(Time(0), WINDOW));
+        pending.push(
+            Entry::Renew,
+            CommandId::default(),
+            RequestKind::Renew,
+            &[],
+            Time(5),
+        );
+        assert!(pending.may_go(Time(5), WINDOW));
+        pending.in_flight = 1;
+        assert!(!pending.may_go(Time(5), WINDOW));
+        let at = pending.goes_at(WINDOW);
+        assert!(pending.may_go(at, WINDOW) && at < Time(5) + Duration::from_millis(10));
+        pending.in_flight = 64;
+        assert!(!pending.may_go(at, WINDOW));
+        assert_eq!(pending.goes_at(WINDOW), Time::NEVER);
+    }
+}
