@@ -30,7 +30,10 @@ fn three_replicas_execute_every_command_once_wherever_it_is_submitted() {
             );
         }
         for _ in 0..3000 {
-            receiver.recv().expect("an answer each").expect("a quorum is there");
+            receiver
+                .recv()
+                .expect("an answer each")
+                .expect("a quorum is there");
         }
         for id in 0..3 {
             assert_eq!(cluster.read(id), format!("{} 3030", sum + 6000));
@@ -96,7 +99,9 @@ fn a_replica_that_missed_more_than_the_log_holds_fetches_a_snapshot() {
             let done = move |result: Result<Vec<u8>, SubmitError>| {
                 sender.send(result.is_ok()).expect("the test waits");
             };
-            cluster.handle(0).submit_with(Level::Ordered, b"1".to_vec(), done);
+            cluster
+                .handle(0)
+                .submit_with(Level::Ordered, b"1".to_vec(), done);
         }
         for _ in 0..1000 {
             assert_eq!(receiver.recv(), Ok(true));
@@ -105,7 +110,10 @@ fn a_replica_that_missed_more_than_the_log_holds_fetches_a_snapshot() {
     cluster.wait(0, "a snapshot", |status| status.snapshot.is_some());
     cluster.restart(2);
     assert_eq!(cluster.read(2), format!("{sum} {sum}"));
-    let report = cluster.handle(0).snapshot_now(common::PATIENCE).expect("a snapshot");
+    let report = cluster
+        .handle(0)
+        .snapshot_now(common::PATIENCE)
+        .expect("a snapshot");
     assert!(report.bytes > 3 << 20);
 }
 
@@ -118,7 +126,10 @@ fn a_single_replica_needs_nobody() {
     assert!(cluster.handle(0).probe(common::PATIENCE));
     let handle = cluster.handle(0);
     cluster.stop(0);
-    assert_eq!(handle.submit(Level::Ordered, b"1"), Err(SubmitError::Stopped));
+    assert_eq!(
+        handle.submit(Level::Ordered, b"1"),
+        Err(SubmitError::Stopped)
+    );
 }
 
 #[test]
@@ -130,14 +141,23 @@ fn without_a_quorum_the_answer_is_an_error_within_the_deadline() {
     }
     cluster.start_on(listeners);
     for id in [1, 2] {
-        cluster.wait(0, "a link", |status| status.peers.iter().all(|peer| peer.connected));
+        cluster.wait(0, "a link", |status| {
+            status.peers.iter().all(|peer| peer.connected)
+        });
         drop(cluster.replicas[id].take());
     }
     let answer = cluster.handle(0).submit(Level::Ordered, b"1");
-    assert!(matches!(answer, Err(SubmitError::NoQuorum | SubmitError::Uncertain)), "{answer:?}");
+    assert!(
+        matches!(answer, Err(SubmitError::NoQuorum | SubmitError::Uncertain)),
+        "{answer:?}"
+    );
     let answer = cluster.handle(0).submit(Level::Linearizable, b"");
     assert_eq!(answer, Err(SubmitError::NoQuorum));
-    assert!(!cluster.handle(0).probe(std::time::Duration::from_millis(100)));
+    assert!(
+        !cluster
+            .handle(0)
+            .probe(std::time::Duration::from_millis(100))
+    );
 }
 
 #[test]
@@ -146,7 +166,9 @@ fn a_wiped_directory_under_an_old_identity_is_refused_by_the_peers() {
     let mut cluster = Cluster::start(directory.path(), 3, Durability::Disk);
     cluster.add(0, 5);
     for id in 0..3 {
-        cluster.wait(id, "links", |status| status.peers.iter().all(|peer| peer.connected));
+        cluster.wait(id, "links", |status| {
+            status.peers.iter().all(|peer| peer.connected)
+        });
     }
     cluster.stop(0);
     std::fs::remove_dir_all(&cluster.configs[0].data).expect("wiped");
@@ -167,7 +189,10 @@ fn a_port_in_use_names_the_port_and_the_setting() {
     assert_eq!(error.exit_code(), 2);
     let port = listeners[0].local_addr().expect("bound").port().to_string();
     let text = error.to_string();
-    assert!(text.contains(&port) && text.contains("peer_listen"), "{text}");
+    assert!(
+        text.contains(&port) && text.contains("peer_listen"),
+        "{text}"
+    );
     assert!(!cluster.configs[0].data.exists(), "nothing was touched");
 }
 
@@ -181,7 +206,10 @@ fn a_replica_whose_journal_cannot_grow_stops_with_the_storage_s_code() {
     let handle = cluster.handle(0);
     let begun = std::time::Instant::now();
     while handle.submit(Level::Ordered, &[b'1'; 100_000]) != Err(SubmitError::Stopped) {
-        assert!(begun.elapsed() < common::PATIENCE, "it goes on without a journal");
+        assert!(
+            begun.elapsed() < common::PATIENCE,
+            "it goes on without a journal"
+        );
     }
     let reason = cluster.replicas[0].take().expect("it ran").join();
     assert_eq!(reason.exit_code(), 8, "{reason}");
@@ -196,8 +224,10 @@ fn clients_of_the_server_are_answered_and_a_half_closed_one_too() {
     let mut config = cluster.configs[0].clone();
     config.redis_listen = Some("127.0.0.1:0".parse().expect("an address"));
     let machine = Box::new(quintet_store::Store::default());
-    let listeners =
-        quintet_runtime::Listeners { peer: listeners.into_iter().next(), ..Default::default() };
+    let listeners = quintet_runtime::Listeners {
+        peer: listeners.into_iter().next(),
+        ..Default::default()
+    };
     let running = Replica::start_on(config, machine, listeners).expect("starts");
     let address = running.addresses().redis.expect("it serves");
     let mut client = std::net::TcpStream::connect(address).expect("connects");
@@ -208,10 +238,18 @@ fn clients_of_the_server_are_answered_and_a_half_closed_one_too() {
         client.write_all(text.as_bytes()).expect("writes");
         expected.extend_from_slice(format!("+OK\r\n:{}\r\n", value.len() + 1).as_bytes());
     }
-    client.shutdown(std::net::Shutdown::Write).expect("half closed");
+    client
+        .shutdown(std::net::Shutdown::Write)
+        .expect("half closed");
     let mut answers = Vec::new();
-    client.read_to_end(&mut answers).expect("answers, then the end");
-    assert!(answers == expected, "{}", String::from_utf8_lossy(&answers[..200]));
+    client
+        .read_to_end(&mut answers)
+        .expect("answers, then the end");
+    assert!(
+        answers == expected,
+        "{}",
+        String::from_utf8_lossy(&answers[..200])
+    );
     running.stop();
     assert_eq!(running.join().exit_code(), 0);
 }

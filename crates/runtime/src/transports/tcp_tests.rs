@@ -324,3 +324,47 @@ fn a_full_queue_takes_the_link_down_instead_of_losing_one_frame() {
     });
     assert!(b.frames.is_empty(), "nothing of a link that is gone");
 }
+
+#[test]
+fn a_remote_frontend_is_linked_answered_and_told_down() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, b) = pair(directory.path(), |_| {});
+    let id = FrontendId(77);
+    let peer = Peer::Frontend(id);
+    let address = a.tcp.listener.local_addr().expect("bound");
+    let mut frontend = std::net::TcpStream::connect(address).expect("connects");
+    let hello = Hello {
+        from: peer,
+        to: ReplicaId(0),
+        ..b.tcp.me.clone()
+    };
+    frontend
+        .write_all(&Greeting::Hello(hello).encode())
+        .expect("writes");
+    let mut out = Outgoing::default();
+    let request = Frame::from(Bytes::from_static(b"request"));
+    out.push(&frame_header(Lane::Control, &request), &request);
+    out.write(&mut frontend).expect("writes");
+    until("a request", &mut [&mut a], |s| !s[0].frames.is_empty());
+    let up = Link::Up {
+        incarnation: Incarnation(0),
+    };
+    assert_eq!(a.links, [(peer, up)]);
+    assert_eq!(a.frames, [(peer, Bytes::from_static(b"request"))]);
+    let reply = Frame::from(Bytes::from_static(b"reply"));
+    let now = a.now();
+    a.tcp
+        .send(Recipients::Frontend(id), Lane::Control, &reply, now);
+    a.turn();
+    let mut answer = vec![0; 4096];
+    let mut filled = 0;
+    while !answer[..filled].ends_with(b"reply") {
+        let count = frontend.read(&mut answer[filled..]).expect("reads");
+        assert!(count > 0, "it was closed");
+        filled += count;
+    }
+    drop(frontend);
+    until("down", &mut [&mut a], |s| s[0].links.len() == 2);
+    assert_eq!(a.links[1], (peer, Link::Down));
+    drop(b);
+}
