@@ -1,11 +1,16 @@
 //! Runs a campaign from the library, without the `quintet` binary.
 //!
-//! `cargo run --release -p quintet-simulator --example simulate -- multipaxos 3 0..500 all`
-//! judges 500 seeds; a fifth argument `disk` or `memory` fixes the durability, `option=value` sets an
-//! option of the protocol, `plant=name` a planted bug, and `trace` in
-//! place of a range's end shows one seed: `0..trace`.
+//! ```text
+//!   simulate PROTOCOL REPLICAS A..B FAULTS [WORD]…      judges the seeds, prints the report
+//!   simulate PROTOCOL REPLICAS A..trace FAULTS [WORD]…  shows all that happens in seed A
+//!
+//!   WORD = disk | memory | datagram | plant=NAME | OPTION=VALUE
+//! ```
+//!
+//! For example `cargo run --release -p quintet-simulator --example simulate -- multipaxos 3 0..500
+//! all memory`.
 
-use quintet_simulator::{Campaign, run, trace};
+use quintet_simulator::{Campaign, Transport, run, trace};
 use std::{error::Error, time::Instant};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -31,6 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         match extra.split_once('=') {
             Some(("plant", name)) => campaign.plant = Some(name.to_string()),
             Some((name, value)) => campaign.options.push((name.to_string(), value.to_string())),
+            None if extra == "datagram" => campaign.transport = Transport::Datagram,
             None => campaign.durability = Some(extra.parse()?),
         }
     }
