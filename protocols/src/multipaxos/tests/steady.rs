@@ -290,3 +290,23 @@ fn stale_reads_are_answered_at_once() {
     let read = group.submit(1, Level::Stale);
     assert!(group.answered(1, read));
 }
+
+#[test]
+fn slow_replica_isolated() {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.run(MS * 20);
+    // Its disk accepts nothing and its link loses what it says; the others go on, and what is
+    // kept for it is bounded.
+    group.members[2].slow_disk = true;
+    group.cut.insert((2, 0));
+    for _ in 0..2000 {
+        let write = group.write(0);
+        group.run(MS);
+        assert!(group.answered(0, write));
+        assert!(
+            group.replica(0).log_bytes < 80 << 10,
+            "{}",
+            group.replica(0).log_bytes
+        );
+    }
+}
