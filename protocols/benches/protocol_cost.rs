@@ -54,7 +54,12 @@ impl World for Clock {
     }
     fn clock(&self) -> ClockReading {
         let now = self.now().0 + 1;
-        ClockReading { earliest: now, now, latest: now, deviation: 0 }
+        ClockReading {
+            earliest: now,
+            now,
+            latest: now,
+            deviation: 0,
+        }
     }
     fn room(&self, _: ReplicaId) -> usize {
         64 << 20
@@ -113,13 +118,20 @@ impl Bed {
             clock,
         };
         for id in 0..members {
-            let first = RecoveredBytes { first_boot: true, ..RecoveredBytes::default() };
-            bed.nodes[id].start(first, &bed.clock, &mut bed.outputs).expect("a first boot starts");
+            let first = RecoveredBytes {
+                first_boot: true,
+                ..RecoveredBytes::default()
+            };
+            bed.nodes[id]
+                .start(first, &bed.clock, &mut bed.outputs)
+                .expect("a first boot starts");
             bed.carry_out(id);
         }
         for id in 0..members {
             for peer in (0..members).filter(|peer| *peer != id) {
-                let up = Link::Up { incarnation: Incarnation(1) };
+                let up = Link::Up {
+                    incarnation: Incarnation(1),
+                };
                 bed.input(id, Input::Link(Peer::Replica(ReplicaId(peer as u16)), up));
             }
         }
@@ -136,7 +148,11 @@ impl Bed {
     fn carry_out(&mut self, id: usize) {
         for output in self.outputs.drain(..) {
             match output {
-                Output::Send { to: Recipients::Replicas(to), frame, .. } => {
+                Output::Send {
+                    to: Recipients::Replicas(to),
+                    frame,
+                    ..
+                } => {
                     let bytes = frame.into_bytes();
                     for peer in to.iter() {
                         self.inboxes[peer.index()].push_back((ReplicaId(id as u16), bytes.clone()));
@@ -144,11 +160,15 @@ impl Bed {
                 }
                 Output::Journal { id: write, .. } => {
                     // Promises are rare; their durability is granted with the next turn.
-                    self.inboxes[id].push_front((ReplicaId(u16::MAX), Bytes::copy_from_slice(
-                        &write.0.to_le_bytes(),
-                    )));
+                    self.inboxes[id].push_front((
+                        ReplicaId(u16::MAX),
+                        Bytes::copy_from_slice(&write.0.to_le_bytes()),
+                    ));
                 }
-                Output::SetTimer { key, at: quintet_replica::Deadline::At(at) } => {
+                Output::SetTimer {
+                    key,
+                    at: quintet_replica::Deadline::At(at),
+                } => {
                     self.timers[id].insert(key, at);
                 }
                 Output::CancelTimer { key } => {
@@ -166,19 +186,28 @@ impl Bed {
 
     fn turn(&mut self, id: usize, submission: &mut dyn FnMut() -> Option<Submission>) {
         let now = self.clock.now();
-        let due = self.timers[id].iter().find(|(_, at)| **at <= now).map(|(key, _)| *key);
+        let due = self.timers[id]
+            .iter()
+            .find(|(_, at)| **at <= now)
+            .map(|(key, _)| *key);
         if let Some(key) = due {
             self.timers[id].remove(&key);
             self.input(id, Input::Timer(key));
         }
         let began = Instant::now();
         for _ in 0..self.inboxes[id].len() {
-            let Some((from, frame)) = self.inboxes[id].pop_front() else { break };
+            let Some((from, frame)) = self.inboxes[id].pop_front() else {
+                break;
+            };
             let input = match frame.first_chunk() {
                 Some(write) if from == ReplicaId(u16::MAX) => {
                     Input::Persisted(quintet_replica::PersistId(u64::from_le_bytes(*write)))
                 }
-                _ => Input::Frame { from: Peer::Replica(from), arrived: now, frame },
+                _ => Input::Frame {
+                    from: Peer::Replica(from),
+                    arrived: now,
+                    frame,
+                },
             };
             self.input(id, input);
         }
@@ -195,7 +224,10 @@ impl Bed {
 fn measure(protocol: &Entry, members: usize, per_batch: u64, commands: u64) -> (f64, f64) {
     const WINDOW: u64 = 64;
     let mut bed = Bed::new(protocol, members);
-    let session = SessionId { owner: 9, number: 1 };
+    let session = SessionId {
+        owner: 9,
+        number: 1,
+    };
     let mut builder = BatchBuilder::new();
     let (mut batch, mut sequence, mut warm) = (0, 0, false);
     let warm_up = commands / 10 / per_batch;
@@ -207,7 +239,11 @@ fn measure(protocol: &Entry, members: usize, per_batch: u64, commands: u64) -> (
         }
         for id in 0..members {
             let open = batch - bed.done;
-            let mut left = if id == 0 { WINDOW.saturating_sub(open).min(batches - batch) } else { 0 };
+            let mut left = if id == 0 {
+                WINDOW.saturating_sub(open).min(batches - batch)
+            } else {
+                0
+            };
             if batch == 0 && id == 0 {
                 left = 1;
             }
@@ -215,7 +251,10 @@ fn measure(protocol: &Entry, members: usize, per_batch: u64, commands: u64) -> (
                 left = left.checked_sub(1)?;
                 batch += 1;
                 if batch == 1 {
-                    let id = CommandId { session, sequence: 0 };
+                    let id = CommandId {
+                        session,
+                        sequence: 0,
+                    };
                     builder.push(id, RequestKind::Open, 0, &0u64.to_le_bytes());
                 }
                 for _ in 0..per_batch {
@@ -226,23 +265,35 @@ fn measure(protocol: &Entry, members: usize, per_batch: u64, commands: u64) -> (
                 }
                 let (id, level) = (BatchId(batch), Level::Ordered);
                 let batch = builder.finish(FrontendId(1), id, level);
-                Some(Submission { id, level, batch, deadline: Time::NEVER })
+                Some(Submission {
+                    id,
+                    level,
+                    batch,
+                    deadline: Time::NEVER,
+                })
             });
         }
     }
     let counted = (batches - warm_up) as f64 * per_batch as f64;
-    let each = bed.spent.iter().map(|spent| spent.as_nanos() as f64 / counted);
+    let each = bed
+        .spent
+        .iter()
+        .map(|spent| spent.as_nanos() as f64 / counted);
     (each.clone().fold(0.0, f64::max), each.sum())
 }
 
 fn main() {
     println!("ns per committed command, medians of 5 rounds (state machine does nothing)");
-    println!("{:<14} {:>8} {:>14} {:>10} {:>10}", "protocol", "replicas", "batching", "busiest", "sum");
+    println!(
+        "{:<14} {:>8} {:>14} {:>10} {:>10}",
+        "protocol", "replicas", "batching", "busiest", "sum"
+    );
     for protocol in PROTOCOLS {
         for members in [3, 5, 7] {
             for (name, per_batch, commands) in [("off", 1, 200_000), ("on (64)", 64, 3_200_000)] {
-                let mut rounds: Vec<_> =
-                    (0..5).map(|_| measure(protocol, members, per_batch, commands)).collect();
+                let mut rounds: Vec<_> = (0..5)
+                    .map(|_| measure(protocol, members, per_batch, commands))
+                    .collect();
                 rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
                 let (busiest, sum) = rounds[2];
                 let label = protocol.info.name;
