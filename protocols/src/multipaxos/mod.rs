@@ -46,7 +46,7 @@
 //! 2. Hence at most one value is ever proposed per slot and ballot.
 //! 3. A replica accepts only under its promised ballot; accepting a higher one promises it.
 //! 4. A promise is on disk before it is told, in every durability; so is the vote for a value in
-//!    disk durability. In memory durability votes are held in memory, see [`recovery`].
+//!    disk durability. In memory durability votes are held in memory, see `recovery.rs`.
 //! 5. `AcceptOk{held}` claims slots from its ballot's leader without gaps, or known to be decided;
 //!    so counting the majority's smallest claim decides every slot below it.
 //! 6. A winner has a majority's promises with everything they accepted above its own commit point.
@@ -57,7 +57,7 @@
 //! 7. A candidate that lacks what a voter no longer keeps does not win; it fetches the state.
 //! 8. A follower takes the leader's commit point only as far as it holds that leader's slots, so
 //!    it never executes a value that lost.
-//! 9. Reads: see [`reads`]. The commit point they use is confirmed by a majority after they came,
+//! 9. Reads: see `reads.rs`. The commit point they use is confirmed by a majority after they came,
 //!    and it covers all earlier ballots.
 //! 10. Times go up along the log: proposals take a time above all seen, and executing takes the
 //!     maximum along the way, which is the same on all replicas.
