@@ -12,7 +12,7 @@
 
 use super::{
     Arrival,
-    hello::{Greeting, Hello, Refusal},
+    hello::{Greeting, Hello, MAGIC, Refusal},
     queue::{Got, HEADER, Incoming, Outgoing, frame_header},
 };
 use crate::{
@@ -551,6 +551,21 @@ impl Tcp {
                     let Some(peer) = connection.peer else {
                         return false;
                     };
+                    // The other side may have found only in the answer that the two do not
+                    // belong together. No frame begins like this.
+                    if connection.incoming.peek().starts_with(&MAGIC.to_le_bytes()) {
+                        match Greeting::decode(connection.incoming.peek()) {
+                            Ok(None) => return true,
+                            Ok(Some((Greeting::Refusal(refusal), _))) => {
+                                self.on_refusal(index, refusal, now);
+                            }
+                            Ok(Some(_)) | Err(_) => {
+                                self.counters.frames_bad += 1;
+                                self.close(index, "a second hello", now);
+                            }
+                        }
+                        return false;
+                    }
                     if let Peer::Replica(id) = peer
                         && !self.links[id.index()].up
                     {
@@ -604,7 +619,8 @@ impl Tcp {
         };
         let (address, peer) = (connection.address, connection.peer);
         tracing::warn!(%address, reason = refusal.reason, "a peer refuses this replica");
-        // Only who was dialled may stop this replica: anybody can connect to it.
+        // A stranger cannot stop this replica: only who has been dialled or has told the right
+        // cluster and secret.
         if let Some(Peer::Replica(id)) = peer {
             let link = &mut self.links[id.index()];
             link.error = Some(format!("it refuses this replica: {}", refusal.reason));

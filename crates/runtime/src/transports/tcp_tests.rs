@@ -233,36 +233,28 @@ fn mismatches_are_told_to_both_sides_and_no_link_comes_up() {
 }
 
 #[test]
-fn a_peer_that_lost_its_directory_is_told_to_stop() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (mut a, mut b) = pair(directory.path(), |_| {});
-    until("up", &mut [&mut a, &mut b], |s| {
-        s.iter().all(|s| !s.links.is_empty())
-    });
-    let address = a.tcp.listener.local_addr().expect("bound");
-    drop(a);
-    let config = config(
-        directory.path(),
-        0,
-        &b.tcp
-            .links
-            .iter()
-            .map(|l| Member {
-                peer: l.name.clone(),
-            })
-            .collect::<Vec<_>>(),
-    );
-    std::fs::remove_dir_all(&config.data).expect("wiped");
-    let listener = std::net::TcpListener::bind(address).expect("free again");
-    let mut wiped = Side::new(&config, listener, |_| {});
-    until("refused", &mut [&mut wiped, &mut b], |s| {
-        s[0].refused.is_some()
-    });
-    assert!(
-        wiped
-            .refused
-            .is_some_and(|reason| reason.contains("voted before"))
-    );
+fn a_peer_that_lost_its_directory_is_told_to_stop_whoever_dials() {
+    for wiped_id in [0, 1] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (mut a, mut b) = pair(directory.path(), |_| {});
+        until("up", &mut [&mut a, &mut b], |s| {
+            s.iter().all(|s| !s.links.is_empty())
+        });
+        let names = a.tcp.links.iter().map(|link| link.name.clone());
+        let members: Vec<Member> = names.map(|peer| Member { peer }).collect();
+        let (lost, mut kept) = if wiped_id == 0 { (a, b) } else { (b, a) };
+        let address = lost.tcp.listener.local_addr().expect("bound");
+        drop(lost);
+        let config = config(directory.path(), wiped_id, &members);
+        std::fs::remove_dir_all(&config.data).expect("wiped");
+        let listener = std::net::TcpListener::bind(address).expect("free again");
+        let mut wiped = Side::new(&config, listener, |_| {});
+        until("refused", &mut [&mut wiped, &mut kept], |s| {
+            s[0].refused.is_some()
+        });
+        let reason = wiped.refused.unwrap_or_default();
+        assert!(reason.contains("voted before"), "{reason}");
+    }
 }
 
 #[test]
