@@ -152,7 +152,10 @@ impl EventLoop {
             stopping: None,
             exit: None,
         };
-        if let Err(error) = this.node.start(parts.recovered, &this.world, &mut this.outputs) {
+        if let Err(error) = this
+            .node
+            .start(parts.recovered, &this.world, &mut this.outputs)
+        {
             return Ok(Err(error.to_string()));
         }
         this.carry_out();
@@ -235,7 +238,13 @@ impl EventLoop {
         {
             count += 1;
             match mail {
-                Mail::Persisted { upto, bytes, syncs, on_disk, taken } => {
+                Mail::Persisted {
+                    upto,
+                    bytes,
+                    syncs,
+                    on_disk,
+                    taken,
+                } => {
                     self.journal.taken(taken);
                     self.metrics.journal_bytes = bytes;
                     self.metrics.journal_syncs = syncs;
@@ -276,7 +285,11 @@ impl EventLoop {
             count += 1;
             match arrival {
                 Arrival::Frame(from, frame) => {
-                    self.input(Input::Frame { from, arrived: now, frame });
+                    self.input(Input::Frame {
+                        from,
+                        arrived: now,
+                        frame,
+                    });
                 }
                 Arrival::Link(peer, link) => {
                     if matches!((peer, link), (Peer::Replica(_), Link::Up { .. })) {
@@ -300,7 +313,9 @@ impl EventLoop {
         // One at a time: each may cancel the next. A timer that is set for now fires next turn.
         while count < TIMERS_MAX {
             let world = &self.world;
-            let due = self.timers.take_due(now, || quintet_replica::World::clock(world).now);
+            let due = self
+                .timers
+                .take_due(now, || quintet_replica::World::clock(world).now);
             let Some(key) = due else { break };
             count += 1;
             self.input(Input::Timer(key));
@@ -380,8 +395,10 @@ impl EventLoop {
                     sent = true;
                 }
                 Output::Put { to, offset, words } => {
-                    let frame = put_frame(GroupId(0), EpochNumber(self.about.epoch), offset, &words);
-                    self.tcp.send(Recipients::Replicas(to), Lane::Control, &frame, now);
+                    let frame =
+                        put_frame(GroupId(0), EpochNumber(self.about.epoch), offset, &words);
+                    self.tcp
+                        .send(Recipients::Replicas(to), Lane::Control, &frame, now);
                     sent = true;
                 }
                 Output::Journal { id, write } => {
@@ -439,7 +456,10 @@ impl EventLoop {
     fn on_snapshot_saved(&mut self, info: SnapshotInfo) {
         self.metrics.snapshots += 1;
         self.world.snapshots.saved(info);
-        let report = SnapshotReport { slot: info.id.slot.0, bytes: info.length };
+        let report = SnapshotReport {
+            slot: info.id.slot.0,
+            bytes: info.length,
+        };
         self.answer_snapshot_waiters(&Ok(report));
         self.input(Input::SnapshotSaved(info));
     }
@@ -454,7 +474,10 @@ impl EventLoop {
     fn on_snapshot_now(&mut self, waiter: mpsc::Sender<Result<SnapshotReport, String>>) {
         let newest = self.world.snapshots.newest();
         if let Some(info) = newest.filter(|info| info.id.slot >= self.node.executed().slot) {
-            let report = SnapshotReport { slot: info.id.slot.0, bytes: info.length };
+            let report = SnapshotReport {
+                slot: info.id.slot.0,
+                bytes: info.length,
+            };
             // Who waited may have given up.
             let _ = waiter.send(Ok(report));
             return;
@@ -480,7 +503,9 @@ impl EventLoop {
         } else {
             self.metrics.sleeps += 1;
         }
-        let Some(mut events) = self.events.take() else { return Ok(()) };
+        let Some(mut events) = self.events.take() else {
+            return Ok(());
+        };
         let result = self.poll.poll(&mut events, timeout);
         let now = self.now();
         for event in &events {
@@ -512,7 +537,9 @@ impl EventLoop {
             Wake::Spin | Wake::Sleep => Time::NEVER,
         };
         let mut coarse = self.timers.next(now, || self.clock());
-        coarse = coarse.min(self.tcp.next_deadline()).min(self.port.next_deadline());
+        coarse = coarse
+            .min(self.tcp.next_deadline())
+            .min(self.port.next_deadline());
         if self.changed {
             coarse = coarse.min(self.publish_at);
         }
@@ -523,14 +550,18 @@ impl EventLoop {
             }
         }
         if let Some(stopping) = &self.stopping {
-            coarse = coarse.min(stopping.deadline).min(now + Duration::from_millis(5));
+            coarse = coarse
+                .min(stopping.deadline)
+                .min(now + Duration::from_millis(5));
         }
         // The operating system sleeps in whole milliseconds: a precise deadline is waited for
         // awake at the end.
         let precise = match precise.since(now) {
             _ if precise == Time::NEVER => None,
             wait if wait < Duration::from_millis(1) => Some(Duration::ZERO),
-            wait => Some(Duration::from_millis(wait.as_millis() as u64 - 1).max(Duration::from_millis(1))),
+            wait => Some(
+                Duration::from_millis(wait.as_millis() as u64 - 1).max(Duration::from_millis(1)),
+            ),
         };
         let coarse = (coarse != Time::NEVER).then(|| coarse.since(now));
         match (precise, coarse) {
@@ -546,8 +577,10 @@ impl EventLoop {
             return;
         }
         tracing::info!("stopping");
-        self.stopping =
-            Some(Stopping { deadline: now + STOP_MAX, hand_off_until: now + HAND_OFF_MAX });
+        self.stopping = Some(Stopping {
+            deadline: now + STOP_MAX,
+            hand_off_until: now + HAND_OFF_MAX,
+        });
         self.port.begin_shutdown();
         if let Some(clients) = &mut self.clients {
             clients.begin_shutdown();
@@ -562,7 +595,10 @@ impl EventLoop {
         let stopping = self.stopping.as_ref()?;
         let now = self.now();
         let idle = self.port.idle()
-            && self.clients.as_ref().is_none_or(|clients| clients.gateway.idle());
+            && self
+                .clients
+                .as_ref()
+                .is_none_or(|clients| clients.gateway.idle());
         let leads = now < stopping.hand_off_until
             && self.tcp.links_up() > 0
             && self.node.protocol_status().leader == Some(self.node.id());
