@@ -58,6 +58,8 @@ pub(crate) struct Healing {
     pub partitions: Vec<Partition>,
     /// Slow links that last: strike, from, to.
     pub slowed: Vec<(usize, usize, usize)>,
+    /// The leader that was cut off so that others vote.
+    pub silenced: Option<usize>,
     stage: Stage,
     began: u64,
     last_reads: Vec<usize>,
@@ -72,6 +74,7 @@ impl Default for Healing {
             core: Vec::new(),
             partitions: Vec::new(),
             slowed: Vec::new(),
+            silenced: None,
             stage: Stage::Commit,
             began: 0,
             last_reads: Vec::new(),

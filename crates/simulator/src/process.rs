@@ -711,6 +711,9 @@ impl World {
             Armed::Voted => "crash_voter",
         });
         self.crash(index);
+        if armed == Armed::Voted {
+            self.after_vote(index);
+        }
         self.queue.push(
             self.now + down.max(MILLISECOND),
             Event::Restart { node: index as u16 },

@@ -191,24 +191,7 @@ impl World {
             Kind::CrashMidStep => return self.arm(Armed::MidStep, duration),
             Kind::CrashBeforePersisted => return self.arm(Armed::BeforePersisted, duration),
             Kind::CrashAfterWrite => return self.arm(Armed::AfterWrite, duration),
-            Kind::CrashVoter => {
-                // Votes are given when the leader is silent.
-                let leader = self.leader()?;
-                let voters: Vec<usize> = (0..self.setup.replicas)
-                    .filter(|id| *id != leader && self.processes[*id].node.is_some())
-                    .collect();
-                if voters.is_empty() {
-                    return None;
-                }
-                let voter = voters[self.random.index(voters.len())];
-                if self.processes[voter].is_dying() || !self.may_crash(&[voter]) {
-                    return None;
-                }
-                let down = self.random.between(1, 60) * MILLISECOND;
-                self.processes[voter].armed = Some((Armed::Voted, down));
-                self.processes[leader].paused_until = self.now + duration;
-                return Some(MOMENT_MAX + duration);
-            }
+            Kind::CrashVoter => return self.arm_voter(index, duration),
             Kind::Stop => {
                 let node = self
                     .draw_running()
@@ -300,6 +283,61 @@ impl World {
         Some(MOMENT_MAX + down)
     }
 
+    /// Silences the leader, so that the others vote, and lets one of them crash when it has.
+    fn arm_voter(&mut self, index: usize, duration: u64) -> Option<u64> {
+        let leader = self.leader()?;
+        let voters: Vec<usize> = (0..self.setup.replicas)
+            .filter(|id| *id != leader && self.processes[*id].node.is_some())
+            .collect();
+        if voters.is_empty() {
+            return None;
+        }
+        let voter = voters[self.random.index(voters.len())];
+        if self.processes[voter].is_dying() || !self.may_crash(&[voter]) {
+            return None;
+        }
+        let down = self.random.between(1, 10) * MILLISECOND;
+        self.processes[voter].armed = Some((Armed::Voted, down));
+        let links: Vec<_> = (0..self.setup.replicas)
+            .filter(|other| *other != leader)
+            .flat_map(|other| [(leader, other), (other, leader)])
+            .collect();
+        for (from, to) in &links {
+            self.network.block(*from, *to);
+        }
+        let frames_blocked = self.frames_blocked();
+        self.healing.partitions.push(Partition {
+            strike: index,
+            frames_blocked,
+            links,
+        });
+        self.healing.silenced = Some(leader);
+        Some(2 * MOMENT_MAX + duration)
+    }
+
+    /// The voter has crashed: whom it voted for stands still soon, and the silenced leader reaches
+    /// the voter again. If the vote was forgotten, both may go on.
+    pub fn after_vote(&mut self, voter: usize) {
+        let Some(leader) = self.healing.silenced.take() else {
+            return;
+        };
+        for (from, to) in [(leader, voter), (voter, leader)] {
+            self.network.unblock(from, to, self.now, &mut self.queue);
+        }
+        let until = self.now + self.random.between(200, 1500) * MILLISECOND;
+        for other in (0..self.setup.replicas).filter(|other| *other != leader && *other != voter) {
+            let at = self.now + self.random.between(1, 20) * MILLISECOND;
+            self.queue.push(
+                at,
+                Event::StandStill {
+                    node: other as u16,
+                    until,
+                },
+            );
+        }
+        self.rouse_clients();
+    }
+
     fn begin_partition(&mut self, index: usize, kind: Kind) {
         let replicas = self.setup.replicas;
         let mut order: Vec<usize> = (0..replicas).collect();
@@ -389,8 +427,10 @@ impl World {
             return;
         };
         let ended = open.remove(at);
-        if self.frames_blocked() > ended.frames_blocked {
-            self.effective(self.plan.strikes[index].kind.name());
+        let kind = self.plan.strikes[index].kind;
+        // The voter's crash counts, not the silence that leads to it.
+        if kind != Kind::CrashVoter && self.frames_blocked() > ended.frames_blocked {
+            self.effective(kind.name());
         }
         for link in ended.links {
             if !self
@@ -427,6 +467,13 @@ impl World {
             | Kind::PartitionBridge
             | Kind::PartitionRing
             | Kind::PartitionChained => self.end_partition(index),
+            Kind::CrashVoter => {
+                self.end_partition(index);
+                self.healing.silenced = None;
+                self.processes
+                    .iter_mut()
+                    .for_each(|process| process.armed = None);
+            }
             Kind::SlowLink => {
                 for (_, from, to) in self.healing.slowed.extract_if(.., |(of, ..)| *of == index) {
                     self.network.slow(from, to, 1);
@@ -441,10 +488,7 @@ impl World {
                 .iter_mut()
                 .for_each(|process| process.disk.slow = 1),
             Kind::ClientReturns => self.clients_come_back(),
-            Kind::CrashMidStep
-            | Kind::CrashBeforePersisted
-            | Kind::CrashAfterWrite
-            | Kind::CrashVoter => {
+            Kind::CrashMidStep | Kind::CrashBeforePersisted | Kind::CrashAfterWrite => {
                 for process in &mut self.processes {
                     process.armed = None;
                 }

@@ -78,6 +78,8 @@ pub(crate) enum Event {
     SnapshotSaved { node: u16, boot: u32, id: Executed },
     /// A replica that was asked to stop has stopped, and stays down for so long.
     Stopped { node: u16, boot: u32, down: u64 },
+    /// A replica stands still until a time.
+    StandStill { node: u16, until: u64 },
     /// A crashed replica starts again.
     Restart { node: u16 },
     /// A client may invoke operations.
@@ -396,6 +398,11 @@ impl World {
             Event::Stopped { node, boot, down } => {
                 if self.lives(node, boot) {
                     self.crash_for(node.into(), down);
+                }
+            }
+            Event::StandStill { node, until } => {
+                if self.phase == Phase::Safety {
+                    self.processes[node as usize].paused_until = until;
                 }
             }
             Event::Restart { node } => {
