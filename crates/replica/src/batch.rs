@@ -114,6 +114,11 @@ impl BatchBuilder {
         self.count += 1;
     }
 
+    /// Makes room for this many more bytes at once, for who knows how large batches tend to be.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
     /// How many requests it holds.
     #[must_use]
     pub const fn count(&self) -> u32 {

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// A batch that has waited this long goes, whatever holds up those before it.
 const WAIT_MAX: Duration = Duration::from_millis(5);
+/// Room made for a batch beforehand, at most.
+const RESERVE_MAX: usize = 1 << 20;
 /// The shortest time is that of the last one to two such periods.
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -53,6 +55,8 @@ pub(super) struct Pending {
     pub since: Time,
     /// Batches of this kind under way.
     pub in_flight: usize,
+    /// Length of the batch before this one.
+    pub bytes_last: usize,
     /// The shortest time that a batch took in this period and in the one before it.
     shortest: [Option<Duration>; 2],
     period: Time,
@@ -78,6 +82,7 @@ impl Pending {
     ) {
         if self.entries.is_empty() {
             self.since = now;
+            self.batch.reserve(self.bytes_last.min(RESERVE_MAX));
         }
         self.entries.push(entry);
         self.batch.push(id, kind, 0, payload);

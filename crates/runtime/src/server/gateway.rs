@@ -611,6 +611,7 @@ impl Gateway {
             self.spare_entries.pop().unwrap_or_default(),
         );
         let batch = pending.batch.finish(self.frontend, id, level);
+        pending.bytes_last = batch.len();
         let deadline = pending.since + self.config.client_deadline;
         match level {
             Level::Ordered => self.counters.batches_ordered += 1,
