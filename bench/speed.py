@@ -69,7 +69,14 @@ class Quintet:
             return json.load(answer)
 
     def find_leader(self):
-        roles = {r["id"]: self.status(r)["role"] for r in self.replicas}
+        deadline = time.monotonic() + 30
+        while True:
+            roles = {r["id"]: self.status(r)["role"] for r in self.replicas}
+            if sorted(roles.values()) == ["follower", "follower", "leader"]:
+                break
+            if time.monotonic() > deadline:
+                raise SystemExit(f"no leader: {roles}")
+            time.sleep(0.1)
         port = lambda r: int(r["redis"].rsplit(":", 1)[1])
         self.port = next(port(r) for r in self.replicas if roles[r["id"]] == "leader")
         self.follower = next(port(r) for r in self.replicas if roles[r["id"]] == "follower")

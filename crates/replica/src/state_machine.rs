@@ -112,6 +112,13 @@ pub trait StateMachine: Send + 'static {
     /// the last applied command; `at.time` is this replica's clock, never before that command.
     fn query(&self, at: &At, command: &[u8], reply: &mut Vec<u8>);
 
+    /// These commands are about to be applied or queried, in this order: a machine with more state
+    /// than fits into a cache may look at what they will touch, all at once, so that waiting for
+    /// memory overlaps. Must change nothing. The default looks at none.
+    fn warm<'a>(&self, commands: &mut dyn Iterator<Item = &'a [u8]>) {
+        let _ = commands;
+    }
+
     /// Starts a snapshot of the state as it is now. A snapshot that was under way is dropped.
     ///
     /// The default keeps nothing and suits machines whose [`Self::snapshot_chunk`] writes all of

@@ -34,9 +34,7 @@ pub(crate) enum TransferMessage {
         bytes: Bytes,
     },
     /// No snapshot covers it. One is `coming` if the donor itself has come that far.
-    NotYet {
-        coming: bool,
-    },
+    NotYet { coming: bool },
 }
 
 fn encode_executed(executed: Executed, writer: &mut Writer<'_>) {

@@ -168,6 +168,12 @@ impl Index {
         None
     }
 
+    /// The slot of some key with this hash: a guess at what [`Self::find`] will look at.
+    #[inline]
+    pub(crate) fn guess(&self, hash: u32) -> Option<Slot> {
+        self.find(hash, |_| true)
+    }
+
     /// Adds a key that is not there. `before` says whether the new key stands before that of a
     /// slot with the same hash.
     pub(crate) fn insert(&mut self, hash: u32, slot: Slot, before: impl Fn(Slot) -> bool) {

@@ -17,6 +17,7 @@ use crate::index::{Index, Slot};
 use crate::key_hash::{hash_bytes, hash_wide};
 use crate::snapshot::{Globals, Snapshot};
 use crate::value::{ShortBytes, Stored, Value, heap_of};
+use smallvec::SmallVec;
 use std::collections::BTreeSet;
 
 /// The `expire_at` of a key that does not expire.
@@ -176,6 +177,9 @@ pub(crate) struct SnapshotCursor {
     pub(crate) end: Slot,
 }
 
+/// As many keys are looked at side by side.
+pub(crate) const WARM_KEYS: usize = 16;
+
 /// One database.
 #[derive(Debug, Default)]
 pub(crate) struct Database {
@@ -209,6 +213,30 @@ impl Database {
     fn find(&self, hash: u32, key: &[u8]) -> Option<Slot> {
         self.index
             .find(hash, |slot| self.slab.entry(slot).key.as_slice() == key)
+    }
+
+    /// Looks at everything that commands on these keys will need, step by step for all of them: the
+    /// memory accesses of one step do not depend on each other, so their latencies overlap.
+    #[inline]
+    pub(crate) fn warm(&self, keys: &[&[u8]]) {
+        let mut slots = SmallVec::<[Slot; WARM_KEYS]>::new();
+        slots.extend(
+            keys.iter()
+                .filter_map(|key| self.index.guess(self.hash(key))),
+        );
+        let mut seen = 0;
+        for slot in &slots {
+            seen ^= self.slab.entry(*slot).version;
+        }
+        for slot in &slots {
+            if let Value::String(string) = &self.slab.entry(*slot).value {
+                let bytes = string.bytes.as_slice();
+                for line in 0..4 {
+                    seen ^= bytes.get(line * 64).copied().map_or(0, u64::from);
+                }
+            }
+        }
+        core::hint::black_box(seen);
     }
 
     /// The entry of `key` if it exists at `now`.

@@ -314,6 +314,25 @@ impl<'a> Commands<'a> {
     }
 }
 
+impl<'a> Commands<'a> {
+    /// The database and first argument of the next command, usually its key, without looking at
+    /// anything else. `None` at the end and at whatever is malformed.
+    #[inline]
+    pub(crate) fn next_first(&mut self) -> Option<(u8, &'a [u8])> {
+        let head = split(&mut self.rest, 4).ok()?;
+        let count = split_u32(&mut self.rest).ok()?;
+        let mut first: &[u8] = &[];
+        for number in 0..count {
+            let length = split_u32(&mut self.rest).ok()?;
+            let argument = split(&mut self.rest, length).ok()?;
+            if number == 0 {
+                first = argument;
+            }
+        }
+        Some((head[3], first))
+    }
+}
+
 /// The next of a transaction's watched keys, from the front of what is left of them.
 pub(crate) fn next_watched<'a>(
     rest: &mut &'a [u8],

@@ -11,7 +11,7 @@ use crate::commands;
 use crate::context::{ReadContext, WriteContext};
 use crate::error::{CommandError, CommandResult};
 use crate::key_hash::hash_wide;
-use crate::keyspace::{Keys, Keyspace, NEVER};
+use crate::keyspace::{Keys, Keyspace, NEVER, WARM_KEYS};
 use crate::random::Random;
 use crate::reply::Reply;
 use crate::request::{Args, ArgsBuffer, Commands, Mode, RequestCommand, next_watched};
@@ -19,6 +19,7 @@ use crate::snapshot::{Globals, Restore};
 use quintet_replica::{
     Access, At, CommandTime, FootprintVisitor, RestoreError, SnapshotProgress, StateMachine,
 };
+use smallvec::SmallVec;
 
 /// How many expired keys one tick deletes at most, so that a tick stays short.
 const EXPIRE_PER_TICK_MAX: usize = 1000;
@@ -143,6 +144,13 @@ impl Store {
             databases: self.options.databases,
             time: self.time,
         }
+    }
+
+    fn warm_keys(&self, database: u8, keys: &mut SmallVec<[&[u8]; WARM_KEYS]>) {
+        if let Some(database) = self.keyspace.databases.get(usize::from(database)) {
+            database.warm(keys);
+        }
+        keys.clear();
     }
 
     /// Executes one command that is no transaction.
@@ -410,6 +418,24 @@ impl StateMachine for Store {
         if let Err(error) = result {
             Reply::unbounded(reply, false).error(&error.to_string());
         }
+    }
+
+    fn warm<'a>(&self, commands: &mut dyn Iterator<Item = &'a [u8]>) {
+        let mut keys = SmallVec::<[&[u8]; WARM_KEYS]>::new();
+        let mut database = 0;
+        for request in commands {
+            let Ok(mut commands) = Commands::new(request) else {
+                continue;
+            };
+            while let Some((other, key)) = commands.next_first() {
+                if keys.len() == WARM_KEYS || other != database {
+                    self.warm_keys(database, &mut keys);
+                    database = other;
+                }
+                keys.push(key);
+            }
+        }
+        self.warm_keys(database, &mut keys);
     }
 
     fn begin_snapshot(&mut self) {
