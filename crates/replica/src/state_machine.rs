@@ -115,7 +115,7 @@ pub trait StateMachine: Send + 'static {
     /// These commands are about to be applied or queried, in this order: a machine with more state
     /// than fits into a cache may look at what they will touch, all at once, so that waiting for
     /// memory overlaps. Must change nothing. The default looks at none.
-    fn warm<'a>(&self, commands: &mut dyn Iterator<Item = &'a [u8]>) {
+    fn warm(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
         let _ = commands;
     }
 

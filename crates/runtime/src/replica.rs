@@ -106,7 +106,7 @@ impl StartError {
 pub enum ExitReason {
     /// It was asked to.
     Stopped,
-    /// The protocol cannot go on.
+    /// The process cannot go on: the operating system denied it something.
     Halted(String),
     /// Its peers, or its own data, do not let it take part.
     DataRefused(String),

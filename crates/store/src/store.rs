@@ -420,7 +420,7 @@ impl StateMachine for Store {
         }
     }
 
-    fn warm<'a>(&self, commands: &mut dyn Iterator<Item = &'a [u8]>) {
+    fn warm(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
         let mut keys = SmallVec::<[&[u8]; WARM_KEYS]>::new();
         let mut database = 0;
         for request in commands {

@@ -40,7 +40,7 @@ impl Default for Config {
             heartbeat: Duration::from_millis(100),
             pre_vote: true,
             window: 64,
-            window_gap: Duration::from_micros(250),
+            window_gap: Duration::ZERO,
             window_bytes: 8 << 20,
             batch_bytes_max: 1 << 20,
             queue_bytes: 64 << 20,
@@ -93,9 +93,10 @@ impl Options for Config {
         },
         OptionSpec {
             name: "window_gap_us",
-            default: "250",
+            default: "0",
             help: "while an Accept message waits for a majority, the next one follows after this \
-                   many microseconds at the earliest (0 to 1000000)",
+                   many microseconds at the earliest, or after the round trip divided by the \
+                   window if that is longer (0 to 1000000)",
         },
         OptionSpec {
             name: "window_bytes",

@@ -130,8 +130,9 @@ where
         match taken {
             Taken::Accepted => open.sent = true,
             Taken::Refused | Taken::Busy => {
-                // Only the very first try can be known to have gone nowhere.
-                if open.retry_after == RETRY_FIRST {
+                // Only the very first try can be known to have gone nowhere, and only inside one
+                // process: a network may have delivered it twice, and the other copy was kept.
+                if self.embedded && open.retry_after == RETRY_FIRST {
                     open.sent = false;
                     if taken == Taken::Busy {
                         return self.finish(batch, Outcome::Busy, ctx);

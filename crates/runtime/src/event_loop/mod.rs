@@ -422,7 +422,7 @@ impl EventLoop {
                 Output::Mark(branch) => self.metrics.mark(branch),
                 Output::Halt(reason) => {
                     tracing::error!(reason, "the replica cannot go on");
-                    self.exit = Some(ExitReason::Halted(reason));
+                    self.exit = Some(ExitReason::DataRefused(reason));
                 }
             }
         }
