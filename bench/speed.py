@@ -52,10 +52,11 @@ class Redis:
 
 
 class Quintet:
-    def __init__(self, binary, base_port, directory, durability, *options):
+    def __init__(self, binary, base_port, directory, durability, environment):
         command = [binary, "demo", "--json", "--base-port", str(base_port), "--dir", directory,
-                   "--durability", durability, *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+                   "--durability", durability]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+                                        env={**os.environ, **environment})
         self.replicas = []
         for _ in range(3):
             line = self.process.stdout.readline()
@@ -133,10 +134,10 @@ def main():
     port = args.base_port
     results = {row[0]: {"redis": [], "quintet": [], "ratio": []} for row in rows}
     beds_made = {
-        "memory": ("memory", [], []),
-        "single": ("memory", ["--spin-us", "0"], []),
-        "spin": ("memory", ["--spin-us", "100"], []),
-        "disk": ("disk", [], ["--appendonly", "yes", "--appendfsync", "always"]),
+        "memory": ("memory", {}, []),
+        "single": ("memory", {"QUINTET_SPIN_MAX": "0s"}, []),
+        "spin": ("memory", {}, []),
+        "disk": ("disk", {}, ["--appendonly", "yes", "--appendfsync", "always"]),
     }
     for number, bed in enumerate(dict.fromkeys(row[1] for row in rows)):
         durability, ours, theirs = beds_made[bed]
@@ -144,7 +145,7 @@ def main():
         quintet = None
         try:
             quintet = Quintet(args.quintet, port + 1000 * number, f"{scratch}/quintet-{bed}",
-                              durability, *ours)
+                              durability, ours)
             for round_number in range(args.rounds):
                 for name, _, where, test, clients, pipeline, requests, figure, *_ in (
                         row for row in rows if row[1] == bed):
