@@ -52,17 +52,25 @@ class Redis:
 
 
 class Quintet:
-    def __init__(self, binary, base_port, directory, durability, environment):
+    def __init__(self, binary, base_port, directory, durability, flags):
         command = [binary, "demo", "--json", "--base-port", str(base_port), "--dir", directory,
                    "--durability", durability]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
-                                        env={**os.environ, **environment})
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.replicas = []
         for _ in range(3):
             line = self.process.stdout.readline()
             if not line:
                 raise SystemExit(f"the demo ended with exit code {self.process.wait()}")
             self.replicas.append(json.loads(line))
+        self.served = []
+        if flags:
+            # The demo takes no settings of a replica: start its replicas again by hand.
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait()
+            self.served = [subprocess.Popen([*replica["serve"], *flags], stderr=subprocess.DEVNULL)
+                           for replica in self.replicas]
+            for replica in self.replicas:
+                wait_port(int(replica["admin"].rsplit(":", 1)[1]))
         self.find_leader()
 
     def status(self, replica):
@@ -83,8 +91,10 @@ class Quintet:
         self.follower = next(port(r) for r in self.replicas if roles[r["id"]] == "follower")
 
     def stop(self):
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait()
+        for process in self.served or [self.process]:
+            process.send_signal(signal.SIGINT)
+        for process in self.served or [self.process]:
+            process.wait()
 
 
 def benchmark(port, test, clients, pipeline, requests, size=128):
@@ -134,10 +144,10 @@ def main():
     port = args.base_port
     results = {row[0]: {"redis": [], "quintet": [], "ratio": []} for row in rows}
     beds_made = {
-        "memory": ("memory", {}, []),
-        "single": ("memory", {"QUINTET_SPIN_MAX": "0s"}, []),
-        "spin": ("memory", {}, []),
-        "disk": ("disk", {}, ["--appendonly", "yes", "--appendfsync", "always"]),
+        "memory": ("memory", [], []),
+        "single": ("memory", ["--spin-max", "0s", "--bootstrap-again"], []),
+        "spin": ("memory", [], []),
+        "disk": ("disk", [], ["--appendonly", "yes", "--appendfsync", "always"]),
     }
     for number, bed in enumerate(dict.fromkeys(row[1] for row in rows)):
         durability, ours, theirs = beds_made[bed]
