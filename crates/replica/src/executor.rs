@@ -12,7 +12,7 @@
 
 use crate::{
     At, BatchId, BatchView, ClusterId, CommandId, CommandTime, DecodeError, EpochNumber, Executed,
-    FrontendId, GroupId, Position, Reader, ReplyRoute, RequestKind, RequestStatus, RestoreError,
+    GroupId, Position, Reader, ReplyRoute, RequestKind, RequestStatus, RestoreError,
     ResultsBuilder, Sessions, Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer,
 };
 use alloc::{boxed::Box, collections::BTreeMap, format, string::ToString, vec::Vec};
@@ -427,6 +427,13 @@ impl Executor {
         None
     }
 
+    /// Whether there are reads whose slot has been executed by now.
+    #[must_use]
+    pub fn has_released(&self) -> bool {
+        let first = self.waiting.first_key_value();
+        first.is_some_and(|(slot, _)| *slot <= self.executed.slot)
+    }
+
     /// Runs the reads whose slot has been executed by now.
     pub fn released(&mut self, clock: u64, mut answer: impl FnMut(Answer)) {
         while let Some(first) = self.waiting.first_entry() {
@@ -602,20 +609,10 @@ pub fn framed(bytes: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// A route that nobody waits on; for reads that the node makes for itself.
-#[must_use]
-pub const fn no_route() -> ReplyRoute {
-    ReplyRoute {
-        to: FrontendId(0),
-        header: Bytes::new(),
-        after: None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BatchBuilder, Level, Results, SessionId};
+    use crate::{BatchBuilder, FrontendId, Level, Results, SessionId};
 
     /// Appends commands to a log; small enough to be snapshotted in one piece.
     #[derive(Default)]
@@ -646,6 +643,14 @@ mod tests {
         }
         fn digest(&self) -> u128 {
             u128::from(checksum(&self.entries))
+        }
+    }
+
+    fn no_route() -> ReplyRoute {
+        ReplyRoute {
+            to: FrontendId(0),
+            header: Bytes::new(),
+            after: None,
         }
     }
 

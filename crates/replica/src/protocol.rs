@@ -13,8 +13,8 @@
 //! threads or randomness of their own. The same code runs in the runtime and in the simulator.
 
 use crate::{
-    BatchId, Context, Control, Durability, Epoch, FrontendContext, FrontendId, Incarnation, Link,
-    Peer, PersistId, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Submission, Wake, Wire,
+    BatchId, Context, Control, Durability, Epoch, FrontendContext, FrontendId, Link, Peer,
+    PersistId, Recovered, ReplicaId, Setup, Slot, Submission, Wake, Wire,
 };
 use alloc::{format, string::String, vec::Vec};
 use bytes::Bytes;
@@ -307,21 +307,4 @@ pub trait Frontend<P: Protocol>: Sized + Send + 'static {
     }
     /// How many batches are under way.
     fn open(&self) -> usize;
-}
-
-/// What the route of a protocol looks like to those outside: see [`crate::Effect::Route`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Route {
-    /// In force from this slot.
-    pub slot: Slot,
-    /// The participants, in the protocol's order.
-    pub members: Vec<(ReplicaId, Incarnation)>,
-}
-
-impl Route {
-    /// The participants as a set.
-    #[must_use]
-    pub fn set(&self) -> ReplicaSet {
-        self.members.iter().map(|(id, _)| *id).collect()
-    }
 }

@@ -89,7 +89,6 @@ pub struct Node {
     events: VecDeque<Event>,
     executed_told: Slot,
     persisted: PersistId,
-    persist_last: PersistId,
     /// Answers that wait for durability, ascending by what they wait for.
     held: VecDeque<Answer>,
     under_way: Option<UnderWay>,
@@ -157,7 +156,6 @@ impl Node {
             events: VecDeque::new(),
             executed_told: Slot(0),
             persisted: PersistId(0),
-            persist_last: PersistId(0),
             held: VecDeque::new(),
             under_way: None,
             fetch: None,
@@ -392,11 +390,13 @@ impl Node {
                 if self.effects.is_empty() {
                     self.effects = effects;
                 }
-                let clock = world.clock().now;
-                let mut answers = SmallVec::<[Answer; 4]>::new();
-                self.executor.released(clock, |answer| answers.push(answer));
-                for answer in answers {
-                    self.answer(answer, out);
+                if self.executor.has_released() {
+                    let clock = world.clock().now;
+                    let mut answers = SmallVec::<[Answer; 4]>::new();
+                    self.executor.released(clock, |answer| answers.push(answer));
+                    for answer in answers {
+                        self.answer(answer, out);
+                    }
                 }
                 continue;
             }
@@ -432,7 +432,6 @@ impl Node {
             }
             Effect::Put { to, offset, words } => out.push(Output::Put { to, offset, words }),
             Effect::Persist { id, write } => {
-                self.persist_last = id;
                 out.push(Output::Journal { id, write });
             }
             Effect::Trim { below } => out.push(Output::Trim { below }),

@@ -40,6 +40,11 @@ impl Node {
         }
     }
 
+    fn leads(&self) -> bool {
+        let leader = self.replica.status().leader;
+        leader.is_none_or(|leader| leader == self.id)
+    }
+
     /// When the state changes by itself and no batch comes by, the leader orders an empty one, so
     /// that expiry happens at the same place on every replica.
     pub(super) fn maybe_tick(&mut self, world: &dyn World, out: &mut Vec<Output>) {
@@ -49,17 +54,14 @@ impl Node {
         if self.tick_at == Some(deadline.0) || self.tick_open.is_some() {
             return;
         }
-        let leader = self.replica.status().leader;
-        let patience = if leader.is_none_or(|leader| leader == self.id) {
-            Duration::ZERO
-        } else {
-            // Others step in when the leader does not.
-            TICK_PATIENCE
-        };
-        let due = deadline
-            .0
-            .saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
         let clock = world.clock().now;
+        let mut due = deadline.0;
+        // Who leads matters, and is looked up, only once the time has come.
+        if clock >= due && !self.leads() {
+            // Others step in when the leader does not.
+            let patience = u64::try_from(TICK_PATIENCE.as_nanos()).unwrap_or(u64::MAX);
+            due = due.saturating_add(patience);
+        }
         if clock < due {
             self.tick_at = Some(deadline.0);
             let at = Deadline::At(world.now() + Duration::from_nanos(due - clock));
