@@ -4,6 +4,7 @@ use crate::error::CommandError;
 use crate::keyspace::Keys;
 use crate::numbers::integer_of;
 use crate::random::Random;
+use crate::reply::Reply;
 use crate::store::StoreOptions;
 use crate::types::table::Walk;
 use crate::value::{Stored, Value};
@@ -192,6 +193,29 @@ pub(super) fn scan_options<'a>(cursor: u64, args: &[&'a [u8]]) -> Result<Scan<'a
         }
     }
     Ok(scan)
+}
+
+/// Answers a scan of a collection that is not there.
+pub(super) fn reply_nothing_scanned(reply: &mut Reply<'_>) {
+    reply.bulk(b"0");
+    reply.array(0);
+}
+
+/// Answers a scan: where to go on, then what `emit` appends for each item. It says how many
+/// elements those were.
+pub(super) fn reply_scanned<T>(
+    reply: &mut Reply<'_>,
+    next: u64,
+    items: impl Iterator<Item = T>,
+    mut emit: impl FnMut(&mut Reply<'_>, T) -> usize,
+) {
+    reply.bulk_integer(next as i64);
+    let begun = reply.begin_array();
+    let mut len = 0;
+    for item in items {
+        len += emit(reply, item);
+    }
+    reply.end_array(begun, len);
 }
 
 /// `count` different places below `len`, in a random order; all of them when `count` is as much.

@@ -7,7 +7,8 @@
 //! ```
 
 use super::arguments::{
-    Scan, cursor_of, is, random_places, scan_options, signed_count, signed_count_of_pairs,
+    Scan, cursor_of, is, random_places, reply_nothing_scanned, reply_scanned, scan_options,
+    signed_count, signed_count_of_pairs,
 };
 use crate::command::Op;
 use crate::commands::unsupported;
@@ -281,22 +282,16 @@ fn hscan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
     let cursor = cursor_of(args[1])?;
     context.reply.array(2);
     let Some(hash) = context.read::<Hash>(args[0])? else {
-        context.reply.bulk(b"0");
-        context.reply.array(0);
+        reply_nothing_scanned(&mut context.reply);
         return Ok(());
     };
     let Scan { walk, pattern } = scan_options(cursor, &args[2..])?;
     let (entries, next) = hash.walk(walk);
-    context.reply.bulk_integer(next as i64);
-    let begun = context.reply.begin_array();
-    let mut len = 0;
-    for (field, value) in entries {
-        if pattern.is_none_or(|pattern| matches(pattern, field)) {
-            context.reply.bulk(field);
-            context.reply.bulk(value);
-            len += 2;
-        }
-    }
-    context.reply.end_array(begun, len);
+    let shown = entries.filter(|(field, _)| pattern.is_none_or(|p| matches(p, field)));
+    reply_scanned(&mut context.reply, next, shown, |reply, (field, value)| {
+        reply.bulk(field);
+        reply.bulk(value);
+        2
+    });
     Ok(())
 }

@@ -70,11 +70,7 @@ fn end_of(argument: &[u8]) -> Result<End, CommandError> {
 /// `LPUSH key element …` and `RPUSH key element …`
 fn push(keys: &mut Keys<'_>, end: End, args: Args<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let mut held = keys.open_or_create::<List>(args[0])?;
-    let list = held.change();
-    for element in &args[1..] {
-        list.push(end, element);
-    }
-    reply.count(list.len());
+    push_all(held.change(), end, &args[1..], reply);
     Ok(())
 }
 
@@ -89,12 +85,15 @@ fn push_existing(
         reply.integer(0);
         return Ok(());
     };
-    let list = held.change();
-    for element in &args[1..] {
+    push_all(held.change(), end, &args[1..], reply);
+    Ok(())
+}
+
+fn push_all(list: &mut List, end: End, elements: Args<'_>, reply: &mut Reply<'_>) {
+    for element in elements {
         list.push(end, element);
     }
     reply.count(list.len());
-    Ok(())
 }
 
 /// `LPOP key [count]` and `RPOP key [count]`

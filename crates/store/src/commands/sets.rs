@@ -8,7 +8,7 @@
 
 use super::arguments::{
     KEYS_MISSING, MUST_BE_POSITIVE, Scan, check_reply, count_above_zero, count_of, cursor_of, is,
-    peek, random_places, sample, scan_options, signed_count,
+    peek, random_places, reply_nothing_scanned, reply_scanned, sample, scan_options, signed_count,
 };
 use crate::command::Op;
 use crate::commands::unsupported;
@@ -225,22 +225,16 @@ fn sscan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
     let cursor = cursor_of(args[1])?;
     context.reply.array(2);
     let Some(set) = context.read::<Set>(args[0])? else {
-        context.reply.bulk(b"0");
-        context.reply.array(0);
+        reply_nothing_scanned(&mut context.reply);
         return Ok(());
     };
     let Scan { walk, pattern } = scan_options(cursor, &args[2..])?;
     let (members, next) = set.walk(walk);
-    context.reply.bulk_integer(next as i64);
-    let begun = context.reply.begin_array();
-    let mut len = 0;
-    for member in members {
-        if pattern.is_none_or(|pattern| matches(pattern, member)) {
-            context.reply.bulk(member);
-            len += 1;
-        }
-    }
-    context.reply.end_array(begun, len);
+    let shown = members.filter(|member| pattern.is_none_or(|p| matches(p, member)));
+    reply_scanned(&mut context.reply, next, shown, |reply, member| {
+        reply.bulk(member);
+        1
+    });
     Ok(())
 }
 

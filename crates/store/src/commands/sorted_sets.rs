@@ -9,7 +9,8 @@
 
 use super::arguments::{
     KEYS_MISSING, MUST_BE_POSITIVE, Scan, check_reply, count_above_zero, count_of, cursor_of, is,
-    random_places, scan_options, signed_count, signed_count_of_pairs,
+    random_places, reply_nothing_scanned, reply_scanned, scan_options, signed_count,
+    signed_count_of_pairs,
 };
 use super::sorted_set_combinations as combinations;
 use super::sorted_set_ranges as ranges;
@@ -401,30 +402,24 @@ fn zscan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
     let cursor = cursor_of(args[1])?;
     context.reply.array(2);
     let Some(set) = context.read::<SortedSet>(args[0])? else {
-        context.reply.bulk(b"0");
-        context.reply.array(0);
+        reply_nothing_scanned(&mut context.reply);
         return Ok(());
     };
     let Scan { walk, pattern } = scan_options(cursor, &args[2..])?;
     let (members, next) = set.walk(walk);
-    context.reply.bulk_integer(next as i64);
-    let begun = context.reply.begin_array();
-    let mut len = 0;
     let mut digits = Vec::with_capacity(24);
-    for (member, score) in members {
-        if pattern.is_none_or(|pattern| matches(pattern, member)) {
-            digits.clear();
-            // Redis's compact form keeps whole scores as integers, and shows them as such here.
-            if set.is_compact() && score.fract() == 0.0 && score.abs() <= (1u64 << 62) as f64 {
-                write_integer(&mut digits, score as i64);
-            } else {
-                write_double(&mut digits, score);
-            }
-            context.reply.bulk(member);
-            context.reply.bulk(&digits);
-            len += 2;
+    let shown = members.filter(|(member, _)| pattern.is_none_or(|p| matches(p, member)));
+    reply_scanned(&mut context.reply, next, shown, |reply, (member, score)| {
+        digits.clear();
+        // Redis's compact form keeps whole scores as integers, and shows them as such here.
+        if set.is_compact() && score.fract() == 0.0 && score.abs() <= (1u64 << 62) as f64 {
+            write_integer(&mut digits, score as i64);
+        } else {
+            write_double(&mut digits, score);
         }
-    }
-    context.reply.end_array(begun, len);
+        reply.bulk(member);
+        reply.bulk(&digits);
+        2
+    });
     Ok(())
 }
