@@ -1,0 +1,9 @@
+//! The lab: what watches real clusters from outside and judges or measures them.
+//!
+//! ```text
+//!   scenario ──► real processes / simulator ──► histories, figures ──► verdict, report
+//! ```
+//!
+//! Nothing that serves clients depends on this crate.
+
+#![forbid(unsafe_code)]
