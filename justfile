@@ -42,6 +42,10 @@ build:
 simulate *arguments: build
     ci/simulate {{ arguments }}
 
+# The conformance kit: `just conformance multipaxos partition`.
+conformance *arguments:
+    cargo run --profile test -p quintet-simulator --example conformance -- {{ arguments }}
+
 # kill -9 real replicas under load; every acknowledged write must be found.
 kill *arguments: build
     ci/kill {{ arguments }}

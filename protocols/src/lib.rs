@@ -72,6 +72,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_folder_is_named_as_its_protocol() {
+        macro_rules! folders {
+            ($($folder:ident)*) => { [$(stringify!($folder)),*] };
+        }
+        let folders = for_each_protocol! { folders };
+        let names: alloc::vec::Vec<_> = PROTOCOLS.iter().map(|entry| entry.info.name).collect();
+        assert_eq!(folders[..], names[..]);
+    }
+
+    #[test]
     fn protocols_are_found_by_name_and_a_typo_gets_a_suggestion() {
         assert_eq!(
             find("multipaxos").map(|entry| entry.info.name),

@@ -489,8 +489,12 @@ pub struct Entry {
     pub viable: fn(usize, &[crate::NodeState]) -> bool,
     /// Whether it executes before the order is final.
     pub speculates: bool,
+    /// Whether it relies on a transport that loses and doubles nothing within a connection.
+    pub needs_stream: bool,
     /// Shows a message of the protocol as text, for traces.
     pub describe: fn(Bytes) -> alloc::string::String,
+    /// The name of a timer of the replica's half; none when it has no such timer.
+    pub timer_name: fn(u32) -> Option<alloc::string::String>,
 }
 
 impl core::fmt::Debug for Entry {
@@ -579,20 +583,33 @@ impl Entry {
             check: |options| parse::<P>(options).map(|_| ()),
             viable: P::viable,
             speculates: P::SPECULATES,
+            needs_stream: P::NEEDS_STREAM,
             describe: |message| match P::Message::decode_all(message) {
                 Ok(message) => alloc::format!("{message:?}"),
                 Err(error) => alloc::format!("unreadable: {error}"),
+            },
+            timer_name: |number| {
+                let timer = P::Timer::try_from(number).ok()?;
+                Some(alloc::format!("{timer:?}"))
             },
         }
     }
 }
 
-/// Makes the registry: one line per protocol type gives its entry by name.
+/// Makes the registry: one line per protocol, `folder::Type`, gives its entry by name. The folder
+/// is the protocol's name.
 #[macro_export]
 macro_rules! registry {
-    ($($protocol:ty),* $(,)?) => {
+    ($($folder:ident :: $protocol:ident),* $(,)?) => {
         /// All registered protocols.
-        pub const PROTOCOLS: &[$crate::Entry] = &[$($crate::Entry::of::<$protocol>()),*];
+        pub const PROTOCOLS: &[$crate::Entry] = &[$($crate::Entry::of::<$folder::$protocol>()),*];
+
+        /// Calls a macro with the names of all registered protocols, separated by spaces: what
+        /// makes one named test per protocol.
+        #[macro_export]
+        macro_rules! for_each_protocol {
+            ($callback:ident) => { $callback! { $($folder)* } };
+        }
     };
 }
 

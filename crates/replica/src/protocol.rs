@@ -180,6 +180,9 @@ pub trait Protocol: Sized + Send + 'static {
     const INFO: Info;
     /// Whether it executes before it knows that an order is final.
     const SPECULATES: bool = false;
+    /// Whether it relies on what a stream promises: within a connection nothing is lost, doubled
+    /// or overtaken. Then it is never judged over datagrams.
+    const NEEDS_STREAM: bool = false;
 
     /// A replica before its start. Never I/O.
     fn new(setup: Setup<Self::Options>) -> Self;

@@ -23,6 +23,7 @@
 mod campaign;
 pub mod checkers;
 mod clock;
+pub mod conformance;
 mod disk;
 mod endings;
 mod faults;
@@ -35,6 +36,8 @@ mod process;
 mod queue;
 mod random;
 mod remote;
+#[allow(dead_code, reason = "scenarios use a part of what scripts need")]
+mod stage;
 mod strike;
 #[cfg(test)]
 mod tests;

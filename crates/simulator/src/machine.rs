@@ -126,6 +126,16 @@ pub fn decode_reply(bytes: &[u8]) -> Option<Reply> {
     })
 }
 
+/// A hash of a reply; of none, 0.
+#[must_use]
+pub fn reply_hash(reply: Option<Reply>) -> u128 {
+    let mut bytes = Vec::new();
+    if let Some(reply) = reply {
+        encode_reply(reply, &mut bytes);
+    }
+    u128::from(hash_bytes(&bytes))
+}
+
 /// Mixes two words into one; a bijection of `b` for each `a`.
 #[must_use]
 pub const fn mix(a: u64, b: u64) -> u64 {

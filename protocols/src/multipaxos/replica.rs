@@ -172,7 +172,7 @@ impl Protocol for MultiPaxos {
         paper: "Lamport, Paxos Made Simple, 2001",
         best_at: "the usual choice: one round trip from a stable leader to a majority",
         tolerates: "crashes, loss and partitions of a minority",
-        stable: false,
+        stable: true,
         replicas_min: 1,
     };
 

@@ -1,0 +1,56 @@
+//! Who plays what: leaders, members, heads and tails of whatever protocol is on the stage.
+
+use super::Skip;
+use crate::stage::{Setting, Stage};
+
+/// Starts a stage and waits until its replicas answer.
+pub(super) fn open(setting: Setting) -> Stage {
+    let mut stage = Stage::new(setting);
+    stage.talk(1);
+    stage
+}
+
+/// Whoever orders; the first of the route where nobody says so.
+pub(super) fn leader(stage: &Stage) -> usize {
+    stage.leader().unwrap_or_else(|| stage.route()[0])
+}
+
+/// One that runs and does not order.
+pub(super) fn member(stage: &Stage) -> Result<usize, Skip> {
+    let leader = leader(stage);
+    let mut others = stage.up().into_iter().rev().filter(|seat| *seat != leader);
+    others.next().ok_or(Skip("there is nobody but the leader"))
+}
+
+/// The replica, if the protocol can do without it.
+pub(super) fn dispensable(stage: &Stage, seat: usize) -> Result<usize, Skip> {
+    match stage.expendable(&[seat]).is_empty() {
+        false => Ok(seat),
+        true => Err(Skip("the protocol cannot do without it")),
+    }
+}
+
+/// All replicas, the leader last.
+pub(super) fn leader_last(stage: &Stage) -> Vec<usize> {
+    let leader = leader(stage);
+    let mut order: Vec<usize> = (0..stage.seats.len())
+        .filter(|seat| *seat != leader)
+        .collect();
+    order.push(leader);
+    order
+}
+
+/// Makes logs so short that a few hundred commands outgrow them, where the protocol has an option
+/// for that.
+pub(super) fn short_logs(setting: &mut Setting) {
+    for (name, value) in [("log_memory_bytes", "65536"), ("batch_bytes_max", "16384")] {
+        if setting
+            .entry
+            .options
+            .iter()
+            .any(|option| option.name == name)
+        {
+            setting.options.push((name.to_string(), value.to_string()));
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Nothing fails.
+
+use super::{Skip, cast};
+use crate::stage::{MILLISECOND, Setting, Stage};
+
+pub(super) fn normal_case(setting: Setting) -> Result<(), Skip> {
+    let mut stage = Stage::new(setting);
+    stage.talk(3);
+    let numbers = stage.load(9, 20);
+    stage.until("the load is answered", |stage| stage.answered(&numbers));
+    stage.finale();
+    assert_eq!(stage.marked("state transfer"), 0, "nobody lagged");
+    Ok(())
+}
+
+pub(super) fn large_commands(setting: Setting) -> Result<(), Skip> {
+    let mut stage = cast::open(setting);
+    stage.payload_extra = 100_000;
+    let numbers = stage.load(6, 10);
+    stage.until("the load is answered", |stage| stage.answered(&numbers));
+    stage.payload_extra = 0;
+    stage.finale();
+    Ok(())
+}
+
+pub(super) fn long_distance(setting: Setting) -> Result<(), Skip> {
+    let mut stage = Stage::new(setting);
+    stage.distance(40 * MILLISECOND, 20 * MILLISECOND);
+    stage.talk(2);
+    let numbers = stage.load(6, 20);
+    stage.until("the load is answered", |stage| stage.answered(&numbers));
+    stage.finale();
+    Ok(())
+}
+
+pub(super) fn clocks_apart(setting: Setting) -> Result<(), Skip> {
+    let mut stage = Stage::empty(setting);
+    let off = [7, -5, 0, 60, -60, 1, -1];
+    for (seat, seconds) in (0..stage.seats.len()).zip(off) {
+        stage.set_clock(seat, seconds * 1_000_000_000);
+        stage.start(seat);
+    }
+    stage.talk(2);
+    for seat in 0..stage.seats.len() {
+        let numbers = stage.load(3, 10);
+        stage.run(MILLISECOND);
+        stage.set_clock(seat, [-30, 30][seat % 2] * 1_000_000_000);
+        stage.until("the load is answered", |stage| stage.answered(&numbers));
+    }
+    stage.finale();
+    Ok(())
+}

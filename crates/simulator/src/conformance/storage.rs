@@ -1,0 +1,162 @@
+//! Restarts, forgetting, snapshots, disks.
+
+use super::{Skip, cast};
+use crate::stage::{MILLISECOND, SECOND, Setting, Stage};
+use quintet_replica::Control;
+
+pub(super) fn total_restart_from_disk(mut setting: Setting) -> Result<(), Skip> {
+    for snapshots in [false, true] {
+        if snapshots {
+            setting.snapshot_bytes_min = 2048;
+        }
+        let mut stage = cast::open(setting.clone());
+        for round in 0..3 {
+            stage.load(6, 10);
+            stage.run((1 + round) * MILLISECOND / 2);
+            for seat in 0..stage.seats.len() {
+                // Of what was not durable a few writes reach the disk, elsewhere more.
+                stage.crash_keeping(seat, seat * round as usize, false);
+            }
+            stage.run(MILLISECOND);
+            for seat in 0..stage.seats.len() {
+                stage.start(seat);
+            }
+            stage.until("all is answered", |stage| stage.quiet() && stage.level());
+        }
+        stage.finale();
+    }
+    Ok(())
+}
+
+pub(super) fn memory_rejoin(setting: Setting) -> Result<(), Skip> {
+    let mut stage = cast::open(setting);
+    for seat in cast::leader_last(&stage) {
+        cast::dispensable(&stage, seat)?;
+        let numbers = stage.load(6, 10);
+        stage.run(MILLISECOND / 2);
+        stage.crash(seat);
+        stage.run(20 * MILLISECOND);
+        stage.start(seat);
+        stage.until("it takes part again", |stage| {
+            let node = stage.seats[seat].node.as_ref();
+            stage.level() && node.is_some_and(|node| node.protocol_status().voting)
+        });
+        stage.until("the load is answered", |stage| stage.answered(&numbers));
+    }
+    stage.finale();
+    Ok(())
+}
+
+pub(super) fn lagging_replica_past_a_trimmed_log(mut setting: Setting) -> Result<(), Skip> {
+    cast::short_logs(&mut setting);
+    let shortened = !setting.options.is_empty();
+    setting.snapshot_bytes_min = 32 << 10;
+    setting.snapshot_padding = 300_000;
+    for down in [false, true] {
+        let mut stage = cast::open(setting.clone());
+        let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
+        if down {
+            stage.crash(seat);
+        } else {
+            stage.isolate(seat, true);
+        }
+        stage.payload_extra = 2000;
+        for _ in 0..4 {
+            let left: Vec<usize> = (0..stage.seats.len()).filter(|it| *it != seat).collect();
+            let mut numbers = Vec::new();
+            for at in left {
+                let client = stage.client(crate::stage::Place::At(at));
+                for key in 0..30 {
+                    let add = crate::machine::Operation::Add(1);
+                    let level = quintet_replica::Level::Ordered;
+                    numbers.push(stage.ask(client, level, 2 + 3 * (key % 4), add));
+                }
+            }
+            stage.until("the others answer the load", |stage| {
+                stage.answered(&numbers)
+            });
+            stage.run(SECOND);
+        }
+        stage.payload_extra = 0;
+        if down {
+            stage.start(seat);
+        }
+        stage.finale();
+        if shortened {
+            assert!(
+                stage.marked("state installed") > 0,
+                "it was too far behind for a log"
+            );
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn snapshot_under_load(mut setting: Setting) -> Result<(), Skip> {
+    setting.snapshot_bytes_min = 1024;
+    setting.snapshot_padding = 20_000;
+    let disk = setting.durability == quintet_replica::Durability::Disk;
+    let mut stage = cast::open(setting);
+    for round in 0..4 {
+        let numbers = stage.load(6, 20);
+        stage.run(round * MILLISECOND);
+        stage.control(0, Control::CheckpointDue);
+        stage.until("the load is answered", |stage| stage.answered(&numbers));
+        stage.run(50 * MILLISECOND);
+    }
+    assert!(stage.marked("snapshot saved") > 3);
+    assert!(
+        stage.marked("log trimmed") > 0,
+        "what a snapshot covers goes"
+    );
+    for seat in 0..stage.seats.len() {
+        if (disk || !stage.expendable(&[seat]).is_empty()) && stage.seats[seat].disk.snapshots() > 0
+        {
+            stage.crash(seat);
+            stage.run(MILLISECOND);
+            stage.start(seat);
+            stage.until("it comes level", Stage::level);
+        }
+    }
+    stage.finale();
+    Ok(())
+}
+
+pub(super) fn restart_in_the_middle_of_a_snapshot(mut setting: Setting) -> Result<(), Skip> {
+    setting.snapshot_padding = 200_000;
+    let mut stage = cast::open(setting);
+    let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
+    for moment in 0..12 {
+        let numbers = stage.load(3, 10);
+        stage.run(2 * MILLISECOND);
+        stage.control(seat, Control::CheckpointDue);
+        stage.run(moment * 20_000);
+        stage.crash_keeping(seat, moment as usize % 3, false);
+        stage.run(MILLISECOND);
+        stage.start(seat);
+        stage.until("the load is answered", |stage| {
+            stage.answered(&numbers) && stage.level()
+        });
+    }
+    stage.finale();
+    Ok(())
+}
+
+pub(super) fn slow_disks(setting: Setting) -> Result<(), Skip> {
+    let mut stage = cast::open(setting);
+    for seat in cast::leader_last(&stage) {
+        cast::dispensable(&stage, seat)?;
+        let numbers = stage.load(6, 10);
+        stage.run(MILLISECOND / 2);
+        stage.hold_disk(seat, true);
+        stage.run(3 * SECOND);
+        stage.crash(seat);
+        stage.hold_disk(seat, false);
+        stage.start(seat);
+        stage.until("the load is answered", |stage| {
+            stage.answered(&numbers) && stage.level()
+        });
+    }
+    stage.finale();
+    Ok(())
+}

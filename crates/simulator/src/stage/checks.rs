@@ -1,0 +1,187 @@
+//! What must hold on a stage: after every execution, and at the end.
+
+use super::{KEYS, Place, SECOND, Stage};
+use crate::{
+    checkers::{Violation, agreement::Applied, durable, linearizability},
+    machine::{Executed as Recorded, Operation, Reply},
+};
+use quintet_replica::Level;
+
+impl Stage {
+    /// Compares what a replica has executed with what the others have.
+    pub(super) fn check_record(&mut self, index: usize, recorded: &[Recorded]) {
+        let mut rest = recorded;
+        while let Some((
+            Recorded::Batch {
+                position,
+                time,
+                digest,
+            },
+            tail,
+        )) = rest.split_first()
+        {
+            let commands = tail.iter().map_while(|executed| match executed {
+                Recorded::Command { id, number, hash } => Some(Applied {
+                    id: *id,
+                    number: *number,
+                    hash: *hash,
+                }),
+                Recorded::Batch { .. } => None,
+            });
+            let applied: Vec<Applied> = commands.collect();
+            rest = &tail[applied.len()..];
+            self.say(|| {
+                let numbers: Vec<u64> = applied.iter().map(|command| command.number).collect();
+                format!("{index}: executes {numbers:?} at position {position}")
+            });
+            let by = index as u16;
+            let checked =
+                (self.agreement.executed(by, *position, *time, &applied)).and_then(|first| {
+                    self.states.before(by, *position, *digest)?;
+                    if first {
+                        for command in &applied {
+                            self.once.executed(*position, command)?;
+                        }
+                    }
+                    Ok(())
+                });
+            self.demand(checked);
+        }
+    }
+
+    /// Whether all replicas are up and have executed equally far.
+    pub fn level(&self) -> bool {
+        let first = self.seats[0].executed().slot;
+        self.seats
+            .iter()
+            .all(|seat| seat.node.is_some() && seat.executed().slot == first)
+    }
+
+    /// Heals and starts everything, and waits until all replicas have executed the same and no
+    /// client waits any more.
+    ///
+    /// # Panics
+    /// When that does not come.
+    pub fn recover(&mut self) {
+        self.weather(0, 0);
+        self.heal();
+        for seat in 0..self.seats.len() {
+            self.hold_disk(seat, false);
+            if self.seats[seat].paused {
+                self.resume(seat);
+            }
+            if self.seats[seat].node.is_none() && self.seats[seat].halted.is_none() {
+                self.start(seat);
+            }
+        }
+        self.until(
+            "everything is answered and all replicas are level",
+            |stage| stage.quiet() && stage.level(),
+        );
+    }
+
+    /// The end of every play: everything heals, new commands commit, reads everywhere see them,
+    /// and the whole history makes sense.
+    ///
+    /// # Panics
+    /// With what does not hold.
+    pub fn finale(&mut self) {
+        self.recover();
+        for seat in 0..self.seats.len() {
+            let client = self.client(Place::At(seat));
+            self.ask(client, Level::Ordered, 2, Operation::Add(1));
+        }
+        self.until("new commands commit at every replica", |stage| {
+            stage.quiet() && stage.level()
+        });
+        for seat in 0..self.seats.len() {
+            let client = self.client(Place::At(seat));
+            let reads: Vec<_> = (0..KEYS).map(|key| (key, Operation::Read)).collect();
+            self.invoke(client, Level::Linearizable, &reads);
+        }
+        self.until("every replica answers reads", |stage| {
+            stage.quiet() && stage.level()
+        });
+        let checked = self.judge();
+        self.demand(checked);
+        self.assert_sound();
+        for (index, seat) in self.seats.iter().enumerate() {
+            assert!(
+                seat.halted.is_none(),
+                "replica {index} halted: {:?}",
+                seat.halted
+            );
+        }
+    }
+
+    /// Whether the history makes sense as far as it has come.
+    ///
+    /// # Errors
+    /// With what does not hold.
+    pub fn judge(&self) -> Result<(), Violation> {
+        let operations = self.history.operations();
+        linearizability::check(operations, |number| self.once.position(number))?;
+        self.once.check_failed(operations)?;
+        let standing: Vec<(u16, u64)> = (self.seats.iter().enumerate())
+            .filter(|(_, seat)| seat.node.is_some())
+            .map(|(index, seat)| (index as u16, seat.executed().position.0))
+            .collect();
+        if self.quiet() && self.level() {
+            durable::check(operations, &self.once, &standing)?;
+        }
+        Ok(())
+    }
+
+    /// Writes and reads at all replicas that run, one after the other, each answered before the
+    /// next; every read must see the write before it.
+    pub fn talk(&mut self, rounds: u32) {
+        for round in 0..rounds {
+            for seat in self.up() {
+                let client = self.client(Place::At(seat));
+                let key = round % KEYS;
+                let operation = match key % 3 {
+                    0 => Operation::Write(self.history.operations().len() as u64 + 1),
+                    1 => Operation::Append(u64::from(round) + 1),
+                    _ => Operation::Add(1),
+                };
+                let write = self.ask(client, Level::Ordered, key, operation);
+                self.until("a write is answered", |stage| stage.answered(&[write]));
+                let read = self.ask(client, Level::Linearizable, key, Operation::Read);
+                self.until("a read is answered", |stage| stage.answered(&[read]));
+                if let (Operation::Write(value), Some(Reply::Value(_, seen))) =
+                    (operation, self.reply(read))
+                {
+                    assert_eq!(value, seen, "a read sees the write before it");
+                }
+            }
+        }
+        debug_assert!(self.now < 3600 * SECOND, "sessions live as long as a play");
+    }
+
+    /// A steady load from `clients` clients at all running replicas in turn, some of them remote:
+    /// each invokes `count` operations, all at once, and nobody waits for them here.
+    pub fn load(&mut self, clients: usize, count: usize) -> Vec<usize> {
+        let up = self.up();
+        let mut numbers = Vec::new();
+        for index in 0..clients {
+            let place = match index % 3 {
+                2 => Place::Remote,
+                _ => Place::At(up[index % up.len()]),
+            };
+            let client = self.client(place);
+            for _ in 0..count {
+                let key = self.random.below(KEYS.into()) as u32;
+                let value = self.history.operations().len() as u64 + 1;
+                let operation = match key % 3 {
+                    0 => Operation::Write(value),
+                    1 => Operation::Append(value),
+                    _ => Operation::Add(value),
+                };
+                numbers.push(self.ask(client, Level::Ordered, key, operation));
+            }
+            let key = self.random.below(KEYS.into()) as u32;
+            numbers.push(self.ask(client, Level::Linearizable, key, Operation::Read));
+        }
+        numbers
+    }
+}

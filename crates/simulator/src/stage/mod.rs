@@ -1,0 +1,458 @@
+//! The stage: a small cluster that a scenario or a script holds in its hands.
+//!
+//! ```text
+//!   scenario, script ──► cut, crash, pause, submit, deliver …
+//!                              │
+//!                              ▼
+//!   clients ──► wires ──► seats (Node, disk, timers) ──► wires ──► …      virtual time
+//!      │                      │ after every input
+//!      ▼                      ▼
+//!   history                agreement, state hashes, exactly once, monotone, invariants
+//! ```
+//!
+//! [`crate::run`] draws what happens; here somebody says it. Everything else is the same: the
+//! nodes, the encodings, the machine, the checkers. A stage either runs by itself (frames arrive
+//! after their delay, timers fire, disks sync) or by hand, frame by frame.
+
+mod checks;
+mod clients;
+mod seat;
+mod wires;
+
+pub(crate) use clients::Place;
+pub(crate) use seat::Seat;
+pub(crate) use wires::{CAPACITY, Packet};
+
+use crate::{
+    checkers::{
+        Violation, agreement::Agreement, exactly_once::ExactlyOnce, monotone::Monotone,
+        state_hash::StateHash,
+    },
+    history::History,
+    random::Random,
+};
+use clients::Client;
+use quintet_replica::{
+    ClusterId, Durability, Entry, Epoch, EpochNumber, Executed, Link, NodeState, PersistId,
+    ReplicaId,
+};
+use std::collections::BTreeMap;
+use wires::Wires;
+
+pub(crate) const MILLISECOND: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1000 * MILLISECOND;
+/// Virtual time 0 as nanoseconds since the Unix epoch.
+pub(crate) const EPOCH: u64 = 1_700_000_000_000_000_000;
+/// Keys of the machine: `key % 3` says whether it is a register, a list or a counter.
+pub(crate) const KEYS: u32 = 12;
+
+/// What a stage is made from.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub entry: Entry,
+    pub replicas: usize,
+    pub durability: Durability,
+    pub options: Vec<(String, String)>,
+    pub seed: u64,
+    /// A snapshot is due after this many bytes of executed batches.
+    pub snapshot_bytes_min: u64,
+    /// Bytes added to every snapshot, so that its transfer takes several pieces.
+    pub snapshot_padding: usize,
+    /// Frames arrive, disks sync and connections come back only when told to.
+    pub by_hand: bool,
+}
+
+impl Setting {
+    pub fn new(entry: Entry, replicas: usize, durability: Durability) -> Self {
+        Self {
+            entry,
+            replicas,
+            durability,
+            options: Vec::new(),
+            seed: 1,
+            snapshot_bytes_min: 1 << 30,
+            snapshot_padding: 0,
+            by_hand: false,
+        }
+    }
+}
+
+/// What comes by itself.
+#[derive(Debug)]
+enum Event {
+    Frame(Packet),
+    Synced {
+        seat: usize,
+        boot: u32,
+        upto: PersistId,
+    },
+    SnapshotWritten {
+        seat: usize,
+        boot: u32,
+        bytes: u64,
+    },
+    SnapshotSaved {
+        seat: usize,
+        boot: u32,
+        id: Executed,
+    },
+    /// A connection is tried.
+    Connect {
+        a: usize,
+        b: usize,
+    },
+    /// A place learns of its link.
+    Told {
+        at: usize,
+        boot: u32,
+        peer: usize,
+        link: Link,
+    },
+    /// A client sends again what is unanswered.
+    Resend {
+        client: usize,
+    },
+}
+
+/// See the module.
+pub(crate) struct Stage {
+    pub setting: Setting,
+    /// Virtual nanoseconds.
+    pub now: u64,
+    pub seats: Vec<Seat>,
+    pub history: History,
+    pub clients: Vec<Client>,
+    /// How often each rare branch was taken, anywhere.
+    pub marks: BTreeMap<&'static str, u64>,
+    /// Whoever watches gets a line for everything that happens.
+    pub log: Option<Vec<String>>,
+    /// Commands are this many bytes longer than they need be.
+    pub payload_extra: usize,
+    wires: Wires,
+    events: BTreeMap<(u64, u64), Event>,
+    sequence: u64,
+    random: Random,
+    agreement: Agreement,
+    once: ExactlyOnce,
+    states: StateHash,
+    monotone: Vec<Monotone>,
+    violation: Option<Violation>,
+    frontend_next: u64,
+}
+
+impl Stage {
+    /// A stage whose seats are all empty.
+    pub fn empty(setting: Setting) -> Self {
+        let replicas = setting.replicas;
+        Self {
+            now: SECOND,
+            seats: (0..replicas).map(|_| Seat::default()).collect(),
+            history: History::default(),
+            clients: Vec::new(),
+            marks: BTreeMap::new(),
+            log: None,
+            payload_extra: 0,
+            wires: Wires::new(replicas),
+            events: BTreeMap::new(),
+            sequence: 0,
+            random: Random::new(setting.seed),
+            agreement: Agreement::default(),
+            once: ExactlyOnce::default(),
+            states: StateHash::default(),
+            monotone: vec![Monotone::default(); replicas],
+            violation: None,
+            frontend_next: 0,
+            setting,
+        }
+    }
+
+    /// A stage on which all replicas have been started for the first time.
+    pub fn new(setting: Setting) -> Self {
+        let mut stage = Self::empty(setting);
+        for seat in 0..stage.setting.replicas {
+            stage.start(seat);
+        }
+        stage
+    }
+
+    fn epoch(&self) -> Epoch {
+        Epoch {
+            cluster: ClusterId(u128::from(self.setting.seed)),
+            number: EpochNumber(1),
+            members: self.setting.replicas,
+            options: self.setting.options.clone(),
+            secret: [7; 32],
+            leader_first: ReplicaId(0),
+        }
+    }
+
+    fn at(&mut self, at: u64, event: Event) {
+        self.sequence += 1;
+        self.events.insert((at, self.sequence), event);
+    }
+
+    /// A line for whoever watches.
+    fn say(&mut self, line: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            log.push(line());
+        }
+    }
+
+    /// Counts a rare branch.
+    fn mark(&mut self, branch: &'static str) {
+        *self.marks.entry(branch).or_default() += 1;
+    }
+
+    /// How often a rare branch was taken.
+    pub fn marked(&self, branch: &str) -> u64 {
+        self.marks.get(branch).copied().unwrap_or(0)
+    }
+
+    fn violate(&mut self, property: &'static str, what: impl Into<String>) {
+        let violation = Violation::new(property, what);
+        self.say(|| format!("VIOLATION {violation}"));
+        self.violation.get_or_insert(violation);
+    }
+
+    fn demand(&mut self, checked: Result<(), Violation>) {
+        if let Err(violation) = checked {
+            self.violate(violation.property, violation.what);
+        }
+    }
+
+    /// What was seen that must not be, if anything.
+    pub const fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// Fails when something was seen that must not be.
+    ///
+    /// # Panics
+    /// Then.
+    pub fn assert_sound(&self) {
+        if let Some(violation) = &self.violation {
+            panic!("{violation}; {}", self.describe());
+        }
+    }
+
+    // --- time ------------------------------------------------------------------------------
+
+    /// The next thing that comes by itself: when, and which seat's timer if it is one.
+    fn next(&self) -> Option<u64> {
+        let event = self.events.keys().next().map(|(at, _)| *at);
+        let seats = self.seats.iter().filter_map(Seat::next);
+        let clients = self.clients.iter().filter_map(Client::next);
+        event.into_iter().chain(seats).chain(clients).min()
+    }
+
+    /// Does what is due now; false when nothing is.
+    fn step(&mut self) -> bool {
+        let due = |at: Option<u64>, now: u64| at.is_some_and(|at| at <= now);
+        if due(self.events.keys().next().map(|(at, _)| *at), self.now) {
+            if let Some((_, event)) = self.events.pop_first() {
+                self.on_event(event);
+            }
+            return true;
+        }
+        for seat in 0..self.seats.len() {
+            if due(self.seats[seat].timer_due(), self.now) {
+                self.fire_due(seat);
+                return true;
+            }
+        }
+        for client in 0..self.clients.len() {
+            if due(self.clients[client].next(), self.now) {
+                self.fire_client(client);
+                return true;
+            }
+        }
+        // The inboxes are empty.
+        for seat in 0..self.seats.len() {
+            if self.seats[seat].wants_idle(self.now) {
+                self.idle(seat);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Lets time pass until `holds`, or until `end`; tells whether it holds.
+    fn pass(&mut self, end: u64, mut holds: impl FnMut(&Self) -> bool) -> bool {
+        loop {
+            if holds(self) {
+                return true;
+            }
+            if self.violation.is_some() {
+                return false;
+            }
+            if self.step() {
+                continue;
+            }
+            match self.next() {
+                Some(at) if at <= end => self.now = self.now.max(at),
+                _ => {
+                    self.now = self.now.max(end);
+                    return holds(self);
+                }
+            }
+        }
+    }
+
+    /// Lets this much virtual time pass.
+    pub fn run(&mut self, nanoseconds: u64) {
+        self.pass(self.now + nanoseconds, |_| false);
+    }
+
+    /// Lets virtual time pass until the condition holds.
+    ///
+    /// # Panics
+    /// When it does not within a virtual minute, or something was seen that must not be.
+    pub fn until(&mut self, what: &str, holds: impl FnMut(&Self) -> bool) {
+        let came = self.pass(self.now + 60 * SECOND, holds);
+        self.assert_sound();
+        assert!(came, "not within a minute: {what}; {}", self.describe());
+    }
+
+    /// Everything that needs no time happens: frames arrive, disks sync, nodes idle; timers wait.
+    pub fn stabilize(&mut self) {
+        for _ in 0..100_000 {
+            let frame = self
+                .events
+                .iter()
+                .find(|(_, event)| !matches!(event, Event::Connect { .. } | Event::Resend { .. }));
+            if let Some(key) = frame.map(|(key, _)| *key) {
+                if let Some(event) = self.events.remove(&key) {
+                    self.on_event(event);
+                }
+                continue;
+            }
+            let idle = (0..self.seats.len()).find(|seat| self.seats[*seat].wants_idle(self.now));
+            match idle {
+                Some(seat) => self.idle(seat),
+                None => return,
+            }
+        }
+        self.violate("rest", "the cluster does not come to rest");
+    }
+
+    /// By hand: what is not a frame and due happens, and whoever had an input idles.
+    pub fn settle(&mut self) {
+        for _ in 0..100_000 {
+            let due = self.events.iter().find(|((at, _), event)| {
+                *at <= self.now && !matches!(event, Event::Frame(_) | Event::Connect { .. })
+            });
+            if let Some(key) = due.map(|(key, _)| *key) {
+                if let Some(event) = self.events.remove(&key) {
+                    self.on_event(event);
+                }
+                continue;
+            }
+            let idle = (0..self.seats.len()).find(|seat| self.seats[*seat].wants_idle(self.now));
+            match idle {
+                Some(seat) => self.idle(seat),
+                None => return,
+            }
+        }
+        self.violate("rest", "a replica does not come to rest");
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Frame(packet) => self.arrive(packet),
+            Event::Synced { seat, boot, upto } => self.on_synced(seat, boot, upto),
+            Event::SnapshotWritten { seat, boot, bytes } => {
+                self.on_snapshot_written(seat, boot, bytes);
+            }
+            Event::SnapshotSaved { seat, boot, id } => self.on_snapshot_saved(seat, boot, id),
+            Event::Connect { a, b } => self.connect(a, b),
+            Event::Told {
+                at,
+                boot,
+                peer,
+                link,
+            } => self.tell(at, boot, peer, link),
+            Event::Resend { client } => self.resend(client),
+        }
+    }
+
+    // --- who is who ------------------------------------------------------------------------
+
+    /// The replicas that run.
+    pub fn up(&self) -> Vec<usize> {
+        (0..self.seats.len())
+            .filter(|seat| self.seats[*seat].node.is_some())
+            .collect()
+    }
+
+    /// What a replica calls its part now.
+    pub fn role(&self, seat: usize) -> Option<&'static str> {
+        let node = self.seats[seat].node.as_ref()?;
+        Some(node.protocol_status().role)
+    }
+
+    /// Who orders, by its own word: in the field's words a leader, head, or initiator, else
+    /// whoever is named as the leader by itself. In the highest view that has one.
+    pub fn leader(&self) -> Option<usize> {
+        let leads = |seat: usize| {
+            let status = self.seats[seat].node.as_ref()?.protocol_status();
+            let named = status.leader == Some(ReplicaId(seat as u16));
+            let role = matches!(status.role, "leader" | "head" | "initiator" | "primary");
+            (named || role).then_some((status.view, seat))
+        };
+        self.up()
+            .into_iter()
+            .filter_map(leads)
+            .max()
+            .map(|(_, seat)| seat)
+    }
+
+    /// The participants in the protocol's order as the newest route has them; all in order of
+    /// their ids when the protocol has no route.
+    pub fn route(&self) -> Vec<usize> {
+        let newest = self
+            .up()
+            .into_iter()
+            .map(|seat| &self.seats[seat].route)
+            .max_by_key(|(slot, _)| *slot);
+        match newest {
+            Some((_, members)) if !members.is_empty() => members.clone(),
+            _ => (0..self.seats.len()).collect(),
+        }
+    }
+
+    /// What the protocol is asked about when `down` do not run and `forgot` have lost their
+    /// memories.
+    fn viable_without(&self, down: &[usize]) -> bool {
+        let memory = self.setting.durability == Durability::Memory;
+        let states: Vec<NodeState> = (0..self.seats.len())
+            .map(|id| NodeState {
+                id: ReplicaId(id as u16),
+                up: !down.contains(&id),
+                forgot: memory && down.contains(&id),
+            })
+            .collect();
+        (self.setting.entry.viable)(self.seats.len(), &states)
+    }
+
+    /// The largest part of `wish`, from its front, that the protocol can lose at once.
+    pub fn expendable(&self, wish: &[usize]) -> Vec<usize> {
+        let mut lost = Vec::new();
+        for seat in wish {
+            lost.push(*seat);
+            if !self.viable_without(&lost) {
+                lost.pop();
+            }
+        }
+        lost
+    }
+
+    /// One line per replica.
+    pub fn describe(&self) -> String {
+        let mut out = String::new();
+        for seat in 0..self.seats.len() {
+            out.push_str(&self.describe_seat(seat));
+            out.push_str("; ");
+        }
+        out
+    }
+}

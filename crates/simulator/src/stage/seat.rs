@@ -1,0 +1,774 @@
+//! One replica of a stage: its node, its disk and its timers.
+//!
+//! ```text
+//!   frames, links, timers, submissions, syncs ──► Node ──► frames, journal writes, timers …
+//!                                                  │
+//!                              start ◄── disk ◄────┘ crash keeps what is durable, and as much of
+//!                                                    the rest as the script says
+//! ```
+
+use super::{EPOCH, Event, KEYS, SECOND, Stage, clients::Request, wires::Wires};
+use crate::machine::{Executed as Recorded, Record, Recorder, Registers};
+use quintet_replica::{
+    Boot, Bytes, ClientFrame, ClockReading, Control, Deadline, Durability, EpochNumber, Executed,
+    ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Link, Node, NodeSetup, Output,
+    PersistId, Recipients, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time,
+    TimerKey, TimerOwner, Wake, World as Outside, Write, put_frame, read_client_frame,
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::PoisonError,
+    time::Duration,
+};
+
+/// Frontends embedded in replicas are numbered from here, each run with a new one.
+const EMBEDDED: u64 = 1 << 30;
+
+/// A disk that does what it is told.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    promise: Option<Bytes>,
+    pub records: Vec<(Slot, Bytes)>,
+    /// Written and not yet durable.
+    pub pending: VecDeque<(PersistId, Write)>,
+    /// A sync takes this long.
+    pub latency: u64,
+    /// Nothing becomes durable unless told to.
+    pub held: bool,
+    syncing: bool,
+    snapshots: Vec<(SnapshotInfo, Bytes)>,
+    writing: Option<(Executed, Vec<u8>)>,
+    pub records_max: usize,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self {
+            promise: None,
+            records: Vec::new(),
+            pending: VecDeque::new(),
+            latency: 100_000,
+            held: false,
+            syncing: false,
+            snapshots: Vec::new(),
+            writing: None,
+            records_max: 0,
+        }
+    }
+}
+
+impl Disk {
+    fn keep(&mut self, write: Write) {
+        match write {
+            Write::Promise(promise) => self.promise = Some(promise),
+            Write::Record { slot, record } => {
+                self.records.push((slot, record));
+                self.records_max = self.records_max.max(self.records.len());
+            }
+        }
+    }
+
+    /// The first `count` of the writes that were not durable reached the disk all the same.
+    fn crash(&mut self, count: usize) -> usize {
+        let lost = self.pending.len().saturating_sub(count);
+        for (_, write) in std::mem::take(&mut self.pending).into_iter().take(count) {
+            self.keep(write);
+        }
+        (self.syncing, self.writing) = (false, None);
+        lost
+    }
+
+    pub fn snapshots(&self) -> usize {
+        self.snapshots.len()
+    }
+}
+
+/// See the module.
+pub(crate) struct Seat {
+    pub node: Option<Node>,
+    pub boot: u32,
+    pub incarnation: Incarnation,
+    pub disk: Disk,
+    /// It stands still: what comes waits.
+    pub paused: bool,
+    pub(super) held: Vec<Event>,
+    /// How far its synchronised clock is off.
+    pub clock: i64,
+    /// Why it refused to go on.
+    pub halted: Option<String>,
+    /// From which slot on who takes part.
+    pub route: (Slot, Vec<usize>),
+    pub(super) open: BTreeMap<u64, Vec<Request>>,
+    pub(super) batches: u64,
+    started: u64,
+    timers: BTreeMap<TimerKey, Deadline>,
+    idle_at: u64,
+    touched: bool,
+    record: Record,
+    executed: Slot,
+    promises: VecDeque<(PersistId, u64)>,
+}
+
+impl Default for Seat {
+    fn default() -> Self {
+        Self {
+            node: None,
+            boot: 0,
+            incarnation: Incarnation(1),
+            disk: Disk::default(),
+            paused: false,
+            held: Vec::new(),
+            clock: 0,
+            halted: None,
+            route: (Slot(0), Vec::new()),
+            open: BTreeMap::new(),
+            batches: 0,
+            started: 0,
+            timers: BTreeMap::new(),
+            idle_at: u64::MAX,
+            touched: false,
+            record: Record::default(),
+            executed: Slot(0),
+            promises: VecDeque::new(),
+        }
+    }
+}
+
+struct View<'a> {
+    now: Time,
+    clock: u64,
+    disk: &'a Disk,
+    wires: &'a Wires,
+    place: usize,
+}
+
+impl Outside for View<'_> {
+    fn now(&self) -> Time {
+        self.now
+    }
+    fn clock(&self) -> ClockReading {
+        let (now, error) = (self.clock, 1_000_000);
+        ClockReading {
+            earliest: now - error,
+            now,
+            latest: now + error,
+            deviation: error / 3,
+        }
+    }
+    fn room(&self, peer: ReplicaId) -> usize {
+        self.wires.room(self.place, peer.index())
+    }
+    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
+        self.disk.snapshots.last().map(|(info, _)| *info)
+    }
+    fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
+        let (_, bytes) = self.disk.snapshots.iter().find(|(info, _)| info.id == id)?;
+        let from = usize::try_from(offset).ok()?.min(bytes.len());
+        Some(bytes.slice(from..bytes.len().min(from + length)))
+    }
+}
+
+impl Seat {
+    fn due(&self, deadline: Deadline) -> u64 {
+        match deadline {
+            Deadline::At(Time::NEVER) => u64::MAX,
+            Deadline::At(at) => self.started.saturating_add(at.0),
+            Deadline::Clock(at) => {
+                let at = i128::from(at) - i128::from(EPOCH) - i128::from(self.clock);
+                u64::try_from(at).unwrap_or(0)
+            }
+        }
+    }
+
+    /// When its next timer fires.
+    pub(super) fn timer_due(&self) -> Option<u64> {
+        if self.paused || self.node.is_none() {
+            return None;
+        }
+        let due = self.timers.values().map(|deadline| self.due(*deadline));
+        due.min().filter(|at| *at < u64::MAX)
+    }
+
+    pub(super) fn next(&self) -> Option<u64> {
+        if self.paused || self.node.is_none() {
+            return None;
+        }
+        let idle = Some(self.idle_at).filter(|at| *at < u64::MAX);
+        self.timer_due().into_iter().chain(idle).min()
+    }
+
+    pub(super) fn wants_idle(&self, now: u64) -> bool {
+        self.node.is_some() && !self.paused && (self.touched || self.idle_at <= now)
+    }
+
+    /// Its own monotonic time.
+    pub(super) const fn local(&self, now: u64) -> Time {
+        Time(now - self.started)
+    }
+
+    /// How far execution has come.
+    pub fn executed(&self) -> Executed {
+        self.node
+            .as_ref()
+            .map_or(Executed::default(), Node::executed)
+    }
+}
+
+impl Stage {
+    /// Starts a replica, for the first time or again.
+    pub fn start(&mut self, index: usize) {
+        let epoch = self.epoch();
+        let durability = self.setting.durability;
+        let seed = self.random.draw();
+        self.frontend_next += 1;
+        let frontend = FrontendId(EMBEDDED + self.frontend_next);
+        let seat = &mut self.seats[index];
+        assert!(seat.node.is_none(), "stopped before it starts");
+        let first_boot = seat.boot == 0;
+        seat.boot += 1;
+        let forgot = durability == Durability::Memory && !first_boot;
+        if forgot {
+            seat.incarnation.0 += 1;
+            seat.disk.records.clear();
+            seat.disk.snapshots.clear();
+        }
+        (seat.started, seat.idle_at, seat.touched) = (self.now, u64::MAX, true);
+        (seat.halted, seat.paused) = (None, false);
+        let setup = NodeSetup {
+            id: ReplicaId(index as u16),
+            incarnation: seat.incarnation,
+            boot: Boot(seat.boot.into()),
+            group: GroupId(0),
+            epoch,
+            durability,
+            seed,
+            frontend,
+            snapshot_bytes_min: self.setting.snapshot_bytes_min,
+            limits: ExecutorLimits {
+                session_lifetime: Duration::from_nanos(3600 * SECOND),
+                ..ExecutorLimits::default()
+            },
+        };
+        let machine = Registers::new(KEYS, self.setting.snapshot_padding, 4096);
+        let machine = Box::new(Recorder::new(Box::new(machine), seat.record.clone()));
+        let recovered = RecoveredBytes {
+            first_boot,
+            forgot,
+            promise: seat.disk.promise.clone(),
+            checkpoint: None,
+            records: seat.disk.records.clone(),
+        };
+        let mut node = match Node::new(setup, &self.setting.entry, machine) {
+            Ok(node) => node,
+            Err(error) => return self.violate("options", error.to_string()),
+        };
+        let mut outputs = Vec::new();
+        let started = node.start(recovered, &self.view(index), &mut outputs);
+        if let Err(error) = started {
+            return self.violate("recovery", format!("replica {index}: {error}"));
+        }
+        let view = node.protocol_status().view;
+        self.seats[index].executed = node.executed().slot;
+        self.seats[index].node = Some(node);
+        self.seats[index].promises.clear();
+        let checked = self.monotone[index].restarted(index as u16, view);
+        self.demand(checked);
+        self.say(|| format!("{index}: starts"));
+        self.after_input(index);
+        self.carry_out(index, outputs);
+        for other in (0..self.places()).filter(|other| *other != index) {
+            if self.seats.get(other).is_none_or(|seat| seat.node.is_some()) {
+                self.connect(index, other);
+            }
+        }
+    }
+
+    fn view(&self, index: usize) -> View<'_> {
+        let seat = &self.seats[index];
+        View {
+            now: Time(self.now - seat.started),
+            clock: (EPOCH + self.now).saturating_add_signed(seat.clock),
+            disk: &seat.disk,
+            wires: &self.wires,
+            place: index,
+        }
+    }
+
+    /// The process dies. Of what was not durable, the first `kept` writes reach the disk.
+    pub fn crash_keeping(&mut self, index: usize, kept: usize, quietly: bool) {
+        let seat = &mut self.seats[index];
+        if seat.node.take().is_none() {
+            return;
+        }
+        let lost = seat.disk.crash(kept);
+        seat.timers.clear();
+        seat.held.clear();
+        (seat.idle_at, seat.paused) = (u64::MAX, false);
+        let open = std::mem::take(&mut seat.open);
+        seat.record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+        self.say(|| format!("{index}: crashes, {lost} writes lost"));
+        self.lose_links(index, quietly);
+        for requests in open.into_values() {
+            self.left_uncertain(&requests);
+        }
+    }
+
+    /// The process dies with all that was not durable.
+    pub fn crash(&mut self, index: usize) {
+        self.crash_keeping(index, 0, false);
+    }
+
+    /// What comes for this replica waits until it goes on.
+    pub fn pause(&mut self, index: usize) {
+        self.seats[index].paused = true;
+    }
+
+    /// It goes on.
+    pub fn resume(&mut self, index: usize) {
+        self.seats[index].paused = false;
+        for event in std::mem::take(&mut self.seats[index].held) {
+            self.at(self.now, event);
+        }
+    }
+
+    /// An instruction to the protocol.
+    pub fn control(&mut self, index: usize, control: Control) {
+        self.input(index, Input::Control(control));
+    }
+
+    /// The synchronised clock of a replica is off by so much from now on.
+    pub fn set_clock(&mut self, index: usize, offset: i64) {
+        self.seats[index].clock = offset;
+    }
+
+    pub(super) fn give_frame(&mut self, to: usize, from: usize, frame: Bytes) {
+        if self.seats[to].node.is_none() {
+            return;
+        }
+        let peer = self.peer(from);
+        if self.log.is_some() {
+            let text = self.describe_frame(&frame);
+            self.say(|| format!("{to}: gets {text} from {from}"));
+        }
+        let arrived = Time(self.now - self.seats[to].started);
+        self.input(
+            to,
+            Input::Frame {
+                from: peer,
+                arrived,
+                frame,
+            },
+        );
+    }
+
+    pub(super) fn give_link(&mut self, to: usize, peer: usize, link: Link) {
+        let peer = self.peer(peer);
+        self.input(to, Input::Link(peer, link));
+    }
+
+    pub(super) fn submit(&mut self, to: usize, submission: Submission) {
+        self.input(to, Input::Submit(submission));
+    }
+
+    /// The timers that are set, by when they fire.
+    pub fn timers(&self, index: usize) -> Vec<(u64, TimerKey)> {
+        let seat = &self.seats[index];
+        let mut timers: Vec<_> = (seat.timers.iter())
+            .map(|(key, deadline)| (seat.due(*deadline), *key))
+            .collect();
+        timers.sort_unstable();
+        timers
+    }
+
+    pub(super) fn fire_due(&mut self, index: usize) {
+        if let Some((_, key)) = self.timers(index).first().copied() {
+            self.fire(index, key);
+        }
+    }
+
+    /// Fires a timer, whether it is set or not.
+    pub fn fire(&mut self, index: usize, key: TimerKey) {
+        self.seats[index].timers.remove(&key);
+        self.input(index, Input::Timer(key));
+    }
+
+    fn input(&mut self, index: usize, input: Input) {
+        let frame = matches!(input, Input::Frame { .. });
+        self.seats[index].touched = true;
+        let refused = self.call(index, |node, view, outputs| {
+            node.on_input(input, view, outputs)
+        });
+        if let Some(Err(error)) = refused
+            && frame
+        {
+            self.violate(
+                "codec",
+                format!("replica {index} refused a peer's frame: {error}"),
+            );
+        }
+    }
+
+    pub(super) fn idle(&mut self, index: usize) {
+        self.seats[index].touched = false;
+        self.seats[index].idle_at = u64::MAX;
+        let Some(wake) = self.call(index, Node::on_idle) else {
+            return;
+        };
+        let seat = &mut self.seats[index];
+        seat.idle_at = match wake {
+            Wake::Spin => self.now + 10_000,
+            Wake::At(at) => seat.due(Deadline::At(at)).max(self.now + 1_000),
+            Wake::Sleep => u64::MAX,
+        };
+    }
+
+    fn call<R>(
+        &mut self,
+        index: usize,
+        call: impl FnOnce(&mut Node, &dyn Outside, &mut Vec<Output>) -> R,
+    ) -> Option<R> {
+        let mut node = self.seats[index].node.take()?;
+        let mut outputs = Vec::new();
+        let result = call(&mut node, &self.view(index), &mut outputs);
+        self.seats[index].node = Some(node);
+        self.after_input(index);
+        self.carry_out(index, outputs);
+        Some(result)
+    }
+
+    fn after_input(&mut self, index: usize) {
+        let seat = &mut self.seats[index];
+        let Some(node) = &mut seat.node else { return };
+        node.assert_invariants();
+        let executed = node.executed().slot;
+        let moved = executed != seat.executed;
+        seat.executed = executed;
+        let status = node.protocol_status();
+        let digest = moved.then(|| node.state_digest());
+        let speculates = self.setting.entry.speculates;
+        let shown = self.monotone[index].shows(index as u16, &status, executed, speculates);
+        self.demand(shown);
+        if let Some(digest) = digest {
+            self.check_executed(index);
+            let checked = self.states.after(index as u16, executed.0, digest);
+            self.demand(checked);
+        }
+    }
+
+    fn check_executed(&mut self, index: usize) {
+        let mut record = self.seats[index]
+            .record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let recorded: Vec<Recorded> = std::mem::take(&mut *record);
+        drop(record);
+        self.check_record(index, &recorded);
+    }
+
+    fn carry_out(&mut self, index: usize, outputs: Vec<Output>) {
+        for output in outputs {
+            self.carry_out_one(index, output);
+        }
+    }
+
+    fn carry_out_one(&mut self, index: usize, output: Output) {
+        match output {
+            Output::Send {
+                to: Recipients::Replicas(to),
+                lane,
+                frame,
+            } => {
+                let frame = frame.into_bytes();
+                if self.log.is_some() {
+                    let names: Vec<String> = to.iter().map(|to| to.0.to_string()).collect();
+                    let text = self.describe_frame(&frame);
+                    self.say(|| format!("{index}: sends {text} to {}", names.join(",")));
+                }
+                for to in to.iter() {
+                    self.transmit(index, to.index(), lane, frame.clone());
+                }
+            }
+            Output::Send {
+                to: Recipients::Frontend(frontend),
+                lane,
+                frame,
+            } => {
+                if let Some(to) = self.place_of(frontend).filter(|to| *to != index) {
+                    self.transmit(index, to, lane, frame.into_bytes());
+                }
+            }
+            Output::Put { to, offset, words } => {
+                let frame = put_frame(GroupId(0), EpochNumber(1), offset, &words).into_bytes();
+                self.say(|| format!("{index}: puts {words:?} at {offset}"));
+                for to in to.iter() {
+                    let lane = quintet_replica::Lane::Control;
+                    self.transmit(index, to.index(), lane, frame.clone());
+                }
+            }
+            Output::Journal { id, write } => self.journal(index, id, write),
+            Output::Trim { below } => {
+                self.say(|| format!("{index}: trims below {below}"));
+                self.mark("log trimmed");
+                self.seats[index]
+                    .disk
+                    .records
+                    .retain(|(slot, _)| *slot >= below);
+            }
+            Output::SetTimer { key, at } => {
+                self.seats[index].timers.insert(key, at);
+            }
+            Output::CancelTimer { key } => {
+                self.seats[index].timers.remove(&key);
+            }
+            Output::SnapshotBegin(id) => {
+                self.seats[index].disk.writing = Some((id, Vec::new()));
+            }
+            Output::SnapshotAppend(bytes) => {
+                let seat = &mut self.seats[index];
+                if let Some((_, written)) = &mut seat.disk.writing {
+                    written.extend_from_slice(&bytes);
+                    let (boot, bytes) = (seat.boot, written.len() as u64);
+                    self.at(
+                        self.now,
+                        Event::SnapshotWritten {
+                            seat: index,
+                            boot,
+                            bytes,
+                        },
+                    );
+                }
+            }
+            Output::SnapshotFinish => {
+                let seat = &self.seats[index];
+                if let Some((id, _)) = &seat.disk.writing {
+                    let (boot, id, at) = (seat.boot, *id, self.now + seat.disk.latency);
+                    self.at(
+                        at,
+                        Event::SnapshotSaved {
+                            seat: index,
+                            boot,
+                            id,
+                        },
+                    );
+                }
+            }
+            Output::SnapshotAbandon => self.seats[index].disk.writing = None,
+            Output::Done { batch, outcome } => {
+                if let Some(requests) = self.seats[index].open.remove(&batch.0) {
+                    self.finish(&requests, outcome);
+                }
+            }
+            Output::Route { slot, members } => {
+                let members: Vec<usize> = members.iter().map(|(id, _)| id.index()).collect();
+                self.say(|| format!("{index}: route from {slot} on is {members:?}"));
+                self.seats[index].route = (slot, members);
+            }
+            Output::Mark(branch) => {
+                self.say(|| format!("{index}: {branch}"));
+                self.mark(branch);
+            }
+            Output::Halt(reason) => {
+                self.say(|| format!("{index}: HALTS: {reason}"));
+                self.seats[index].halted = Some(reason);
+                self.crash(index);
+            }
+        }
+    }
+
+    fn journal(&mut self, index: usize, id: PersistId, write: Write) {
+        let what = match &write {
+            Write::Promise(_) => String::from("a promise"),
+            Write::Record { slot, .. } => format!("a record for {slot}"),
+        };
+        self.say(|| format!("{index}: writes {what}"));
+        let seat = &mut self.seats[index];
+        if matches!(write, Write::Promise(_)) {
+            let view = seat
+                .node
+                .as_ref()
+                .map_or(0, |node| node.protocol_status().view);
+            seat.promises.push_back((id, view));
+        }
+        seat.disk.pending.push_back((id, write));
+        self.begin_sync(index);
+    }
+
+    fn begin_sync(&mut self, index: usize) {
+        let seat = &mut self.seats[index];
+        if seat.disk.syncing || seat.disk.held {
+            return;
+        }
+        let Some((upto, _)) = seat.disk.pending.back() else {
+            return;
+        };
+        let (upto, boot) = (*upto, seat.boot);
+        let latency = if self.setting.by_hand {
+            0
+        } else {
+            seat.disk.latency
+        };
+        seat.disk.syncing = true;
+        self.at(
+            self.now + latency,
+            Event::Synced {
+                seat: index,
+                boot,
+                upto,
+            },
+        );
+    }
+
+    /// The disk goes on by itself, or waits for [`Self::sync`].
+    pub fn hold_disk(&mut self, index: usize, held: bool) {
+        self.seats[index].disk.held = held;
+        if !held {
+            self.begin_sync(index);
+        }
+    }
+
+    /// By hand: the first `count` writes become durable now.
+    pub fn sync(&mut self, index: usize, count: usize) {
+        let seat = &self.seats[index];
+        let last = count.min(seat.disk.pending.len()).checked_sub(1);
+        if let Some((upto, _)) = last.and_then(|last| seat.disk.pending.get(last)) {
+            let (boot, upto) = (seat.boot, *upto);
+            self.on_synced(index, boot, upto);
+        }
+    }
+
+    pub(super) fn on_synced(&mut self, index: usize, boot: u32, upto: PersistId) {
+        let seat = &mut self.seats[index];
+        if seat.boot != boot || seat.node.is_none() {
+            return;
+        }
+        while seat.disk.pending.front().is_some_and(|(id, _)| *id <= upto) {
+            if let Some((_, write)) = seat.disk.pending.pop_front() {
+                seat.disk.keep(write);
+            }
+        }
+        while seat.promises.front().is_some_and(|(id, _)| *id <= upto) {
+            if let Some((_, view)) = seat.promises.pop_front() {
+                self.monotone[index].promised(view);
+            }
+        }
+        seat.disk.syncing = false;
+        if seat.paused {
+            // Durable, and not yet told.
+            let event = Event::Synced {
+                seat: index,
+                boot,
+                upto,
+            };
+            seat.held.push(event);
+            return;
+        }
+        self.input(index, Input::Persisted(upto));
+        self.begin_sync(index);
+    }
+
+    pub(super) fn on_snapshot_written(&mut self, index: usize, boot: u32, bytes: u64) {
+        let seat = &mut self.seats[index];
+        if seat.boot == boot && seat.node.is_some() {
+            if seat.paused {
+                let event = Event::SnapshotWritten {
+                    seat: index,
+                    boot,
+                    bytes,
+                };
+                return seat.held.push(event);
+            }
+            self.input(index, Input::SnapshotWritten(bytes));
+        }
+    }
+
+    pub(super) fn on_snapshot_saved(&mut self, index: usize, boot: u32, id: Executed) {
+        let seat = &mut self.seats[index];
+        if seat.boot != boot || seat.node.is_none() {
+            return;
+        }
+        if seat.paused {
+            return seat.held.push(Event::SnapshotSaved {
+                seat: index,
+                boot,
+                id,
+            });
+        }
+        let Some((_, bytes)) = seat.disk.writing.take_if(|(under_way, _)| *under_way == id) else {
+            return;
+        };
+        let info = SnapshotInfo {
+            id,
+            length: bytes.len() as u64,
+        };
+        seat.disk.snapshots.retain(|(kept, _)| kept.id != id);
+        seat.disk.snapshots.push((info, bytes.into()));
+        if seat.disk.snapshots.len() > 2 {
+            seat.disk.snapshots.remove(0);
+        }
+        self.mark("snapshot saved");
+        self.say(|| format!("{index}: snapshot of {} is durable", id.slot));
+        self.input(index, Input::SnapshotSaved(info));
+    }
+
+    /// Who the place of a frontend is.
+    fn place_of(&self, frontend: FrontendId) -> Option<usize> {
+        let embedded = |seat: &Seat| {
+            seat.node
+                .as_ref()
+                .is_some_and(|node| node.frontend() == frontend)
+        };
+        if let Some(seat) = self.seats.iter().position(embedded) {
+            return Some(seat);
+        }
+        let place = usize::try_from(frontend.0.checked_sub(super::wires::REMOTE)?).ok()?;
+        (place < self.places()).then_some(place)
+    }
+
+    /// A frame as a person reads it: the protocol's own words.
+    pub fn describe_frame(&self, frame: &Bytes) -> String {
+        match read_client_frame(frame.clone()) {
+            Ok(ClientFrame::Message(message)) => (self.setting.entry.describe)(message),
+            Ok(ClientFrame::Reply(..)) => String::from("Reply"),
+            Err(_) => String::from("State"),
+        }
+    }
+
+    /// One line on a replica.
+    pub fn describe_seat(&self, index: usize) -> String {
+        let seat = &self.seats[index];
+        let Some(node) = &seat.node else {
+            return match &seat.halted {
+                Some(reason) => format!("{index}: halted: {reason}"),
+                None => format!("{index}: down"),
+            };
+        };
+        let status = node.protocol_status();
+        let leader = status
+            .leader
+            .map_or(String::from("nobody"), |leader| leader.0.to_string());
+        format!(
+            "{index}: {} in {}, follows {leader}, accepted {} committed {} executed {}{}{}",
+            status.role,
+            status.view,
+            status.accepted,
+            status.committed,
+            node.executed().slot,
+            if status.voting { "" } else { ", does not vote" },
+            if seat.paused { ", paused" } else { "" },
+        )
+    }
+
+    /// The name of a timer.
+    pub fn timer_name(&self, key: TimerKey) -> String {
+        match key.owner {
+            TimerOwner::Replica => {
+                (self.setting.entry.timer_name)(key.timer).unwrap_or_else(|| key.timer.to_string())
+            }
+            TimerOwner::Frontend => format!("Frontend{}", key.timer),
+            TimerOwner::Node => format!("Node{}", key.timer),
+        }
+    }
+}
