@@ -12,6 +12,7 @@
 
 use crate::{
     checkers::Violation,
+    decisions::{Limits, Noting},
     faults::FaultSet,
     heal::COMMITS_MIN,
     machine::mix,
@@ -248,7 +249,7 @@ impl Campaign {
         line
     }
 
-    fn setup(&self, entry: Entry, seed: u64, trace: bool) -> WorldSetup {
+    pub(crate) fn setup(&self, entry: Entry, seed: u64, trace: bool) -> WorldSetup {
         let drawn = match mix(seed, 0x6475_7261) & 1 {
             0 => Durability::Disk,
             _ => Durability::Memory,
@@ -265,12 +266,19 @@ impl Campaign {
             #[cfg(any(test, feature = "plant"))]
             plant: self.plant.clone(),
             trace,
+            noting: Noting::No,
+            limits: Limits::default(),
         }
     }
 }
 
 /// Runs one seed of `entry`.
 pub(crate) fn run_seed(setup: WorldSetup) -> SeedReport {
+    report(run_world(setup))
+}
+
+/// Runs a world to its end.
+pub(crate) fn run_world(setup: WorldSetup) -> World {
     let mut world = World::new(setup);
     let panicked = panics::catch(|| world.run());
     if let Err(what) = panicked {
@@ -280,10 +288,11 @@ pub(crate) fn run_seed(setup: WorldSetup) -> SeedReport {
             world.trace.say(now, || format!("VIOLATION {violation}"));
         }
     }
-    report(world)
+    world
 }
 
-fn report(mut world: World) -> SeedReport {
+/// What a world has come to.
+pub(crate) fn report(mut world: World) -> SeedReport {
     let operations = world.history.operations().len() as u64;
     let acknowledged = world.history.acknowledged;
     let mut faults = std::mem::take(&mut world.effects);

@@ -13,10 +13,11 @@ use crate::random::Random;
 use quintet_replica::{
     Bytes, Durability, Executed, PersistId, RecoveredBytes, Slot, SnapshotInfo, Write,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// How a disk behaves in a seed. Times are nanoseconds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct DiskProfile {
     /// A sync takes from this …
     pub sync_min: u64,

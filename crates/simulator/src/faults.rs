@@ -11,6 +11,7 @@
 
 use crate::{network::Transport, random::Random};
 use quintet_replica::Durability;
+use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
 /// Which faults a campaign may draw.
@@ -93,7 +94,10 @@ impl fmt::Display for FaultSet {
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $name:literal,)*) => {
         /// A kind of fault.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
+        )]
+        #[serde(rename_all = "snake_case")]
         pub(crate) enum Kind { $($(#[$doc])* $kind,)* }
 
         impl Kind {
@@ -166,7 +170,7 @@ impl Kind {
 }
 
 /// One strike of a fault.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Strike {
     pub kind: Kind,
     pub at: u64,
@@ -176,7 +180,7 @@ pub(crate) struct Strike {
 }
 
 /// The faults of a seed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub kinds: Vec<Kind>,
     pub strikes: Vec<Strike>,

@@ -107,7 +107,10 @@ impl World {
         match self.phase {
             Phase::Safety => {
                 let invoked = self.history.operations().len() as u64;
-                let whole = invoked >= self.setup.operations && self.strikes_open == 0;
+                let whole = match self.setup.limits.heal_at {
+                    Some(at) => self.now >= at,
+                    None => invoked >= self.setup.operations && self.strikes_open == 0,
+                };
                 if whole || self.now > SAFETY_MAX {
                     self.heal();
                 }
@@ -140,6 +143,7 @@ impl World {
         let core = self.draw_core();
         self.trace.say(self.now, || format!("HEALED core {core:?}"));
         self.phase = Phase::Liveness;
+        self.healed_at = self.now;
         self.healing.core = core;
         self.healing.began = self.now;
         self.healing.first_operation = self.history.operations().len() as u32;
@@ -200,7 +204,7 @@ impl World {
             return;
         }
         match self.healing.stage {
-            Stage::Commit if self.healing.commits >= COMMITS_MIN => {
+            Stage::Commit if self.healing.commits >= self.setup.limits.commits_min => {
                 self.healing.wants_operations = false;
                 self.healing.stage = Stage::Settle;
             }
@@ -255,7 +259,7 @@ impl World {
     fn check_order(&self) -> Result<(), Violation> {
         let history = self.history.operations();
         self.once.check_failed(history)?;
-        if self.stall.is_none() {
+        if self.stall.is_none() && self.phase == Phase::Over {
             let core: Vec<(u16, u64)> = (self.healing.core.iter())
                 .filter_map(|node| {
                     let running = self.processes[*node].node.as_ref()?;

@@ -24,6 +24,7 @@ mod campaign;
 pub mod checkers;
 mod clock;
 pub mod conformance;
+mod decisions;
 mod disk;
 mod endings;
 mod faults;
@@ -36,6 +37,7 @@ mod process;
 mod queue;
 mod random;
 mod remote;
+mod replay;
 #[allow(dead_code, reason = "scenarios use a part of what scripts need")]
 mod stage;
 mod strike;
@@ -53,3 +55,4 @@ pub use campaign::{
 pub use faults::FaultSet;
 pub use network::Transport;
 pub use random::Random;
+pub use replay::{ReplayError, Replayed, Script, Size};

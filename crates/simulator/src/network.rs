@@ -21,10 +21,12 @@
 
 use crate::{queue::Queue, random::Random, world::Event};
 use quintet_replica::{Bytes, Lane};
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, collections::VecDeque};
 
 /// What the transport below the protocol promises.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Transport {
     /// Like TCP: in order per lane, nothing lost within a session.
     #[default]
@@ -34,7 +36,7 @@ pub enum Transport {
 }
 
 /// How the links of a seed behave. Times are nanoseconds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LinkProfile {
     pub transport: Transport,
     /// The shortest delay of any link …

@@ -13,12 +13,13 @@
 
 use crate::{
     checkers::Violation,
+    decisions::{Scope, Turn},
     machine::{Operation, encode_command},
     network::Network,
     process::epoch,
     random::Random,
     timers::Timers,
-    world::{Event, MILLISECOND, REMOTE, SECOND, World},
+    world::{Event, MILLISECOND, Phase, REMOTE, SECOND, World},
 };
 use quintet_replica::{
     BatchBuilder, BatchId, Bytes, Client as Driver, ClockReading, CommandId, Executed, FrontendId,
@@ -272,9 +273,28 @@ impl World {
             let again = self.now + self.random.between(5, 50) * MILLISECOND;
             return self.turn_at(index, again);
         }
+        let outer = self.random.enter(Scope::Client(index as u16));
+        let judged = self.phase == Phase::Liveness;
+        match self.random.turn(index, self.now, judged) {
+            Turn::Now => {}
+            Turn::Later(at) => {
+                self.random.enter(outer);
+                return self.turn_at(index, at);
+            }
+            Turn::Never => {
+                self.random.enter(outer);
+                return;
+            }
+        }
         let count = self.random.between(1, self.clients[index].pipeline_max);
         let operations: Vec<_> = (0..count).map(|_| self.draw_operation()).collect();
+        self.random.does(|| {
+            (operations.iter())
+                .map(|(key, operation)| format!("{operation:?} of key {key}"))
+                .collect()
+        });
         self.invoke(index, &operations);
+        self.random.enter(outer);
     }
 
     /// Finds the client a server that runs.

@@ -18,6 +18,7 @@ use crate::{
         Violation, agreement::Agreement, agreement::Applied, bounded, exactly_once::ExactlyOnce,
         monotone::Monotone, state_hash::StateHash,
     },
+    decisions::{Decisions, Limits, Noting, Scope},
     disk::DiskProfile,
     faults::{FaultSet, Plan},
     heal::Healing,
@@ -35,7 +36,11 @@ use quintet_replica::{
     Bytes, ClientFrame, Durability, Entry, Executed, Incarnation, Lane, Link, Output, Peer,
     ReplicaId, TimerKey, read_client_frame,
 };
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MILLISECOND;
@@ -44,7 +49,7 @@ pub(crate) const REMOTE: u64 = 1 << 20;
 /// Frontends embedded in replicas are numbered from here, each run with a new one.
 pub(crate) const EMBEDDED: u64 = 1 << 30;
 /// More events than this in one world: something runs in circles.
-const EVENTS_MAX: u64 = 3_000_000;
+pub(crate) const EVENTS_MAX: u64 = 3_000_000;
 
 /// What happens next.
 #[derive(Debug)]
@@ -108,6 +113,9 @@ pub(crate) struct WorldSetup {
     #[cfg(any(test, feature = "plant"))]
     pub plant: Option<String>,
     pub trace: bool,
+    /// Whether chance is noted, or follows a script.
+    pub noting: Noting,
+    pub limits: Limits,
 }
 
 impl WorldSetup {
@@ -127,7 +135,7 @@ impl WorldSetup {
 }
 
 /// What of a seed's shape is drawn once.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Shape {
     pub keys: u32,
     pub snapshot_bytes_min: u64,
@@ -168,6 +176,8 @@ pub(crate) struct World {
     pub now: u64,
     pub queue: Queue<Event>,
     pub random: Random,
+    /// What chance decided, when that is noted.
+    pub decisions: Option<Arc<Mutex<Decisions>>>,
     pub network: Network,
     pub processes: Vec<Process>,
     pub clients: Vec<Client>,
@@ -182,6 +192,8 @@ pub(crate) struct World {
     pub strikes_open: usize,
     pub phase: Phase,
     pub healing: Healing,
+    /// When the second phase began.
+    pub healed_at: u64,
     pub effects: BTreeMap<&'static str, u64>,
     pub branches: BTreeMap<&'static str, u64>,
     pub violation: Option<Violation>,
@@ -248,29 +260,31 @@ fn draw_links(setup: &WorldSetup, random: &mut Random) -> LinkProfile {
 impl World {
     /// A world before its first event.
     pub fn new(setup: WorldSetup) -> Self {
-        let root = Random::new(setup.seed);
+        let (root, decisions) = setup.noting.random(setup.seed);
         let mut shaping = root.fork(1);
-        let shape = draw_shape(&setup, &mut shaping);
-        let links = draw_links(&setup, &mut shaping);
-        let disk = DiskProfile {
+        let shape = shaping.profile("shape", |random| draw_shape(&setup, random));
+        let links = shaping.profile("links", |random| draw_links(&setup, random));
+        let disk = shaping.profile("disk", |random| DiskProfile {
             sync_min: 20_000,
-            sync_max: [50_000, 500_000, 3_000_000, 15_000_000][shaping.index(4)],
-            trim_run: [1, 8, 64][shaping.index(3)],
-        };
+            sync_max: [50_000, 500_000, 3_000_000, 15_000_000][random.index(4)],
+            trim_run: [1, 8, 64][random.index(3)],
+        });
         let mut clients = Client::draw_all(&mut shaping);
         let mut remotes = Vec::new();
         for (index, client) in clients.iter_mut().enumerate() {
             client.place_remote(setup.replicas, index as u16, &mut remotes);
         }
         let places = setup.replicas + remotes.len();
-        let plan = Plan::draw(
-            setup.faults,
-            setup.replicas,
-            setup.transport,
-            setup.durability,
-            shape.horizon,
-            &mut root.fork(2),
-        );
+        let plan = root.fork(2).profile("plan", |random| {
+            Plan::draw(
+                setup.faults,
+                setup.replicas,
+                setup.transport,
+                setup.durability,
+                shape.horizon,
+                random,
+            )
+        });
         let processes = (0..setup.replicas)
             .map(|_| Process::new(disk.clone()))
             .collect();
@@ -279,6 +293,7 @@ impl World {
             now: 0,
             queue: Queue::new(),
             random: root.fork(3),
+            decisions,
             network: Network::new(places, links, root.fork(4)),
             processes,
             clients,
@@ -290,6 +305,7 @@ impl World {
             plan,
             phase: Phase::Safety,
             healing: Healing::default(),
+            healed_at: 0,
             effects: BTreeMap::new(),
             branches: BTreeMap::new(),
             violation: None,
@@ -313,6 +329,7 @@ impl World {
 
     /// Runs the world to its end, a violation, or a stall.
     pub fn run(&mut self) {
+        self.random.enter(Scope::World);
         let (seed, shape, plan) = (self.setup.seed, &self.shape, &self.plan);
         self.trace.say(0, || format!("seed {seed}: {shape:?}"));
         self.trace.say(0, || format!("faults: {plan:?}"));
@@ -335,13 +352,17 @@ impl World {
             let Some((at, event)) = self.queue.pop() else {
                 break;
             };
+            if at > self.setup.limits.end_at {
+                break;
+            }
             self.now = at;
             self.events += 1;
             self.trace.feed(at);
             self.on_event(event);
-            if self.events > EVENTS_MAX {
+            if self.events > self.setup.limits.events_max {
                 self.stall = Some(format!(
-                    "more than {EVENTS_MAX} events: {}",
+                    "more than {} events: {}",
+                    self.setup.limits.events_max,
                     self.describe()
                 ));
             }
@@ -358,6 +379,7 @@ impl World {
     }
 
     fn on_event(&mut self, event: Event) {
+        self.random.begin(&event);
         match event {
             Event::Step { node, boot } => {
                 if self.lives(node, boot) {

@@ -1,6 +1,6 @@
 //! Tests of the rig: what is right passes, every kind of wrong is caught, one seed is one world.
 
-mod toy;
+pub(crate) mod toy;
 
 use crate::{
     Campaign, CampaignReport, FaultSet,

@@ -1,0 +1,278 @@
+//! One run of a world as a script that a person can read and edit, and that runs again.
+//!
+//! ```text
+//!   seed ──► noted run ──► Case: faults, turns of clients, choices, limits ──► file (TOML)
+//!                           ▲ │                                                  │
+//!            edited, shrunk ┘ └──► the same world again, bit for bit ◄───────────┘
+//! ```
+//!
+//! What a script does not mention does not happen: no fault, no turn of a client; and what is not
+//! chosen takes its calm value: no loss, the least delay, the first of several. The format is
+//! described in `docs/replay-files.md`.
+
+use crate::{
+    campaign::{Campaign, CampaignError, SeedReport, report, run_world},
+    decisions::{Choices, Does, Limits, Made, Noting, Script as Decided, TurnAt},
+};
+use quintet_replica::Entry;
+use std::{collections::BTreeSet, sync::Arc};
+
+mod file;
+
+pub(crate) use file::Expect;
+pub use file::ReplayError;
+
+/// A fault of a script.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fault {
+    /// Its number in the plan that it was drawn in: its choices go by that.
+    pub number: u16,
+    /// What the plan says of it.
+    pub strike: toml::Table,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    /// What runs. Its seeds are one.
+    pub campaign: Campaign,
+    pub limits: Limits,
+    pub goes_on: bool,
+    pub faults: Vec<Fault>,
+    pub turns: Vec<TurnAt>,
+    pub does: Does,
+    pub choices: Arc<Choices>,
+    /// Sites at which what is not listed is drawn from the seed.
+    pub drawn: BTreeSet<crate::decisions::Site>,
+    pub profiles: std::collections::BTreeMap<String, toml::Value>,
+}
+
+/// What a run of a case gave.
+pub(crate) struct Outcome {
+    pub report: SeedReport,
+    pub made: Made,
+    /// When the world ended.
+    pub ended: u64,
+    /// When the second phase began, if it did.
+    pub healed: Option<u64>,
+}
+
+fn run(setup: crate::world::WorldSetup) -> Outcome {
+    let world = run_world(setup);
+    let decisions = world.decisions.clone();
+    let made = decisions.map_or_else(Made::default, |decisions| {
+        let mut decisions = decisions
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        decisions.take()
+    });
+    let (ended, healed) = (world.now, world.healed_at);
+    Outcome {
+        report: report(world),
+        made,
+        ended,
+        healed: (healed > 0).then_some(healed),
+    }
+}
+
+impl Case {
+    /// Runs a seed of a campaign and writes down all that chance decided.
+    pub fn record(campaign: &Campaign, entry: Entry, seed: u64) -> (Self, Outcome) {
+        let mut setup = campaign.setup(entry, seed, false);
+        setup.noting = Noting::Yes;
+        let durability = setup.durability;
+        let outcome = run(setup);
+        let campaign = Campaign {
+            seeds: seed..seed.saturating_add(1),
+            durability: Some(durability),
+            ..campaign.clone()
+        };
+        let made = outcome.made.clone();
+        let strikes = (made.profiles.get("plan"))
+            .and_then(|plan| plan.get("strikes")?.as_array().cloned())
+            .unwrap_or_default();
+        let faults = (strikes.into_iter().enumerate())
+            .filter_map(|(number, strike)| match strike {
+                toml::Value::Table(strike) => Some(Fault {
+                    number: number as u16,
+                    strike,
+                }),
+                _ => None,
+            })
+            .collect();
+        let case = Self {
+            campaign,
+            limits: Limits {
+                // A world that had not come to its second phase never does.
+                heal_at: Some(outcome.healed.unwrap_or(u64::MAX)),
+                end_at: outcome.ended,
+                events_max: outcome.report.events * 2 + 20_000,
+                ..Limits::default()
+            },
+            goes_on: false,
+            faults,
+            turns: made.turns,
+            does: made.does,
+            choices: Arc::new(made.choices),
+            drawn: BTreeSet::new(),
+            profiles: made.profiles,
+        };
+        (case, outcome)
+    }
+
+    pub fn seed(&self) -> u64 {
+        self.campaign.seeds.start
+    }
+
+    /// The plan of faults as the world reads it.
+    fn plan(&self) -> toml::Value {
+        let mut plan = match self.profiles.get("plan") {
+            Some(toml::Value::Table(plan)) => plan.clone(),
+            _ => toml::Table::new(),
+        };
+        let mut kinds: Vec<toml::Value> = Vec::new();
+        for kind in self
+            .faults
+            .iter()
+            .filter_map(|fault| fault.strike.get("kind"))
+        {
+            if !kinds.contains(kind) {
+                kinds.push(kind.clone());
+            }
+        }
+        let strikes = self.faults.iter().map(|fault| fault.strike.clone().into());
+        plan.insert("kinds".into(), kinds.into());
+        plan.insert("strikes".into(), toml::Value::Array(strikes.collect()));
+        plan.into()
+    }
+
+    /// Runs the case.
+    pub fn run(&self, entry: Entry, trace: bool) -> Outcome {
+        let mut profiles = self.profiles.clone();
+        profiles.insert("plan".into(), self.plan());
+        let script = Decided {
+            seed: self.seed(),
+            profiles,
+            choices: self.choices.clone(),
+            drawn: self.drawn.clone(),
+            turns: self.turns.clone(),
+            faults: self.faults.iter().map(|fault| fault.number).collect(),
+            goes_on: self.goes_on,
+        };
+        let mut setup = self.campaign.setup(entry, self.seed(), trace);
+        setup.noting = Noting::Script(Arc::new(script));
+        setup.limits = self.limits;
+        run(setup)
+    }
+}
+
+/// A world as a script: every fault, every turn of a client, every choice that is not the calm
+/// one.
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub(crate) case: Case,
+    pub(crate) expect: Expect,
+}
+
+/// What a script gave when it ran.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// The run, judged.
+    pub report: SeedReport,
+    /// Whether it went exactly as when the script was written.
+    pub as_written: bool,
+}
+
+impl Script {
+    /// Runs a seed of a campaign and writes it down whole.
+    ///
+    /// # Errors
+    /// When the campaign makes no sense.
+    pub fn record(campaign: &Campaign, seed: u64) -> Result<(Self, SeedReport), CampaignError> {
+        let entry = campaign.check()?;
+        let (case, outcome) = Case::record(campaign, entry, seed);
+        let expect = Expect::of(&outcome.report);
+        Ok((Self { case, expect }, outcome.report))
+    }
+
+    /// Reads a script.
+    ///
+    /// # Errors
+    /// When the text is not one; with the line.
+    pub fn parse(text: &str) -> Result<Self, ReplayError> {
+        let (case, expect) = Case::parse(text)?;
+        Ok(Self { case, expect })
+    }
+
+    /// The script as a file that `command` replays.
+    #[must_use]
+    pub fn to_text(&self, command: &str) -> String {
+        self.case.write(&self.expect, command)
+    }
+
+    /// What runs.
+    #[must_use]
+    pub const fn campaign(&self) -> &Campaign {
+        &self.case.campaign
+    }
+
+    /// The property that did not hold when the script was written; empty when all held.
+    #[must_use]
+    pub fn property(&self) -> &str {
+        &self.expect.property
+    }
+
+    /// How many faults, how many operations of clients, how many other choices it lists.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        self.case.size()
+    }
+
+    /// Runs the script.
+    ///
+    /// # Errors
+    /// When its protocol or an option of it is not known here.
+    pub fn run(&self, trace: bool) -> Result<Replayed, CampaignError> {
+        let entry = self.case.campaign.check()?;
+        let report = self.case.run(entry, trace).report;
+        let as_written = Expect::of(&report) == self.expect;
+        Ok(Replayed { report, as_written })
+    }
+}
+
+/// How much a script lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Size {
+    /// Replicas.
+    pub replicas: usize,
+    /// Strikes of faults.
+    pub faults: usize,
+    /// Operations of clients.
+    pub operations: usize,
+    /// Choices that are not the calm one.
+    pub choices: usize,
+    /// Events in the run; 0 when it is not known.
+    pub events: u64,
+}
+
+impl Case {
+    pub fn size(&self) -> Size {
+        let listed = |sites: &std::collections::BTreeMap<_, std::collections::BTreeMap<_, _>>| {
+            sites.values().map(|values| values.len()).sum::<usize>()
+        };
+        let invoked = |turn: &TurnAt| {
+            let does = self.does.get(&(turn.client, turn.turn));
+            does.map_or(1, |does| does.len().max(1))
+        };
+        Size {
+            replicas: self.campaign.replicas,
+            faults: self.faults.len(),
+            operations: self.turns.iter().map(invoked).sum(),
+            choices: self.choices.values().map(listed).sum(),
+            events: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
