@@ -28,6 +28,7 @@ fn help_and_version_end_well() {
         "protocols",
         "bench",
         "simulate",
+        "check",
         "snapshot",
         "config",
     ] {
@@ -276,5 +277,48 @@ fn a_file_that_is_no_snapshot_is_refused() {
         &["snapshot", "inspect", "/no/such/file"],
         2,
         &["/no/such/file"],
+    );
+}
+
+#[test]
+fn a_history_gets_its_verdict_by_exit_code() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("history.jsonl");
+    let file = path.display().to_string();
+    let set = r#"{"client":"a","invoked":1,"completed":2,"command":["SET","k","v"],"reply":"OK"}"#;
+    let read = |reply: &str| {
+        format!(
+            r#"{{"client":"b","invoked":3,"completed":4,"command":["GET","k"],"reply":{reply}}}"#
+        )
+    };
+    std::fs::write(&path, format!("{set}\n{}\n", read("\"v\""))).unwrap();
+    let output = run(&["check", &file]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).starts_with("linearizable: 2 operations"));
+
+    std::fs::write(&path, format!("{set}\n\n{}\n", read("null"))).unwrap();
+    let parts = [
+        "line 1: client a",
+        "SET k v -> OK",
+        "line 3: client b",
+        "GET k -> (nil)",
+    ];
+    fails(&["check", &file], 6, &parts);
+    let output = run(&["check", &file, "--output", "json"]);
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["lines"], serde_json::json!([1, 3]));
+
+    std::fs::write(&path, format!("{set}\n{{\"client\":\"a\"\n")).unwrap();
+    fails(
+        &["check", &file],
+        2,
+        &["history.jsonl: line 2", "docs/histories.md"],
+    );
+    std::fs::write(&path, "").unwrap();
+    fails(&["check", &file], 2, &["no operation"]);
+    fails(
+        &["check", "/no/such/file"],
+        2,
+        &["/no/such/file", "No such file"],
     );
 }

@@ -13,7 +13,7 @@
 //! ```
 
 use crate::{
-    checkers::{Violation, bounded, durable, linearizability},
+    checkers::{Violation, bounded, cells, durable},
     history::Fate,
     machine::Operation,
     process::Process,
@@ -249,8 +249,8 @@ impl World {
     /// The checks that need the whole history.
     pub fn check_end(&mut self) {
         let order = |number| self.once.position(number);
-        let checked = linearizability::check(self.history.operations(), order)
-            .and_then(|()| self.check_order());
+        let checked =
+            cells::check(self.history.operations(), order).and_then(|()| self.check_order());
         if let Err(violation) = checked {
             self.violate(violation);
         }

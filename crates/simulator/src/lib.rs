@@ -31,11 +31,13 @@ mod faults;
 mod heal;
 pub mod history;
 pub mod machine;
+pub mod model;
 mod network;
 mod panics;
 mod process;
 mod queue;
 mod random;
+pub mod recording;
 mod remote;
 mod replay;
 #[allow(dead_code, reason = "scenarios use a part of what scripts need")]

@@ -5,6 +5,7 @@
 //! ```
 
 mod bench;
+mod check;
 mod completions;
 mod config;
 mod demo;
@@ -71,6 +72,7 @@ enum Command {
     Protocols(protocols::Protocols),
     Bench(bench::Bench),
     Simulate(simulate::Simulate),
+    Check(check::Check),
     Snapshot(snapshot::Snapshot),
     Config(config::Config),
     Completions(completions::Completions),
@@ -92,6 +94,7 @@ impl Command {
             Self::Protocols(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Simulate(command) => command.run(),
+            Self::Check(command) => command.run(),
             Self::Snapshot(command) => command.run(),
             Self::Config(command) => command.run(),
             Self::Completions(command) => command.run(),

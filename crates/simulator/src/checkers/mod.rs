@@ -8,6 +8,7 @@
 
 pub mod agreement;
 pub mod bounded;
+pub mod cells;
 pub mod durable;
 pub mod exactly_once;
 pub mod linearizability;

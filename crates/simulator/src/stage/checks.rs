@@ -2,7 +2,7 @@
 
 use super::{KEYS, Place, SECOND, Stage};
 use crate::{
-    checkers::{Violation, agreement::Applied, durable, linearizability},
+    checkers::{Violation, agreement::Applied, cells, durable},
     machine::{Executed as Recorded, Operation, Reply},
 };
 use quintet_replica::Level;
@@ -120,7 +120,7 @@ impl Stage {
     /// With what does not hold.
     pub fn judge(&self) -> Result<(), Violation> {
         let operations = self.history.operations();
-        linearizability::check(operations, |number| self.once.position(number))?;
+        cells::check(operations, |number| self.once.position(number))?;
         self.once.check_failed(operations)?;
         let standing: Vec<(u16, u64)> = (self.seats.iter().enumerate())
             .filter(|(_, seat)| seat.node.is_some())
