@@ -226,7 +226,11 @@ impl Database {
         );
         let mut seen = 0;
         for slot in &slots {
-            seen ^= self.slab.entry(*slot).version;
+            // An entry lies in two lines of the cache, or three.
+            let entry = self.slab.entry(*slot);
+            seen ^= entry.version ^ entry.expire_at;
+            seen ^= entry.key.first().copied().map_or(0, u64::from);
+            seen ^= u64::from(matches!(entry.value, Value::Free));
         }
         for slot in &slots {
             if let Value::String(string) = &self.slab.entry(*slot).value {
