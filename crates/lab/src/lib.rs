@@ -7,3 +7,10 @@
 //! Nothing that serves clients depends on this crate.
 
 #![forbid(unsafe_code)]
+
+pub mod compare;
+mod error;
+pub mod figures;
+pub mod load;
+
+pub use error::{Error, Kind, Result};

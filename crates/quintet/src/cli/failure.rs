@@ -114,6 +114,21 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
+impl From<quintet_lab::Error> for Failure {
+    fn from(error: quintet_lab::Error) -> Self {
+        let exit = match error.kind {
+            quintet_lab::Kind::Usage => Exit::Usage,
+            quintet_lab::Kind::Missing => Exit::Unreachable,
+            quintet_lab::Kind::Failed => Exit::Failed,
+        };
+        let failure = Self::new(exit, error.message);
+        match error.help {
+            Some(help) => failure.help(help),
+            None => failure,
+        }
+    }
+}
+
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Self::new(Exit::Failed, error)

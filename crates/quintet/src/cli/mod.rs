@@ -11,10 +11,10 @@ mod config;
 mod demo;
 mod failure;
 mod http;
+mod lab;
 mod logs;
 mod output;
 mod protocols;
-mod resp;
 mod serve;
 mod settings;
 mod signals;
@@ -71,6 +71,7 @@ enum Command {
     Status(status::Status),
     Protocols(protocols::Protocols),
     Bench(bench::Bench),
+    Lab(lab::Lab),
     Simulate(simulate::Simulate),
     Check(check::Check),
     Snapshot(snapshot::Snapshot),
@@ -93,6 +94,7 @@ impl Command {
             Self::Status(command) => command.run(),
             Self::Protocols(command) => command.run(),
             Self::Bench(command) => command.run(),
+            Self::Lab(command) => command.run(),
             Self::Simulate(command) => command.run(),
             Self::Check(command) => command.run(),
             Self::Snapshot(command) => command.run(),

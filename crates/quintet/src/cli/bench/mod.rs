@@ -4,19 +4,20 @@
 //!   check ──► fill the keys ──► warm up ──► measure ──► wait for stragglers ──► report
 //! ```
 
-mod alarm;
-mod worker;
-mod workload;
-
 use crate::cli::{
     failure::{Exit, Failure, Outcome},
     http,
     output::{self, Format, grouped},
-    resp::{self, Scan, Url},
     settings::units,
 };
-use clap::Args;
-use hdrhistogram::Histogram;
+use clap::{Args, ValueEnum};
+use quintet_lab::{
+    figures::cpu_of_this_process,
+    load::{
+        self, Keys, Language, Latency, Measured, Mix, Orders, Summary, Target, Worker, Workload,
+        resp::{self, Scan, Url},
+    },
+};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -29,12 +30,28 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use worker::{Measured, Orders, Worker};
-use workload::{Distribution, Keys, Workload};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const FILL_PATIENCE: Duration = Duration::from_secs(15);
-const FILL_STEP: u64 = 256;
+
+/// How keys are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Distribution {
+    /// All keys alike.
+    #[default]
+    Uniform,
+    /// Few keys often, most keys seldom.
+    Zipf,
+}
+
+impl From<Distribution> for load::Distribution {
+    fn from(distribution: Distribution) -> Self {
+        match distribution {
+            Distribution::Uniform => Self::Uniform,
+            Distribution::Zipf => Self::Zipf,
+        }
+    }
+}
 
 /// Measure a store's throughput and latency
 #[derive(Args, Debug)]
@@ -114,7 +131,11 @@ fn value_size(text: &str) -> Result<usize, String> {
     }
 }
 
-fn ratio(text: &str) -> Result<f64, String> {
+/// Reads a part of the whole.
+///
+/// # Errors
+/// With what is accepted.
+pub fn ratio(text: &str) -> Result<f64, String> {
     let ratio = text
         .parse()
         .ok()
@@ -130,21 +151,15 @@ fn seconds_or_none(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("'{text}' is not a number of seconds up to 86400"))
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// Reads a number of seconds above 0.
+///
+/// # Errors
+/// With what is accepted.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     match seconds_or_none(text)? {
         none if none.is_zero() => Err("it must be above 0".to_owned()),
         some => Ok(some),
     }
-}
-
-#[derive(Debug, Serialize)]
-struct Latency {
-    mean: f64,
-    p50: f64,
-    p90: f64,
-    p99: f64,
-    p999: f64,
-    max: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -182,12 +197,19 @@ impl Bench {
         }
         let mut targets = Vec::new();
         for url in &self.urls {
-            targets.push((url.clone(), check(url)?));
+            targets.push(Target {
+                address: check(url)?,
+                language: Language::Resp {
+                    password: url.password.clone(),
+                    wait: None,
+                },
+            });
         }
-        let keys = Keys::new(self.distribution, self.keys);
-        let workload = |seed| Workload::new(keys.clone(), self.read_ratio, self.value_size, seed);
+        let keys = Keys::new(self.distribution.into(), self.keys);
+        let mix = Mix::reads(self.read_ratio);
+        let workload = |seed| Workload::new(keys.clone(), mix, self.value_size, seed);
         if self.read_ratio > 0.0 && !self.no_fill {
-            self.fill(&targets[0], &workload(0))?;
+            self.fill(&targets[0])?;
         }
         let start = Instant::now() + Duration::from_millis(20);
         let done = Arc::new(AtomicU64::new(0));
@@ -201,6 +223,7 @@ impl Bench {
                 targets,
                 clients: share as usize,
                 pipeline: self.pipeline as usize,
+                sliding: false,
                 rate: self.rate.map(|rate| f64::from(rate) / f64::from(threads)),
                 start,
                 warmup: self.warmup,
@@ -229,33 +252,22 @@ impl Bench {
     }
 
     /// Writes every key once.
-    fn fill(&self, (url, address): &(Url, SocketAddr), workload: &Workload) -> Outcome {
-        let lost = |error: std::io::Error| {
-            Failure::new(Exit::Unreachable, format!("{}: {error}", url.authority))
-        };
-        let mut line = Line::open(url, *address)?;
+    fn fill(&self, target: &Target) -> Outcome {
         let bar = output::bar(self.keys, "filling   [{bar:40}] {pos}/{len} keys");
-        let mut first = 0;
-        let mut bytes = Vec::new();
-        while first < self.keys {
-            let last = (first + FILL_STEP).min(self.keys);
-            bytes.clear();
-            for key in first..last {
-                workload.fill(key, &mut bytes);
-                // Large values go out one by one: a server may take no more at a time.
-                if bytes.len() > 1 << 20 || key + 1 == last {
-                    line.stream.write_all(&bytes).map_err(lost)?;
-                    bytes.clear();
-                }
-            }
-            for _ in first..last {
-                line.reply(FILL_PATIENCE)?;
-            }
-            bar.set_position(last);
-            first = last;
-        }
+        let told = |done| bar.set_position(done);
+        let filled = load::fill(target, self.keys, self.value_size, FILL_PATIENCE, told);
         bar.finish_and_clear();
-        Ok(())
+        let authority = &self.urls[0].authority;
+        filled.map_err(|error| {
+            let exit = match error.kind() {
+                std::io::ErrorKind::Other if error.to_string().contains("CLUSTERDOWN") => {
+                    Exit::NoQuorum
+                }
+                std::io::ErrorKind::Other => Exit::Failed,
+                _ => Exit::Unreachable,
+            };
+            Failure::new(exit, format!("{authority}: {error}"))
+        })
     }
 
     /// Shows how it goes, and measures this process's own use of CPU over the measured time.
@@ -269,13 +281,13 @@ impl Bench {
         loop {
             let now = Instant::now();
             if now >= begins && cpu_before.is_none() {
-                cpu_before = cpu_seconds().map(|cpu| (now, cpu));
+                cpu_before = cpu_of_this_process().map(|cpu| (now, cpu));
             }
             if now >= ends {
                 bar.finish_and_clear();
                 let (since, before) = cpu_before?;
-                let spent = cpu_seconds()? - before;
-                return Some(spent / now.duration_since(since).as_secs_f64());
+                let spent = cpu_of_this_process()?.saturating_sub(before);
+                return Some(spent.as_secs_f64() / now.duration_since(since).as_secs_f64());
             }
             if now.saturating_duration_since(seen.0) >= Duration::from_millis(200) {
                 let total = done.load(Ordering::Relaxed);
@@ -295,22 +307,7 @@ impl Bench {
     }
 
     fn report(&self, measured: &[Measured], own_cpu: Option<f64>) -> Outcome<Report> {
-        let mut latency = Histogram::<u64>::new(3).map_err(anyhow::Error::from)?;
-        let mut errors = BTreeMap::new();
-        for one in measured {
-            latency.add(&one.latency).map_err(anyhow::Error::from)?;
-            for (word, count) in &one.errors {
-                *errors.entry(word.clone()).or_default() += count;
-            }
-        }
-        let sum = |part: fn(&Measured) -> u64| measured.iter().map(part).sum::<u64>();
-        let requests = sum(|one| one.answered);
-        let at = |quantile| latency.value_at_quantile(quantile) as f64 / 1e3;
-        let pause = measured
-            .iter()
-            .map(|one| one.pause_max)
-            .max()
-            .unwrap_or_default();
+        let found = Summary::of(measured, self.seconds)?;
         Ok(Report {
             urls: self
                 .urls
@@ -335,21 +332,14 @@ impl Bench {
             seconds: self.seconds.as_secs_f64(),
             warmup_seconds: self.warmup.as_secs_f64(),
             threads: self.threads,
-            requests,
-            requests_per_second: requests as f64 / self.seconds.as_secs_f64(),
-            latency_microseconds: Latency {
-                mean: latency.mean() / 1e3,
-                p50: at(0.5),
-                p90: at(0.9),
-                p99: at(0.99),
-                p999: at(0.999),
-                max: latency.max() as f64 / 1e3,
-            },
-            pause_max_milliseconds: pause.as_secs_f64() * 1e3,
-            errors,
-            unanswered: sum(|one| one.unanswered),
-            unsent: sum(|one| one.unsent),
-            reconnects: sum(|one| one.reconnects),
+            requests: found.answered,
+            requests_per_second: found.throughput,
+            latency_microseconds: found.latency,
+            pause_max_milliseconds: found.pause_max_milliseconds,
+            errors: found.errors,
+            unanswered: found.unanswered,
+            unsent: found.unsent,
+            reconnects: measured.iter().map(|one| one.reconnects).sum(),
             own_cpu,
         })
     }
@@ -536,13 +526,4 @@ fn check(url: &Url) -> Outcome<SocketAddr> {
         })?;
     Line::open(url, address)?.ask(&[b"PING"], PATIENCE)?;
     Ok(address)
-}
-
-/// The CPU time that this process has used, where the system tells it.
-fn cpu_seconds() -> Option<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let mut ticks = || fields.next()?.parse::<f64>().ok();
-    let per_second = rustix::param::clock_ticks_per_second() as f64;
-    Some((ticks()? + ticks()?) / per_second)
 }

@@ -2,12 +2,16 @@
 //!
 //! ```text
 //!   closed loop: a connection sends `pipeline` requests, waits for all replies, sends again
+//!                (or, sliding, sends one for each reply)
 //!   open loop:   request n is due at n / rate, whatever the server does; it is sent on whichever
 //!                connection has room, and its latency counts from when it was due
 //! ```
 
-use super::{alarm::Alarm, workload::Workload};
-use crate::cli::resp::{self, Scan, Url};
+use super::{
+    alarm::Alarm,
+    dialect::{Dialect, Ended, Language},
+    workload::Workload,
+};
 use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
 use std::{
@@ -30,15 +34,27 @@ const DRAIN: Duration = Duration::from_secs(3);
 const BACKLOG_MAX: usize = 1 << 20;
 const LATENCY_MAX: u64 = 120_000_000_000;
 
+/// A server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it speaks.
+    pub language: Language,
+}
+
 /// What a worker is told.
 #[derive(Clone, Debug)]
 pub struct Orders {
     /// Where to connect, connections taking turns.
-    pub targets: Vec<(Url, SocketAddr)>,
+    pub targets: Vec<Target>,
     /// How many connections.
     pub clients: usize,
     /// Requests per connection under way at once.
     pub pipeline: usize,
+    /// In a closed loop: whether each answer is followed by a request, as if `pipeline` clients
+    /// shared the connection, rather than all answers by all requests.
+    pub sliding: bool,
     /// Requests per second of this worker; `None` for a closed loop.
     pub rate: Option<f64>,
     /// When it all begins.
@@ -72,13 +88,39 @@ struct Connection {
     stream: Option<TcpStream>,
     target: usize,
     retry_at: Option<Instant>,
-    /// Answers of the greeting still to come; they are not requests.
-    greeting: usize,
+    dialect: Box<dyn Dialect>,
     output: Vec<u8>,
     written: usize,
     input: Vec<u8>,
-    /// When the requests under way were due or sent, oldest first.
-    under_way: VecDeque<Instant>,
+    /// When the requests from number `first` on were due or sent; `None` for those answered.
+    under_way: VecDeque<Option<Instant>>,
+    first: u64,
+    /// How many of them are not answered.
+    open: usize,
+    /// A key that was read and is to be written next.
+    modified: Option<[u8; 16]>,
+}
+
+impl Connection {
+    fn send(&mut self, workload: &mut Workload, since: Instant) {
+        let request = workload.draw(&mut self.modified);
+        self.dialect
+            .request(&request, workload.value(), &mut self.output);
+        self.under_way.push_back(Some(since));
+        self.open += 1;
+    }
+
+    /// When the request with this number was due or sent.
+    fn answered(&mut self, number: u64) -> Option<Instant> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        let since = self.under_way.get_mut(index)?.take()?;
+        self.open -= 1;
+        while self.under_way.front().is_some_and(Option::is_none) {
+            self.under_way.pop_front();
+            self.first += 1;
+        }
+        Some(since)
+    }
 }
 
 /// See the module.
@@ -96,6 +138,7 @@ pub struct Worker {
     answered_last: Option<Instant>,
     /// Where everything is read into.
     scratch: Vec<u8>,
+    ended: Vec<Ended>,
 }
 
 impl Worker {
@@ -128,18 +171,23 @@ impl Worker {
             },
             answered_last: None,
             scratch: vec![0; READ_STEP],
+            ended: Vec::new(),
             orders,
         };
         for index in 0..worker.orders.clients {
+            let target = index % worker.orders.targets.len();
             worker.connections.push(Connection {
                 stream: None,
-                target: index % worker.orders.targets.len(),
+                target,
                 retry_at: None,
-                greeting: 0,
+                dialect: worker.orders.targets[target].language.dialect(),
                 output: Vec::new(),
                 written: 0,
                 input: Vec::new(),
                 under_way: VecDeque::new(),
+                first: 0,
+                open: 0,
+                modified: None,
             });
             worker.connect(index)?;
         }
@@ -176,7 +224,7 @@ impl Worker {
             }
         }
         for connection in &self.connections {
-            self.measured.unanswered += connection.under_way.len() as u64;
+            self.measured.unanswered += connection.open as u64;
         }
         self.measured.unsent += self.backlog.len() as u64;
         if let Some(last) = self.answered_last {
@@ -187,7 +235,7 @@ impl Worker {
     }
 
     fn is_drained(&self) -> bool {
-        let idle = |connection: &Connection| connection.under_way.is_empty();
+        let idle = |connection: &Connection| connection.open == 0;
         self.backlog.is_empty() && self.connections.iter().all(idle)
     }
 
@@ -220,10 +268,10 @@ impl Worker {
                 return;
             }
             for connection in &mut self.connections {
-                if connection.stream.is_some() && connection.under_way.is_empty() {
-                    for _ in 0..self.orders.pipeline {
-                        self.workload.next(&mut connection.output);
-                        connection.under_way.push_back(now);
+                let ready = connection.open == 0 || self.orders.sliding;
+                if connection.stream.is_some() && ready {
+                    for _ in connection.open..self.orders.pipeline {
+                        connection.send(&mut self.workload, now);
                     }
                 }
             }
@@ -242,12 +290,10 @@ impl Worker {
             let count = self.connections.len();
             let connection = &mut self.connections[self.turn];
             self.turn = (self.turn + 1) % count;
-            let room =
-                connection.stream.is_some() && connection.under_way.len() < self.orders.pipeline;
+            let room = connection.stream.is_some() && connection.open < self.orders.pipeline;
             match room.then(|| self.backlog.pop_front()).flatten() {
                 Some(due) => {
-                    self.workload.next(&mut connection.output);
-                    connection.under_way.push_back(due);
+                    connection.send(&mut self.workload, due);
                     full = 0;
                 }
                 None => full += 1,
@@ -355,26 +401,15 @@ impl Worker {
     ) -> Option<usize> {
         let now = Instant::now();
         let connection = &mut self.connections[index];
-        let mut consumed = 0;
+        self.ended.clear();
+        let consumed = connection
+            .dialect
+            .digest(input, &mut connection.output, &mut self.ended)?;
         let mut good = 0;
-        loop {
-            let (length, reply) = match resp::scan(&input[consumed..]) {
-                Scan::Partial => break,
-                Scan::Nonsense => return None,
-                Scan::Whole(length, reply) => (length, reply),
-            };
-            consumed += length;
-            if let resp::Reply::Error(text) = reply {
-                let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
-                let word = String::from_utf8_lossy(word).into_owned();
+        for answer in self.ended.drain(..) {
+            let since = connection.answered(answer.number)?;
+            if let Some(word) = answer.error {
                 *self.measured.errors.entry(word).or_default() += 1;
-            }
-            if connection.greeting > 0 {
-                connection.greeting -= 1;
-                continue;
-            }
-            let since = connection.under_way.pop_front()?;
-            if reply != resp::Reply::Value {
                 continue;
             }
             good += 1;
@@ -411,17 +446,19 @@ impl Worker {
             // It is gone in any case.
             let _ = self.poll.registry().deregister(&mut stream);
         }
-        let lost = connection.under_way.len().max(1) as u64;
+        let lost = connection.open.max(1) as u64;
         *self
             .measured
             .errors
             .entry("connection lost".to_owned())
             .or_default() += lost;
         connection.under_way.clear();
+        connection.first = 0;
+        connection.open = 0;
+        connection.modified = None;
         connection.output.clear();
         connection.written = 0;
         connection.input.clear();
-        connection.greeting = 0;
         connection.retry_at = Some(Instant::now() + RECONNECT);
         connection.target = (connection.target + 1) % self.orders.targets.len();
     }
@@ -441,18 +478,16 @@ impl Worker {
 
     fn connect(&mut self, index: usize) -> io::Result<()> {
         let connection = &mut self.connections[index];
-        let (url, address) = &self.orders.targets[connection.target];
-        let mut stream = TcpStream::connect(*address)?;
+        let target = &self.orders.targets[connection.target];
+        let mut stream = TcpStream::connect(target.address)?;
         // Small requests must not wait for each other; a refusal only costs speed.
         let _ = stream.set_nodelay(true);
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll
             .registry()
             .register(&mut stream, Token(index), interest)?;
-        if let Some(password) = &url.password {
-            resp::encode(&mut connection.output, &[b"AUTH", password.as_bytes()]);
-            connection.greeting = 1;
-        }
+        connection.dialect = target.language.dialect();
+        connection.dialect.greet(&mut connection.output);
         connection.stream = Some(stream);
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! What is asked: which keys, reads or writes, in an order that a seed decides.
 
-use clap::ValueEnum;
+use super::dialect::{Kind, Request};
 
 /// How keys are drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Distribution {
     /// All keys alike.
     #[default]
@@ -123,62 +123,63 @@ pub fn name_of(key: u64) -> [u8; 16] {
     name
 }
 
+/// Which requests follow one another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mix {
+    /// Which part of the requests begin with a read.
+    pub read_ratio: f64,
+    /// Which part of those reads is followed by a write of the same key: read, modify, write.
+    pub modify_ratio: f64,
+}
+
+impl Mix {
+    /// Reads and writes, `read_ratio` of them reads.
+    pub const fn reads(read_ratio: f64) -> Self {
+        Self {
+            read_ratio,
+            modify_ratio: 0.0,
+        }
+    }
+}
+
 /// What the clients ask, drawn one request at a time.
 #[derive(Clone, Debug)]
 pub struct Workload {
     keys: Keys,
-    read_ratio: f64,
+    mix: Mix,
     value: Vec<u8>,
     random: Random,
 }
 
 impl Workload {
-    /// Requests over `keys`; `read_ratio` of them reads.
-    pub fn new(keys: Keys, read_ratio: f64, value_size: usize, seed: u64) -> Self {
+    /// Requests over `keys`.
+    pub fn new(keys: Keys, mix: Mix, value_size: usize, seed: u64) -> Self {
         Self {
             keys,
-            read_ratio,
+            mix,
             value: vec![b'x'; value_size],
             random: Random::new(seed),
         }
     }
 
-    /// Appends the next request to `out`.
-    pub fn next(&mut self, out: &mut Vec<u8>) {
+    /// What writes write.
+    pub fn value(&self) -> &[u8] {
+        &self.value
+    }
+
+    /// One client's next request; `modified` is that client's key which was read to be modified.
+    pub fn draw(&mut self, modified: &mut Option<[u8; 16]>) -> Request {
+        if let Some(key) = modified.take() {
+            let kind = Kind::Write;
+            return Request { kind, key };
+        }
         let key = name_of(self.keys.draw(&mut self.random));
-        if self.read_ratio > 0.0 && self.random.unit() < self.read_ratio {
-            out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$16\r\n");
-            out.extend_from_slice(&key);
-            out.extend_from_slice(b"\r\n");
-        } else {
-            self.write(&key, out);
+        let is_read = self.mix.read_ratio > 0.0 && self.random.unit() < self.mix.read_ratio;
+        if is_read && self.mix.modify_ratio > 0.0 && self.random.unit() < self.mix.modify_ratio {
+            *modified = Some(key);
         }
-    }
-
-    /// Appends a write of the key with this number.
-    pub fn fill(&self, key: u64, out: &mut Vec<u8>) {
-        self.write(&name_of(key), out);
-    }
-
-    fn write(&self, key: &[u8; 16], out: &mut Vec<u8>) {
-        out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n$16\r\n");
-        out.extend_from_slice(key);
-        out.extend_from_slice(b"\r\n$");
-        let mut digits = [0; 20];
-        let mut at = digits.len();
-        let mut left = self.value.len();
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (left % 10) as u8;
-            left /= 10;
-            if left == 0 {
-                break;
-            }
-        }
-        out.extend_from_slice(&digits[at..]);
-        out.extend_from_slice(b"\r\n");
-        out.extend_from_slice(&self.value);
-        out.extend_from_slice(b"\r\n");
+        let kind = if is_read { Kind::Read } else { Kind::Write };
+        Request { kind, key }
     }
 }
 
@@ -230,21 +231,22 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_what_the_server_reads() {
-        let mut workload = Workload::new(Keys::new(Distribution::Uniform, 1), 0.0, 3, 1);
-        let mut out = Vec::new();
-        workload.next(&mut out);
-        let mut expected = Vec::new();
-        crate::cli::resp::encode(&mut expected, &[b"SET", b"key:000000000000", b"xxx"]);
-        assert_eq!(out, expected);
-        let mut workload = Workload::new(Keys::new(Distribution::Uniform, 1), 1.0, 3, 1);
-        out.clear();
-        workload.next(&mut out);
-        expected.clear();
-        crate::cli::resp::encode(&mut expected, &[b"GET", b"key:000000000000"]);
-        assert_eq!(out, expected);
-        let mut empty = Vec::new();
-        Workload::new(Keys::new(Distribution::Uniform, 1), 0.0, 0, 1).next(&mut empty);
-        assert!(empty.ends_with(b"$0\r\n\r\n"));
+    fn a_key_that_is_read_to_be_modified_is_written_next() {
+        let mix = Mix {
+            read_ratio: 0.5,
+            modify_ratio: 1.0,
+        };
+        let keys = Keys::new(Distribution::Uniform, 1_000_000);
+        let mut workload = Workload::new(keys, mix, 3, 1);
+        let (mut reads, mut modified) = (0, None);
+        for _ in 0..1_000 {
+            let read = workload.draw(&mut modified);
+            if read.kind == Kind::Read {
+                reads += 1;
+                let write = workload.draw(&mut modified);
+                assert_eq!((write.kind, write.key), (Kind::Write, read.key));
+            }
+        }
+        assert!((400..600).contains(&reads), "{reads}");
     }
 }

@@ -1,0 +1,674 @@
+//! The systems that can be compared: how each is started, asked for its leader, described.
+//!
+//! ```text
+//!   "etcd/disk" ──parse──► Spec ──start──► System ──targets──► where clients go, in what language
+//! ```
+
+use super::{
+    Plan,
+    processes::{Processes, ask, http},
+};
+use crate::{
+    error::{Error, Kind, Result},
+    load::{Language, Target, fill},
+};
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{BufRead, BufReader},
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+const START: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(100);
+/// How often in a row the same leader must be named before it counts as settled.
+const SETTLED: usize = 3;
+/// What must be acknowledged after a stop, and how soon.
+const AWAKE_KEYS: u64 = 100;
+const AWAKE: Duration = Duration::from_secs(5);
+const PEER_OFFSET: u16 = 100;
+const ELECTION_OFFSET: u16 = 200;
+
+/// Where the programs are.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    /// This project's.
+    pub quintet: PathBuf,
+    /// etcd's server.
+    pub etcd: PathBuf,
+    /// Java's virtual machine.
+    pub java: PathBuf,
+    /// The class path with ZooKeeper's server.
+    pub zookeeper: String,
+    /// Redis's server.
+    pub redis: PathBuf,
+}
+
+/// What an acknowledgement promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// On disk, as far as the system's own settings make it so.
+    Disk,
+    /// In memory; systems that cannot do without files have them on a memory file system.
+    Memory,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What {
+    Quintet { protocol: String },
+    Etcd,
+    ZooKeeper,
+    Redis,
+    RedisReplica,
+}
+
+/// A system to be compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    what: What,
+    durability: Durability,
+}
+
+impl Spec {
+    /// All kinds, as examples of what [`Spec::parse`] reads.
+    pub const EXAMPLES: [&str; 6] = [
+        "quintet/disk",
+        "quintet:multipaxos/memory",
+        "etcd/disk",
+        "zookeeper/disk",
+        "redis/disk",
+        "redis-replica/memory",
+    ];
+
+    /// Reads `SYSTEM/DURABILITY`; `quintet` may name its protocol, `quintet:multipaxos`.
+    ///
+    /// # Errors
+    /// With what is accepted.
+    pub fn parse(text: &str) -> Result<Self> {
+        let refuse = |what: &str| {
+            Error::usage(format!("'{text}': {what}")).help(format!(
+                "accepted are quintet[:PROTOCOL], etcd, zookeeper, redis, redis-replica, each \
+                 followed by /disk or /memory: {}",
+                Self::EXAMPLES.join(", ")
+            ))
+        };
+        let (what, durability) = text.split_once('/').unwrap_or((text, "disk"));
+        let durability = match durability {
+            "disk" => Durability::Disk,
+            "memory" => Durability::Memory,
+            _ => return Err(refuse("the durability is neither 'disk' nor 'memory'")),
+        };
+        let what = match what.split_once(':').unwrap_or((what, "")) {
+            ("quintet", "") => What::Quintet {
+                protocol: "multipaxos".to_owned(),
+            },
+            ("quintet", protocol) => What::Quintet {
+                protocol: protocol.to_owned(),
+            },
+            ("etcd", "") => What::Etcd,
+            ("zookeeper", "") => What::ZooKeeper,
+            ("redis", "") => What::Redis,
+            ("redis-replica", "") => What::RedisReplica,
+            _ => return Err(refuse("no such system")),
+        };
+        Ok(Self { what, durability })
+    }
+
+    /// The protocol, if it is one of this project's.
+    pub fn protocol(&self) -> Option<&str> {
+        match &self.what {
+            What::Quintet { protocol } => Some(protocol),
+            _ => None,
+        }
+    }
+
+    /// Its name in tables.
+    pub fn name(&self) -> String {
+        let durability = match self.durability {
+            Durability::Disk => "disk",
+            Durability::Memory => "memory",
+        };
+        match &self.what {
+            What::Quintet { protocol } => format!("quintet:{protocol}/{durability}"),
+            What::Etcd => format!("etcd/{durability}"),
+            What::ZooKeeper => format!("zookeeper/{durability}"),
+            What::Redis => format!("redis/{durability}"),
+            What::RedisReplica => format!("redis-replica/{durability}"),
+        }
+    }
+}
+
+/// A system that runs.
+#[derive(Debug)]
+pub struct System {
+    spec: Spec,
+    processes: Processes,
+    clients: Vec<SocketAddr>,
+    /// Where members tell how they are.
+    admin: Vec<SocketAddr>,
+    sharing: usize,
+    version: String,
+    members: u16,
+    log: PathBuf,
+    _directory: TempDir,
+}
+
+const fn local(port: u16) -> SocketAddr {
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+fn version_of(program: &Path, argument: &str) -> String {
+    let output = Command::new(program).arg(argument).output();
+    let text = output.map(|output| {
+        let text = if output.stdout.is_empty() {
+            output.stderr
+        } else {
+            output.stdout
+        };
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    text.unwrap_or_default()
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+impl System {
+    /// Starts it with empty data and waits until it has a leader. `index` is its place in the plan
+    /// and decides its ports.
+    ///
+    /// # Errors
+    /// When it is not installed or does not start.
+    pub fn start(spec: &Spec, plan: &Plan, index: usize) -> Result<Self> {
+        let parent = match (&spec.what, spec.durability) {
+            (What::Etcd | What::ZooKeeper, Durability::Memory) => &plan.memory,
+            _ => &plan.disk,
+        };
+        fs::create_dir_all(parent)
+            .map_err(|error| Error::failed(format!("{}: {error}", parent.display())))?;
+        let directory = tempfile::Builder::new()
+            .prefix("quintet-lab-")
+            .tempdir_in(parent)
+            .map_err(|error| Error::failed(format!("{}: {error}", parent.display())))?;
+        let block = 300 * (index / 10) + 10 * (index % 10);
+        let base = u16::try_from(usize::from(plan.base_port) + block)
+            .ok()
+            .filter(|base| *base < u16::MAX - 300)
+            .ok_or_else(|| Error::usage("the base port leaves no room for so many systems"))?;
+        let mut system = Self {
+            spec: spec.clone(),
+            processes: Processes::default(),
+            clients: Vec::new(),
+            admin: Vec::new(),
+            sharing: match spec.what {
+                What::Etcd => plan.etcd_sharing,
+                _ => 1,
+            },
+            version: String::new(),
+            members: plan.members,
+            log: directory.path().join("log"),
+            _directory: directory,
+        };
+        let path = system._directory.path().to_owned();
+        match &spec.what {
+            What::Quintet { protocol } => system.start_quintet(plan, protocol, base, &path)?,
+            What::Etcd => system.start_etcd(plan, base, &path)?,
+            What::ZooKeeper => system.start_zookeeper(plan, base, &path)?,
+            What::Redis => system.start_redis(plan, base, &path, 1)?,
+            What::RedisReplica => system.start_redis(plan, base, &path, 2)?,
+        }
+        system.settle()?;
+        if spec.what == What::ZooKeeper {
+            // Only a member that serves tells its version.
+            let said = ask(system.admin[0], b"srvr").unwrap_or_default();
+            let version = said.lines().next().unwrap_or_default();
+            let version = version.trim_start_matches("Zookeeper version: ");
+            let version = version.split('-').next().unwrap_or_default();
+            system.version = format!("ZooKeeper {version}");
+        }
+        Ok(system)
+    }
+
+    fn start_quintet(&mut self, plan: &Plan, protocol: &str, base: u16, path: &Path) -> Result<()> {
+        let durability = match self.spec.durability {
+            Durability::Disk => "disk",
+            Durability::Memory => "memory",
+        };
+        let mut command = Command::new(&plan.installed.quintet);
+        command
+            .args(["demo", "--json", "--base-port", &base.to_string()])
+            .args(["--durability", durability, "--protocol", protocol])
+            .args(["--replicas", &plan.members.to_string()])
+            .arg("--dir")
+            .arg(path.join("demo"));
+        self.version = version_of(&plan.installed.quintet, "--version");
+        let log = self.log.clone();
+        let child = self.processes.start(command, &log)?;
+        let out = child.stdout.take();
+        let mut lines = out.map(|out| BufReader::new(out).lines());
+        for _ in 0..plan.members {
+            let line = lines.as_mut().and_then(Iterator::next);
+            let Some(Ok(line)) = line else {
+                let name = self.spec.name();
+                // It closes its output when it ends; give it the moment to be seen dead.
+                thread::sleep(LOOK);
+                let ended = self.processes.ended(&name, &self.log);
+                return Err(ended.unwrap_or_else(|| Error::failed(format!("{name}: no start"))));
+            };
+            let read = |name: &str| -> Option<serde_json::Value> {
+                let value: serde_json::Value = serde_json::from_str(&line).ok()?;
+                value.get(name).cloned()
+            };
+            let address = |name: &str| -> Option<SocketAddr> {
+                let url = read(name)?;
+                url.as_str()?.rsplit('/').next()?.parse().ok()
+            };
+            let found = read("pid")
+                .and_then(|pid| pid.as_u64())
+                .and_then(|pid| u32::try_from(pid).ok())
+                .zip(address("redis"))
+                .zip(address("admin"));
+            let Some(((pid, redis), admin)) = found else {
+                return Err(Error::failed(format!("the demo printed: {line}")));
+            };
+            self.processes.members.push(pid);
+            self.processes.others.push(pid);
+            self.clients.push(redis);
+            self.admin.push(admin);
+        }
+        Ok(())
+    }
+
+    fn start_etcd(&mut self, plan: &Plan, base: u16, path: &Path) -> Result<()> {
+        let members = plan.members;
+        let peer = |id: u16| format!("http://{}", local(base + PEER_OFFSET + id));
+        let cluster: Vec<_> = (0..members)
+            .map(|id| format!("m{id}={}", peer(id)))
+            .collect();
+        let version = version_of(&plan.installed.etcd, "--version");
+        let number = version.rsplit(' ').next().unwrap_or_default();
+        self.version = format!("etcd {number}");
+        for id in 0..members {
+            let client = format!("http://{}", local(base + id));
+            let mut command = Command::new(&plan.installed.etcd);
+            command
+                .args(["--name", &format!("m{id}"), "--data-dir"])
+                .arg(path.join(format!("m{id}")))
+                .args(["--listen-client-urls", &client])
+                .args(["--advertise-client-urls", &client])
+                .args(["--listen-peer-urls", &peer(id)])
+                .args(["--initial-advertise-peer-urls", &peer(id)])
+                .args(["--initial-cluster", &cluster.join(",")])
+                .args(["--log-level", "error"]);
+            let log = self.log.clone();
+            self.processes.start(command, &log)?;
+            self.processes.count_last();
+            self.clients.push(local(base + id));
+            self.admin.push(local(base + id));
+        }
+        Ok(())
+    }
+
+    fn start_zookeeper(&mut self, plan: &Plan, base: u16, path: &Path) -> Result<()> {
+        let mut ensemble = String::new();
+        for id in 0..plan.members {
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                ensemble,
+                "server.{}=127.0.0.1:{}:{}",
+                id + 1,
+                base + PEER_OFFSET + id,
+                base + ELECTION_OFFSET + id
+            );
+        }
+        for id in 0..plan.members {
+            let own = path.join(format!("m{id}"));
+            let data = own.join("data");
+            fs::create_dir_all(&data)?;
+            fs::write(data.join("myid"), format!("{}\n", id + 1))?;
+            // A high syncLimit lets members forgive each other the time in which all were stopped;
+            // a short queue of connections makes the kernel drop some, which costs them a second.
+            let settings = format!(
+                "tickTime=2000\ninitLimit=10\nsyncLimit=1000\ndataDir={}\nclientPort={}\n\
+                 clientPortAddress=127.0.0.1\nmaxClientCnxns=0\nclientPortListenBacklog=1024\nadmin.enableServer=false\n\
+                 4lw.commands.whitelist=srvr\n{ensemble}",
+                data.display(),
+                base + id
+            );
+            let file = own.join("zoo.cfg");
+            fs::write(&file, settings)?;
+            fs::write(
+                own.join("log4j.properties"),
+                "log4j.rootLogger=ERROR, A\nlog4j.appender.A=org.apache.log4j.ConsoleAppender\n\
+                 log4j.appender.A.layout=org.apache.log4j.SimpleLayout\n",
+            )?;
+            fs::write(
+                own.join("logback.xml"),
+                "<configuration><appender name='A' class='ch.qos.logback.core.ConsoleAppender'>\
+                 <encoder><pattern>%level %msg%n</pattern></encoder></appender>\
+                 <root level='ERROR'><appender-ref ref='A'/></root></configuration>\n",
+            )?;
+            let mut command = Command::new(&plan.installed.java);
+            command
+                .args(["-Xmx1000m", "-Dzookeeper.admin.enableServer=false", "-cp"])
+                .arg(format!("{}:{}", own.display(), plan.installed.zookeeper))
+                .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
+                .arg(&file);
+            let log = self.log.clone();
+            self.processes.start(command, &log)?;
+            self.processes.count_last();
+            self.clients.push(local(base + id));
+            self.admin.push(local(base + id));
+        }
+        Ok(())
+    }
+
+    fn start_redis(&mut self, plan: &Plan, base: u16, path: &Path, members: u16) -> Result<()> {
+        self.members = members;
+        let version = version_of(&plan.installed.redis, "--version");
+        let number = version.split("v=").nth(1).unwrap_or_default();
+        let number = number.split(' ').next().unwrap_or_default();
+        self.version = format!("Redis {number}");
+        for id in 0..members {
+            let own = path.join(format!("m{id}"));
+            fs::create_dir_all(&own)?;
+            let mut command = Command::new(&plan.installed.redis);
+            command
+                .args(["--port", &(base + id).to_string(), "--bind", "127.0.0.1"])
+                .args(["--save", "", "--repl-timeout", "36000", "--dir"])
+                .arg(&own);
+            if self.spec.durability == Durability::Disk {
+                command.args(["--appendonly", "yes", "--appendfsync", "always"]);
+            }
+            if id > 0 {
+                command.args(["--replicaof", "127.0.0.1", &base.to_string()]);
+            }
+            let log = self.log.clone();
+            self.processes.start(command, &log)?;
+            self.processes.count_last();
+        }
+        // Clients go to the first alone; the second only holds a copy.
+        self.clients.push(local(base));
+        self.admin.push(local(base));
+        Ok(())
+    }
+
+    /// Its name in tables.
+    pub fn name(&self) -> String {
+        self.spec.name()
+    }
+
+    /// How many clients share a connection.
+    pub const fn sharing(&self) -> usize {
+        self.sharing
+    }
+
+    fn language(&self) -> Language {
+        match self.spec.what {
+            What::Quintet { .. } | What::Redis => Language::resp(),
+            What::RedisReplica => Language::Resp {
+                password: None,
+                wait: Some(1),
+            },
+            What::Etcd => Language::Etcd { linearizable: true },
+            What::ZooKeeper => Language::ZooKeeper,
+        }
+    }
+
+    /// Which member leads; `Ok(None)` when the system has no such thing.
+    fn leader(&self) -> std::result::Result<Option<usize>, String> {
+        match self.spec.what {
+            What::Quintet { .. } => {
+                let mut named = None;
+                for admin in &self.admin {
+                    let status = http(*admin, "GET", "/status", "");
+                    let status = status.map_err(|error| format!("{admin}: {error}"))?;
+                    let status: serde_json::Value =
+                        serde_json::from_str(&status).map_err(|error| error.to_string())?;
+                    if status.get("role").and_then(|role| role.as_str()) == Some("leader") {
+                        let id = status.get("id").and_then(serde_json::Value::as_u64);
+                        named = named.or(id.and_then(|id| usize::try_from(id).ok()));
+                    }
+                }
+                Ok(named)
+            }
+            What::Etcd => {
+                for (member, admin) in self.admin.iter().enumerate() {
+                    let status = http(*admin, "POST", "/v3/maintenance/status", "{}");
+                    let status = status.map_err(|error| format!("{admin}: {error}"))?;
+                    let status: serde_json::Value =
+                        serde_json::from_str(&status).map_err(|error| error.to_string())?;
+                    let own = status.pointer("/header/member_id");
+                    if own.is_some() && own == status.get("leader") {
+                        return Ok(Some(member));
+                    }
+                }
+                Err("no member leads".to_owned())
+            }
+            What::ZooKeeper => {
+                for (member, admin) in self.admin.iter().enumerate() {
+                    let said = ask(*admin, b"srvr");
+                    let said = said.map_err(|error| format!("{admin}: {error}"))?;
+                    if said.contains("Mode: leader") {
+                        return Ok(Some(member));
+                    }
+                    if !said.contains("Mode: follower") {
+                        return Err(format!("{admin} does not serve yet"));
+                    }
+                }
+                Err("no member leads".to_owned())
+            }
+            What::Redis | What::RedisReplica => {
+                let said = ask(self.admin[0], b"INFO replication\r\nQUIT\r\n");
+                let said = said.map_err(|error| error.to_string())?;
+                let replicas = usize::from(self.members) - 1;
+                let online = said.matches("state=online").count();
+                if online < replicas {
+                    return Err("the replica is not online yet".to_owned());
+                }
+                Ok(Some(0))
+            }
+        }
+    }
+
+    /// Waits until the members agree for a moment on who leads.
+    fn settle(&mut self) -> Result<Option<usize>> {
+        let deadline = Instant::now() + START;
+        let mut last: Option<Option<usize>> = None;
+        let mut same = 0;
+        loop {
+            let name = self.spec.name();
+            if let Some(error) = self.processes.ended(&name, &self.log) {
+                return Err(error);
+            }
+            let leader = self.leader();
+            match &leader {
+                Ok(leader) if last == Some(*leader) => same += 1,
+                Ok(leader) => (last, same) = (Some(*leader), 1),
+                Err(_) => (last, same) = (None, 0),
+            }
+            // Who has no leader for long needs none.
+            let enough = match last {
+                Some(None) => SETTLED * 10,
+                _ => SETTLED,
+            };
+            if let Some(leader) = last.filter(|_| same >= enough) {
+                return Ok(leader);
+            }
+            if Instant::now() > deadline {
+                let reason = leader.err().unwrap_or_else(|| "no leader".to_owned());
+                let message = format!("{name}: not ready within {} s: {reason}", START.as_secs());
+                return Err(Error::new(Kind::Missing, message));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Where clients shall connect: to the leader, or to all members where there is none.
+    ///
+    /// # Errors
+    /// When the system is not ready.
+    pub fn targets(&mut self) -> Result<Vec<Target>> {
+        let language = self.language();
+        let at = |address: &SocketAddr| Target {
+            address: *address,
+            language: language.clone(),
+        };
+        match self.settle()? {
+            Some(leader) => self
+                .clients
+                .get(leader)
+                .map(|address| vec![at(address)])
+                .ok_or_else(|| Error::failed("the leader is not a member")),
+            None => Ok(self.clients.iter().map(at).collect()),
+        }
+    }
+
+    /// Stops it where it is, when its connections are gone.
+    ///
+    /// # Errors
+    /// Never yet.
+    pub fn pause(&mut self) -> Result<()> {
+        self.processes.pause();
+        Ok(())
+    }
+
+    /// Lets it go on, and waits until it acknowledges writes again: members may have to elect a
+    /// leader after such a time.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn resume(&mut self) -> Result<()> {
+        self.processes.resume();
+        let deadline = Instant::now() + START;
+        loop {
+            let targets = self.targets()?;
+            let written = fill(&targets[0], AWAKE_KEYS, 16, AWAKE, |_| {});
+            let error = match written {
+                Ok(()) if self.targets()? == targets => return Ok(()),
+                Ok(()) => "its leader changes".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if Instant::now() > deadline {
+                let message = format!("{}: does not wake up: {error}", self.name());
+                return Err(Error::failed(message));
+            }
+        }
+    }
+
+    /// Ends its processes and removes its data.
+    pub fn stop(self) {}
+
+    /// The members' processes.
+    pub fn members(&self) -> &[u32] {
+        &self.processes.members
+    }
+
+    /// The CPU time that all members have used.
+    pub fn cpu(&self) -> Option<Duration> {
+        self.processes.cpu()
+    }
+
+    /// The memory that all members hold, in bytes.
+    pub fn resident(&self) -> Option<u64> {
+        self.processes.resident()
+    }
+
+    /// Version, settings, durability, and what its reads promise.
+    pub fn description(&self) -> String {
+        let members = self.members;
+        let (system, promise, reads) = match (&self.spec.what, self.spec.durability) {
+            (What::Quintet { protocol }, Durability::Disk) => (
+                format!("{}, {protocol}", self.version),
+                "fsynced on a majority",
+                "linearizable",
+            ),
+            (What::Quintet { protocol }, Durability::Memory) => (
+                format!("{}, {protocol}", self.version),
+                "in a majority's memory; only promises are fsynced",
+                "linearizable",
+            ),
+            (What::Etcd, Durability::Disk) => (
+                self.version.clone(),
+                "fsynced on a majority",
+                "linearizable",
+            ),
+            (What::Etcd, Durability::Memory) => (
+                self.version.clone(),
+                "as with disk, but the files are on tmpfs",
+                "linearizable",
+            ),
+            (What::ZooKeeper, Durability::Disk) => (
+                format!("{}, -Xmx1000m", self.version),
+                "fsynced on a majority",
+                "of the member's own state, not linearizable",
+            ),
+            (What::ZooKeeper, Durability::Memory) => (
+                format!("{}, -Xmx1000m", self.version),
+                "as with disk, but the files are on tmpfs",
+                "of the member's own state, not linearizable",
+            ),
+            (What::Redis, Durability::Disk) => (
+                self.version.clone(),
+                "not replicated; appendfsync always",
+                "of one process",
+            ),
+            (What::Redis, Durability::Memory) => (
+                self.version.clone(),
+                "not replicated, not stored",
+                "of one process",
+            ),
+            (What::RedisReplica, Durability::Disk) => (
+                self.version.clone(),
+                "appendfsync always, and WAIT 1: the replica has received it",
+                "of the first process",
+            ),
+            (What::RedisReplica, Durability::Memory) => (
+                self.version.clone(),
+                "not stored; WAIT 1: the replica has received it",
+                "of the first process",
+            ),
+        };
+        format!(
+            "{system}; {members} member{}; acknowledged: {promise}; reads: {reads}; {} client{} a \
+             connection",
+            if members == 1 { "" } else { "s" },
+            self.sharing(),
+            if self.sharing() == 1 { "" } else { "s" },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_written_alike() {
+        for example in Spec::EXAMPLES {
+            let name = Spec::parse(example).unwrap().name();
+            assert_eq!(Spec::parse(&name).unwrap().name(), name);
+        }
+        assert_eq!(
+            Spec::parse("quintet").unwrap().name(),
+            "quintet:multipaxos/disk"
+        );
+    }
+
+    #[test]
+    fn unknown_systems_are_refused_with_what_there_is() {
+        for wrong in ["mysql", "etcd/tape", "etcd:raft/disk", ""] {
+            let error = Spec::parse(wrong).unwrap_err();
+            assert!(
+                error.help.is_some_and(|help| help.contains("zookeeper")),
+                "{wrong}"
+            );
+        }
+    }
+}

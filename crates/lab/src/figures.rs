@@ -1,0 +1,204 @@
+//! What the kernel knows about processes and about this machine.
+//!
+//! ```text
+//!   /proc/PID/stat ──► CPU time     /proc/PID/status ──► resident memory
+//!   /sys/class/net/lo ──► bytes that went over loopback
+//!   /sys/kernel/tracing ──► synchronisations of files, by thread (needs root)
+//! ```
+
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// The CPU time that a process has used, all its threads together; `None` where it is gone or the
+/// system does not tell.
+pub fn cpu_of(pid: u32) -> Option<Duration> {
+    cpu_in(Path::new(&format!("/proc/{pid}/stat")))
+}
+
+/// The CPU time that this process has used.
+pub fn cpu_of_this_process() -> Option<Duration> {
+    cpu_in(Path::new("/proc/self/stat"))
+}
+
+fn cpu_in(path: &Path) -> Option<Duration> {
+    let stat = fs::read_to_string(path).ok()?;
+    // The name, in parentheses, may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<f64>().ok();
+    let per_second = rustix::param::clock_ticks_per_second() as f64;
+    Some(Duration::from_secs_f64((ticks()? + ticks()?) / per_second))
+}
+
+/// The memory that a process holds, in bytes.
+pub fn resident_of(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes << 10)
+}
+
+/// The bytes that have gone over loopback.
+pub fn loopback_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/sys/class/net/lo/statistics/tx_bytes").ok()?;
+    text.trim().parse().ok()
+}
+
+const COUNT: &str = "hist:keys=common_pid";
+
+/// Counts how often threads wait for their writes to reach the disk: `fsync`, `fdatasync` and
+/// writes to files that were opened to be synchronous, on ext4.
+#[derive(Debug)]
+pub struct Syncs {
+    event: PathBuf,
+}
+
+impl Syncs {
+    /// Begins to count; `None` without root's rights, without a mounted tracefs, or without ext4.
+    pub fn count() -> Option<Self> {
+        let event = PathBuf::from("/sys/kernel/tracing/events/ext4/ext4_sync_file_enter");
+        fs::write(event.join("trigger"), COUNT).ok()?;
+        Some(Self { event })
+    }
+
+    /// How often the threads of these processes have done so.
+    pub fn of(&self, pids: &[u32]) -> Option<u64> {
+        let mut threads = BTreeSet::new();
+        for pid in pids {
+            for entry in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+                let name = entry.file_name();
+                threads.extend(name.to_str().and_then(|tid| tid.parse::<u32>().ok()));
+            }
+        }
+        let text = fs::read_to_string(self.event.join("hist")).ok()?;
+        Some(counted(&text, &threads))
+    }
+}
+
+impl Drop for Syncs {
+    fn drop(&mut self) {
+        // Counting on costs next to nothing.
+        let _ = fs::write(self.event.join("trigger"), format!("!{COUNT}"));
+    }
+}
+
+/// Adds up lines such as `{ common_pid:  4711 } hitcount:  12`.
+fn counted(text: &str, threads: &BTreeSet<u32>) -> u64 {
+    let line = |line: &str| {
+        let rest = line.trim().strip_prefix("{ common_pid:")?;
+        let (thread, count) = rest.split_once("} hitcount:")?;
+        let thread: u32 = thread.trim().parse().ok()?;
+        let count: u64 = count.trim().parse().ok()?;
+        threads.contains(&thread).then_some(count)
+    };
+    text.lines().filter_map(line).sum()
+}
+
+/// The machine that something was measured on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// How many threads run at once.
+    pub cores: usize,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// The kernel's release.
+    pub kernel: String,
+}
+
+impl Machine {
+    /// This one.
+    pub fn this() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let after = |text: &str, name: &str| {
+            text.lines()
+                .find(|line| line.starts_with(name))
+                .and_then(|line| line.split_once(':'))
+                .map(|(_, value)| value.trim().to_owned())
+                .unwrap_or_default()
+        };
+        let memory = after(&read("/proc/meminfo"), "MemTotal");
+        let kilobytes = memory.split_whitespace().next().unwrap_or_default();
+        Self {
+            processor: after(&read("/proc/cpuinfo"), "model name"),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            memory: kilobytes.parse::<u64>().unwrap_or(0) << 10,
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        }
+    }
+}
+
+/// The middle of some figures; the mean of the two in the middle when they are even in number.
+pub fn median(figures: &[f64]) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => sorted[count / 2],
+        count => f64::midpoint(sorted[count / 2 - 1], sorted[count / 2]),
+    }
+}
+
+/// A figure over several repetitions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The smallest.
+    pub min: f64,
+    /// The one in the middle.
+    pub median: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of some figures.
+    pub fn of(figures: impl IntoIterator<Item = f64>) -> Self {
+        let figures: Vec<f64> = figures.into_iter().collect();
+        Self {
+            min: figures.iter().copied().reduce(f64::min).unwrap_or(0.0),
+            median: median(&figures),
+            max: figures.iter().copied().reduce(f64::max).unwrap_or(0.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_spreads() {
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        let spread = Spread::of([2.0, 9.0, 1.0]);
+        assert_eq!((spread.min, spread.median, spread.max), (1.0, 2.0, 9.0));
+    }
+
+    #[test]
+    fn only_the_threads_asked_for_are_counted() {
+        let text = "# trigger info: hist:keys=common_pid\n\n\
+                    { common_pid:        163 } hitcount:         10\n\
+                    { common_pid:       4711 } hitcount:        400\n\
+                    { common_pid:       4712 } hitcount:          2\n\nTotals:\n    Hits: 412\n";
+        assert_eq!(counted(text, &BTreeSet::from([4711, 4712, 9])), 402);
+    }
+
+    #[test]
+    fn this_process_uses_memory() {
+        if !Path::new("/proc/self/stat").exists() {
+            println!("skipped: no /proc here");
+            return;
+        }
+        assert!(resident_of(std::process::id()).unwrap() > 100_000);
+        assert!(cpu_of(std::process::id()).is_some());
+        assert_eq!(cpu_of(u32::MAX), None);
+    }
+}

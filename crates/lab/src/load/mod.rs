@@ -1,0 +1,27 @@
+//! The load generator: one kind of client for every system that is measured.
+//!
+//! ```text
+//!   Workload ──which key, read or write──► Worker ──Dialect──► bytes ──► sockets
+//!                                            │                              │
+//!                       latency histogram ◄──┴──────── whole answers ◄──────┘
+//! ```
+//!
+//! The event loop, the clock and the bookkeeping are the same whoever is asked; only the
+//! [`Dialect`] differs, which turns a request into bytes and finds the ends of answers. So no
+//! system is measured with a better client than another.
+
+mod alarm;
+mod dialect;
+pub mod etcd;
+mod fill;
+pub mod resp;
+mod run;
+mod worker;
+mod workload;
+pub mod zookeeper;
+
+pub use dialect::{Dialect, Ended, Kind, Language, Request};
+pub use fill::fill;
+pub use run::{Latency, Load, Summary, run};
+pub use worker::{Measured, Orders, Target, Worker};
+pub use workload::{Distribution, Keys, Mix, Random, Workload, name_of};

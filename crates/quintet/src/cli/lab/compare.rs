@@ -1,0 +1,325 @@
+//! `quintet lab compare`: the same load on several systems in one run.
+//!
+//! ```text
+//!   arguments ──► Plan ──► rounds, with a bar ──► table on standard output, results.json in --out
+//! ```
+
+use crate::cli::{
+    failure::{Exit, Failure, Outcome},
+    output::{self, Format, grouped},
+    settings::units,
+    signals,
+};
+use clap::Args;
+use quintet_lab::{
+    compare::{Cell, Comparison, Installed, Line, Plan, Spec, compare},
+    figures::Spread,
+};
+use std::{fs, path::PathBuf, time::Duration};
+
+/// Measure Quintet beside etcd, ZooKeeper and Redis, in interleaved rounds
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  quintet lab compare --quick
+  quintet lab compare quintet:multipaxos/disk etcd/disk zookeeper/disk redis/disk
+  quintet lab compare --clients 64,256 --reads 0,1 --rounds 5 --out results
+
+A system is quintet[:PROTOCOL], etcd, zookeeper, redis or redis-replica, with /disk (the default) or
+/memory behind it. Replicated systems have --members members on loopback; clients are at the leader,
+each with one request under way. All start empty; the ones that are not under load are stopped by a
+signal. Figures are medians over the rounds, with the smallest and the largest. CPU and memory are
+those of all members; wire bytes are all that went over loopback, clients' included; syncs are how
+often members waited for the disk (root's rights and a mounted tracefs needed), per thousand
+operations. Own CPU is the load generator's, in cores. What is compared must be quiet: nothing else should run on the machine.
+'just peers' installs the other systems.")]
+pub struct Compare {
+    /// What to compare [default: all, with disk and with memory]
+    #[arg(value_name = "SYSTEM", value_parser = spec)]
+    systems: Vec<Spec>,
+
+    /// How many clients, one load for each number
+    #[arg(short, long, value_name = "N,…", default_value = "64,256", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    clients: Vec<u32>,
+
+    /// Which part of the requests are reads, one load for each ratio
+    #[arg(short, long, value_name = "RATIO,…", default_value = "0,1", value_delimiter = ',',
+        value_parser = super::super::bench::ratio)]
+    reads: Vec<f64>,
+
+    /// Bytes per value
+    #[arg(short = 'd', long, value_name = "BYTES", default_value = "128", value_parser = value_size)]
+    value_size: usize,
+
+    /// How many keys
+    #[arg(short, long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    keys: u64,
+
+    /// Repetitions [default: 5, with --quick 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: Option<u32>,
+
+    /// How long to measure each load [default: 3, with --quick 1]
+    #[arg(short, long, value_name = "SECONDS", value_parser = super::super::bench::seconds)]
+    seconds: Option<Duration>,
+
+    /// How long to run each load before measuring [default: 0.7, with --quick 0.3]
+    #[arg(long, value_name = "SECONDS", value_parser = super::super::bench::seconds)]
+    warmup: Option<Duration>,
+
+    /// A quick look: fewer and shorter repetitions
+    #[arg(long)]
+    quick: bool,
+
+    /// How many of etcd's clients share a connection
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    etcd_sharing: u32,
+
+    /// Members of each replicated system
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
+    members: u16,
+
+    /// Threads of the load generator
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: u32,
+
+    /// Where data lies that is to be durable
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    dir: PathBuf,
+
+    /// Where data lies of systems that need files even for /memory: on a memory file system
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    memory_dir: PathBuf,
+
+    /// The first port; each ten systems use 300
+    #[arg(long, value_name = "PORT", default_value_t = 27_000)]
+    base_port: u16,
+
+    /// etcd's server
+    #[arg(long, value_name = "PROGRAM", default_value = "etcd")]
+    etcd: PathBuf,
+
+    /// Java's virtual machine
+    #[arg(long, value_name = "PROGRAM", default_value = "java")]
+    java: PathBuf,
+
+    /// The class path with ZooKeeper's server
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/usr/share/java/zookeeper.jar"
+    )]
+    zookeeper: String,
+
+    /// Redis's server
+    #[arg(long, value_name = "PROGRAM", default_value = "redis-server")]
+    redis: PathBuf,
+
+    /// Draws the keys
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Where to write results.json
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+const ALL: [&str; 9] = [
+    "quintet/disk",
+    "etcd/disk",
+    "zookeeper/disk",
+    "redis/disk",
+    "quintet/memory",
+    "etcd/memory",
+    "zookeeper/memory",
+    "redis/memory",
+    "redis-replica/memory",
+];
+/// Answers to reads and requests under way must fit into what every system takes by default.
+const VALUE_MAX: usize = 4_096;
+
+fn spec(text: &str) -> Result<Spec, String> {
+    Spec::parse(text).map_err(|error| error.to_string())
+}
+
+fn value_size(text: &str) -> Result<usize, String> {
+    match units::length(text)? {
+        size if size <= VALUE_MAX => Ok(size),
+        _ => Err(format!("at most {VALUE_MAX}")),
+    }
+}
+
+impl Compare {
+    /// Runs to the end.
+    pub fn run(self) -> Outcome {
+        let plan = self.plan()?;
+        let (_sender, stops) = signals::channel_of_stops()?;
+        eprintln!(
+            "{} systems, {} loads, {} rounds: about {}",
+            plan.systems.len(),
+            plan.cells.len(),
+            plan.rounds,
+            output::uptime(plan.duration().as_secs())
+        );
+        let bar = output::bar(1, "[{bar:30}] {pos}/{len} {msg}, {eta} left");
+        let found = compare(&plan, |step| {
+            bar.set_length(step.all as u64);
+            bar.set_position(step.done as u64);
+            bar.set_message(step.now.to_owned());
+            stops.try_recv().is_err()
+        });
+        bar.finish_and_clear();
+        let found = found?;
+        if let Some(directory) = &self.out {
+            fs::create_dir_all(directory)?;
+            let text = serde_json::to_string_pretty(&found).map_err(anyhow::Error::from)?;
+            fs::write(directory.join("results.json"), text + "\n")?;
+        }
+        match self.output {
+            Format::Json => output::print_json(&found)?,
+            Format::Table => show(&found)?,
+        }
+        if !found.is_complete {
+            return Err(Failure::new(
+                Exit::Failed,
+                "stopped before all was measured",
+            ));
+        }
+        Ok(())
+    }
+
+    fn plan(&self) -> Outcome<Plan> {
+        let mut systems = self.systems.clone();
+        if systems.is_empty() {
+            for name in ALL {
+                systems.push(Spec::parse(name)?);
+            }
+        }
+        for (index, spec) in systems.iter().enumerate() {
+            if systems[..index].contains(spec) {
+                return Err(Failure::usage(format!("{} is named twice", spec.name())));
+            }
+            if let Some(protocol) = spec.protocol() {
+                crate::cli::settings::protocol(protocol)?;
+            }
+        }
+        let mut cells = Vec::new();
+        for read_ratio in &self.reads {
+            for clients in &self.clients {
+                cells.push(Cell {
+                    clients: *clients as usize,
+                    read_ratio: *read_ratio,
+                });
+            }
+        }
+        let or =
+            |full: f64, quick: f64| Duration::from_secs_f64(if self.quick { quick } else { full });
+        Ok(Plan {
+            systems,
+            cells,
+            value_size: self.value_size,
+            keys: self.keys,
+            rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }) as usize,
+            warmup: self.warmup.unwrap_or_else(|| or(0.7, 0.3)),
+            measured: self.seconds.unwrap_or_else(|| or(3.0, 1.0)),
+            threads: self.threads as usize,
+            etcd_sharing: self.etcd_sharing as usize,
+            prewarm: or(4.0, 2.0),
+            members: self.members,
+            disk: self.dir.clone(),
+            memory: self.memory_dir.clone(),
+            base_port: self.base_port,
+            seed: self.seed,
+            quick: self.quick,
+            installed: Installed {
+                quintet: std::env::current_exe()?,
+                etcd: self.etcd.clone(),
+                java: self.java.clone(),
+                zookeeper: self.zookeeper.clone(),
+                redis: self.redis.clone(),
+            },
+        })
+    }
+}
+
+fn show(found: &Comparison) -> Outcome {
+    let machine = &found.machine;
+    let mut text = format!(
+        "{}, {} cores, {} GiB, Linux {}\n{} B values, {} keys; {} rounds of {} s after {} s{}\n\n",
+        machine.processor,
+        machine.cores,
+        machine.memory >> 30,
+        machine.kernel,
+        found.value_size,
+        grouped(found.keys),
+        found.rounds,
+        found.seconds,
+        found.warmup_seconds,
+        if found.quick { " (a quick look)" } else { "" },
+    );
+    for one in &found.systems {
+        text.push_str(&format!("{}: {}\n", one.system, one.description));
+    }
+    text.push('\n');
+    output::print(&text)?;
+    let mut table = output::table(&[
+        "load",
+        "system",
+        "per second",
+        "min..max",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "cpu s/M",
+        "MiB",
+        "wire B/op",
+        "own cpu",
+        "",
+    ]);
+    for line in &found.lines {
+        table.add_row(row(found, line));
+    }
+    output::print_table(table)
+}
+
+fn row(found: &Comparison, line: &Line) -> Vec<comfy_table::Cell> {
+    let count = |figure: f64| output::number(grouped(figure.round() as u64));
+    let milliseconds = |spread: &Spread| output::number(format!("{:.2}", spread.median / 1e3));
+    let mut notes = Vec::new();
+    match line.generator_bound {
+        0 => {}
+        bound if bound * 2 > found.rounds => notes.push("at least: generator-bound".to_owned()),
+        bound => notes.push(format!("generator-bound in {bound}")),
+    }
+    if line.failed > 0 {
+        notes.push(format!("{} failed", grouped(line.failed)));
+    }
+    vec![
+        comfy_table::Cell::new(&line.cell),
+        comfy_table::Cell::new(&line.system),
+        count(line.throughput.median),
+        output::number(format!(
+            "{}..{}",
+            grouped(line.throughput.min.round() as u64),
+            grouped(line.throughput.max.round() as u64)
+        )),
+        milliseconds(&line.p50),
+        milliseconds(&line.p99),
+        milliseconds(&line.p999),
+        output::number(format!("{:.1}", line.cpu_per_million.median)),
+        count(line.resident.median / f64::from(1 << 20)),
+        count(line.bytes_per_operation.median),
+        output::number(
+            line.syncs_per_thousand
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |syncs| format!("{:.1}", syncs.median)),
+        ),
+        output::number(format!("{:.2}", line.generator_cores.median)),
+        comfy_table::Cell::new(notes.join(", ")),
+    ]
+}
