@@ -44,6 +44,9 @@ pub enum Error {
     /// Certainly not executed: too much is under way.
     #[error("too many commands are under way: the command was not executed")]
     Busy,
+    /// Certainly not executed: the disk is full.
+    #[error("the disk is full: the command was not executed")]
+    DiskFull,
     /// Certainly not executed: all replicas have been stopped.
     #[error("all replicas have stopped")]
     Stopped,
@@ -55,6 +58,7 @@ impl From<SubmitError> for Error {
             SubmitError::NoQuorum => Self::NoQuorum,
             SubmitError::Uncertain => Self::Uncertain,
             SubmitError::Busy => Self::Busy,
+            SubmitError::DiskFull => Self::DiskFull,
             SubmitError::Stopped => Self::Stopped,
         }
     }

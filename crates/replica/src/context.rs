@@ -320,6 +320,13 @@ impl<P: Protocol> Context<'_, P> {
         self.effects.push(Effect::Mark(branch));
     }
 
+    /// A replica that started with `forgot` holds again all that it may have acknowledged, and its
+    /// votes count from here on. As soon as everything persisted so far is durable, a restart is
+    /// an ordinary one again.
+    pub fn recovered(&mut self) {
+        self.effects.push(Effect::Recovered);
+    }
+
     /// The replica must not go on; the message says what to do.
     pub fn halt(&mut self, reason: String) {
         self.effects.push(Effect::Halt(reason));

@@ -183,6 +183,8 @@ pub enum Effect {
         /// Proof for the next epoch's members.
         certificate: Bytes,
     },
+    /// A replica that had forgotten holds again all that it may have acknowledged, and votes.
+    Recovered,
     /// A batch given to the embedded frontend is finished.
     Done {
         /// Which.
@@ -235,8 +237,10 @@ pub enum Control {
 pub struct Recovered<P, R, S> {
     /// Nothing was ever written under this identity.
     pub first_boot: bool,
-    /// Acknowledged entries may have been forgotten (memory durability, not the first boot): do
-    /// not vote or acknowledge before a recovery quorum has answered.
+    /// Acknowledged entries may have been forgotten (memory durability and not the first boot, or
+    /// a damaged journal): do not vote or acknowledge before a recovery quorum has answered, then
+    /// say [`crate::Context::recovered`]. The incarnation is a new one. Checkpoint and records are
+    /// true as far as they go, but records may be missing at the end; promises are all there.
     pub forgot: bool,
     /// The last promise made durable.
     pub promise: Option<P>,

@@ -10,7 +10,8 @@
 //! silent is left for the next one, and a snapshot that has gone meanwhile starts over.
 
 use crate::{
-    Bytes, DecodeError, Executed, Position, Reader, ReplicaId, ReplicaSet, Slot, Time, Wire, Writer,
+    Bytes, DecodeError, Executed, Position, Reader, ReplicaId, ReplicaSet, RestoreError, Slot,
+    SnapshotReader, Time, Wire, Writer,
 };
 use core::time::Duration;
 
@@ -110,7 +111,7 @@ impl Wire for TransferMessage {
 }
 
 /// A snapshot being fetched.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Fetch {
     from: ReplicaSet,
     donor: ReplicaId,
@@ -118,6 +119,8 @@ pub(crate) struct Fetch {
     /// Which snapshot, once a donor has named one.
     pub snapshot: Option<Executed>,
     pub offset: u64,
+    /// Checks the stream as it comes.
+    pub reader: SnapshotReader,
     tries: u32,
     pub retry_at: Time,
 }
@@ -131,6 +134,7 @@ impl Fetch {
             at_least,
             snapshot: None,
             offset: 0,
+            reader: SnapshotReader::default(),
             tries: 0,
             retry_at: now,
         })
@@ -153,14 +157,26 @@ impl Fetch {
     pub fn on_silence(&mut self) {
         self.tries += 1;
         if self.tries >= TRIES {
-            self.tries = 0;
-            let next = self.from.iter().find(|id| *id > self.donor);
-            self.donor = next
-                .or_else(|| self.from.iter().next())
-                .unwrap_or(self.donor);
-            self.snapshot = None;
-            self.offset = 0;
+            self.leave_donor();
         }
+    }
+
+    /// Turns to the next donor and starts from the beginning.
+    pub fn leave_donor(&mut self) {
+        self.tries = 0;
+        let next = self.from.iter().find(|id| *id > self.donor);
+        self.donor = next
+            .or_else(|| self.from.iter().next())
+            .unwrap_or(self.donor);
+        self.snapshot = None;
+        self.offset = 0;
+    }
+
+    /// Checks the next bytes of the stream.
+    pub fn check(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
+        self.reader.feed(bytes);
+        while self.reader.next_chunk()?.is_some() {}
+        Ok(())
     }
 
     pub fn is_from(&self, from: ReplicaId) -> bool {

@@ -259,7 +259,7 @@ impl Place {
         for output in self.out.drain(..) {
             match output {
                 Output::Send { frame, .. } => frames.push(frame.into_bytes()),
-                Output::SnapshotBegin(id) => self.writing = Some((id, Vec::new())),
+                Output::SnapshotBegin { id, .. } => self.writing = Some((id, Vec::new())),
                 Output::SnapshotAppend(bytes) => {
                     let (_, written) = self.writing.as_mut().expect("begun");
                     written.extend_from_slice(&bytes);

@@ -5,7 +5,9 @@
 //!   identity    cluster, replica, durability, incarnation, boot; written anew at every start
 //!   peers       the highest boot seen of every peer, so that a wiped one is recognised
 //!   promises    the two slots of the journal's promises
+//!   marks       how far the journal is known to be durable
 //!   journal/    segments            snapshots/    the two newest
+//!   damaged-N/  what could not be read at boot N, until it has been repaired from the peers
 //! ```
 
 use crate::{Config, StartError};
@@ -36,6 +38,17 @@ struct IdentityFile {
     incarnation: u64,
     boot: u64,
     directory: u64,
+    /// Something durable was lost, and what was acknowledged is not all here again.
+    #[serde(default)]
+    repairing: bool,
+}
+
+/// The peers that were seen, and by whom.
+#[derive(Debug, Serialize, Deserialize)]
+struct PeersFile {
+    cluster: String,
+    node: u16,
+    peers: BTreeMap<u16, PeerSeen>,
 }
 
 /// What is known of a peer for good.
@@ -60,7 +73,108 @@ pub(crate) struct Data {
     pub first_boot: bool,
     /// Acknowledged entries may have been forgotten.
     pub forgot: bool,
+    identity: IdentityFile,
     peers: BTreeMap<u16, PeerSeen>,
+}
+
+/// What [`lock`] finds out about a directory without changing it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub cluster: ClusterId,
+    pub node: ReplicaId,
+    pub durability: String,
+    pub incarnation: u64,
+    pub boot: u64,
+    pub repairing: bool,
+}
+
+/// Locks a directory that is not used and tells whose it is; changes nothing.
+///
+/// # Errors
+/// Why it cannot be looked at, and what to do.
+pub(crate) fn look(path: &Path) -> Result<(File, Owner), String> {
+    let lock = match File::open(path.join("lock")) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(
+                "it is not a replica's data directory (there is no file 'lock' in it)".to_owned(),
+            );
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let holder = fs::read_to_string(path.join("lock")).unwrap_or_default();
+            return Err(in_use(&holder));
+        }
+        Err(TryLockError::Error(error)) => return Err(error.to_string()),
+    }
+    let found = read_file::<IdentityFile>(&path.join("identity"));
+    let identity = match found.map_err(|error| error.to_string())? {
+        Some(identity) => identity.map_err(|reason| unreadable(&reason))?,
+        None => return Err(NO_IDENTITY.to_owned()),
+    };
+    if identity.format > FORMAT {
+        return Err(newer(identity.format));
+    }
+    let cluster = u128::from_str_radix(&identity.cluster, 16)
+        .map_err(|error| unreadable(&error.to_string()))?;
+    let owner = Owner {
+        cluster: ClusterId(cluster),
+        node: ReplicaId(identity.node),
+        durability: identity.durability,
+        incarnation: identity.incarnation,
+        boot: identity.boot,
+        repairing: identity.repairing,
+    };
+    Ok((lock, owner))
+}
+
+const NO_IDENTITY: &str = "there is no identity file; restore it from a copy, or choose an empty \
+                           directory";
+
+fn in_use(holder: &str) -> String {
+    format!(
+        "it is in use by process {}; stop that process or choose another directory",
+        holder.trim()
+    )
+}
+
+fn unreadable(reason: &str) -> String {
+    format!(
+        "its identity file cannot be read ({reason}); restore it from a copy, or remove this \
+         replica from the cluster and add a new member"
+    )
+}
+
+fn newer(format: u32) -> String {
+    format!("it is of format {format}, this program knows up to {FORMAT}; start a newer version")
+}
+
+/// Whether nothing that a replica could rely on was ever written here: a first start may have
+/// been interrupted.
+fn never_used(path: &Path) -> io::Result<bool> {
+    for name in ["journal", "snapshots"] {
+        match fs::read_dir(path.join(name)) {
+            Ok(mut entries) => {
+                if entries.next().is_some() {
+                    return Ok(false);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    for name in ["promises", "marks"] {
+        match fs::read(path.join(name)) {
+            Ok(bytes) if bytes.iter().all(|byte| *byte == 0) => {}
+            Ok(_) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 /// Makes the entries of a directory durable.
@@ -122,20 +236,10 @@ impl Data {
                 check(&identity, config).map_err(refused)?;
                 identity
             }
-            Some(Err(reason)) => {
-                return Err(refused(format!(
-                    "its identity file cannot be read ({reason}); restore it from a copy, or \
-                     remove this replica from the cluster and add a new member"
-                )));
-            }
+            Some(Err(reason)) => return Err(refused(unreadable(&reason))),
             None => {
-                for name in ["promises", "journal", "snapshots"] {
-                    if path.join(name).exists() {
-                        return Err(refused(format!(
-                            "there is '{name}' but no identity file; restore it from a copy, or \
-                             choose an empty directory"
-                        )));
-                    }
+                if !never_used(path).map_err(failed)? {
+                    return Err(refused(NO_IDENTITY.to_owned()));
                 }
                 first_boot = true;
                 IdentityFile {
@@ -146,21 +250,33 @@ impl Data {
                     incarnation: 0,
                     boot: 0,
                     directory: random(),
+                    repairing: false,
                 }
             }
         };
         identity.boot += 1;
         let memory = config.durability == Durability::Memory;
-        if first_boot || memory {
+        if first_boot || memory || identity.repairing {
             identity.incarnation += 1;
         }
-        let peers = match read_file(&path.join("peers")).map_err(failed)? {
-            Some(Ok(peers)) => peers,
+        let peers = match read_file::<PeersFile>(&path.join("peers")).map_err(failed)? {
+            Some(Ok(file)) if (&file.cluster, file.node) == (&identity.cluster, identity.node) => {
+                file.peers
+            }
+            Some(Ok(_)) => {
+                return Err(refused(
+                    "its file 'peers' belongs to another replica; was it copied?".to_owned(),
+                ));
+            }
             // Only a guard against operators' mistakes is lost with it.
             Some(Err(_)) | None => BTreeMap::new(),
         };
         for name in ["journal", "snapshots"] {
             fs::create_dir_all(path.join(name)).map_err(failed)?;
+        }
+        if first_boot {
+            // Before anything is relied upon: later, a file that is missing has been lost.
+            crate::journal_files::reserve(path).map_err(failed)?;
         }
         replace_file(path, "identity", &identity).map_err(failed)?;
         if let Some(parent) = path.parent().filter(|_| first_boot) {
@@ -178,9 +294,49 @@ impl Data {
             incarnation: Incarnation(identity.incarnation),
             boot: Boot(identity.boot),
             first_boot,
-            forgot: memory && !first_boot && !config.bootstrap_again,
+            forgot: (memory && !first_boot && !config.bootstrap_again) || identity.repairing,
+            identity,
             peers,
         })
+    }
+
+    /// Something durable has been lost: from now on, whatever happens, this replica starts as one
+    /// that has forgotten, in a new incarnation, until [`Self::repaired`].
+    pub fn begin_repair(&mut self) -> io::Result<()> {
+        if !self.forgot {
+            self.identity.incarnation += 1;
+        }
+        self.identity.repairing = true;
+        replace_file(&self.path, "identity", &self.identity)?;
+        self.incarnation = Incarnation(self.identity.incarnation);
+        self.forgot = true;
+        Ok(())
+    }
+
+    /// Where damaged files are put.
+    pub fn aside(&self) -> PathBuf {
+        self.path.join(format!("damaged-{}", self.boot.0))
+    }
+
+    pub const fn repairing(&self) -> bool {
+        self.identity.repairing
+    }
+
+    /// All that may have been acknowledged is durable here again.
+    pub fn repaired(&mut self) -> io::Result<()> {
+        if !self.identity.repairing {
+            return Ok(());
+        }
+        self.identity.repairing = false;
+        replace_file(&self.path, "identity", &self.identity)?;
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with("damaged-") {
+                // It is of no use any more; what cannot be deleted takes space, no more.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        Ok(())
     }
 
     pub fn path(&self) -> &Path {
@@ -211,8 +367,16 @@ impl Data {
             _ => {}
         }
         self.peers.insert(id.0, told);
-        replace_file(&self.path, "peers", &self.peers)
-            .map_err(|error| format!("cannot remember peers: {error}"))
+        let file = PeersFile {
+            cluster: self.identity.cluster.clone(),
+            node: self.identity.node,
+            peers: self.peers.clone(),
+        };
+        if let Err(error) = replace_file(&self.path, "peers", &file) {
+            // A guard against operators' mistakes is no reason to go without peers.
+            tracing::warn!(%error, "cannot remember which lives the peers are in");
+        }
+        Ok(())
     }
 }
 
@@ -235,10 +399,7 @@ fn lock(path: &Path) -> Result<File, StartError> {
             let _ = file.read_to_string(&mut holder);
             return Err(StartError::DataRefused {
                 path: path.to_path_buf(),
-                reason: format!(
-                    "it is in use by process {}; stop that process or choose another directory",
-                    holder.trim()
-                ),
+                reason: in_use(&holder),
             });
         }
         Err(TryLockError::Error(error)) => return Err(failed(error)),
@@ -251,10 +412,7 @@ fn lock(path: &Path) -> Result<File, StartError> {
 
 fn check(identity: &IdentityFile, config: &Config) -> Result<(), String> {
     if identity.format > FORMAT {
-        return Err(format!(
-            "it is of format {}, this program knows up to {FORMAT}; start a newer version",
-            identity.format
-        ));
+        return Err(newer(identity.format));
     }
     let ours = config.cluster;
     let theirs = u128::from_str_radix(&identity.cluster, 16).map(ClusterId);
@@ -361,8 +519,36 @@ mod tests {
         newer.format = 2;
         replace_file(&config.data, "identity", &newer).expect("writes");
         assert!(reason(Data::open(&config)).contains("newer version"));
+        // As long as nothing else was written, an interrupted first start may be repeated.
         fs::remove_file(&file).expect("there");
+        assert!(Data::open(&config).expect("opens").first_boot);
+        fs::remove_file(&file).expect("there");
+        fs::write(config.data.join("promises"), b"mine").expect("writes");
         assert!(reason(Data::open(&config)).contains("no identity file"));
+    }
+
+    #[test]
+    fn a_replica_that_lost_something_starts_as_one_that_forgot_until_it_is_repaired() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = config(directory.path(), Durability::Disk);
+        let mut data = Data::open(&config).expect("opens");
+        data.begin_repair().expect("writes");
+        assert!(data.forgot && data.repairing());
+        assert_eq!(data.incarnation, Incarnation(2));
+        fs::create_dir(data.aside()).expect("made");
+        drop(data);
+        // Dying in the middle: another life that counts for nothing yet.
+        let mut data = Data::open(&config).expect("opens");
+        assert!(data.forgot && data.repairing() && !data.first_boot);
+        assert_eq!(data.incarnation, Incarnation(3));
+        data.begin_repair().expect("writes");
+        assert_eq!(data.incarnation, Incarnation(3));
+        data.repaired().expect("writes");
+        drop(data);
+        let data = Data::open(&config).expect("opens");
+        assert!(!data.forgot && !data.repairing());
+        assert_eq!(data.incarnation, Incarnation(3));
+        assert!(!config.data.join("damaged-1").exists());
     }
 
     #[test]

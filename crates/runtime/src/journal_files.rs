@@ -3,13 +3,13 @@
 //! ```text
 //!   journal/00000000000000000007.segment    written block by block, past the page cache if it can be
 //!   journal/spare-N                         zero-filled or used before, for the next segment
-//!   promises                                two slots
+//!   promises, marks                         two slots each; their space is reserved at the start
 //! ```
 
 use crate::data::sync_directory;
 use quintet_replica::{
     Bytes,
-    journal::{BLOCK, Disk, PROMISE_SLOT},
+    journal::{BLOCK, Disk, MARK_SLOT, PROMISE_SLOT},
 };
 use std::{
     fs::{self, File, OpenOptions},
@@ -21,6 +21,8 @@ use std::{
 
 /// Spare files kept for new segments.
 const SPARES_MAX: usize = 2;
+/// What stands for a file that should be there and is not: not zeros, which mean "never written".
+const MISSING: &[u8] = b"missing";
 static ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
 
 /// An error with the file that it concerns.
@@ -33,12 +35,29 @@ pub(crate) struct FileError {
 
 impl FileError {
     fn hint(&self) -> &'static str {
-        if self.error.kind() == io::ErrorKind::StorageFull {
+        if is_full(&self.error) {
             " (make room on the disk, then start the replica again)"
         } else {
             ""
         }
     }
+}
+
+/// Whether an error says that there is no room, and nothing else is wrong.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// Makes the files whose space must always be there, once in the life of a data directory.
+pub(crate) fn reserve(root: &Path) -> io::Result<()> {
+    let slots = [("promises", 2 * PROMISE_SLOT), ("marks", 2 * BLOCK)];
+    for (name, length) in slots {
+        make_zeros(&root.join(name), length as u64)?;
+    }
+    sync_directory(root)
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> FileError {
@@ -74,23 +93,31 @@ pub(crate) struct FileDisk {
     /// The segment written last.
     open: Option<(u64, File, bool)>,
     promises: Option<File>,
+    marks: Option<File>,
     aligned: Aligned,
     spare_next: u64,
-    spare_maker: Option<JoinHandle<()>>,
+    spare_maker: Option<JoinHandle<io::Result<()>>>,
+    /// Where damaged segments are put.
+    aside: PathBuf,
+    /// There was no room for a spare file.
+    full: bool,
 }
 
 impl FileDisk {
-    /// Files below `root`, which has a directory `journal`.
-    pub fn new(root: &Path, direct: bool) -> Self {
+    /// Files below `root`, which has a directory `journal`. Damaged ones are moved to `aside`.
+    pub fn new(root: &Path, direct: bool, aside: PathBuf) -> Self {
         Self {
             root: root.to_path_buf(),
             directory: root.join("journal"),
             direct,
             open: None,
             promises: None,
+            marks: None,
             aligned: Aligned::default(),
             spare_next: 0,
             spare_maker: None,
+            aside,
+            full: false,
         }
     }
 
@@ -136,35 +163,42 @@ impl FileDisk {
         }
     }
 
-    /// Has a spare file made in the background, so that the next segment costs no wait.
-    fn make_spare(&mut self, length: u64) {
-        if self
-            .spare_maker
-            .as_ref()
-            .is_some_and(|maker| !maker.is_finished())
-        {
-            return;
+    /// Has a spare file made in the background, so that the next segment costs no wait and has
+    /// its room before it is needed. True when there was no room for one when last tried.
+    pub fn reserve(&mut self, length: u64) -> bool {
+        if let Some(maker) = self.spare_maker.take_if(|maker| maker.is_finished()) {
+            match maker.join() {
+                Ok(Err(error)) if is_full(&error) => self.full = true,
+                // Without a spare the next segment is made while writers wait: no error.
+                Ok(Err(error)) => tracing::debug!(%error, "no spare journal segment"),
+                Ok(Ok(())) | Err(_) => {}
+            }
+        }
+        if self.spare_maker.is_some() {
+            return self.full;
         }
         if self.spares().map_or(true, |spares| !spares.is_empty()) {
-            return;
+            self.full = false;
+            return false;
         }
         let path = self.spare_name();
         let directory = self.directory.clone();
-        // Without a spare the next segment is made while writers wait: no error.
         self.spare_maker = std::thread::Builder::new()
             .name("spare segment".to_owned())
-            .spawn(move || {
-                let temporary = directory.join("spare.new");
-                let made = make_zeros(&temporary, length)
-                    .and_then(|()| fs::rename(&temporary, &path))
-                    .and_then(|()| sync_directory(&directory));
-                if let Err(error) = made {
-                    tracing::debug!(%error, "no spare journal segment");
-                    let _ = fs::remove_file(temporary);
-                }
-            })
+            .spawn(move || make_file(&directory.join("spare.new"), &path, length))
             .ok();
+        self.full
     }
+}
+
+/// Makes a file of zeros under another name first, so that it is there whole or not at all.
+fn make_file(temporary: &Path, path: &Path, length: u64) -> io::Result<()> {
+    let made = make_zeros(temporary, length).and_then(|()| fs::rename(temporary, path));
+    if made.is_err() {
+        // On a full disk it must not keep what it got.
+        let _ = fs::remove_file(temporary);
+    }
+    made.and_then(|()| sync_directory(path.parent().unwrap_or(path)))
 }
 
 /// Opens for writing past the page cache where the file system can.
@@ -220,7 +254,7 @@ impl Disk for FileDisk {
     fn create(&mut self, segment: u64, length: u64) -> Result<(), FileError> {
         let path = self.path(segment);
         if let Some(maker) = self.spare_maker.take() {
-            // It fails quietly, see there.
+            // What it could not do is tried again below, and told.
             let _ = maker.join();
         }
         for spare in self.spares().map_err(at(&self.directory))? {
@@ -228,15 +262,14 @@ impl Disk for FileDisk {
             if fits {
                 fs::rename(&spare, &path).map_err(at(&path))?;
                 sync_directory(&self.directory).map_err(at(&self.directory))?;
-                self.make_spare(length);
+                self.reserve(length);
                 return Ok(());
             }
         }
-        let temporary = self.directory.join("segment.new");
-        make_zeros(&temporary, length).map_err(at(&path))?;
-        fs::rename(&temporary, &path).map_err(at(&path))?;
-        sync_directory(&self.directory).map_err(at(&self.directory))?;
-        self.make_spare(length);
+        let made = make_file(&self.directory.join("segment.new"), &path, length);
+        self.full = made.as_ref().is_err_and(is_full);
+        made.map_err(at(&path))?;
+        self.reserve(length);
         Ok(())
     }
 
@@ -271,42 +304,89 @@ impl Disk for FileDisk {
         let path = self.root.join("promises");
         let file = match File::open(&path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Bytes::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Bytes::from_static(MISSING));
+            }
             Err(error) => return Err(at(&path)(error)),
         };
-        let (mut bytes, mut filled) = (vec![0; PROMISE_SLOT], 0);
-        while filled < bytes.len() {
-            let offset = (slot * PROMISE_SLOT + filled) as u64;
-            match file
-                .read_at(&mut bytes[filled..], offset)
-                .map_err(at(&path))?
-            {
-                0 => break,
-                more => filled += more,
-            }
-        }
-        bytes.truncate(filled);
-        Ok(bytes.into())
+        read_slot(&file, slot * PROMISE_SLOT, PROMISE_SLOT).map_err(at(&path))
     }
 
     fn write_promise(&mut self, slot: usize, bytes: &[u8]) -> Result<(), FileError> {
         let path = self.root.join("promises");
-        if self.promises.is_none() {
-            let new = !path.exists();
-            let mut options = OpenOptions::new();
-            let file = options.create(true).truncate(false).write(true).open(&path);
-            self.promises = Some(file.map_err(at(&path))?);
-            if new {
-                sync_directory(&self.root).map_err(at(&path))?;
-            }
-        }
-        let Some(file) = &self.promises else {
-            unreachable!("just opened")
-        };
+        let file = open_slots(&mut self.promises, &path).map_err(at(&path))?;
         file.write_all_at(bytes, (slot * PROMISE_SLOT) as u64)
             .and_then(|()| file.sync_data())
             .map_err(at(&path))
     }
+
+    fn read_mark(&mut self, slot: usize) -> Result<Option<Bytes>, FileError> {
+        let path = self.root.join("marks");
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Some(Bytes::from_static(MISSING)));
+            }
+            Err(error) => return Err(at(&path)(error)),
+        };
+        let slot = read_slot(&file, slot * BLOCK, MARK_SLOT).map_err(at(&path))?;
+        Ok(Some(slot))
+    }
+
+    fn write_mark(&mut self, slot: usize, bytes: &[u8], durable: bool) -> Result<(), FileError> {
+        let path = self.root.join("marks");
+        let file = open_slots(&mut self.marks, &path).map_err(at(&path))?;
+        file.write_all_at(bytes, (slot * BLOCK) as u64)
+            .and_then(|()| if durable { file.sync_data() } else { Ok(()) })
+            .map_err(at(&path))
+    }
+
+    fn set_aside(&mut self) -> Result<(), FileError> {
+        if let Some(maker) = self.spare_maker.take() {
+            // Its file goes with the others.
+            let _ = maker.join();
+        }
+        self.open = None;
+        let to = self.aside.join("journal");
+        (fs::create_dir_all(&self.aside))
+            .and_then(|()| fs::rename(&self.directory, &to))
+            .and_then(|()| fs::create_dir(&self.directory))
+            .and_then(|()| sync_directory(&self.aside))
+            .and_then(|()| sync_directory(&self.root))
+            .map_err(at(&self.directory))
+    }
+
+    fn is_full(error: &FileError) -> bool {
+        is_full(&error.error)
+    }
+}
+
+/// The file of two slots, opened for writing once; made when it has been lost.
+fn open_slots<'a>(open: &'a mut Option<File>, path: &Path) -> io::Result<&'a File> {
+    if let Some(file) = open {
+        return Ok(file);
+    }
+    let new = !path.exists();
+    let mut options = OpenOptions::new();
+    let file = (options.create(true).truncate(false).write(true)).open(path)?;
+    if new {
+        sync_directory(path.parent().unwrap_or(path))?;
+    }
+    Ok(open.insert(file))
+}
+
+fn read_slot(file: &File, start: usize, length: usize) -> io::Result<Bytes> {
+    let (mut bytes, mut filled) = (vec![0; length], 0);
+    while filled < length {
+        match file.read_at(&mut bytes[filled..], (start + filled) as u64) {
+            Ok(0) => break,
+            Ok(more) => filled += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes.into())
 }
 
 impl Drop for FileDisk {
@@ -330,6 +410,7 @@ mod tests {
         for direct in [true, false] {
             let directory = tempfile::tempdir().expect("a directory");
             fs::create_dir(directory.path().join("journal")).expect("made");
+            reserve(directory.path()).expect("made");
             let identity = Identity {
                 cluster: ClusterId(1),
                 node: ReplicaId(0),
@@ -337,7 +418,7 @@ mod tests {
                 epoch: EpochNumber(1),
             };
             let open = || {
-                let disk = FileDisk::new(directory.path(), direct);
+                let disk = FileDisk::new(directory.path(), direct, directory.path().join("aside"));
                 Journal::open(disk, identity, 64 << 10).map_err(|error| error.to_string())
             };
             let mut journal = open().expect("opens").journal;

@@ -2,17 +2,25 @@
 //!
 //! ```text
 //!   event loop ── Write, Write, Trim ──► queue ──► append … commit ──► Mail::Persisted(last)
+//!                                                    │ no room: wait, look again
+//!                                                    ├──► Mail::DiskFull, and when there is again
+//!                                                    └ failed: Mail::StorageFailed, the end
 //! ```
 
 use crate::{
-    journal_files::FileDisk,
+    journal_files::{FileDisk, FileError},
     mail::{Mail, Mailer},
 };
-use quintet_replica::{PersistId, Slot, Write, journal::Journal};
+use quintet_replica::{
+    PersistId, Slot, Write,
+    journal::{Journal, JournalError},
+};
 use std::{
+    collections::VecDeque,
     io,
-    sync::mpsc::{Receiver, Sender, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 /// One durable write takes no more than about this many bytes.
@@ -21,6 +29,8 @@ const GROUP_MAX: usize = 4 << 20;
 enum Order {
     Write(PersistId, Write),
     Trim(Slot),
+    /// A snapshot came from a peer.
+    Skip,
 }
 
 /// The event loop's side.
@@ -41,11 +51,12 @@ fn weight(write: &Write) -> usize {
 }
 
 impl JournalThread {
-    pub fn start(journal: Journal<FileDisk>, mailer: Mailer) -> io::Result<Self> {
+    /// With `reserve`, room for the next segment is made sure of from the start.
+    pub fn start(journal: Journal<FileDisk>, mailer: Mailer, reserve: bool) -> io::Result<Self> {
         let (orders, queue) = channel();
         let thread = std::thread::Builder::new()
             .name("journal".to_owned())
-            .spawn(move || run(journal, &queue, &mailer))?;
+            .spawn(move || run(journal, &queue, &mailer, reserve))?;
         Ok(Self {
             orders: Some(orders),
             thread: Some(thread),
@@ -60,6 +71,11 @@ impl JournalThread {
 
     pub fn trim(&self, below: Slot) {
         self.order(Order::Trim(below));
+    }
+
+    /// A snapshot came from a peer: what it covers was never written here.
+    pub fn skip(&self) {
+        self.order(Order::Skip);
     }
 
     fn order(&self, order: Order) {
@@ -87,48 +103,158 @@ impl JournalThread {
     }
 }
 
-fn run(mut journal: Journal<FileDisk>, queue: &Receiver<Order>, mailer: &Mailer) {
-    crate::system::prefer_throughput();
-    let mut syncs = 0;
-    while let Ok(first) = queue.recv() {
-        let mut last = None;
-        let mut taken = 0;
-        let mut trim = None;
-        let mut next = Some(first);
+/// How long the last record may be without a durable mark while nothing happens.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How often a full disk is looked at again.
+const RETRY: Duration = Duration::from_millis(200);
+
+struct Worker<'a> {
+    journal: Journal<FileDisk>,
+    queue: &'a Receiver<Order>,
+    mailer: &'a Mailer,
+    /// Taken from the queue and not carried out.
+    backlog: VecDeque<Order>,
+    /// Nothing more will come.
+    closed: bool,
+    /// Records will be written, so that room must be reserved for them.
+    reserve: bool,
+    /// Somebody was told that there is no room for the next segment.
+    full: bool,
+    /// The write in front of the backlog found no room.
+    stuck: bool,
+    syncs: u64,
+}
+
+impl Worker<'_> {
+    /// Takes over what is in the queue; waits, not for ever if there is something else to do.
+    fn take(&mut self) {
+        let patience = match (self.full, self.journal.unsettled()) {
+            (true, _) => Some(RETRY),
+            (false, true) => Some(SETTLE),
+            (false, false) => None,
+        };
+        // What is stuck waits for room, not for orders.
+        if self.backlog.is_empty() || self.stuck {
+            let first = match patience {
+                _ if self.closed => Err(RecvTimeoutError::Disconnected),
+                Some(patience) => self.queue.recv_timeout(patience),
+                None => self
+                    .queue
+                    .recv()
+                    .map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match first {
+                Ok(order) => self.backlog.push_back(order),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => self.closed = true,
+            }
+        }
+        while let Ok(order) = self.queue.try_recv() {
+            self.backlog.push_back(order);
+        }
+    }
+
+    fn run(&mut self) -> Result<(), JournalError<FileError>> {
+        let mut retry_at = Instant::now();
+        loop {
+            self.look_at_room();
+            let idle = self.backlog.is_empty();
+            self.take();
+            if idle && self.backlog.is_empty() {
+                self.journal.settle()?;
+            }
+            // Without room, nobody waits for what cannot be written.
+            if self.closed && (self.backlog.is_empty() || self.stuck) {
+                return self.journal.settle();
+            }
+            if self.stuck && Instant::now() < retry_at {
+                continue;
+            }
+            retry_at = Instant::now() + RETRY;
+            self.write_group()?;
+        }
+    }
+
+    fn write_group(&mut self) -> Result<(), JournalError<FileError>> {
+        let (mut last, mut taken, mut trim) = (None, 0, None);
         let mut result = Ok(());
-        while let Some(order) = next.take() {
-            match order {
-                Order::Write(id, write) => {
-                    taken += weight(&write);
-                    result = journal.append(&write);
-                    last = Some(id);
-                }
-                Order::Trim(below) => trim = Some(below),
+        self.stuck = false;
+        while let Some(order) = self.backlog.pop_front() {
+            match &order {
+                Order::Write(id, write) => match self.journal.append(write) {
+                    Ok(()) => {
+                        taken += weight(write);
+                        last = Some(*id);
+                    }
+                    Err(JournalError::Full(error)) => {
+                        self.tell_room(Some(&error.to_string()));
+                        self.backlog.push_front(order);
+                        self.stuck = true;
+                        break;
+                    }
+                    Err(error) => {
+                        result = Err(error);
+                        break;
+                    }
+                },
+                Order::Trim(below) => trim = Some(*below),
+                Order::Skip => result = self.journal.skip(),
             }
             if result.is_err() || taken > GROUP_MAX {
                 break;
             }
-            next = queue.try_recv().ok();
         }
-        result = result.and_then(|()| journal.commit());
-        if let (Ok(()), Some(upto)) = (&result, last) {
-            syncs += 1;
-            let (bytes, on_disk) = (journal.written(), journal.bytes());
-            mailer.send(Mail::Persisted {
+        result.and_then(|()| self.journal.commit())?;
+        if let Some(upto) = last {
+            self.syncs += 1;
+            self.mailer.send(Mail::Persisted {
                 upto,
-                bytes,
-                syncs,
-                on_disk,
+                bytes: self.journal.written(),
+                syncs: self.syncs,
+                on_disk: self.journal.bytes(),
                 taken,
             });
         }
-        if let Some(below) = trim {
-            result = result.and_then(|()| journal.trim(below));
-        }
-        if let Err(error) = result {
-            // Nothing is known of what a failed write has left behind: never tried again.
-            mailer.send(Mail::StorageFailed(error.to_string()));
+        trim.map_or(Ok(()), |below| self.journal.trim(below))
+    }
+
+    /// Reserves the room of the next segment before it is needed.
+    fn look_at_room(&mut self) {
+        if !self.reserve {
             return;
         }
+        let length = self.journal.segment_length();
+        if self.journal.disk().reserve(length) {
+            self.tell_room(Some("no room for the next journal segment"));
+        } else if self.full {
+            self.tell_room(None);
+        }
+    }
+
+    fn tell_room(&mut self, full: Option<&str>) {
+        if self.full == full.is_some() {
+            return;
+        }
+        self.full = full.is_some();
+        self.mailer.send(Mail::DiskFull(full.map(str::to_owned)));
+    }
+}
+
+fn run(journal: Journal<FileDisk>, queue: &Receiver<Order>, mailer: &Mailer, reserve: bool) {
+    crate::system::prefer_throughput();
+    let mut worker = Worker {
+        journal,
+        queue,
+        mailer,
+        backlog: VecDeque::new(),
+        closed: false,
+        reserve,
+        full: false,
+        stuck: false,
+        syncs: 0,
+    };
+    if let Err(error) = worker.run() {
+        // Nothing is known of what a failed write has left behind: never tried again.
+        mailer.send(Mail::StorageFailed(error.to_string()));
     }
 }

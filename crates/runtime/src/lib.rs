@@ -14,6 +14,7 @@ mod clock;
 pub mod config;
 mod data;
 mod event_loop;
+pub mod inspect;
 mod journal_files;
 mod journal_thread;
 mod mail;

@@ -1,7 +1,7 @@
 //! How other threads reach the event loop: a queue, and a bell that ends its sleep.
 
-use crate::{SubmitError, server::SnapshotReport};
-use quintet_replica::{Level, PersistId, SnapshotInfo};
+use crate::{SubmitError, server::SnapshotReport, snapshots::Kept};
+use quintet_replica::{Level, PersistId};
 use std::{
     io,
     net::SocketAddr,
@@ -58,10 +58,12 @@ pub(crate) enum Mail {
         on_disk: u64,
         taken: usize,
     },
-    /// The journal cannot be written any more.
+    /// There is no room for the next journal segment (why), or there is again.
+    DiskFull(Option<String>),
+    /// The storage cannot be written any more.
     StorageFailed(String),
     SnapshotWritten(u64),
-    SnapshotSaved(SnapshotInfo),
+    SnapshotSaved(Kept),
     SnapshotFailed(String),
     Submit(Request),
     SnapshotNow(mpsc::Sender<Result<SnapshotReport, String>>),

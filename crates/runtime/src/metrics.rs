@@ -54,6 +54,10 @@ pub struct Metrics {
     pub journal_syncs: u64,
     /// Bytes handed to the journal and not yet durable (a gauge).
     pub journal_queued: u64,
+    /// Whether there is no room for the next journal segment (a gauge, 0 or 1).
+    pub disk_full: u64,
+    /// Whether something lost is being repaired from the peers (a gauge, 0 or 1).
+    pub repairing: u64,
     /// Snapshots saved.
     pub snapshots: u64,
     /// Times that the leader as seen here changed.
@@ -158,12 +162,26 @@ impl Metrics {
         for (name, help, value) in counters {
             out.counter(name, help, value);
         }
-        let queued = self.journal_queued as f64;
-        out.gauge(
-            "journal_queued_bytes",
-            "Bytes handed over and not yet durable.",
-            queued,
-        );
+        let gauges = [
+            (
+                "journal_queued_bytes",
+                "Bytes handed over and not yet durable.",
+                self.journal_queued,
+            ),
+            (
+                "disk_full",
+                "1 while there is no room for the next journal segment.",
+                self.disk_full,
+            ),
+            (
+                "repairing",
+                "1 while something lost is being repaired from the peers.",
+                self.repairing,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            out.gauge(name, help, value as f64);
+        }
         let marks = self.marks.iter();
         let samples = marks.map(|(name, count)| (format!("branch=\"{name}\""), *count as f64));
         let help = "Times that a rare branch was taken.";

@@ -17,7 +17,7 @@ use crate::{
     mail::{Mail, Mailbox, Mailer, Request},
     port::Port,
     server::{Admin, Exposition, Gateway, GatewayConfig, NodePort, SnapshotReport, StatusReport},
-    snapshots::Snapshots,
+    snapshots::{Snapshots, Survey},
     transports::{hello::Hello, tcp::Tcp},
 };
 use quintet_replica::{
@@ -153,6 +153,9 @@ pub enum SubmitError {
     /// Certainly not executed: too much is under way.
     #[error("too many commands are under way; try again")]
     Busy,
+    /// Certainly not executed: this replica has no room for its journal.
+    #[error("the disk of this replica is full; the command was not executed")]
+    DiskFull,
     /// Certainly not executed: the replica has stopped.
     #[error("the replica has stopped")]
     Stopped,
@@ -295,33 +298,114 @@ fn listen(
     })
 }
 
-fn open_journal(config: &Config, epoch: EpochNumber) -> Result<Opened<FileDisk>, StartError> {
+/// What a replica finds of its earlier lives.
+struct Storage {
+    opened: Opened<FileDisk>,
+    snapshots: Snapshots,
+    /// What was lost.
+    repairing: Option<String>,
+}
+
+/// Whether the others alone can bring back a replica that has forgotten.
+fn others_suffice(config: &Config) -> bool {
+    let members = config.members.len();
+    members - 1 > members / 2
+}
+
+/// Finds snapshot and journal. What was durable and cannot be read is never cut off: a replica
+/// that has enough peers sets it aside and comes back as one that has forgotten, any other refuses
+/// to start.
+fn open_storage(
+    config: &Config,
+    epoch: EpochNumber,
+    data: &mut Data,
+    mailer: &Mailer,
+) -> Result<Storage, StartError> {
+    let path = config.data.clone();
+    let refused = |reason: String| StartError::DataRefused {
+        path: path.clone(),
+        reason,
+    };
+    let failed = |error| StartError::StorageFailed {
+        path: path.clone(),
+        error,
+    };
+    let unusable = |error: JournalError<FileError>| match error {
+        JournalError::Disk(FileError { path, error })
+        | JournalError::Full(FileError { path, error }) => {
+            StartError::StorageFailed { path, error }
+        }
+        other => refused(other.to_string()),
+    };
     let identity = Identity {
         cluster: config.cluster,
         node: config.id,
         group: GroupId(0),
         epoch,
     };
-    let disk = FileDisk::new(&config.data, config.journal.direct);
-    let opened =
-        Journal::open(disk, identity, config.journal.segment_bytes).map_err(
-            |error| match error {
-                JournalError::Disk(FileError { path, error }) => {
-                    StartError::StorageFailed { path, error }
-                }
-                other => StartError::DataRefused {
-                    path: config.data.clone(),
-                    reason: other.to_string(),
-                },
-            },
-        )?;
+    let directory = data.path().join("snapshots");
+    let survey = match config.durability {
+        Durability::Disk => Survey::of(&directory, config.cluster)
+            .map_err(failed)?
+            .map_err(refused)?,
+        Durability::Memory => Survey::default(),
+    };
+    let disk = || FileDisk::new(&config.data, config.journal.direct, data.aside());
+    let length = config.journal.segment_bytes;
+    let (opened, lost) = match Journal::open(disk(), identity, length) {
+        Ok(opened) => {
+            let lost = survey.lost(opened.complete);
+            (Some(opened), lost.map(|lost| no_remedy_yet(&lost)))
+        }
+        Err(error) if error.is_damage() => (None, Some(error.to_string())),
+        Err(error) => return Err(unusable(error)),
+    };
+    for (_, reason) in &survey.bad {
+        tracing::warn!(reason, "a snapshot cannot be read");
+    }
+    let mut repairing = data
+        .repairing()
+        .then(|| "begun at an earlier start".to_owned());
+    let opened = match (opened, lost) {
+        (Some(opened), None) => opened,
+        (_, Some(lost)) if !others_suffice(config) => return Err(refused(lost)),
+        (_, lost) => {
+            let lost = lost.unwrap_or_default();
+            tracing::error!(
+                lost,
+                "what was durable cannot be read: it is set aside, and this replica neither votes \
+                 nor acknowledges anything until the others have brought it back"
+            );
+            data.begin_repair().map_err(failed)?;
+            repairing = Some(lost);
+            let disk = FileDisk::new(&config.data, config.journal.direct, data.aside());
+            let from_nothing = survey.good.is_none();
+            Journal::begin_again(disk, identity, length, from_nothing).map_err(unusable)?
+        }
+    };
+    (survey.set_aside(&directory, &data.aside())).map_err(failed)?;
     if opened.torn {
         tracing::warn!("the journal's last write was unfinished and never acknowledged: cut off");
     }
     if opened.promise_repaired {
         tracing::warn!("one copy of the promises was damaged: repaired from the other");
     }
-    Ok(opened)
+    let snapshots =
+        Snapshots::start(directory, config.durability, mailer.clone()).map_err(failed)?;
+    Ok(Storage {
+        opened,
+        snapshots,
+        repairing,
+    })
+}
+
+/// For whoever has nobody to repair it.
+fn no_remedy_yet(lost: &str) -> String {
+    format!(
+        "{lost}, and the journal alone does not go back far enough. Nothing was changed. Restore \
+         the data directory from a backup, or save what the other replicas hold (quintet snapshot \
+         save) and begin a new cluster with it"
+    )
 }
 
 /// A commitment to the cluster's secret that does not give it away.
@@ -334,14 +418,10 @@ fn assemble(
     config: &Config,
     entry: &'static Entry,
     machine: Box<dyn StateMachine>,
-    (data, poll, mailbox, mailer): (Data, mio::Poll, Mailbox, Mailer),
+    (mut data, poll, mailbox, mailer): (Data, mio::Poll, Mailbox, Mailer),
     (peer, redis): (TcpListener, Option<(TcpListener, SocketAddr)>),
     published: Arc<Published>,
 ) -> Result<EventLoop, StartError> {
-    let failed = |error| StartError::StorageFailed {
-        path: config.data.clone(),
-        error,
-    };
     let epoch = Epoch {
         cluster: config.cluster,
         number: EpochNumber(1),
@@ -350,13 +430,11 @@ fn assemble(
         secret: config.secret,
         leader_first: ReplicaId(0),
     };
-    let snapshots = Snapshots::start(
-        data.path().join("snapshots"),
-        config.durability,
-        mailer.clone(),
-    )
-    .map_err(failed)?;
-    let opened = open_journal(config, epoch.number)?;
+    let Storage {
+        opened,
+        snapshots,
+        repairing,
+    } = open_storage(config, epoch.number, &mut data, &mailer)?;
     let recovered = RecoveredBytes {
         first_boot: data.first_boot,
         forgot: data.forgot,
@@ -364,7 +442,11 @@ fn assemble(
         checkpoint: None,
         records: opened.records,
     };
-    let journal = JournalThread::start(opened.journal, mailer.clone())?;
+    let journal = JournalThread::start(
+        opened.journal,
+        mailer.clone(),
+        config.durability == Durability::Disk,
+    )?;
     let frontend = FrontendId(random().max(1));
     let about = About {
         cluster: config.cluster.to_string(),
@@ -374,6 +456,7 @@ fn assemble(
         epoch: epoch.number.0,
         incarnation: data.incarnation.0,
         boot: data.boot.0,
+        repairing,
     };
     let hello = Hello {
         cluster: config.cluster,

@@ -2,17 +2,25 @@
 //!
 //! ```text
 //!   Begin, Append …, Finish ──► snapshots/incoming ──fsync, rename, fsync──► SLOT-POSITION.snapshot
+//!                                                                         or SLOT-POSITION.fetched
 //! ```
+//!
+//! Two are kept, and the log since the older one. When the newer one is damaged, the older one and
+//! the log replace it; unless it came from a peer, because the log has a gap before it then.
 
 use crate::{
     data::sync_directory,
+    journal_files::is_full,
     mail::{Mail, Mailer},
 };
-use quintet_replica::{Bytes, Durability, Executed, Position, Slot, SnapshotInfo};
+use quintet_replica::{
+    Bytes, ClusterId, Durability, Executed, Position, Slot, SnapshotChunk, SnapshotInfo,
+    SnapshotReader,
+};
 use std::{
     cell::RefCell,
     fs::{self, File},
-    io::{self, Write},
+    io::{self, Read, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, Sender, channel},
@@ -24,36 +32,163 @@ const KEPT: usize = 2;
 /// behind a whole snapshot.
 const FLUSH_EVERY: u64 = 8 << 20;
 
-fn name(id: Executed) -> String {
-    format!("{:020}-{:020}.snapshot", id.slot.0, id.position.0)
+/// A snapshot file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub info: SnapshotInfo,
+    /// It came from a peer.
+    pub fetched: bool,
 }
 
-fn parse(name: &str) -> Option<Executed> {
-    let (slot, position) = name.strip_suffix(".snapshot")?.split_once('-')?;
-    Some(Executed {
+pub(crate) fn name(id: Executed, fetched: bool) -> String {
+    let kind = if fetched { "fetched" } else { "snapshot" };
+    format!("{:020}-{:020}.{kind}", id.slot.0, id.position.0)
+}
+
+fn parse(name: &str) -> Option<(Executed, bool)> {
+    let (id, fetched) = match name.strip_suffix(".snapshot") {
+        Some(id) => (id, false),
+        None => (name.strip_suffix(".fetched")?, true),
+    };
+    let (slot, position) = id.split_once('-')?;
+    let id = Executed {
         slot: Slot(slot.parse().ok()?),
         position: Position(position.parse().ok()?),
-    })
+    };
+    (self::name(id, fetched) == name).then_some((id, fetched))
 }
 
-/// All whole snapshots, oldest first.
-fn list(directory: &Path) -> io::Result<Vec<SnapshotInfo>> {
+/// All whole snapshots, oldest first: in the order of their numbers, whatever the files' order is.
+pub(crate) fn list(directory: &Path) -> io::Result<Vec<Kept>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        if let Some(id) = parse(&entry.file_name().to_string_lossy()) {
-            found.push(SnapshotInfo {
-                id,
-                length: entry.metadata()?.len(),
-            });
+        if let Some((id, fetched)) = parse(&entry.file_name().to_string_lossy()) {
+            let length = entry.metadata()?.len();
+            let info = SnapshotInfo { id, length };
+            found.push(Kept { info, fetched });
         }
     }
-    found.sort_by_key(|info| info.id);
+    found.sort_by_key(|kept| kept.info.id);
     Ok(found)
 }
 
+/// What is wrong with a snapshot file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// It belongs elsewhere.
+    Foreign(String),
+    /// It cannot be read to its end.
+    Damaged(String),
+}
+
+/// Reads a snapshot file whole and checks every checksum.
+pub(crate) fn verify(path: &Path, id: Executed, cluster: ClusterId) -> io::Result<Option<Flaw>> {
+    let mut file = File::open(path)?;
+    let (mut reader, mut offset) = (SnapshotReader::default(), 0u64);
+    let mut piece = vec![0; 256 << 10];
+    let damaged = |offset, what: String| {
+        Ok(Some(Flaw::Damaged(format!(
+            "snapshot {} is damaged near offset {offset}: {what}",
+            path.file_name().unwrap_or_default().to_string_lossy()
+        ))))
+    };
+    loop {
+        loop {
+            match reader.next_chunk() {
+                Ok(Some(SnapshotChunk::Header(header, _))) => {
+                    if header.cluster != cluster {
+                        return Ok(Some(Flaw::Foreign(format!(
+                            "snapshot {id:?} belongs to another cluster: ours {cluster}, its {}; \
+                             it was put into the wrong directory",
+                            header.cluster
+                        ))));
+                    }
+                    if header.executed != id {
+                        return damaged(offset, format!("it covers {:?}", header.executed));
+                    }
+                }
+                Ok(Some(SnapshotChunk::State(_))) => {}
+                Ok(Some(SnapshotChunk::End)) => return Ok(None),
+                Ok(None) => break,
+                Err(error) => return damaged(offset, error.to_string()),
+            }
+        }
+        match file.read(&mut piece) {
+            Ok(0) => return damaged(offset, "it ends early".to_owned()),
+            Ok(more) => {
+                reader.feed(&piece[..more]);
+                offset += more as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What a start can rely on.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    /// The newest one that can be read.
+    pub good: Option<Kept>,
+    /// Newer ones that cannot, and why.
+    pub bad: Vec<(Kept, String)>,
+}
+
+impl Survey {
+    /// Looks through `directory`, newest first.
+    ///
+    /// # Errors
+    /// The inner error tells of a file that belongs elsewhere.
+    pub fn of(directory: &Path, cluster: ClusterId) -> io::Result<Result<Self, String>> {
+        let mut survey = Self::default();
+        for kept in list(directory)?.into_iter().rev() {
+            let path = directory.join(name(kept.info.id, kept.fetched));
+            match verify(&path, kept.info.id, cluster)? {
+                None => {
+                    survey.good = Some(kept);
+                    break;
+                }
+                Some(Flaw::Foreign(reason)) => return Ok(Err(reason)),
+                Some(Flaw::Damaged(reason)) => survey.bad.push((kept, reason)),
+            }
+        }
+        Ok(Ok(survey))
+    }
+
+    /// Why the good snapshot, or the beginning, and the log are not all that there was. `complete`:
+    /// the log goes back to the beginning.
+    pub fn lost(&self, complete: bool) -> Option<String> {
+        let gap = self.bad.iter().find(|(kept, _)| kept.fetched);
+        if let Some((_, reason)) = gap {
+            return Some(reason.clone());
+        }
+        if self.good.is_some() || complete {
+            return None;
+        }
+        Some(match self.bad.first() {
+            Some((_, reason)) => reason.clone(),
+            None => "the snapshot that the journal goes on from is missing".to_owned(),
+        })
+    }
+
+    /// Moves the bad ones out of the way.
+    pub fn set_aside(&self, directory: &Path, aside: &Path) -> io::Result<()> {
+        if self.bad.is_empty() {
+            return Ok(());
+        }
+        fs::create_dir_all(aside)?;
+        for (kept, _) in &self.bad {
+            let name = name(kept.info.id, kept.fetched);
+            fs::rename(directory.join(&name), aside.join(&name))?;
+        }
+        sync_directory(aside)?;
+        sync_directory(directory)
+    }
+}
+
 enum Order {
-    Begin(Executed),
+    Begin(Executed, bool),
     Append(Bytes),
     Finish,
     Abandon,
@@ -65,7 +200,7 @@ pub(crate) struct Snapshots {
     directory: PathBuf,
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
-    newest: Option<SnapshotInfo>,
+    newest: Option<Kept>,
     open: RefCell<Option<(Executed, File)>>,
 }
 
@@ -76,8 +211,8 @@ impl Snapshots {
         let _ = fs::remove_file(directory.join("incoming"));
         let mut found = list(&directory)?;
         if durability == Durability::Memory {
-            for info in found.drain(..) {
-                fs::remove_file(directory.join(name(info.id)))?;
+            for kept in found.drain(..) {
+                fs::remove_file(directory.join(name(kept.info.id, kept.fetched)))?;
             }
         }
         let (orders, queue) = channel();
@@ -106,8 +241,8 @@ impl Snapshots {
         }
     }
 
-    pub fn begin(&self, id: Executed) {
-        self.order(Order::Begin(id));
+    pub fn begin(&self, id: Executed, fetched: bool) {
+        self.order(Order::Begin(id, fetched));
     }
 
     pub fn append(&self, bytes: Bytes) {
@@ -123,24 +258,34 @@ impl Snapshots {
     }
 
     /// A snapshot was saved.
-    pub fn saved(&mut self, info: SnapshotInfo) {
-        if self.newest.is_none_or(|newest| newest.id <= info.id) {
-            self.newest = Some(info);
+    pub fn saved(&mut self, kept: Kept) {
+        if self
+            .newest
+            .is_none_or(|newest| newest.info.id <= kept.info.id)
+        {
+            self.newest = Some(kept);
         }
     }
 
-    pub const fn newest(&self) -> Option<SnapshotInfo> {
-        self.newest
+    pub fn newest(&self) -> Option<SnapshotInfo> {
+        self.newest.map(|kept| kept.info)
     }
 
-    pub fn path(&self, id: Executed) -> PathBuf {
-        self.directory.join(name(id))
+    /// Whether the log before this snapshot can go: another can stand in for it, or the log has
+    /// a gap there anyway.
+    pub fn replaceable(&self, id: Executed) -> bool {
+        (self.newest).is_some_and(|newest| newest.info.id > id || newest.fetched)
+    }
+
+    fn file(&self, id: Executed) -> io::Result<File> {
+        let open = |fetched| File::open(self.directory.join(name(id, fetched)));
+        open(false).or_else(|_| open(true))
     }
 
     pub fn read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
         let mut open = self.open.borrow_mut();
         if open.as_ref().is_none_or(|(open, _)| *open != id) {
-            *open = Some((id, File::open(self.path(id)).ok()?));
+            *open = Some((id, self.file(id).ok()?));
         }
         let (_, file) = open.as_ref()?;
         let mut bytes = vec![0; length];
@@ -168,6 +313,7 @@ impl Snapshots {
 
 struct UnderWay {
     id: Executed,
+    fetched: bool,
     file: File,
     written: u64,
     flushed: u64,
@@ -185,17 +331,26 @@ impl Writer {
         while let Ok(order) = queue.recv() {
             if let Err(error) = self.carry_out(order) {
                 self.under_way = None;
-                self.mailer.send(Mail::SnapshotFailed(error.to_string()));
+                // A full disk must have back what the unfinished one took.
+                let _ = fs::remove_file(self.directory.join("incoming"));
+                self.mailer.send(match error {
+                    Failed::Soft(error) => Mail::SnapshotFailed(error.to_string()),
+                    Failed::Storage(error) => Mail::StorageFailed(format!(
+                        "{}: {error}",
+                        self.directory.join("incoming").display()
+                    )),
+                });
             }
         }
     }
 
-    fn carry_out(&mut self, order: Order) -> io::Result<()> {
+    fn carry_out(&mut self, order: Order) -> Result<(), Failed> {
         match order {
-            Order::Begin(id) => {
+            Order::Begin(id, fetched) => {
                 let file = File::create(self.directory.join("incoming"))?;
                 self.under_way = Some(UnderWay {
                     id,
+                    fetched,
                     file,
                     written: 0,
                     flushed: 0,
@@ -210,7 +365,7 @@ impl Writer {
                 under_way.written += bytes.len() as u64;
                 let due = under_way.written - under_way.flushed >= FLUSH_EVERY;
                 if due && self.durability == Durability::Disk {
-                    under_way.file.sync_data()?;
+                    under_way.file.sync_data().map_err(not_synced)?;
                     under_way.flushed = under_way.written;
                 }
                 self.mailer.send(Mail::SnapshotWritten(under_way.written));
@@ -226,29 +381,60 @@ impl Writer {
         Ok(())
     }
 
-    fn save(&self, under_way: UnderWay) -> io::Result<()> {
+    fn save(&self, under_way: UnderWay) -> Result<(), Failed> {
         let UnderWay {
-            id, file, written, ..
+            id,
+            fetched,
+            file,
+            written,
+            ..
         } = under_way;
         if self.durability == Durability::Disk {
-            file.sync_all()?;
+            file.sync_all().map_err(not_synced)?;
         }
         fs::rename(
             self.directory.join("incoming"),
-            self.directory.join(name(id)),
+            self.directory.join(name(id, fetched)),
         )?;
         if self.durability == Durability::Disk {
-            sync_directory(&self.directory)?;
+            sync_directory(&self.directory).map_err(not_synced)?;
         }
-        self.mailer.send(Mail::SnapshotSaved(SnapshotInfo {
-            id,
-            length: written,
-        }));
+        let length = written;
+        let info = SnapshotInfo { id, length };
+        self.mailer
+            .send(Mail::SnapshotSaved(Kept { info, fetched }));
         let found = list(&self.directory)?;
         for old in &found[..found.len().saturating_sub(KEPT)] {
-            fs::remove_file(self.directory.join(name(old.id)))?;
+            fs::remove_file(self.directory.join(name(old.info.id, old.fetched)))?;
         }
         Ok(())
+    }
+}
+
+/// Why an order could not be carried out.
+enum Failed {
+    /// There is no snapshot; the next may succeed.
+    Soft(io::Error),
+    /// The disk is failing.
+    Storage(io::Error),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EIO | libc::EROFS) => Self::Storage(error),
+            _ => Self::Soft(error),
+        }
+    }
+}
+
+/// After a failed sync nobody knows what the disk holds; only a lack of room is harmless, because
+/// the file is thrown away.
+fn not_synced(error: io::Error) -> Failed {
+    if is_full(&error) {
+        Failed::Soft(error)
+    } else {
+        Failed::Storage(error)
     }
 }
 
@@ -262,11 +448,14 @@ mod tests {
             slot: Slot(slot),
             position: Position(3),
         };
-        assert!(name(id(9)) < name(id(10)) && name(id(10)) < name(id(u64::MAX)));
-        assert_eq!(parse(&name(id(10))), Some(id(10)));
+        let name = |slot| super::name(id(slot), false);
+        assert!(name(9) < name(10) && name(10) < name(u64::MAX));
+        assert_eq!(parse(&name(10)), Some((id(10), false)));
+        assert_eq!(parse(&super::name(id(10), true)), Some((id(10), true)));
         assert_eq!(parse("incoming"), None);
     }
 
+    /// Also `snapshot_reaping_order`: 10 is newer than 9, whatever the order of the files is.
     #[test]
     fn the_two_newest_snapshots_are_kept_and_found_again() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -277,17 +466,19 @@ mod tests {
         let start = || Snapshots::start(path.clone(), Durability::Disk, mailer.clone());
         let mut snapshots = start().expect("starts");
         for slot in [8, 9, 10] {
-            snapshots.begin(Executed {
+            let id = Executed {
                 slot: Slot(slot),
                 position: Position(slot),
-            });
+            };
+            snapshots.begin(id, false);
             snapshots.append(Bytes::from(format!("snapshot {slot}")));
             snapshots.finish_file();
         }
-        snapshots.begin(Executed {
+        let id = Executed {
             slot: Slot(11),
             position: Position(11),
-        });
+        };
+        snapshots.begin(id, false);
         snapshots.append(Bytes::from("unfinished"));
         snapshots.finish();
         let saved = std::iter::from_fn(|| mailbox.take())

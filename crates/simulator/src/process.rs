@@ -620,7 +620,7 @@ impl World {
             }
             Output::SetTimer { key, at } => self.set_timer(index, key, at),
             Output::CancelTimer { key } => self.processes[index].timers.cancel(key),
-            Output::SnapshotBegin(id) => self.processes[index].disk.snapshot_begin(id),
+            Output::SnapshotBegin { id, .. } => self.processes[index].disk.snapshot_begin(id),
             Output::SnapshotAppend(bytes) => {
                 let written = self.processes[index].disk.snapshot_append(&bytes);
                 let (node, boot) = (index as u16, self.processes[index].boot);
@@ -648,7 +648,7 @@ impl World {
                     self.finish(requests, outcome);
                 }
             }
-            Output::Route { .. } => {}
+            Output::Route { .. } | Output::Recovered => {}
             Output::Mark(branch) => {
                 self.trace
                     .say(self.now, || format!("r{index} mark: {branch}"));

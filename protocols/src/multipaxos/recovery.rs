@@ -1,4 +1,4 @@
-//! Coming back without what was acknowledged: memory durability.
+//! Coming back without what was acknowledged: memory durability, or a damaged journal.
 //!
 //! ```text
 //!   Recover{incarnation, nonce} ──► all
@@ -23,7 +23,7 @@ use super::{
 };
 use alloc::{format, vec, vec::Vec};
 use quintet_replica::{
-    Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time, parts::Ballot,
+    Context, Durability, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time, parts::Ballot,
 };
 
 /// A replica that has forgotten.
@@ -57,12 +57,19 @@ impl MultiPaxos {
     }
 
     fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        ctx.halt(format!(
-            "too many of the {} replicas have lost their memory: what they acknowledged cannot \
-             be recovered. To start again without it, start every replica once with \
-             --bootstrap-again",
-            self.members
-        ));
+        let members = self.members;
+        ctx.halt(match self.durability {
+            Durability::Memory => format!(
+                "too many of the {members} replicas have lost their memory: what they \
+                 acknowledged cannot be recovered. To start again without it, start every replica \
+                 once with --bootstrap-again"
+            ),
+            Durability::Disk => format!(
+                "the journals of too many of the {members} replicas are damaged: what they \
+                 acknowledged cannot be recovered from the others. Restore a backup, or what an \
+                 undamaged replica still holds (quintet snapshot save), into a new cluster"
+            ),
+        });
     }
 
     /// By timer: asks again, or waits for the leader that answered.
@@ -215,6 +222,7 @@ impl MultiPaxos {
         };
         if self.held.next() >= *end {
             ctx.mark("recovered");
+            ctx.recovered();
             self.role = Role::Follower;
             ctx.cancel_timer(Timer::Heartbeat);
             self.arm_election(ctx);

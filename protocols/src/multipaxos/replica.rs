@@ -7,8 +7,8 @@ use super::{
 use alloc::{collections::VecDeque, format, string::ToString, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, CommandTime, Context, Control, Incarnation, Info, Link, Options, Peer, PersistId,
-    Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    Bytes, CommandTime, Context, Control, Durability, Incarnation, Info, Link, Options, Peer,
+    PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
     parts::{Ballot, SlotLog},
 };
 
@@ -75,6 +75,7 @@ pub struct MultiPaxos {
     pub(super) members: usize,
     pub(super) majority: usize,
     pub(super) others: ReplicaSet,
+    pub(super) durability: Durability,
     pub(super) config: Config,
     /// The ballot that the first leader owns without phase 1: no lower one exists.
     pub(super) ballot_first: Ballot,
@@ -182,6 +183,7 @@ impl Protocol for MultiPaxos {
             incarnation,
             epoch,
             options,
+            durability,
             ..
         } = setup;
         let ballot_first = Ballot {
@@ -194,6 +196,7 @@ impl Protocol for MultiPaxos {
             members: epoch.members,
             majority: epoch.majority(),
             others: epoch.others(id),
+            durability,
             config: options,
             ballot_first,
             promised: Ballot::default(),

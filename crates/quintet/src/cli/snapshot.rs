@@ -190,6 +190,7 @@ fn find(directory: &Path, slot: u64) -> Outcome<PathBuf> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let number = name
             .strip_suffix(".snapshot")
+            .or_else(|| name.strip_suffix(".fetched"))
             .and_then(|name| name.split('-').next());
         if number.and_then(|number| number.parse().ok()) == Some(slot) {
             return Ok(entry.path());
@@ -422,8 +423,9 @@ impl Restore {
                 epoch: EpochNumber(1),
                 ..header.clone()
             };
+            // As one from a peer: there is no log that leads up to it.
             let name = format!(
-                "{:020}-{:020}.snapshot",
+                "{:020}-{:020}.fetched",
                 header.executed.slot.0, header.executed.position.0
             );
             let path = data.join("snapshots").join(name);

@@ -4,6 +4,8 @@
 //!   Write::Record ──► group buffer ──► one durable write per commit ──► segment, segment, …
 //!   Write::Promise ─► both slots of the promise file, one after the other
 //!
+//!   durable up to ─► a mark beside them, without waiting for the disk
+//!
 //!   segment = header block | record record … | zeros          a record never crosses segments
 //!   record  = length u32 | crc32c u32 | sequence u64 | durable u64 | slot u64 | epoch u64
 //!           | group u32 | kind u8 | zero u8 u16 | payload | zeros up to a multiple of 8
@@ -11,7 +13,11 @@
 //!
 //! `sequence` counts records without a gap across segments. `durable` is the last sequence that
 //! was durable when the record was written: that tells a torn tail from damage. A bad record is
-//! the torn end of an unacknowledged write unless a later, valid one says that it was durable.
+//! the torn end of an unacknowledged write unless a later, valid one, or a mark, says that it was
+//! durable. Then it is damage, nothing is changed, and there are two ways on: whoever cannot do
+//! without the record refuses to start, and a replica with enough peers begins its journal again
+//! ([`Journal::begin_again`]) as one that has forgotten.
+//!
 //! Checksums are seeded with the segment's number, so that what a reused file held before can
 //! never be taken for a record.
 //!
@@ -19,11 +25,15 @@
 //! tears at most one slot, and when one rots the other holds the same.
 
 mod format;
+mod inspect;
+mod mark;
 mod promise;
 mod scan;
 mod writer;
 
 pub use format::{BLOCK, Identity, RECORD_HEADER};
+pub use inspect::{Inspection, RecordInfo, SegmentInfo, inspect};
+pub use mark::MARK_SLOT;
 pub use promise::{PROMISE_MAX, PROMISE_SLOT};
 pub use writer::{Journal, Opened};
 
@@ -78,6 +88,44 @@ pub trait Disk {
     /// # Errors
     /// As [`Self::write`].
     fn write_promise(&mut self, slot: usize, bytes: &[u8]) -> Result<(), Self::Error>;
+
+    /// What one of the two mark slots holds, zeros when it was never written; `None` from a
+    /// storage that keeps no marks.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    fn read_mark(&mut self, slot: usize) -> Result<Option<Bytes>, Self::Error> {
+        let _ = slot;
+        Ok(None)
+    }
+
+    /// Writes a mark slot, [`MARK_SLOT`] bytes. Unless it must be `durable` on return, a crash may
+    /// lose it, whole.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn write_mark(&mut self, slot: usize, bytes: &[u8], durable: bool) -> Result<(), Self::Error> {
+        let _ = (slot, bytes, durable);
+        Ok(())
+    }
+
+    /// Takes all segments out of the way, so that [`Self::segments`] finds none. They may be kept
+    /// where people can look at them, and must not become new segments.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    fn set_aside(&mut self) -> Result<(), Self::Error> {
+        for segment in self.segments()? {
+            self.remove(segment)?;
+        }
+        Ok(())
+    }
+
+    /// Whether an error of [`Self::create`] says that there is no room, and nothing else is wrong.
+    fn is_full(error: &Self::Error) -> bool {
+        let _ = error;
+        false
+    }
 }
 
 /// Why a journal cannot be opened or written.
@@ -86,6 +134,9 @@ pub enum JournalError<E> {
     /// The storage failed.
     #[error("{0}")]
     Disk(E),
+    /// There is no room for a new segment. Nothing was changed: the same call may be made again.
+    #[error("{0}")]
+    Full(E),
     /// A file is of another cluster or replica.
     #[error("{what} belongs to {theirs}, this is {ours}: it was put into the wrong directory")]
     Foreign {
@@ -108,9 +159,9 @@ pub enum JournalError<E> {
     },
     /// A record that was durable can no longer be read.
     #[error(
-        "segment {segment} is damaged at offset {offset}: record {sequence} was durable and \
-         cannot be read. Nothing was changed. Restore this file from a copy, or remove this \
-         replica from the cluster and add a new member"
+        "journal segment {segment} is damaged at offset {offset}: record {sequence} was durable \
+         and cannot be read. Nothing was changed. Restore the data directory from a backup, or \
+         save what the other replicas hold (quintet snapshot save) and begin a new cluster with it"
     )]
     Damaged {
         /// The segment.
@@ -122,9 +173,10 @@ pub enum JournalError<E> {
     },
     /// A segment is missing in the middle.
     #[error(
-        "segment {segment} is missing: the next one begins with record {found}, after {expected} \
-         comes first. Restore the file from a copy, or remove this replica from the cluster and \
-         add a new member"
+        "journal segment {segment} is missing: what is there begins with record {found}, and \
+         record {expected} should be there. Nothing was changed. Restore the data directory from a \
+         backup, or save what the other replicas hold (quintet snapshot save) and begin a new \
+         cluster with it"
     )]
     Gap {
         /// The first missing segment.
@@ -136,13 +188,23 @@ pub enum JournalError<E> {
     },
     /// Neither copy of the promises can be read.
     #[error(
-        "neither copy of this replica's promises can be read, so it could break them. Remove it \
-         from the cluster and add a new member"
+        "neither copy of this replica's promises (the file 'promises') can be read, so it could \
+         break them. Restore the data directory from a backup made after it last ran, or remove \
+         this replica from the cluster and add a new member"
     )]
     PromisesLost,
     /// A promise is longer than a slot.
     #[error("a promise of {0} bytes is too long")]
     PromiseTooLong(usize),
+}
+
+impl<E> JournalError<E> {
+    /// Whether something that was durable is gone, so that a replica with enough peers can go on
+    /// as one that has forgotten; see [`Journal::begin_again`].
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Gap { .. })
+    }
 }
 
 #[cfg(test)]

@@ -72,6 +72,16 @@ fn decode(bytes: Bytes) -> Slot {
     read().unwrap_or(Slot::Bad)
 }
 
+/// The number and the length of the promise in a slot, if there is one that can be read.
+pub(super) fn look<D: Disk>(disk: &mut D, slot: usize) -> Result<Option<(u64, u64)>, D::Error> {
+    Ok(match decode(disk.read_promise(slot)?) {
+        Slot::Valid {
+            sequence, promise, ..
+        } => Some((sequence, promise.len() as u64)),
+        Slot::Empty | Slot::Newer(_) | Slot::Bad => None,
+    })
+}
+
 /// The promises of a journal.
 #[derive(Debug, Default)]
 pub(super) struct Promises {

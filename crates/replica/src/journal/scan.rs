@@ -10,6 +10,7 @@
 use super::{
     Disk, Identity, JournalError,
     format::{BLOCK, HeaderFound, RECORD_HEADER, SegmentHeader, read_record, sequence_at},
+    mark::Marks,
 };
 use crate::{Bytes, Slot};
 use alloc::{format, vec::Vec};
@@ -34,6 +35,9 @@ pub(super) struct Scan {
     pub next: u64,
     /// Whether bytes of an unfinished write were found at the end.
     pub torn: bool,
+    /// Whether it goes back to the replica's first start.
+    pub complete: bool,
+    pub marks: Marks,
 }
 
 /// How far ahead of the expected sequence a record of the same, unfinished write may be.
@@ -60,6 +64,7 @@ pub(super) fn scan<D: Disk>(
     disk: &mut D,
     identity: &Identity,
 ) -> Result<Scan, JournalError<D::Error>> {
+    let marks = Marks::read(disk, identity)?;
     let numbers = disk.segments().map_err(JournalError::Disk)?;
     let mut scan = Scan {
         records: Vec::new(),
@@ -68,10 +73,23 @@ pub(super) fn scan<D: Disk>(
         last: None,
         next: 1,
         torn: false,
+        complete: numbers.first().is_none_or(|first| *first == 1),
+        marks,
     };
+    let mut first_needed = 0;
+    if let Marks::Newest(mark) = marks {
+        (first_needed, scan.complete) = (mark.first, mark.complete);
+    } else if marks == Marks::Lost {
+        scan.complete = false;
+    }
     // Where the records stopped, once they have: segment and offset of the missing record.
     let mut stopped: Option<(u64, u64)> = None;
     for number in numbers {
+        if number < first_needed {
+            // Trimmed already; a crash came before its file was deleted.
+            scan.void.push(number);
+            continue;
+        }
         let bytes = disk.read(number).map_err(JournalError::Disk)?;
         let what = || format!("journal segment {number}");
         let first = match SegmentHeader::read(&bytes) {
@@ -123,6 +141,16 @@ pub(super) fn scan<D: Disk>(
             });
         }
         if scan.kept.is_empty() {
+            if let Marks::Newest(mark) = marks
+                && mark.durable > 0
+                && number > mark.first
+            {
+                return Err(JournalError::Gap {
+                    segment: mark.first,
+                    expected: first.saturating_sub(1),
+                    found: first,
+                });
+            }
             scan.next = first;
         }
         let mut at = BLOCK;
@@ -156,5 +184,23 @@ pub(super) fn scan<D: Disk>(
         });
         scan.last = Some((bytes, at));
     }
-    Ok(scan)
+    let unproven = marks == Marks::Lost && scan.torn;
+    if let Marks::Newest(mark) = marks
+        && mark.durable >= scan.next
+    {
+        let (segment, offset) = stopped.unwrap_or((mark.first, 0));
+        return Err(JournalError::Damaged {
+            segment,
+            offset,
+            sequence: scan.next,
+        });
+    }
+    match stopped {
+        Some((segment, offset)) if unproven => Err(JournalError::Damaged {
+            segment,
+            offset,
+            sequence: scan.next,
+        }),
+        _ => Ok(scan),
+    }
 }

@@ -8,10 +8,14 @@ use proptest::prelude::*;
 struct Memory {
     segments: BTreeMap<u64, Vec<u8>>,
     promises: [Vec<u8>; 2],
+    /// As written, and as a loss of power would leave them; none when it keeps no marks.
+    marks: Option<[Vec<u8>; 2]>,
     /// Contents for the next segment that is made, as if its file had been used before.
     spare: Option<Vec<u8>>,
     /// Fail when this many more writes have been done.
     fail_after: Option<usize>,
+    /// There is no room for new segments.
+    full: bool,
 }
 
 impl Memory {
@@ -41,6 +45,9 @@ impl Disk for Memory {
 
     fn create(&mut self, segment: u64, length: u64) -> Result<(), &'static str> {
         self.write_allowed()?;
+        if self.full {
+            return Err(FULL);
+        }
         let mut bytes = self.spare.take().unwrap_or_default();
         bytes.resize(length as usize, 0);
         self.segments.insert(segment, bytes);
@@ -74,7 +81,24 @@ impl Disk for Memory {
         self.promises[slot] = bytes.to_vec();
         Ok(())
     }
+
+    fn read_mark(&mut self, slot: usize) -> Result<Option<Bytes>, &'static str> {
+        let marks = self.marks.as_ref();
+        Ok(marks.map(|marks| Bytes::copy_from_slice(&marks[slot])))
+    }
+
+    fn write_mark(&mut self, slot: usize, bytes: &[u8], _: bool) -> Result<(), &'static str> {
+        let marks = self.marks.as_mut().ok_or("no marks are kept")?;
+        marks[slot] = bytes.to_vec();
+        Ok(())
+    }
+
+    fn is_full(error: &&'static str) -> bool {
+        *error == FULL
+    }
 }
+
+const FULL: &str = "no room";
 
 const SEGMENT: u64 = 4 * BLOCK as u64;
 
@@ -381,6 +405,223 @@ fn a_promise_makes_everything_before_it_durable() {
     let error = fresh().append(&Write::Promise(vec![0; PROMISE_SLOT].into()));
     assert_eq!(error, Err(JournalError::PromiseTooLong(PROMISE_SLOT)));
     assert!(format!("{}", JournalError::<&str>::PromisesLost).contains("add a new member"));
+}
+
+/// One record per commit, on a disk that keeps marks.
+fn marked(records: u64, length: usize) -> Memory {
+    let disk = Memory {
+        marks: Some([vec![0; MARK_SLOT], vec![0; MARK_SLOT]]),
+        ..Memory::default()
+    };
+    let mut journal = open(disk).expect("an empty disk opens").journal;
+    for slot in 1..=records {
+        journal.append(&record(slot, length)).expect("room");
+        journal.commit().expect("room");
+    }
+    journal.into_disk()
+}
+
+#[test]
+fn with_a_mark_no_flipped_byte_of_any_record_is_taken_for_an_unfinished_write() {
+    let disk = marked(40, 700);
+    assert!(disk.segments.len() > 2);
+    let whole = slots(&open(disk.clone()).expect("opens"));
+    let numbers: Vec<u64> = disk.segments.keys().copied().collect();
+    let mut refused = 0;
+    for number in numbers {
+        for at in (0..SEGMENT as usize).step_by(11) {
+            let mut damaged = disk.clone();
+            damaged.segments.get_mut(&number).expect("there")[at] ^= 0x40;
+            match open(damaged) {
+                Ok(opened) => assert_eq!(slots(&opened), whole, "segment {number} offset {at}"),
+                Err(JournalError::Damaged { segment, .. }) if segment == number => refused += 1,
+                Err(JournalError::Newer { .. } | JournalError::Foreign { .. }) => refused += 1,
+                Err(other) => panic!("segment {number} offset {at}: {other}"),
+            }
+        }
+    }
+    assert!(refused > 500, "{refused}");
+}
+
+#[test]
+fn a_write_that_the_disk_lost_or_put_elsewhere_is_damage() {
+    let mut before = marked(3, 100);
+    let mut journal = open(before.clone()).expect("opens").journal;
+    journal.append(&record(4, 5000)).expect("room");
+    journal.commit().expect("room");
+    let after = journal.into_disk();
+    // The disk said that it had written, and had not.
+    before.marks.clone_from(&after.marks);
+    let lost = open(before.clone()).expect_err("refused");
+    let JournalError::Damaged {
+        sequence: 4,
+        offset,
+        ..
+    } = lost
+    else {
+        panic!("{lost}")
+    };
+    // It wrote the same blocks one block further on.
+    let (number, whole) = after.segments.last_key_value().expect("there is one");
+    let start = offset as usize / BLOCK * BLOCK;
+    let length = 2 * BLOCK;
+    let file = before.segments.get_mut(number).expect("there");
+    file[start + BLOCK..start + BLOCK + length].copy_from_slice(&whole[start..start + length]);
+    assert!(open(before).expect_err("refused").is_damage());
+}
+
+#[test]
+fn lost_segments_are_damage_wherever_they_stood() {
+    let disk = marked(60, 700);
+    let last = *disk.segments.keys().last().expect("there");
+    for number in disk.segments.keys() {
+        let mut lost = disk.clone();
+        lost.segments.remove(number);
+        let error = open(lost).expect_err("refused");
+        assert!(error.is_damage(), "segment {number}: {error}");
+        let named = format!("segment {number} ");
+        assert!(
+            *number == last || format!("{error}").contains(&named),
+            "{error}"
+        );
+    }
+    let none = Memory {
+        segments: BTreeMap::new(),
+        ..disk
+    };
+    assert!(open(none).expect_err("refused").is_damage());
+}
+
+#[test]
+fn a_lost_mark_proves_less_and_two_damaged_ones_let_nothing_pass_for_torn() {
+    let disk = marked(5, 700);
+    let marks = disk.marks.clone().expect("kept");
+    for (slot, mark) in marks.iter().enumerate() {
+        for change in [vec![0; MARK_SLOT], vec![7; MARK_SLOT]] {
+            let mut older = disk.clone();
+            older.marks.as_mut().expect("kept")[slot] = change;
+            assert_eq!(slots(&open(older).expect("opens")), [1, 2, 3, 4, 5]);
+        }
+        for at in 0..mark.len() {
+            let mut flipped = disk.clone();
+            flipped.marks.as_mut().expect("kept")[slot][at] ^= 0x20;
+            match open(flipped) {
+                Ok(opened) => assert_eq!(slots(&opened), [1, 2, 3, 4, 5], "byte {at}"),
+                Err(JournalError::Newer { .. }) => {}
+                Err(other) => panic!("byte {at}: {other}"),
+            }
+        }
+    }
+    let mut both = disk;
+    both.marks = Some([vec![7; MARK_SLOT], vec![7; MARK_SLOT]]);
+    let opened = open(both.clone()).expect("a whole journal opens without marks");
+    assert!(!opened.complete);
+    // What cannot be read at the end may have been acknowledged.
+    let (number, file) = both.segments.last_key_value().expect("there is one");
+    let (number, mut torn) = (*number, file.clone());
+    let end = torn.iter().rposition(|byte| *byte != 0).expect("there");
+    torn[end] ^= 1;
+    both.segments.insert(number, torn);
+    assert!(open(both).expect_err("refused").is_damage());
+    // Readable marks are there again.
+    let again = open(opened.journal.into_disk()).expect("opens");
+    assert_eq!(slots(&again), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_crash_in_the_middle_of_trimming_is_no_damage() {
+    let disk = marked(60, 700);
+    let all = disk.segments.clone();
+    let mut journal = open(disk).expect("opens").journal;
+    journal.trim(Slot(50)).expect("removes");
+    let trimmed = journal.into_disk();
+    let gone: Vec<u64> = all
+        .keys()
+        .copied()
+        .filter(|number| !trimmed.segments.contains_key(number))
+        .collect();
+    assert!(gone.len() > 1);
+    for kept in 0..=gone.len() {
+        let mut disk = trimmed.clone();
+        for number in &gone[kept..] {
+            disk.segments.insert(*number, all[number].clone());
+        }
+        let opened = open(disk).expect("opens");
+        assert!(!opened.complete);
+        assert_eq!(slots(&opened).last(), Some(&60));
+        assert_eq!(opened.journal.into_disk().segments, trimmed.segments);
+    }
+}
+
+#[test]
+fn a_damaged_journal_is_begun_again_with_its_promises_and_nothing_else() {
+    let mut journal = open(marked(10, 700)).expect("opens").journal;
+    journal
+        .append(&Write::Promise(Bytes::from("kept")))
+        .expect("writes");
+    let mut disk = journal.into_disk();
+    assert!(open(disk.clone()).expect("opens").complete);
+    let first = *disk.segments.keys().next().expect("there");
+    disk.segments.get_mut(&first).expect("there")[BLOCK + 60] ^= 1;
+    assert!(open(disk.clone()).expect_err("refused").is_damage());
+    let opened = Journal::begin_again(disk, identity(), SEGMENT, false).expect("begins");
+    assert_eq!(opened.promise.as_deref(), Some(&b"kept"[..]));
+    assert!(opened.records.is_empty());
+    // Dying at once leaves a journal that opens.
+    let opened = open(opened.journal.into_disk()).expect("opens");
+    let mut journal = opened.journal;
+    for slot in 30..40 {
+        journal.append(&record(slot, 700)).expect("room");
+        journal.commit().expect("room");
+    }
+    let opened = open(journal.into_disk()).expect("what the old files held is no record");
+    assert_eq!(slots(&opened), (30..40).collect::<Vec<_>>());
+    assert!(!opened.complete && !opened.torn);
+}
+
+#[test]
+fn without_room_everything_before_is_durable_and_the_same_write_succeeds_later() {
+    let mut journal = open(marked(1, 700)).expect("opens").journal;
+    let mut slot = 2;
+    journal.disk().full = true;
+    loop {
+        match journal.append(&record(slot, 700)) {
+            Ok(()) => slot += 1,
+            Err(JournalError::Full(FULL)) => break,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let found = slots(&open(journal.disk().clone()).expect("opens"));
+    assert_eq!(found, (1..slot).collect::<Vec<_>>());
+    assert!(matches!(
+        journal.append(&record(slot, 700)),
+        Err(JournalError::Full(_))
+    ));
+    journal.disk().full = false;
+    journal.append(&record(slot, 700)).expect("room again");
+    journal.commit().expect("writes");
+    let found = slots(&open(journal.into_disk()).expect("opens"));
+    assert_eq!(found, (1..=slot).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_inspection_tells_every_record_and_the_verdict_of_a_start() {
+    let mut disk = marked(20, 700);
+    let mut seen = Vec::new();
+    let found = inspect(&mut disk, &identity(), |record| seen.push(*record)).expect("reads");
+    assert!(found.verdict.is_none() && found.complete && !found.torn);
+    assert_eq!(found.durable, Some(20));
+    assert_eq!(found.segments.iter().map(|s| s.records).sum::<u64>(), 20);
+    assert!(seen.iter().map(|record| record.slot.0).eq(1..=20));
+    let damage = seen[6];
+    let at = damage.offset as usize + RECORD_HEADER + 3;
+    disk.segments.get_mut(&damage.segment).expect("there")[at] ^= 1;
+    let found = inspect(&mut disk, &identity(), |_| {}).expect("reads");
+    assert!(matches!(
+        found.verdict,
+        Some(JournalError::Damaged { segment, offset, sequence: 7 })
+            if (segment, offset) == (damage.segment, damage.offset)
+    ));
 }
 
 proptest! {

@@ -3,6 +3,7 @@
 use super::{
     Disk, Identity, JournalError,
     format::{self, BLOCK, SegmentHeader},
+    mark::{Mark, Marks},
     promise::Promises,
     scan::{self, Kept},
 };
@@ -34,6 +35,12 @@ pub struct Journal<D> {
     durable: u64,
     segment_length: u64,
     written: u64,
+    /// The number of the last mark; none when the storage keeps no marks.
+    mark: Option<u64>,
+    /// A mark was written that is not known to be durable.
+    mark_open: bool,
+    /// Nothing was ever trimmed.
+    complete: bool,
 }
 
 /// What a journal held when it was opened.
@@ -49,6 +56,8 @@ pub struct Opened<D> {
     pub torn: bool,
     /// Whether one of the two copies of the promises was damaged.
     pub promise_repaired: bool,
+    /// Whether the records go back to the replica's first start: no snapshot is needed then.
+    pub complete: bool,
 }
 
 impl<D: Disk> Journal<D> {
@@ -96,7 +105,15 @@ impl<D: Disk> Journal<D> {
             durable: scan.next - 1,
             segment_length: segment_length.next_multiple_of(BLOCK as u64),
             written: 0,
+            mark: (scan.marks != Marks::NotKept).then_some(scan.marks.number()),
+            mark_open: false,
+            complete: scan.complete,
         };
+        if scan.marks == Marks::Lost {
+            // Both slots get one that can be read.
+            journal.write_mark(true)?;
+            journal.write_mark(true)?;
+        }
         if let Some(promise) = promise.as_ref().filter(|_| promise_repaired) {
             journal.written += journal
                 .promises
@@ -109,14 +126,109 @@ impl<D: Disk> Journal<D> {
             records,
             torn,
             promise_repaired,
+            complete: scan.complete,
         })
+    }
+
+    /// Sets damaged segments aside and begins a journal without records behind them; the promises
+    /// stay in force. Only for a replica that will come back as one that has forgotten, and that
+    /// has made sure it will know so after any crash from here on. `complete`: it goes on from
+    /// nothing, not from a snapshot, so that the new records are all that there is.
+    ///
+    /// # Errors
+    /// When the storage fails, or the promises cannot be used either.
+    pub fn begin_again(
+        mut disk: D,
+        identity: Identity,
+        segment_length: u64,
+        complete: bool,
+    ) -> Result<Opened<D>, JournalError<D::Error>> {
+        let (promises, promise, promise_repaired) = Promises::open(&mut disk, &identity)?;
+        let numbers = disk.segments().map_err(JournalError::Disk)?;
+        let marks = Marks::read(&mut disk, &identity)?;
+        let first = match marks {
+            Marks::Newest(mark) => mark.first,
+            Marks::NotKept | Marks::None | Marks::Lost => 0,
+        };
+        let number_next = numbers.last().copied().unwrap_or(0).max(first) + 1;
+        disk.set_aside().map_err(JournalError::Disk)?;
+        let mut journal = Self {
+            disk,
+            identity,
+            promises,
+            closed: VecDeque::new(),
+            current: None,
+            number_next,
+            buffer_at: 0,
+            buffer: Vec::new(),
+            buffer_durable: 0,
+            sequence_next: 1,
+            durable: 0,
+            segment_length: segment_length.next_multiple_of(BLOCK as u64),
+            written: 0,
+            mark: (marks != Marks::NotKept).then_some(marks.number()),
+            mark_open: false,
+            complete,
+        };
+        journal.write_mark(true)?;
+        journal.write_mark(true)?;
+        if let Some(promise) = promise.as_ref().filter(|_| promise_repaired) {
+            journal.written += journal
+                .promises
+                .write(&mut journal.disk, &identity, promise)?;
+        }
+        Ok(Opened {
+            journal,
+            promise,
+            records: Vec::new(),
+            torn: false,
+            promise_repaired,
+            complete,
+        })
+    }
+
+    /// Tells how far all is durable, where damage of the journal does not reach.
+    fn write_mark(&mut self, durable: bool) -> Result<(), JournalError<D::Error>> {
+        let Some(number) = &mut self.mark else {
+            return Ok(());
+        };
+        *number += 1;
+        let oldest = self.closed.front().or(self.current.as_ref());
+        let mark = Mark {
+            number: *number,
+            durable: self.durable,
+            first: oldest.map_or(self.number_next, |kept| kept.number),
+            complete: self.complete,
+        };
+        self.mark_open = !durable;
+        mark.write(&mut self.disk, &self.identity, durable)
+    }
+
+    /// Makes sure that the last record can never be taken for an unfinished write, even after the
+    /// machine has lost power. To be called when nothing else is to be done.
+    ///
+    /// # Errors
+    /// When the storage fails; the journal must not be used any further then.
+    pub fn settle(&mut self) -> Result<(), JournalError<D::Error>> {
+        if self.mark_open {
+            self.write_mark(true)?;
+        }
+        Ok(())
+    }
+
+    /// Whether [`Self::settle`] has something to do.
+    #[must_use]
+    pub const fn unsettled(&self) -> bool {
+        self.mark_open
     }
 
     /// Takes a write over. A record is durable after the next [`Self::commit`]; a promise is
     /// durable on return, and so is everything before it.
     ///
     /// # Errors
-    /// When the storage fails; the journal must not be used any further then.
+    /// [`JournalError::Full`] when there is no room for the record: everything before it is durable,
+    /// and the same write may be tried again. Else the storage has failed, and the journal must not
+    /// be used any further.
     pub fn append(&mut self, write: &Write) -> Result<(), JournalError<D::Error>> {
         match write {
             Write::Record { slot, record } => self.append_record(*slot, record),
@@ -160,9 +272,13 @@ impl<D: Disk> Journal<D> {
         let number = self.number_next;
         let needed = (BLOCK as u64 + record).next_multiple_of(BLOCK as u64);
         let length = self.segment_length.max(needed);
-        self.disk
-            .create(number, length)
-            .map_err(JournalError::Disk)?;
+        self.disk.create(number, length).map_err(|error| {
+            if D::is_full(&error) {
+                JournalError::Full(error)
+            } else {
+                JournalError::Disk(error)
+            }
+        })?;
         self.number_next += 1;
         self.closed.extend(self.current.take());
         self.current = Some(Kept {
@@ -202,6 +318,7 @@ impl<D: Disk> Journal<D> {
             .map_err(JournalError::Disk)?;
         self.written += self.buffer.len() as u64;
         self.durable = self.sequence_next - 1;
+        self.write_mark(false)?;
         // The last block is not full: it is written again with what comes next, with the same
         // bytes in front.
         let block = length / BLOCK * BLOCK;
@@ -220,16 +337,40 @@ impl<D: Disk> Journal<D> {
     /// # Errors
     /// When the storage fails.
     pub fn trim(&mut self, below: Slot) -> Result<(), JournalError<D::Error>> {
-        while self
-            .closed
-            .front()
-            .is_some_and(|kept| kept.slot_max < below)
-        {
-            if let Some(kept) = self.closed.pop_front() {
-                self.disk.remove(kept.number).map_err(JournalError::Disk)?;
-            }
+        let mut removed = Vec::new();
+        while let Some(kept) = self.closed.front().filter(|kept| kept.slot_max < below) {
+            removed.push(kept.number);
+            self.closed.pop_front();
+        }
+        if removed.is_empty() {
+            return Ok(());
+        }
+        // First: segments that are missing without this are damage.
+        self.complete = false;
+        self.write_mark(true)?;
+        for number in removed {
+            self.disk.remove(number).map_err(JournalError::Disk)?;
         }
         Ok(())
+    }
+
+    /// The records no longer go back to the beginning: a snapshot came from elsewhere, and what it
+    /// covers was never written here.
+    ///
+    /// # Errors
+    /// When the storage fails; the journal must not be used any further then.
+    pub fn skip(&mut self) -> Result<(), JournalError<D::Error>> {
+        if self.complete {
+            self.complete = false;
+            self.write_mark(true)?;
+        }
+        Ok(())
+    }
+
+    /// The usual length of a segment in bytes.
+    #[must_use]
+    pub const fn segment_length(&self) -> u64 {
+        self.segment_length
     }
 
     /// Bytes written since it was opened, padding and repeated blocks included.

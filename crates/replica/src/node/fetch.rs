@@ -157,7 +157,11 @@ impl Node {
             fetch.snapshot = Some(snapshot);
             fetch.offset = 0;
             self.executor.abandon_snapshot();
-            out.push(Output::SnapshotBegin(snapshot));
+            out.push(Output::SnapshotBegin {
+                id: snapshot,
+                fetched: true,
+            });
+            fetch.reader = crate::SnapshotReader::default();
             self.under_way = Some(UnderWay {
                 kind: Under::Fetched { whole: false },
                 id: snapshot,
@@ -170,6 +174,15 @@ impl Node {
             return;
         };
         if offset != fetch.offset || under_way.kind != (Under::Fetched { whole: false }) {
+            return;
+        }
+        if fetch.check(&bytes).is_err() {
+            // The donor's file has been damaged; another's is not.
+            out.push(Output::Mark("fetched snapshot damaged"));
+            out.push(Output::SnapshotAbandon);
+            self.under_way = None;
+            fetch.leave_donor();
+            self.ask_donor(world, out);
             return;
         }
         fetch.offset += bytes.len() as u64;

@@ -114,13 +114,22 @@ pub enum Output {
         key: TimerKey,
     },
     /// Begin a snapshot file; an unfinished one is abandoned.
-    SnapshotBegin(Executed),
+    SnapshotBegin {
+        /// What it covers.
+        id: Executed,
+        /// It comes from a peer: the journal has a gap before it, so that no older snapshot can
+        /// stand in for it.
+        fetched: bool,
+    },
     /// Append to it.
     SnapshotAppend(Bytes),
     /// It is whole: make it durable, then [`Input::SnapshotSaved`].
     SnapshotFinish,
     /// Delete the unfinished snapshot.
     SnapshotAbandon,
+    /// A replica that had forgotten votes again. Once every journal write asked for before this
+    /// is durable, the world need no longer remember that it had forgotten.
+    Recovered,
     /// A submitted batch is finished.
     Done {
         /// Which.

@@ -213,8 +213,11 @@ impl Node {
             self.snapshot_last = info.length;
             recovered.checkpoint = Some((header.executed.slot, header.summary));
         }
+        let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);
         self.replica
             .on_event(Event::Start(recovered), world, &mut self.effects)?;
+        // A crash may have come between the snapshot and the trimming of what it covers.
+        self.events.extend(covered.map(Event::Checkpointed));
         self.carry_out(world, out);
         Ok(())
     }
@@ -470,6 +473,7 @@ impl Node {
             Effect::FetchState { from, at_least } => self.begin_fetch(from, at_least, world, out),
             Effect::Route { slot, members } => out.push(Output::Route { slot, members }),
             Effect::Seal { .. } => out.push(Output::Mark("seal")),
+            Effect::Recovered => out.push(Output::Recovered),
             Effect::Done { batch, outcome } => self.done(batch, outcome, out),
             Effect::Mark(branch) => out.push(Output::Mark(branch)),
             Effect::Halt(reason) => out.push(Output::Halt(reason)),

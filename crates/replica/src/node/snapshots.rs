@@ -15,7 +15,7 @@ impl Node {
             return;
         }
         let (id, first) = self.executor.begin_snapshot(slot, summary);
-        out.push(Output::SnapshotBegin(id));
+        out.push(Output::SnapshotBegin { id, fetched: false });
         let appended = first.len() as u64;
         out.push(Output::SnapshotAppend(first));
         self.under_way = Some(UnderWay {

@@ -13,6 +13,7 @@
 
 mod clients;
 mod publish;
+mod storage;
 mod world;
 
 pub(crate) use publish::About;
@@ -23,20 +24,23 @@ use crate::{
     mail::{Mail, Mailbox},
     port::{PORT_BATCHES, Port},
     server::{Gateway, SnapshotReport},
+    snapshots::Kept,
     timers::Timers,
     transports::{Arrival, tcp::Tcp},
 };
 use clients::Clients;
 use mio::{Events, Poll};
 use quintet_replica::{
-    BatchId, Control, EpochNumber, GroupId, Input, Lane, Link, Node, Outcome, Output, Peer,
-    Recipients, RecoveredBytes, ReplicaId, SnapshotInfo, Submission, Time, Wake, put_frame,
+    BatchId, Control, EpochNumber, Executed, GroupId, Input, Lane, Link, Node, Outcome, Output,
+    Peer, PersistId, Recipients, RecoveredBytes, ReplicaId, Slot, Submission, Time, Wake,
+    put_frame,
 };
 use std::{
     io,
     sync::{Arc, mpsc},
     time::Duration,
 };
+use storage::DiskState;
 pub(crate) use world::RuntimeWorld;
 
 /// Tokens: mail, the clients' listener and the peers' listener have one each; connections of
@@ -98,6 +102,16 @@ pub(crate) struct EventLoop {
     about: About,
     metrics: Metrics,
     journal_on_disk: u64,
+    disk: DiskState,
+    /// A leader without room for its journal asks others to lead, not before this.
+    step_down_at: Time,
+    /// The last write handed to the journal, and the last that is durable.
+    written: PersistId,
+    durable: PersistId,
+    /// What was forgotten is here again once this write is durable.
+    repaired_at: Option<PersistId>,
+    /// What may be trimmed once another snapshot can stand in for the one named.
+    trims: Vec<(Executed, Slot)>,
     leader: Option<ReplicaId>,
     route: Vec<u16>,
     snapshot_waiters: Vec<mpsc::Sender<Result<SnapshotReport, String>>>,
@@ -141,6 +155,12 @@ impl EventLoop {
             about: parts.about,
             metrics: Metrics::default(),
             journal_on_disk: 0,
+            disk: DiskState::Ok,
+            step_down_at: Time(0),
+            written: PersistId(0),
+            durable: PersistId(0),
+            repaired_at: None,
+            trims: Vec::new(),
             leader: None,
             route: Vec::new(),
             snapshot_waiters: Vec::new(),
@@ -198,7 +218,9 @@ impl EventLoop {
         self.metrics.turns += 1;
         let now = self.now();
         let mut count = self.take_mail(now);
-        self.tcp.receive(now);
+        if !self.choked() {
+            self.tcp.receive(now);
+        }
         count += self.take_arrivals(now);
         if let Some(clients) = &mut self.clients {
             count += clients.receive(now);
@@ -251,8 +273,10 @@ impl EventLoop {
                     self.journal_on_disk = on_disk;
                     persisted = Some(upto);
                 }
+                Mail::DiskFull(full) => self.on_disk_full(full, now),
                 Mail::StorageFailed(reason) => {
                     tracing::error!(reason, "the storage failed");
+                    self.disk = DiskState::Failed;
                     self.exit = Some(ExitReason::StorageFailed(reason));
                 }
                 Mail::SnapshotWritten(bytes) => self.input(Input::SnapshotWritten(bytes)),
@@ -262,7 +286,7 @@ impl EventLoop {
                     self.answer_snapshot_waiters(&Err(reason));
                     self.input(Input::SnapshotFailed);
                 }
-                Mail::Submit(request) => self.port.push(request, now),
+                Mail::Submit(request) => self.submit(request, now),
                 Mail::SnapshotNow(waiter) => self.on_snapshot_now(waiter),
                 Mail::Resolved { peer, address } => self.tcp.on_resolved(peer, address, now),
                 Mail::Stop => self.begin_stop(now),
@@ -273,6 +297,8 @@ impl EventLoop {
             self.mailbox.ring();
         }
         if let Some(upto) = persisted {
+            self.durable = upto;
+            self.maybe_repaired();
             self.input(Input::Persisted(upto));
             self.carry_out();
         }
@@ -403,12 +429,13 @@ impl EventLoop {
                 }
                 Output::Journal { id, write } => {
                     self.metrics.journal_writes += 1;
+                    self.written = id;
                     self.journal.write(id, write);
                 }
-                Output::Trim { below } => self.journal.trim(below),
+                Output::Trim { below } => self.trim_later(below),
                 Output::SetTimer { key, at } => self.timers.set(key, at),
                 Output::CancelTimer { key } => self.timers.cancel(key),
-                Output::SnapshotBegin(id) => self.world.snapshots.begin(id),
+                Output::SnapshotBegin { id, fetched } => self.world.snapshots.begin(id, fetched),
                 Output::SnapshotAppend(bytes) => self.world.snapshots.append(bytes),
                 Output::SnapshotFinish => self.world.snapshots.finish_file(),
                 Output::SnapshotAbandon => self.world.snapshots.abandon(),
@@ -418,6 +445,10 @@ impl EventLoop {
                 }
                 Output::Route { members, .. } => {
                     self.route = members.iter().map(|(id, _)| id.0).collect();
+                }
+                Output::Recovered => {
+                    self.repaired_at = Some(self.written);
+                    self.maybe_repaired();
                 }
                 Output::Mark(branch) => self.metrics.mark(branch),
                 Output::Halt(reason) => {
@@ -453,9 +484,14 @@ impl EventLoop {
 
     // --- snapshots on demand ---------------------------------------------------------------
 
-    fn on_snapshot_saved(&mut self, info: SnapshotInfo) {
+    fn on_snapshot_saved(&mut self, kept: Kept) {
+        let info = kept.info;
         self.metrics.snapshots += 1;
-        self.world.snapshots.saved(info);
+        self.world.snapshots.saved(kept);
+        if kept.fetched {
+            self.journal.skip();
+        }
+        self.trim_due();
         let report = SnapshotReport {
             slot: info.id.slot.0,
             bytes: info.length,
@@ -525,7 +561,8 @@ impl EventLoop {
     /// How long to sleep; zero to look again at once, `None` for ever.
     fn timeout(&self, wake: Wake, now: Time) -> Option<Duration> {
         let clients_busy = self.clients.as_ref().is_some_and(Clients::busy);
-        if wake == Wake::Spin || clients_busy || self.tcp.busy() || self.mailbox.rung() {
+        let peers_busy = self.tcp.busy() && !self.choked();
+        if wake == Wake::Spin || clients_busy || peers_busy || self.mailbox.rung() {
             return Some(Duration::ZERO);
         }
         let nearly_idle = self.last_count <= NEARLY_IDLE;

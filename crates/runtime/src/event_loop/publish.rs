@@ -1,6 +1,6 @@
 //! What the event loop shows of itself to other threads and to the gateway.
 
-use super::{EventLoop, PUBLISH_EVERY};
+use super::{EventLoop, PUBLISH_EVERY, storage::DiskState};
 use crate::{
     server::{NodeView, PeerReport, SnapshotReport, StatusReport},
     status::Snapshot,
@@ -17,6 +17,8 @@ pub(crate) struct About {
     pub epoch: u64,
     pub incarnation: u64,
     pub boot: u64,
+    /// What was lost and is being repaired from the peers.
+    pub repairing: Option<String>,
 }
 
 /// Resident memory of the process in bytes; 0 where the system does not tell.
@@ -45,6 +47,7 @@ impl EventLoop {
             self.metrics.leader_changes += 1;
         }
         self.update_metrics(&node);
+        self.maybe_step_down(leader, now);
         let report = self.report(&node, now);
         let counters = match &mut self.clients {
             None => crate::server::Counters::default(),
@@ -71,7 +74,8 @@ impl EventLoop {
                     epoch: self.about.epoch,
                     incarnation: self.about.incarnation,
                     memory_resident: memory_resident(),
-                    disk_state: "ok",
+                    disk_state: self.disk.name(),
+                    repairing: self.about.repairing.is_some(),
                     journal_bytes: self.journal_on_disk,
                     journal_syncs: self.metrics.journal_syncs,
                 });
@@ -99,6 +103,8 @@ impl EventLoop {
         metrics.links_up = tcp.links_up;
         metrics.commands = node.commands;
         metrics.journal_queued = self.journal.queued() as u64;
+        metrics.disk_full = u64::from(self.disk == DiskState::Full);
+        metrics.repairing = u64::from(self.about.repairing.is_some());
         if let Some(clients) = &self.clients {
             metrics.client_bytes_in = clients.bytes_in;
             metrics.client_bytes_out = clients.bytes_out;
@@ -142,6 +148,8 @@ impl EventLoop {
             position: node.executed.position.0,
             lag: protocol.committed.0.saturating_sub(node.executed.slot.0),
             durability: self.about.durability.to_owned(),
+            disk_state: self.disk.name().to_owned(),
+            repairing: self.about.repairing.clone(),
             uptime_seconds: now.0 / 1_000_000_000,
             pid: std::process::id(),
             members: self.about.members,

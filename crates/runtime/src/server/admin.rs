@@ -85,6 +85,10 @@ pub struct StatusReport {
     pub lag: u64,
     /// `disk` or `memory`.
     pub durability: String,
+    /// `ok`, `full` (writes are refused here) or `failed`.
+    pub disk_state: String,
+    /// What was lost here and is being repaired from the other replicas.
+    pub repairing: Option<String>,
     /// Whole seconds since the process began to serve.
     pub uptime_seconds: u64,
     /// The process id.

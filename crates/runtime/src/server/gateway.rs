@@ -71,6 +71,8 @@ pub struct Gateway {
     pub(super) limits: resp::Limits,
     frontend: FrontendId,
     pub(super) view: NodeView,
+    /// The disk is full: writes are refused.
+    pub(super) read_only: bool,
     pub(super) counters: Counters,
     pub(super) started: Time,
     pub(super) now: Time,
@@ -113,6 +115,7 @@ impl Gateway {
             limits,
             frontend,
             view: NodeView::default(),
+            read_only: false,
             counters: Counters::default(),
             started: Time::NEVER,
             now: Time(0),
@@ -830,6 +833,7 @@ impl Gateway {
         if view.leads && !self.view.leads {
             self.memory_limit.told = None;
         }
+        self.read_only = view.disk_state == "full";
         self.view = view;
     }
 

@@ -160,6 +160,7 @@ impl Gateway {
                     "executed" = node.executed.slot.0;
                     "stable" = node.protocol.stable.0;
                     "durability" = config.durability.name();
+                    "repairing" = u8::from(view.repairing);
                     "sessions" = node.sessions;
                 }
             }

@@ -122,6 +122,7 @@ pub struct Counters {
     pub errors_no_quorum: u64,
     pub errors_uncertain: u64,
     pub errors_busy: u64,
+    pub errors_disk_full: u64,
     pub errors_protocol: u64,
     pub auth_failures: u64,
     pub sessions_open: u64,
@@ -223,6 +224,11 @@ impl Counters {
                 "errors_busy_total",
                 "Commands refused by a full queue.",
                 self.errors_busy,
+            ),
+            (
+                "errors_disk_full_total",
+                "Writes refused because the disk is full.",
+                self.errors_disk_full,
             ),
             (
                 "errors_protocol_total",

@@ -199,6 +199,11 @@ impl Gateway {
             self.counters.commands += 1;
             return self.refuse(connection, "NOAUTH Authentication required.");
         }
+        if self.read_only && spec.kind == Kind::Write {
+            self.counters.commands += 1;
+            self.counters.errors_disk_full += 1;
+            return self.refuse(connection, DISK_FULL);
+        }
         if connection.transaction.is_none() && matches!(spec.kind, Kind::Read | Kind::Write) {
             connection.client.last_command = spec.name;
             let parser = &connection.parser;
@@ -491,6 +496,10 @@ impl Gateway {
             .flatten()
     }
 }
+
+/// Redis's word for a server that cannot persist; clients know it.
+const DISK_FULL: &str = "MISCONF the disk of this replica is full: not executed; write through \
+                         another replica, or make room";
 
 /// Whether the reply is short and the command changes nothing that the commands before it in the
 /// same request could still need.

@@ -235,6 +235,11 @@ impl Tcp {
         }
     }
 
+    /// The data directory, which knows the peers.
+    pub const fn data(&mut self) -> &mut Data {
+        &mut self.data
+    }
+
     pub fn links_up(&self) -> usize {
         self.links.iter().filter(|link| link.up).count()
     }

@@ -523,7 +523,7 @@ impl Stage {
             Output::CancelTimer { key } => {
                 self.seats[index].timers.remove(&key);
             }
-            Output::SnapshotBegin(id) => {
+            Output::SnapshotBegin { id, .. } => {
                 self.seats[index].disk.writing = Some((id, Vec::new()));
             }
             Output::SnapshotAppend(bytes) => {
@@ -561,6 +561,7 @@ impl Stage {
                     self.finish(&requests, outcome);
                 }
             }
+            Output::Recovered => {}
             Output::Route { slot, members } => {
                 let members: Vec<usize> = members.iter().map(|(id, _)| id.index()).collect();
                 self.say(|| format!("{index}: route from {slot} on is {members:?}"));

@@ -299,6 +299,7 @@ impl Group {
                 Effect::Done { batch, outcome } => {
                     self.done.insert((id, batch), outcome);
                 }
+                Effect::Recovered => {}
                 Effect::Mark(branch) => *self.marks.entry(branch).or_default() += 1,
                 Effect::Halt(reason) => {
                     self.members[me].halted = Some(reason);

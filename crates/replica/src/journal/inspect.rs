@@ -1,0 +1,135 @@
+//! Looking at a journal without changing it, whatever state it is in.
+//!
+//! ```text
+//!   segments, records ──► one by one, as far as they can be read
+//!   promises, marks   ──► what each slot holds
+//!   scan              ──► the verdict that a start would come to
+//! ```
+
+use super::{
+    Disk, Identity, JournalError,
+    format::{BLOCK, HeaderFound, SegmentHeader, read_record},
+    mark::Marks,
+    promise::{self, Promises},
+    scan,
+};
+use crate::{EpochNumber, Slot};
+use alloc::vec::Vec;
+
+/// A record as it stands in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordInfo {
+    /// Its segment.
+    pub segment: u64,
+    /// Where in it.
+    pub offset: u64,
+    /// Counts records without a gap.
+    pub sequence: u64,
+    /// The last sequence that was durable when it was written.
+    pub durable: u64,
+    /// The protocol's slot.
+    pub slot: Slot,
+    /// The epoch that it belongs to.
+    pub epoch: EpochNumber,
+    /// Bytes of the protocol's record.
+    pub length: u64,
+}
+
+/// A segment and what it holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Its number.
+    pub number: u64,
+    /// Its length in bytes.
+    pub length: u64,
+    /// The sequence that its header begins with; none when the header cannot be read.
+    pub first: Option<u64>,
+    /// How many records follow one another from its beginning.
+    pub records: u64,
+    /// The last of their sequences.
+    pub last: u64,
+    /// The lowest and the highest of their slots.
+    pub slots: Option<(Slot, Slot)>,
+    /// Where they end.
+    pub end: u64,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Inspection<E> {
+    /// All segments, ascending.
+    pub segments: Vec<SegmentInfo>,
+    /// Both slots of the promises: number and length, none when it is empty or cannot be read.
+    pub promises: [Option<(u64, u64)>; 2],
+    /// The sequence up to which the marks say that all was durable.
+    pub durable: Option<u64>,
+    /// Whether nothing was ever trimmed.
+    pub complete: bool,
+    /// Whether the last write was unfinished; that is no damage.
+    pub torn: bool,
+    /// What a start would say: none when it would go on.
+    pub verdict: Option<JournalError<E>>,
+}
+
+/// Reads everything and changes nothing. Every record that can be read is given to `record`.
+///
+/// # Errors
+/// When the storage fails. Damage is no error here, it is in the verdict.
+pub fn inspect<D: Disk>(
+    disk: &mut D,
+    identity: &Identity,
+    mut record: impl FnMut(&RecordInfo),
+) -> Result<Inspection<D::Error>, D::Error> {
+    let mut segments = Vec::new();
+    for number in disk.segments()? {
+        let bytes = disk.read(number)?;
+        let mut info = SegmentInfo {
+            number,
+            length: bytes.len() as u64,
+            ..SegmentInfo::default()
+        };
+        if let HeaderFound::Valid(header) = SegmentHeader::read(&bytes) {
+            info.first = Some(header.first);
+        }
+        let mut at = BLOCK;
+        while let Some(found) = read_record(&bytes, number, at) {
+            record(&RecordInfo {
+                segment: number,
+                offset: at as u64,
+                sequence: found.sequence,
+                durable: found.durable,
+                slot: found.slot,
+                epoch: found.epoch,
+                length: found.payload.len() as u64,
+            });
+            at += found.length;
+            info.records += 1;
+            info.last = found.sequence;
+            let (low, high) = info.slots.unwrap_or((found.slot, found.slot));
+            info.slots = Some((low.min(found.slot), high.max(found.slot)));
+        }
+        info.end = at as u64;
+        segments.push(info);
+    }
+    let promises = [promise::look(disk, 0)?, promise::look(disk, 1)?];
+    let mut inspection = Inspection {
+        segments,
+        promises,
+        durable: None,
+        complete: false,
+        torn: false,
+        verdict: None,
+    };
+    match Marks::read(disk, identity) {
+        Ok(Marks::Newest(mark)) => inspection.durable = Some(mark.durable),
+        Ok(_) => {}
+        Err(error) => inspection.verdict = Some(error),
+    }
+    let promises = Promises::open(disk, identity).map(drop);
+    match promises.and_then(|()| scan::scan(disk, identity)) {
+        Ok(scan) => (inspection.complete, inspection.torn) = (scan.complete, scan.torn),
+        Err(JournalError::Disk(error)) => return Err(error),
+        Err(error) => inspection.verdict = inspection.verdict.take().or(Some(error)),
+    }
+    Ok(inspection)
+}

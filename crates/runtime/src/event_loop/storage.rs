@@ -1,0 +1,119 @@
+//! What the event loop does about its disk: full, lagging, repaired, trimmed.
+//!
+//! ```text
+//!   no room for the next segment ──► writes refused here, leadership handed on; reads go on
+//!   journal far behind           ──► peers are not read: they see a slow replica, not this one's memory
+//!   votes count again, and all they rest on is durable ──► no longer one that forgot
+//!   Trim ──► kept until another snapshot can stand in ──► journal
+//! ```
+
+use super::EventLoop;
+use crate::{SubmitError, mail::Request};
+use quintet_replica::{Control, Input, Level, ReplicaId, Slot, Time};
+use std::time::Duration;
+
+/// How often a leader without room asks others to lead.
+const STEP_DOWN_EVERY: Duration = Duration::from_secs(2);
+
+/// What is known of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DiskState {
+    Ok,
+    /// There is no room for the next journal segment.
+    Full,
+    /// A write or a sync failed; the replica is about to stop.
+    Failed,
+}
+
+impl DiskState {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Full => "full",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl EventLoop {
+    pub(super) fn on_disk_full(&mut self, full: Option<String>, now: Time) {
+        if let Some(reason) = &full {
+            tracing::warn!(
+                reason,
+                "the disk is full: writes are refused here and leadership is handed on until there \
+                 is room again"
+            );
+            self.disk = DiskState::Full;
+            self.step_down_at = now;
+        } else {
+            tracing::info!("there is room on the disk again");
+            self.disk = DiskState::Ok;
+        }
+        self.publish(now);
+        self.changed = true;
+    }
+
+    /// A leader that cannot make its own votes durable for long should not lead.
+    pub(super) fn maybe_step_down(&mut self, leader: Option<ReplicaId>, now: Time) {
+        let leads = leader == Some(self.node.id());
+        if self.disk == DiskState::Full && leads && now >= self.step_down_at {
+            self.step_down_at = now + STEP_DOWN_EVERY;
+            self.input(Input::Control(Control::HandOff));
+            self.carry_out();
+        }
+    }
+
+    pub(super) fn submit(&mut self, request: Request, now: Time) {
+        if self.disk == DiskState::Full && request.level == Level::Ordered {
+            request.finish(Err(SubmitError::DiskFull));
+        } else {
+            self.port.push(request, now);
+        }
+    }
+
+    /// So much waits for the disk that no more may come in.
+    pub(super) fn choked(&self) -> bool {
+        self.journal.queued() / 2 > self.journal_queue_max
+    }
+
+    pub(super) fn maybe_repaired(&mut self) {
+        if self.about.repairing.is_none() || self.repaired_at.is_none_or(|at| at > self.durable) {
+            return;
+        }
+        match self.tcp.data().repaired() {
+            Ok(()) => {
+                tracing::info!("what was damaged has been repaired from the other replicas");
+                self.about.repairing = None;
+                self.repaired_at = None;
+            }
+            // It stays one that forgot, which is safe; the next start repairs it again.
+            Err(error) => tracing::warn!(%error, "cannot note that the repair is done"),
+        }
+    }
+
+    /// The protocol needs nothing below `below`, given its newest snapshot. Should that be
+    /// damaged, the one before it needs more.
+    pub(super) fn trim_later(&mut self, below: Slot) {
+        let Some(newest) = self.world.snapshots.newest() else {
+            // In memory durability there may be none, and no records either.
+            return self.journal.trim(below);
+        };
+        self.trims.push((newest.id, below));
+        self.trim_due();
+    }
+
+    pub(super) fn trim_due(&mut self) {
+        let snapshots = &self.world.snapshots;
+        let mut due = None;
+        self.trims.retain(|(id, below)| {
+            let replaceable = snapshots.replaceable(*id);
+            if replaceable {
+                due = due.max(Some(*below));
+            }
+            !replaceable
+        });
+        if let Some(below) = due {
+            self.journal.trim(below);
+        }
+    }
+}

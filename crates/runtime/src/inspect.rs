@@ -1,0 +1,274 @@
+//! Looking into the data directory of a replica that does not run, without changing anything.
+//!
+//! ```text
+//!   lock (held meanwhile) ─► identity ─► journal: segments, records, promises, marks ─┐
+//!                                        snapshots: every checksum ───────────────────┴─► Report
+//! ```
+
+use crate::{
+    data,
+    journal_files::{FileDisk, FileError},
+    snapshots::{self, Flaw, Survey},
+};
+pub use quintet_replica::journal::RecordInfo;
+use quintet_replica::{
+    Durability, EpochNumber, GroupId,
+    journal::{Identity, JournalError, inspect as inspect_journal},
+};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Why a data directory cannot be looked into.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    /// It is no data directory, of a newer format, or a replica runs on it.
+    #[error("data directory {path}: {reason}", path = .path.display())]
+    Refused {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The storage failed.
+    #[error("storage at {path} failed: {reason}", path = .path.display())]
+    Failed {
+        /// What was read.
+        path: PathBuf,
+        /// How.
+        reason: String,
+    },
+}
+
+/// A segment of the journal.
+#[derive(Clone, Debug, Serialize)]
+pub struct Segment {
+    /// Its number.
+    pub segment: u64,
+    /// Its file's name.
+    pub file: String,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// The sequence that its header begins with; none when the header cannot be read.
+    pub first: Option<u64>,
+    /// Records that follow one another from its beginning.
+    pub records: u64,
+    /// The lowest of their slots.
+    pub slot_min: Option<u64>,
+    /// The highest of their slots.
+    pub slot_max: Option<u64>,
+    /// Where they end.
+    pub end: u64,
+}
+
+/// One of the two copies of the promises.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PromiseCopy {
+    /// Counts promises.
+    pub number: u64,
+    /// Bytes of the protocol's promise.
+    pub bytes: u64,
+}
+
+/// A snapshot file.
+#[derive(Clone, Debug, Serialize)]
+pub struct SnapshotFile {
+    /// The slot that it covers.
+    pub slot: u64,
+    /// The position that it covers.
+    pub position: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// It came from a peer.
+    pub fetched: bool,
+    /// What is wrong with it.
+    pub problem: Option<String>,
+}
+
+/// What a start would do about what is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Remedy {
+    /// Nothing needs to be done: it is mended at the next start.
+    Mended,
+    /// It is repaired from the other replicas, if there are at least two others.
+    RepairedFromPeers,
+    /// The replica will not start.
+    Refused,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    /// What, where, and what a person can do.
+    pub what: String,
+    /// The journal's segment, when it is one.
+    pub segment: Option<u64>,
+    /// The offset in it.
+    pub offset: Option<u64>,
+    /// What the next start does.
+    pub remedy: Remedy,
+}
+
+/// All that was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The directory.
+    pub directory: PathBuf,
+    /// The cluster that it belongs to.
+    pub cluster: String,
+    /// The replica that it belongs to.
+    pub replica: u16,
+    /// `disk` or `memory`.
+    pub durability: String,
+    /// The replica's life as quorums count it.
+    pub incarnation: u64,
+    /// The last run of its process.
+    pub boot: u64,
+    /// Whether something lost is still being repaired from the peers.
+    pub repairing: bool,
+    /// The journal, oldest first.
+    pub segments: Vec<Segment>,
+    /// The sequence up to which all is known to have been durable.
+    pub durable: Option<u64>,
+    /// The journal goes back to the replica's first start.
+    pub complete: bool,
+    /// The last write was unfinished and never acknowledged. Crashes leave that; it is no damage.
+    pub torn: bool,
+    /// The two copies of the promises; none where nothing was written or nothing can be read.
+    pub promises: [Option<PromiseCopy>; 2],
+    /// The snapshots, oldest first.
+    pub snapshots: Vec<SnapshotFile>,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+}
+
+impl Report {
+    /// Whether a start would lose nothing and need nobody.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.problems.iter().all(|p| p.remedy == Remedy::Mended)
+    }
+}
+
+fn problem(error: &JournalError<FileError>) -> Problem {
+    let (segment, offset) = match error {
+        JournalError::Damaged {
+            segment, offset, ..
+        } => (Some(*segment), Some(*offset)),
+        JournalError::Gap { segment, .. } => (Some(*segment), None),
+        _ => (None, None),
+    };
+    Problem {
+        what: error.to_string(),
+        segment,
+        offset,
+        remedy: if error.is_damage() {
+            Remedy::RepairedFromPeers
+        } else {
+            Remedy::Refused
+        },
+    }
+}
+
+/// Reads everything in a data directory. Every record of the journal is given to `record`.
+///
+/// # Errors
+/// When it is none, belongs to a running replica, or cannot be read. Damage is no error here: it
+/// is told in the report.
+pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, InspectError> {
+    let refused = |reason: String| InspectError::Refused {
+        path: path.to_path_buf(),
+        reason,
+    };
+    let failed = |path: PathBuf, error: std::io::Error| InspectError::Failed {
+        path,
+        reason: error.to_string(),
+    };
+    let (lock, owner) = data::look(path).map_err(refused)?;
+    let identity = Identity {
+        cluster: owner.cluster,
+        node: owner.node,
+        group: GroupId(0),
+        epoch: EpochNumber(1),
+    };
+    let mut disk = FileDisk::new(path, false, path.join("aside"));
+    let found = inspect_journal(&mut disk, &identity, record)
+        .map_err(|FileError { path, error }| failed(path, error))?;
+    let mut problems: Vec<Problem> = found.verdict.iter().map(problem).collect();
+    let directory = path.join("snapshots");
+    let mut files = Vec::new();
+    for kept in snapshots::list(&directory).map_err(|error| failed(directory.clone(), error))? {
+        let file = directory.join(snapshots::name(kept.info.id, kept.fetched));
+        let flaw = snapshots::verify(&file, kept.info.id, owner.cluster)
+            .map_err(|error| failed(file, error))?;
+        if let Some(Flaw::Foreign(reason)) = &flaw {
+            problems.push(Problem {
+                what: reason.clone(),
+                segment: None,
+                offset: None,
+                remedy: Remedy::Refused,
+            });
+        }
+        files.push(SnapshotFile {
+            slot: kept.info.id.slot.0,
+            position: kept.info.id.position.0,
+            bytes: kept.info.length,
+            fetched: kept.fetched,
+            problem: flaw.map(|flaw| match flaw {
+                Flaw::Foreign(reason) | Flaw::Damaged(reason) => reason,
+            }),
+        });
+    }
+    // In memory durability nothing but the promises outlives the process.
+    if owner.durability == Durability::Disk.name()
+        && let Ok(survey) =
+            Survey::of(&directory, owner.cluster).map_err(|error| failed(directory, error))?
+    {
+        let lost = survey.lost(found.complete || found.verdict.is_some());
+        let remedy = match lost {
+            Some(_) => Remedy::RepairedFromPeers,
+            None => Remedy::Mended,
+        };
+        let reasons = survey.bad.iter().map(|(_, reason)| reason.clone());
+        let all: Vec<String> = if survey.bad.is_empty() {
+            lost.into_iter().collect()
+        } else {
+            reasons.collect()
+        };
+        problems.extend(all.into_iter().map(|what| Problem {
+            what,
+            segment: None,
+            offset: None,
+            remedy,
+        }));
+    }
+    drop(lock);
+    let segments = found.segments.iter().map(|info| Segment {
+        segment: info.number,
+        file: format!("journal/{:020}.segment", info.number),
+        bytes: info.length,
+        first: info.first,
+        records: info.records,
+        slot_min: info.slots.map(|(low, _)| low.0),
+        slot_max: info.slots.map(|(_, high)| high.0),
+        end: info.end,
+    });
+    Ok(Report {
+        directory: path.to_path_buf(),
+        cluster: owner.cluster.to_string(),
+        replica: owner.node.0,
+        durability: owner.durability,
+        incarnation: owner.incarnation,
+        boot: owner.boot,
+        repairing: owner.repairing,
+        segments: segments.collect(),
+        durable: found.durable,
+        complete: found.complete,
+        torn: found.torn,
+        promises: found
+            .promises
+            .map(|copy| copy.map(|(number, bytes)| PromiseCopy { number, bytes })),
+        snapshots: files,
+        problems,
+    })
+}
