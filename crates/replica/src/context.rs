@@ -1,9 +1,10 @@
 //! What a handler may ask and do: the typed face of the effect buffer.
 
 use crate::{
-    BatchId, ClockReading, CommandTime, Deadline, Durability, Effect, Frame, FrontendId,
-    Incarnation, Lane, Outcome, PersistId, Protocol, Recipients, ReplicaId, ReplicaSet, ReplyRoute,
-    Slot, Time, TimerKey, TimerOwner, Wire, World, Write, Writer,
+    Access, BatchId, BatchView, ClockReading, CommandId, CommandTime, Deadline, Durability, Effect,
+    FootprintVisitor, Frame, FrontendId, Incarnation, Lane, Outcome, PersistId, Protocol,
+    Recipients, ReplicaId, ReplicaSet, ReplyRoute, RequestKind, SessionId, Slot, StateMachine,
+    Time, TimerKey, TimerOwner, Wire, World, Write, Writer,
 };
 use alloc::{collections::VecDeque, string::String, vec::Vec};
 use bytes::{Bytes, BytesMut};
@@ -63,10 +64,31 @@ impl<M> Shared<M> {
     }
 }
 
+/// What surrounds a protocol: the world, and the state machine for what it says about commands.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// Time, clock, room.
+    pub world: &'a dyn World,
+    /// Asked only for footprints; where there is none, every two batches conflict.
+    pub machine: Option<&'a dyn StateMachine>,
+}
+
+impl<'a> Surroundings<'a> {
+    /// A world without a state machine.
+    #[must_use]
+    pub const fn of(world: &'a dyn World) -> Self {
+        Self {
+            world,
+            machine: None,
+        }
+    }
+}
+
 /// What the replica's half may ask and do inside a handler.
 pub struct Context<'a, P: Protocol> {
     pub(crate) shared: &'a mut Shared<P::Message>,
     pub(crate) world: &'a dyn World,
+    pub(crate) machine: Option<&'a dyn StateMachine>,
     pub(crate) arrived: Time,
     pub(crate) effects: &'a mut Vec<Effect>,
 }
@@ -107,6 +129,13 @@ impl<P: Protocol> Context<'_, P> {
                 return draw % bound;
             }
         }
+    }
+
+    /// Tells `visit` what the requests of a batch touch. Requests of one session conflict, and
+    /// those that order nothing but time conflict with everything. Bytes that are no batch
+    /// conflict with everything, too.
+    pub fn footprint(&self, batch: &[u8], visit: &mut dyn FootprintVisitor) {
+        footprint(batch, self.machine, visit);
     }
 
     /// How many bytes may still be queued for this peer.
@@ -267,6 +296,24 @@ impl<P: Protocol> Context<'_, P> {
         });
     }
 
+    /// Answers a batch again that was ordered before, in `at_least` or an earlier slot, from its
+    /// sessions and once that has been executed. Nothing is executed.
+    pub fn replay(
+        &mut self,
+        batch: Bytes,
+        at_least: Slot,
+        to: FrontendId,
+        header: &P::ReplyHeader,
+        after: Option<PersistId>,
+    ) {
+        let reply = self.route(to, header, after);
+        self.effects.push(Effect::Replay {
+            batch,
+            at_least,
+            reply,
+        });
+    }
+
     fn route(
         &mut self,
         to: FrontendId,
@@ -280,12 +327,14 @@ impl<P: Protocol> Context<'_, P> {
         }
     }
 
-    /// Everything up to this slot is final.
+    /// Everything up to this slot is final. Only for protocols that speculate.
     pub fn stable(&mut self, slot: Slot) {
         self.effects.push(Effect::Stable { slot });
     }
 
-    /// Undoes what was executed above this slot.
+    /// Undoes what was executed above this slot, which must not lie below what is stable. Later
+    /// calls to `execute` go on from there; [`Protocol::on_rolled_back`] follows. A protocol that
+    /// wants a peer's state undoes its own speculation first.
     pub fn roll_back(&mut self, slot: Slot) {
         self.effects.push(Effect::RollBack { slot });
     }
@@ -340,6 +389,38 @@ fn replica_timer(timer: impl Into<u32>) -> TimerKey {
     }
 }
 
+fn footprint(batch: &[u8], machine: Option<&dyn StateMachine>, visit: &mut dyn FootprintVisitor) {
+    let (Ok(view), Some(machine)) = (BatchView::new(batch), machine) else {
+        return visit.everything(Access::Write);
+    };
+    for request in view.requests() {
+        let session = request.id.session;
+        let owner = CommandId {
+            session: SessionId {
+                owner: session.owner,
+                number: 0,
+            },
+            sequence: 0,
+        };
+        let own = CommandId {
+            session,
+            sequence: 0,
+        };
+        match request.kind {
+            RequestKind::Command => {
+                visit.key(own.mixed(1), Access::Write);
+                machine.footprint(request.payload, visit);
+            }
+            RequestKind::Open | RequestKind::Close => {
+                visit.key(owner.mixed(2), Access::Write);
+                visit.key(own.mixed(1), Access::Write);
+            }
+            RequestKind::Renew => visit.key(owner.mixed(2), Access::Write),
+            RequestKind::Tick => visit.everything(Access::Write),
+        }
+    }
+}
+
 /// What the client's half may ask and do inside a handler.
 pub struct FrontendContext<'a, P: Protocol> {
     pub(crate) shared: &'a mut Shared<P::Message>,
@@ -379,6 +460,25 @@ impl<P: Protocol> FrontendContext<'_, P> {
         }
     }
 
+    /// Sends a message to each of these replicas; it is encoded once. The one that the frontend
+    /// is embedded in gets it without being encoded.
+    pub fn multicast(&mut self, to: ReplicaSet, message: P::Message) {
+        let embedded = self.shared.embedded != FrontendId::default();
+        let own = embedded && to.contains(self.shared.id);
+        let others = if own { to.without(self.shared.id) } else { to };
+        if !others.is_empty() {
+            let frame = self.shared.encode(&message);
+            self.effects.push(Effect::Send {
+                to: Recipients::Replicas(others),
+                lane: Lane::Control,
+                frame,
+            });
+        }
+        if own {
+            self.shared.local.push_back(Local::ToReplica(message));
+        }
+    }
+
     /// Ends a submission.
     pub fn done(&mut self, batch: BatchId, outcome: Outcome) {
         self.effects.push(Effect::Done { batch, outcome });
@@ -409,6 +509,71 @@ impl<P: Protocol> FrontendContext<'_, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Keyed;
+
+    impl StateMachine for Keyed {
+        fn apply(&mut self, _: &crate::At, _: &[u8], _: &mut Vec<u8>) {}
+        fn query(&self, _: &crate::At, _: &[u8], _: &mut Vec<u8>) {}
+        fn snapshot_chunk(&mut self, _: &mut Vec<u8>, _: usize) -> crate::SnapshotProgress {
+            crate::SnapshotProgress::Done
+        }
+        fn restore_chunk(&mut self, _: &[u8]) -> Result<(), crate::RestoreError> {
+            Ok(())
+        }
+        fn finish_restore(&mut self) -> Result<(), crate::RestoreError> {
+            Ok(())
+        }
+        fn footprint(&self, command: &[u8], visit: &mut dyn FootprintVisitor) {
+            visit.key(u64::from(command[0]), Access::Read);
+        }
+        fn digest(&self) -> u128 {
+            0
+        }
+    }
+
+    #[derive(Default)]
+    struct Keys(alloc::collections::BTreeSet<u64>, bool);
+
+    impl FootprintVisitor for Keys {
+        fn key(&mut self, hash: u64, _: Access) {
+            self.0.insert(hash);
+        }
+        fn everything(&mut self, _: Access) {
+            self.1 = true;
+        }
+    }
+
+    fn keys_of(number: u64, kind: RequestKind, payload: &[u8]) -> Keys {
+        let session = SessionId { owner: 7, number };
+        let id = CommandId {
+            session,
+            sequence: 1,
+        };
+        let mut builder = crate::BatchBuilder::new();
+        builder.push(id, kind, 0, payload);
+        let batch = builder.finish(FrontendId(1), BatchId(1), crate::Level::Ordered);
+        let mut keys = Keys::default();
+        footprint(&batch, Some(&Keyed), &mut keys);
+        keys
+    }
+
+    #[test]
+    fn requests_conflict_by_key_by_session_and_by_owner() {
+        let command = |number, key| keys_of(number, RequestKind::Command, &[key]);
+        let meet = |a: &Keys, b: &Keys| a.1 || b.1 || !a.0.is_disjoint(&b.0);
+        assert!(!meet(&command(1, 1), &command(2, 2)));
+        assert!(meet(&command(1, 1), &command(2, 1)), "one key");
+        assert!(meet(&command(1, 1), &command(1, 2)), "one session");
+        let open = |number| keys_of(number, RequestKind::Open, &[0; 8]);
+        assert!(meet(&open(1), &open(2)), "one owner");
+        assert!(meet(&open(1), &command(1, 1)));
+        assert!(!meet(&open(1), &command(2, 1)));
+        assert!(meet(&keys_of(1, RequestKind::Tick, &[]), &command(2, 2)));
+        let mut keys = Keys::default();
+        footprint(b"no batch", Some(&Keyed), &mut keys);
+        assert!(keys.1);
+    }
 
     #[test]
     fn a_reply_waits_only_for_writes_that_the_world_completes() {

@@ -12,7 +12,7 @@ use crate::{
     BatchId, Bytes, Context, DecodeError, Effect, Event, Frontend, FrontendContext, FrontendId,
     FrontendSetup, Level, Link, Outcome, Peer, PersistId, Protocol, Recovered, RecoveredBytes,
     ReplicaId, Reply, Setup, Slot, Status, Submission, Time, TimerOwner, Wake, Wire, World,
-    context::{Local, Shared},
+    context::{Local, Shared, Surroundings},
 };
 use alloc::{boxed::Box, vec::Vec};
 
@@ -36,12 +36,12 @@ pub trait Replica: Send {
     fn on_event(
         &mut self,
         event: Event,
-        world: &dyn World,
+        around: Surroundings<'_>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), EventError>;
 
     /// The inbox is empty.
-    fn on_idle(&mut self, world: &dyn World, effects: &mut Vec<Effect>) -> Wake;
+    fn on_idle(&mut self, around: Surroundings<'_>, effects: &mut Vec<Effect>) -> Wake;
 
     /// What the replica shows of itself.
     fn status(&self) -> Status;
@@ -96,14 +96,15 @@ impl<P: Protocol> Driver<P> {
 
     fn with_replica<R>(
         &mut self,
-        world: &dyn World,
+        around: Surroundings<'_>,
         arrived: Time,
         effects: &mut Vec<Effect>,
         handle: impl FnOnce(&mut P, &mut Context<'_, P>) -> R,
     ) -> R {
         let mut context = Context {
             shared: &mut self.shared,
-            world,
+            world: around.world,
+            machine: around.machine,
             arrived,
             effects,
         };
@@ -112,13 +113,13 @@ impl<P: Protocol> Driver<P> {
 
     fn with_frontend(
         &mut self,
-        world: &dyn World,
+        around: Surroundings<'_>,
         effects: &mut Vec<Effect>,
         handle: impl FnOnce(&mut P::Frontend, &mut FrontendContext<'_, P>),
     ) {
         let mut context = FrontendContext {
             shared: &mut self.shared,
-            world,
+            world: around.world,
             effects,
         };
         handle(&mut self.frontend, &mut context);
@@ -127,7 +128,7 @@ impl<P: Protocol> Driver<P> {
     fn start(
         &mut self,
         recovered: RecoveredBytes,
-        world: &dyn World,
+        around: Surroundings<'_>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), EventError> {
         let refuse = EventError::Recovered;
@@ -151,8 +152,8 @@ impl<P: Protocol> Driver<P> {
                 .collect::<Result<_, _>>()
                 .map_err(refuse)?,
         };
-        let now = world.now();
-        self.with_replica(world, now, effects, |replica, ctx| {
+        let now = around.world.now();
+        self.with_replica(around, now, effects, |replica, ctx| {
             replica.on_start(recovered, ctx)
         });
         Ok(())
@@ -161,19 +162,19 @@ impl<P: Protocol> Driver<P> {
     fn handle(
         &mut self,
         event: Event,
-        world: &dyn World,
+        around: Surroundings<'_>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), EventError> {
-        let now = world.now();
+        let now = around.world.now();
         match event {
-            Event::Start(recovered) => self.start(recovered, world, effects)?,
+            Event::Start(recovered) => self.start(recovered, around, effects)?,
             Event::Message {
                 from,
                 arrived,
                 message,
             } => {
                 let message = P::Message::decode_all(message)?;
-                self.with_replica(world, arrived, effects, |replica, ctx| {
+                self.with_replica(around, arrived, effects, |replica, ctx| {
                     replica.on_message(from, message, ctx);
                 });
             }
@@ -189,12 +190,12 @@ impl<P: Protocol> Driver<P> {
                     header,
                     results,
                 };
-                self.with_frontend(world, effects, |frontend, ctx| {
+                self.with_frontend(around, effects, |frontend, ctx| {
                     frontend.on_reply(from, reply, ctx);
                 });
             }
             Event::Submit(submission) => {
-                self.with_frontend(world, effects, |frontend, ctx| {
+                self.with_frontend(around, effects, |frontend, ctx| {
                     frontend.submit(submission, ctx);
                 });
             }
@@ -203,12 +204,12 @@ impl<P: Protocol> Driver<P> {
                     let Ok(timer) = P::Timer::try_from(key.timer) else {
                         unreachable!("only timers that the protocol set can fire");
                     };
-                    self.with_replica(world, now, effects, |replica, ctx| {
+                    self.with_replica(around, now, effects, |replica, ctx| {
                         replica.on_timer(timer, ctx);
                     });
                 }
                 TimerOwner::Frontend => {
-                    self.with_frontend(world, effects, |frontend, ctx| {
+                    self.with_frontend(around, effects, |frontend, ctx| {
                         frontend.on_timer(key.timer, ctx);
                     });
                 }
@@ -230,26 +231,32 @@ impl<P: Protocol> Driver<P> {
                     "execution does not go back"
                 );
                 self.last_slot_executed = slot;
-                self.with_replica(world, now, effects, |replica, ctx| {
+                self.with_replica(around, now, effects, |replica, ctx| {
                     replica.on_executed(slot, ctx);
                 });
             }
-            Event::Checkpointed(slot) => self.with_replica(world, now, effects, |replica, ctx| {
+            Event::RolledBack(slot) => {
+                self.last_slot_executed = slot;
+                self.with_replica(around, now, effects, |replica, ctx| {
+                    replica.on_rolled_back(slot, ctx);
+                });
+            }
+            Event::Checkpointed(slot) => self.with_replica(around, now, effects, |replica, ctx| {
                 replica.on_checkpointed(slot, ctx);
             }),
             Event::Installed { slot, summary } => {
                 let summary = P::Summary::decode_all(summary)?;
                 self.last_slot_executed = slot;
-                self.with_replica(world, now, effects, |replica, ctx| {
+                self.with_replica(around, now, effects, |replica, ctx| {
                     replica.on_installed(slot, summary, ctx);
                 });
             }
             Event::Link(peer, link) => {
-                self.with_replica(world, now, effects, |replica, ctx| {
+                self.with_replica(around, now, effects, |replica, ctx| {
                     replica.on_link(peer, link, ctx);
                 });
                 if let Peer::Replica(id) = peer {
-                    self.with_frontend(world, effects, |frontend, ctx| {
+                    self.with_frontend(around, effects, |frontend, ctx| {
                         frontend.on_link(id, link, ctx);
                     });
                 }
@@ -259,15 +266,15 @@ impl<P: Protocol> Driver<P> {
                 offset,
                 words,
             } => {
-                self.with_replica(world, now, effects, |replica, ctx| {
+                self.with_replica(around, now, effects, |replica, ctx| {
                     replica.on_put(from, offset, &words, ctx);
                 });
             }
-            Event::Control(control) => self.with_replica(world, now, effects, |replica, ctx| {
+            Event::Control(control) => self.with_replica(around, now, effects, |replica, ctx| {
                 replica.on_control(control, ctx);
             }),
             Event::Idle => {
-                self.on_idle(world, effects);
+                self.on_idle(around, effects);
             }
         }
         Ok(())
@@ -275,7 +282,7 @@ impl<P: Protocol> Driver<P> {
 
     /// Delivers what crossed between the halves and tells what became durable, until neither
     /// brings anything new.
-    fn settle(&mut self, world: &dyn World, effects: &mut Vec<Effect>) {
+    fn settle(&mut self, around: Surroundings<'_>, effects: &mut Vec<Effect>) {
         loop {
             let durable = match self.shared.persist_waiting.front() {
                 Some(first) => PersistId(first.0 - 1),
@@ -283,22 +290,22 @@ impl<P: Protocol> Driver<P> {
             };
             if durable > self.persisted {
                 self.persisted = durable;
-                let now = world.now();
-                self.with_replica(world, now, effects, |replica, ctx| {
+                let now = around.world.now();
+                self.with_replica(around, now, effects, |replica, ctx| {
                     replica.on_persisted(durable, ctx);
                 });
                 continue;
             }
             match self.shared.local.pop_front() {
                 Some(Local::ToReplica(message)) => {
-                    let (from, now) = (Peer::Frontend(self.shared.embedded), world.now());
-                    self.with_replica(world, now, effects, |replica, ctx| {
+                    let (from, now) = (Peer::Frontend(self.shared.embedded), around.world.now());
+                    self.with_replica(around, now, effects, |replica, ctx| {
                         replica.on_message(from, message, ctx);
                     });
                 }
                 Some(Local::ToFrontend(message)) => {
                     let from = self.shared.id;
-                    self.with_frontend(world, effects, |frontend, ctx| {
+                    self.with_frontend(around, effects, |frontend, ctx| {
                         frontend.on_message(from, message, ctx);
                     });
                 }
@@ -312,18 +319,18 @@ impl<P: Protocol> Replica for Driver<P> {
     fn on_event(
         &mut self,
         event: Event,
-        world: &dyn World,
+        around: Surroundings<'_>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), EventError> {
-        self.handle(event, world, effects)?;
-        self.settle(world, effects);
+        self.handle(event, around, effects)?;
+        self.settle(around, effects);
         Ok(())
     }
 
-    fn on_idle(&mut self, world: &dyn World, effects: &mut Vec<Effect>) -> Wake {
-        let now = world.now();
-        let wake = self.with_replica(world, now, effects, |replica, ctx| replica.on_idle(ctx));
-        self.settle(world, effects);
+    fn on_idle(&mut self, around: Surroundings<'_>, effects: &mut Vec<Effect>) -> Wake {
+        let now = around.world.now();
+        let wake = self.with_replica(around, now, effects, |replica, ctx| replica.on_idle(ctx));
+        self.settle(around, effects);
         wake
     }
 

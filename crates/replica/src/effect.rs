@@ -139,8 +139,18 @@ pub enum Effect {
         batch: Bytes,
         /// The slot that must have been executed.
         at_least: Slot,
-        /// Also wait until that slot is stable.
+        /// Also keep the answer until all that it saw is stable; dropped when it is rolled back.
         stable: bool,
+        /// Who is answered.
+        reply: ReplyRoute,
+    },
+    /// Answer a batch again that was ordered before, from its sessions, once the executor has
+    /// come as far as `at_least`. Nothing is executed.
+    Replay {
+        /// The batch's bytes.
+        batch: Bytes,
+        /// The slot that it was ordered in, or a later one.
+        at_least: Slot,
         /// Who is answered.
         reply: ReplyRoute,
     },
@@ -286,6 +296,8 @@ pub enum Event {
     Persisted(PersistId),
     /// All batches up to this slot have been executed.
     Executed(Slot),
+    /// What was executed above this slot has been undone.
+    RolledBack(Slot),
     /// The snapshot that covers this slot is durable.
     Checkpointed(Slot),
     /// The executor now holds a state received from a peer.

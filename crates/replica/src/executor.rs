@@ -19,6 +19,10 @@ use alloc::{boxed::Box, collections::BTreeMap, format, string::ToString, vec::Ve
 use bytes::{Buf, Bytes, BytesMut};
 use core::time::Duration;
 
+mod speculation;
+
+use speculation::Speculation;
+
 const SNAPSHOT_MAGIC: u64 = u64::from_le_bytes(*b"QUINTSN1");
 /// No chunk of a snapshot stream is longer.
 const CHUNK_MAX: usize = 1 << 30;
@@ -32,6 +36,8 @@ pub fn checksum(bytes: &[u8]) -> u32 {
 /// Results on their way to whoever waits for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
+    /// How far execution had come: a roll-back below it makes the answer void.
+    pub slot: Slot,
     /// The frontend, and what must be durable first.
     pub route: ReplyRoute,
     /// The batch that it waits for.
@@ -154,8 +160,18 @@ impl SnapshotReader {
     }
 }
 
+/// What is to be done once a slot has been executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// Run the batch's reads; `stable`: and keep the answer until what they saw is final.
+    Read { stable: bool },
+    /// Answer the batch's requests from their sessions; see [`Executor::replay`].
+    Replay,
+}
+
 struct Waiting {
     batch: Bytes,
+    wanted: Wanted,
     route: ReplyRoute,
 }
 
@@ -228,6 +244,7 @@ pub struct Executor {
     time: CommandTime,
     waiting: BTreeMap<Slot, Vec<Waiting>>,
     waiting_count: usize,
+    speculation: Option<Speculation>,
     limits: ExecutorLimits,
     results: ResultsBuilder,
     scratch: BytesMut,
@@ -257,6 +274,7 @@ impl Executor {
             time: CommandTime::default(),
             waiting: BTreeMap::new(),
             waiting_count: 0,
+            speculation: None,
             limits,
             results: ResultsBuilder::default(),
             scratch: BytesMut::new(),
@@ -331,6 +349,9 @@ impl Executor {
             self.executed.slot
         );
         self.executed.slot = slot;
+        if let Some(speculation) = &mut self.speculation {
+            speculation.retain(slot, time, batch);
+        }
         if batch.is_empty() {
             return None;
         }
@@ -353,6 +374,7 @@ impl Executor {
             self.execute_request(&request);
         }
         reply.map(|route| Answer {
+            slot,
             route,
             batch: view.id(),
             results: self.results.finish(),
@@ -405,26 +427,68 @@ impl Executor {
         }
     }
 
-    /// Runs reads now if execution has come to `at_least`, keeps them otherwise. `clock` is this
+    /// Runs reads now if execution has come to `at_least`, keeps them otherwise. With `stable`
+    /// the answer is kept until nothing that it saw can be rolled back any more. `clock` is this
     /// replica's clock in nanoseconds since the Unix epoch.
     pub fn query(
         &mut self,
         batch: Bytes,
         at_least: Slot,
+        stable: bool,
+        route: ReplyRoute,
+        clock: u64,
+    ) -> Option<Answer> {
+        let wanted = Wanted::Read { stable };
+        self.when_executed(at_least, batch, wanted, route, clock)
+    }
+
+    /// Answers requests that were executed at or before `at_least` again, from their sessions:
+    /// nothing is executed. For a protocol that recognises a batch which it has ordered before.
+    pub fn replay(&mut self, batch: Bytes, at_least: Slot, route: ReplyRoute) -> Option<Answer> {
+        self.when_executed(at_least, batch, Wanted::Replay, route, 0)
+    }
+
+    fn when_executed(
+        &mut self,
+        at_least: Slot,
+        batch: Bytes,
+        wanted: Wanted,
         route: ReplyRoute,
         clock: u64,
     ) -> Option<Answer> {
         if self.executed.slot >= at_least {
-            return Some(self.read(&batch, route, clock));
+            return self.answer_wanted(&batch, wanted, route, clock);
         }
         if self.waiting_count < self.limits.queries_max {
             self.waiting_count += 1;
-            self.waiting
-                .entry(at_least)
-                .or_default()
-                .push(Waiting { batch, route });
+            self.waiting.entry(at_least).or_default().push(Waiting {
+                batch,
+                wanted,
+                route,
+            });
         }
         None
+    }
+
+    fn answer_wanted(
+        &mut self,
+        batch: &Bytes,
+        wanted: Wanted,
+        route: ReplyRoute,
+        clock: u64,
+    ) -> Option<Answer> {
+        match wanted {
+            Wanted::Read { stable } => {
+                let answer = self.read(batch, route, clock);
+                match &mut self.speculation {
+                    Some(speculation) if stable => {
+                        speculation.hold(answer, self.limits.queries_max)
+                    }
+                    _ => Some(answer),
+                }
+            }
+            Wanted::Replay => Some(self.read_sessions(batch, route)),
+        }
     }
 
     /// Whether there are reads whose slot has been executed by now.
@@ -434,16 +498,50 @@ impl Executor {
         first.is_some_and(|(slot, _)| *slot <= self.executed.slot)
     }
 
-    /// Runs the reads whose slot has been executed by now.
+    /// Answers what waited for slots that have been executed by now.
     pub fn released(&mut self, clock: u64, mut answer: impl FnMut(Answer)) {
         while let Some(first) = self.waiting.first_entry() {
             if *first.key() > self.executed.slot {
                 return;
             }
-            for Waiting { batch, route } in first.remove() {
+            for waiting in first.remove() {
+                let Waiting {
+                    batch,
+                    wanted,
+                    route,
+                } = waiting;
                 self.waiting_count -= 1;
-                answer(self.read(&batch, route, clock));
+                if let Some(done) = self.answer_wanted(&batch, wanted, route, clock) {
+                    answer(done);
+                }
             }
+        }
+    }
+
+    fn read_sessions(&mut self, batch: &Bytes, route: ReplyRoute) -> Answer {
+        self.results.clear();
+        let view = BatchView::new(batch);
+        if let Ok(view) = &view {
+            for request in view.requests() {
+                let id = request.id;
+                match request.kind {
+                    RequestKind::Command => match self.sessions.reply(id.session, id.sequence) {
+                        Ok(reply) => self.results.push(RequestStatus::Done, reply),
+                        Err(status) => self.results.push(status, &[]),
+                    },
+                    RequestKind::Open if !self.sessions.contains(id.session) => {
+                        let time = self.time.0.to_le_bytes();
+                        self.results.push(RequestStatus::OpenRefused, &time);
+                    }
+                    _ => self.results.push(RequestStatus::Done, &[]),
+                }
+            }
+        }
+        Answer {
+            slot: self.executed.slot,
+            route,
+            batch: view.map_or(BatchId::default(), |view| view.id()),
+            results: self.results.finish(),
         }
     }
 
@@ -474,6 +572,7 @@ impl Executor {
         }
         let id = view.map_or(BatchId::default(), |view| view.id());
         Answer {
+            slot: self.executed.slot,
             route,
             batch: id,
             results: self.results.finish(),
@@ -560,6 +659,9 @@ impl Executor {
                         self.executed = header.executed;
                         self.time = header.time;
                         self.bytes_since = 0;
+                        if let Some(speculation) = &mut self.speculation {
+                            speculation.restored(self.executed.slot);
+                        }
                         return Ok(header);
                     }
                 }
@@ -646,7 +748,7 @@ mod tests {
         }
     }
 
-    fn no_route() -> ReplyRoute {
+    pub(super) fn no_route() -> ReplyRoute {
         ReplyRoute {
             to: FrontendId(0),
             header: Bytes::new(),
@@ -654,7 +756,7 @@ mod tests {
         }
     }
 
-    fn executor() -> Executor {
+    pub(super) fn executor() -> Executor {
         executor_of(ClusterId(1))
     }
 
@@ -669,7 +771,7 @@ mod tests {
         )
     }
 
-    fn batch(requests: &[(u64, &[u8])]) -> Bytes {
+    pub(super) fn batch_of(requests: &[(u64, &[u8])]) -> Bytes {
         let session = SessionId {
             owner: 3,
             number: 1,
@@ -700,12 +802,12 @@ mod tests {
     #[test]
     fn a_batch_ordered_twice_is_executed_once_with_the_same_results() {
         let mut executor = executor();
-        let bytes = batch(&[(1, b"a"), (2, b"b")]);
+        let bytes = batch_of(&[(1, b"a"), (2, b"b")]);
         let first = executor.execute(Slot(1), CommandTime(5), &bytes, Some(no_route()));
         let again = executor.execute(
             Slot(2),
             CommandTime(6),
-            &batch(&[(2, b"b")]),
+            &batch_of(&[(2, b"b")]),
             Some(no_route()),
         );
         assert_eq!(statuses(first), [RequestStatus::Done; 3]);
@@ -718,7 +820,7 @@ mod tests {
             }
         );
         let answer = executor
-            .query(batch(&[(9, b"")]), Slot(2), no_route(), 0)
+            .query(batch_of(&[(9, b"")]), Slot(2), false, no_route(), 0)
             .expect("is there");
         let replies: Vec<_> = Results::new(&answer.results)
             .map(|(_, reply)| reply)
@@ -729,8 +831,8 @@ mod tests {
     #[test]
     fn the_logs_clock_never_goes_back() {
         let mut executor = executor();
-        executor.execute(Slot(1), CommandTime(50), &batch(&[]), None);
-        executor.execute(Slot(2), CommandTime(40), &batch(&[]), None);
+        executor.execute(Slot(1), CommandTime(50), &batch_of(&[]), None);
+        executor.execute(Slot(2), CommandTime(40), &batch_of(&[]), None);
         assert_eq!(executor.time(), CommandTime(50));
     }
 
@@ -739,7 +841,7 @@ mod tests {
         let mut executor = executor();
         assert!(
             executor
-                .query(batch(&[(1, b"")]), Slot(2), no_route(), 0)
+                .query(batch_of(&[(1, b"")]), Slot(2), false, no_route(), 0)
                 .is_none()
         );
         executor.execute(Slot(1), CommandTime(1), &Bytes::new(), None);
@@ -782,7 +884,7 @@ mod tests {
         original.execute(
             Slot(4),
             CommandTime(5),
-            &batch(&[(1, b"hello"), (2, b"x")]),
+            &batch_of(&[(1, b"hello"), (2, b"x")]),
             None,
         );
         let stream = snapshot(&mut original);

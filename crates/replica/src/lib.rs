@@ -38,7 +38,7 @@ mod wire;
 
 pub use batch::*;
 pub use bytes::Bytes;
-pub use context::{Context, FrontendContext};
+pub use context::{Context, FrontendContext, Surroundings};
 pub use driver::*;
 pub use effect::*;
 pub use epoch::*;

@@ -208,6 +208,11 @@ pub trait Protocol: Sized + Send + 'static {
         let _ = (slot, ctx);
     }
 
+    /// What was executed above this slot has been undone, as asked for by `roll_back`.
+    fn on_rolled_back(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
+        let _ = (slot, ctx);
+    }
+
     /// The snapshot taken by a `Checkpoint` is durable: the log below may be trimmed.
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
         let _ = (slot, ctx);

@@ -259,6 +259,29 @@ impl Sessions {
         }
     }
 
+    /// The reply of a command that was executed before.
+    ///
+    /// # Errors
+    /// The status that stands for the reply when there is none.
+    pub fn reply(&self, id: SessionId, sequence: u64) -> Result<&[u8], RequestStatus> {
+        let session = (self.owners.get(&id.owner))
+            .and_then(|owner| owner.sessions.get(&id.number))
+            .ok_or(RequestStatus::SessionUnknown)?;
+        if sequence > session.executed {
+            return Err(RequestStatus::OutOfOrder);
+        }
+        let kept = session.replies.iter().find(|(at, _)| *at == sequence);
+        kept.map(|(_, reply)| &reply[..])
+            .ok_or(RequestStatus::Forgotten)
+    }
+
+    /// Whether the session is open.
+    #[must_use]
+    pub fn contains(&self, id: SessionId) -> bool {
+        let owner = self.owners.get(&id.owner);
+        owner.is_some_and(|owner| owner.sessions.contains_key(&id.number))
+    }
+
     /// Command `sequence` was executed with this reply.
     ///
     /// # Panics

@@ -9,7 +9,7 @@ use quintet_replica::{
     BatchBuilder, BatchId, BatchView, Bytes, ClockReading, ClusterId, CommandId, Driver,
     Durability, Effect, Epoch, EpochNumber, Event, Executed, FrontendId, GroupId, Incarnation,
     Level, Outcome, Peer, Protocol, Recipients, RecoveredBytes, Replica, ReplicaId, RequestKind,
-    SessionId, Setup, Slot, SnapshotInfo, Submission, Time, World, Write,
+    SessionId, Setup, Slot, SnapshotInfo, Submission, Surroundings, Time, World, Write,
 };
 
 struct Still;
@@ -110,7 +110,7 @@ impl<P: Protocol> Bed<P> {
                 let mut effects = Vec::new();
                 let driver = &mut self.drivers[usize::from(id)];
                 driver
-                    .on_event(event, &Still, &mut effects)
+                    .on_event(event, Surroundings::of(&Still), &mut effects)
                     .expect("well formed");
                 driver.assert_invariants();
                 effects
@@ -119,7 +119,7 @@ impl<P: Protocol> Bed<P> {
             }
             for id in 0..self.drivers.len() as u16 {
                 let mut effects = Vec::new();
-                self.drivers[usize::from(id)].on_idle(&Still, &mut effects);
+                self.drivers[usize::from(id)].on_idle(Surroundings::of(&Still), &mut effects);
                 effects
                     .into_iter()
                     .for_each(|effect| self.carry_out(id, effect));

@@ -19,7 +19,8 @@ use crate::{
     Executor, ExecutorLimits, Frame, FrontendId, GroupId, Incarnation, Lane, Level, Link,
     OptionError, Outcome, Peer, PersistId, Reader, Recipients, RecoveredBytes, Replica, ReplicaId,
     ReplicaSet, RequestKind, RestoreError, Setup, Slot, SnapshotInfo, SnapshotProgress,
-    StateMachine, Status, Submission, Time, TimerKey, TimerOwner, Wake, Wire, World, Write, Writer,
+    StateMachine, Status, Submission, Surroundings, Time, TimerKey, TimerOwner, Wake, Wire, World,
+    Write, Writer,
     transfer::{self, Fetch, TransferMessage},
 };
 use alloc::{boxed::Box, collections::VecDeque, format, string::String, vec::Vec};
@@ -43,6 +44,7 @@ mod fetch;
 mod frames;
 mod interface;
 mod snapshots;
+mod speculation;
 mod ticks;
 
 use frames::envelope;
@@ -61,8 +63,9 @@ enum FrameKind {
 /// Where a snapshot under way comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Under {
-    /// From this node's executor.
-    Own { whole: bool },
+    /// From this node's executor. One of a state that may still be undone is finished when it
+    /// cannot be any more.
+    Own { whole: bool, finished: bool },
     /// From a peer.
     Fetched { whole: bool },
 }
@@ -142,6 +145,10 @@ impl Node {
             FrameKind::Transfer,
             FrameKind::Put,
         ];
+        let mut executor = Executor::new(cluster, group, epoch, machine, setup.limits);
+        if protocol.speculates {
+            executor.speculate();
+        }
         Ok(Self {
             id: setup.id,
             group,
@@ -149,7 +156,7 @@ impl Node {
             cluster,
             frontend: setup.frontend,
             replica,
-            executor: Executor::new(cluster, group, epoch, machine, setup.limits),
+            executor,
             envelopes: kinds.map(|kind| envelope(kind, group, epoch)),
             scratch: BytesMut::new(),
             effects: Vec::new(),
@@ -214,8 +221,12 @@ impl Node {
             recovered.checkpoint = Some((header.executed.slot, header.summary));
         }
         let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);
+        let around = Surroundings {
+            world,
+            machine: Some(self.executor.machine()),
+        };
         self.replica
-            .on_event(Event::Start(recovered), world, &mut self.effects)?;
+            .on_event(Event::Start(recovered), around, &mut self.effects)?;
         // A crash may have come between the snapshot and the trimming of what it covers.
         self.events.extend(covered.map(Event::Checkpointed));
         self.carry_out(world, out);
@@ -331,7 +342,11 @@ impl Node {
                 arrived,
                 message,
             };
-            return match self.replica.on_event(event, world, &mut self.effects) {
+            let around = Surroundings {
+                world,
+                machine: Some(self.executor.machine()),
+            };
+            return match self.replica.on_event(event, around, &mut self.effects) {
                 Ok(()) => Ok(()),
                 Err(EventError::Decode(error) | EventError::Recovered(error)) => Err(error.into()),
             };
@@ -371,7 +386,11 @@ impl Node {
     /// The inbox is empty: lets the protocol flush, moves a snapshot under way on, and says when
     /// to be called again.
     pub fn on_idle(&mut self, world: &dyn World, out: &mut Vec<Output>) -> Wake {
-        let mut wake = self.replica.on_idle(world, &mut self.effects);
+        let around = Surroundings {
+            world,
+            machine: Some(self.executor.machine()),
+        };
+        let mut wake = self.replica.on_idle(around, &mut self.effects);
         self.carry_out(world, out);
         if self.step_snapshot(out) {
             wake = Wake::Spin;
@@ -406,9 +425,13 @@ impl Node {
             if let Some(event) = self.events.pop_front() {
                 // Only bytes from other processes can fail to decode here, and dropping them is
                 // what a lost message would have done.
+                let around = Surroundings {
+                    world,
+                    machine: Some(self.executor.machine()),
+                };
                 if self
                     .replica
-                    .on_event(event, world, &mut self.effects)
+                    .on_event(event, around, &mut self.effects)
                     .is_err()
                 {
                     self.malformed += 1;
@@ -453,22 +476,26 @@ impl Node {
             Effect::Query {
                 batch,
                 at_least,
-                stable: _,
+                stable,
                 reply,
             } => {
                 let clock = world.clock().now;
-                if let Some(answer) = self.executor.query(batch, at_least, reply, clock) {
+                let answer = (self.executor).query(batch, at_least, stable, reply, clock);
+                if let Some(answer) = answer {
                     self.answer(answer, out);
                 }
             }
-            // Execution is final as soon as it happens for protocols that do not speculate.
-            Effect::Stable { .. } => {}
-            Effect::RollBack { slot } => {
-                assert!(
-                    slot >= self.executor.executed().slot,
-                    "only speculation is rolled back"
-                );
+            Effect::Replay {
+                batch,
+                at_least,
+                reply,
+            } => {
+                if let Some(answer) = self.executor.replay(batch, at_least, reply) {
+                    self.answer(answer, out);
+                }
             }
+            Effect::Stable { slot } => self.became_stable(slot, out),
+            Effect::RollBack { slot } => self.roll_back(slot, world, out),
             Effect::Checkpoint { slot, summary } => self.begin_snapshot(slot, summary, out),
             Effect::FetchState { from, at_least } => self.begin_fetch(from, at_least, world, out),
             Effect::Route { slot, members } => out.push(Output::Route { slot, members }),
@@ -517,6 +544,7 @@ impl Node {
             route,
             batch,
             results,
+            slot: _,
         } = answer;
         if route.to == self.frontend {
             let (from, header) = (self.id, route.header);
@@ -546,7 +574,7 @@ impl Node {
     #[must_use]
     pub fn status(&self, world: &dyn World) -> NodeStatus {
         let mut protocol = self.replica.status();
-        protocol.stable = protocol.stable.min(self.executor.executed().slot);
+        protocol.stable = protocol.stable.min(self.executor.stable());
         NodeStatus {
             protocol,
             executed: self.executor.executed(),

@@ -19,7 +19,10 @@ impl Node {
         let appended = first.len() as u64;
         out.push(Output::SnapshotAppend(first));
         self.under_way = Some(UnderWay {
-            kind: Under::Own { whole: false },
+            kind: Under::Own {
+                whole: false,
+                finished: false,
+            },
             id,
             appended,
             written: 0,
@@ -34,7 +37,7 @@ impl Node {
         let Some(under_way) = &mut self.under_way else {
             return false;
         };
-        let Under::Own { whole: false } = under_way.kind else {
+        let Under::Own { whole: false, .. } = under_way.kind else {
             return false;
         };
         if under_way.appended - under_way.written > SNAPSHOT_AHEAD_MAX {
@@ -51,8 +54,11 @@ impl Node {
         under_way.appended += chunk.len() as u64;
         out.push(Output::SnapshotAppend(chunk));
         if progress == SnapshotProgress::Done {
-            under_way.kind = Under::Own { whole: true };
-            out.push(Output::SnapshotFinish);
+            under_way.kind = Under::Own {
+                whole: true,
+                finished: false,
+            };
+            self.maybe_finish_snapshot(out);
             return false;
         }
         true
@@ -68,6 +74,7 @@ impl Node {
             return;
         };
         self.snapshot_last = info.length;
+        self.executor.snapshot_saved(info.id.slot);
         match under_way.kind {
             Under::Own { .. } => self.events.push_back(Event::Checkpointed(info.id.slot)),
             Under::Fetched { .. } => self.install(info, world, out),
@@ -85,9 +92,14 @@ impl Node {
                 key: node_timer(TIMER_FETCH),
             });
         }
-        if info.id.slot <= self.executor.executed().slot {
+        // What a peer has saved is stable, so it ends this replica's speculation, too.
+        if info.id.slot <= self.executor.stable() {
             out.push(Output::Mark("fetched snapshot overtaken by the log"));
             return;
+        }
+        if self.executor.speculates() {
+            let stable = self.executor.stable();
+            self.held.retain(|answer| answer.slot <= stable);
         }
         let read = |offset| world.snapshot_read(info.id, offset, transfer::PIECE);
         match self.executor.restore(read) {

@@ -11,8 +11,8 @@ use quintet_replica::{
     BatchBuilder, BatchId, BatchView, Bytes, ClockReading, ClusterId, CommandId, Control, Deadline,
     Driver, Durability, Effect, Epoch, EpochNumber, Event, Executed, FrontendId, GroupId,
     Incarnation, Level, Outcome, Peer, PersistId, Recipients, RecoveredBytes, Replica, ReplicaId,
-    RequestKind, SessionId, Setup, Slot, SnapshotInfo, Status, Submission, Time, TimerKey,
-    TimerOwner, Wake, Wire, World, Write,
+    RequestKind, SessionId, Setup, Slot, SnapshotInfo, Status, Submission, Surroundings, Time,
+    TimerKey, TimerOwner, Wake, Wire, World, Write,
 };
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -209,7 +209,7 @@ impl Group {
             return;
         };
         driver
-            .on_event(event, &self.clock, &mut effects)
+            .on_event(event, Surroundings::of(&self.clock), &mut effects)
             .expect("the test sends well-formed bytes");
         self.carry_out(id, effects);
     }
@@ -220,7 +220,7 @@ impl Group {
         let Some(driver) = &mut member.driver else {
             return;
         };
-        member.wake = match driver.on_idle(&self.clock, &mut effects) {
+        member.wake = match driver.on_idle(Surroundings::of(&self.clock), &mut effects) {
             Wake::Spin => Some(self.clock.now),
             Wake::At(time) => Some(time),
             Wake::Sleep => None,

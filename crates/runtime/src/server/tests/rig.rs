@@ -107,7 +107,7 @@ impl Rig {
             )
         } else {
             self.executor
-                .query(submission.batch.clone(), Slot(0), route, clock)
+                .query(submission.batch.clone(), Slot(0), false, route, clock)
         };
         Outcome::Results(answer.expect("it answers at once").results)
     }

@@ -1,0 +1,319 @@
+//! Executing before an order is final, and undoing what was wrong.
+//!
+//! ```text
+//!   snapshot ──► batches kept ────────────────────────► executed
+//!      │            │                      │
+//!    slot 40     41 … 47 stable      48 … 52 speculated
+//!      ▲                                   │
+//!      └────── RollBack(47): restore 40, execute 41 … 47 again ◄──┘
+//! ```
+//!
+//! Only for protocols that speculate; others pay one branch per batch. Undoing is as dear as it is
+//! rare (a deposed leader): the state goes back to the newest snapshot, which is never newer than
+//! what is stable, and the batches since then are executed again.
+
+use super::*;
+use alloc::collections::VecDeque;
+
+/// What is kept so that execution can be undone.
+pub(super) struct Speculation {
+    stable: Slot,
+    /// The state before the first slot, as a snapshot stream: what there is before any snapshot.
+    base: Bytes,
+    /// What was executed since the newest snapshot.
+    kept: VecDeque<(Slot, CommandTime, Bytes)>,
+    /// Answers that wait until what they saw is stable, in the order of their slots.
+    held: VecDeque<Answer>,
+}
+
+impl Speculation {
+    pub(super) fn retain(&mut self, slot: Slot, time: CommandTime, batch: &Bytes) {
+        if !batch.is_empty() {
+            self.kept.push_back((slot, time, batch.clone()));
+        }
+    }
+
+    /// The answer if it is final; keeps it otherwise, unless too many are kept already.
+    pub(super) fn hold(&mut self, answer: Answer, count_max: usize) -> Option<Answer> {
+        if answer.slot <= self.stable {
+            return Some(answer);
+        }
+        if self.held.len() < count_max {
+            self.held.push_back(answer);
+        }
+        None
+    }
+
+    /// The state is now a snapshot's, up to `slot`.
+    pub(super) fn restored(&mut self, slot: Slot) {
+        self.stable = self.stable.max(slot);
+        self.kept.clear();
+        self.held.clear();
+    }
+}
+
+impl Executor {
+    /// From now on batches are executed before they are final. To be called before the first.
+    ///
+    /// # Panics
+    /// When something has been executed.
+    pub fn speculate(&mut self) {
+        assert_eq!(self.executed.slot, Slot(0), "nothing has been executed");
+        let (_, first) = self.begin_snapshot(Slot(0), Bytes::new());
+        let mut base = BytesMut::from(&first[..]);
+        loop {
+            let (chunk, progress) = self.snapshot_chunk(usize::MAX / 8);
+            base.extend_from_slice(&chunk);
+            if progress == SnapshotProgress::Done {
+                break;
+            }
+        }
+        self.speculation = Some(Speculation {
+            stable: Slot(0),
+            base: base.freeze(),
+            kept: VecDeque::new(),
+            held: VecDeque::new(),
+        });
+    }
+
+    /// Whether batches are executed before they are final.
+    #[must_use]
+    pub const fn speculates(&self) -> bool {
+        self.speculation.is_some()
+    }
+
+    /// The last slot whose execution is final.
+    #[must_use]
+    pub fn stable(&self) -> Slot {
+        match &self.speculation {
+            Some(speculation) => speculation.stable.min(self.executed.slot),
+            None => self.executed.slot,
+        }
+    }
+
+    /// Everything executed up to this slot, now or later, is final.
+    pub fn became_stable(&mut self, slot: Slot, mut answer: impl FnMut(Answer)) {
+        let Some(speculation) = &mut self.speculation else {
+            return;
+        };
+        speculation.stable = speculation.stable.max(slot);
+        let ready = speculation
+            .held
+            .partition_point(|answer| answer.slot <= speculation.stable);
+        speculation.held.drain(..ready).for_each(&mut answer);
+    }
+
+    /// A snapshot up to this slot is safe: what it covers need not be executed again.
+    pub fn snapshot_saved(&mut self, slot: Slot) {
+        if let Some(speculation) = &mut self.speculation {
+            let covered = speculation.kept.partition_point(|(at, ..)| *at <= slot);
+            speculation.kept.drain(..covered);
+        }
+    }
+
+    /// Undoes what was executed above `slot`: state, sessions, time and positions are as they
+    /// were after it. `read` gives the newest snapshot piece by piece, an empty piece at its end;
+    /// `None` when there is no snapshot. Answers and reads that depended on what is undone are
+    /// dropped; whoever waits for them asks again.
+    ///
+    /// # Errors
+    /// When the snapshot cannot be read. The state is undefined then.
+    ///
+    /// # Panics
+    /// When something stable would be undone, or this executor does not speculate.
+    pub fn roll_back(
+        &mut self,
+        slot: Slot,
+        read: Option<&mut dyn FnMut(u64) -> Option<Bytes>>,
+    ) -> Result<(), RestoreError> {
+        if slot >= self.executed.slot {
+            return Ok(());
+        }
+        let speculation = self.speculation.as_mut();
+        let speculation = speculation.expect("only protocols that speculate roll back");
+        assert!(slot >= speculation.stable, "what is stable stays");
+        let stable = speculation.stable;
+        let mut kept = core::mem::take(&mut speculation.kept);
+        let mut held = core::mem::take(&mut speculation.held);
+
+        kept.truncate(kept.partition_point(|(at, ..)| *at <= slot));
+        held.truncate(held.partition_point(|answer| answer.slot <= slot));
+        let base = speculation.base.clone();
+        for (_, dropped) in self.waiting.split_off(&slot.next()) {
+            self.waiting_count -= dropped.len();
+        }
+        self.machine.abandon_snapshot();
+        let mut from_base = |offset| Some(base.slice((offset as usize).min(base.len())..));
+        let header = match read {
+            Some(read) => self.restore(read)?,
+            None => self.restore(&mut from_base)?,
+        };
+        assert!(
+            header.executed.slot <= slot,
+            "a snapshot holds only what is stable"
+        );
+        for (at, time, batch) in &kept {
+            if *at > header.executed.slot {
+                self.execute(*at, *time, batch, None);
+            }
+        }
+        self.executed.slot = slot;
+        if let Some(speculation) = &mut self.speculation {
+            speculation.stable = stable;
+            speculation.kept = kept;
+            speculation.held = held;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{batch_of, executor, no_route};
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Execute(u8),
+        Empty,
+        Stable(u64),
+        RollBack(u64),
+        Snapshot,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => any::<u8>().prop_map(Step::Execute),
+            1 => Just(Step::Empty),
+            2 => (0u64..8).prop_map(Step::Stable),
+            2 => (0u64..8).prop_map(Step::RollBack),
+            1 => Just(Step::Snapshot),
+        ]
+    }
+
+    fn stream(executor: &mut Executor, slot: Slot) -> Bytes {
+        let (_, first) = executor.begin_snapshot(slot, Bytes::new());
+        let mut stream = BytesMut::from(&first[..]);
+        loop {
+            let (chunk, progress) = executor.snapshot_chunk(1 << 20);
+            stream.extend_from_slice(&chunk);
+            if progress == SnapshotProgress::Done {
+                return stream.freeze();
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever was speculated and undone, the state is that of an executor which has only
+        /// ever executed what remains.
+        #[test]
+        fn what_was_undone_leaves_no_trace(steps in prop::collection::vec(step(), 1..60)) {
+            let mut executor = executor();
+            executor.speculate();
+            let (mut log, mut sequence) = (Vec::<(Slot, CommandTime, Bytes)>::new(), 0);
+            let (mut stable, mut next) = (Slot(0), 1u64);
+            let mut saved: Option<Bytes> = None;
+            for step in steps {
+                match step {
+                    Step::Execute(byte) => {
+                        sequence += 1;
+                        let bytes = batch_of(&[(sequence, &[byte])]);
+                        let (slot, time) = (Slot(next), CommandTime(next * 10));
+                        executor.execute(slot, time, &bytes, None);
+                        log.push((slot, time, bytes));
+                        next += 1;
+                    }
+                    Step::Empty => {
+                        executor.execute(Slot(next), CommandTime(0), &Bytes::new(), None);
+                        log.push((Slot(next), CommandTime(0), Bytes::new()));
+                        next += 1;
+                    }
+                    Step::Stable(back) => {
+                        stable = stable.max(Slot((next - 1).saturating_sub(back)));
+                        executor.became_stable(stable, |_| {});
+                    }
+                    Step::RollBack(back) => {
+                        let slot = stable.max(Slot((next - 1).saturating_sub(back)));
+                        let mut read = |offset: u64| {
+                            let saved = saved.as_ref()?;
+                            Some(saved.slice((offset as usize).min(saved.len())..))
+                        };
+                        let has = saved.is_some();
+                        executor
+                            .roll_back(slot, has.then_some(&mut read as _))
+                            .expect("it restores");
+                        log.retain(|(at, ..)| *at <= slot);
+                        next = slot.0 + 1;
+                        // Clients send again what was undone, under the same numbers.
+                        sequence = log.iter().filter(|(.., bytes)| !bytes.is_empty()).count() as u64;
+                    }
+                    Step::Snapshot if stable == executor.executed().slot => {
+                        saved = Some(stream(&mut executor, stable));
+                        executor.snapshot_saved(stable);
+                    }
+                    Step::Snapshot => {}
+                }
+                let mut model = super::super::tests::executor();
+                for (slot, time, bytes) in &log {
+                    model.execute(*slot, *time, bytes, None);
+                }
+                prop_assert_eq!(executor.digest(), model.digest());
+                prop_assert_eq!(executor.executed(), model.executed());
+                prop_assert_eq!(executor.time(), model.time());
+            }
+        }
+    }
+
+    #[test]
+    fn a_read_of_speculated_state_is_answered_when_it_is_stable_and_not_when_it_is_undone() {
+        let mut executor = executor();
+        executor.speculate();
+        executor.execute(Slot(1), CommandTime(1), &batch_of(&[(1, b"a")]), None);
+        let read = batch_of(&[(9, b"")]);
+        let ask =
+            |executor: &mut Executor| executor.query(read.clone(), Slot(1), true, no_route(), 0);
+        assert!(ask(&mut executor).is_none(), "nothing is stable yet");
+        let mut answered = 0;
+        executor.became_stable(Slot(1), |_| answered += 1);
+        assert_eq!(answered, 1);
+        executor.execute(Slot(2), CommandTime(2), &batch_of(&[(2, b"b")]), None);
+        assert!(ask(&mut executor).is_none(), "it saw slot 2");
+        executor
+            .roll_back(Slot(1), None)
+            .expect("the base restores");
+        executor.became_stable(Slot(5), |_| answered += 1);
+        assert_eq!(answered, 1, "what it saw is gone");
+        assert!(ask(&mut executor).is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "what is stable stays")]
+    fn what_is_stable_is_never_undone() {
+        let mut executor = executor();
+        executor.speculate();
+        executor.execute(Slot(1), CommandTime(1), &batch_of(&[]), None);
+        executor.execute(Slot(2), CommandTime(1), &batch_of(&[]), None);
+        executor.became_stable(Slot(2), |_| {});
+        let _ = executor.roll_back(Slot(1), None);
+    }
+
+    #[test]
+    fn a_batch_is_answered_again_from_its_sessions() {
+        let mut executor = executor();
+        let bytes = batch_of(&[(1, b"a")]);
+        assert!(
+            executor
+                .replay(bytes.clone(), Slot(1), no_route())
+                .is_none()
+        );
+        let first = executor.execute(Slot(1), CommandTime(5), &bytes, Some(no_route()));
+        let mut again = Vec::new();
+        executor.released(0, |answer| again.push(answer));
+        assert_eq!(
+            first.map(|answer| answer.results),
+            Some(again.remove(0).results)
+        );
+        assert_eq!(executor.executed().position, Position(1));
+    }
+}

@@ -1,0 +1,62 @@
+//! A node's side of speculation: what waits until it is stable, and what goes when it is undone.
+
+use super::*;
+
+impl Node {
+    pub(super) fn became_stable(&mut self, slot: Slot, out: &mut Vec<Output>) {
+        let mut answers = SmallVec::<[Answer; 4]>::new();
+        self.executor
+            .became_stable(slot, |answer| answers.push(answer));
+        for answer in answers {
+            self.answer(answer, out);
+        }
+        self.maybe_finish_snapshot(out);
+    }
+
+    /// A snapshot that may still turn out to be of something that never was must not be taken
+    /// for the newest one after a crash.
+    pub(super) fn maybe_finish_snapshot(&mut self, out: &mut Vec<Output>) {
+        let stable = self.executor.stable();
+        if let Some(under_way) = &mut self.under_way
+            && let Under::Own { whole, finished } = &mut under_way.kind
+            && *whole
+            && !*finished
+            && under_way.id.slot <= stable
+        {
+            *finished = true;
+            out.push(Output::SnapshotFinish);
+        }
+    }
+
+    pub(super) fn roll_back(&mut self, slot: Slot, world: &dyn World, out: &mut Vec<Output>) {
+        if slot >= self.executor.executed().slot {
+            return;
+        }
+        out.push(Output::Mark("rolled back"));
+        let ends = |under_way: &mut UnderWay| match under_way.kind {
+            Under::Own { whole, .. } => !whole || under_way.id.slot > slot,
+            Under::Fetched { .. } => false,
+        };
+        if self.under_way.take_if(ends).is_some() {
+            out.push(Output::SnapshotAbandon);
+            self.checkpoint_asked = false;
+        }
+        self.held.retain(|answer| answer.slot <= slot);
+        let restored = match world.snapshot_newest() {
+            Some(info) => {
+                let mut read = |offset| world.snapshot_read(info.id, offset, transfer::PIECE);
+                self.executor.roll_back(slot, Some(&mut read))
+            }
+            None => self.executor.roll_back(slot, None),
+        };
+        if let Err(error) = restored {
+            out.push(Output::Halt(format!(
+                "what was executed ahead of its commit cannot be undone: {error}. Start the \
+                 replica again; it will recover from what is durable"
+            )));
+            return;
+        }
+        self.executed_told = slot;
+        self.events.push_back(Event::RolledBack(slot));
+    }
+}
