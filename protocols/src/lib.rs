@@ -13,6 +13,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod chain_paxos;
 pub mod multipaxos;
 #[cfg(test)]
 mod stubs;
@@ -20,7 +21,7 @@ mod stubs;
 use alloc::string::{String, ToString};
 use quintet_replica::Entry;
 
-quintet_replica::registry! { multipaxos::MultiPaxos }
+quintet_replica::registry! { multipaxos::MultiPaxos, chain_paxos::ChainPaxos }
 
 /// No protocol has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

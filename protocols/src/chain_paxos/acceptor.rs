@@ -1,0 +1,493 @@
+//! The acceptor and learner: what every replica does with the entries that come down the chain.
+//!
+//! ```text
+//!   Accept{ballot, entries, votes} ──► old ballot? Reject
+//!        │                             higher?     promise it, on disk before any vote
+//!        ├─ gap? ──► Missing to the sender
+//!        ▼
+//!   log + journal ──────────────► passed on at once (stream.rs)      the payload never waits
+//!        │
+//!        └──(durable)──► own vote ──► passed on with the next message
+//!   a quorum's votes ──► decided ──► executed, in order              held ≥ committed ≥ executed
+//! ```
+
+use super::{
+    Entry, Message, Op, Promised, Record, Summary,
+    chain::Chain,
+    message::Header,
+    plant::Plant,
+    replica::{ChainPaxos, Held, Role},
+    requests::key_of,
+    votes::{Vote, Votes},
+};
+use alloc::vec::Vec;
+use quintet_replica::{
+    Bytes, Context, Durability, Lane, PersistId, Recovered, ReplicaId, Slot, parts::Ballot,
+};
+
+impl ChainPaxos {
+    /// Writes down a promise; what depends on it waits for `promise_durable`.
+    pub(super) fn raise_promise(&mut self, ballot: Ballot, ctx: &mut Context<'_, Self>) {
+        assert!(ballot > self.promised, "promises only rise");
+        self.promised = ballot;
+        self.ballot_seen = self.ballot_seen.max(ballot);
+        let id = ctx.persist_promise(&Promised(ballot));
+        self.promises.push_back((id, ballot));
+        // What was accepted before counts for nothing under this ballot until it comes again,
+        // except what is decided.
+        self.held = self.committed;
+        self.durable = self.committed;
+        self.agreed = Slot(0);
+        self.votes = Votes::new(self.members);
+        for (id, life) in self.lives.iter().enumerate() {
+            let vote = Vote {
+                life: *life,
+                upto: Slot(0),
+            };
+            self.votes.raise(ReplicaId(id as u16), vote);
+        }
+        self.vote();
+        self.round = super::Round::default();
+        self.unlink();
+        self.leader = None;
+        self.leader_down = false;
+        self.promise_owed = None;
+        // Alg. 3, l. 20-21: whoever was marked for removal is back until the new leader's log
+        // removes it again.
+        self.rework(ctx);
+        self.reads.forget_rounds();
+    }
+
+    /// This replica's own vote, as far as it is durable.
+    pub(super) fn vote(&mut self) {
+        if self.whole {
+            let vote = Vote {
+                life: self.life,
+                upto: self.durable.min(self.held),
+            };
+            self.votes.raise(self.id, vote);
+        }
+    }
+
+    /// Puts an entry into the log and the journal.
+    pub(super) fn append(
+        &mut self,
+        slot: Slot,
+        entry: Entry,
+        ctx: &mut Context<'_, Self>,
+    ) -> PersistId {
+        assert!(slot > self.committed, "a decided slot is not decided again");
+        self.time_seen = self.time_seen.max(entry.time);
+        let ballot = self.promised;
+        let record = Record::Entry {
+            ballot,
+            committed: self.committed,
+            entry,
+        };
+        let id = ctx.persist(slot, &record);
+        let Record::Entry { entry, .. } = record else {
+            unreachable!("made above");
+        };
+        if entry.op.is_membership() {
+            if let Op::Add { id, life, .. } = entry.op
+                && (id, life) == (self.id, self.life)
+                && !self.whole
+            {
+                // All that the leader's log held when it had learned of this life is here, or
+                // known to be decided: whatever an earlier life voted for is among it.
+                ctx.mark("re-admitted");
+                self.whole = true;
+            }
+            if self.working.apply(slot, &entry.op, self.majority) {
+                self.reroute(ctx);
+            }
+        }
+        let held = Held { ballot, entry };
+        self.log_bytes += held.bytes();
+        if let Some(old) = self.log.set(slot, held) {
+            self.log_bytes -= old.bytes();
+        }
+        self.held = slot;
+        id
+    }
+
+    /// Everything held becomes this replica's vote when that write is durable.
+    pub(super) fn vote_after(&mut self, write: PersistId) {
+        let in_memory = self.durability == Durability::Memory;
+        let now = in_memory && self.promise_durable == self.promised;
+        if now || self.planted(Plant::VoteNotDurable) {
+            self.durable = self.held;
+            self.vote();
+        } else {
+            self.writes.push_back((write, self.promised, self.held));
+        }
+    }
+
+    /// Whether to go on with a message sent under `ballot`. Takes a new leader for granted.
+    pub(super) fn heed(
+        &mut self,
+        from: ReplicaId,
+        ballot: Ballot,
+        ctx: &mut Context<'_, Self>,
+    ) -> bool {
+        if ballot.owner.index() >= self.members {
+            ctx.mark("ignored: ballot of no member");
+            return false;
+        }
+        if ballot < self.promised {
+            ctx.mark("ignored: old ballot");
+            let promised = self.promised;
+            let message = Message::Reject { ballot, promised };
+            ctx.send(from, Lane::Control, &message);
+            if ballot.owner != from && ballot.owner != self.id {
+                ctx.send(ballot.owner, Lane::Control, &message);
+            }
+            return false;
+        }
+        if ballot.owner == self.id {
+            ctx.mark("ignored: own ballot");
+            return false;
+        }
+        if ballot > self.promised {
+            self.step_down(ctx);
+            self.raise_promise(ballot, ctx);
+        }
+        if self.leader != Some(ballot.owner) {
+            self.become_follower_of(ballot.owner, ctx);
+        }
+        true
+    }
+
+    /// Takes over what a message of the promised ballot tells besides entries.
+    fn absorb(&mut self, header: &Header, ctx: &mut Context<'_, Self>) {
+        self.votes.merge(&header.votes);
+        self.agreed = self.agreed.max(header.committed);
+        self.everywhere = self.everywhere.max(header.everywhere);
+        self.loop_time = core::time::Duration::from_micros(u64::from(header.loop_micros));
+        if header.round.number > self.round.number {
+            // Only the leader makes rounds: a new one shows that it was there.
+            self.heard_at = ctx.arrived();
+            self.leader_down = false;
+            self.round = header.round.clone();
+            self.round.path.insert(self.id);
+            self.bind_reads(header);
+        } else if header.round.number == self.round.number {
+            self.round.path.0 |= header.round.path.0;
+        }
+    }
+
+    pub(super) fn on_accept(
+        &mut self,
+        from: ReplicaId,
+        header: &Header,
+        first: Slot,
+        entries: Vec<Entry>,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if header.votes.0.len() != self.members {
+            return ctx.mark("ignored: votes of another group");
+        }
+        if !self.heed(from, header.ballot, ctx) {
+            return;
+        }
+        self.absorb(header, ctx);
+        let gap = first > self.held.next();
+        let hidden = self.planted(Plant::RepropagateOffByOne)
+            && first == self.held.next().next()
+            && !entries.is_empty();
+        if hidden {
+            self.held = self.held.next();
+        } else if gap {
+            ctx.mark("gap in the chain");
+            return self.ask_missing(from, ctx);
+        }
+        let mut write = None;
+        for (slot, entry) in (first.0..).map(Slot).zip(entries) {
+            if slot <= self.held {
+                self.assert_same(slot, &entry);
+            } else {
+                write = Some(self.append(slot, entry, ctx));
+            }
+        }
+        if let Some(write) = write {
+            self.missing_at = None;
+            self.vote_after(write);
+            self.progressed = true;
+        }
+    }
+
+    /// A slot is proposed once per ballot, and decided once.
+    fn assert_same(&self, slot: Slot, entry: &Entry) {
+        let Some(held) = self.log.get(slot) else {
+            return;
+        };
+        if held.ballot == self.promised {
+            assert!(
+                held.entry == *entry,
+                "one value per slot and ballot, in {slot}"
+            );
+        } else if slot <= self.committed {
+            assert!(
+                held.entry.op == entry.op,
+                "one decision per slot, in {slot}"
+            );
+        }
+    }
+
+    /// Tells the sender where to go on; not again before something has come of it.
+    pub(super) fn ask_missing(&mut self, from: ReplicaId, ctx: &mut Context<'_, Self>) {
+        let (now, patience) = (ctx.now(), self.config.heartbeat / 2);
+        let recent = |(at, to)| to == from && now.since(at) < patience;
+        if self.missing_at.is_some_and(recent) || self.planted(Plant::NoResend) {
+            return;
+        }
+        self.missing_at = Some((now, from));
+        let (ballot, held) = (self.promised, self.held);
+        ctx.send(from, Lane::Control, &Message::Missing { ballot, held });
+    }
+
+    /// What this replica lacks is no longer kept by the one before it: it goes on behind `base`,
+    /// passes on what comes, and fetches the state meanwhile (§3.4, "Adding a new replica").
+    pub(super) fn on_skip(
+        &mut self,
+        from: ReplicaId,
+        ballot: Ballot,
+        base: Slot,
+        chain: Chain,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let impossible = chain.members.iter().any(|it| it.id.index() >= self.members);
+        if impossible || chain.members.is_empty() {
+            return ctx.mark("ignored: impossible chain");
+        }
+        if !self.heed(from, ballot, ctx) || base <= self.held {
+            return;
+        }
+        ctx.mark("goes on ahead of its state");
+        self.skip_to(base, chain, ctx);
+    }
+
+    fn skip_to(&mut self, base: Slot, chain: Chain, ctx: &mut Context<'_, Self>) {
+        let record = Record::Skip {
+            from: self.executed,
+            chain,
+        };
+        let write = ctx.persist(base, &record);
+        let Record::Skip { chain, .. } = record else {
+            unreachable!("made above");
+        };
+        self.drop_log(base.next());
+        self.committed = base;
+        self.held = base;
+        self.decided = chain;
+        self.missing_at = None;
+        self.rework(ctx);
+        self.vote_after(write);
+        self.progressed = true;
+        self.fetching = Some(base);
+        ctx.mark("state transfer chosen");
+        ctx.fetch_state(self.others, base);
+    }
+
+    fn drop_log(&mut self, below: Slot) {
+        let mut bytes = self.log_bytes;
+        self.log.trim(below, |held| bytes -= held.bytes());
+        self.log_bytes = bytes;
+    }
+
+    /// Moves the commit point to what a quorum has voted for under the promised ballot, as far as
+    /// it is held here. Strictly in order, and only by counting acceptors: what comes back from
+    /// the tail decides nothing by itself (against Alg. 2, l. 27-28).
+    pub(super) fn learn(&mut self, ctx: &mut Context<'_, Self>) {
+        let mut agreed = self.agreed.max(self.votes.reached(self.majority));
+        if self.planted(Plant::AckDecides)
+            && let Role::Leader(lead) = &self.role
+        {
+            agreed = agreed.max(lead.tail_held);
+        }
+        self.agreed = agreed;
+        let committed = agreed.min(self.held);
+        if committed <= self.committed {
+            return;
+        }
+        let mut changed = false;
+        for (slot, held) in self.log.iter_from(self.committed.next()) {
+            if slot > committed {
+                break;
+            }
+            changed |= held.entry.op.is_membership()
+                && self.decided.apply(slot, &held.entry.op, self.majority);
+        }
+        if changed {
+            ctx.mark("chain changed");
+        }
+        self.committed = committed;
+        self.durable = self.durable.max(committed);
+        self.vote();
+    }
+
+    /// Executes what is decided and held.
+    pub(super) fn execute(&mut self, ctx: &mut Context<'_, Self>) {
+        while self.executed < self.committed {
+            let slot = self.executed.next();
+            let Some(held) = self.log.get(slot) else {
+                break;
+            };
+            // A slot re-proposed after its successor was first proposed may carry a later time;
+            // every replica executes the same slots, so all of them smooth it the same way.
+            let time = held.entry.time.max(self.time_executed);
+            let (mut reply, mut batch) = (None, Bytes::new());
+            match held.entry.op.clone() {
+                Op::Batch(bytes) => {
+                    if let Some(key) = key_of(&bytes) {
+                        if let Role::Leader(lead) = &mut self.role {
+                            lead.finished(key);
+                        }
+                        if self.requests.executed(key) || key.0 == ctx.embedded() {
+                            reply = Some((key.0, (), None));
+                        }
+                    }
+                    batch = bytes;
+                }
+                Op::Read { by, stamp } if by == self.id => self.reads.ordered(stamp, slot),
+                Op::Nothing | Op::Read { .. } => {}
+                op => {
+                    self.done.apply(slot, &op, self.majority);
+                }
+            }
+            self.executed = slot;
+            self.time_executed = time;
+            ctx.execute(slot, time, batch, reply);
+        }
+        if self
+            .fetching
+            .is_some_and(|at_least| self.executed >= at_least)
+        {
+            ctx.mark("log overtook the state transfer");
+            self.fetching = None;
+        }
+        self.trim_log(ctx);
+    }
+
+    /// Forgets executed entries beyond what may be kept for those that lag.
+    pub(super) fn trim_log(&mut self, ctx: &mut Context<'_, Self>) {
+        let most = self.config.log_memory_bytes;
+        // What everyone has accepted is kept for a little longer: a replica that restarts knows
+        // the last few decisions only from others.
+        let least = most / 16;
+        let (mut below, mut bytes) = (self.log.first(), self.log_bytes);
+        while bytes > least && below <= self.executed {
+            if bytes <= most && below > self.everywhere {
+                break;
+            }
+            bytes -= self.log.get(below).map_or(0, Held::bytes);
+            below = below.next();
+        }
+        self.drop_log(below);
+        if self.fetching.is_some() && self.log_bytes > most.saturating_mul(4) {
+            // The chain is faster than the state transfer. The log must not grow without bound,
+            // so a newer state is needed.
+            ctx.mark("state transfer overtaken");
+            self.skip_to(self.committed, self.decided.clone(), ctx);
+        }
+    }
+
+    /// Restores log and pointers from the journal. False when it contradicts itself.
+    pub(super) fn restore(&mut self, recovered: Recovered<Promised, Record, Summary>) -> bool {
+        if let Some(Promised(ballot)) = recovered.promise {
+            self.promised = ballot;
+        }
+        if let Some((slot, summary)) = recovered.checkpoint {
+            self.restart_at(slot, summary);
+            self.executed_done = slot;
+        }
+        let mut decided_at = self.committed;
+        for (slot, record) in recovered.records {
+            match record {
+                Record::Skip { chain, .. } if slot >= self.log.first() => {
+                    self.drop_log(slot.next());
+                    self.decided = chain;
+                    decided_at = slot;
+                    self.committed = self.committed.max(slot);
+                }
+                Record::Skip { .. } => {}
+                Record::Entry { .. } if slot < self.log.first() => {}
+                Record::Entry { .. } if slot > self.log.end() => return false,
+                Record::Entry {
+                    ballot,
+                    committed,
+                    entry,
+                } => {
+                    self.promised = self.promised.max(ballot);
+                    self.committed = self.committed.max(committed);
+                    self.time_seen = self.time_seen.max(entry.time);
+                    let held = Held { ballot, entry };
+                    self.log_bytes += held.bytes();
+                    if let Some(old) = self.log.set(slot, held) {
+                        self.log_bytes -= old.bytes();
+                    }
+                }
+            }
+        }
+        if self.committed >= self.log.end() {
+            return false;
+        }
+        for (slot, held) in self.log.iter_from(decided_at.next()) {
+            if slot <= self.committed {
+                self.decided.apply(slot, &held.entry.op, self.majority);
+            }
+        }
+        self.promise_durable = self.promised;
+        self.ballot_seen = self.ballot_seen.max(self.promised);
+        self.held = self.committed;
+        self.extend_held();
+        self.durable = self.held;
+        true
+    }
+
+    /// Entries above `held` that were accepted under the promised ballot count again.
+    pub(super) fn extend_held(&mut self) {
+        while self
+            .log
+            .get(self.held.next())
+            .is_some_and(|held| held.ballot == self.promised)
+        {
+            self.held = self.held.next();
+        }
+    }
+
+    /// The state machine stands at `slot`; nothing at or below it is kept.
+    pub(super) fn restart_at(&mut self, slot: Slot, summary: Summary) {
+        self.drop_log(slot.next());
+        self.executed = self.executed.max(slot);
+        self.time_executed = self.time_executed.max(summary.time);
+        self.time_seen = self.time_seen.max(summary.time);
+        if slot >= self.committed {
+            self.committed = slot;
+            self.decided = summary.chain.clone();
+        }
+        self.done = summary.chain;
+        self.held = self.held.max(slot);
+        self.durable = self.durable.max(slot);
+    }
+
+    pub(super) fn fetch_state(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>) {
+        if self.fetching.is_none() && at_least > self.executed {
+            ctx.mark("state transfer chosen");
+            self.fetching = Some(at_least);
+            ctx.fetch_state(self.others, at_least);
+        }
+    }
+
+    /// Recomputes the working chain: as decided, with every entry held under the promised ballot.
+    pub(super) fn rework(&mut self, ctx: &mut Context<'_, Self>) {
+        self.working = self.decided.clone();
+        for (slot, held) in self.log.iter_from(self.committed.next()) {
+            if slot > self.held {
+                break;
+            }
+            self.working.apply(slot, &held.entry.op, self.majority);
+        }
+        self.reroute(ctx);
+    }
+}

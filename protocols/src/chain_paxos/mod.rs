@@ -1,0 +1,162 @@
+//! ChainPaxos: Multi-Paxos along a chain, with the chain's membership in the log.
+//!
+//! ```text
+//!   client    head (leader)     r1             r2             r3          tail
+//!     │ Request   │             │              │              │            │
+//!     ├──────────►│ Accept[r0]  │              │              │            │
+//!     │           ├────────────►│ Accept[r0,r1]│              │            │
+//!     │           │             ├─────────────►│ decided here │            │
+//!     │           │             │              ├─────────────►│ decided    │
+//!     │           │             │              │              ├───────────►│ decided
+//!     │           │◄─────────────────────────── Ack[r0..r4] ──┼────────────┤
+//!     │◄── reply ─┤ decided     │              │              │            │
+//!     │           ├─ next Accept ─► decided (or a header alone, when nothing follows)
+//! ```
+//!
+//! Each replica receives and sends every value once, whatever the number of replicas; whoever took
+//! a request answers it. When a neighbour fails, an ordinary entry of the log, RemoveNode, closes
+//! the chain around it, and AddNode lets it in again.
+//!
+//! **Paper.** Pedro Fouto, Nuno Preguiça, João Leitão, "High Throughput Replication with Integrated
+//! Membership Management", USENIX ATC 2022: the chain and Alg. 1-2 (§3.2-3.3), faults (§3.4,
+//! Alg. 3-4), local reads (§4), correctness (Appendix A).
+//!
+//! **Assumes** crashes, not lies. Messages may be lost, doubled, delayed and overtake each other.
+//! Of n members of the epoch a minority may be down at a time, whatever the chain looks like then;
+//! in memory durability a replica that comes back counts as down until it was re-admitted and has
+//! the state again. No clock matters for safety.
+//!
+//! # Messages
+//!
+//! | message | paper | from, to | says |
+//! |---|---|---|---|
+//! | `Request`, `Taken` | NEW_REQUEST | frontend, replica | order this; I could not take it |
+//! | `Forward` | REDIRECT_REQUEST | replica, leader | batches of my frontends, one message a turn |
+//! | `Accept` | ACCEPT | each, the next | entries; votes, round, commit point; heartbeat |
+//! | `Ack` | ACCEPT_ACK | tail, leader | the same without entries |
+//! | `Missing`, `Skip` | (none) | next, and back | I hold up to …; that is gone, go on behind … |
+//! | `Alive` | keep-alive | each, the one before and the leader | I am here, and hold up to … |
+//! | `Suspect` | (named in §3.4) | each, leader | the next one is silent |
+//! | `Ask` | (none) | each, leader | reads wait: make a round, or an entry |
+//! | `PreVote`, `PreVoteOk` | (none) | candidate, all | would you promise? binds nobody |
+//! | `Prepare`, `Promise`, `Reject` | PREPARE, PREPARE_OK | candidate, all | phase 1, in pages |
+//! | `Stand` | (none) | leader, next | I am about to stop |
+//!
+//! Words: the paper's *instance* is a slot, its *prepare number* a ballot, a node's *incarnation*
+//! a life, its `max_ack` is `everywhere`, and its `marked` is what the working chain leaves out.
+//!
+//! # Safety
+//!
+//! 1. A ballot has one owner, who uses it in one life only: its promise is on disk before the first
+//!    message under it, and a restart always takes a higher one. So at most one value is ever
+//!    proposed per slot and ballot.
+//! 2. The acceptors are the epoch's n members, always, and both phases need floor(n/2)+1 of them.
+//!    The chain says who is sent what and who may read; it never says how many votes decide.
+//! 3. A replica accepts a ballot's entries without gaps, so "durably up to here" is its vote for
+//!    each; it counts entries that it knows to be decided, and tells a candidate that it lacks
+//!    them (`first`), who then fetches the state instead of leading.
+//! 4. Votes are counted per acceptor and ballot; a quorum's smallest decides, wherever it is seen:
+//!    at the middle, at the tail, at the head. Nothing else decides.
+//! 5. A promise is on disk before it is told, in every durability; so is a vote in disk durability.
+//! 6. A winner proposes, per slot, the value of the highest ballot among a majority's promises. A
+//!    value decided earlier was accepted by a majority, which meets this one; by induction over
+//!    ballots the highest ballot there carries that value. Where nobody accepted, it may propose
+//!    nothing.
+//! 7. A commit point learnt with a message holds for the ballot of that message and for what was
+//!    accepted under it; a commit point known otherwise (a fetched state) is told to nobody.
+//! 8. A life that forgot neither promises nor votes until it holds an AddNode of its own: the
+//!    leader proposed that after it had learned of the life, so before it in the log, or decided,
+//!    is everything that an earlier life voted for (under lower ballots: phase 1 found it; under
+//!    higher ones: the promise is on disk, and forbids following this leader).
+//! 9. Reads: see `reads.rs`. Whoever passed a round on had promised no higher ballot by then; a
+//!    quorum of such shows that nothing was decided elsewhere when the leader made the round.
+//! 10. Times go up along the log: proposals take a time above all seen, and executing takes the
+//!     maximum along the way, which is the same on all replicas.
+//!
+//! # Deviations
+//!
+//! What the paper, its pseudo-code and its program leave open or say differently, and what is done
+//! here:
+//!
+//! - **Marked nodes** (Alg. 3 sends only to `cnextok`; A.5 sends RemoveNode to both). The entry
+//!   that removes a node is the last that is sent to it; later ones go to the next working one.
+//! - **A count of acceptors** (Alg. 2, l. 17-22) could count one twice when re-propagation takes
+//!   another path. Votes are kept per acceptor, and merged by the larger.
+//! - **Quorum under membership change** (§3: the membership affects the quorum; A.5: a minimum
+//!   quorum). A majority of the present members is unsafe for a candidate that has not learned of
+//!   an addition, and blocks when two removals are in flight. The quorum is pinned to a majority
+//!   of the epoch's members, who all stay acceptors, in the chain or not. The paper's minimum is
+//!   this quorum: a removal is not proposed, and does nothing if it is decided all the same, when
+//!   fewer members would be left.
+//! - **Re-propagation** (Alg. 3, l. 5, against "from m_ack" in the prose): from the first entry not
+//!   known to be held by the next one, in order, before the entry that removes; also after a
+//!   connection was made anew, after a new leader's chain, and whenever the next one reports a gap.
+//! - **Where a new node goes**: behind the tail as the leader sees it when it proposes, and the
+//!   entry says behind whom, because another leader would see another tail. Behind the leader when
+//!   it was the link from the tail that had failed.
+//! - **A joiner** first catches up from the leader's log when it lacks much that is still kept;
+//!   then AddNode puts it into the chain, where it forwards at once. When the one before it no
+//!   longer keeps what it lacks, it goes on behind a decided slot and fetches a snapshot from any
+//!   replica, in pieces, from another one when the first fails. It neither reads, stands nor
+//!   executes until then. AddNode itself travels the working chain, in which a silent joiner is
+//!   removed like anyone else; its vote counts as soon as it holds AddNode in a life that forgot,
+//!   and always in a life that did not.
+//! - **`max_ack` and garbage collection**: entries stay in memory until all members of the epoch
+//!   have accepted them, or a bound is reached; whoever needs older ones takes the state. Phase 1
+//!   begins behind the candidate's own commit point, and a candidate below what an acceptor keeps
+//!   fetches state instead of deciding its own copies.
+//! - **An Accept of a decided slot under a higher ballot** keeps the value (asserted to be the
+//!   same) and is passed on like any other: votes are cumulative, so the round completes.
+//! - **Alg. 4, l. 6** names `n_a` for `n_p`; l. 13 leaves the quorum open (see above); l. 15-17 leave
+//!   gaps, which are filled with nothing.
+//! - **Marks are cleared** by every higher ballot (l. 20-21), and what is not acknowledged is passed
+//!   on again to whoever is next then; the paper recomputes the next node and sends nothing.
+//! - **Local reads** as printed are stale after a change of the leader, and with a lagging executor
+//!   even without: what comes round may be older than what others decided. The read waits for a
+//!   message made by the leader *after* it had arrived, for a quorum to have passed that on, and
+//!   for everything proposed by then to be executed here. A round is a message, not an instance,
+//!   so reads cost no slot and no write to disk; when the chain is idle the leader is asked for one,
+//!   once for all reads of a turn.
+//! - **Retries**: what is forwarded again to a new leader may be ordered twice; sessions find it.
+//! - **Failure of the next, of several in a row, of the head, of the tail, chains of two**: one rule,
+//!   see `watch.rs`. When fewer than a quorum are left, the chain waits.
+//! - **Who may complain**: members, about the one that follows them. The leader ignores it while it
+//!   hears that one itself, unless the complaint goes on: then the link between the two is broken.
+//!   A replica that is not in the chain stands only when nobody has led for several timeouts, and
+//!   then adds itself; an answer "removed" to its Prepare would leave an epoch without a candidate
+//!   when the only intact majority holds no member that knows that it is one.
+//! - **Durability** (none in the paper): entries travel ahead of the disk, votes follow when the
+//!   write is durable, so n disks work at the same time and not one after the other. Promise,
+//!   entries with their ballot, and membership (it is in the log and in snapshots) are on disk.
+//! - **An acknowledgement decides** (Alg. 2, l. 27-28) whatever the number of acceptors: in a chain
+//!   of two whose second node is marked, the leader alone. Here it carries votes like any message.
+//! - **Two failure detectors**: the next one's keep-alive, and no new rounds from the leader, with
+//!   random waits and a pre-vote. The window bounds what is proposed and not decided; changes of
+//!   the chain and a new leader's recovered entries are exempt.
+//! - Pre-vote, check-quorum and hand-off only decide who stands when.
+
+mod acceptor;
+mod chain;
+mod config;
+mod election;
+mod frontend;
+mod leader;
+mod message;
+mod plant;
+mod reads;
+mod replica;
+mod requests;
+mod stream;
+mod votes;
+mod watch;
+mod wire;
+
+pub use chain::{Chain, Member};
+pub use config::{Config, ReadsBy};
+pub use frontend::Frontend;
+pub use message::{Accepted, Entry, Header, Message, Op, Round};
+#[cfg(feature = "plant")]
+pub use plant::Plant;
+pub use replica::{ChainPaxos, Timer};
+pub use votes::{Vote, Votes};
+pub use wire::{Promised, Record, Summary};

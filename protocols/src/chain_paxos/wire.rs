@@ -1,0 +1,178 @@
+//! Fields that several messages and records share, and what is written to disk.
+//!
+//! ```text
+//!   journal: Record, Record, Record …      promise file: Promised      snapshot: Summary
+//! ```
+
+use super::{Entry, Op, chain::Chain};
+use quintet_replica::{
+    CommandTime, DecodeError, Incarnation, Reader, ReplicaId, ReplicaSet, Slot, Wire, Writer,
+    parts::Ballot,
+};
+
+pub(super) fn get_slot(reader: &mut Reader, field: &'static str) -> Result<Slot, DecodeError> {
+    // Slots count batches; anything near the end of the range comes from bad bytes, and refusing
+    // it here keeps additions elsewhere from overflowing.
+    match reader.u64(field)? {
+        slot if slot < 1 << 62 => Ok(Slot(slot)),
+        _ => Err(DecodeError::Bad(field)),
+    }
+}
+
+pub(super) fn get_ballot(reader: &mut Reader) -> Result<Ballot, DecodeError> {
+    let ballot = Ballot::decode(reader)?;
+    if ballot.round < 1 << 62 {
+        Ok(ballot)
+    } else {
+        Err(DecodeError::Bad("ballot round"))
+    }
+}
+
+pub(super) fn get_replica(reader: &mut Reader) -> Result<ReplicaId, DecodeError> {
+    match reader.u16("replica")? {
+        id if usize::from(id) < ReplicaSet::MEMBERS_MAX => Ok(ReplicaId(id)),
+        _ => Err(DecodeError::Bad("replica")),
+    }
+}
+
+pub(super) fn put_entry(writer: &mut Writer<'_>, entry: &Entry) {
+    writer.u64(entry.time.0);
+    match &entry.op {
+        Op::Batch(batch) => {
+            writer.u8(0);
+            writer.blob(batch);
+        }
+        Op::Nothing => writer.u8(1),
+        Op::Add { id, life, after } => {
+            writer.u8(2);
+            writer.u16(id.0);
+            writer.u64(life.0);
+            writer.u16(after.0);
+        }
+        Op::Remove { id } => {
+            writer.u8(3);
+            writer.u16(id.0);
+        }
+        Op::Read { by, stamp } => {
+            writer.u8(4);
+            writer.u16(by.0);
+            writer.u64(*stamp);
+        }
+    }
+}
+
+pub(super) fn get_entry(reader: &mut Reader) -> Result<Entry, DecodeError> {
+    let time = CommandTime(reader.u64("command time")?);
+    let op = match reader.u8("kind of entry")? {
+        0 => Op::Batch(reader.blob("batch")?),
+        1 => Op::Nothing,
+        2 => Op::Add {
+            id: get_replica(reader)?,
+            life: Incarnation(reader.u64("life")?),
+            after: get_replica(reader)?,
+        },
+        3 => Op::Remove {
+            id: get_replica(reader)?,
+        },
+        4 => Op::Read {
+            by: get_replica(reader)?,
+            stamp: reader.u64("stamp")?,
+        },
+        _ => return Err(DecodeError::Bad("kind of entry")),
+    };
+    Ok(Entry { time, op })
+}
+
+/// What the journal keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// An entry was accepted for the record's slot.
+    Entry {
+        /// The ballot that it was accepted under.
+        ballot: Ballot,
+        /// All slots up to here were known to be decided when this was written.
+        committed: Slot,
+        /// What was accepted.
+        entry: Entry,
+    },
+    /// Everything behind `from` up to the record's slot is decided, but not here: a state must be
+    /// fetched. What was accepted there before no longer counts.
+    Skip {
+        /// The last slot that is here.
+        from: Slot,
+        /// The chain as decided at the record's slot.
+        chain: Chain,
+    },
+}
+
+impl Wire for Record {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        match self {
+            Self::Entry {
+                ballot,
+                committed,
+                entry,
+            } => {
+                writer.u8(0);
+                ballot.encode(writer);
+                writer.u64(committed.0);
+                put_entry(writer, entry);
+            }
+            Self::Skip { from, chain } => {
+                writer.u8(1);
+                writer.u64(from.0);
+                chain.encode(writer);
+            }
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match reader.u8("kind of record")? {
+            0 => Self::Entry {
+                ballot: get_ballot(reader)?,
+                committed: get_slot(reader, "committed slot")?,
+                entry: get_entry(reader)?,
+            },
+            1 => Self::Skip {
+                from: get_slot(reader, "from slot")?,
+                chain: Chain::decode(reader)?,
+            },
+            _ => return Err(DecodeError::Bad("kind of record")),
+        })
+    }
+}
+
+/// What must survive a crash in every durability: the highest ballot promised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Promised(pub Ballot);
+
+impl Wire for Promised {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        self.0.encode(writer);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        get_ballot(reader).map(Self)
+    }
+}
+
+/// What a snapshot carries for the protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The time of the last command that the snapshot covers.
+    pub time: CommandTime,
+    /// The chain as executed there.
+    pub chain: Chain,
+}
+
+impl Wire for Summary {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.time.0);
+        self.chain.encode(writer);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            time: CommandTime(reader.u64("summary time")?),
+            chain: Chain::decode(reader)?,
+        })
+    }
+}
