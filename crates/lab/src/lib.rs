@@ -11,6 +11,8 @@
 pub mod compare;
 mod error;
 pub mod figures;
+pub mod http;
 pub mod load;
+pub mod torture;
 
 pub use error::{Error, Kind, Result};

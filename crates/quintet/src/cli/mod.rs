@@ -10,7 +10,6 @@ mod completions;
 mod config;
 mod demo;
 mod failure;
-mod http;
 mod lab;
 mod logs;
 mod output;
@@ -22,9 +21,11 @@ mod simulate;
 mod snapshot;
 mod status;
 mod suggest;
+mod torture;
 
 use clap::{Parser, Subcommand, builder::styling};
 use failure::{EXIT_CODES, Outcome};
+use quintet_lab::http;
 use std::process::ExitCode;
 
 const STYLES: styling::Styles = styling::Styles::styled()
@@ -74,6 +75,7 @@ enum Command {
     Lab(lab::Lab),
     Simulate(simulate::Simulate),
     Check(check::Check),
+    Torture(Box<torture::Torture>),
     Snapshot(snapshot::Snapshot),
     Config(config::Config),
     Completions(completions::Completions),
@@ -97,6 +99,7 @@ impl Command {
             Self::Lab(command) => command.run(),
             Self::Simulate(command) => command.run(),
             Self::Check(command) => command.run(),
+            Self::Torture(command) => command.run(),
             Self::Snapshot(command) => command.run(),
             Self::Config(command) => command.run(),
             Self::Completions(command) => command.run(),

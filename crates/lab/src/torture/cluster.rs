@@ -1,0 +1,329 @@
+//! The replicas as processes: their files, their signals, how they ended.
+//!
+//! ```text
+//!   DIR/replica-0/quintet.toml    what it is started with
+//!   DIR/replica-0/quintet.log     what it said, all its lives after one another
+//!   DIR/replica-0/data/           what it keeps; a small file system of its own for full disks
+//!
+//!   Running ──kill, exit──► Ended(status) ──start──► Running
+//! ```
+//!
+//! Every replica holds the end of a pipe as its standard input and leaves when the pipe breaks, so
+//! that none outlives the torture, however that ends.
+
+use super::{
+    Plan,
+    network::{Addresses, Network},
+};
+use crate::http;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use std::{
+    fmt::Write as _,
+    fs::{self, OpenOptions},
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::{Path, PathBuf},
+    process::{Child, ExitStatus, Stdio},
+    time::Duration,
+};
+
+/// How long an admin answer may take.
+const ANSWER: Duration = Duration::from_secs(2);
+/// What clients authenticate with.
+pub const PASSWORD: &str = "torture";
+/// When a replica gives a request up.
+pub const CLIENT_DEADLINE: Duration = Duration::from_secs(8);
+
+/// What `/status` says, as far as it is needed here.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Status {
+    /// Who leads, if somebody does.
+    pub leader: Option<u16>,
+    /// Whether it takes part in quorums.
+    pub voting: bool,
+    /// The last slot known to be decided.
+    pub committed: u64,
+    /// The last slot executed.
+    pub executed: u64,
+    /// The last position executed.
+    pub position: u64,
+    /// How many keys it holds.
+    pub entries: u64,
+}
+
+/// One replica.
+#[derive(Debug)]
+pub struct Replica {
+    /// Its place among the members.
+    pub id: u16,
+    /// Where it listens.
+    pub addresses: Addresses,
+    /// Its directory.
+    pub directory: PathBuf,
+    /// Its running process.
+    child: Option<Child>,
+    /// How its last process ended.
+    pub ended: Option<ExitStatus>,
+    /// It is being killed, stopped or damaged: its end is no surprise.
+    pub may_end: bool,
+    /// It does not move: SIGSTOP.
+    pub paused: bool,
+    /// How often it was started.
+    pub starts: u64,
+}
+
+impl Replica {
+    /// Its data directory.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    /// Its log.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.directory.join("quintet.log")
+    }
+
+    /// Whether its process runs.
+    #[must_use]
+    pub const fn runs(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Looks whether the process has ended.
+    pub fn look(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().ok().flatten()?;
+        self.child = None;
+        self.paused = false;
+        self.ended = Some(status);
+        Some(status)
+    }
+
+    /// Sends a signal to its process, if it runs.
+    pub fn signal(&mut self, signal: Signal) {
+        if let Some(child) = &self.child
+            && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+        {
+            // It was not yet waited for, so the id is still its own.
+            let _ = kill_process(pid, signal);
+            match signal {
+                Signal::STOP => self.paused = true,
+                Signal::CONT => self.paused = false,
+                _ => {}
+            }
+        }
+    }
+
+    /// Kills it and waits for its end.
+    pub fn kill(&mut self) {
+        self.may_end = true;
+        if let Some(child) = &mut self.child {
+            // One that has ended needs no signal.
+            let _ = child.kill();
+            self.ended = child.wait().ok();
+            self.child = None;
+            self.paused = false;
+        }
+    }
+
+    /// Asks for its state.
+    #[must_use]
+    pub fn status(&self) -> Option<Status> {
+        if !self.runs() || self.paused {
+            return None;
+        }
+        let answer = http::get(&self.addresses.admin.to_string(), "/status", ANSWER).ok()?;
+        serde_json::from_slice(&answer.body).ok()
+    }
+
+    /// Whether it says that it serves.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let admin = self.addresses.admin.to_string();
+        self.runs()
+            && !self.paused
+            && http::get(&admin, "/readyz", ANSWER).is_ok_and(|answer| answer.code == 200)
+    }
+
+    /// How it ended and what it said last, for a report.
+    #[must_use]
+    pub fn epitaph(&self) -> String {
+        let how = self.ended.map_or_else(|| "runs".to_owned(), shown);
+        let mut text = format!("replica {} {how}", self.id);
+        if let Some(words) = last_words(&self.log()) {
+            // Writing to a string does not fail.
+            let _ = write!(text, "; it said: {words}");
+        }
+        text
+    }
+}
+
+/// An exit status in words.
+#[must_use]
+pub fn shown(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+/// The last error in a log, or its last line.
+fn last_words(log: &Path) -> Option<String> {
+    let mut file = fs::File::open(log).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(8 << 10)))
+        .ok()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines = || text.lines().rev().filter(|line| !line.trim().is_empty());
+    let words = lines()
+        .find(|line| line.starts_with("error: "))
+        .or_else(|| lines().next())?;
+    Some(words.trim_start_matches("error: ").to_owned())
+}
+
+/// All replicas; killed when dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    /// By id.
+    pub replicas: Vec<Replica>,
+    /// What lies between them.
+    pub network: Network,
+    program: PathBuf,
+}
+
+impl Cluster {
+    /// Writes all files; nothing runs yet.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub fn prepare(plan: &Plan, network: Network) -> io::Result<Self> {
+        let mut replicas = Vec::new();
+        for id in 0..plan.replicas {
+            let directory = plan.directory.join(format!("replica-{id}"));
+            fs::create_dir_all(directory.join("data"))?;
+            let text = configuration(plan, &network, id);
+            fs::write(directory.join("quintet.toml"), text)?;
+            replicas.push(Replica {
+                id,
+                addresses: network.addresses(id),
+                directory,
+                child: None,
+                ended: None,
+                may_end: false,
+                paused: false,
+                starts: 0,
+            });
+        }
+        Ok(Self {
+            replicas,
+            network,
+            program: plan.program.clone(),
+        })
+    }
+
+    /// Starts a replica that does not run.
+    ///
+    /// # Errors
+    /// When the process cannot be made.
+    pub fn start(&mut self, id: u16) -> io::Result<()> {
+        let replica = &mut self.replicas[usize::from(id)];
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(replica.log())?;
+        let mut command = self.network.command(id, &self.program);
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(replica.directory.join("quintet.toml"))
+            .arg("--stop-with-stdin")
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // Ctrl-C in a terminal reaches the whole process group: the torture alone shall get it.
+            .process_group(0);
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("QUINTET_") && name != "QUINTET_LOG" {
+                command.env_remove(name);
+            }
+        }
+        replica.child = Some(command.spawn()?);
+        replica.ended = None;
+        replica.may_end = false;
+        replica.starts += 1;
+        Ok(())
+    }
+
+    /// Who leads by its own word: who ordered last if several say so.
+    #[must_use]
+    pub fn leader(&self) -> Option<u16> {
+        let mut found = None;
+        for replica in &self.replicas {
+            if let Some(status) = replica.status()
+                && status.leader == Some(replica.id)
+            {
+                found = found.max(Some((status.committed, replica.id)));
+            }
+        }
+        found.map(|(_, id)| id)
+    }
+
+    /// The processes that run now.
+    #[must_use]
+    pub fn running(&self) -> Vec<u16> {
+        let running = self.replicas.iter().filter(|replica| replica.runs());
+        running.map(|replica| replica.id).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for replica in &mut self.replicas {
+            replica.kill();
+        }
+    }
+}
+
+fn quoted(text: &str) -> String {
+    // A TOML basic string; JSON's escapes are a part of its.
+    serde_json::Value::from(text).to_string()
+}
+
+fn configuration(plan: &Plan, network: &Network, id: u16) -> String {
+    let own = network.addresses(id);
+    let members: Vec<_> = network.members(id).iter().map(|at| quoted(at)).collect();
+    let data = plan.directory.join(format!("replica-{id}")).join("data");
+    // Small segments and early snapshots: whatever happens rarely shall happen here.
+    let mut text = format!(
+        "# Written by 'quintet torture'.\n\
+         cluster = \"{:032x}\"\nsecret = \"{:064x}\"\nid = {id}\nmembers = [{}]\n\
+         protocol = {}\ndurability = \"{}\"\ndata = {}\nredis_listen = \"{}\"\n\
+         admin_listen = \"{}\"\npeer_listen = \"{}\"\npassword = \"{PASSWORD}\"\n\
+         client_deadline = \"{}s\"\nspin_max = \"0s\"\nsnapshot_bytes_min = \"512KiB\"\n\
+         [journal]\nsegment_bytes = \"2MiB\"\n",
+        u128::from(plan.seed) << 64 | 0x7071_7565,
+        plan.seed,
+        members.join(", "),
+        quoted(&plan.protocol),
+        plan.durability.name(),
+        quoted(&data.to_string_lossy()),
+        own.redis,
+        own.admin,
+        own.peer,
+        CLIENT_DEADLINE.as_secs(),
+    );
+    if !plan.options.is_empty() {
+        text.push_str("[options]\n");
+    }
+    for (name, value) in &plan.options {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{name} = {}", quoted(value));
+    }
+    text
+}

@@ -1,0 +1,802 @@
+//! The hand that strikes: one fault after another, within what the cluster promises to survive.
+//!
+//! ```text
+//!   draw a kind ──► strike ──► hold (look after the processes; perhaps a second, small fault)
+//!        ▲                       │
+//!        │                       ▼
+//!        └── rest ◄── wait until all take part again ◄── heal
+//! ```
+//!
+//! The next fault waits until every replica has caught up with the last one: what a minority
+//! forgot or lost must be whole again before another minority may lose something.
+
+use super::{
+    Plan, TortureError,
+    cluster::{Cluster, shown},
+    faults::Kind,
+    files::{Damage, Filler, Storm, Target, damage},
+    proxy::Cuts,
+    timeline::Trouble,
+    workload::Shared,
+};
+use quintet_replica::Durability;
+use quintet_simulator::Random;
+use rustix::process::Signal;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::ExitStatus,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long anything may take on a busy machine before it counts as never happening.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+const LOOK: Duration = Duration::from_millis(10);
+/// Requests that were under way when a fault ended are excused for this long.
+const GRACE: u64 = 3_000_000_000;
+
+const BREAKS: &[Trouble] = &[Trouble::Connection];
+const SILENT: &[Trouble] = &[Trouble::Silence];
+const NO_QUORUM: &[Trouble] = &[Trouble::NoQuorum, Trouble::Uncertain];
+const FULL: &[Trouble] = &[Trouble::Full, Trouble::Connection];
+
+/// Why the driver stops early.
+#[derive(Debug)]
+pub enum Halt {
+    /// Somebody asked.
+    Asked,
+    /// Something happened that must not happen.
+    Violation(String),
+    /// The torture itself cannot go on.
+    Broken(TortureError),
+}
+
+impl From<std::io::Error> for Halt {
+    fn from(error: std::io::Error) -> Self {
+        Self::Broken(TortureError::System(error))
+    }
+}
+
+type Step<T = ()> = Result<T, Halt>;
+
+/// What the caller is told now and then; `false` asks to stop.
+pub type Watch<'a> = &'a mut dyn FnMut(&Driver<'_>) -> bool;
+
+/// See the module.
+pub struct Driver<'a> {
+    /// What is to be done.
+    pub plan: &'a Plan,
+    /// The replicas.
+    pub cluster: Cluster,
+    /// What is shared with the clients.
+    pub shared: Arc<Shared>,
+    /// How often each fault was done, by kind and by kind and variant.
+    pub counts: BTreeMap<String, u64>,
+    /// How processes ended that were meant to.
+    pub exits: BTreeMap<String, u64>,
+    /// When the faults began.
+    pub began: Instant,
+    /// What is being done now, in words.
+    pub now: String,
+    /// Replicas whose data lie on a small file system of their own.
+    pub small_disks: BTreeSet<u16>,
+    random: Random,
+    cuts: Cuts,
+    /// The window of the fault that is in force.
+    window: Option<usize>,
+}
+
+impl std::fmt::Debug for Driver<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Driver<'a> {
+    /// Nothing is done yet.
+    #[must_use]
+    pub fn new(
+        plan: &'a Plan,
+        cluster: Cluster,
+        shared: Arc<Shared>,
+        small_disks: BTreeSet<u16>,
+    ) -> Self {
+        Self {
+            plan,
+            cluster,
+            shared,
+            counts: BTreeMap::new(),
+            exits: BTreeMap::new(),
+            began: Instant::now(),
+            now: "starting".to_owned(),
+            small_disks,
+            random: Random::new(plan.seed).fork(1),
+            cuts: Cuts::new(),
+            window: None,
+        }
+    }
+
+    fn members(&self) -> Vec<u16> {
+        (0..self.plan.replicas).collect()
+    }
+
+    fn minority(&self) -> usize {
+        usize::from(self.plan.replicas - 1) / 2
+    }
+
+    // --- time passes ----------------------------------------------------------------------
+
+    /// Looks after the processes; an end that nobody meant is a violation.
+    fn look(&mut self, watch: Watch<'_>) -> Step {
+        for replica in &mut self.cluster.replicas {
+            if let Some(status) = replica.look()
+                && !replica.may_end
+            {
+                let what = format!("{} without being asked to", replica.epitaph());
+                let log = replica.log();
+                return Err(Halt::Violation(format!(
+                    "{what} ({}; its log: {})",
+                    shown(status),
+                    log.display()
+                )));
+            }
+        }
+        if watch(self) {
+            Ok(())
+        } else {
+            Err(Halt::Asked)
+        }
+    }
+
+    fn wait(&mut self, duration: Duration, watch: Watch<'_>) -> Step {
+        let end = Instant::now() + duration;
+        loop {
+            self.look(watch)?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            thread::sleep(left.min(LOOK));
+        }
+    }
+
+    /// Waits until `holds`.
+    fn until<T>(
+        &mut self,
+        what: &str,
+        watch: Watch<'_>,
+        mut holds: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Step<T> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = holds(self) {
+                return Ok(found);
+            }
+            if Instant::now() > end {
+                let states = self
+                    .cluster
+                    .replicas
+                    .iter()
+                    .map(|replica| format!("{}: {:?}", replica.epitaph(), replica.status()));
+                return Err(Halt::Violation(format!(
+                    "not within {} s: {what} ({})",
+                    PATIENCE.as_secs(),
+                    states.collect::<Vec<_>>().join("; ")
+                )));
+            }
+            self.look(watch)?;
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Milliseconds drawn from a range.
+    fn draw_ms(&mut self, low: u64, high: u64) -> Duration {
+        Duration::from_millis(self.random.between(low, high))
+    }
+
+    /// Waits until every replica serves, takes part and has executed what the others had when
+    /// this began.
+    ///
+    /// # Errors
+    /// When one does not.
+    pub fn recover(&mut self, watch: Watch<'_>) -> Step {
+        let statuses = self
+            .cluster
+            .replicas
+            .iter()
+            .filter_map(|replica| replica.status());
+        let target = statuses.map(|status| status.executed).max().unwrap_or(0);
+        for id in self.members() {
+            let what = format!("replica {id} takes part again and has caught up to {target}");
+            self.until(&what, watch, |driver| {
+                let replica = &driver.cluster.replicas[usize::from(id)];
+                let status = replica.status()?;
+                (status.voting && status.executed >= target && replica.is_ready()).then_some(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Starts all replicas and waits until they serve.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn start(&mut self, watch: Watch<'_>) -> Step {
+        for id in self.members() {
+            self.cluster.start(id)?;
+        }
+        self.recover(watch)
+    }
+
+    /// Strikes until the time is over.
+    ///
+    /// # Errors
+    /// When something happened that must not.
+    pub fn strike(&mut self, kinds: &[Kind], watch: Watch<'_>) -> Step {
+        self.began = Instant::now();
+        // Each kind once in drawn order, then by chance: a short run has all of them, too, and
+        // takes longer than it was told if it must.
+        let mut first: Vec<Kind> = kinds.to_vec();
+        for index in (1..first.len()).rev() {
+            let other = self.random.index(index + 1);
+            first.swap(index, other);
+        }
+        loop {
+            let left = self.plan.duration.saturating_sub(self.began.elapsed());
+            if first.is_empty() && left.is_zero() {
+                break;
+            }
+            self.now = "resting".to_owned();
+            if first.is_empty() && (kinds.is_empty() || left < Duration::from_secs(2)) {
+                self.wait(left.min(Duration::from_secs(1)), watch)?;
+                continue;
+            }
+            let rest = self.draw_ms(200, 1500);
+            self.wait(rest, watch)?;
+            let kind = match first.last() {
+                Some(kind) => *kind,
+                None => kinds[self.random.index(kinds.len())],
+            };
+            match kind {
+                Kind::Kill => self.kill(watch)?,
+                Kind::Stop => self.stop(watch)?,
+                Kind::Partition => self.partition(watch)?,
+                Kind::Reset => self.reset(watch)?,
+                Kind::Disk => self.disk(watch)?,
+                Kind::Slow => self.slow(watch)?,
+                Kind::Corrupt => self.corrupt(watch)?,
+                Kind::Rolling => self.rolling(watch)?,
+            }
+            // What was drawn may have been impossible here: a ring of three cuts nothing.
+            if self.counts.contains_key(kind.name()) {
+                first.retain(|other| *other != kind);
+            }
+        }
+        self.now = "healed".to_owned();
+        Ok(())
+    }
+
+    // --- bookkeeping ------------------------------------------------------------------------
+
+    fn begin(&mut self, kind: Kind, variant: &str, hit: &BTreeSet<u16>) {
+        let name = kind.name();
+        *self.counts.entry(name.to_owned()).or_default() += 1;
+        *self.counts.entry(format!("{name} {variant}")).or_default() += 1;
+        self.now = format!("{name} {variant} {hit:?}");
+        let window = self
+            .shared
+            .timeline
+            .begin(name, variant.to_owned(), hit.clone());
+        self.window = Some(window);
+    }
+
+    fn end(&mut self, watch: Watch<'_>) -> Step {
+        self.now.push_str(", recovering");
+        self.recover(watch)?;
+        if let Some(window) = self.window.take() {
+            self.shared.timeline.end(window);
+        }
+        Ok(())
+    }
+
+    /// Clients of these may see this until the fault is over.
+    fn excuse(&self, hit: &BTreeSet<u16>, troubles: &'static [Trouble]) -> Vec<usize> {
+        let timeline = &self.shared.timeline;
+        hit.iter()
+            .map(|id| timeline.excuse(Some(*id), troubles))
+            .collect()
+    }
+
+    fn end_excuses(&self, excuses: &[usize]) {
+        for excuse in excuses {
+            self.shared.timeline.end_excuse(*excuse, GRACE);
+        }
+    }
+
+    /// A minority of at least one, drawn.
+    fn draw_minority(&mut self) -> BTreeSet<u16> {
+        let count = self.random.between(1, self.minority().max(1) as u64) as usize;
+        self.draw_set(count, &self.members())
+    }
+
+    fn draw_set(&mut self, count: usize, from: &[u16]) -> BTreeSet<u16> {
+        let mut from = from.to_vec();
+        let mut set = BTreeSet::new();
+        while set.len() < count && !from.is_empty() {
+            let index = self.random.index(from.len());
+            set.insert(from.swap_remove(index));
+        }
+        set
+    }
+
+    fn leader_or_any(&mut self) -> u16 {
+        match self.cluster.leader() {
+            Some(leader) => leader,
+            None => self.random.below(self.plan.replicas.into()) as u16,
+        }
+    }
+
+    /// The fault is in force for a while; perhaps something small happens meanwhile.
+    fn hold(&mut self, duration: Duration, hit: &BTreeSet<u16>, watch: Watch<'_>) -> Step {
+        if !self.plan.faults.has(Kind::Reset) || !self.random.chance(300) {
+            return self.wait(duration, watch);
+        }
+        self.wait(duration / 2, watch)?;
+        let well: Vec<_> = self
+            .members()
+            .into_iter()
+            .filter(|id| !hit.contains(id))
+            .collect();
+        let pair: Vec<_> = self.draw_set(2, &well).into_iter().collect();
+        if let [one, other] = pair[..] {
+            *self
+                .counts
+                .entry("reset during another fault".to_owned())
+                .or_default() += 1;
+            self.cluster.network.reset(one, other)?;
+        }
+        self.wait(duration / 2, watch)
+    }
+
+    fn note_exit(&mut self, fault: &str, status: ExitStatus) {
+        let name = format!("{fault}: {}", shown(status));
+        *self.exits.entry(name).or_default() += 1;
+    }
+
+    // --- the faults -------------------------------------------------------------------------
+
+    fn kill(&mut self, watch: Watch<'_>) -> Step {
+        let (variant, hit) = match self.random.below(100) {
+            0..40 => ("leader", BTreeSet::from([self.leader_or_any()])),
+            40..60 => ("one", self.draw_set(1, &self.members())),
+            60..80 => ("minority", self.draw_minority()),
+            _ if self.plan.durability == Durability::Disk => {
+                ("all", self.members().into_iter().collect())
+            }
+            _ => ("leader", BTreeSet::from([self.leader_or_any()])),
+        };
+        if hit.len() > self.minority() && self.plan.durability == Durability::Memory {
+            // A single replica, or two of which none may forget.
+            return Ok(());
+        }
+        self.begin(Kind::Kill, variant, &hit);
+        let mut excuses = self.excuse(&hit, BREAKS);
+        if hit.len() > self.minority() {
+            excuses.extend(self.excuse(&hit, NO_QUORUM));
+        }
+        for id in &hit {
+            self.cluster.replicas[usize::from(*id)].kill();
+        }
+        let down = self.draw_ms(50, 3000);
+        self.hold(down, &hit, watch)?;
+        for id in &hit {
+            self.cluster.start(*id)?;
+            if self.random.chance(200) {
+                // Again, in the middle of its recovery.
+                let moment = self.draw_ms(0, 400);
+                self.wait(moment, watch)?;
+                *self
+                    .counts
+                    .entry("kill during recovery".to_owned())
+                    .or_default() += 1;
+                self.cluster.replicas[usize::from(*id)].kill();
+                self.cluster.start(*id)?;
+            }
+        }
+        self.end(watch)?;
+        self.end_excuses(&excuses);
+        Ok(())
+    }
+
+    fn stop(&mut self, watch: Watch<'_>) -> Step {
+        let majority = self.minority() + 1;
+        let (variant, hit) = match self.random.below(100) {
+            0..45 => ("leader", BTreeSet::from([self.leader_or_any()])),
+            45..65 => ("one", self.draw_set(1, &self.members())),
+            65..80 => ("minority", self.draw_minority()),
+            _ => ("majority", self.draw_set(majority, &self.members())),
+        };
+        self.begin(Kind::Stop, variant, &hit);
+        let mut excuses = self.excuse(&hit, SILENT);
+        if hit.len() > self.minority() {
+            let all = self.members().into_iter().collect();
+            excuses.extend(self.excuse(&all, NO_QUORUM));
+        }
+        for id in &hit {
+            self.cluster.replicas[usize::from(*id)].signal(Signal::STOP);
+        }
+        let pause = self.draw_ms(100, 5000);
+        let held = self.hold(pause, &hit, watch);
+        for id in &hit {
+            self.cluster.replicas[usize::from(*id)].signal(Signal::CONT);
+        }
+        held?;
+        self.end(watch)?;
+        self.end_excuses(&excuses);
+        Ok(())
+    }
+
+    /// Cuts, and whose clients may be told that there is no quorum.
+    fn draw_cuts(&mut self) -> (&'static str, Cuts, BTreeSet<u16>) {
+        let members = self.members();
+        let between = |these: &BTreeSet<u16>, there: bool, back: bool| {
+            let mut cuts = Cuts::new();
+            for one in these {
+                for other in members.iter().filter(|other| !these.contains(other)) {
+                    if there {
+                        cuts.insert((*one, *other));
+                    }
+                    if back {
+                        cuts.insert((*other, *one));
+                    }
+                }
+            }
+            cuts
+        };
+        match self.random.below(100) {
+            0..25 => {
+                let hit = BTreeSet::from([self.leader_or_any()]);
+                ("leader alone", between(&hit, true, true), hit)
+            }
+            25..40 => {
+                let hit = self.draw_minority();
+                ("minority apart", between(&hit, true, true), hit)
+            }
+            40..55 => {
+                let hit = BTreeSet::from([self.leader_or_any()]);
+                ("leader cannot send", between(&hit, true, false), hit)
+            }
+            55..70 => {
+                let hit = BTreeSet::from([self.leader_or_any()]);
+                ("leader cannot hear", between(&hit, false, true), hit)
+            }
+            70..80 => {
+                let hit = self.draw_set(1, &members);
+                let there = self.random.chance(500);
+                ("one way", between(&hit, there, !there), hit)
+            }
+            80..90 => {
+                let hit = self.draw_set(2, &members);
+                let pair: Vec<_> = hit.iter().copied().collect();
+                let mut cuts = Cuts::new();
+                if let [one, other] = pair[..] {
+                    cuts.extend([(one, other), (other, one)]);
+                }
+                ("one link", cuts, hit)
+            }
+            90..95 => {
+                // Everybody hears its neighbours only.
+                let count = self.plan.replicas;
+                let far = |one: u16, other: u16| {
+                    let apart = one.abs_diff(other);
+                    apart > 1 && apart < count - 1
+                };
+                let pairs = members
+                    .iter()
+                    .flat_map(|one| members.iter().map(|other| (*one, *other)));
+                let cuts = pairs.filter(|(one, other)| far(*one, *other)).collect();
+                ("ring", cuts, members.iter().copied().collect())
+            }
+            _ => {
+                let all: BTreeSet<u16> = members.iter().copied().collect();
+                let pairs = members
+                    .iter()
+                    .flat_map(|one| members.iter().map(|other| (*one, *other)));
+                let cuts = pairs.filter(|(one, other)| one != other).collect();
+                ("all apart", cuts, all)
+            }
+        }
+    }
+
+    fn partition(&mut self, watch: Watch<'_>) -> Step {
+        let (variant, cuts, hit) = self.draw_cuts();
+        if cuts.is_empty() {
+            return Ok(());
+        }
+        self.begin(Kind::Partition, variant, &hit);
+        let excuses = self.excuse(&hit, NO_QUORUM);
+        self.cluster.network.cut(&cuts)?;
+        self.cuts = cuts;
+        let duration = self.draw_ms(300, 6000);
+        let held = self.hold(duration, &hit, watch);
+        self.heal_cuts()?;
+        held?;
+        self.end(watch)?;
+        self.end_excuses(&excuses);
+        Ok(())
+    }
+
+    fn heal_cuts(&mut self) -> Step {
+        self.cuts.clear();
+        self.cluster.network.cut(&self.cuts)?;
+        Ok(())
+    }
+
+    fn reset(&mut self, watch: Watch<'_>) -> Step {
+        let (variant, times) = match self.random.below(3) {
+            0 => ("one link", 1),
+            1 => ("leader's links", 1),
+            _ => ("storm", self.random.between(5, 30)),
+        };
+        self.begin(Kind::Reset, variant, &BTreeSet::new());
+        let leader = self.leader_or_any();
+        for _ in 0..times {
+            let members = self.members();
+            if variant == "leader's links" {
+                for other in members.into_iter().filter(|other| *other != leader) {
+                    self.cluster.network.reset(leader, other)?;
+                }
+            } else {
+                let pair: Vec<_> = self.draw_set(2, &members).into_iter().collect();
+                if let [one, other] = pair[..] {
+                    self.cluster.network.reset(one, other)?;
+                }
+            }
+            if times > 1 {
+                let gap = self.draw_ms(5, 150);
+                self.wait(gap, watch)?;
+            }
+        }
+        self.end(watch)
+    }
+
+    fn disk(&mut self, watch: Watch<'_>) -> Step {
+        let disks: Vec<u16> = self.small_disks.iter().copied().collect();
+        let hit = self.draw_set(1, &disks);
+        let Some(id) = hit.first().copied() else {
+            return Ok(());
+        };
+        self.begin(Kind::Disk, "full", &hit);
+        let excuses = self.excuse(&hit, FULL);
+        let at = usize::from(id);
+        self.cluster.replicas[at].may_end = true;
+        let data = self.cluster.replicas[at].data();
+        let mut filler = Filler::start(&data)?;
+        let end = Instant::now() + self.draw_ms(1000, 6000);
+        while Instant::now() < end && self.cluster.replicas[at].runs() {
+            // Files that the replica deletes make room again.
+            filler.more()?;
+            self.wait(Duration::from_millis(50), watch)?;
+        }
+        if self.random.chance(250) && self.cluster.replicas[at].runs() {
+            *self
+                .counts
+                .entry("disk full and killed".to_owned())
+                .or_default() += 1;
+            self.cluster.replicas[at].kill();
+        }
+        drop(filler);
+        // A replica that stops because of it says so by its exit code.
+        self.wait(Duration::from_millis(200), watch)?;
+        if let Some(status) = self.cluster.replicas[at].ended {
+            self.note_exit("disk full", status);
+            if status.code().is_some_and(|code| code != 8) {
+                let text = self.cluster.replicas[at].epitaph();
+                return Err(Halt::Violation(format!(
+                    "{text}; a full disk ends with code 8"
+                )));
+            }
+            self.cluster.start(id)?;
+        } else {
+            *self
+                .exits
+                .entry("disk full: went on".to_owned())
+                .or_default() += 1;
+            self.cluster.replicas[at].may_end = false;
+        }
+        self.end(watch)?;
+        self.end_excuses(&excuses);
+        Ok(())
+    }
+
+    fn slow(&mut self, watch: Watch<'_>) -> Step {
+        let writers = self.random.between(1, 3);
+        self.begin(Kind::Slow, "disk", &BTreeSet::new());
+        let storm = Storm::start(&self.plan.directory, writers as u32)?;
+        let duration = self.draw_ms(1000, 4000);
+        let held = self.hold(duration, &BTreeSet::new(), watch);
+        drop(storm);
+        held?;
+        self.end(watch)
+    }
+
+    fn corrupt(&mut self, watch: Watch<'_>) -> Step {
+        let targets = [Target::Journal, Target::Promise, Target::Snapshot];
+        let target = targets[self.random.index(targets.len())];
+        let hit = self.draw_minority();
+        if hit.len() > self.minority() {
+            // Nobody else has what a single replica loses.
+            return Ok(());
+        }
+        self.begin(Kind::Corrupt, target.name(), &hit);
+        let excuses = self.excuse(&hit, BREAKS);
+        let mut done: Vec<(u16, Damage)> = Vec::new();
+        for id in &hit {
+            let replica = &mut self.cluster.replicas[usize::from(*id)];
+            replica.kill();
+            let data = replica.data();
+            if let Some(damage) = damage(&data, target, &mut self.random)? {
+                done.push((*id, damage));
+            }
+        }
+        let down = self.draw_ms(50, 1000);
+        self.hold(down, &hit, watch)?;
+        for id in &hit {
+            self.cluster.start(*id)?;
+            let damage = done.iter().find(|(of, _)| of == id);
+            self.cluster.replicas[usize::from(*id)].may_end = damage.is_some();
+        }
+        for (id, damage) in &done {
+            self.repaired_or_refused(*id, damage, target, watch)?;
+        }
+        if done.is_empty() {
+            let name = format!("corrupt {}: nothing to damage", target.name());
+            *self.exits.entry(name).or_default() += 1;
+        }
+        self.end(watch)?;
+        self.end_excuses(&excuses);
+        Ok(())
+    }
+
+    /// A damaged replica comes back by itself, or refuses with code 7 and names the file.
+    fn repaired_or_refused(
+        &mut self,
+        id: u16,
+        damage: &Damage,
+        target: Target,
+        watch: Watch<'_>,
+    ) -> Step {
+        let at = usize::from(id);
+        let what = format!("replica {id} repairs or refuses {}", damage.path.display());
+        self.until(&what, watch, |driver| {
+            let replica = &driver.cluster.replicas[at];
+            let serves = replica.status().is_some_and(|status| status.voting);
+            (!replica.runs() || serves && replica.is_ready()).then_some(())
+        })?;
+        let Some(status) = self.cluster.replicas[at].ended else {
+            let name = format!("corrupt {}: came back by itself", target.name());
+            *self.exits.entry(name).or_default() += 1;
+            self.cluster.replicas[at].may_end = false;
+            return Ok(());
+        };
+        self.note_exit(&format!("corrupt {}", target.name()), status);
+        if status.code() != Some(7) {
+            let text = self.cluster.replicas[at].epitaph();
+            return Err(Halt::Violation(format!(
+                "{text}; damaged data (byte {} of {}) must be repaired or refused with code 7",
+                damage.offset,
+                damage.path.display()
+            )));
+        }
+        damage.undo()?;
+        self.cluster.start(id)?;
+        Ok(())
+    }
+
+    fn rolling(&mut self, watch: Watch<'_>) -> Step {
+        self.begin(Kind::Rolling, "restart", &BTreeSet::new());
+        let mut left = self.members();
+        while !left.is_empty() {
+            let index = self.random.index(left.len());
+            let id = left.swap_remove(index);
+            let at = usize::from(id);
+            let excuses = self.excuse(&BTreeSet::from([id]), BREAKS);
+            if let Some(window) = self.window {
+                self.shared.timeline.also_hits(window, id);
+            }
+            self.cluster.replicas[at].may_end = true;
+            self.cluster.replicas[at].signal(Signal::TERM);
+            let what = format!("replica {id} stops after SIGTERM");
+            let status = self.until(&what, watch, |driver| driver.cluster.replicas[at].ended)?;
+            self.note_exit("SIGTERM", status);
+            if !status.success() {
+                let text = self.cluster.replicas[at].epitaph();
+                return Err(Halt::Violation(format!("{text}; SIGTERM ends with code 0")));
+            }
+            self.cluster.start(id)?;
+            self.recover(watch)?;
+            self.end_excuses(&excuses);
+        }
+        self.end(watch)
+    }
+
+    // --- the end ----------------------------------------------------------------------------
+
+    /// Nothing is broken any more and everybody runs, whatever state the faults were left in.
+    ///
+    /// # Errors
+    /// When a replica cannot be started.
+    pub fn heal(&mut self) -> Step {
+        self.now = "healing".to_owned();
+        self.heal_cuts()?;
+        for id in self.members() {
+            let replica = &mut self.cluster.replicas[usize::from(id)];
+            replica.signal(Signal::CONT);
+            replica.look();
+            if !replica.runs() {
+                self.cluster.start(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all replicas stand at the same position with the same number of keys; gives
+    /// that position.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn converge(&mut self, watch: Watch<'_>) -> Step<u64> {
+        self.now = "converging".to_owned();
+        self.recover(watch)?;
+        self.until("all replicas stand at the same position", watch, |driver| {
+            let statuses: Option<Vec<_>> = driver
+                .cluster
+                .replicas
+                .iter()
+                .map(|replica| replica.status())
+                .collect();
+            let statuses = statuses?;
+            let first = statuses.first()?;
+            statuses
+                .iter()
+                .all(|other| {
+                    other.position == first.position
+                        && other.executed == first.executed
+                        && other.entries == first.entries
+                })
+                .then_some(first.position)
+        })
+    }
+
+    /// Stops all replicas gracefully and sees them end with 0.
+    ///
+    /// # Errors
+    /// When one does not.
+    pub fn stop_all(&mut self, watch: Watch<'_>) -> Step {
+        self.now = "stopping".to_owned();
+        for replica in &mut self.cluster.replicas {
+            replica.may_end = true;
+            replica.signal(Signal::TERM);
+        }
+        self.until("all replicas stop after SIGTERM", watch, |driver| {
+            for replica in &mut driver.cluster.replicas {
+                replica.look();
+            }
+            driver.cluster.running().is_empty().then_some(())
+        })?;
+        for at in 0..self.cluster.replicas.len() {
+            let Some(status) = self.cluster.replicas[at].ended else {
+                continue;
+            };
+            self.note_exit("SIGTERM to all", status);
+            if !status.success() {
+                let text = self.cluster.replicas[at].epitaph();
+                return Err(Halt::Violation(format!("{text}; SIGTERM ends with code 0")));
+            }
+        }
+        Ok(())
+    }
+}
