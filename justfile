@@ -46,6 +46,10 @@ simulate *arguments: build
 conformance *arguments:
     cargo run --profile test -p quintet-simulator --example conformance -- {{ arguments }}
 
+# Every world of a small scope of Multi-Paxos: what is searched whole, see docs/replay-files.md.
+exhaustive *arguments: build
+    ci/exhaustive {{ arguments }}
+
 # kill -9 real replicas under load; every acknowledged write must be found.
 kill *arguments: build
     ci/kill {{ arguments }}

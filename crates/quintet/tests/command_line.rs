@@ -260,6 +260,97 @@ fn simulate_ends_with_one_json_object() {
     );
 }
 
+/// One write by one client, and the world ends.
+const SCRIPT: &str = r#"format = 1
+protocol = "multipaxos"
+replicas = 3
+seed = 7
+durability = "disk"
+transport = "stream"
+operations = 300
+faults = "none"
+
+[expect]
+property = ""
+trace = ""
+
+[limits]
+end = "400ms"
+
+[[turn]]
+client = 0
+turn = 0
+at = "100ms"
+"#;
+
+#[test]
+fn a_script_is_replayed_with_its_picture_and_says_by_its_code_whether_it_still_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("script.toml");
+    let path = file.display().to_string();
+    let replay = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        run(&["simulate", "--replay", &path])
+    };
+    let output = replay(SCRIPT);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("c0 invokes 0"), "{text}");
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["property"], "");
+    assert_eq!(last["as_written"], false);
+    let page = std::fs::read_to_string(directory.path().join("script.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains(">r2<"));
+
+    // After healing nobody asks for anything, so the core never shows that it goes on.
+    let silent = SCRIPT.replace("end = \"400ms\"", "heal = \"200ms\"\ncommits = 20");
+    let output = replay(&silent);
+    assert_eq!(output.status.code(), Some(6), "{}", stderr(&output));
+    assert!(stderr(&output).contains("stall"), "{}", stderr(&output));
+
+    for (from, to, line, word) in [
+        ("format = 1", "format = 9", "line 1:", "format 9"),
+        ("replicas = 3", "replicas = 0", "line 3:", "0 replicas"),
+        ("seed = 7", "sed = 7", "line 4:", "sed"),
+        ("\"disk\"", "\"tape\"", "line 5:", "disk"),
+        ("\"none\"", "\"gremlins\"", "line 8:", "gremlins"),
+        ("\"400ms\"", "\"soon\"", "line 15:", "soon"),
+        ("turn = 0", "turn = zero", "line 19:", ""),
+    ] {
+        std::fs::write(&file, SCRIPT.replacen(from, to, 1)).unwrap();
+        fails(&["simulate", "--replay", &path], 2, &[&path, line, word]);
+    }
+    fails(
+        &["simulate", "--replay", "/no/such/file"],
+        2,
+        &["/no/such/file"],
+    );
+    fails(
+        &["simulate", "--replay", &path, "--seeds", "1..2"],
+        2,
+        &["--seeds"],
+    );
+}
+
+#[test]
+fn a_small_scope_is_searched_whole() {
+    let scope = ["simulate", "--exhaustive", "--set", "pre_vote=false"];
+    let small = ["--commands", "1", "--crashes", "0", "--timers", "0"];
+    let output = run(&[&scope[..], &small[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["complete"], true);
+    assert!(last["states"].as_u64().unwrap() > 100, "{text}");
+    let output = run(&[&scope[..], &small[..], &["--states", "50"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    fails(
+        &[&scope[..], &["--commands", "50"]].concat(),
+        2,
+        &["50 commands"],
+    );
+}
+
 #[test]
 fn a_file_that_is_no_snapshot_is_refused() {
     let directory = tempfile::tempdir().unwrap();

@@ -52,6 +52,9 @@ pub trait Replica: Send {
     /// A hash of the replica's state.
     fn digest(&self) -> u64;
 
+    /// As [`Protocol::fingerprint`], with the embedded frontend.
+    fn fingerprint(&self, hasher: &mut dyn core::hash::Hasher) -> bool;
+
     /// Checks what must always hold.
     ///
     /// # Panics
@@ -344,6 +347,16 @@ impl<P: Protocol> Replica for Driver<P> {
 
     fn digest(&self) -> u64 {
         self.replica.digest()
+    }
+
+    fn fingerprint(&self, hasher: &mut dyn core::hash::Hasher) -> bool {
+        hasher.write_u64(self.persisted.0);
+        hasher.write_u64(self.last_slot_executed.0);
+        hasher.write_u64(self.shared.persist_next);
+        for id in &self.shared.persist_waiting {
+            hasher.write_u64(id.0);
+        }
+        self.replica.fingerprint(hasher) && self.frontend.fingerprint(hasher)
     }
 
     fn assert_invariants(&self) {

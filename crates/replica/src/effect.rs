@@ -66,7 +66,7 @@ pub enum Write {
 }
 
 /// Where the reply to an executed batch goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ReplyRoute {
     /// Who waits for it; a reply with no route is dropped and the retry recovers.
     pub to: FrontendId,
@@ -336,7 +336,7 @@ pub enum Wake {
 }
 
 /// A batch of requests on its way through a frontend.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Submission {
     /// The frontend's number for it, ascending.
     pub id: BatchId,

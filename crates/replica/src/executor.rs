@@ -161,7 +161,7 @@ impl SnapshotReader {
 }
 
 /// What is to be done once a slot has been executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Wanted {
     /// Run the batch's reads; `stable`: and keep the answer until what they saw is final.
     Read { stable: bool },
@@ -330,6 +330,20 @@ impl Executor {
         let state = foldhash::quality::FixedState::with_seed(1);
         let hash = u128::from(state.hash_one(&sessions[..]));
         self.machine.digest() ^ (hash << 64) ^ u128::from(self.executed.position.0)
+    }
+
+    /// Feeds the reads that wait into `hasher`; false when there is more to tell, which may still
+    /// be undone.
+    pub(crate) fn hash_waiting(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        use core::hash::Hash;
+        for (slot, waiting) in &self.waiting {
+            slot.hash(&mut hasher);
+            for read in waiting {
+                (&read.batch, &read.wanted, &read.route).hash(&mut hasher);
+            }
+        }
+        (self.executed.slot, self.time).hash(&mut hasher);
+        self.speculation.is_none()
     }
 
     /// Executes a batch and gives its answer if somebody waits for it.

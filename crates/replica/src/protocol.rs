@@ -250,6 +250,15 @@ pub trait Protocol: Sized + Send + 'static {
     /// A hash of the replica's whole state, for the simulator's trace.
     fn digest(&self) -> u64;
 
+    /// Feeds all that the replica's future depends on into `hasher`, whatever led to it; false
+    /// when the protocol does not show that much. The exhaustive search tells states apart by it;
+    /// without it, by everything that a replica has seen, which is many more. What only times
+    /// things, and sources of chance, may be left out.
+    fn fingerprint(&self, hasher: &mut dyn core::hash::Hasher) -> bool {
+        let _ = hasher;
+        false
+    }
+
     /// Checks what must always hold; called after every event in the simulator.
     ///
     /// # Panics
@@ -315,4 +324,9 @@ pub trait Frontend<P: Protocol>: Sized + Send + 'static {
     }
     /// How many batches are under way.
     fn open(&self) -> usize;
+    /// As [`Protocol::fingerprint`], for a frontend.
+    fn fingerprint(&self, hasher: &mut dyn core::hash::Hasher) -> bool {
+        let _ = hasher;
+        false
+    }
 }

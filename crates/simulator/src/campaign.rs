@@ -211,7 +211,7 @@ impl Campaign {
     }
 
     /// The protocol's options, with a planted bug of its own among them.
-    fn all_options(&self) -> Vec<(String, String)> {
+    pub(crate) fn all_options(&self) -> Vec<(String, String)> {
         let mut options = self.options.clone();
         if let Some(plant) = &self.plant
             && !RIG_PLANTS.contains(&plant.as_str())
@@ -266,6 +266,7 @@ impl Campaign {
             #[cfg(any(test, feature = "plant"))]
             plant: self.plant.clone(),
             trace,
+            picture: false,
             noting: Noting::No,
             limits: Limits::default(),
         }

@@ -25,8 +25,10 @@ pub mod checkers;
 mod clock;
 pub mod conformance;
 mod decisions;
+mod depict;
 mod disk;
 mod endings;
+mod explore;
 mod faults;
 mod heal;
 pub mod history;
@@ -34,12 +36,14 @@ pub mod machine;
 pub mod model;
 mod network;
 mod panics;
+mod picture;
 mod process;
 mod queue;
 mod random;
 pub mod recording;
 mod remote;
 mod replay;
+mod shrink;
 #[allow(dead_code, reason = "scenarios use a part of what scripts need")]
 mod stage;
 mod strike;
@@ -54,7 +58,9 @@ pub use campaign::{
     Campaign, CampaignError, CampaignReport, OPERATIONS_DEFAULT, Progress, SeedReport, Story, run,
     trace,
 };
+pub use explore::{Bounds, Exploration, ExploreError, ExploreProgress, explore};
 pub use faults::FaultSet;
 pub use network::Transport;
 pub use random::Random;
 pub use replay::{ReplayError, Replayed, Script, Size};
+pub use shrink::{ShrinkProgress, Shrunk, shrink};

@@ -365,6 +365,15 @@ impl Network {
         self.direction(from, to).blocked = true;
     }
 
+    /// Directions in which nothing gets through now.
+    pub fn blocked(&self) -> Vec<(usize, usize)> {
+        let blocked = |at: &usize| self.directions[*at].blocked;
+        (0..self.directions.len())
+            .filter(blocked)
+            .map(|at| (at / self.places, at % self.places))
+            .collect()
+    }
+
     /// Everything that was held back goes on its way.
     pub fn unblock(&mut self, from: usize, to: usize, now: u64, queue: &mut Queue<Event>) {
         let direction = self.direction(from, to);

@@ -374,8 +374,9 @@ impl World {
                 if !self.processes[index].timers.take_fired(key) {
                     return;
                 }
-                self.trace
-                    .say(self.now, || format!("r{index} timer {key:?}"));
+                self.trace.say(self.now, || {
+                    format!("r{index} timer {}", self.setup.describe_timer(key))
+                });
                 Input::Timer(key)
             }
             Item::Persisted(id) => Input::Persisted(id),

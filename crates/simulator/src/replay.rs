@@ -13,6 +13,7 @@
 use crate::{
     campaign::{Campaign, CampaignError, SeedReport, report, run_world},
     decisions::{Choices, Does, Limits, Made, Noting, Script as Decided, TurnAt},
+    picture::Scene,
 };
 use quintet_replica::Entry;
 use std::{collections::BTreeSet, sync::Arc};
@@ -55,10 +56,11 @@ pub(crate) struct Outcome {
     pub ended: u64,
     /// When the second phase began, if it did.
     pub healed: Option<u64>,
+    pub scene: Option<Scene>,
 }
 
 fn run(setup: crate::world::WorldSetup) -> Outcome {
-    let world = run_world(setup);
+    let mut world = run_world(setup);
     let decisions = world.decisions.clone();
     let made = decisions.map_or_else(Made::default, |decisions| {
         let mut decisions = decisions
@@ -67,11 +69,13 @@ fn run(setup: crate::world::WorldSetup) -> Outcome {
         decisions.take()
     });
     let (ended, healed) = (world.now, world.healed_at);
+    let scene = world.trace.scene.take();
     Outcome {
         report: report(world),
         made,
         ended,
         healed: (healed > 0).then_some(healed),
+        scene,
     }
 }
 
@@ -147,7 +151,7 @@ impl Case {
     }
 
     /// Runs the case.
-    pub fn run(&self, entry: Entry, trace: bool) -> Outcome {
+    pub fn run(&self, entry: Entry, watched: bool) -> Outcome {
         let mut profiles = self.profiles.clone();
         profiles.insert("plan".into(), self.plan());
         let script = Decided {
@@ -159,7 +163,8 @@ impl Case {
             faults: self.faults.iter().map(|fault| fault.number).collect(),
             goes_on: self.goes_on,
         };
-        let mut setup = self.campaign.setup(entry, self.seed(), trace);
+        let mut setup = self.campaign.setup(entry, self.seed(), watched);
+        setup.picture = watched;
         setup.noting = Noting::Script(Arc::new(script));
         setup.limits = self.limits;
         run(setup)
@@ -181,6 +186,8 @@ pub struct Replayed {
     pub report: SeedReport,
     /// Whether it went exactly as when the script was written.
     pub as_written: bool,
+    /// The run as a picture: a page of HTML. Empty when it was not watched.
+    pub page: String,
 }
 
 impl Script {
@@ -228,15 +235,44 @@ impl Script {
         self.case.size()
     }
 
-    /// Runs the script.
+    /// Runs the script; `watched` for readable lines and a picture.
     ///
     /// # Errors
     /// When its protocol or an option of it is not known here.
-    pub fn run(&self, trace: bool) -> Result<Replayed, CampaignError> {
+    pub fn run(&self, watched: bool) -> Result<Replayed, CampaignError> {
         let entry = self.case.campaign.check()?;
-        let report = self.case.run(entry, trace).report;
-        let as_written = Expect::of(&report) == self.expect;
-        Ok(Replayed { report, as_written })
+        Ok(self.run_entry(entry, watched))
+    }
+
+    pub(crate) fn run_entry(&self, entry: Entry, watched: bool) -> Replayed {
+        let outcome = self.case.run(entry, watched);
+        let got = Expect::of(&outcome.report);
+        let page = outcome.scene.map_or_else(String::new, |scene| {
+            let campaign = &self.case.campaign;
+            let ended = match got.property.as_str() {
+                "" => "nothing was violated".to_string(),
+                property => format!("{property}: {}", got.what),
+            };
+            let size = self.size();
+            let facts = [
+                ("found", ended),
+                ("seed", self.case.seed().to_string()),
+                (
+                    "script",
+                    format!(
+                        "replicas: {}, faults: {}, operations of clients: {}, other choices: {}",
+                        size.replicas, size.faults, size.operations, size.choices
+                    ),
+                ),
+            ];
+            let title = format!("{}, seed {}", campaign.protocol, self.case.seed());
+            scene.page(&title, &facts, &outcome.report.lines)
+        });
+        Replayed {
+            as_written: got == self.expect,
+            report: outcome.report,
+            page,
+        }
     }
 }
 

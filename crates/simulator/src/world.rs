@@ -19,12 +19,14 @@ use crate::{
         monotone::Monotone, state_hash::StateHash,
     },
     decisions::{Decisions, Limits, Noting, Scope},
+    depict::Depicted,
     disk::DiskProfile,
     faults::{FaultSet, Plan},
     heal::Healing,
     history::History,
     machine,
     network::{LinkProfile, Network, Sent, Transport},
+    picture::Scene,
     process::Process,
     queue::Queue,
     random::Random,
@@ -34,7 +36,7 @@ use crate::{
 };
 use quintet_replica::{
     Bytes, ClientFrame, Durability, Entry, Executed, Incarnation, Lane, Link, Output, Peer,
-    ReplicaId, TimerKey, read_client_frame,
+    ReplicaId, TimerKey, TimerOwner, read_client_frame,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -113,6 +115,8 @@ pub(crate) struct WorldSetup {
     #[cfg(any(test, feature = "plant"))]
     pub plant: Option<String>,
     pub trace: bool,
+    /// Whether a picture is wanted.
+    pub picture: bool,
     /// Whether chance is noted, or follows a script.
     pub noting: Noting,
     pub limits: Limits,
@@ -131,6 +135,18 @@ impl WorldSetup {
             text.truncate(cut);
         }
         format!("{text} ({length} bytes)")
+    }
+}
+
+impl WorldSetup {
+    /// A timer as a person reads it.
+    pub fn describe_timer(&self, key: TimerKey) -> String {
+        let named = (self.entry.timer_name)(key.timer);
+        match key.owner {
+            TimerOwner::Replica => named.unwrap_or_else(|| key.timer.to_string()),
+            TimerOwner::Frontend => format!("{} of its frontend", key.timer),
+            TimerOwner::Node => format!("{} of its node", key.timer),
+        }
     }
 }
 
@@ -199,6 +215,7 @@ pub(crate) struct World {
     pub violation: Option<Violation>,
     pub stall: Option<String>,
     pub trace: Trace,
+    pub depicted: Depicted,
     pub largest: bounded::Largest,
     pub embedded_next: u64,
     pub embedded: BTreeMap<u64, u16>,
@@ -288,7 +305,12 @@ impl World {
         let processes = (0..setup.replicas)
             .map(|_| Process::new(disk.clone()))
             .collect();
-        let trace = Trace::new(setup.trace);
+        let mut trace = Trace::new(setup.trace);
+        if setup.picture {
+            let replicas = (0..setup.replicas).map(|id| format!("r{id}"));
+            let clients = (0..clients.len()).map(|id| format!("c{id}"));
+            trace.scene = Some(Scene::new(replicas.chain(clients).collect()));
+        }
         Self {
             now: 0,
             queue: Queue::new(),
@@ -311,6 +333,7 @@ impl World {
             violation: None,
             stall: None,
             trace,
+            depicted: Depicted::default(),
             largest: bounded::Largest::default(),
             embedded_next: EMBEDDED,
             embedded: BTreeMap::new(),
@@ -359,6 +382,7 @@ impl World {
             self.events += 1;
             self.trace.feed(at);
             self.on_event(event);
+            self.depict();
             if self.events > self.setup.limits.events_max {
                 self.stall = Some(format!(
                     "more than {} events: {}",
@@ -464,11 +488,12 @@ impl World {
 
     pub fn transmit(&mut self, from: usize, to: usize, lane: Lane, frame: Bytes) {
         let length = frame.len();
+        let losses = self.depict_send(from, to, &frame);
         match self
             .network
             .send((from, to), lane, frame, self.now, &mut self.queue)
         {
-            Sent::Taken => {}
+            Sent::Taken => self.depict_loss(from, to, losses),
             Sent::Dropped => {
                 self.trace.say(self.now, || {
                     format!("{from} ─╳ {to} {length} bytes, no link")
@@ -489,8 +514,9 @@ impl World {
             .network
             .arrives((from, to), session, frame.len(), self.now)
         {
-            return;
+            return self.depict_arrival(from, to, &frame, true);
         }
+        self.depict_arrival(from, to, &frame, false);
         if from < self.setup.replicas
             && let Some(room) = self.network.room_again(from, to)
         {

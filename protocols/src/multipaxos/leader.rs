@@ -25,6 +25,7 @@ use quintet_replica::{
 use smallvec::SmallVec;
 
 /// A round of read confirmation under way.
+#[derive(Hash)]
 pub(super) struct Confirmation {
     /// Its number; a follower that echoes it had not promised a higher ballot when it began.
     pub confirm: u64,
@@ -37,6 +38,7 @@ pub(super) struct Confirmation {
 }
 
 /// What only a leader keeps.
+#[derive(Hash)]
 pub(super) struct Lead {
     /// Own element unused.
     pub peers: Vec<Progress>,

@@ -17,7 +17,7 @@ use quintet_replica::{
 };
 
 /// A value proposed for a slot; the message says which slot and under which ballot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proposal {
     /// The time given to its commands.
     pub time: CommandTime,
@@ -37,7 +37,7 @@ pub struct Accepted {
 }
 
 /// A replica's answer to one that has forgotten: what part it plays itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// It has forgotten too and is not yet back.
     Recovering,

@@ -11,7 +11,7 @@ use core::time::Duration;
 use quintet_replica::{Incarnation, Slot, Time};
 
 /// How a leader sends to a follower.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Flow {
     /// It is not known what the follower holds: heartbeats ask.
     Probe,
@@ -22,7 +22,7 @@ pub(super) enum Flow {
 }
 
 /// A leader's view of one follower, for one ballot.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Progress {
     pub flow: Flow,
     /// The next slot to send.
@@ -126,7 +126,7 @@ impl Progress {
 /// On a short link one at a time is best: what arrives meanwhile travels together. On a long one
 /// the next may go as soon as the newest has been under way for a while, so the number in flight
 /// grows with the round trip by itself.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Window {
     open: VecDeque<(Slot, usize)>,
     bytes: usize,

@@ -28,6 +28,7 @@ const WAITING_MAX: Duration = Duration::from_secs(20);
 /// The nearest followers have at least this long to confirm reads before all are asked.
 const PATIENCE_MIN: Duration = Duration::from_millis(5);
 
+#[derive(Hash)]
 struct Read {
     round: u64,
     key: Key,
@@ -36,7 +37,7 @@ struct Read {
 }
 
 /// Reads that wait for an index.
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub(super) struct Reads {
     waiting: VecDeque<Read>,
     bytes: usize,

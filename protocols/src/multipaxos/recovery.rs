@@ -27,6 +27,7 @@ use quintet_replica::{
 };
 
 /// A replica that has forgotten.
+#[derive(Hash)]
 pub(super) struct Recovery {
     nonce: u64,
     answers: Vec<Option<(Ballot, Part)>>,

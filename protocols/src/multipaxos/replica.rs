@@ -13,7 +13,7 @@ use quintet_replica::{
 };
 
 /// What a replica keeps for a slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Held {
     /// The ballot that it was accepted under.
     pub ballot: Ballot,
@@ -28,6 +28,7 @@ impl Held {
 }
 
 /// A replica's part.
+#[derive(Hash)]
 pub(super) enum Role {
     Follower,
     Candidate(Candidate),
@@ -487,6 +488,58 @@ impl Protocol for MultiPaxos {
                 .rotate_left(23);
         }
         hash
+    }
+
+    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        use core::hash::Hash;
+        let Self {
+            id: _,
+            incarnation: _,
+            members: _,
+            majority: _,
+            others: _,
+            config: _,
+            ballot_first: _,
+            promised,
+            promise_durable,
+            promises,
+            log,
+            log_bytes: _,
+            held,
+            durable,
+            writes,
+            committed,
+            executed,
+            executed_done,
+            everywhere,
+            time_seen,
+            time_executed,
+            fetching,
+            role,
+            leader,
+            heard_at,
+            leader_down,
+            ballot_seen,
+            round_trip,
+            incarnations,
+            promise_owed,
+            answer_due,
+            confirm_seen,
+            stamp_seen,
+            requests,
+            reads,
+            housekeeping,
+            in_turn,
+            durability: _,
+        } = self;
+        (promised, promise_durable, promises, log, held, durable).hash(&mut hasher);
+        (writes, committed, executed, executed_done, everywhere).hash(&mut hasher);
+        (time_seen, time_executed, fetching, role, leader).hash(&mut hasher);
+        (heard_at, leader_down, ballot_seen, round_trip).hash(&mut hasher);
+        (incarnations, promise_owed, answer_due).hash(&mut hasher);
+        (confirm_seen, stamp_seen, requests, reads).hash(&mut hasher);
+        (housekeeping, in_turn).hash(&mut hasher);
+        true
     }
 
     fn assert_invariants(&self) {

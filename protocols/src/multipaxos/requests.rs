@@ -25,13 +25,14 @@ pub(super) type Key = (FrontendId, BatchId);
 /// A request that its frontend has not repeated for this long is forgotten: the frontend gave up.
 const PENDING_MAX: Duration = Duration::from_secs(20);
 
+#[derive(Hash)]
 struct Pending {
     batch: Bytes,
     asked_at: Time,
 }
 
 /// See the module.
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub(super) struct Requests {
     pending: BTreeMap<Key, Pending>,
     pending_bytes: usize,

@@ -2,7 +2,10 @@
 //!
 //! ```text
 //!   seeds A..B ──► one world each ──► checkers ──► report: one JSON object, the last line
-//!                                       └─ a violation: the seed, the command that replays it, exit 6
+//!                                       └─ a violation: the seed, shrunk to a script, the command
+//!                                          that replays it, exit 6
+//!   --exhaustive ──► every world of a small scope
+//!   --replay FILE ──► the script's world again ──► trace, picture, exit 6 or 0
 //! ```
 
 use crate::cli::{
@@ -14,7 +17,20 @@ use clap::Args;
 use quintet_simulator::{
     Campaign, CampaignError, CampaignReport, FaultSet, OPERATIONS_DEFAULT, Progress, Transport,
 };
-use std::{ops::Range, time::Instant};
+use replay::ShrunkSeed;
+use serde::Serialize;
+use std::{
+    ops::Range,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+mod exhaustive;
+mod replay;
+
+/// How long shrinking takes unless asked for otherwise, and at most.
+const SHRINK_SECONDS: u64 = 20;
+const SHRINK_SECONDS_MAX: u64 = 24 * 3600;
 
 /// Run a protocol's code under faults, in virtual time, and check what it promises
 #[derive(Args, Debug)]
@@ -23,11 +39,15 @@ Examples:
   quintet simulate                                         100 seeds of multipaxos, all faults
   quintet simulate --replicas 5 --seeds 0..500 --faults network,crash
   quintet simulate --seeds 17..18 --trace                  everything that happens in one seed
+  quintet simulate --replay multipaxos-17.toml             a shrunk script again, with a picture
+  quintet simulate --exhaustive --set pre_vote=false       every world of a small scope
 
 One seed is one world, bit for bit: the same seed runs the same way on every machine. Checked are
 agreement, linearizability, exactly-once, durability of what was acknowledged, and that a healed
 cluster goes on. The last line is one JSON object. Exit code 6 on a violation or a stall, with the
-seed and the command that replays it; 1 when more than a fifth of the seeds proved nothing.")]
+seed, a script of the little that is needed to see it again, and the command that replays that; 1
+when more than a fifth of the seeds proved nothing. --replay exits with 6 when the script still
+ends in a violation, with 0 when it does not, with 2 when it is no script.")]
 pub struct Simulate {
     /// The replication protocol, see 'quintet protocols'
     #[arg(long, value_name = "NAME", default_value = "multipaxos")]
@@ -65,9 +85,29 @@ pub struct Simulate {
     #[arg(long)]
     trace: bool,
 
+    /// Run a script that an earlier violation was shrunk to; prints what happens and draws it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["protocol", "replicas", "seeds", "faults",
+        "durability", "transport", "set", "operations", "trace", "plant"])]
+    replay: Option<PathBuf>,
+
+    /// Where --replay draws the picture [default: beside the script, as .html]
+    #[arg(long, value_name = "FILE", requires = "replay")]
+    picture: Option<PathBuf>,
+
+    /// How long to shrink the first seed that fails, in seconds; 0 leaves it as it is
+    #[arg(long, value_name = "SECONDS", default_value_t = SHRINK_SECONDS)]
+    shrink_for: u64,
+
+    /// Where to write what it was shrunk to [default: the directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    save_to: Option<PathBuf>,
+
     /// Plant a known bug, to see that it is found; only in builds made for that
     #[arg(long, value_name = "BUG", hide = !cfg!(feature = "plant"))]
     plant: Option<String>,
+
+    #[command(flatten)]
+    scope: exhaustive::Scope,
 
     /// How to print: 'table' explains before the JSON line, 'json' prints that line alone
     #[arg(short, long, value_enum, default_value_t)]
@@ -93,6 +133,9 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 impl Simulate {
     /// Runs the campaign.
     pub fn run(self) -> Outcome {
+        if let Some(file) = &self.replay {
+            return replay::replay(file, self.picture.as_deref(), self.output);
+        }
         let entry = settings::protocol(&self.protocol)?;
         settings::check_options(entry, &self.set).map_err(|(_, failure)| failure)?;
         let durability = self.durability.as_deref().map(str::parse).transpose();
@@ -111,6 +154,10 @@ impl Simulate {
             plant: self.plant,
         };
         campaign.check().map_err(refusal)?;
+        if self.scope.exhaustive {
+            let directory = self.save_to.as_deref();
+            return exhaustive::run(&self.scope, &campaign, self.output, directory);
+        }
         if self.trace {
             trace(&campaign)?;
         }
@@ -128,12 +175,32 @@ impl Simulate {
         });
         bar.finish_and_clear();
         let report = report.map_err(refusal)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let shrunk = match (self.shrink_for, report.failures.first()) {
+            (0, _) | (_, None) => None,
+            (seconds, Some(story)) => {
+                let budget = Duration::from_secs(seconds.min(SHRINK_SECONDS_MAX));
+                replay::shrink(&campaign, story, budget, self.save_to.as_deref())
+            }
+        };
         if self.output == Format::Table {
-            output::print(&shown(&report, began.elapsed().as_secs_f64()))?;
+            output::print(&shown(&report, shrunk.as_ref(), seconds))?;
         }
-        output::print_json_line(&report)?;
-        verdict(&report)
+        output::print_json_line(&Printed {
+            report: &report,
+            shrunk: shrunk.as_ref(),
+        })?;
+        verdict(&report, shrunk.as_ref())
     }
+}
+
+/// The last line.
+#[derive(Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    report: &'a CampaignReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shrunk: Option<&'a ShrunkSeed>,
 }
 
 fn refusal(error: CampaignError) -> Failure {
@@ -151,7 +218,7 @@ fn trace(campaign: &Campaign) -> Outcome {
     output::print(&text)
 }
 
-fn shown(report: &CampaignReport, seconds: f64) -> String {
+fn shown(report: &CampaignReport, shrunk: Option<&ShrunkSeed>, seconds: f64) -> String {
     let mut text = format!(
         "{} with {} replicas: {} seeds in {seconds:.1} s, {} count, {} rejected, {} violations, \
          {} stalls\n{} client operations, {} acknowledged, {} events\n",
@@ -182,11 +249,14 @@ fn shown(report: &CampaignReport, seconds: f64) -> String {
             "\nseed {}: {}\n  replay: {} --trace\n",
             story.seed, story.what, story.replay
         ));
+        if let Some(shrunk) = shrunk.filter(|shrunk| shrunk.seed == story.seed) {
+            text.push_str(&shrunk.shown());
+        }
     }
     text
 }
 
-fn verdict(report: &CampaignReport) -> Outcome {
+fn verdict(report: &CampaignReport, shrunk: Option<&ShrunkSeed>) -> Outcome {
     let first = report
         .first_violation
         .as_ref()
@@ -196,8 +266,11 @@ fn verdict(report: &CampaignReport) -> Outcome {
             "{} violations and {} stalls in {} seeds; first, seed {}: {}",
             report.violations, report.stalls, report.seeds, story.seed, story.what
         );
-        return Err(Failure::new(Exit::Violated, message)
-            .help(format!("replay it: {} --trace", story.replay)));
+        let replay = match shrunk {
+            Some(shrunk) => shrunk.replay.clone(),
+            None => format!("{} --trace", story.replay),
+        };
+        return Err(Failure::new(Exit::Violated, message).help(format!("replay it: {replay}")));
     }
     if report.rejected * 5 > report.seeds {
         return Err(Failure::new(
@@ -247,26 +320,29 @@ mod tests {
             failures: vec![story],
             ..CampaignReport::default()
         };
-        let failure = verdict(&report).unwrap_err();
+        let failure = verdict(&report, None).unwrap_err();
         assert_eq!(failure.exit, Exit::Violated);
         assert!(
             failure
                 .to_string()
                 .contains("quintet simulate --seeds 3..4 --trace")
         );
-        assert!(shown(&report, 1.0).contains("seed 3: two orders"));
+        assert!(shown(&report, None, 1.0).contains("seed 3: two orders"));
         let report = CampaignReport {
             seeds: 10,
             rejected: 3,
             ..CampaignReport::default()
         };
-        assert_eq!(verdict(&report).unwrap_err().exit, Exit::Failed);
+        assert_eq!(verdict(&report, None).unwrap_err().exit, Exit::Failed);
         assert!(
-            verdict(&CampaignReport {
-                seeds: 10,
-                rejected: 2,
-                ..report
-            })
+            verdict(
+                &CampaignReport {
+                    seeds: 10,
+                    rejected: 2,
+                    ..report
+                },
+                None
+            )
             .is_ok()
         );
     }

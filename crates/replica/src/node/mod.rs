@@ -622,6 +622,20 @@ impl Node {
         self.replica.digest()
     }
 
+    /// Feeds all that the node's future depends on into `hasher`, but for snapshots and state
+    /// transfer under way; false when the protocol does not show its part.
+    pub fn fingerprint(&mut self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        use core::hash::Hash;
+        self.executor.digest().hash(&mut hasher);
+        let final_only = self.executor.hash_waiting(hasher);
+        for answer in &self.held {
+            (&answer.route, answer.batch, &answer.results).hash(&mut hasher);
+        }
+        (self.persisted, self.tick_at, self.tick_open).hash(&mut hasher);
+        let whole = self.fetch.is_none() && self.under_way.is_none() && self.events.is_empty();
+        whole && final_only && self.replica.fingerprint(hasher)
+    }
+
     /// Checks the protocol's invariants and the order of the pointers.
     ///
     /// # Panics

@@ -33,6 +33,7 @@ pub trait RequestMessage: Sized {
     fn taken(&self) -> Option<(BatchId, Taken)>;
 }
 
+#[derive(Hash)]
 struct Open {
     submission: Submission,
     /// A replica may have ordered it.
@@ -212,5 +213,11 @@ where
 
     fn open(&self) -> usize {
         self.open.len()
+    }
+
+    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        use core::hash::Hash;
+        (self.to, &self.open, self.timer_at).hash(&mut hasher);
+        true
     }
 }

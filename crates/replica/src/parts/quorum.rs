@@ -48,7 +48,7 @@ impl Wire for Ballot {
 }
 
 /// Counts votes of distinct replicas towards a quorum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tally {
     votes: ReplicaSet,
 }

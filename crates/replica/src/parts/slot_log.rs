@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 
 /// Entries by slot, contiguous storage from the first slot that has not been trimmed; a slot may
 /// be empty.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct SlotLog<T> {
     first: Slot,
     entries: VecDeque<Option<T>>,

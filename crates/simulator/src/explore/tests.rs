@@ -1,0 +1,105 @@
+//! Small scopes, whole: what holds holds in all of them, what is broken is found in a few steps.
+
+use super::*;
+use crate::tests::toy::Toy;
+use quintet_protocols::find;
+
+fn toy(bug: &str, bounds: Bounds) -> Exploration {
+    let campaign = Campaign {
+        protocol: String::from("toy"),
+        options: vec![("bug".to_string(), bug.to_string())],
+        ..Campaign::default()
+    };
+    let found = explore_entry(&campaign, Entry::of::<Toy>(), bounds, &mut |_| ());
+    println!("{bug}: {found:?}");
+    found
+}
+
+/// One command and a crash, of a protocol that does not show its state.
+fn one_crash() -> Bounds {
+    Bounds {
+        commands: 1,
+        timers: 0,
+        ..Bounds::default()
+    }
+}
+
+#[test]
+fn a_protocol_that_does_not_show_its_state_is_searched_by_what_its_replicas_have_seen() {
+    let found = toy("none", one_crash());
+    assert_eq!(found.violation, None, "{}", found.lines.join("\n"));
+    assert!(found.complete && found.answered[1] > 0);
+    assert_eq!(found.told_apart_by, "history");
+}
+
+#[test]
+fn an_answer_before_anything_is_durable_is_found_in_the_fewest_steps() {
+    let found = toy("early_answer", one_crash());
+    let violation = found.violation.unwrap();
+    assert!(violation.starts_with("durable"), "{violation}");
+    // The command is invoked, and answered at once.
+    let steps = found.lines.iter().filter(|line| !line.starts_with("    "));
+    assert_eq!(steps.count(), 1, "{}", found.lines.join("\n"));
+    assert!(found.page.contains("class=\"broken\"") && found.page.contains("<svg"));
+}
+
+#[test]
+fn a_copy_acknowledged_before_it_is_durable_is_found() {
+    let found = toy("early_ack", one_crash());
+    let violation = found.violation.unwrap();
+    assert!(violation.starts_with("durable"), "{violation}");
+}
+
+#[test]
+fn a_stale_read_is_found() {
+    let bounds = Bounds {
+        commands: 2,
+        reads: 1,
+        crashes: 0,
+        timers: 0,
+        ..Bounds::default()
+    };
+    let violation = toy("stale_read", bounds).violation.unwrap();
+    assert!(violation.starts_with("linearizability"), "{violation}");
+    assert_eq!(toy("none", bounds).violation, None);
+}
+
+fn multipaxos(plant: Option<&str>) -> Campaign {
+    Campaign {
+        options: vec![("pre_vote".to_string(), "false".to_string())],
+        plant: plant.map(ToString::to_string),
+        ..Campaign::default()
+    }
+}
+
+fn search(plant: Option<&str>, bounds: Bounds) -> Exploration {
+    let entry = *find("multipaxos").unwrap();
+    let found = explore_entry(&multipaxos(plant), entry, bounds, &mut |_| ());
+    println!("{found:?}");
+    found
+}
+
+#[test]
+fn multipaxos_holds_in_every_world_of_a_small_scope() {
+    let bounds = Bounds {
+        commands: 1,
+        crashes: 0,
+        timers: 1,
+        from_boot: true,
+        ..Bounds::default()
+    };
+    let found = search(None, bounds);
+    assert_eq!(found.violation, None, "{}", found.lines.join("\n"));
+    assert!(found.complete && found.states > 1000, "{}", found.states);
+    assert!(found.answered[1] > 0 && found.branches.contains_key("election won"));
+}
+
+#[test]
+fn bounds_that_cannot_be_searched_are_refused() {
+    let bounds = Bounds {
+        commands: 99,
+        ..Bounds::default()
+    };
+    let refused = explore(&multipaxos(None), bounds, |_| ()).unwrap_err();
+    assert!(refused.to_string().contains("99 commands"), "{refused}");
+}
