@@ -30,6 +30,7 @@ fn help_and_version_end_well() {
         "simulate",
         "check",
         "snapshot",
+        "journal",
         "config",
     ] {
         let output = run(&[command, "--help"]);

@@ -10,6 +10,7 @@ mod completions;
 mod config;
 mod demo;
 mod failure;
+mod journal;
 mod lab;
 mod logs;
 mod output;
@@ -77,6 +78,7 @@ enum Command {
     Check(check::Check),
     Torture(Box<torture::Torture>),
     Snapshot(snapshot::Snapshot),
+    Journal(journal::Journal),
     Config(config::Config),
     Completions(completions::Completions),
 }
@@ -101,6 +103,7 @@ impl Command {
             Self::Check(command) => command.run(),
             Self::Torture(command) => command.run(),
             Self::Snapshot(command) => command.run(),
+            Self::Journal(command) => command.run(),
             Self::Config(command) => command.run(),
             Self::Completions(command) => command.run(),
         }
