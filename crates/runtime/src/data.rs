@@ -227,7 +227,7 @@ impl Data {
             path: path.clone(),
             reason,
         };
-        fs::create_dir_all(path).map_err(failed)?;
+        fs::create_dir_all(path).map_err(|error| unwritable(path, error))?;
         let lock = lock(path)?;
         let found = read_file::<IdentityFile>(&path.join("identity")).map_err(failed)?;
         let mut first_boot = false;
@@ -380,6 +380,23 @@ impl Data {
     }
 }
 
+/// A directory that cannot be had at all is a mistake in a setting, not a failure of the disk.
+fn unwritable(path: &Path, error: io::Error) -> StartError {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::AlreadyExists
+        | io::ErrorKind::ReadOnlyFilesystem => StartError::Config(format!(
+            "data: {} cannot be written: {error}; choose a directory that this user may write",
+            path.display()
+        )),
+        _ => StartError::StorageFailed {
+            path: path.to_path_buf(),
+            error,
+        },
+    }
+}
+
 fn lock(path: &Path) -> Result<File, StartError> {
     let failed = |error| StartError::StorageFailed {
         path: path.to_path_buf(),
@@ -391,7 +408,7 @@ fn lock(path: &Path) -> Result<File, StartError> {
         .read(true)
         .write(true)
         .open(path.join("lock"))
-        .map_err(failed)?;
+        .map_err(|error| unwritable(path, error))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {

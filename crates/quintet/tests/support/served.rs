@@ -212,7 +212,7 @@ impl Raw {
     }
 
     /// What comes until the other side closes.
-    pub fn to_end(&mut self) -> String {
+    pub fn read_all(&mut self) -> String {
         let mut bytes = Vec::new();
         // A reset is an end, too.
         let _ = self.0.read_to_end(&mut bytes);
