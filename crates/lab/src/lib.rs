@@ -8,11 +8,18 @@
 
 #![forbid(unsafe_code)]
 
+pub mod calibrate;
+pub mod cluster;
 pub mod compare;
 mod error;
 pub mod figures;
 pub mod http;
 pub mod load;
+pub mod profile;
+pub mod report;
+pub mod run;
+pub mod scenario;
+pub mod suggest;
 pub mod torture;
 
 pub use error::{Error, Kind, Result};

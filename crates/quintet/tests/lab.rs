@@ -68,9 +68,10 @@ fn a_comparison_measures_each_system_in_each_round() {
         serde_json::from_str::<serde_json::Value>(&written).unwrap(),
         found
     );
-    // Nothing is left behind but what was asked for.
+    // Nothing is left behind but what was asked for: the figures and the page.
     let left = std::fs::read_dir(directory.path()).unwrap().count();
-    assert_eq!(left, 1);
+    assert_eq!(left, 2);
+    look_at(&directory.path().join("report.html"));
 }
 
 #[test]
@@ -100,6 +101,155 @@ fn what_cannot_be_compared_is_refused_with_what_can() {
     assert_eq!(output.status.code(), Some(3));
     assert!(
         stderr(&output).contains("not installed"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+const SCENARIO: &str = "name = 'small'\nabout = 'a test'\nbeds = ['simulated', 'processes']\n\
+                        protocols = ['multipaxos']\nreplicas = 3\ndurability = 'memory'\n\
+                        warmup = '200ms'\nmeasured = '400ms'\nrepetitions = 2\n\
+                        [workload]\nclients = 4\n[network]\ndelay = '5ms'\n\
+                        [[plot]]\nx = 'time'\ny = 'throughput'\n\
+                        [[fault]]\nkind = 'pause'\nreplica = 2\nat = '100ms'\nuntil = '200ms'\n";
+
+fn lab_run(directory: &std::path::Path, out: &str, arguments: &[&str]) -> std::process::Output {
+    let file = directory.join("small.toml");
+    std::fs::write(&file, SCENARIO).unwrap();
+    let out = directory.join(out);
+    let mut all = vec![
+        "lab",
+        "run",
+        file.to_str().unwrap(),
+        "--out",
+        out.to_str().unwrap(),
+    ];
+    all.extend(arguments);
+    run(&all)
+}
+
+#[test]
+fn two_simulated_runs_give_the_same_csv_and_a_run_goes_on_where_it_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let read = |out: &str, name: &str| {
+        std::fs::read_to_string(directory.path().join(out).join(name)).unwrap()
+    };
+    for out in ["one", "two"] {
+        let output = lab_run(directory.path(), out, &["--bed", "simulated"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(
+            stdout(&output).contains("multipaxos"),
+            "{}",
+            stdout(&output)
+        );
+    }
+    let csv = read("one", "results.csv");
+    assert_eq!(csv, read("two", "results.csv"));
+    assert_eq!(csv.lines().count(), 3);
+    let rows = read("one", "rows.jsonl");
+    let output = lab_run(
+        directory.path(),
+        "one",
+        &["--bed", "simulated", "--repetitions", "3"],
+    );
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        read("one", "rows.jsonl").starts_with(&rows),
+        "what was done stands"
+    );
+    assert_eq!(read("one", "results.csv").lines().count(), 4);
+    let page = read("one", "report.html");
+    assert!(page.contains("<svg") && page.contains("pause of 2"));
+    assert!(
+        !page.contains("http://") && !page.contains("https://"),
+        "it works offline"
+    );
+    let one = directory.path().join("one");
+    let output = run(&["lab", "report", one.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(read("one", "report.html"), page);
+    look_at(&one.join("report.html"));
+}
+
+/// A real browser draws the page: its plot is there, and it is wider than nothing.
+fn look_at(page: &std::path::Path) {
+    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"]
+        .into_iter()
+        .find(|browser| is_installed(browser))
+    else {
+        println!("skipped: no browser is installed");
+        return;
+    };
+    let shot = page.with_extension("png");
+    let output = Command::new(browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--window-size=1100,900",
+        ])
+        .arg(format!("--screenshot={}", shot.display()))
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        std::fs::metadata(&shot).unwrap().len() > 10_000,
+        "an empty page"
+    );
+}
+
+#[test]
+fn real_processes_run_the_same_scenario_over_emulated_links() {
+    let directory = tempfile::tempdir().unwrap();
+    let port = base_port(3).to_string();
+    let data = directory.path().to_str().unwrap().to_owned();
+    let arguments = [
+        "--bed",
+        "processes",
+        "--repetitions",
+        "1",
+        "--base-port",
+        &port,
+        "--dir",
+        &data,
+        "-o",
+        "json",
+    ];
+    let output = lab_run(directory.path(), "out", &arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let found: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let row = &found["rows"][0];
+    assert!(row["throughput"].as_f64() > Some(0.0), "{row}");
+    // There and back, 5 ms each: frames never arrive before they would have.
+    assert!(row["latency"]["p50"].as_f64() >= Some(10_000.0), "{row}");
+    assert_eq!(row["bed"], "processes");
+}
+
+#[test]
+fn scenarios_are_listed_and_a_wrong_one_is_refused_with_its_line() {
+    let output = run(&["lab", "list", "-o", "json"]);
+    let listed: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    for one in listed.as_array().unwrap() {
+        for key in ["name", "beds", "protocols", "paper"] {
+            assert!(one.get(key).is_some(), "{one}");
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("wrong.toml");
+    std::fs::write(&file, SCENARIO.replace("clients", "cleints")).unwrap();
+    let output = run(&["lab", "run", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(
+        said.contains("wrong.toml:11: unknown key 'cleints'"),
+        "{said}"
+    );
+    assert!(said.contains("did you mean 'clients'?"), "{said}");
+    let output = run(&["lab", "run", "replica"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("did you mean 'replicas'?"),
         "{}",
         stderr(&output)
     );

@@ -27,6 +27,7 @@ mod epoch;
 mod executor;
 mod id;
 pub mod journal;
+pub mod links;
 mod node;
 pub mod parts;
 mod protocol;

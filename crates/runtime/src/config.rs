@@ -5,7 +5,7 @@
 //! ```
 
 use crate::StartError;
-use quintet_replica::{ClusterId, Durability, Entry, ReplicaId, ReplicaSet};
+use quintet_replica::{ClusterId, Durability, Entry, ReplicaId, ReplicaSet, links::Links};
 use std::{
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
@@ -63,6 +63,17 @@ impl Default for JournalOptions {
     }
 }
 
+/// Links between replicas that are slower or worse than the network is, for measuring and for
+/// trying out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Emulation {
+    /// How they behave; the same at every member.
+    pub links: Links,
+    /// When the run began from which changes are counted, since the Unix epoch; the same at every
+    /// member.
+    pub began: Duration,
+}
+
 /// Everything that a replica needs to know. Plain data: where values come from is the caller's
 /// affair.
 #[derive(Clone, Debug)]
@@ -108,6 +119,8 @@ pub struct Config {
     /// Start a `memory` cluster anew after the memories of a majority were lost. What they held
     /// is gone.
     pub bootstrap_again: bool,
+    /// Links that are slower or worse than the network is; `None` for the network as it is.
+    pub emulation: Option<Emulation>,
     /// A secret that all members share; protocols derive common randomness from it. The peers
     /// compare a commitment to it, never the secret itself.
     pub secret: [u8; 32],
@@ -139,6 +152,7 @@ impl Config {
             spin_max: Duration::from_micros(100),
             journal: JournalOptions::default(),
             bootstrap_again: false,
+            emulation: None,
             secret: [0; 32],
         }
     }

@@ -28,7 +28,7 @@ mod system;
 mod timers;
 mod transports;
 
-pub use config::{Config, JournalOptions, Limits, Member};
+pub use config::{Config, Emulation, JournalOptions, Limits, Member};
 pub use metrics::Metrics;
 pub use replica::{
     Addresses, ExitReason, Handle, Listeners, Replica, Running, StartError, SubmitError,

@@ -18,11 +18,11 @@ use crate::{
     port::Port,
     server::{Admin, Exposition, Gateway, GatewayConfig, NodePort, SnapshotReport, StatusReport},
     snapshots::{Snapshots, Survey},
-    transports::{hello::Hello, tcp::Tcp},
+    transports::{emulator::Emulator, hello::Hello, tcp::Tcp},
 };
 use quintet_replica::{
     ClusterId, Durability, Entry, Epoch, EpochNumber, ExecutorLimits, FrontendId, GroupId, Lane,
-    Level, Node, NodeSetup, Peer, RecoveredBytes, ReplicaId, StateMachine,
+    Level, Node, NodeSetup, Peer, RecoveredBytes, ReplicaId, StateMachine, Time,
     journal::{Identity, Journal, JournalError, Opened},
 };
 use std::{
@@ -496,7 +496,13 @@ fn assemble(
         .map(|member| member.peer.clone())
         .collect();
     let registry = poll.registry().try_clone()?;
-    let tcp = Tcp::new(hello, data, registry, peer, names, TOKEN_PEERS, mailer)?;
+    let mut tcp = Tcp::new(hello, data, registry, peer, names, TOKEN_PEERS, mailer)?;
+    if let Some(emulation) = &config.emulation {
+        tracing::warn!("links to peers are emulated: slower or worse than the network is");
+        let since = Duration::from_nanos(unix_time()).saturating_sub(emulation.began);
+        // The event loop's clock begins right after this.
+        tcp.emulate(Emulator::new(&emulation.links, config.id, Time(0), since));
+    }
     let server = redis.map(|(listener, address)| {
         (
             Gateway::new(gateway_config(config, address), frontend, random()),

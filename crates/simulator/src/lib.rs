@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bed;
 mod campaign;
 pub mod checkers;
 mod clock;

@@ -10,9 +10,11 @@
 //! all but the one under load are stopped by a signal. Rounds alternate between the systems and
 //! each begins with another, so that a slow minute of the machine strikes all of them.
 
-mod processes;
+mod page;
+pub(crate) mod processes;
 mod systems;
 
+pub use page::{html, row};
 pub use systems::{Durability, Installed, Spec, System};
 
 use crate::{

@@ -34,7 +34,8 @@ pub struct Load {
     pub clients: usize,
     /// How many clients share a connection.
     pub sharing: usize,
-    /// Requests per second of all clients; `None` for a closed loop.
+    /// Requests per second of all clients, due at random moments (Poisson); `None` for a closed
+    /// loop.
     pub rate: Option<f64>,
     /// Which requests.
     pub mix: Mix,
@@ -103,6 +104,8 @@ pub struct Summary {
     pub unanswered: u64,
     /// Requests that were due but never sent.
     pub unsent: u64,
+    /// Good answers in each tenth of a second of the measured time.
+    pub timeline: Vec<u64>,
     /// Cores that the generator used, where the system tells it.
     pub generator_cores: Option<f64>,
     /// Whether the generator and not the system was what limited the throughput.
@@ -132,6 +135,7 @@ pub fn run(load: &Load, mut edge: impl FnMut()) -> io::Result<Summary> {
             pipeline: sharing,
             sliding: true,
             rate: load.rate.map(|rate| rate / threads as f64),
+            random_arrivals: true,
             start,
             warmup: load.warmup,
             measured: load.measured,
@@ -181,6 +185,13 @@ impl Summary {
             }
         }
         let sum = |part: fn(&Measured) -> u64| measured.iter().map(part).sum::<u64>();
+        let mut timeline = Vec::new();
+        for one in measured {
+            timeline.resize(timeline.len().max(one.timeline.len()), 0);
+            for (sum, count) in timeline.iter_mut().zip(&one.timeline) {
+                *sum += count;
+            }
+        }
         let pause = measured.iter().map(|one| one.pause_max).max();
         let answered = sum(|one| one.answered);
         Ok(Self {
@@ -191,6 +202,7 @@ impl Summary {
             errors,
             unanswered: sum(|one| one.unanswered),
             unsent: sum(|one| one.unsent),
+            timeline,
             generator_cores: None,
             generator_bound: false,
         })

@@ -57,6 +57,9 @@ pub struct Orders {
     pub sliding: bool,
     /// Requests per second of this worker; `None` for a closed loop.
     pub rate: Option<f64>,
+    /// In an open loop: whether requests are due at random moments (Poisson) rather than at equal
+    /// distances.
+    pub random_arrivals: bool,
     /// When it all begins.
     pub start: Instant,
     /// What is not counted.
@@ -82,7 +85,12 @@ pub struct Measured {
     pub reconnects: u64,
     /// The longest time without any good answer, in the measured time.
     pub pause_max: Duration,
+    /// Good answers in each [`TIMELINE_STEP`] of the measured time.
+    pub timeline: Vec<u64>,
 }
+
+/// How fine a timeline is.
+pub const TIMELINE_STEP: Duration = Duration::from_millis(100);
 
 struct Connection {
     stream: Option<TcpStream>,
@@ -132,6 +140,8 @@ pub struct Worker {
     connections: Vec<Connection>,
     backlog: VecDeque<Instant>,
     issued: u64,
+    /// When the next request is due, seconds after the start, if that is drawn.
+    due: f64,
     turn: usize,
     done: Arc<AtomicU64>,
     measured: Measured,
@@ -158,6 +168,7 @@ impl Worker {
             connections: Vec::new(),
             backlog: VecDeque::new(),
             issued: 0,
+            due: 0.0,
             turn: 0,
             done,
             measured: Measured {
@@ -168,6 +179,7 @@ impl Worker {
                 unsent: 0,
                 reconnects: 0,
                 pause_max: Duration::ZERO,
+                timeline: Vec::new(),
             },
             answered_last: None,
             scratch: vec![0; READ_STEP],
@@ -255,7 +267,12 @@ impl Worker {
 
     fn due_next(&self) -> Option<Instant> {
         let rate = self.orders.rate?;
-        Some(self.orders.start + Duration::from_secs_f64(self.issued as f64 / rate))
+        let due = if self.orders.random_arrivals {
+            self.due
+        } else {
+            self.issued as f64 / rate
+        };
+        Some(self.orders.start + Duration::from_secs_f64(due))
     }
 
     /// Sends what may be sent now.
@@ -279,6 +296,10 @@ impl Worker {
         }
         while let Some(due) = self.due_next().filter(|due| *due <= now && *due < end) {
             self.issued += 1;
+            if self.orders.random_arrivals {
+                let rate = self.orders.rate.unwrap_or(1.0);
+                self.due -= (1.0 - self.workload.unit()).ln() / rate;
+            }
             if self.backlog.len() < BACKLOG_MAX {
                 self.backlog.push_back(due);
             } else {
@@ -422,6 +443,12 @@ impl Worker {
             };
             if when >= counted && when < end {
                 self.measured.answered += 1;
+                let step = when.duration_since(counted).as_millis() / TIMELINE_STEP.as_millis();
+                let step = usize::try_from(step).unwrap_or(0);
+                if self.measured.timeline.len() <= step {
+                    self.measured.timeline.resize(step + 1, 0);
+                }
+                self.measured.timeline[step] += 1;
                 let nanoseconds = now.duration_since(since).as_nanos();
                 let nanoseconds = u64::try_from(nanoseconds).unwrap_or(LATENCY_MAX);
                 self.measured.latency.saturating_record(nanoseconds);

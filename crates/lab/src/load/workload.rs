@@ -162,6 +162,11 @@ impl Workload {
         }
     }
 
+    /// A number from 0 up to, not including, 1, from the source that also draws the keys.
+    pub fn unit(&mut self) -> f64 {
+        self.random.unit()
+    }
+
     /// What writes write.
     pub fn value(&self) -> &[u8] {
         &self.value

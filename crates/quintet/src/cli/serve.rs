@@ -11,8 +11,16 @@ use crate::cli::{
     signals,
 };
 use clap::Args;
-use quintet_runtime::{Config, ExitReason, Handle, Replica, StartError};
-use std::{io::Read, path::PathBuf, process, sync::mpsc::Receiver, thread};
+use quintet_runtime::{Config, Emulation, ExitReason, Handle, Replica, StartError};
+use std::{
+    fs,
+    io::Read,
+    path::PathBuf,
+    process,
+    sync::mpsc::Receiver,
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 /// Run one replica of a cluster in this process
 #[derive(Args, Debug)]
@@ -35,6 +43,15 @@ pub struct Serve {
     #[arg(long)]
     bootstrap_again: bool,
 
+    /// Make the links between replicas slower or worse than the network is, as this file says
+    /// (see docs/lab.md); for measuring and for trying out
+    #[arg(long, value_name = "FILE")]
+    links: Option<PathBuf>,
+
+    /// From when on changes of links count, in milliseconds since the Unix epoch [default: now]
+    #[arg(long, value_name = "MS", hide = true)]
+    links_began: Option<u64>,
+
     /// Stop when standard input ends: whoever started this process is gone
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
@@ -50,9 +67,25 @@ impl Serve {
         let loaded = settings::load(self.config.as_deref(), &self.overrides)?;
         let config = Config {
             bootstrap_again: self.bootstrap_again,
+            emulation: self.emulation(loaded.config.members.len())?,
             ..loaded.config
         };
         serve(config, stops, self.stop_with_stdin)
+    }
+
+    fn emulation(&self, members: usize) -> Outcome<Option<Emulation>> {
+        let Some(path) = &self.links else {
+            return Ok(None);
+        };
+        let file = path.display().to_string();
+        let text = fs::read_to_string(path)
+            .map_err(|error| Failure::usage(format!("--links: {file}: {error}")))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let began = self.links_began.map(Duration::from_millis);
+        Ok(Some(Emulation {
+            links: quintet_lab::scenario::parse_links(&text, &file, members)?,
+            began: began.unwrap_or(now.unwrap_or_default()),
+        }))
     }
 }
 

@@ -9,6 +9,7 @@
 //! once; a frame that is lost takes the link with it, so that nothing is lost silently; frames of
 //! an older link never arrive after the newer one is up.
 
+pub(crate) mod emulator;
 pub(crate) mod hello;
 mod queue;
 pub(crate) mod tcp;

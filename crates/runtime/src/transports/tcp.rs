@@ -12,6 +12,7 @@
 
 use super::{
     Arrival,
+    emulator::{Emulator, Held},
     hello::{Greeting, Hello, MAGIC, Refusal},
     queue::{Got, HEADER, Incoming, Outgoing, frame_header},
 };
@@ -149,6 +150,8 @@ pub(crate) struct Tcp {
     arrivals: VecDeque<Arrival>,
     session_next: u64,
     counters: TcpCounters,
+    /// Holds frames for peers back; none on a network that is as it is.
+    emulator: Option<Box<Emulator>>,
 }
 
 impl Tcp {
@@ -207,7 +210,13 @@ impl Tcp {
             arrivals: VecDeque::new(),
             session_next,
             counters: TcpCounters::default(),
+            emulator: None,
         })
+    }
+
+    /// From now on links to peers are as slow and as bad as the emulator makes them.
+    pub fn emulate(&mut self, emulator: Emulator) {
+        self.emulator = Some(Box::new(emulator));
     }
 
     pub const fn counters(&self) -> TcpCounters {
@@ -244,6 +253,11 @@ impl Tcp {
         self.links.iter().filter(|link| link.up).count()
     }
 
+    fn held_for(&self, id: ReplicaId) -> usize {
+        let emulator = self.emulator.as_ref();
+        emulator.map_or(0, |emulator| emulator.held_for(id))
+    }
+
     fn queued(&self, link: &MemberLink) -> usize {
         (link.lanes.iter().flatten())
             .filter_map(|index| self.connections[*index].as_ref())
@@ -255,7 +269,9 @@ impl Tcp {
     pub fn room(&self, id: ReplicaId) -> usize {
         let link = &self.links[id.index()];
         match link.lanes[Lane::Control as usize].and_then(|i| self.connections[i].as_ref()) {
-            Some(connection) if link.up => QUEUE_MAX.saturating_sub(connection.outgoing.len()),
+            Some(connection) if link.up => {
+                QUEUE_MAX.saturating_sub(connection.outgoing.len() + self.held_for(id))
+            }
             _ => 0,
         }
     }
@@ -289,7 +305,21 @@ impl Tcp {
         let Some(connection) = &mut self.connections[index] else {
             return;
         };
-        let queued = connection.outgoing.len();
+        let mut queued = connection.outgoing.len();
+        if let (Some(emulator), Some(Peer::Replica(to))) = (&mut self.emulator, connection.peer) {
+            queued += emulator.held_for(to);
+            if queued + frame.len() <= QUEUE_MAX {
+                let held = Held {
+                    to,
+                    session: self.links[to.index()].session,
+                    lane: connection.lane,
+                    header: *header,
+                    frame: frame.clone(),
+                };
+                emulator.hold(held, now);
+                return;
+            }
+        }
         if queued > 0 && queued + frame.len() > QUEUE_MAX {
             self.counters.queues_full += 1;
             let peer = connection.peer;
@@ -299,6 +329,26 @@ impl Tcp {
             }
             return;
         }
+        self.push_frame(index, header, frame);
+    }
+
+    /// Hands on the frames that have been held back long enough.
+    fn release_frames(&mut self, now: Time) {
+        while let Some(held) = self.emulator.as_mut().and_then(|held| held.release(now)) {
+            let link = &self.links[held.to.index()];
+            if let Some(index) = link.lanes[held.lane as usize]
+                && link.up
+                && link.session == held.session
+            {
+                self.push_frame(index, &held.header, &held.frame);
+            }
+        }
+    }
+
+    fn push_frame(&mut self, index: usize, header: &[u8; HEADER], frame: &Frame) {
+        let Some(connection) = &mut self.connections[index] else {
+            return;
+        };
         self.counters.frames_out += 1;
         connection.outgoing.push(header, frame);
         if connection.outgoing.len() > QUEUE_MAX / 2
@@ -852,6 +902,9 @@ impl Tcp {
         if link.up {
             link.up = false;
             link.down_at = now + RESET_MAX;
+            if let Some(emulator) = &mut self.emulator {
+                emulator.reset(ReplicaId(member as u16));
+            }
             tracing::info!(peer = member, reason, "link broken");
             let peer = Peer::Replica(ReplicaId(member as u16));
             self.arrivals.push_back(Arrival::Link(peer, Link::Reset));
@@ -959,15 +1012,19 @@ impl Tcp {
             .iter()
             .flatten()
             .map(|connection| connection.deadline);
+        let emulator = self.emulator.as_ref();
+        let release = emulator.map_or(Time::NEVER, |emulator| emulator.next_due());
         links
             .chain(handshakes)
             .min()
             .unwrap_or(Time::NEVER)
             .min(self.accept_at)
+            .min(release)
     }
 
     /// Dials, gives up handshakes, tells that links are down.
     pub fn on_time(&mut self, now: Time) {
+        self.release_frames(now);
         if self.accept_at <= now {
             self.accept_at = Time::NEVER;
             self.accepting = true;

@@ -183,6 +183,35 @@ fn frames_of_both_lanes_arrive_in_order_after_the_link_is_up() {
 }
 
 #[test]
+fn frames_over_an_emulated_link_arrive_whole_and_in_order() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair(directory.path(), |_| {});
+    let mut links = quintet_replica::links::Links::default();
+    links.other.delay = Duration::from_millis(5);
+    links.other.jitter = quintet_replica::links::Jitter::Uniform(Duration::from_millis(5));
+    links.other.loss = 200_000;
+    let emulator = |id| Emulator::new(&links, ReplicaId(id), Time(0), Duration::ZERO);
+    a.tcp.emulate(emulator(0));
+    b.tcp.emulate(emulator(1));
+    until("up", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| !s.links.is_empty())
+    });
+    let room = a.tcp.room(ReplicaId(1));
+    for round in 0..50u8 {
+        a.send(1, Lane::Control, &[round; 100]);
+    }
+    assert!(
+        a.tcp.room(ReplicaId(1)) < room,
+        "what is held back takes room"
+    );
+    assert!(b.frames.is_empty());
+    until("frames", &mut [&mut a, &mut b], |s| s[1].frames.len() == 50);
+    let order: Vec<u8> = b.frames.iter().map(|(_, frame)| frame[0]).collect();
+    assert_eq!(order, (0..50).collect::<Vec<u8>>());
+    assert_eq!(a.tcp.room(ReplicaId(1)), room);
+}
+
+#[test]
 fn a_broken_link_is_reset_and_made_anew() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair(directory.path(), |_| {});

@@ -224,6 +224,7 @@ impl Bench {
                 clients: share as usize,
                 pipeline: self.pipeline as usize,
                 sliding: false,
+                random_arrivals: false,
                 rate: self.rate.map(|rate| f64::from(rate) / f64::from(threads)),
                 start,
                 warmup: self.warmup,

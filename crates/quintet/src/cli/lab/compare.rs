@@ -1,7 +1,7 @@
 //! `quintet lab compare`: the same load on several systems in one run.
 //!
 //! ```text
-//!   arguments ──► Plan ──► rounds, with a bar ──► table on standard output, results.json in --out
+//!   arguments ──► Plan ──► rounds, with a bar ──► table on standard output; report.html, results.json
 //! ```
 
 use crate::cli::{
@@ -12,8 +12,8 @@ use crate::cli::{
 };
 use clap::Args;
 use quintet_lab::{
-    compare::{Cell, Comparison, Installed, Line, Plan, Spec, compare},
-    figures::Spread,
+    compare::{Cell, Comparison, Installed, Plan, Spec, compare, html, row},
+    run::commit,
 };
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -120,7 +120,7 @@ pub struct Compare {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Where to write results.json
+    /// Where to write report.html and results.json
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
@@ -179,6 +179,10 @@ impl Compare {
             fs::create_dir_all(directory)?;
             let text = serde_json::to_string_pretty(&found).map_err(anyhow::Error::from)?;
             fs::write(directory.join("results.json"), text + "\n")?;
+            let words: Vec<String> = std::env::args().skip(1).collect();
+            let command = format!("quintet {}", words.join(" "));
+            let page = html(&found, &command, &commit());
+            fs::write(directory.join("report.html"), page)?;
         }
         match self.output {
             Format::Json => output::print_json(&found)?,
@@ -282,44 +286,11 @@ fn show(found: &Comparison) -> Outcome {
         "",
     ]);
     for line in &found.lines {
-        table.add_row(row(found, line));
+        let cells = row(found, line).into_iter().enumerate();
+        table.add_row(cells.map(|(column, text)| match column {
+            0 | 1 | 12 => comfy_table::Cell::new(text),
+            _ => output::number(text),
+        }));
     }
     output::print_table(table)
-}
-
-fn row(found: &Comparison, line: &Line) -> Vec<comfy_table::Cell> {
-    let count = |figure: f64| output::number(grouped(figure.round() as u64));
-    let milliseconds = |spread: &Spread| output::number(format!("{:.2}", spread.median / 1e3));
-    let mut notes = Vec::new();
-    match line.generator_bound {
-        0 => {}
-        bound if bound * 2 > found.rounds => notes.push("at least: generator-bound".to_owned()),
-        bound => notes.push(format!("generator-bound in {bound}")),
-    }
-    if line.failed > 0 {
-        notes.push(format!("{} failed", grouped(line.failed)));
-    }
-    vec![
-        comfy_table::Cell::new(&line.cell),
-        comfy_table::Cell::new(&line.system),
-        count(line.throughput.median),
-        output::number(format!(
-            "{}..{}",
-            grouped(line.throughput.min.round() as u64),
-            grouped(line.throughput.max.round() as u64)
-        )),
-        milliseconds(&line.p50),
-        milliseconds(&line.p99),
-        milliseconds(&line.p999),
-        output::number(format!("{:.1}", line.cpu_per_million.median)),
-        count(line.resident.median / f64::from(1 << 20)),
-        count(line.bytes_per_operation.median),
-        output::number(
-            line.syncs_per_thousand
-                .as_ref()
-                .map_or_else(|| "-".to_owned(), |syncs| format!("{:.1}", syncs.median)),
-        ),
-        output::number(format!("{:.2}", line.generator_cores.median)),
-        comfy_table::Cell::new(notes.join(", ")),
-    ]
 }

@@ -1,10 +1,14 @@
 //! `quintet lab`: measuring, beside others and in virtual time.
 //!
 //! ```text
-//!   lab compare ──► quintet_lab::compare ──► table, results.json
+//!   lab list, run, report ──► quintet_lab::{scenario, run, report} ──► a page, CSV, JSON, a table
+//!   lab calibrate         ──► quintet_lab::calibrate ──► a profile of this machine
+//!   lab compare           ──► quintet_lab::compare ──► a table, results.json
 //! ```
 
+mod calibrate;
 mod compare;
+mod scenarios;
 
 use crate::cli::failure::Outcome;
 use clap::{Args, Subcommand};
@@ -13,6 +17,8 @@ use clap::{Args, Subcommand};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  quintet lab list                                   what can be measured
+  quintet lab run wan-five-sites --bed simulated     one scenario, in virtual time
   quintet lab compare --quick                        Quintet beside etcd, ZooKeeper and Redis
   quintet lab compare quintet/memory redis/memory    only these two, on the same load")]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
@@ -23,6 +29,10 @@ pub struct Lab {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    List(scenarios::List),
+    Run(Box<scenarios::Run>),
+    Report(scenarios::Report),
+    Calibrate(calibrate::Calibrate),
     Compare(Box<compare::Compare>),
 }
 
@@ -30,6 +40,10 @@ impl Lab {
     /// Runs to the end.
     pub fn run(self) -> Outcome {
         match self.command {
+            Command::List(command) => command.run(),
+            Command::Run(command) => command.run(),
+            Command::Report(command) => command.run(),
+            Command::Calibrate(command) => command.run(),
             Command::Compare(command) => command.run(),
         }
     }

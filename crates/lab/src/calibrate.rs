@@ -1,0 +1,431 @@
+//! Measuring this machine: what the simulated bed charges for.
+//!
+//! ```text
+//!   wake-up, write, read, per KiB   two sockets over loopback        ─┐
+//!   synchronisation                 a preallocated file              ─┼─► ProfileFile
+//!   what the replica itself costs   one real cell, fitted, frozen    ─┘
+//! ```
+//!
+//! One cell is fitted: three replicas, 128-byte values, a closed loop. The replicas' costs are
+//! scaled together until the simulated CPU time per operation is the measured one, and so are the
+//! generator's. Every other cell is then a prediction.
+
+use crate::{
+    cluster::{Cluster, ClusterPlan},
+    error::{Error, Result},
+    figures::Machine,
+    load::{Distribution, Load, Mix, run as run_load},
+    profile::ProfileFile,
+    scenario::{Place, Scenario},
+};
+use quintet_replica::{Durability, links::Links};
+use quintet_simulator::bed::{self, Costs, Placement, Profile};
+use rustix::{
+    fd::AsFd,
+    fs::{FallocateFlags, OFlags, fallocate},
+};
+use std::{
+    fs::OpenOptions,
+    hint::black_box,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How to calibrate.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `quintet` program.
+    pub program: PathBuf,
+    /// Where the disk is.
+    pub data: PathBuf,
+    /// The first port; 300 are used.
+    pub base_port: u16,
+    /// Clients of the cell that is fitted.
+    pub clients: usize,
+    /// How long it is measured.
+    pub measured: Duration,
+}
+
+/// What was measured, for people.
+#[derive(Clone, Debug)]
+pub struct Calibration {
+    /// The profile.
+    pub file: ProfileFile,
+    /// What was measured and where each constant comes from, a line each.
+    pub notes: Vec<String>,
+}
+
+const MESSAGE: usize = 128;
+const LARGE: usize = 16 << 10;
+const PINGS: usize = 3_000;
+const WRITES: usize = 20_000;
+const SYNCS: usize = 400;
+const VALUE: usize = 128;
+const FITS: usize = 6;
+
+fn pair() -> Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let one = TcpStream::connect(listener.local_addr()?)?;
+    let (other, _) = listener.accept()?;
+    for stream in [&one, &other] {
+        stream.set_nodelay(true)?;
+    }
+    Ok((one, other))
+}
+
+fn quantile(sorted: &[u64], part: f64) -> u64 {
+    let index = (part * (sorted.len().saturating_sub(1)) as f64).round() as usize;
+    sorted.get(index).copied().unwrap_or(0)
+}
+
+/// The median of round trips, asleep or awake, in nanoseconds.
+fn round_trip(awake: bool) -> Result<u64> {
+    let (mut one, mut other) = pair()?;
+    one.set_nonblocking(awake)?;
+    other.set_nonblocking(awake)?;
+    let read = |stream: &mut TcpStream, bytes: &mut [u8]| loop {
+        match stream.read_exact(bytes) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            result => return result,
+        }
+    };
+    let echo = thread::spawn(move || -> std::io::Result<()> {
+        let mut bytes = [0; MESSAGE];
+        for _ in 0..PINGS {
+            read(&mut other, &mut bytes)?;
+            other.write_all(&bytes)?;
+        }
+        Ok(())
+    });
+    let mut bytes = [0; MESSAGE];
+    let mut times = Vec::with_capacity(PINGS);
+    for _ in 0..PINGS {
+        if !awake {
+            // Long enough for the other core to fall asleep.
+            thread::sleep(Duration::from_micros(150));
+        }
+        let begun = Instant::now();
+        one.write_all(&bytes)?;
+        read(&mut one, &mut bytes)?;
+        times.push(begun.elapsed().as_nanos() as u64);
+    }
+    echo.join()
+        .map_err(|_| Error::failed("the echo failed"))??;
+    times.sort_unstable();
+    Ok(quantile(&times, 0.5))
+}
+
+/// What writing and reading a message of `length` costs, in nanoseconds: medians.
+fn system_calls(length: usize) -> Result<(u64, u64)> {
+    let (mut one, mut other) = pair()?;
+    let mut bytes = vec![7; length];
+    let (mut writes, mut reads) = (Vec::new(), Vec::new());
+    for _ in 0..WRITES {
+        let begun = Instant::now();
+        one.write_all(&bytes)?;
+        let written = Instant::now();
+        other.read_exact(&mut bytes)?;
+        reads.push(written.elapsed().as_nanos() as u64);
+        writes.push(written.duration_since(begun).as_nanos() as u64);
+        black_box(&bytes);
+    }
+    writes.sort_unstable();
+    reads.sort_unstable();
+    Ok((quantile(&writes, 0.5), quantile(&reads, 0.5)))
+}
+
+/// Latencies of synchronised writes of `length` bytes to a preallocated file, sorted.
+fn synchronisations(directory: &Path, length: usize) -> Result<Vec<u64>> {
+    let path = directory.join(format!("quintet-lab-{}", std::process::id()));
+    let measured = (|| -> std::io::Result<Vec<u64>> {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .custom_flags(OFlags::DSYNC.bits() as i32)
+            .open(&path)?;
+        let bytes = vec![7; length];
+        let all = (SYNCS * length) as u64;
+        fallocate(file.as_fd(), FallocateFlags::empty(), 0, all)?;
+        // Written once: what is measured is overwriting, as a preallocated journal does.
+        file.write_all_at(&vec![0; SYNCS * length], 0)?;
+        let mut times = Vec::with_capacity(SYNCS);
+        for at in 0..SYNCS {
+            let begun = Instant::now();
+            file.write_all_at(&bytes, (at * length) as u64)?;
+            times.push(begun.elapsed().as_nanos() as u64);
+        }
+        times.sort_unstable();
+        Ok(times)
+    })();
+    // It may never have been made.
+    let _ = std::fs::remove_file(&path);
+    measured.map_err(|error| Error::failed(format!("{}: {error}", path.display())))
+}
+
+/// What the fitted cell measured.
+#[derive(Clone, Copy, Debug)]
+struct Baseline {
+    throughput: f64,
+    /// Nanoseconds of all replicas per operation.
+    replicas: f64,
+    /// Nanoseconds of the generator per operation.
+    generator: f64,
+}
+
+fn baseline(options: &Options) -> Result<Baseline> {
+    let mut cluster = Cluster::start(ClusterPlan {
+        program: options.program.clone(),
+        protocol: "multipaxos".to_owned(),
+        options: Vec::new(),
+        // Looking for work while there is none would count as work.
+        settings: vec![("spin_max".to_owned(), "0s".to_owned())],
+        replicas: 3,
+        durability: Durability::Disk,
+        links: None,
+        began: Duration::ZERO,
+        parent: options.data.clone(),
+        base_port: options.base_port,
+    })?;
+    let targets = cluster.targets(&Place::Leader)?;
+    let load = Load {
+        targets,
+        clients: options.clients,
+        sharing: 1,
+        rate: None,
+        mix: Mix::reads(0.0),
+        keys: 10_000,
+        distribution: Distribution::Uniform,
+        value_size: VALUE,
+        threads: 1,
+        warmup: Duration::from_secs(1),
+        measured: options.measured,
+        seed: 1,
+    };
+    let mut edges = Vec::new();
+    let seen = run_load(&load, || edges.push(cluster.cpu()))?;
+    let (Some(Some(before)), Some(Some(after))) = (edges.first(), edges.get(1)) else {
+        return Err(Error::failed(
+            "this system does not tell what processes use",
+        ));
+    };
+    if seen.answered == 0 {
+        return Err(Error::failed("nothing was answered while calibrating"));
+    }
+    let answered = seen.answered as f64;
+    let cores = seen.generator_cores.unwrap_or(0.0);
+    Ok(Baseline {
+        throughput: seen.throughput,
+        replicas: after.saturating_sub(*before).as_nanos() as f64 / answered,
+        generator: cores * 1e9 / seen.throughput,
+    })
+}
+
+fn scaled(value: u64, by: f64) -> u64 {
+    (value as f64 * by).round() as u64
+}
+
+/// The costs with the replicas' and the generator's parts scaled; costs per KiB are as measured.
+fn scale(costs: &Costs, replicas: f64, generator: f64) -> Costs {
+    Costs {
+        turn: scaled(costs.turn, replicas),
+        receive: scaled(costs.receive, replicas),
+        send: scaled(costs.send, replicas),
+        send_frame: scaled(costs.send_frame, replicas),
+        request: scaled(costs.request, replicas),
+        reply: scaled(costs.reply, replicas),
+        batch: scaled(costs.batch, replicas),
+        execute: scaled(costs.execute, replicas),
+        sync: scaled(costs.sync, replicas),
+        generator: scaled(costs.generator, generator),
+        generator_turn: scaled(costs.generator_turn, generator),
+        ..*costs
+    }
+}
+
+/// What the bed makes of the fitted cell.
+fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
+    let measured = Duration::from_millis(300);
+    let entry = Scenario::entry("multipaxos")
+        .ok_or_else(|| Error::failed("multipaxos is not registered"))?;
+    let found = bed::run(bed::Setup {
+        entry,
+        options: Vec::new(),
+        replicas: 3,
+        durability: Durability::Disk,
+        links: Links::default(),
+        profile: profile.clone(),
+        load: bed::Load {
+            clients,
+            rate: None,
+            value_size: VALUE,
+            reads: 0,
+            at: vec![0],
+        },
+        faults: Vec::new(),
+        warmup: Duration::from_millis(200),
+        measured,
+        seed: 1,
+    });
+    let answered = found.answered.len().max(1) as f64;
+    Ok(Baseline {
+        throughput: answered / measured.as_secs_f64(),
+        replicas: found.busy.iter().sum::<u64>() as f64 / answered,
+        generator: found.generator as f64 / answered,
+    })
+}
+
+/// Measures this machine. `watch` is told what is measured and says whether to go on.
+///
+/// # Errors
+/// When something cannot be measured, or it was told to stop.
+pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Result<Calibration> {
+    let mut go_on = |what: &str| match watch(what) {
+        true => Ok(()),
+        false => Err(Error::failed("stopped before all was measured")),
+    };
+    go_on("round trips between sleeping and waking cores")?;
+    let (asleep, awake) = (round_trip(false)?, round_trip(true)?);
+    go_on("writing to and reading from sockets")?;
+    let (write, read) = system_calls(MESSAGE)?;
+    let (write_large, read_large) = system_calls(LARGE)?;
+    let kib =
+        |large: u64, small: u64| large.saturating_sub(small) * 1024 / (LARGE - MESSAGE) as u64;
+    let (write_kib, read_kib) = (kib(write_large, write), kib(read_large, read));
+    go_on("synchronising files")?;
+    let syncs = synchronisations(&options.data, 4 << 10)?;
+    let large = synchronisations(&options.data, 64 << 10)?;
+    let sync_kib = quantile(&large, 0.5).saturating_sub(quantile(&syncs, 0.5)) / 60;
+    // The very last are hiccups of the machine, not of its disk.
+    let quantiles: Vec<u64> = (0..=8)
+        .map(|step| quantile(&syncs, f64::from(step) / 8.0 * 0.98))
+        .collect();
+    let machine = Machine::this();
+    let start = Costs {
+        turn: 1_000,
+        receive: read + 500,
+        receive_kib: read_kib,
+        send: write,
+        send_frame: 200,
+        send_kib: write_kib,
+        request: read + 500,
+        reply: write,
+        client_kib: read_kib.midpoint(write_kib),
+        batch: 1_000,
+        execute: 300,
+        execute_kib: 60,
+        sync: 5_000,
+        sync_kib: write_kib,
+        generator: write + read + 500,
+        generator_turn: 1_000,
+    };
+    let mut profile = Profile {
+        cores: machine.cores,
+        placement: Placement::Shared,
+        costs: start,
+        wake: asleep.saturating_sub(awake) / 2,
+        spin: 100_000,
+        hop: 500,
+        sync: quantiles,
+        sync_kib,
+    };
+    go_on("three replicas under load")?;
+    let real = baseline(options)?;
+    go_on("fitting")?;
+    let (mut replicas, mut generator) = (1.0, 1.0);
+    for _ in 0..FITS {
+        profile.costs = scale(&start, replicas, generator);
+        let simulated = simulate(&profile, options.clients)?;
+        replicas *= (real.replicas / simulated.replicas).clamp(0.2, 5.0);
+        generator *= (real.generator / simulated.generator).clamp(0.2, 5.0);
+    }
+    profile.costs = scale(&start, replicas, generator);
+    let fitted = simulate(&profile, options.clients)?;
+    let name = format!(
+        "{} cores, {}, Linux {}; calibrated with 3 replicas, {VALUE} B, {} clients",
+        machine.cores, machine.processor, machine.kernel, options.clients
+    );
+    let notes = vec![
+        format!(
+            "wake: half the difference of the round trips of a {MESSAGE} B message, {:.1} us \
+             asleep and {:.1} us awake",
+            asleep as f64 / 1e3,
+            awake as f64 / 1e3
+        ),
+        format!(
+            "send, reply: write() of {MESSAGE} B, {write} ns, times {replicas:.2}; receive, \
+             request: read(), {read} ns, and 500 ns, times {replicas:.2}"
+        ),
+        format!("per KiB: write() {write_kib} ns, read() {read_kib} ns, measured at {LARGE} B"),
+        format!(
+            "sync: O_DSYNC writes of 4 KiB to a preallocated file, median {:.0} us; per KiB from \
+             writes of 64 KiB",
+            quantile(&syncs, 0.5) as f64 / 1e3
+        ),
+        format!(
+            "turn, send_frame, batch, execute, sync (CPU): assumed in proportion, times \
+             {replicas:.2}; execute_kib, hop: assumed"
+        ),
+        format!(
+            "fitted: 3 replicas on disk, {VALUE} B, {} clients: replicas {:.2} us of CPU per \
+             operation (simulated {:.2}), generator {:.2} us (simulated {:.2})",
+            options.clients,
+            real.replicas / 1e3,
+            fitted.replicas / 1e3,
+            real.generator / 1e3,
+            fitted.generator / 1e3
+        ),
+        format!(
+            "not fitted: throughput {:.0}/s, simulated {:.0}/s",
+            real.throughput, fitted.throughput
+        ),
+    ];
+    Ok(Calibration {
+        file: ProfileFile::of(&profile, name),
+        notes,
+    })
+}
+
+/// The profile as a file: what was measured as comments, then the numbers.
+///
+/// # Errors
+/// When it cannot be written down, which is a mistake of this program.
+pub fn text(calibration: &Calibration) -> Result<String> {
+    let mut text = String::from("# Written by 'quintet lab calibrate'. Times in nanoseconds.\n");
+    for note in &calibration.notes {
+        text.push_str(&format!("# {note}\n"));
+    }
+    text.push_str(&toml::to_string(&calibration.file).map_err(Error::failed)?);
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_no_cluster_can_be_measured() {
+        let directory = tempfile::tempdir().unwrap();
+        let (write, read) = system_calls(MESSAGE).unwrap();
+        assert!(write > 0 && read > 0);
+        let syncs = synchronisations(directory.path(), 4096).unwrap();
+        assert_eq!(syncs.len(), SYNCS);
+        assert!(syncs.is_sorted());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn scaling_leaves_what_was_measured_per_byte() {
+        let costs = Profile::default().costs;
+        let twice = scale(&costs, 2.0, 3.0);
+        assert_eq!(
+            (twice.turn, twice.generator),
+            (costs.turn * 2, costs.generator * 3)
+        );
+        assert_eq!(twice.send_kib, costs.send_kib);
+    }
+}

@@ -1,0 +1,338 @@
+//! A cluster of real replicas for one measurement: started with empty data, struck, stopped.
+//!
+//! ```text
+//!   start ──► quintet serve --config DIR/0.toml --links DIR/links.toml …   one process per replica
+//!     │ settle: who leads?       strike: crash (SIGKILL), start again, pause, resume
+//!     └ dropped: all processes end, and the data with them
+//! ```
+
+use crate::{
+    compare::processes::http,
+    error::{Error, Kind, Result},
+    figures,
+    load::{Language, Target},
+    scenario::Place,
+};
+use quintet_replica::Durability;
+use quintet_simulator::bed::FaultKind;
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    fmt::Write as _,
+    fs::{self, OpenOptions},
+    net::{Ipv4Addr, SocketAddr},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+const START: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(50);
+const SETTLED: usize = 3;
+const ADMIN_OFFSET: u16 = 100;
+const PEER_OFFSET: u16 = 200;
+
+/// What is to be started.
+#[derive(Clone, Debug)]
+pub struct ClusterPlan {
+    /// The `quintet` program.
+    pub program: PathBuf,
+    /// The protocol.
+    pub protocol: String,
+    /// Its options.
+    pub options: Vec<(String, String)>,
+    /// Other settings of each replica, as its configuration file has them.
+    pub settings: Vec<(String, String)>,
+    /// How many replicas.
+    pub replicas: usize,
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+    /// The text of the links' description; `None` for the network as it is.
+    pub links: Option<String>,
+    /// When the run begins from which changes of links count, since the Unix epoch.
+    pub began: Duration,
+    /// Where the data lies.
+    pub parent: PathBuf,
+    /// The first port; 300 are used.
+    pub base_port: u16,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Cluster {
+    plan: ClusterPlan,
+    children: Vec<Option<Child>>,
+    directory: TempDir,
+}
+
+const fn local(port: u16) -> SocketAddr {
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+/// A string as TOML has it. Paths and options hold no control characters.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+impl Cluster {
+    /// Starts all replicas.
+    ///
+    /// # Errors
+    /// When the data cannot be written or the program not be started.
+    pub fn start(plan: ClusterPlan) -> Result<Self> {
+        let storage = |error| Error::failed(format!("{}: {error}", plan.parent.display()));
+        fs::create_dir_all(&plan.parent).map_err(storage)?;
+        let directory = tempfile::Builder::new()
+            .prefix("quintet-lab-")
+            .tempdir_in(&plan.parent)
+            .map_err(storage)?;
+        let last = usize::from(plan.base_port) + usize::from(PEER_OFFSET) + plan.replicas;
+        if last > usize::from(u16::MAX) || plan.replicas > usize::from(ADMIN_OFFSET) {
+            return Err(Error::usage(
+                "the base port leaves no room for so many replicas",
+            ));
+        }
+        let mut cluster = Self {
+            children: (0..plan.replicas).map(|_| None).collect(),
+            plan,
+            directory,
+        };
+        if let Some(links) = &cluster.plan.links {
+            fs::write(cluster.path("links.toml"), links)?;
+        }
+        let cluster_id = format!("{:032x}", u128::from(std::process::id()) + 1);
+        for id in 0..cluster.plan.replicas {
+            let text = cluster.config(id, &cluster_id);
+            fs::write(cluster.path(&format!("{id}.toml")), text)?;
+        }
+        for id in 0..cluster.plan.replicas {
+            cluster.begin(id)?;
+        }
+        Ok(cluster)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn port(&self, id: usize, offset: u16) -> u16 {
+        self.plan.base_port + offset + id as u16
+    }
+
+    fn config(&self, id: usize, cluster: &str) -> String {
+        let plan = &self.plan;
+        let members: Vec<_> = (0..plan.replicas)
+            .map(|id| quoted(&local(self.port(id, PEER_OFFSET)).to_string()))
+            .collect();
+        let durability = match plan.durability {
+            Durability::Disk => "disk",
+            Durability::Memory => "memory",
+        };
+        let mut text = format!(
+            "cluster = \"{cluster}\"\nid = {id}\nmembers = [{}]\nprotocol = {}\n\
+             durability = \"{durability}\"\ndata = {}\nredis_listen = \"{}\"\n\
+             admin_listen = \"{}\"\n",
+            members.join(", "),
+            quoted(&plan.protocol),
+            quoted(&self.path(&format!("data-{id}")).to_string_lossy()),
+            local(self.port(id, 0)),
+            local(self.port(id, ADMIN_OFFSET)),
+        );
+        for (name, value) in &plan.settings {
+            // Writing to a string does not fail, here and below.
+            let _ = writeln!(text, "{name} = {}", quoted(value));
+        }
+        if !plan.options.is_empty() {
+            text.push_str("[options]\n");
+        }
+        for (name, value) in &plan.options {
+            let _ = writeln!(text, "{name} = {}", quoted(value));
+        }
+        text
+    }
+
+    /// Starts a replica, for the first time or again.
+    fn begin(&mut self, id: usize) -> Result<()> {
+        let mut options = OpenOptions::new();
+        let log = options
+            .create(true)
+            .append(true)
+            .open(self.path(&format!("{id}.log")))?;
+        let mut command = Command::new(&self.plan.program);
+        command
+            .args(["--log", "warn", "serve", "--stop-with-stdin", "--config"])
+            .arg(self.path(&format!("{id}.toml")));
+        if self.plan.links.is_some() {
+            command
+                .arg("--links")
+                .arg(self.path("links.toml"))
+                .args(["--links-began", &self.plan.began.as_millis().to_string()]);
+        }
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("QUINTET_") {
+                command.env_remove(name);
+            }
+        }
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .map_err(|error| Error::failed(format!("{}: {error}", self.plan.program.display())))?;
+        self.children[id] = Some(child);
+        Ok(())
+    }
+
+    /// The processes that run.
+    pub fn pids(&self) -> Vec<u32> {
+        self.children.iter().flatten().map(Child::id).collect()
+    }
+
+    /// The CPU time that all replicas have used.
+    pub fn cpu(&self) -> Option<Duration> {
+        self.pids().into_iter().map(figures::cpu_of).sum()
+    }
+
+    /// The memory that all replicas hold.
+    pub fn resident(&self) -> Option<u64> {
+        self.pids().into_iter().map(figures::resident_of).sum()
+    }
+
+    fn leader(&self) -> std::result::Result<Option<usize>, String> {
+        let mut named = None;
+        for id in 0..self.plan.replicas {
+            let admin = local(self.port(id, ADMIN_OFFSET));
+            let ready = http(admin, "GET", "/readyz", "");
+            ready.map_err(|error| format!("replica {id}: {error}"))?;
+            let status = http(admin, "GET", "/status", "");
+            let status = status.map_err(|error| format!("replica {id}: {error}"))?;
+            let status: serde_json::Value =
+                serde_json::from_str(&status).map_err(|error| error.to_string())?;
+            if status.get("role").and_then(|role| role.as_str()) == Some("leader") {
+                named = named.or(Some(id));
+            }
+        }
+        Ok(named)
+    }
+
+    /// Waits until all are ready and agree for a moment on who leads.
+    ///
+    /// # Errors
+    /// When one ends instead, or they need too long.
+    pub fn settle(&mut self) -> Result<Option<usize>> {
+        let deadline = Instant::now() + START;
+        let (mut last, mut same) = (None, 0);
+        loop {
+            for (id, child) in self.children.iter_mut().enumerate() {
+                let ended = child
+                    .as_mut()
+                    .and_then(|child| child.try_wait().ok().flatten());
+                if let Some(status) = ended {
+                    let log = self.directory.path().join(format!("{id}.log"));
+                    return Err(Error::failed(format!(
+                        "replica {id} of {} ended with {status}{}",
+                        self.plan.protocol,
+                        last_words(&log)
+                    )));
+                }
+            }
+            let leader = self.leader();
+            match &leader {
+                Ok(leader) if last == Some(*leader) => same += 1,
+                Ok(leader) => (last, same) = (Some(*leader), 1),
+                Err(_) => (last, same) = (None, 0),
+            }
+            // Who has no leader for long needs none.
+            let enough = match last {
+                Some(None) => SETTLED * 10,
+                _ => SETTLED,
+            };
+            if let Some(leader) = last.filter(|_| same >= enough) {
+                return Ok(leader);
+            }
+            if Instant::now() > deadline {
+                let reason = leader.err().unwrap_or_else(|| "no leader".to_owned());
+                let message = format!("{}: not ready: {reason}", self.plan.protocol);
+                return Err(Error::new(Kind::Missing, message));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Where clients connect.
+    ///
+    /// # Errors
+    /// As [`Self::settle`].
+    pub fn targets(&mut self, place: &Place) -> Result<Vec<Target>> {
+        let leader = self.settle()?;
+        let all: Vec<usize> = (0..self.plan.replicas).collect();
+        let ids = match (place, leader) {
+            (Place::Leader, Some(leader)) => vec![leader],
+            (Place::Leader, None) | (Place::All, _) => all,
+            (Place::At(ids), _) => ids.iter().map(|id| usize::from(*id)).collect(),
+        };
+        let target = |id: usize| Target {
+            address: local(self.port(id, 0)),
+            language: Language::resp(),
+        };
+        Ok(ids.into_iter().map(target).collect())
+    }
+
+    fn signal(&self, id: usize, signal: Signal) {
+        let child = self.children.get(id).and_then(Option::as_ref);
+        let pid = child.and_then(|child| i32::try_from(child.id()).ok());
+        if let Some(pid) = pid.and_then(Pid::from_raw) {
+            // One that has ended needs no signal.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// A fault begins.
+    pub fn strike(&mut self, id: usize, kind: FaultKind) {
+        match kind {
+            FaultKind::Pause => self.signal(id, Signal::STOP),
+            FaultKind::Crash => {
+                self.signal(id, Signal::KILL);
+                if let Some(mut child) = self.children.get_mut(id).and_then(Option::take) {
+                    // It was killed: this does not wait.
+                    let _ = child.wait();
+                }
+            }
+        }
+    }
+
+    /// A fault ends.
+    ///
+    /// # Errors
+    /// When a replica cannot be started again.
+    pub fn relent(&mut self, id: usize, kind: FaultKind) -> Result<()> {
+        match kind {
+            FaultKind::Pause => self.signal(id, Signal::CONT),
+            FaultKind::Crash => self.begin(id)?,
+        }
+        Ok(())
+    }
+}
+
+fn last_words(log: &Path) -> String {
+    let said = fs::read_to_string(log).unwrap_or_default();
+    let last = said.lines().rev().find(|line| !line.trim().is_empty());
+    last.map_or_else(String::new, |last| format!("; it said: {last}"))
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for id in 0..self.children.len() {
+            self.signal(id, Signal::CONT);
+            // Its data goes too: nothing is to be saved.
+            self.signal(id, Signal::KILL);
+        }
+        for child in self.children.iter_mut().flatten() {
+            // Killed: this does not wait.
+            let _ = child.wait();
+        }
+    }
+}

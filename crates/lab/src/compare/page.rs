@@ -1,0 +1,166 @@
+//! The page of a comparison.
+//!
+//! ```text
+//!   Comparison ──► per load: bars with their spread ──► the table ──► what each system is
+//! ```
+
+use super::{Comparison, Line};
+use crate::{
+    figures::Spread,
+    report::{Section, bars, page},
+};
+
+/// The whole page; `command` is what was typed.
+pub fn html(found: &Comparison, command: &str, commit: &str) -> String {
+    let machine = &found.machine;
+    let mut facts = vec![
+        ("command".to_owned(), command.to_owned()),
+        (
+            "machine".to_owned(),
+            format!(
+                "{}, {} cores, {} GiB, Linux {}",
+                machine.processor,
+                machine.cores,
+                machine.memory >> 30,
+                machine.kernel
+            ),
+        ),
+        (
+            "load".to_owned(),
+            format!(
+                "{} B values, {} keys, a closed loop, one request per client; generator with {} \
+                 thread(s) on the same machine",
+                found.value_size, found.keys, found.threads
+            ),
+        ),
+        (
+            "measured".to_owned(),
+            format!(
+                "{} interleaved rounds of {} s after {} s of warm-up{}{}",
+                found.rounds,
+                found.seconds,
+                found.warmup_seconds,
+                if found.quick { "; a quick look" } else { "" },
+                if found.is_complete {
+                    ""
+                } else {
+                    "; STOPPED before all was measured"
+                },
+            ),
+        ),
+        ("seed".to_owned(), found.seed.to_string()),
+        ("commit".to_owned(), commit.to_owned()),
+    ];
+    for one in &found.systems {
+        facts.push((one.system.clone(), one.description.clone()));
+    }
+    let mut cells: Vec<&str> = Vec::new();
+    for line in &found.lines {
+        if !cells.contains(&line.cell.as_str()) {
+            cells.push(&line.cell);
+        }
+    }
+    let of = |cell: &str| -> Vec<&Line> {
+        let lines = found.lines.iter();
+        lines.filter(|line| line.cell == cell).collect()
+    };
+    let mut figures = Vec::new();
+    for cell in &cells {
+        let throughput: Vec<_> = of(cell)
+            .iter()
+            .map(|line| (line.system.clone(), line.throughput))
+            .collect();
+        figures.push(bars(&format!("{cell}: operations per second"), &throughput));
+        let p99: Vec<_> = of(cell)
+            .iter()
+            .map(|line| {
+                let thousandth = |value: f64| value / 1e3;
+                let spread = Spread {
+                    min: thousandth(line.p99.min),
+                    median: thousandth(line.p99.median),
+                    max: thousandth(line.p99.max),
+                };
+                (line.system.clone(), spread)
+            })
+            .collect();
+        figures.push(bars(
+            &format!("{cell}: 99th percentile of latency, ms"),
+            &p99,
+        ));
+    }
+    let header = [
+        "load",
+        "system",
+        "per second",
+        "min..max",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "cpu s/M",
+        "MiB",
+        "wire B/op",
+        "syncs/k",
+        "own cpu",
+        "",
+    ];
+    page(
+        "Comparison",
+        "The same load on several systems, one at a time, in one run. Ratios mean something within \
+         this run only.",
+        &facts,
+        &[Section {
+            title: "Figures",
+            figures,
+            header: header.map(str::to_owned).to_vec(),
+            rows: found.lines.iter().map(|line| row(found, line)).collect(),
+        }],
+    )
+}
+
+/// A line of the table, on the page and on the terminal.
+pub fn row(found: &Comparison, line: &Line) -> Vec<String> {
+    let milliseconds = |spread: &Spread| format!("{:.2}", spread.median / 1e3);
+    let mut notes = Vec::new();
+    match line.generator_bound {
+        0 => {}
+        bound if bound * 2 > found.rounds => notes.push("at least: generator-bound".to_owned()),
+        bound => notes.push(format!("generator-bound in {bound}")),
+    }
+    if line.failed > 0 {
+        notes.push(format!("{} failed", line.failed));
+    }
+    vec![
+        line.cell.clone(),
+        line.system.clone(),
+        grouped(line.throughput.median),
+        format!(
+            "{}..{}",
+            grouped(line.throughput.min),
+            grouped(line.throughput.max)
+        ),
+        milliseconds(&line.p50),
+        milliseconds(&line.p99),
+        milliseconds(&line.p999),
+        format!("{:.1}", line.cpu_per_million.median),
+        grouped(line.resident.median / f64::from(1 << 20)),
+        grouped(line.bytes_per_operation.median),
+        line.syncs_per_thousand
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), |syncs| format!("{:.1}", syncs.median)),
+        format!("{:.2}", line.generator_cores.median),
+        notes.join(", "),
+    ]
+}
+
+/// `1234567.8` as `1,234,568`.
+fn grouped(value: f64) -> String {
+    let digits = format!("{:.0}", value.max(0.0));
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}

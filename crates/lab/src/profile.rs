@@ -1,0 +1,176 @@
+//! Profiles of machines as files.
+//!
+//! ```text
+//!   lab calibrate ──► FILE.toml: each cost with where it comes from ──► lab run --profile FILE.toml
+//! ```
+
+use crate::error::{Error, Result};
+use quintet_simulator::bed::{Costs, Placement, Profile};
+use serde::{Deserialize, Serialize};
+use std::fs;
+
+/// The profile that comes with the program.
+const DEFAULT: &str = include_str!("../../../lab/profiles/two-cores.toml");
+
+/// A profile as it stands in a file. All times are nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileFile {
+    /// Which machine, and when.
+    pub machine: String,
+    /// Cores that all share; ignored when each replica has its own.
+    pub cores: usize,
+    /// `shared` or `own`.
+    pub placement: String,
+    /// How long a sleeping core takes to begin.
+    pub wake: u64,
+    /// How long a replica looks for work before it sleeps.
+    pub spin: u64,
+    /// What a frame takes between two processes beside CPU time.
+    pub hop: u64,
+    /// Quantiles of a synchronisation's latency, at equal steps from the least to the greatest.
+    pub sync: Vec<u64>,
+    /// How much longer for each KiB.
+    pub sync_kib: u64,
+    /// CPU time.
+    pub costs: CostsFile,
+}
+
+macro_rules! costs_file {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// CPU time in nanoseconds, see [`Costs`].
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct CostsFile {
+            $($(#[$doc])* pub $name: u64,)+
+        }
+
+        impl From<&CostsFile> for Costs {
+            fn from(file: &CostsFile) -> Self {
+                Self { $($name: file.$name,)+ }
+            }
+        }
+
+        impl From<&Costs> for CostsFile {
+            fn from(costs: &Costs) -> Self {
+                Self { $($name: costs.$name,)+ }
+            }
+        }
+    };
+}
+
+costs_file! {
+    /// A turn of the event loop.
+    turn,
+    /// A frame taken in.
+    receive,
+    /// Each KiB of it.
+    receive_kib,
+    /// One write to a peer.
+    send,
+    /// Each frame in it.
+    send_frame,
+    /// Each KiB of it.
+    send_kib,
+    /// A client's request taken in.
+    request,
+    /// A reply sent.
+    reply,
+    /// Each KiB of both.
+    client_kib,
+    /// A batch submitted or finished.
+    batch,
+    /// A command executed.
+    execute,
+    /// Each KiB of it.
+    execute_kib,
+    /// A synchronisation.
+    sync,
+    /// Each KiB of it.
+    sync_kib,
+    /// A request in the load generator.
+    generator,
+    /// A turn of the generator.
+    generator_turn,
+}
+
+impl ProfileFile {
+    /// What the bed takes.
+    ///
+    /// # Errors
+    /// When the placement is neither.
+    pub fn profile(&self) -> std::result::Result<Profile, String> {
+        Ok(Profile {
+            cores: self.cores,
+            placement: match self.placement.as_str() {
+                "shared" => Placement::Shared,
+                "own" => Placement::Own,
+                other => {
+                    return Err(format!("placement '{other}' is neither 'shared' nor 'own'"));
+                }
+            },
+            costs: Costs::from(&self.costs),
+            wake: self.wake,
+            spin: self.spin,
+            hop: self.hop,
+            sync: self.sync.clone(),
+            sync_kib: self.sync_kib,
+        })
+    }
+
+    /// The same profile with a machine's name.
+    pub fn of(profile: &Profile, machine: String) -> Self {
+        Self {
+            machine,
+            cores: profile.cores,
+            placement: match profile.placement {
+                Placement::Shared => "shared",
+                Placement::Own => "own",
+            }
+            .to_owned(),
+            wake: profile.wake,
+            spin: profile.spin,
+            hop: profile.hop,
+            sync: profile.sync.clone(),
+            sync_kib: profile.sync_kib,
+            costs: CostsFile::from(&profile.costs),
+        }
+    }
+}
+
+/// Reads a profile: the one that comes with the program when `name` is empty or `two-cores`, else
+/// a file.
+///
+/// # Errors
+/// When there is none, or with what is wrong in it.
+pub fn load(name: &str) -> Result<(ProfileFile, Profile)> {
+    let text = match name {
+        "" | "two-cores" => DEFAULT.to_owned(),
+        path => fs::read_to_string(path).map_err(|error| {
+            Error::usage(format!("{path}: {error}")).help(
+                "profiles are 'two-cores', which comes with the program, or a file that 'quintet \
+                 lab calibrate' wrote",
+            )
+        })?,
+    };
+    let file: ProfileFile =
+        toml::from_str(&text).map_err(|error| crate::scenario::refusal(&error, &text, name))?;
+    let profile = file
+        .profile()
+        .map_err(|why| Error::usage(format!("{name}: {why}")))?;
+    Ok((file, profile))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_survives_its_file() {
+        let (file, profile) = load("").unwrap();
+        assert_eq!(ProfileFile::of(&profile, file.machine.clone()), file);
+        let text = toml::to_string(&file).unwrap();
+        assert_eq!(toml::from_str::<ProfileFile>(&text).unwrap(), file);
+        assert!(load("nowhere.toml").is_err());
+    }
+}

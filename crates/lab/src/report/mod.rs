@@ -1,0 +1,295 @@
+//! What is written at the end of a run: for people, for spreadsheets, for programs.
+//!
+//! ```text
+//!   Results ──► results.json (all), results.csv (a line per repetition), report.html (one page)
+//! ```
+
+mod html;
+mod svg;
+
+pub use html::{Section, page};
+pub use svg::{Chart, Point, Series, bars, chart};
+
+use crate::{
+    error::{Error, Result},
+    figures::Spread,
+    run::{Line, Results, Row},
+    scenario::{Axis, Bed, Parameter},
+};
+use std::{collections::BTreeMap, fs, path::Path};
+
+/// Writes everything about a run into a directory.
+///
+/// # Errors
+/// When the directory cannot be written.
+pub fn write(results: &Results, directory: &Path) -> Result<()> {
+    let json = serde_json::to_string_pretty(results).map_err(Error::failed)?;
+    let files = [
+        ("results.json", json + "\n"),
+        ("results.csv", csv(&results.rows)),
+        ("report.html", report(results)),
+    ];
+    for (name, text) in files {
+        let path = directory.join(name);
+        fs::write(&path, text)
+            .map_err(|error| Error::failed(format!("{}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// Reads the results that an earlier run wrote.
+///
+/// # Errors
+/// When there are none, or of another format.
+pub fn read(directory: &Path) -> Result<Results> {
+    let path = directory.join("results.json");
+    let text = fs::read_to_string(&path)
+        .map_err(|error| Error::usage(format!("{}: {error}", path.display())))?;
+    serde_json::from_str(&text)
+        .map_err(|error| Error::usage(format!("{}: {error}", path.display())))
+}
+
+/// A line per repetition. Nothing here depends on when or where it was written.
+fn csv(rows: &[Row]) -> String {
+    let mut text = "bed,protocol,value,repetition,replicas,clients,rate,value_size,throughput,\
+                    mean_us,p50_us,p90_us,p99_us,p999_us,max_us,failed,unanswered,\
+                    cpu_s_per_million,bytes_per_operation,syncs_per_thousand,resident,\
+                    generator_cores,generator_bound\n"
+        .to_owned();
+    let maybe = |figure: Option<f64>| figure.map_or_else(String::new, |one| format!("{one:.3}"));
+    for row in rows {
+        let latency = &row.latency;
+        text.push_str(&format!(
+            "{},{},{},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{},{},\
+             {},{}\n",
+            row.bed.name(),
+            row.protocol,
+            row.value,
+            row.repetition,
+            row.replicas,
+            row.clients,
+            row.rate,
+            row.value_size,
+            row.throughput,
+            latency.mean,
+            latency.p50,
+            latency.p90,
+            latency.p99,
+            latency.p999,
+            latency.max,
+            row.failed,
+            row.unanswered,
+            maybe(row.cpu_per_million),
+            maybe(row.bytes_per_operation),
+            maybe(row.syncs_per_thousand),
+            row.resident
+                .map_or_else(String::new, |bytes| bytes.to_string()),
+            maybe(row.generator_cores),
+            row.generator_bound,
+        ));
+    }
+    text
+}
+
+fn axis_name(axis: Axis, swept: Option<Parameter>) -> &'static str {
+    match (axis, swept) {
+        (Axis::Swept, Some(parameter)) => parameter.name(),
+        (Axis::Swept, None) => "cell",
+        (Axis::Throughput, _) => "operations per second",
+        (Axis::P50, _) => "median latency, ms",
+        (Axis::P99, _) => "99th percentile of latency, ms",
+        (Axis::Time, _) => "seconds",
+    }
+}
+
+fn spread_of(axis: Axis, line: &Line) -> Spread {
+    let thousandth = |spread: Spread| Spread {
+        min: spread.min / 1e3,
+        median: spread.median / 1e3,
+        max: spread.max / 1e3,
+    };
+    match axis {
+        Axis::Swept | Axis::Time => Spread::of([line.value as f64]),
+        Axis::Throughput => line.throughput,
+        Axis::P50 => thousandth(line.p50),
+        Axis::P99 => thousandth(line.p99),
+    }
+}
+
+fn series_name(results: &Results, bed: Bed, protocol: &str) -> String {
+    let beds = results.lines.iter().any(|line| line.bed != bed);
+    if beds {
+        format!("{protocol}, {}", bed.name())
+    } else {
+        protocol.to_owned()
+    }
+}
+
+/// The plots of a run, in the order of the scenario.
+fn charts(results: &Results) -> Vec<Chart> {
+    let mut charts = Vec::new();
+    for (x, y) in &results.plots {
+        let mut series: BTreeMap<(Bed, String), Series> = BTreeMap::new();
+        if *x == Axis::Time {
+            for row in results.rows.iter().filter(|row| row.repetition == 0) {
+                let name = series_name(results, row.bed, &row.protocol);
+                let points = row.timeline.iter().enumerate().map(|(step, count)| Point {
+                    x: (step as f64 + 0.5) / 10.0,
+                    y: Spread::of([*count as f64 * 10.0]),
+                });
+                let key = (row.bed, format!("{}{}", row.protocol, row.value));
+                series.entry(key).or_insert(Series {
+                    name,
+                    points: points.collect(),
+                    is_published: false,
+                });
+            }
+        } else {
+            for line in &results.lines {
+                let key = (line.bed, line.protocol.clone());
+                let name = series_name(results, line.bed, &line.protocol);
+                let one = series.entry(key).or_insert(Series {
+                    name,
+                    points: Vec::new(),
+                    is_published: false,
+                });
+                one.points.push(Point {
+                    x: spread_of(*x, line).median,
+                    y: spread_of(*y, line),
+                });
+            }
+        }
+        let mut series: Vec<Series> = series.into_values().collect();
+        if charts.is_empty() {
+            let mut published: BTreeMap<&str, Vec<Point>> = BTreeMap::new();
+            for point in &results.published {
+                published.entry(&point.label).or_default().push(Point {
+                    x: point.x,
+                    y: Spread::of([point.y]),
+                });
+            }
+            series.extend(published.into_iter().map(|(label, points)| Series {
+                name: label.to_owned(),
+                points,
+                is_published: true,
+            }));
+        }
+        let shades = results.shades.iter();
+        let shades = shades.map(|shade| (shade.from, shade.until, shade.what.clone()));
+        charts.push(Chart {
+            x: axis_name(*x, results.swept).to_owned(),
+            y: axis_name(*y, results.swept).to_owned(),
+            series,
+            shades: if *x == Axis::Time {
+                shades.collect()
+            } else {
+                Vec::new()
+            },
+        });
+    }
+    charts
+}
+
+fn report(results: &Results) -> String {
+    let machine = &results.machine;
+    let mut facts = vec![
+        ("command".to_owned(), results.command.clone()),
+        (
+            "machine".to_owned(),
+            format!(
+                "{}, {} cores, {} GiB, Linux {}",
+                machine.processor,
+                machine.cores,
+                machine.memory >> 30,
+                machine.kernel
+            ),
+        ),
+        ("durability".to_owned(), results.durability.clone()),
+        (
+            "measured".to_owned(),
+            format!(
+                "{} repetitions of {} s after {} s of warm-up{}{}",
+                results.repetitions,
+                results.seconds,
+                results.warmup_seconds,
+                if results.quick { "; a quick run" } else { "" },
+                if results.is_complete {
+                    ""
+                } else {
+                    "; STOPPED before all was measured"
+                },
+            ),
+        ),
+        ("seed".to_owned(), results.seed.to_string()),
+        ("commit".to_owned(), results.commit.clone()),
+    ];
+    if results.lines.iter().any(|line| line.bed == Bed::Simulated) {
+        facts.push(("simulated machine".to_owned(), results.profile.clone()));
+    }
+    if !results.paper.is_empty() {
+        facts.push(("paper".to_owned(), results.paper.clone()));
+    }
+    let header = [
+        "bed",
+        "protocol",
+        "swept",
+        "per second",
+        "min..max",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "cpu s/M",
+        "own cpu",
+        "",
+    ];
+    let rows = results.lines.iter().map(|line| cells(results, line));
+    page(
+        &results.name,
+        &results.about,
+        &facts,
+        &[Section {
+            title: "Figures",
+            figures: charts(results).iter().map(chart).collect(),
+            header: header.map(str::to_owned).to_vec(),
+            rows: rows.collect(),
+        }],
+    )
+}
+
+/// A line of the table, on the page and on the terminal.
+pub fn cells(results: &Results, line: &Line) -> Vec<String> {
+    let milliseconds = |spread: Spread| format!("{:.3}", spread.median / 1e3);
+    let maybe = |spread: Option<Spread>, digits: usize| {
+        spread.map_or_else(String::new, |one| format!("{:.digits$}", one.median))
+    };
+    let mut notes = Vec::new();
+    match line.generator_bound {
+        0 => {}
+        bound if bound * 2 > line.repetitions => notes.push("at least: generator-bound".to_owned()),
+        bound => notes.push(format!("generator-bound in {bound}")),
+    }
+    if line.failed > 0 {
+        notes.push(format!("{} failed", line.failed));
+    }
+    if line.repetitions < results.repetitions {
+        notes.push(format!(
+            "{} of {} repetitions",
+            line.repetitions, results.repetitions
+        ));
+    }
+    vec![
+        line.bed.name().to_owned(),
+        line.protocol.clone(),
+        results
+            .swept
+            .map_or_else(String::new, |_| line.value.to_string()),
+        format!("{:.0}", line.throughput.median),
+        format!("{:.0}..{:.0}", line.throughput.min, line.throughput.max),
+        milliseconds(line.p50),
+        milliseconds(line.p99),
+        milliseconds(line.p999),
+        maybe(line.cpu_per_million, 1),
+        maybe(line.generator_cores, 2),
+        notes.join(", "),
+    ]
+}

@@ -1,0 +1,410 @@
+//! Running scenarios: every cell on every bed, repetition by repetition, so that a slow minute
+//! strikes all alike.
+//!
+//! ```text
+//!   Scenario ──► jobs: repetition × bed × cell ──► Row ──append──► DIR/NAME.rows
+//!                  │ those already there are not run again             │
+//!                  └──────────────── all ──► results.json, results.csv, report.html
+//! ```
+
+mod processes;
+mod simulated;
+
+use crate::{
+    error::{Error, Result},
+    figures::{Machine, Spread},
+    load::Latency,
+    profile,
+    scenario::{Bed, Parameter, Plot, Published, Scenario, Shade},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, OpenOptions},
+    io::Write,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// How a run is done.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Fewer and shorter repetitions.
+    pub quick: bool,
+    /// Repetitions, if not the scenario's.
+    pub repetitions: Option<usize>,
+    /// One bed only.
+    pub bed: Option<Bed>,
+    /// The profile, if not the scenario's.
+    pub profile: Option<String>,
+    /// The `quintet` program.
+    pub program: PathBuf,
+    /// Where data of real replicas lies.
+    pub data: PathBuf,
+    /// The first port of real replicas.
+    pub base_port: u16,
+    /// Threads of the real load generator.
+    pub threads: usize,
+    /// Where results are written.
+    pub out: PathBuf,
+    /// The command that was given.
+    pub command: String,
+}
+
+/// Repetitions of a quick run.
+pub const QUICK: usize = 3;
+
+/// What one repetition of one cell found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Where.
+    pub bed: Bed,
+    /// The protocol.
+    pub protocol: String,
+    /// The sweep's value; 0 without one.
+    pub value: u64,
+    /// Which repetition, from 0.
+    pub repetition: usize,
+    /// How many replicas.
+    pub replicas: usize,
+    /// Clients.
+    pub clients: usize,
+    /// Requests per second that were due; 0 in a closed loop.
+    pub rate: f64,
+    /// Bytes per value.
+    pub value_size: usize,
+    /// Good answers per second.
+    pub throughput: f64,
+    /// Microseconds.
+    pub latency: Latency,
+    /// Errors and lost connections.
+    pub failed: u64,
+    /// Requests that nobody answered.
+    pub unanswered: u64,
+    /// CPU seconds of all replicas per million operations.
+    pub cpu_per_million: Option<f64>,
+    /// Bytes between replicas per operation; on real processes with the clients' bytes.
+    pub bytes_per_operation: Option<f64>,
+    /// Synchronisations of journals per thousand operations.
+    pub syncs_per_thousand: Option<f64>,
+    /// Resident memory of all replicas.
+    pub resident: Option<u64>,
+    /// Cores that the load generator used.
+    pub generator_cores: Option<f64>,
+    /// Whether the generator was the bottleneck.
+    pub generator_bound: bool,
+    /// Good answers in each tenth of a second.
+    pub timeline: Vec<u64>,
+}
+
+/// Repetitions of one cell taken together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// Where.
+    pub bed: Bed,
+    /// The protocol.
+    pub protocol: String,
+    /// The sweep's value.
+    pub value: u64,
+    /// How many repetitions.
+    pub repetitions: usize,
+    /// Good answers per second.
+    pub throughput: Spread,
+    /// Microseconds.
+    pub p50: Spread,
+    /// Microseconds.
+    pub p99: Spread,
+    /// Microseconds.
+    pub p999: Spread,
+    /// CPU seconds of all replicas per million operations.
+    pub cpu_per_million: Option<Spread>,
+    /// The generator's own cores.
+    pub generator_cores: Option<Spread>,
+    /// In how many repetitions the generator was the bottleneck.
+    pub generator_bound: usize,
+    /// Errors, lost connections and requests that nobody answered.
+    pub failed: u64,
+}
+
+/// All that a run found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// The scenario's name.
+    pub name: String,
+    /// What it shows.
+    pub about: String,
+    /// The paper and figure that it answers to.
+    pub paper: String,
+    /// What the sweep changes.
+    pub swept: Option<Parameter>,
+    /// `disk` or `memory`.
+    pub durability: String,
+    /// Seconds measured.
+    pub seconds: f64,
+    /// Seconds of warm-up.
+    pub warmup_seconds: f64,
+    /// Repetitions asked for.
+    pub repetitions: usize,
+    /// Whether it was a quick run.
+    pub quick: bool,
+    /// Whether all was done.
+    pub is_complete: bool,
+    /// The seed.
+    pub seed: u64,
+    /// The command.
+    pub command: String,
+    /// The commit of the working directory, if it is one.
+    pub commit: String,
+    /// The machine that it ran on.
+    pub machine: Machine,
+    /// The machine that was simulated.
+    pub profile: String,
+    /// What is plotted.
+    pub plots: Vec<(crate::scenario::Axis, crate::scenario::Axis)>,
+    /// What was done to replicas and links.
+    pub shades: Vec<Shade>,
+    /// What a paper shows.
+    pub published: Vec<Published>,
+    /// The table.
+    pub lines: Vec<Line>,
+    /// What it is made of.
+    pub rows: Vec<Row>,
+}
+
+/// How far a run is.
+#[derive(Clone, Debug)]
+pub struct Step<'a> {
+    /// Jobs done, those of an earlier run included.
+    pub done: usize,
+    /// All jobs.
+    pub all: usize,
+    /// What is done now.
+    pub now: &'a str,
+}
+
+/// The scenario with what the options change.
+#[derive(Debug)]
+struct Job<'a> {
+    scenario: &'a Scenario,
+    cell: &'a crate::scenario::Cell,
+    measured: Duration,
+    repetition: usize,
+}
+
+/// Runs a scenario, or what is left of it. `watch` is told each step and says whether to go on;
+/// what was measured until then is kept.
+///
+/// # Errors
+/// When a bed cannot be set up or results cannot be written.
+pub fn run(
+    scenario: &Scenario,
+    options: &Options,
+    mut watch: impl FnMut(Step<'_>) -> bool,
+) -> Result<Results> {
+    let beds: Vec<Bed> = (scenario.beds.iter().copied())
+        .filter(|bed| options.bed.is_none_or(|only| only == *bed))
+        .collect();
+    if beds.is_empty() {
+        let bed = options.bed.map_or("", Bed::name);
+        return Err(Error::usage(format!(
+            "{}: it does not run on the bed '{bed}'",
+            scenario.name
+        )));
+    }
+    let named = options.profile.as_ref().unwrap_or(&scenario.profile);
+    let (file, profile) = profile::load(named)?;
+    let repetitions = options.repetitions.unwrap_or(if options.quick {
+        QUICK.min(scenario.repetitions)
+    } else {
+        scenario.repetitions
+    });
+    let measured = scenario
+        .measured_quick
+        .filter(|_| options.quick)
+        .unwrap_or(scenario.measured);
+    let cells = scenario.cells(options.quick);
+    fs::create_dir_all(&options.out)
+        .map_err(|error| Error::failed(format!("{}: {error}", options.out.display())))?;
+    let mut kept = Kept::open(&options.out, &identity(scenario, measured, &file)?)?;
+    let all = repetitions * beds.len() * cells.len();
+    let mut done = 0;
+    'jobs: for repetition in 0..repetitions {
+        for cell in &cells {
+            for bed in &beds {
+                let known = kept.rows.iter().any(|row| {
+                    row.bed == *bed
+                        && row.protocol == cell.protocol
+                        && row.value == cell.value
+                        && row.repetition == repetition
+                });
+                if known {
+                    done += 1;
+                    continue;
+                }
+                let swept = scenario.sweep.as_ref().map_or(String::new(), |(what, _)| {
+                    format!(" {} {}", what.name(), cell.value)
+                });
+                let now = format!(
+                    "{} {}{swept}, {} of {repetitions}",
+                    bed.name(),
+                    cell.protocol,
+                    repetition + 1
+                );
+                let now = now.as_str();
+                if !watch(Step { done, all, now }) {
+                    break 'jobs;
+                }
+                let job = Job {
+                    scenario,
+                    cell,
+                    measured,
+                    repetition,
+                };
+                let row = match bed {
+                    Bed::Simulated => simulated::run(&job, &profile)?,
+                    Bed::Processes => processes::run(&job, options)?,
+                };
+                kept.append(row)?;
+                done += 1;
+            }
+        }
+    }
+    let mut rows = kept.rows;
+    rows.retain(|row| {
+        beds.contains(&row.bed)
+            && row.repetition < repetitions
+            && cells
+                .iter()
+                .any(|cell| cell.protocol == row.protocol && cell.value == row.value)
+    });
+    rows.sort_by_key(|row| (row.bed, row.repetition));
+    let results = Results {
+        name: scenario.name.clone(),
+        about: scenario.about.clone(),
+        paper: scenario.paper.clone(),
+        swept: scenario.sweep.as_ref().map(|sweep| sweep.0),
+        durability: scenario.durability.name().to_owned(),
+        seconds: measured.as_secs_f64(),
+        warmup_seconds: scenario.warmup.as_secs_f64(),
+        repetitions,
+        quick: options.quick,
+        is_complete: done == all,
+        seed: scenario.seed,
+        command: options.command.clone(),
+        commit: commit(),
+        machine: Machine::this(),
+        profile: file.machine,
+        plots: (scenario.plots.iter())
+            .map(|Plot { x, y }| (*x, *y))
+            .collect(),
+        shades: scenario.shades.clone(),
+        published: scenario.published.clone(),
+        lines: lines(&rows),
+        rows,
+    };
+    crate::report::write(&results, &options.out)?;
+    Ok(results)
+}
+
+/// What rows must have in common with a run to be part of it.
+fn identity(
+    scenario: &Scenario,
+    measured: Duration,
+    profile: &profile::ProfileFile,
+) -> Result<String> {
+    let profile = toml::to_string(profile).map_err(Error::failed)?;
+    let text = format!(
+        "{scenario:?}{measured:?}{profile}{}",
+        env!("CARGO_PKG_VERSION")
+    );
+    // FNV-1a: this only has to tell a changed scenario from the same one.
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in text.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    }
+    Ok(format!("{hash:016x}"))
+}
+
+/// The commit of the working directory, if it is one.
+pub fn commit() -> String {
+    let output = std::process::Command::new("git")
+        .args(["rev-parse", "--short=12", "HEAD"])
+        .output();
+    match output {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// Rows as they are measured, in a file that a later run continues.
+#[derive(Debug)]
+struct Kept {
+    path: PathBuf,
+    rows: Vec<Row>,
+}
+
+impl Kept {
+    fn open(directory: &Path, identity: &str) -> Result<Self> {
+        let path = directory.join("rows.jsonl");
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let mut lines = text.lines();
+        let mut rows = Vec::new();
+        if lines.next() == Some(identity) {
+            // A line that was cut off by a crash is measured again.
+            rows.extend(lines.map_while(|line| serde_json::from_str(line).ok()));
+        }
+        let mut text = format!("{identity}\n");
+        for row in &rows {
+            text.push_str(&serde_json::to_string(row).map_err(Error::failed)?);
+            text.push('\n');
+        }
+        fs::write(&path, text)
+            .map_err(|error| Error::failed(format!("{}: {error}", path.display())))?;
+        Ok(Self { path, rows })
+    }
+
+    fn append(&mut self, row: Row) -> Result<()> {
+        let mut file = OpenOptions::new().append(true).open(&self.path)?;
+        let text = serde_json::to_string(&row).map_err(Error::failed)?;
+        file.write_all(format!("{text}\n").as_bytes())?;
+        self.rows.push(row);
+        Ok(())
+    }
+}
+
+/// Repetitions taken together, in the order in which cells first appear.
+fn lines(rows: &[Row]) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in rows {
+        let of_line =
+            |one: &&Row| (one.bed, &one.protocol, one.value) == (row.bed, &row.protocol, row.value);
+        let is_known = lines.iter().any(|line| {
+            (line.bed, &line.protocol, line.value) == (row.bed, &row.protocol, row.value)
+        });
+        if is_known {
+            continue;
+        }
+        let own: Vec<&Row> = rows.iter().filter(of_line).collect();
+        let spread = |figure: fn(&Row) -> f64| Spread::of(own.iter().map(|row| figure(row)));
+        let maybe = |figure: fn(&Row) -> Option<f64>| {
+            let figures: Option<Vec<f64>> = own.iter().map(|row| figure(row)).collect();
+            figures.map(Spread::of)
+        };
+        lines.push(Line {
+            bed: row.bed,
+            protocol: row.protocol.clone(),
+            value: row.value,
+            repetitions: own.len(),
+            throughput: spread(|row| row.throughput),
+            p50: spread(|row| row.latency.p50),
+            p99: spread(|row| row.latency.p99),
+            p999: spread(|row| row.latency.p999),
+            cpu_per_million: maybe(|row| row.cpu_per_million),
+            generator_cores: maybe(|row| row.generator_cores),
+            generator_bound: own.iter().filter(|row| row.generator_bound).count(),
+            failed: own.iter().map(|row| row.failed + row.unanswered).sum(),
+        });
+    }
+    lines
+}

@@ -1,0 +1,157 @@
+//! One repetition on real processes.
+//!
+//! ```text
+//!   Cluster::start ──► settle ──► fill ──► load ──► Row
+//!                                   faults ┘ struck by a thread of their own, on time
+//! ```
+
+use super::{Job, Options, Row};
+use crate::{
+    cluster::{Cluster, ClusterPlan},
+    error::{Error, Result},
+    figures::{self, Syncs},
+    load::{Load, fill, run as run_load},
+    scenario::Bed,
+};
+use quintet_simulator::bed::FaultKind;
+use std::{
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+const FILL_PATIENCE: Duration = Duration::from_secs(30);
+/// What a cluster may need to start, when changes of links must be told a beginning beforehand.
+const STARTS_WITHIN: Duration = Duration::from_secs(6);
+
+pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
+    let (scenario, cell) = (job.scenario, job.cell);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    let changes = !scenario.links.changes.is_empty();
+    let began = if changes { now + STARTS_WITHIN } else { now };
+    let began_at = Instant::now() + STARTS_WITHIN;
+    let cluster = Cluster::start(ClusterPlan {
+        program: options.program.clone(),
+        protocol: cell.protocol.clone(),
+        options: scenario.options_of(&cell.protocol),
+        settings: Vec::new(),
+        replicas: cell.replicas,
+        durability: scenario.durability,
+        links: (!scenario.links.is_plain()).then(|| crate::scenario::links_text(&scenario.links)),
+        began,
+        parent: options.data.clone(),
+        base_port: options.base_port,
+    })?;
+    let cluster = Mutex::new(cluster);
+    let locked = || cluster.lock().unwrap_or_else(PoisonError::into_inner);
+    let targets = locked().targets(&cell.workload.place)?;
+    let load = &cell.workload;
+    if load.mix.read_ratio > 0.0 {
+        fill(
+            &targets[0],
+            load.keys,
+            load.value_size,
+            FILL_PATIENCE,
+            |_| {},
+        )
+        .map_err(|error| Error::failed(format!("{}: filling: {error}", cell.protocol)))?;
+    }
+    if changes {
+        let left = began_at.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::failed(format!(
+                "{}: the cluster was not ready within {} s, before links change",
+                cell.protocol,
+                STARTS_WITHIN.as_secs()
+            )));
+        }
+        thread::sleep(left);
+    }
+    let plan = Load {
+        targets,
+        clients: load.clients,
+        sharing: 1,
+        rate: load.rate,
+        mix: load.mix,
+        keys: load.keys,
+        distribution: load.distribution,
+        value_size: load.value_size,
+        threads: options.threads,
+        warmup: scenario.warmup,
+        measured: job.measured,
+        seed: scenario.seed.wrapping_mul(1_000) + job.repetition as u64,
+    };
+    let mut events: Vec<(Duration, usize, FaultKind, bool)> = Vec::new();
+    for fault in &scenario.faults {
+        let id = usize::from(fault.replica);
+        events.push((fault.at, id, fault.kind, true));
+        events.extend(fault.until.map(|until| (until, id, fault.kind, false)));
+    }
+    events.sort_by_key(|event| event.0);
+    let syncs = Syncs::count();
+    let mut edges = Vec::new();
+    let start = Instant::now();
+    let (seen, struck) = thread::scope(|scope| {
+        let strikes = scope.spawn(|| -> Result<()> {
+            for (at, id, kind, begins) in events {
+                thread::sleep((start + at).saturating_duration_since(Instant::now()));
+                if begins {
+                    locked().strike(id, kind);
+                } else {
+                    locked().relent(id, kind)?;
+                }
+            }
+            Ok(())
+        });
+        let seen = run_load(&plan, || {
+            let cluster = locked();
+            edges.push((
+                cluster.cpu(),
+                figures::loopback_bytes(),
+                syncs.as_ref().and_then(|syncs| syncs.of(&cluster.pids())),
+            ));
+        });
+        let struck = strikes.join();
+        (seen, struck)
+    });
+    struck.map_err(|_| Error::failed("striking replicas failed"))??;
+    let seen = seen?;
+    let [before, after] = edges.as_slice() else {
+        return Err(Error::failed("a measurement had no beginning or no end"));
+    };
+    let answered = seen.answered as f64;
+    let per_operation = |whole: f64| (answered > 0.0).then_some(whole / answered);
+    let cpu = before.0.zip(after.0);
+    let bytes = before.1.zip(after.1);
+    let syncs = before.2.zip(after.2);
+    let of = |before: u64, after: u64| after.saturating_sub(before) as f64;
+    let resident = locked().resident();
+    Ok(Row {
+        bed: Bed::Processes,
+        protocol: cell.protocol.clone(),
+        value: cell.value,
+        repetition: job.repetition,
+        replicas: cell.replicas,
+        clients: load.clients,
+        rate: load.rate.unwrap_or(0.0),
+        value_size: load.value_size,
+        throughput: seen.throughput,
+        latency: seen.latency,
+        failed: seen.errors.values().sum(),
+        unanswered: seen.unanswered + seen.unsent,
+        // A replica that died took its time with it.
+        cpu_per_million: cpu
+            .filter(|_| scenario.faults.is_empty())
+            .and_then(|(before, after)| {
+                per_operation(after.saturating_sub(before).as_secs_f64() * 1e6)
+            }),
+        bytes_per_operation: bytes.and_then(|(before, after)| per_operation(of(before, after))),
+        syncs_per_thousand: syncs
+            .and_then(|(before, after)| per_operation(of(before, after) * 1e3)),
+        resident,
+        generator_cores: seen.generator_cores,
+        generator_bound: seen.generator_bound,
+        timeline: seen.timeline,
+    })
+}

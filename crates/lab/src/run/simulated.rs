@@ -1,0 +1,121 @@
+//! One repetition in virtual time.
+//!
+//! ```text
+//!   Job + Profile ──► bed::Setup ──► bed::run ──► latencies in nanoseconds ──► Row
+//! ```
+
+use super::{Job, Row};
+use crate::{
+    error::{Error, Result},
+    load::{Latency, TIMELINE_STEP},
+    scenario::{Bed, Place, Scenario},
+};
+use quintet_simulator::bed::{self, Load, Placement, Profile, Setup};
+
+/// The part of the generator's thread from which on it counts as the bottleneck.
+const BUSY: f64 = 0.9;
+
+pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
+    let (scenario, cell) = (job.scenario, job.cell);
+    let entry = Scenario::entry(&cell.protocol)
+        .ok_or_else(|| Error::usage(format!("there is no protocol '{}'", cell.protocol)))?;
+    let load = &cell.workload;
+    let at = match &load.place {
+        // The first leader; a protocol without one has clients at all.
+        Place::Leader => vec![0],
+        Place::All => (0..cell.replicas as u16).collect(),
+        Place::At(ids) => ids.clone(),
+    };
+    let found = bed::run(Setup {
+        entry,
+        options: scenario.options_of(&cell.protocol),
+        replicas: cell.replicas,
+        durability: scenario.durability,
+        links: scenario.links.clone(),
+        profile: profile.clone(),
+        load: Load {
+            clients: load.clients,
+            rate: load.rate.map(|rate| rate as u64),
+            value_size: load.value_size,
+            reads: (load.mix.read_ratio * 1e3).round() as u64,
+            at,
+        },
+        faults: scenario.faults.clone(),
+        warmup: scenario.warmup,
+        measured: job.measured,
+        seed: scenario.seed.wrapping_mul(1_000) + job.repetition as u64,
+    });
+    if let Some(why) = found.broken {
+        return Err(Error::failed(format!("{}: {why}", cell.protocol)));
+    }
+    let mut latencies: Vec<u64> = found.answered.iter().map(|one| one.1).collect();
+    latencies.sort_unstable();
+    let step = TIMELINE_STEP.as_nanos() as u64;
+    let mut timeline = vec![0; job.measured.as_nanos().div_ceil(TIMELINE_STEP.as_nanos()) as usize];
+    for (when, _) in &found.answered {
+        if let Some(count) = timeline.get_mut((when / step) as usize) {
+            *count += 1;
+        }
+    }
+    let answered = found.answered.len() as f64;
+    let seconds = job.measured.as_secs_f64();
+    let per_operation = |whole: f64| (answered > 0.0).then_some(whole / answered);
+    let busy: u64 = found.busy.iter().sum();
+    let generator = found.generator as f64 / 1e9 / seconds;
+    Ok(Row {
+        bed: Bed::Simulated,
+        protocol: cell.protocol.clone(),
+        value: cell.value,
+        repetition: job.repetition,
+        replicas: cell.replicas,
+        clients: load.clients,
+        rate: load.rate.unwrap_or(0.0),
+        value_size: load.value_size,
+        throughput: answered / seconds,
+        latency: latency_of(&latencies),
+        failed: found.failed,
+        unanswered: found.unanswered,
+        cpu_per_million: per_operation(busy as f64 / 1e3),
+        bytes_per_operation: per_operation(found.bytes as f64),
+        syncs_per_thousand: per_operation(found.syncs as f64 * 1e3),
+        resident: None,
+        generator_cores: (profile.placement == Placement::Shared).then_some(generator),
+        generator_bound: generator > BUSY,
+        timeline,
+    })
+}
+
+/// Of sorted nanoseconds.
+fn latency_of(sorted: &[u64]) -> Latency {
+    let at = |part: f64| {
+        let index = (part * sorted.len() as f64).ceil() as usize;
+        let value = sorted.get(index.saturating_sub(1)).copied().unwrap_or(0);
+        value as f64 / 1e3
+    };
+    let sum: u128 = sorted.iter().map(|value| u128::from(*value)).sum();
+    Latency {
+        mean: sum as f64 / sorted.len().max(1) as f64 / 1e3,
+        p50: at(0.5),
+        p90: at(0.9),
+        p99: at(0.99),
+        p999: at(0.999),
+        max: at(1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let sorted: Vec<u64> = (1..=1_000).map(|value| value * 1_000).collect();
+        let latency = latency_of(&sorted);
+        assert_eq!(
+            (latency.p50, latency.p99, latency.p999),
+            (500.0, 990.0, 999.0)
+        );
+        assert_eq!((latency.max, latency.mean), (1_000.0, 500.5));
+        assert_eq!(latency_of(&[]).p50, 0.0);
+    }
+}

@@ -1,0 +1,255 @@
+//! Scenarios: what is to be measured, as small TOML files.
+//!
+//! ```text
+//!   lab/scenarios/*.toml ──read──► Scenario ──cells──► one Cell per protocol and value of the sweep
+//!        │ a wrong key: file:line, and what was meant
+//!        └ latencies = "aws" ──► lab/latencies/aws.toml
+//! ```
+
+mod network;
+mod read;
+
+pub use network::{latency_tables, links_text, parse_links};
+pub(crate) use read::refusal;
+pub use read::{BUILT_IN, load, parse};
+
+use crate::load::{Distribution, Mix};
+use quintet_replica::{Durability, Entry, links::Links};
+use quintet_simulator::bed::Fault;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Where a scenario runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bed {
+    /// In virtual time, on a machine that a profile describes.
+    Simulated,
+    /// On real processes on this machine.
+    Processes,
+}
+
+impl Bed {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Simulated => "simulated",
+            Self::Processes => "processes",
+        }
+    }
+}
+
+/// What a sweep changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Parameter {
+    /// Clients.
+    Clients,
+    /// Requests per second of an open loop.
+    Rate,
+    /// Replicas.
+    Replicas,
+    /// Bytes per value.
+    ValueSize,
+    /// Per cent of the requests that are reads.
+    Reads,
+}
+
+impl Parameter {
+    /// Its name on axes and in columns.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Clients => "clients",
+            Self::Rate => "rate",
+            Self::Replicas => "replicas",
+            Self::ValueSize => "value_size",
+            Self::Reads => "reads",
+        }
+    }
+}
+
+/// What stands on an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// What the sweep changes.
+    Swept,
+    /// Good answers per second.
+    Throughput,
+    /// Median latency.
+    P50,
+    /// 99th percentile.
+    P99,
+    /// Seconds since the measuring began: a timeline.
+    Time,
+}
+
+/// At which replicas clients are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At the leader, or at all where there is none.
+    Leader,
+    /// At all, taking turns.
+    All,
+    /// At these.
+    At(Vec<u16>),
+}
+
+/// How the clients ask.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// Clients.
+    pub clients: usize,
+    /// Requests per second; `None` for a closed loop.
+    pub rate: Option<f64>,
+    /// Bytes per value.
+    pub value_size: usize,
+    /// Which requests.
+    pub mix: Mix,
+    /// How many keys.
+    pub keys: u64,
+    /// How they are drawn.
+    pub distribution: Distribution,
+    /// At which replicas.
+    pub place: Place,
+}
+
+/// A point that a paper shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// Which line of which figure.
+    pub label: String,
+    /// Where on the first axis.
+    pub x: f64,
+    /// Where on the second.
+    pub y: f64,
+}
+
+/// A plot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plot {
+    /// What goes right.
+    pub x: Axis,
+    /// What goes up.
+    pub y: Axis,
+}
+
+/// What happens to a replica or to links, for the plots.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Shade {
+    /// When, in seconds since the measuring began.
+    pub from: f64,
+    /// Until when.
+    pub until: f64,
+    /// What.
+    pub what: String,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// What it shows.
+    pub about: String,
+    /// The paper and the figure that it answers to; empty for none.
+    pub paper: String,
+    /// Where it can run.
+    pub beds: Vec<Bed>,
+    /// The protocols.
+    pub protocols: Vec<String>,
+    /// Options of protocols: protocol, option, value.
+    pub options: Vec<(String, String, String)>,
+    /// How many replicas.
+    pub replicas: usize,
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+    /// The clients.
+    pub workload: Workload,
+    /// How links behave.
+    pub links: Links,
+    /// What happens to replicas, counted from the beginning of the run.
+    pub faults: Vec<Fault>,
+    /// The same and what happens to links, counted from the beginning of the measuring.
+    pub shades: Vec<Shade>,
+    /// What changes from cell to cell.
+    pub sweep: Option<(Parameter, Vec<u64>)>,
+    /// Which of the values a quick run has.
+    pub sweep_quick: Option<Vec<u64>>,
+    /// The machine of the simulated bed.
+    pub profile: String,
+    /// What is not counted.
+    pub warmup: Duration,
+    /// What is.
+    pub measured: Duration,
+    /// The same in a quick run.
+    pub measured_quick: Option<Duration>,
+    /// Repetitions of a full run.
+    pub repetitions: usize,
+    /// Draws everything.
+    pub seed: u64,
+    /// What is plotted.
+    pub plots: Vec<Plot>,
+    /// What a paper shows.
+    pub published: Vec<Published>,
+}
+
+/// One thing to be measured, repeatedly.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// The protocol.
+    pub protocol: String,
+    /// The sweep's value; 0 without one.
+    pub value: u64,
+    /// How many replicas.
+    pub replicas: usize,
+    /// The clients.
+    pub workload: Workload,
+}
+
+impl Scenario {
+    /// All cells, in the order of the table.
+    pub fn cells(&self, quick: bool) -> Vec<Cell> {
+        let swept = match (&self.sweep, &self.sweep_quick) {
+            (Some(_), Some(values)) if quick => values.clone(),
+            (Some((_, values)), _) => values.clone(),
+            (None, _) => vec![0],
+        };
+        let mut cells = Vec::new();
+        for protocol in &self.protocols {
+            for value in &swept {
+                let mut cell = Cell {
+                    protocol: protocol.clone(),
+                    value: *value,
+                    replicas: self.replicas,
+                    workload: self.workload.clone(),
+                };
+                match self.sweep.as_ref().map(|sweep| sweep.0) {
+                    Some(Parameter::Clients) => cell.workload.clients = *value as usize,
+                    Some(Parameter::Rate) => cell.workload.rate = Some(*value as f64),
+                    Some(Parameter::Replicas) => cell.replicas = *value as usize,
+                    Some(Parameter::ValueSize) => cell.workload.value_size = *value as usize,
+                    Some(Parameter::Reads) => {
+                        cell.workload.mix = Mix::reads(*value as f64 / 100.0);
+                    }
+                    None => {}
+                }
+                cells.push(cell);
+            }
+        }
+        cells
+    }
+
+    /// The protocol's entry in the registry. [`parse`] has seen that it is there.
+    pub fn entry(protocol: &str) -> Option<&'static Entry> {
+        quintet_protocols::find(protocol).ok()
+    }
+
+    /// The options of one protocol.
+    pub fn options_of(&self, protocol: &str) -> Vec<(String, String)> {
+        let of = self.options.iter().filter(|option| option.0 == protocol);
+        of.map(|(_, name, value)| (name.clone(), value.clone()))
+            .collect()
+    }
+}

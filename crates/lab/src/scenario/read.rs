@@ -1,0 +1,479 @@
+//! Reading a scenario file, and refusing a wrong one with its place and what was meant.
+//!
+//! ```text
+//!   text ──toml──► Text ──check──► Scenario
+//!          │ file:line: unknown key 'protocls'; did you mean 'protocols'?
+//! ```
+
+use super::{
+    Axis, Bed, Parameter, Place, Plot, Published, Scenario, Shade, Workload,
+    network::{NetworkText, Span},
+};
+use crate::{
+    error::{Error, Kind, Result},
+    load::{Distribution, Mix},
+    suggest,
+};
+use quintet_replica::Durability;
+use quintet_simulator::bed::{Fault, FaultKind};
+use serde::Deserialize;
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+/// The scenarios that come with the program: name and text.
+pub const BUILT_IN: [(&str, &str); 5] = [
+    (
+        "batch-growth",
+        include_str!("../../../../lab/scenarios/batch-growth.toml"),
+    ),
+    (
+        "leader-crash",
+        include_str!("../../../../lab/scenarios/leader-crash.toml"),
+    ),
+    (
+        "replicas",
+        include_str!("../../../../lab/scenarios/replicas.toml"),
+    ),
+    (
+        "value-size",
+        include_str!("../../../../lab/scenarios/value-size.toml"),
+    ),
+    (
+        "wan-five-sites",
+        include_str!("../../../../lab/scenarios/wan-five-sites.toml"),
+    ),
+];
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkloadText {
+    #[serde(default = "clients")]
+    clients: usize,
+    rate: Option<f64>,
+    #[serde(default = "value_size")]
+    value_size: usize,
+    #[serde(default)]
+    reads: f64,
+    ycsb: Option<String>,
+    #[serde(default = "keys")]
+    keys: u64,
+    distribution: Option<String>,
+    at: Option<PlaceText>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum PlaceText {
+    Named(String),
+    Listed(Vec<u16>),
+}
+
+const fn clients() -> usize {
+    64
+}
+
+const fn value_size() -> usize {
+    128
+}
+
+const fn keys() -> u64 {
+    10_000
+}
+
+const fn repetitions() -> usize {
+    5
+}
+
+const fn seed() -> u64 {
+    1
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FaultText {
+    kind: String,
+    at: Span,
+    until: Option<Span>,
+    replica: u16,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SweepText {
+    parameter: Parameter,
+    values: Vec<u64>,
+    quick: Option<Vec<u64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlotText {
+    x: Axis,
+    y: Axis,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    name: String,
+    about: String,
+    #[serde(default)]
+    paper: String,
+    beds: Vec<Bed>,
+    protocols: Vec<String>,
+    #[serde(default)]
+    options: BTreeMap<String, BTreeMap<String, toml::Value>>,
+    replicas: usize,
+    durability: String,
+    #[serde(default)]
+    profile: String,
+    warmup: Span,
+    measured: Span,
+    measured_quick: Option<Span>,
+    #[serde(default = "repetitions")]
+    repetitions: usize,
+    #[serde(default = "seed")]
+    seed: u64,
+    workload: WorkloadText,
+    #[serde(default)]
+    network: NetworkText,
+    #[serde(default)]
+    fault: Vec<FaultText>,
+    sweep: Option<SweepText>,
+    #[serde(default)]
+    plot: Vec<PlotText>,
+    #[serde(default)]
+    published: Vec<Published>,
+}
+
+/// Reads a scenario by the name of one that comes with the program, or by its file.
+///
+/// # Errors
+/// When there is none, or with where the mistake is and what was meant.
+pub fn load(name: &str) -> Result<Scenario> {
+    if let Some((name, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
+        return parse(text, &format!("{name}.toml"));
+    }
+    let path = Path::new(name);
+    let is_file = path
+        .extension()
+        .is_some_and(|extension| extension == "toml");
+    if !is_file {
+        let known: Vec<_> = BUILT_IN.iter().map(|(known, _)| *known).collect();
+        let remedy = suggest::remedy(name, &known);
+        return Err(
+            Error::usage(format!("there is no scenario '{name}'")).help(format!(
+                "{remedy}; a scenario of your own is named by its file, FILE.toml"
+            )),
+        );
+    }
+    let text = fs::read_to_string(path)
+        .map_err(|error| Error::new(Kind::Usage, format!("{name}: {error}")))?;
+    parse(&text, name)
+}
+
+/// The place and the meaning of a mistake.
+pub(crate) fn refusal(error: &toml::de::Error, text: &str, file: &str) -> Error {
+    let line = error.span().map_or(1, |span| {
+        1 + text[..span.start.min(text.len())].matches('\n').count()
+    });
+    let message = error.message().trim();
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    let place = format!("{file}:{line}");
+    match (message.starts_with("unknown "), quoted.split_first()) {
+        (true, Some((typed, known))) if !known.is_empty() => {
+            let what = if message.starts_with("unknown variant") {
+                "value"
+            } else {
+                "key"
+            };
+            Error::usage(format!("{place}: unknown {what} '{typed}'"))
+                .help(suggest::remedy(typed, known))
+        }
+        _ => Error::usage(format!("{place}: {message}")),
+    }
+}
+
+/// Reads a scenario's text.
+///
+/// # Errors
+/// With where the mistake is and what was meant.
+pub fn parse(text: &str, file: &str) -> Result<Scenario> {
+    let read: Text = toml::from_str(text).map_err(|error| refusal(&error, text, file))?;
+    check(read).map_err(|why| {
+        // What is wrong begins with its key: find the line.
+        let key = why.split([':', '.']).next().unwrap_or_default();
+        let line = text.lines().position(|line| {
+            let line = line.trim_start_matches(['[', ' ']);
+            line.strip_prefix(key)
+                .is_some_and(|rest| rest.trim_start().starts_with(['=', ']', '.']))
+        });
+        let place = line.map_or_else(|| file.to_owned(), |line| format!("{file}:{}", line + 1));
+        Error::usage(format!("{place}: {why}"))
+    })
+}
+
+fn check(text: Text) -> std::result::Result<Scenario, String> {
+    if text.beds.is_empty() || text.protocols.is_empty() {
+        return Err("beds and protocols: at least one each".to_owned());
+    }
+    for protocol in &text.protocols {
+        let entry =
+            quintet_protocols::find(protocol).map_err(|error| format!("protocols: {error}"))?;
+        if text.replicas < entry.info.replicas_min {
+            return Err(format!(
+                "replicas: {protocol} needs at least {}",
+                entry.info.replicas_min
+            ));
+        }
+    }
+    let durability = match text.durability.as_str() {
+        "disk" => Durability::Disk,
+        "memory" => Durability::Memory,
+        other => {
+            return Err(format!(
+                "durability: '{other}' is neither 'disk' nor 'memory'"
+            ));
+        }
+    };
+    if !(1..=99).contains(&text.replicas) {
+        return Err("replicas: accepted are 1 to 99".to_owned());
+    }
+    if text.measured.0.is_zero() || text.repetitions == 0 {
+        return Err("measured: must be above 0, as must repetitions".to_owned());
+    }
+    let mut options = Vec::new();
+    for (protocol, values) in text.options {
+        let entry =
+            quintet_protocols::find(&protocol).map_err(|error| format!("options: {error}"))?;
+        for (name, value) in values {
+            let value = match value {
+                toml::Value::String(text) => text,
+                other => other.to_string(),
+            };
+            (entry.check)(&[(name.clone(), value.clone())])
+                .map_err(|error| format!("options.{protocol}: {error}"))?;
+            options.push((protocol.clone(), name, value));
+        }
+    }
+    let workload = workload(text.workload, text.replicas)?;
+    let begins = text.warmup.0;
+    let links = text
+        .network
+        .links(text.replicas, begins, text.seed)
+        .map_err(|why| format!("network: {why}"))?;
+    let mut faults = Vec::new();
+    let mut shades = Vec::new();
+    let shade = |from: Duration, until: Option<Duration>, what: String| Shade {
+        from: from.as_secs_f64(),
+        until: until.unwrap_or(text.measured.0).as_secs_f64(),
+        what,
+    };
+    for fault in &text.fault {
+        let kind = match fault.kind.as_str() {
+            "crash" => FaultKind::Crash,
+            "pause" => FaultKind::Pause,
+            other => {
+                let remedy = suggest::remedy(other, &["crash", "pause"]);
+                return Err(format!("fault: kind '{other}': {remedy}"));
+            }
+        };
+        if usize::from(fault.replica) >= text.replicas {
+            return Err(format!("fault: there is no replica {}", fault.replica));
+        }
+        if fault.until.is_some_and(|until| until.0 <= fault.at.0) {
+            return Err("fault: until is not after at".to_owned());
+        }
+        faults.push(Fault {
+            at: begins + fault.at.0,
+            until: fault.until.map(|until| begins + until.0),
+            replica: fault.replica,
+            kind,
+        });
+        let until = fault.until.map(|until| until.0);
+        shades.push(shade(
+            fault.at.0,
+            until,
+            format!("{} of {}", fault.kind, fault.replica),
+        ));
+    }
+    for change in &links.changes {
+        let until = change.until.map(|until| until.saturating_sub(begins));
+        let what = if change.cut { "cut" } else { "links change" };
+        shades.push(shade(
+            change.at.saturating_sub(begins),
+            until,
+            what.to_owned(),
+        ));
+    }
+    if let Some(sweep) = &text.sweep {
+        for values in [Some(&sweep.values), sweep.quick.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            if values.is_empty() || values.contains(&0) && sweep.parameter != Parameter::Reads {
+                return Err("sweep: values: at least one, all above 0".to_owned());
+            }
+        }
+    }
+    let plots = text.plot.iter().map(|plot| Plot {
+        x: plot.x,
+        y: plot.y,
+    });
+    Ok(Scenario {
+        name: text.name,
+        about: text.about,
+        paper: text.paper,
+        beds: text.beds,
+        protocols: text.protocols,
+        options,
+        replicas: text.replicas,
+        durability,
+        workload,
+        links,
+        faults,
+        shades,
+        sweep_quick: text.sweep.as_ref().and_then(|sweep| sweep.quick.clone()),
+        sweep: text.sweep.map(|sweep| (sweep.parameter, sweep.values)),
+        profile: text.profile,
+        warmup: text.warmup.0,
+        measured: text.measured.0,
+        measured_quick: text.measured_quick.map(|span| span.0),
+        repetitions: text.repetitions,
+        seed: text.seed,
+        plots: plots.collect(),
+        published: text.published,
+    })
+}
+
+fn workload(text: WorkloadText, replicas: usize) -> std::result::Result<Workload, String> {
+    let mut distribution = match text.distribution.as_deref() {
+        None | Some("uniform") => Distribution::Uniform,
+        Some("zipf") => Distribution::Zipf,
+        Some(other) => {
+            let remedy = suggest::remedy(other, &["uniform", "zipf"]);
+            return Err(format!("workload: distribution '{other}': {remedy}"));
+        }
+    };
+    if !(0.0..=1.0).contains(&text.reads) {
+        return Err(format!(
+            "workload: reads: {} is not a part of 1",
+            text.reads
+        ));
+    }
+    let mut mix = Mix::reads(text.reads);
+    if let Some(name) = &text.ycsb {
+        // The mixes of the Yahoo! Cloud Serving Benchmark, over keys that follow Zipf's law.
+        (mix.read_ratio, mix.modify_ratio) = match name.as_str() {
+            "a" => (0.5, 0.0),
+            "b" => (0.95, 0.0),
+            "c" => (1.0, 0.0),
+            // Half reads, half read-modify-writes: each of those begins with a read.
+            "f" => (1.0, 0.5),
+            other => {
+                let remedy = suggest::remedy(other, &["a", "b", "c", "f"]);
+                return Err(format!("workload: ycsb '{other}': {remedy}"));
+            }
+        };
+        if text.distribution.is_none() {
+            distribution = Distribution::Zipf;
+        }
+    }
+    let place = match text.at {
+        None => Place::Leader,
+        Some(PlaceText::Named(name)) => match name.as_str() {
+            "leader" => Place::Leader,
+            "all" => Place::All,
+            other => {
+                let remedy = suggest::remedy(other, &["leader", "all"]);
+                return Err(format!("workload: at '{other}': {remedy}"));
+            }
+        },
+        Some(PlaceText::Listed(ids)) => {
+            if let Some(id) = ids.iter().find(|id| usize::from(**id) >= replicas) {
+                return Err(format!("workload: at: there is no replica {id}"));
+            }
+            Place::At(ids)
+        }
+    };
+    if !(1..=100_000).contains(&text.clients) || text.keys == 0 {
+        return Err("workload: clients and keys must be above 0".to_owned());
+    }
+    if text.rate.is_some_and(|rate| !(1.0..=1e8).contains(&rate)) {
+        return Err("workload: rate: accepted are 1 to 100000000".to_owned());
+    }
+    Ok(Workload {
+        clients: text.clients,
+        rate: text.rate,
+        value_size: text.value_size,
+        mix,
+        keys: text.keys,
+        distribution,
+        place,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "name = 'x'\nabout = 'y'\nbeds = ['simulated']\n\
+                        protocols = ['multipaxos']\nreplicas = 3\ndurability = 'disk'\n\
+                        warmup = '100ms'\nmeasured = '1s'\n[workload]\nclients = 8\n";
+
+    #[test]
+    fn what_comes_with_the_program_can_be_read() {
+        for (name, text) in BUILT_IN {
+            let scenario = parse(text, name).unwrap();
+            assert_eq!(scenario.name, name);
+            assert!(!scenario.cells(false).is_empty());
+            assert!(scenario.cells(true).len() <= scenario.cells(false).len());
+        }
+    }
+
+    #[test]
+    fn a_sweep_makes_a_cell_for_each_value_and_protocol() {
+        let text = format!("{GOOD}[sweep]\nparameter = 'clients'\nvalues = [1, 8]\nquick = [8]\n");
+        let scenario = parse(&text, "f").unwrap();
+        let clients = |quick| -> Vec<usize> {
+            let cells = scenario.cells(quick);
+            cells.iter().map(|cell| cell.workload.clients).collect()
+        };
+        assert_eq!(clients(false), [1, 8]);
+        assert_eq!(clients(true), [8]);
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_their_line_and_what_was_meant() {
+        for (from, to, expected) in [
+            (
+                "protocols",
+                "protocls",
+                "f:4: unknown key 'protocls' (did you mean 'protocols'?)",
+            ),
+            ("'simulated'", "'simulatde'", "did you mean 'simulated'?"),
+            ("'multipaxos'", "'multipaxso'", "f:4: protocols:"),
+            ("'disk'", "'tape'", "f:6: durability: 'tape'"),
+            ("'100ms'", "'100 parsecs'", "f:7:"),
+            (
+                "clients = 8",
+                "client = 8",
+                "f:10: unknown key 'client' (did you mean 'clients'?)",
+            ),
+            (
+                "clients = 8",
+                "distribution = 'zip'",
+                "f:9: workload: distribution 'zip'",
+            ),
+            ("replicas = 3", "replicas = 'three'", "f:5:"),
+            ("replicas = 3\n", "", "missing field `replicas`"),
+        ] {
+            let error = parse(&GOOD.replace(from, to), "f").unwrap_err();
+            assert!(error.to_string().contains(expected), "{to}: {error}");
+        }
+        let error = load("wan-five-site").unwrap_err();
+        assert!(
+            error.to_string().contains("did you mean 'wan-five-sites'?"),
+            "{error}"
+        );
+    }
+}

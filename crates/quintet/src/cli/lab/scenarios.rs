@@ -1,0 +1,250 @@
+//! `quintet lab list`, `run` and `report`: scenarios.
+//!
+//! ```text
+//!   names or files ──► scenario::load ──► run, with a bar ──► DIR/NAME/report.html …
+//! ```
+
+use crate::cli::{
+    failure::{Exit, Failure, Outcome},
+    output::{self, Format},
+    signals,
+};
+use clap::{Args, ValueEnum};
+use quintet_lab::{
+    report,
+    run::{Options, Results, run},
+    scenario::{self, Bed},
+};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// List the scenarios
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  quintet lab list
+  quintet lab list -o json")]
+pub struct List {
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    beds: Vec<Bed>,
+    protocols: Vec<String>,
+    paper: String,
+    about: String,
+}
+
+impl List {
+    /// Prints them.
+    pub fn run(self) -> Outcome {
+        let mut listed = Vec::new();
+        for (name, _) in scenario::BUILT_IN {
+            let scenario = scenario::load(name)?;
+            listed.push(Listed {
+                name: scenario.name,
+                beds: scenario.beds,
+                protocols: scenario.protocols,
+                paper: scenario.paper,
+                about: scenario.about,
+            });
+        }
+        if self.output == Format::Json {
+            return output::print_json(&listed);
+        }
+        let mut table = output::table(&["name", "beds", "protocols", "about"]);
+        for one in listed {
+            let beds: Vec<_> = one.beds.iter().map(|bed| bed.name()).collect();
+            table.add_row([
+                one.name,
+                beds.join(", "),
+                one.protocols.join(", "),
+                one.about,
+            ]);
+        }
+        output::print_table(table)
+    }
+}
+
+/// Where a scenario runs.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum BedName {
+    /// In virtual time, on a machine that a profile describes.
+    Simulated,
+    /// On real processes on this machine.
+    Processes,
+}
+
+/// Run scenarios
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  quintet lab run batch-growth --quick
+  quintet lab run wan-five-sites --bed simulated --out results
+  quintet lab run mine.toml --repetitions 7
+
+Each scenario writes report.html, results.json and results.csv into --out, into a directory of its
+name when several are run. Ctrl-C keeps what is done, and the same command goes on from there. Two
+simulated runs of a scenario give the same results.csv to the last byte.")]
+pub struct Run {
+    /// Scenarios: names from 'quintet lab list', or files
+    #[arg(value_name = "SCENARIO", required = true)]
+    scenarios: Vec<String>,
+
+    /// Fewer and shorter repetitions
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+
+    /// All repetitions, the default
+    #[arg(long)]
+    full: bool,
+
+    /// One bed only [default: all of the scenario]
+    #[arg(long, value_enum, value_name = "BED")]
+    bed: Option<BedName>,
+
+    /// Repetitions [default: the scenario's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    repetitions: Option<u32>,
+
+    /// The simulated machine: 'two-cores', or a file [default: the scenario's]
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<String>,
+
+    /// Where results are written
+    #[arg(long, value_name = "DIR", default_value = "./quintet-lab")]
+    out: PathBuf,
+
+    /// Where real replicas keep their data
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    dir: PathBuf,
+
+    /// The first port of real replicas; 300 are used
+    #[arg(long, value_name = "PORT", default_value_t = 27_600)]
+    base_port: u16,
+
+    /// Threads of the real load generator
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: u32,
+
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+impl Run {
+    /// Runs to the end.
+    pub fn run(self) -> Outcome {
+        let mut scenarios = Vec::new();
+        for name in &self.scenarios {
+            scenarios.push(scenario::load(name)?);
+        }
+        let (_sender, stops) = signals::channel_of_stops()?;
+        let several = scenarios.len() > 1;
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        for scenario in &scenarios {
+            let out = if several {
+                self.out.join(&scenario.name)
+            } else {
+                self.out.clone()
+            };
+            let options = Options {
+                quick: self.quick,
+                repetitions: self.repetitions.map(|count| count as usize),
+                bed: self.bed.map(|bed| match bed {
+                    BedName::Simulated => Bed::Simulated,
+                    BedName::Processes => Bed::Processes,
+                }),
+                profile: self.profile.clone(),
+                program: std::env::current_exe()?,
+                data: self.dir.clone(),
+                base_port: self.base_port,
+                threads: self.threads as usize,
+                out,
+                command: format!("quintet {}", words.join(" ")),
+            };
+            let bar = output::bar(1, "[{bar:30}] {pos}/{len} {msg}, {eta} left");
+            let found = run(scenario, &options, |step| {
+                bar.set_length(step.all as u64);
+                bar.set_position(step.done as u64);
+                bar.set_message(format!("{}: {}", scenario.name, step.now));
+                stops.try_recv().is_err()
+            });
+            bar.finish_and_clear();
+            let found = found?;
+            match self.output {
+                Format::Json => output::print_json(&found)?,
+                Format::Table => show(&found)?,
+            }
+            let page = options.out.join("report.html");
+            eprintln!("{}", page.display());
+            if !found.is_complete {
+                return Err(
+                    Failure::new(Exit::Failed, "stopped before all was measured")
+                        .help("the same command goes on from here"),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn show(found: &Results) -> Outcome {
+    output::print_line(&format!(
+        "{}: {}\n{} repetitions of {} s after {} s{}\n",
+        found.name,
+        found.about,
+        found.repetitions,
+        found.seconds,
+        found.warmup_seconds,
+        if found.quick { " (a quick run)" } else { "" },
+    ))?;
+    let swept = found.swept.map_or("", |swept| swept.name());
+    let mut table = output::table(&[
+        "bed",
+        "protocol",
+        swept,
+        "per second",
+        "min..max",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "cpu s/M",
+        "own cpu",
+        "",
+    ]);
+    for line in &found.lines {
+        let cells = report::cells(found, line).into_iter().enumerate();
+        table.add_row(cells.map(|(column, text)| match column {
+            0 | 1 | 10 => comfy_table::Cell::new(text),
+            _ => output::number(text),
+        }));
+    }
+    output::print_table(table)
+}
+
+/// Write the page of an earlier run again
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  quintet lab report results")]
+pub struct Report {
+    /// Where the run wrote its results
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+impl Report {
+    /// Writes it.
+    pub fn run(self) -> Outcome {
+        let found = report::read(&self.directory)?;
+        report::write(&found, &self.directory)?;
+        show(&found)?;
+        eprintln!("{}", self.directory.join("report.html").display());
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! A slower, worse network than the one there is, for measuring and for trying out.
+//!
+//! ```text
+//!   queue_frame ──hold──► [due │ link, session, lane │ frame] ──release when due──► the connection
+//! ```
+//!
+//! Frames wait here until they would have arrived, then go out over the real network, whose own
+//! delay comes on top. The event loop sleeps in whole milliseconds: shorter delays come out longer
+//! unless the replica is busy.
+
+use super::queue::HEADER;
+use quintet_replica::{
+    Frame, Lane, ReplicaId, Time,
+    links::{Departures, Links},
+};
+use std::{collections::BTreeMap, time::Duration};
+
+/// A frame that waits.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub to: ReplicaId,
+    /// The link that it was sent on; a newer one does not get it.
+    pub session: u64,
+    pub lane: Lane,
+    pub header: [u8; HEADER],
+    pub frame: Frame,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Emulator {
+    departures: Departures,
+    /// How much later than the run this replica's clock began; negative: earlier.
+    ahead: i128,
+    held: BTreeMap<(Time, u64), Held>,
+    sequence: u64,
+    /// Bytes that wait for each member.
+    bytes: Vec<usize>,
+}
+
+impl Emulator {
+    /// The links of replica `id`; `now` on its clock is `since` the beginning of the run.
+    pub fn new(links: &Links, id: ReplicaId, now: Time, since: Duration) -> Self {
+        Self {
+            departures: links.departures(id.0),
+            ahead: since.as_nanos() as i128 - i128::from(now.0),
+            held: BTreeMap::new(),
+            sequence: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Takes a frame that leaves now.
+    pub fn hold(&mut self, held: Held, now: Time) {
+        let run = u64::try_from(i128::from(now.0) + self.ahead).unwrap_or(0);
+        let length = HEADER + held.frame.len();
+        let to = held.to.index();
+        let lane = held.lane as usize;
+        // One that never arrives is dropped here; whoever relies on it must notice by itself.
+        let Some(arrival) = self.departures.depart(Time(run), held.to.0, lane, length) else {
+            return;
+        };
+        if self.bytes.len() <= to {
+            self.bytes.resize(to + 1, 0);
+        }
+        self.bytes[to] += length;
+        self.sequence += 1;
+        let due = now + Duration::from_nanos(arrival.0.saturating_sub(run));
+        self.held.insert((due, self.sequence), held);
+    }
+
+    /// The next frame that is due.
+    pub fn release(&mut self, now: Time) -> Option<Held> {
+        let first = self.held.first_entry()?;
+        if first.key().0 > now {
+            return None;
+        }
+        let held = first.remove();
+        self.bytes[held.to.index()] -= HEADER + held.frame.len();
+        Some(held)
+    }
+
+    /// When the next frame is due.
+    pub fn next_due(&self) -> Time {
+        self.held.keys().next().map_or(Time::NEVER, |key| key.0)
+    }
+
+    /// Bytes that wait for a member.
+    pub fn held_for(&self, to: ReplicaId) -> usize {
+        self.bytes.get(to.index()).copied().unwrap_or(0)
+    }
+
+    /// A link broke: what waits for it is never delivered.
+    pub fn reset(&mut self, to: ReplicaId) {
+        self.departures.reset(to.0);
+        self.held.retain(|_, held| held.to != to);
+        if let Some(bytes) = self.bytes.get_mut(to.index()) {
+            *bytes = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_replica::{Bytes, links::Change};
+
+    const MS: u64 = 1_000_000;
+
+    fn held(to: u16, lane: Lane, byte: u8) -> Held {
+        Held {
+            to: ReplicaId(to),
+            session: 1,
+            lane,
+            header: [0; HEADER],
+            frame: Frame::from(Bytes::copy_from_slice(&[byte; 88])),
+        }
+    }
+
+    fn released(emulator: &mut Emulator, now: u64) -> Vec<u8> {
+        std::iter::from_fn(|| emulator.release(Time(now)))
+            .map(|held| held.frame.into_bytes()[0])
+            .collect()
+    }
+
+    #[test]
+    fn frames_wait_until_they_would_have_arrived() {
+        let mut links = Links::default();
+        links.other.delay = Duration::from_millis(10);
+        links.single.push((0, 2, Default::default()));
+        // The run began 3 ms before this replica's clock.
+        let mut emulator = Emulator::new(&links, ReplicaId(0), Time(0), Duration::from_millis(3));
+        emulator.hold(held(1, Lane::Control, 1), Time(MS));
+        emulator.hold(held(1, Lane::Control, 2), Time(2 * MS));
+        emulator.hold(held(2, Lane::Bulk, 3), Time(2 * MS));
+        assert_eq!(emulator.held_for(ReplicaId(1)), 200);
+        assert_eq!(released(&mut emulator, 2 * MS), [3]);
+        assert_eq!(emulator.next_due(), Time(11 * MS));
+        assert_eq!(released(&mut emulator, 11 * MS), [1]);
+        assert_eq!(emulator.held_for(ReplicaId(1)), 100);
+        assert_eq!(released(&mut emulator, 20 * MS), [2]);
+        assert_eq!(emulator.next_due(), Time::NEVER);
+    }
+
+    #[test]
+    fn changes_count_from_the_beginning_of_the_run() {
+        let cut = Change {
+            at: Duration::from_millis(100),
+            until: Some(Duration::from_millis(200)),
+            cut: true,
+            ..Change::default()
+        };
+        let links = Links {
+            changes: vec![cut],
+            ..Links::default()
+        };
+        let mut emulator = Emulator::new(&links, ReplicaId(0), Time(0), Duration::from_millis(90));
+        emulator.hold(held(1, Lane::Control, 1), Time(5 * MS));
+        emulator.hold(held(1, Lane::Control, 2), Time(20 * MS));
+        assert_eq!(released(&mut emulator, 5 * MS), [1]);
+        assert_eq!(emulator.next_due(), Time(110 * MS));
+    }
+
+    #[test]
+    fn a_link_that_breaks_loses_what_waits_for_it() {
+        let mut links = Links::default();
+        links.other.delay = Duration::from_millis(10);
+        let mut emulator = Emulator::new(&links, ReplicaId(0), Time(0), Duration::ZERO);
+        emulator.hold(held(1, Lane::Control, 1), Time(0));
+        emulator.hold(held(2, Lane::Control, 2), Time(0));
+        emulator.reset(ReplicaId(1));
+        assert_eq!(emulator.held_for(ReplicaId(1)), 0);
+        assert_eq!(released(&mut emulator, 10 * MS), [2]);
+    }
+}

@@ -1,0 +1,231 @@
+//! The load generator in the bed.
+//!
+//! ```text
+//!   closed: reply ──► generator's turn ──► the client's next request
+//!   open:   Due (Poisson) ──► generator's turn ──► a client that has room, or the backlog
+//! ```
+
+use super::{
+    Placement, Setup,
+    cores::Task,
+    replica::{Item, Request},
+    world::{Event, World},
+};
+use quintet_replica::links::exponential;
+use std::collections::VecDeque;
+
+#[derive(Clone, Debug, Default)]
+struct Client {
+    replica: usize,
+    /// The request under way and when it was due.
+    under_way: Option<(u64, u64)>,
+    number: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Clients {
+    all: Vec<Client>,
+    /// Clients that may ask, in an open loop.
+    free: VecDeque<usize>,
+    /// When requests were due that found no client, in an open loop.
+    backlog: VecDeque<u64>,
+    /// What the generator's next turn handles: a client, and when its next request was due.
+    inbox: Vec<(usize, u64)>,
+    /// What leaves when its turn ends.
+    leaving: Vec<(usize, u64)>,
+    busy: bool,
+}
+
+/// When the first client begins, and how far the others are apart.
+const START: u64 = 5_000_000;
+const APART: u64 = 7_000;
+/// Requests that are due but find no client; beyond it they are given up.
+const BACKLOG_MAX: usize = 1 << 20;
+
+impl Clients {
+    pub fn new(setup: &Setup) -> Self {
+        let at = &setup.load.at;
+        let client = |index: usize| Client {
+            replica: at.get(index % at.len().max(1)).copied().unwrap_or(0).into(),
+            ..Client::default()
+        };
+        Self {
+            all: (0..setup.load.clients).map(client).collect(),
+            free: VecDeque::new(),
+            backlog: VecDeque::new(),
+            inbox: Vec::new(),
+            leaving: Vec::new(),
+            busy: false,
+        }
+    }
+
+    /// Requests that nobody has answered, those in the backlog included.
+    pub fn under_way(&self) -> u64 {
+        let open = self.all.iter().filter(|client| client.under_way.is_some());
+        (open.count() + self.backlog.len()) as u64
+    }
+
+    /// The replica died: its clients, whose requests are lost.
+    pub fn lost(&mut self, replica: usize) -> Vec<usize> {
+        let mut lost = Vec::new();
+        for (index, client) in self.all.iter_mut().enumerate() {
+            if client.replica == replica {
+                client.under_way = None;
+                lost.push(index);
+            }
+        }
+        lost
+    }
+}
+
+impl World {
+    pub fn start_clients(&mut self) {
+        if self.setup.load.rate.is_some() {
+            self.clients.free = (0..self.clients.all.len()).collect();
+            self.queue.push(START, Event::Due);
+            return;
+        }
+        for client in 0..self.clients.all.len() {
+            let at = START + APART * client as u64;
+            self.queue.push(at, Event::Retry { client });
+        }
+    }
+
+    /// The generator has something to do for a client.
+    fn for_client(&mut self, client: usize, due: u64) {
+        self.clients.inbox.push((client, due));
+        self.want_generator();
+    }
+
+    fn want_generator(&mut self) {
+        if std::mem::replace(&mut self.clients.busy, true) {
+            return;
+        }
+        if self.is_crowded(Task::Generator) {
+            self.ask(Task::Generator);
+        } else {
+            // It sleeps as soon as there is nothing to do.
+            let at = self.now + self.setup.profile.wake;
+            self.queue.push(at, Event::Enqueue(Task::Generator));
+        }
+    }
+
+    /// A turn of the generator; gives what it cost.
+    pub fn generate(&mut self) -> u64 {
+        let requests = std::mem::take(&mut self.clients.inbox);
+        let count = requests.len() as u64;
+        self.clients.leaving = requests;
+        match self.setup.profile.placement {
+            Placement::Shared => {
+                let costs = &self.setup.profile.costs;
+                costs.generator_turn + costs.generator * count
+            }
+            // As many machines as it takes.
+            Placement::Own => 0,
+        }
+    }
+
+    pub fn generated(&mut self) {
+        let leaving = std::mem::take(&mut self.clients.leaving);
+        for (index, due) in leaving {
+            // What a closed loop asks next it asks now; the rest was due when it was due.
+            let since = if self.setup.load.rate.is_some() {
+                due
+            } else {
+                self.now
+            };
+            if self.now >= self.ends() && self.setup.load.rate.is_none() {
+                continue;
+            }
+            let client = &mut self.clients.all[index];
+            client.number += 1;
+            client.under_way = Some((client.number, since));
+            let request = Event::Request {
+                client: index,
+                number: client.number,
+            };
+            let at = self.now + self.setup.profile.hop;
+            self.queue.push(at, request);
+        }
+        self.clients.busy = false;
+        if !self.clients.inbox.is_empty() {
+            // It has just worked: no need to wake it.
+            self.clients.busy = true;
+            self.ask(Task::Generator);
+        }
+    }
+
+    pub fn on_request(&mut self, client: usize, number: u64) {
+        let read = self.draw() % 1_000 < self.setup.load.reads;
+        let replica = self.clients.all[client].replica;
+        let request = Request {
+            client,
+            number,
+            read,
+        };
+        if self.clients.all[client].under_way.map(|one| one.0) == Some(number) {
+            self.give(replica, Item::Request(request));
+        }
+    }
+
+    pub fn on_reply(&mut self, index: usize, number: u64, good: bool) {
+        let client = &mut self.clients.all[index];
+        let Some((_, since)) = client.under_way.take_if(|one| one.0 == number) else {
+            return;
+        };
+        let (begins, ends) = (self.begins(), self.ends());
+        let open = self.setup.load.rate.is_some();
+        // A closed loop counts by when it was answered, an open loop by when it was due: there a
+        // late answer must not slip out of the measured time.
+        let when = if open { since } else { self.now };
+        if !good {
+            self.found.failed += 1;
+        } else if (begins..ends).contains(&when) {
+            let answered = (when - begins, self.now - since);
+            self.found.answered.push(answered);
+        }
+        if !open {
+            self.for_client(index, self.now);
+        } else if let Some(due) = self.clients.backlog.pop_front() {
+            self.for_client(index, due);
+        } else {
+            self.clients.free.push_back(index);
+        }
+    }
+
+    /// A request of an open loop is due.
+    pub fn on_due(&mut self) {
+        let Some(rate) = self.setup.load.rate.filter(|_| self.now < self.ends()) else {
+            return;
+        };
+        match self.clients.free.pop_front() {
+            Some(client) => self.for_client(client, self.now),
+            None if self.clients.backlog.len() < BACKLOG_MAX => {
+                self.clients.backlog.push_back(self.now);
+            }
+            None => self.found.failed += 1,
+        }
+        let draw = self.draw();
+        let next = exponential(1_000_000_000 / rate.max(1), draw);
+        self.queue.push(self.now + next.max(1), Event::Due);
+    }
+
+    /// A client begins, or goes to the next replica after its own has died.
+    pub fn on_retry(&mut self, index: usize) {
+        let replicas = self.replicas.len();
+        let here = self.clients.all[index].replica;
+        let alive = |offset: &usize| self.replicas[(here + offset) % replicas].node.is_some();
+        let Some(offset) = (0..replicas).find(alive) else {
+            return;
+        };
+        self.clients.all[index].replica = (here + offset) % replicas;
+        if self.setup.load.rate.is_none() {
+            self.for_client(index, self.now);
+        } else if let Some(due) = self.clients.backlog.pop_front() {
+            self.for_client(index, due);
+        } else if !self.clients.free.contains(&index) {
+            self.clients.free.push_back(index);
+        }
+    }
+}

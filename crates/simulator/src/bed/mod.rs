@@ -1,0 +1,228 @@
+//! The simulated bed: how fast a cluster would be, in virtual time, on a machine that a profile
+//! describes.
+//!
+//! ```text
+//!   clients ──request──► replica's turn: all that waits ──► Node (the real one) ──► outputs
+//!      ▲                   │ costs CPU: per frame, byte, request, command …            │
+//!      │                   ▼                                                           │
+//!      │                 a core of a pool (shared by all, or its own)                  │
+//!      └──reply── … ◄── frames ◄── links: delay, jitter, loss, bandwidth ◄─────────────┤
+//!                       syncs  ◄── journal: one at a time, all that waits ◄────────────┘
+//! ```
+//!
+//! Where the other world of this crate looks for histories that break a promise, this one only
+//! asks for throughput and latency: no checkers, no drawn faults, and costs that were measured
+//! instead of drawn. The code that runs in the replicas is the same, frame by frame. One
+//! description gives one result, bit for bit: nothing but integers decides what happens when.
+
+mod clients;
+mod cores;
+mod journal;
+mod profile;
+mod replica;
+mod service;
+mod world;
+
+pub use profile::{Costs, Placement, Profile};
+
+use quintet_replica::{Durability, Entry, links::Links};
+use std::time::Duration;
+
+/// How the clients ask.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// Clients, one request each under way in a closed loop.
+    pub clients: usize,
+    /// Requests per second of all clients together, at random moments (Poisson); `None` for a
+    /// closed loop.
+    pub rate: Option<u64>,
+    /// Bytes per value.
+    pub value_size: usize,
+    /// Of a thousand requests, so many are reads.
+    pub reads: u64,
+    /// At which replicas the clients are, taking turns.
+    pub at: Vec<u16>,
+}
+
+/// What happens to replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The process dies and is started again at the end.
+    Crash,
+    /// The process stands still.
+    Pause,
+}
+
+/// Something that happens to a replica for a while. What happens to links stands in [`Links`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// When it begins, from the beginning of the run.
+    pub at: Duration,
+    /// When it ends; `None` for never.
+    pub until: Option<Duration>,
+    /// To whom.
+    pub replica: u16,
+    /// What.
+    pub kind: FaultKind,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The protocol.
+    pub entry: &'static Entry,
+    /// Its options.
+    pub options: Vec<(String, String)>,
+    /// How many replicas.
+    pub replicas: usize,
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+    /// How links behave, beside what loopback costs.
+    pub links: Links,
+    /// The machine.
+    pub profile: Profile,
+    /// The clients.
+    pub load: Load,
+    /// What happens to replicas.
+    pub faults: Vec<Fault>,
+    /// What is not counted.
+    pub warmup: Duration,
+    /// What is.
+    pub measured: Duration,
+    /// Draws everything.
+    pub seed: u64,
+}
+
+/// What a run found. All times are nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Of every request answered well in the measured time: when, from its beginning, and how long
+    /// it took since it was due.
+    pub answered: Vec<(u64, u64)>,
+    /// Requests that were refused, or given up with an unknown outcome.
+    pub failed: u64,
+    /// Requests that nobody answered before the end.
+    pub unanswered: u64,
+    /// Frames between replicas in the measured time.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Synchronisations of journals.
+    pub syncs: u64,
+    /// CPU time of each replica.
+    pub busy: Vec<u64>,
+    /// CPU time of the load generator.
+    pub generator: u64,
+    /// Why the run means nothing, if it does not.
+    pub broken: Option<String>,
+}
+
+/// Runs to the end.
+#[must_use]
+pub fn run(setup: Setup) -> Found {
+    world::World::new(setup).run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup(clients: usize) -> Setup {
+        Setup {
+            entry: quintet_protocols::find("multipaxos").unwrap(),
+            options: Vec::new(),
+            replicas: 3,
+            durability: Durability::Disk,
+            links: Links::default(),
+            profile: Profile::default(),
+            load: Load {
+                clients,
+                rate: None,
+                value_size: 128,
+                reads: 0,
+                at: vec![0],
+            },
+            faults: Vec::new(),
+            warmup: Duration::from_millis(50),
+            measured: Duration::from_millis(200),
+            seed: 1,
+        }
+    }
+
+    fn median(found: &Found) -> u64 {
+        let mut latencies: Vec<u64> = found.answered.iter().map(|one| one.1).collect();
+        latencies.sort_unstable();
+        latencies[latencies.len() / 2]
+    }
+
+    #[test]
+    fn the_same_run_gives_the_same_numbers_to_the_last() {
+        let found = run(setup(16));
+        assert_eq!((found.broken.as_ref(), found.failed), (None, 0));
+        assert!(found.answered.len() > 1_000, "{}", found.answered.len());
+        assert_eq!(found, run(setup(16)));
+        let other = run(Setup {
+            seed: 2,
+            ..setup(16)
+        });
+        assert_ne!(found, other);
+    }
+
+    #[test]
+    fn more_clients_give_more_until_the_cores_are_busy() {
+        let [one, many, more] = [1, 32, 256].map(|clients| run(setup(clients)));
+        assert_eq!((one.failed, many.failed, more.failed), (0, 0, 0));
+        assert!(many.answered.len() > 4 * one.answered.len());
+        let busy: u64 = more.busy.iter().sum::<u64>() + more.generator;
+        let all = 200_000_000 * Profile::default().cores as u64;
+        assert!(busy <= all + all / 50, "{busy} of {all}");
+        assert!(more.answered.len() > many.answered.len());
+    }
+
+    #[test]
+    fn a_long_way_shows_in_the_latency_and_reads_need_a_quorum() {
+        let mut far = setup(8);
+        far.durability = Durability::Memory;
+        far.links.other.delay = Duration::from_millis(10);
+        far.measured = Duration::from_secs(2);
+        let writes = median(&run(far.clone()));
+        assert!((20_000_000..23_000_000).contains(&writes), "{writes}");
+        far.load.reads = 1_000;
+        let reads = median(&run(far));
+        assert!((20_000_000..23_000_000).contains(&reads), "{reads}");
+    }
+
+    #[test]
+    fn an_open_loop_offers_its_rate() {
+        let mut open = setup(64);
+        open.load.rate = Some(5_000);
+        open.measured = Duration::from_secs(1);
+        let found = run(open);
+        assert!(
+            (4_700..5_300).contains(&found.answered.len()),
+            "{}",
+            found.answered.len()
+        );
+    }
+
+    #[test]
+    fn a_crash_of_the_leader_is_survived() {
+        let mut crashed = setup(8);
+        crashed.measured = Duration::from_secs(4);
+        crashed.load.at = vec![1];
+        crashed.faults.push(Fault {
+            at: Duration::from_secs(1),
+            until: Some(Duration::from_secs(2)),
+            replica: 0,
+            kind: FaultKind::Crash,
+        });
+        let found = run(crashed);
+        assert_eq!(found.broken, None);
+        let late = found
+            .answered
+            .iter()
+            .filter(|one| one.0 > 3_000_000_000)
+            .count();
+        assert!(late > 1_000, "{late}");
+    }
+}

@@ -1,0 +1,661 @@
+//! One replica in the bed: its node, what waits for it, its turns.
+//!
+//! ```text
+//!   frames, links, timers, syncs, requests ──► inbox ──► turn: all of them, then batches, then idle
+//!                                                          │ outputs wait for the turn's end
+//!                                     Idle ─► Waiting ─► Running ─► Idle
+//! ```
+//!
+//! Batches are made as the runtime's server makes them: one of a kind under way on a fast network,
+//! more over a long way.
+
+use super::{
+    cores::Task,
+    journal::Journal,
+    service::{Done, Service, payload},
+    world::{Event, World, kib},
+};
+use crate::timers::{Popped, Timers};
+use quintet_replica::{
+    BatchBuilder, BatchId, Boot, Bytes, ClockReading, ClusterId, CommandId, Deadline, Durability,
+    Epoch, EpochNumber, Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Lane,
+    Level, Link, Node, NodeSetup, Outcome, Output, Peer, PersistId, Recipients, ReplicaId,
+    RequestKind, RequestStatus, Results, SessionId, SnapshotInfo, Submission, Time, TimerKey, Wake,
+    World as Outside, Write, put_frame,
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+/// What waits for a replica.
+#[derive(Debug)]
+pub(super) enum Item {
+    Frame(Peer, Time, Bytes),
+    Link(Peer, Link),
+    Timer(TimerKey),
+    Persisted(PersistId),
+    SnapshotWritten(u64),
+    SnapshotSaved(SnapshotInfo),
+    Request(Request),
+}
+
+/// A client's request as its replica sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub client: usize,
+    pub number: u64,
+    pub read: bool,
+}
+
+/// What happens when a turn ends.
+#[derive(Debug)]
+enum Effect {
+    Send(usize, Lane, Bytes),
+    Journal(PersistId, Write),
+    Reply(usize, u64, bool),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Idle,
+    Waiting,
+    Running,
+}
+
+/// Requests of one kind, and how many batches of them are under way.
+#[derive(Debug, Default)]
+struct Pending {
+    requests: Vec<Request>,
+    in_flight: u64,
+    shortest: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Open {
+    level: Level,
+    /// `None` for what opens a session.
+    requests: Vec<Option<Request>>,
+    submitted: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Replica {
+    pub node: Option<Node>,
+    pub boot: u32,
+    pub incarnation: u64,
+    pub journal: Journal,
+    pub sync_bytes: usize,
+    pub idle_at: u64,
+    pub paused: bool,
+    state: State,
+    /// When it last had a core.
+    worked_at: u64,
+    inbox: VecDeque<Item>,
+    timers: Timers,
+    effects: Vec<Effect>,
+    ordered: Pending,
+    reads: Pending,
+    open: BTreeMap<u64, Open>,
+    batches: u64,
+    owner: u64,
+    started: u64,
+    /// Of each client with a session here: the session's number and its next sequence number.
+    sessions: BTreeMap<usize, (u64, u64)>,
+    session_next: u64,
+    done: Arc<Done>,
+    charged: (u64, u64),
+}
+
+const BATCHES_MAX: u64 = 64;
+const BATCH_INTERVAL: u64 = 250_000;
+const PATIENCE: Duration = Duration::from_secs(10);
+const ROUNDS_MAX: usize = 8;
+/// Virtual time 0 as nanoseconds since the Unix epoch.
+const EPOCH: u64 = 1_700_000_000_000_000_000;
+const SNAPSHOT_WRITE: u64 = 50_000;
+const FRONTENDS: u64 = 1_000;
+
+/// What a handler of one replica may look at.
+struct View<'a> {
+    now: Time,
+    room: usize,
+    journal: &'a Journal,
+}
+
+impl Outside for View<'_> {
+    fn now(&self) -> Time {
+        self.now
+    }
+    fn clock(&self) -> ClockReading {
+        clock(self.now.0)
+    }
+    fn room(&self, _: ReplicaId) -> usize {
+        self.room
+    }
+    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
+        self.journal.snapshot_newest()
+    }
+    fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
+        self.journal.snapshot_read(id, offset, length)
+    }
+}
+
+const fn clock(now: u64) -> ClockReading {
+    let now = EPOCH + now;
+    ClockReading {
+        earliest: now - 1_000_000,
+        now,
+        latest: now + 1_000_000,
+        deviation: 300_000,
+    }
+}
+
+impl Pending {
+    fn may_go(&self) -> bool {
+        let window = 1 + self.shortest.unwrap_or(0) / BATCH_INTERVAL;
+        !self.requests.is_empty() && self.in_flight < window.min(BATCHES_MAX)
+    }
+}
+
+impl Replica {
+    fn call<R>(
+        &mut self,
+        (now, room): (u64, usize),
+        call: impl FnOnce(&mut Node, &dyn Outside, &mut Vec<Output>) -> R,
+    ) -> Option<(R, Vec<Output>)> {
+        let view = View {
+            now: Time(now),
+            room,
+            journal: &self.journal,
+        };
+        let mut outputs = Vec::new();
+        let result = call(self.node.as_mut()?, &view, &mut outputs);
+        Some((result, outputs))
+    }
+}
+
+impl World {
+    /// Starts a replica, for the first time or again.
+    pub fn boot(&mut self, index: usize) {
+        let seed = self.draw();
+        let owner = self.draw() | 1;
+        let (now, room) = (self.now, self.room());
+        let durability = self.setup.durability;
+        let epoch = Epoch {
+            cluster: ClusterId(u128::from(self.setup.seed) + 1),
+            number: EpochNumber(1),
+            members: self.setup.replicas,
+            options: self.setup.options.clone(),
+            secret: [7; 32],
+            leader_first: ReplicaId(0),
+        };
+        let replica = &mut self.replicas[index];
+        let first_boot = replica.boot == 0;
+        replica.boot += 1;
+        if first_boot || durability == Durability::Memory {
+            replica.incarnation += 1;
+        }
+        (replica.owner, replica.started) = (owner, clock(now).now);
+        replica.idle_at = u64::MAX;
+        replica.sessions.clear();
+        replica.done = Arc::default();
+        replica.charged = (0, 0);
+        let setup = NodeSetup {
+            id: ReplicaId(index as u16),
+            incarnation: Incarnation(replica.incarnation),
+            boot: Boot(replica.boot.into()),
+            group: GroupId(0),
+            epoch,
+            durability,
+            seed,
+            frontend: FrontendId(FRONTENDS * u64::from(replica.boot) + index as u64 + 1),
+            snapshot_bytes_min: 64 << 20,
+            limits: ExecutorLimits::default(),
+        };
+        let machine = Box::new(Service::new(Arc::clone(&replica.done)));
+        let recovered = replica.journal.recovered(first_boot, durability);
+        match Node::new(setup, self.setup.entry, machine) {
+            Ok(node) => replica.node = Some(node),
+            Err(error) => return self.breaks(index, &error.to_string()),
+        }
+        let started = replica.call((now, room), |node, view, outputs| {
+            node.start(recovered, view, outputs)
+        });
+        match started {
+            Some((Ok(()), outputs)) => {
+                let _ = self.take_outputs(index, outputs);
+                self.effects(index);
+                self.want(index);
+            }
+            Some((Err(error), _)) => self.breaks(index, &error.to_string()),
+            None => {}
+        }
+    }
+
+    fn breaks(&mut self, index: usize, why: &str) {
+        let why = format!("replica {index}: {why}");
+        self.found.broken.get_or_insert(why);
+    }
+
+    /// The process dies.
+    pub fn crash(&mut self, index: usize) {
+        let durability = self.setup.durability;
+        let replica = &mut self.replicas[index];
+        replica.node = None;
+        replica.inbox.clear();
+        replica.timers.clear();
+        replica.effects.clear();
+        replica.ordered = Pending::default();
+        replica.reads = Pending::default();
+        replica.open.clear();
+        replica.journal.crash(durability);
+    }
+
+    /// Something waits for the replica.
+    pub fn give(&mut self, index: usize, item: Item) {
+        if self.replicas[index].node.is_some() {
+            self.replicas[index].inbox.push_back(item);
+            self.want(index);
+        }
+    }
+
+    /// The replica wants a turn.
+    pub fn want(&mut self, index: usize) {
+        let task = Task::Replica(index);
+        let crowded = self.is_crowded(task);
+        let profile = &self.setup.profile;
+        let (now, spin, wake) = (self.now, profile.spin, profile.wake);
+        let replica = &mut self.replicas[index];
+        if replica.state != State::Idle || replica.paused || replica.node.is_none() {
+            return;
+        }
+        replica.state = State::Waiting;
+        if !crowded && now.saturating_sub(replica.worked_at) > spin {
+            self.queue.push(now + wake, Event::Enqueue(task));
+        } else {
+            self.ask(task);
+        }
+    }
+
+    /// Handles all that waits and gives what it cost.
+    pub fn turn(&mut self, index: usize) -> u64 {
+        let costs = self.setup.profile.costs;
+        self.replicas[index].state = State::Running;
+        let mut cost = costs.turn;
+        for _ in 0..self.replicas[index].inbox.len() {
+            let Some(item) = self.replicas[index].inbox.pop_front() else {
+                break;
+            };
+            cost += match &item {
+                Item::Frame(_, _, frame) => costs.receive + kib(costs.receive_kib, frame.len()),
+                Item::Request(request) => {
+                    let bytes = if request.read {
+                        0
+                    } else {
+                        self.setup.load.value_size
+                    };
+                    costs.request + kib(costs.client_kib, bytes)
+                }
+                _ => 0,
+            };
+            self.on_item(index, item);
+        }
+        let mut wake = Wake::Sleep;
+        for _ in 0..ROUNDS_MAX {
+            let submitted = self.submit(index);
+            cost += costs.batch * submitted;
+            let arguments = (self.now, self.room());
+            let idle = self.replicas[index].call(arguments, Node::on_idle);
+            let Some((next, outputs)) = idle else { break };
+            wake = next;
+            let finished = self.take_outputs(index, outputs);
+            cost += costs.batch * finished;
+            if submitted == 0 && finished == 0 {
+                break;
+            }
+        }
+        self.sleep_until(index, wake);
+        cost + self.cost_of_effects(index)
+    }
+
+    fn cost_of_effects(&mut self, index: usize) -> u64 {
+        let costs = &self.setup.profile.costs;
+        let replica = &mut self.replicas[index];
+        let mut cost = 0;
+        let mut peers = 0u128;
+        for effect in &replica.effects {
+            cost += match effect {
+                Effect::Send(to, _, frame) => {
+                    peers |= 1 << (to & 127);
+                    costs.send_frame + kib(costs.send_kib, frame.len())
+                }
+                Effect::Reply(..) => costs.reply,
+                Effect::Journal(..) => 0,
+            };
+        }
+        cost += costs.send * u64::from(peers.count_ones());
+        let commands = replica.done.commands.load(Ordering::Relaxed);
+        let bytes = replica.done.bytes.load(Ordering::Relaxed);
+        cost += costs.execute * (commands - replica.charged.0);
+        cost += kib(costs.execute_kib, (bytes - replica.charged.1) as usize);
+        replica.charged = (commands, bytes);
+        cost
+    }
+
+    /// The turn is over.
+    pub fn turn_ends(&mut self, index: usize) {
+        self.effects(index);
+        let replica = &mut self.replicas[index];
+        replica.state = State::Idle;
+        replica.worked_at = self.now;
+        if !replica.inbox.is_empty() {
+            self.want(index);
+        }
+    }
+
+    fn effects(&mut self, index: usize) {
+        let mut effects = std::mem::take(&mut self.replicas[index].effects);
+        let hop = self.setup.profile.hop;
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send(to, lane, frame) => self.transmit(index, to, lane, frame),
+                Effect::Journal(id, write) => {
+                    if self.replicas[index].journal.write(id, write) {
+                        self.ask(Task::Journal(index));
+                    }
+                }
+                Effect::Reply(client, number, good) => {
+                    let reply = Event::Reply {
+                        client,
+                        number,
+                        good,
+                    };
+                    self.queue.push(self.now + hop, reply);
+                }
+            }
+        }
+        if self.replicas[index].effects.is_empty() {
+            self.replicas[index].effects = effects;
+        }
+    }
+
+    fn on_item(&mut self, index: usize, item: Item) {
+        let input = match item {
+            Item::Frame(from, arrived, frame) => Input::Frame {
+                from,
+                arrived,
+                frame,
+            },
+            Item::Link(peer, link) => Input::Link(peer, link),
+            Item::Timer(key) => {
+                if !self.replicas[index].timers.take_fired(key) {
+                    return;
+                }
+                Input::Timer(key)
+            }
+            Item::Persisted(id) => Input::Persisted(id),
+            Item::SnapshotWritten(bytes) => Input::SnapshotWritten(bytes),
+            Item::SnapshotSaved(info) => Input::SnapshotSaved(info),
+            Item::Request(request) => {
+                let replica = &mut self.replicas[index];
+                let pending = if request.read {
+                    &mut replica.reads
+                } else {
+                    &mut replica.ordered
+                };
+                pending.requests.push(request);
+                return;
+            }
+        };
+        self.input(index, input);
+    }
+
+    fn input(&mut self, index: usize, input: Input) {
+        let arguments = (self.now, self.room());
+        let called = self.replicas[index].call(arguments, |node, view, outputs| {
+            node.on_input(input, view, outputs)
+        });
+        match called {
+            Some((Ok(()), outputs)) => {
+                let _ = self.take_outputs(index, outputs);
+            }
+            Some((Err(error), _)) => self.breaks(index, &error.to_string()),
+            None => {}
+        }
+    }
+
+    /// Makes batches of what clients want; gives how many.
+    fn submit(&mut self, index: usize) -> u64 {
+        let mut submitted = 0;
+        for level in [Level::Ordered, Level::Linearizable] {
+            let (now, value_size) = (self.now, self.setup.load.value_size);
+            let replica = &mut self.replicas[index];
+            let Some(frontend) = replica.node.as_ref().map(Node::frontend) else {
+                continue;
+            };
+            let pending = match level {
+                Level::Ordered => &mut replica.ordered,
+                _ => &mut replica.reads,
+            };
+            if !pending.may_go() {
+                continue;
+            }
+            let requests = std::mem::take(&mut pending.requests);
+            pending.in_flight += 1;
+            replica.batches += 1;
+            submitted += 1;
+            let mut batch = BatchBuilder::new();
+            let mut entries = Vec::with_capacity(requests.len());
+            for request in requests {
+                let bytes = payload(request.read, value_size);
+                if request.read {
+                    batch.push(CommandId::default(), RequestKind::Command, 0, &bytes);
+                    entries.push(Some(request));
+                    continue;
+                }
+                let owner = replica.owner;
+                let of = |number| SessionId { owner, number };
+                let (number, sequence) =
+                    replica.sessions.entry(request.client).or_insert_with(|| {
+                        replica.session_next += 1;
+                        let id = CommandId {
+                            session: of(replica.session_next),
+                            sequence: 0,
+                        };
+                        let started = replica.started.to_le_bytes();
+                        batch.push(id, RequestKind::Open, 0, &started);
+                        entries.push(None);
+                        (replica.session_next, 1)
+                    });
+                let id = CommandId {
+                    session: of(*number),
+                    sequence: *sequence,
+                };
+                *sequence += 1;
+                batch.push(id, RequestKind::Command, 0, &bytes);
+                entries.push(Some(request));
+            }
+            let id = BatchId(replica.batches);
+            let open = Open {
+                level,
+                requests: entries,
+                submitted: now,
+            };
+            replica.open.insert(id.0, open);
+            let submission = Submission {
+                id,
+                level,
+                batch: batch.finish(frontend, id, level),
+                deadline: Time(now) + PATIENCE,
+            };
+            self.input(index, Input::Submit(submission));
+        }
+        submitted
+    }
+
+    /// Keeps what a node asked for until the turn ends; gives how many batches are finished.
+    fn take_outputs(&mut self, index: usize, outputs: Vec<Output>) -> u64 {
+        let mut finished = 0;
+        for output in outputs {
+            match output {
+                Output::Send {
+                    to: Recipients::Replicas(set),
+                    lane,
+                    frame,
+                } => {
+                    let frame = frame.into_bytes();
+                    let replica = &mut self.replicas[index];
+                    for to in set.iter() {
+                        let send = Effect::Send(to.index(), lane, frame.clone());
+                        replica.effects.push(send);
+                    }
+                }
+                Output::Send {
+                    to: Recipients::Frontend(frontend),
+                    lane,
+                    frame,
+                } => {
+                    let to = (frontend.0 % FRONTENDS) as usize - 1;
+                    // One of an earlier run of the process is gone.
+                    let current = self.replicas[to].node.as_ref().map(Node::frontend);
+                    if to != index && current == Some(frontend) {
+                        let send = Effect::Send(to, lane, frame.into_bytes());
+                        self.replicas[index].effects.push(send);
+                    }
+                }
+                Output::Put { to, offset, words } => {
+                    let frame = put_frame(GroupId(0), EpochNumber(1), offset, &words).into_bytes();
+                    for to in to.iter() {
+                        let send = Effect::Send(to.index(), Lane::Control, frame.clone());
+                        self.replicas[index].effects.push(send);
+                    }
+                }
+                Output::Journal { id, write } => {
+                    let effect = Effect::Journal(id, write);
+                    self.replicas[index].effects.push(effect);
+                }
+                Output::Trim { below } => self.replicas[index].journal.trim(below),
+                Output::SetTimer { key, at } => self.set_timer(index, key, at),
+                Output::CancelTimer { key } => self.replicas[index].timers.cancel(key),
+                Output::SnapshotBegin { id, .. } => self.replicas[index].journal.snapshot_begin(id),
+                Output::SnapshotAppend(bytes) => {
+                    let replica = &mut self.replicas[index];
+                    let written = Event::SnapshotWritten {
+                        replica: index,
+                        boot: replica.boot,
+                        bytes: replica.journal.snapshot_append(&bytes),
+                    };
+                    self.queue.push(self.now + SNAPSHOT_WRITE, written);
+                }
+                Output::SnapshotFinish => {
+                    let saved = Event::SnapshotSaved {
+                        replica: index,
+                        boot: self.replicas[index].boot,
+                    };
+                    self.queue.push(self.now + SNAPSHOT_WRITE, saved);
+                }
+                Output::SnapshotAbandon => self.replicas[index].journal.snapshot_abandon(),
+                Output::Done { batch, outcome } => {
+                    finished += 1;
+                    self.on_done(index, batch, outcome);
+                }
+                Output::Route { .. } | Output::Mark(_) | Output::Recovered => {}
+                Output::Halt(reason) => self.breaks(index, &reason),
+            }
+        }
+        finished
+    }
+
+    fn on_done(&mut self, index: usize, batch: BatchId, outcome: Outcome) {
+        let now = self.now;
+        let replica = &mut self.replicas[index];
+        let Some(open) = replica.open.remove(&batch.0) else {
+            return;
+        };
+        let pending = match open.level {
+            Level::Ordered => &mut replica.ordered,
+            _ => &mut replica.reads,
+        };
+        pending.in_flight -= 1;
+        let took = now - open.submitted;
+        pending.shortest = Some(pending.shortest.map_or(took, |shortest| shortest.min(took)));
+        let bytes = match outcome {
+            Outcome::Results(bytes) => bytes,
+            _ => Bytes::new(),
+        };
+        let mut results = Results::new(&bytes);
+        for request in open.requests {
+            let good = results
+                .next()
+                .is_some_and(|(status, _)| status == RequestStatus::Done);
+            if let Some(request) = request {
+                if !good {
+                    // Its session may never have been opened: the next request opens another.
+                    replica.sessions.remove(&request.client);
+                }
+                let reply = Effect::Reply(request.client, request.number, good);
+                replica.effects.push(reply);
+            }
+        }
+    }
+
+    fn set_timer(&mut self, index: usize, key: TimerKey, deadline: Deadline) {
+        let due = match deadline {
+            Deadline::At(at) if at == Time::NEVER => u64::MAX,
+            Deadline::At(at) => at.0.max(self.now),
+            Deadline::Clock(at) => at.saturating_sub(EPOCH).max(self.now),
+        };
+        let replica = &mut self.replicas[index];
+        if let Some(at) = replica.timers.set(key, deadline, due) {
+            let timer = Event::Timer {
+                replica: index,
+                boot: replica.boot,
+                key,
+            };
+            self.queue.push(at, timer);
+        }
+    }
+
+    pub fn on_timer(&mut self, index: usize, boot: u32, key: TimerKey) {
+        let replica = &mut self.replicas[index];
+        if replica.boot != boot || replica.node.is_none() {
+            return;
+        }
+        match replica.timers.popped(key, self.now) {
+            Popped::Fired => self.give(index, Item::Timer(key)),
+            Popped::Later(at) => {
+                let timer = Event::Timer {
+                    replica: index,
+                    boot,
+                    key,
+                };
+                self.queue.push(at, timer);
+            }
+            Popped::Nothing => {}
+        }
+    }
+
+    fn sleep_until(&mut self, index: usize, wake: Wake) {
+        let at = match wake {
+            Wake::Spin => self.now + 10_000,
+            Wake::At(at) => at.0.max(self.now + 1_000),
+            Wake::Sleep => u64::MAX,
+        };
+        let replica = &mut self.replicas[index];
+        if at < replica.idle_at || replica.idle_at <= self.now {
+            replica.idle_at = at;
+            if at != u64::MAX {
+                let idle = Event::Idle {
+                    replica: index,
+                    boot: replica.boot,
+                    at,
+                };
+                self.queue.push(at, idle);
+            }
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! The bed's world: its events in order, its cores, its links.
+//!
+//! ```text
+//!   Enqueue(task) ──► a core ──► the turn: work done, cost charged ──► End(task): effects take place
+//! ```
+//!
+//! A turn looks at everything that waits when it begins; what it causes happens when it ends.
+
+use super::{
+    Fault, FaultKind, Found, Placement, Setup,
+    clients::Clients,
+    cores::{Cores, Task},
+    replica::{Item, Replica},
+};
+use crate::queue::Queue;
+use quintet_replica::{
+    Bytes, Incarnation, Lane, Link, Peer, ReplicaId, Time, TimerKey, links::Departures,
+};
+use std::time::Duration;
+
+/// What happens.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A task that slept wants a core.
+    Enqueue(Task),
+    /// A task has had its core.
+    End(Task),
+    /// A frame arrives.
+    Deliver {
+        from: usize,
+        to: usize,
+        session: u32,
+        frame: Bytes,
+    },
+    /// A client's request arrives at its replica.
+    Request {
+        client: usize,
+        number: u64,
+    },
+    /// A reply arrives at its client.
+    Reply {
+        client: usize,
+        number: u64,
+        good: bool,
+    },
+    Timer {
+        replica: usize,
+        boot: u32,
+        key: TimerKey,
+    },
+    Idle {
+        replica: usize,
+        boot: u32,
+        at: u64,
+    },
+    Synced {
+        replica: usize,
+        boot: u32,
+    },
+    SnapshotWritten {
+        replica: usize,
+        boot: u32,
+        bytes: u64,
+    },
+    SnapshotSaved {
+        replica: usize,
+        boot: u32,
+    },
+    Connect {
+        a: usize,
+        b: usize,
+    },
+    LinkDown {
+        at: usize,
+        peer: usize,
+    },
+    /// The next request of an open loop is due.
+    Due,
+    /// A client whose replica died goes elsewhere.
+    Retry {
+        client: usize,
+    },
+    Begin(usize),
+    Finish(usize),
+}
+
+/// One end-to-end connection between two replicas.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pair {
+    pub up: bool,
+    pub session: u32,
+}
+
+/// See the module.
+pub(super) struct World {
+    pub setup: Setup,
+    pub now: u64,
+    pub queue: Queue<Event>,
+    pub replicas: Vec<Replica>,
+    pub clients: Clients,
+    pub found: Found,
+    pools: Vec<Cores>,
+    links: Vec<Departures>,
+    pairs: Vec<Pair>,
+    random: u64,
+}
+
+const CONNECT: u64 = 200_000;
+const RECONNECT: u64 = 10_000_000;
+const DOWN_AFTER: u64 = 250_000_000;
+const CLIENT_RETRY: u64 = 50_000_000;
+/// How long to wait at the end for what is still under way.
+const DRAIN: Duration = Duration::from_secs(3);
+const CONNECTION_QUEUE_MAX: usize = 64 << 20;
+
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl World {
+    pub fn new(setup: Setup) -> Self {
+        let count = setup.replicas;
+        let pools = match setup.profile.placement {
+            Placement::Shared => vec![Cores::new(setup.profile.cores.max(1))],
+            Placement::Own => vec![Cores::new(1); 2 * count + 1],
+        };
+        let links = (0..count)
+            .map(|from| setup.links.departures(from as u16))
+            .collect();
+        Self {
+            now: 0,
+            queue: Queue::new(),
+            replicas: (0..count).map(|_| Replica::default()).collect(),
+            clients: Clients::new(&setup),
+            found: Found {
+                busy: vec![0; count],
+                ..Found::default()
+            },
+            pools,
+            links,
+            pairs: vec![Pair::default(); count * count],
+            random: setup.seed ^ 0x5851_f42d_4c95_7f2d,
+            setup,
+        }
+    }
+
+    pub fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.random;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub fn begins(&self) -> u64 {
+        nanoseconds(self.setup.warmup)
+    }
+
+    pub fn ends(&self) -> u64 {
+        nanoseconds(self.setup.warmup + self.setup.measured)
+    }
+
+    fn is_measured(&self) -> bool {
+        (self.begins()..self.ends()).contains(&self.now)
+    }
+
+    pub fn run(mut self) -> Found {
+        for replica in 0..self.replicas.len() {
+            self.boot(replica);
+        }
+        for a in 0..self.replicas.len() {
+            for b in a + 1..self.replicas.len() {
+                self.queue.push(CONNECT, Event::Connect { a, b });
+            }
+        }
+        for (index, fault) in self.setup.faults.clone().iter().enumerate() {
+            self.queue.push(nanoseconds(fault.at), Event::Begin(index));
+            if let Some(until) = fault.until {
+                self.queue.push(nanoseconds(until), Event::Finish(index));
+            }
+        }
+        self.start_clients();
+        let last = self.ends() + nanoseconds(DRAIN);
+        while self.found.broken.is_none() {
+            let Some((at, event)) = self.queue.pop() else {
+                break;
+            };
+            if at > last || (at >= self.ends() && self.clients.under_way() == 0) {
+                break;
+            }
+            self.now = at;
+            self.on_event(event);
+        }
+        self.found.unanswered = self.clients.under_way();
+        self.found
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Enqueue(task) => self.ask(task),
+            Event::End(task) => self.on_end(task),
+            Event::Deliver {
+                from,
+                to,
+                session,
+                frame,
+            } => {
+                if self.pair(from, to).session == session && self.pair(from, to).up {
+                    let peer = Peer::Replica(ReplicaId(from as u16));
+                    self.give(to, Item::Frame(peer, Time(self.now), frame));
+                }
+            }
+            Event::Request { client, number } => self.on_request(client, number),
+            Event::Reply {
+                client,
+                number,
+                good,
+            } => self.on_reply(client, number, good),
+            Event::Timer { replica, boot, key } => self.on_timer(replica, boot, key),
+            Event::Idle { replica, boot, at } => {
+                let found = &mut self.replicas[replica];
+                if found.boot == boot && found.idle_at == at {
+                    found.idle_at = u64::MAX;
+                    self.want(replica);
+                }
+            }
+            Event::Synced { replica, boot } => {
+                if self.replicas[replica].boot == boot && self.replicas[replica].node.is_some() {
+                    let (upto, more) = self.replicas[replica].journal.done();
+                    if let Some(upto) = upto {
+                        self.give(replica, Item::Persisted(upto));
+                    }
+                    if more {
+                        self.ask(Task::Journal(replica));
+                    }
+                }
+            }
+            Event::SnapshotWritten {
+                replica,
+                boot,
+                bytes,
+            } => {
+                if self.replicas[replica].boot == boot {
+                    self.give(replica, Item::SnapshotWritten(bytes));
+                }
+            }
+            Event::SnapshotSaved { replica, boot } => {
+                if self.replicas[replica].boot == boot
+                    && let Some(info) = self.replicas[replica].journal.snapshot_finish()
+                {
+                    self.give(replica, Item::SnapshotSaved(info));
+                }
+            }
+            Event::Connect { a, b } => self.connect(a, b),
+            Event::LinkDown { at, peer } => {
+                if !self.pair(at, peer).up {
+                    let peer = Peer::Replica(ReplicaId(peer as u16));
+                    self.give(at, Item::Link(peer, Link::Down));
+                }
+            }
+            Event::Due => self.on_due(),
+            Event::Retry { client } => self.on_retry(client),
+            Event::Begin(index) => self.begin_fault(index),
+            Event::Finish(index) => self.end_fault(index),
+        }
+    }
+
+    // --- cores -----------------------------------------------------------------------------
+
+    const fn pool(&self, task: Task) -> usize {
+        match (self.setup.profile.placement, task) {
+            (Placement::Shared, _) => 0,
+            (Placement::Own, Task::Replica(index)) => index,
+            (Placement::Own, Task::Journal(index)) => self.setup.replicas + index,
+            (Placement::Own, Task::Generator) => 2 * self.setup.replicas,
+        }
+    }
+
+    /// Whether a task that asked now would have to wait for a core.
+    pub fn is_crowded(&self, task: Task) -> bool {
+        !self.pools[self.pool(task)].has_free()
+    }
+
+    /// The task wants a core, now.
+    pub fn ask(&mut self, task: Task) {
+        let pool = self.pool(task);
+        if self.pools[pool].ask(task) {
+            self.begin(task);
+        }
+    }
+
+    fn begin(&mut self, task: Task) {
+        let cost = match task {
+            Task::Replica(index) => self.turn(index),
+            Task::Journal(index) => self.begin_sync(index),
+            Task::Generator => self.generate(),
+        };
+        if self.is_measured() {
+            match task {
+                Task::Replica(index) | Task::Journal(index) => self.found.busy[index] += cost,
+                Task::Generator => self.found.generator += cost,
+            }
+        }
+        self.queue.push(self.now + cost, Event::End(task));
+    }
+
+    fn on_end(&mut self, task: Task) {
+        match task {
+            Task::Replica(index) => self.turn_ends(index),
+            Task::Journal(index) => self.sync_begun(index),
+            Task::Generator => self.generated(),
+        }
+        let pool = self.pool(task);
+        if let Some(next) = self.pools[pool].release() {
+            self.begin(next);
+        }
+    }
+
+    fn begin_sync(&mut self, index: usize) -> u64 {
+        let replica = &mut self.replicas[index];
+        let bytes = replica.journal.begin();
+        replica.sync_bytes = bytes;
+        let costs = &self.setup.profile.costs;
+        costs.sync + kib(costs.sync_kib, bytes)
+    }
+
+    fn sync_begun(&mut self, index: usize) {
+        let draw = self.draw();
+        let profile = &self.setup.profile;
+        let replica = &self.replicas[index];
+        let latency = quantile(&profile.sync, draw) + kib(profile.sync_kib, replica.sync_bytes);
+        let boot = replica.boot;
+        if self.is_measured() {
+            self.found.syncs += 1;
+        }
+        let replica = index;
+        self.queue
+            .push(self.now + latency, Event::Synced { replica, boot });
+    }
+
+    // --- links -----------------------------------------------------------------------------
+
+    pub fn pair(&mut self, a: usize, b: usize) -> &mut Pair {
+        let count = self.setup.replicas;
+        &mut self.pairs[a.min(b) * count + a.max(b)]
+    }
+
+    pub const fn room(&self) -> usize {
+        CONNECTION_QUEUE_MAX
+    }
+
+    pub fn transmit(&mut self, from: usize, to: usize, lane: Lane, frame: Bytes) {
+        let pair = *self.pair(from, to);
+        if !pair.up {
+            return;
+        }
+        if self.is_measured() {
+            self.found.frames += 1;
+            self.found.bytes += frame.len() as u64;
+        }
+        let departs = Time(self.now);
+        let arrival = self.links[from].depart(departs, to as u16, lane as usize, frame.len());
+        let Some(at) = arrival else { return };
+        let session = pair.session;
+        let at = at.0 + self.setup.profile.hop;
+        self.queue.push(
+            at,
+            Event::Deliver {
+                from,
+                to,
+                session,
+                frame,
+            },
+        );
+    }
+
+    fn connect(&mut self, a: usize, b: usize) {
+        let alive = [a, b]
+            .iter()
+            .all(|index| self.replicas[*index].node.is_some());
+        let pair = self.pair(a, b);
+        if pair.up || !alive {
+            return;
+        }
+        pair.up = true;
+        for (at, peer) in [(a, b), (b, a)] {
+            let incarnation = Incarnation(self.replicas[peer].incarnation);
+            let peer = Peer::Replica(ReplicaId(peer as u16));
+            self.give(at, Item::Link(peer, Link::Up { incarnation }));
+        }
+    }
+
+    // --- faults ----------------------------------------------------------------------------
+
+    fn begin_fault(&mut self, index: usize) {
+        let Fault { replica, kind, .. } = self.setup.faults[index];
+        let victim = usize::from(replica);
+        match kind {
+            FaultKind::Pause => self.replicas[victim].paused = true,
+            FaultKind::Crash => {
+                self.crash(victim);
+                for other in 0..self.setup.replicas {
+                    if other == victim || !self.pair(victim, other).up {
+                        continue;
+                    }
+                    let pair = self.pair(victim, other);
+                    pair.up = false;
+                    pair.session += 1;
+                    self.links[other].reset(replica);
+                    self.links[victim].reset(other as u16);
+                    let peer = Peer::Replica(ReplicaId(replica));
+                    self.give(other, Item::Link(peer, Link::Reset));
+                    let down = Event::LinkDown {
+                        at: other,
+                        peer: victim,
+                    };
+                    self.queue.push(self.now + DOWN_AFTER, down);
+                }
+                for client in self.clients.lost(victim) {
+                    self.found.failed += 1;
+                    self.queue
+                        .push(self.now + CLIENT_RETRY, Event::Retry { client });
+                }
+            }
+        }
+    }
+
+    fn end_fault(&mut self, index: usize) {
+        let Fault { replica, kind, .. } = self.setup.faults[index];
+        let victim = usize::from(replica);
+        match kind {
+            FaultKind::Pause => {
+                self.replicas[victim].paused = false;
+                self.want(victim);
+            }
+            FaultKind::Crash => {
+                self.boot(victim);
+                for other in (0..self.setup.replicas).filter(|other| *other != victim) {
+                    let (a, b) = (victim.min(other), victim.max(other));
+                    self.queue
+                        .push(self.now + RECONNECT, Event::Connect { a, b });
+                }
+            }
+        }
+    }
+}
+
+/// What `bytes` cost at so much for each KiB.
+pub(super) const fn kib(each: u64, bytes: usize) -> u64 {
+    each * bytes as u64 / 1024
+}
+
+/// A value between quantiles at equal steps, for 64 random bits.
+fn quantile(values: &[u64], draw: u64) -> u64 {
+    let steps = values.len().saturating_sub(1) as u128;
+    let place = u128::from(draw) * steps;
+    let (step, part) = ((place >> 64) as usize, place as u64);
+    let low = values.get(step).copied().unwrap_or(0);
+    let high = values.get(step + 1).copied().unwrap_or(low);
+    low + ((u128::from(high.saturating_sub(low)) * u128::from(part)) >> 64) as u64
+}
