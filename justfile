@@ -54,6 +54,10 @@ exhaustive *arguments: build
 kill *arguments: build
     ci/kill {{ arguments }}
 
+# Real replicas under all faults for minutes, judged by what their clients saw.
+torture *arguments='--seconds 300 --replicas 3': build
+    target/release/quintet torture {{ arguments }}
+
 # redis-cli, redis-benchmark, redis-py, node-redis and ioredis against a demo.
 clients *arguments: build
     ci/clients {{ arguments }}

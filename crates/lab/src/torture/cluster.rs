@@ -50,6 +50,8 @@ pub struct Status {
     pub position: u64,
     /// How many keys it holds.
     pub entries: u64,
+    /// `ok`, `full` or `failed`.
+    pub disk_state: String,
 }
 
 /// One replica.

@@ -33,6 +33,8 @@ use std::{
 /// How long anything may take on a busy machine before it counts as never happening.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 const LOOK: Duration = Duration::from_millis(10);
+/// How long a disk stays full at most while the replica does not need more room.
+const FILL_MAX: Duration = Duration::from_secs(20);
 /// Requests that were under way when a fault ended are excused for this long.
 const GRACE: u64 = 3_000_000_000;
 
@@ -214,7 +216,8 @@ impl<'a> Driver<'a> {
             self.until(&what, watch, |driver| {
                 let replica = &driver.cluster.replicas[usize::from(id)];
                 let status = replica.status()?;
-                (status.voting && status.executed >= target && replica.is_ready()).then_some(())
+                let whole = status.voting && status.disk_state == "ok";
+                (whole && status.executed >= target && replica.is_ready()).then_some(())
             })?;
         }
         Ok(())
@@ -575,18 +578,21 @@ impl<'a> Driver<'a> {
         self.cluster.replicas[at].may_end = true;
         let data = self.cluster.replicas[at].data();
         let mut filler = Filler::start(&data)?;
-        let end = Instant::now() + self.draw_ms(1000, 6000);
-        while Instant::now() < end && self.cluster.replicas[at].runs() {
+        // Until the replica has noticed and a while longer; journal and snapshots had room of
+        // their own before.
+        let (last, mut longer) = (Instant::now() + FILL_MAX, None);
+        while Instant::now() < longer.unwrap_or(last) && self.cluster.replicas[at].runs() {
             // Files that the replica deletes make room again.
             filler.more()?;
+            let status = self.cluster.replicas[at].status();
+            if longer.is_none() && status.is_some_and(|status| status.disk_state == "full") {
+                *self
+                    .counts
+                    .entry("disk full and noticed".to_owned())
+                    .or_default() += 1;
+                longer = Some(Instant::now() + self.draw_ms(500, 4000));
+            }
             self.wait(Duration::from_millis(50), watch)?;
-        }
-        if self.random.chance(250) && self.cluster.replicas[at].runs() {
-            *self
-                .counts
-                .entry("disk full and killed".to_owned())
-                .or_default() += 1;
-            self.cluster.replicas[at].kill();
         }
         drop(filler);
         // A replica that stops because of it says so by its exit code.

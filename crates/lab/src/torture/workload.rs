@@ -481,16 +481,21 @@ fn write(request: &Request, out: &mut Vec<u8>) {
     }
 }
 
-/// All replies to one request; what counts is the last.
+/// All replies to one request; what counts is the last. A transaction of which a command was
+/// refused is not executed; why it was refused says more than that.
 fn replies(request: &Request, connection: &mut Connection, deadline: Instant) -> io::Result<Value> {
+    let mut refused = None;
     if request.transaction {
         for _ in 0..=request.commands.len() {
-            if let Value::Error(error) = connection.reply(deadline)? {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            if let error @ Value::Error(_) = connection.reply(deadline)? {
+                refused.get_or_insert(error);
             }
         }
     }
-    connection.reply(deadline)
+    match (connection.reply(deadline)?, refused) {
+        (Value::Error(last), Some(first)) if last.starts_with("EXECABORT") => Ok(first),
+        (last, _) => Ok(last),
+    }
 }
 
 fn answer(value: Value) -> Answer {
