@@ -175,6 +175,8 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<Text> {
 #[derive(Debug)]
 pub struct Client {
     number: u32,
+    /// Where it belongs and goes back to, so that every replica keeps clients.
+    home: u16,
     replica: u16,
     random: Random,
     shared: Arc<Shared>,
@@ -191,6 +193,7 @@ impl Client {
     pub fn new(shared: Arc<Shared>, number: u32, replica: u16, seed: u64, think: Duration) -> Self {
         Self {
             number,
+            home: replica,
             replica,
             random: Random::new(seed).fork(1_000 + u64::from(number)),
             shared,
@@ -232,10 +235,13 @@ impl Client {
         };
         let requests: Vec<_> = (0..count).map(|_| self.draw()).collect();
         self.ask(&requests);
-        // Now and then a client moves, or begins anew where it is.
-        if self.random.chance(3) {
+        // Now and then a client moves, and goes home some time later.
+        if self.replica == self.home && self.random.chance(3) {
             self.connection = None;
             self.move_on();
+        } else if self.replica != self.home && self.random.chance(30) {
+            self.connection = None;
+            self.replica = self.home;
         }
     }
 
