@@ -28,9 +28,11 @@ use std::{
 
 /// A group of keys lives shortly; one that takes longer than a few seconds is given up.
 const LIMITS: Limits = Limits {
-    steps: 10_000_000,
+    steps: 3_000_000,
     memory: 1 << 30,
 };
+/// After so many groups without an order the rest says nothing new, and each takes long.
+const CONVICTED_MAX: u64 = 5;
 /// The client that reads everything in the end; one per replica from here on.
 const READER: u32 = 1_000_000;
 
@@ -90,11 +92,16 @@ pub fn read_everything(shared: &Arc<Shared>, replicas: u16, report: &mut Report)
     report.lost = lost.len() as u64;
 }
 
-/// Judges all that was recorded.
+/// Judges all that was recorded; `go_on` is asked between two groups of keys.
 ///
 /// # Errors
 /// When the history cannot be written.
-pub fn judge(plan: &Plan, shared: &Arc<Shared>, report: &mut Report) -> io::Result<()> {
+pub fn judge(
+    plan: &Plan,
+    shared: &Arc<Shared>,
+    report: &mut Report,
+    go_on: &mut dyn FnMut() -> bool,
+) -> io::Result<()> {
     let operations = shared.recording.take();
     report.operations = operations.len() as u64;
     for operation in &operations {
@@ -119,7 +126,7 @@ pub fn judge(plan: &Plan, shared: &Arc<Shared>, report: &mut Report) -> io::Resu
     let operations: Result<Vec<_>, _> = operations.into_iter().map(recorded).collect();
     let operations = operations.map_err(io::Error::other)?;
     write(plan, &operations)?;
-    linearizability(&operations, report);
+    linearizability(&operations, report, go_on);
     Ok(())
 }
 
@@ -191,12 +198,24 @@ fn group(operation: &recording::Operation) -> &[u8] {
 }
 
 /// Whether there is one order of all operations that explains every answer, group by group.
-fn linearizability(operations: &[recording::Operation], report: &mut Report) {
+fn linearizability(
+    operations: &[recording::Operation],
+    report: &mut Report,
+    go_on: &mut dyn FnMut() -> bool,
+) {
     let mut groups: BTreeMap<&[u8], Vec<usize>> = BTreeMap::new();
     for (index, operation) in operations.iter().enumerate() {
         groups.entry(group(operation)).or_default().push(index);
     }
+    report.groups = groups.len() as u64;
     for numbers in groups.values() {
+        if report.non_linearizable >= CONVICTED_MAX {
+            break;
+        }
+        if !go_on() {
+            report.interrupted = true;
+            break;
+        }
         let part: Vec<_> = numbers
             .iter()
             .map(|index| operations[*index].clone())

@@ -162,7 +162,9 @@ pub struct Report {
     pub non_linearizable: u64,
     /// Groups of keys for which the search was given up.
     pub undecided: u64,
-    /// Groups of keys that were judged.
+    /// Groups of keys that have a history.
+    pub groups: u64,
+    /// Groups of keys that were judged; after a few violations the rest is left.
     pub judged: u64,
     /// Keys that were read at every replica in the end.
     pub keys: u64,
@@ -337,7 +339,19 @@ pub fn run(
     // Whoever still runs is killed.
     drop(driver);
     keep_small_disks(plan, &small, report.holds())?;
-    judge::judge(plan, &shared, &mut report)?;
+    let mut asked = Progress {
+        elapsed: plan.duration,
+        now: "judging".to_owned(),
+        faults: 0,
+        acknowledged: shared.recording.acknowledged(),
+        complaints: report.complaints,
+    };
+    asked.faults = Kind::ALL
+        .iter()
+        .filter_map(|kind| report.faults.get(kind.name()))
+        .sum();
+    // Whoever has asked to stop once gets a verdict; asked again, it stops here, too.
+    judge::judge(plan, &shared, &mut report, &mut || progress(&asked))?;
     Ok(report)
 }
 

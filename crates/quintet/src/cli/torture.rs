@@ -321,12 +321,15 @@ fn verdict(report: &Report, plan: &Plan) -> Outcome {
             report.history, report.directory
         )));
     }
-    if report.interrupted {
+    if report.interrupted && report.judged == report.groups {
         return Ok(());
     }
     let nothing = |what: String| Err(Failure::new(Exit::Failed, what));
     if report.acknowledged == 0 {
         return nothing("nothing was acknowledged, so nothing was proved".to_owned());
+    }
+    if report.judged < report.groups {
+        return nothing("not all that was recorded was judged".to_owned());
     }
     if report.undecided > 0 {
         return nothing(format!(
