@@ -115,8 +115,10 @@ impl Scene {
         key: (usize, usize),
         text: String,
     ) {
+        // One message to several is one row; another message needs room for its name.
+        let same = self.arrows.last().is_some_and(|last| last.text == text);
         let sent = match self.last_send {
-            Some(last) if last == (now, from) => self.rows.len() - 1,
+            Some(last) if same && last == (now, from) => self.rows.len() - 1,
             _ => self.row(now),
         };
         self.last_send = Some((now, from));
@@ -350,7 +352,8 @@ impl Scene {
                 put(
                     out,
                     format_args!(
-                        "<line class=\"broken\" x1=\"{LEFT}\" y1=\"{at}\" x2=\"{width}\" y2=\"{at}\"/>\n"
+                        "<line class=\"broken\" x1=\"{LEFT}\" y1=\"{under}\" x2=\"{width}\" y2=\"{under}\"/>\n",
+                        under = at + 9
                     ),
                 );
             }
@@ -398,10 +401,11 @@ fn draw_arrow(
         (false, Some(_)) => ("arrow", "head"),
         (false, None) => ("arrow open", "open"),
     };
-    // What has not arrived when the picture ends points at where it was going, half way.
+    // What has not arrived when the picture ends points at where it was going.
     let (right, bottom) = match arrow.arrived {
         Some(row) => (to, y(row)),
-        None => (usize::midpoint(from, to), (top + ROW).min(end)),
+        None if to > from => (from + (to - from) / 3, (top + ROW / 2).min(end)),
+        None => (from - (from - to) / 3, (top + ROW / 2).min(end)),
     };
     put(
         out,
