@@ -96,6 +96,7 @@ impl ChainPaxos {
                 // All that the leader's log held when it had learned of this life is here, or
                 // known to be decided: whatever an earlier life voted for is among it.
                 ctx.mark("re-admitted");
+                ctx.recovered();
                 self.whole = true;
             }
             if self.working.apply(slot, &entry.op, self.majority) {
