@@ -92,3 +92,8 @@ typos:
 # All that a change must pass.
 ci *steps:
     .ci/run {{ steps }}
+
+# Every fuzz target over its corpus and mutations, for so many seconds each; with nightly Rust and
+# cargo-fuzz: cargo fuzz run --features libfuzzer TARGET
+fuzz seconds="60":
+    cargo run --manifest-path fuzz/Cargo.toml --target-dir target --bin smoke -- {{seconds}}

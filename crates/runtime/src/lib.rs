@@ -14,6 +14,8 @@ mod clock;
 pub mod config;
 mod data;
 mod event_loop;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod inspect;
 mod journal_files;
 mod journal_thread;

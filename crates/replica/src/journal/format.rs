@@ -94,7 +94,11 @@ impl SegmentHeader {
     }
 
     fn try_read(bytes: &Bytes) -> Result<HeaderFound, DecodeError> {
-        let mut reader = Reader::new(bytes.slice(..bytes.len().min(BLOCK)));
+        if bytes.len() < BLOCK {
+            // Cut short: there is no place where records could begin.
+            return Ok(HeaderFound::None);
+        }
+        let mut reader = Reader::new(bytes.slice(..BLOCK));
         let whole = reader.remaining();
         if reader.u64("segment magic")? != MAGIC {
             return Ok(HeaderFound::None);

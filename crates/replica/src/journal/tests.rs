@@ -471,6 +471,24 @@ fn a_write_that_the_disk_lost_or_put_elsewhere_is_damage() {
 }
 
 #[test]
+fn a_segment_cut_short_at_any_length_is_damage_or_nothing_was_lost() {
+    let disk = marked(20, 700);
+    for number in disk.segments.keys() {
+        for length in (0..SEGMENT as usize).step_by(97) {
+            let mut cut = disk.clone();
+            cut.segments
+                .get_mut(number)
+                .expect("there")
+                .truncate(length);
+            match open(cut) {
+                Ok(opened) => assert_eq!(slots(&opened).len(), 20, "{number} cut at {length}"),
+                Err(error) => assert!(error.is_damage(), "{number} cut at {length}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn lost_segments_are_damage_wherever_they_stood() {
     let disk = marked(60, 700);
     let last = *disk.segments.keys().last().expect("there");

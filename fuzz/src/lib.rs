@@ -1,0 +1,449 @@
+//! What bytes from outside meet, one function each: none may panic, whatever the bytes are.
+//!
+//! ```text
+//!   cargo fuzz run TARGET        coverage-guided, with nightly Rust
+//!   cargo run --bin smoke        every target over its corpus and mutations of it, on stable
+//! ```
+
+use bytes::{Bytes, BytesMut};
+use quintet_replica::{
+    BatchBuilder, BatchId, BatchView, Boot, ClockReading, ClusterId, CommandId, CommandTime,
+    Durability, Epoch, EpochNumber, Executed, Executor, ExecutorLimits, FrontendId, GroupId,
+    Incarnation, Input, Level, Node, NodeSetup, Peer, RecoveredBytes, ReplicaId, RequestKind,
+    SessionId, Slot, SnapshotInfo, SnapshotProgress, Time, World, Write,
+    journal::{Disk, Identity, Journal, MARK_SLOT, inspect},
+};
+use quintet_runtime::server::{Gateway, GatewayConfig};
+use quintet_store::{Store, StoreOptions};
+use std::{collections::BTreeMap, convert::Infallible};
+
+/// A target: its name, what it does with bytes, and good bytes to begin from.
+pub struct Target {
+    /// Also the name of its corpus and of its cargo-fuzz binary.
+    pub name: &'static str,
+    /// Must not panic.
+    pub run: fn(&[u8]),
+    /// What a well-behaved outsider sends.
+    pub samples: fn() -> Vec<Vec<u8>>,
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "resp",
+        run: resp,
+        samples: resp_samples,
+    },
+    Target {
+        name: "greeting",
+        run: greeting,
+        samples: || vec![quintet_runtime::fuzzing::greeting_sample()],
+    },
+    Target {
+        name: "frames",
+        run: frames,
+        samples: frame_samples,
+    },
+    Target {
+        name: "messages",
+        run: messages,
+        samples: message_samples,
+    },
+    Target {
+        name: "journal",
+        run: journal,
+        samples: journal_samples,
+    },
+    Target {
+        name: "snapshot",
+        run: snapshot,
+        samples: || vec![snapshot_sample()],
+    },
+    Target {
+        name: "batches",
+        run: batches,
+        samples: || vec![batch().to_vec()],
+    },
+];
+
+/// What a Redis client sends.
+pub fn resp(bytes: &[u8]) {
+    let config = GatewayConfig {
+        value_bytes_max: 1 << 16,
+        ..GatewayConfig::default()
+    };
+    let mut gateway = Gateway::new(config, FrontendId(7), 1);
+    let now = Time(1_000_000_000);
+    let peer = std::net::SocketAddr::from(([127, 0, 0, 1], 5000));
+    let Ok(id) = gateway.connect(now, peer) else {
+        return;
+    };
+    let mut submissions = Vec::new();
+    for piece in bytes.chunks(97) {
+        gateway.input(id).extend_from_slice(piece);
+        gateway.on_input(id, now);
+        gateway.collect(now, 1, &mut submissions);
+    }
+    for submission in submissions {
+        BatchView::checked(&submission.batch).expect("what is submitted is well formed");
+    }
+    gateway.on_closed(id);
+}
+
+fn resp_samples() -> Vec<Vec<u8>> {
+    [
+        "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$5\r\nhello\r\n*2\r\n$3\r\nGET\r\n$1\r\na\r\n",
+        "SET a 'b c'\r\nMULTI\r\nINCR a\r\nEXEC\r\nHELLO 3 AUTH default x\r\nINFO\r\n",
+        "*1\r\n$2000000000\r\n",
+        "WATCH a b\r\nCLIENT LIST\r\nCOMMAND DOCS get\r\nCONFIG GET *\r\nRESET\r\n",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+/// The first bytes of a peer.
+pub fn greeting(bytes: &[u8]) {
+    quintet_runtime::fuzzing::greeting(bytes);
+}
+
+struct Still;
+
+impl World for Still {
+    fn now(&self) -> Time {
+        Time(1_000_000)
+    }
+    fn clock(&self) -> ClockReading {
+        ClockReading {
+            now: 1_000_000,
+            earliest: 999_000,
+            latest: 1_001_000,
+            deviation: 1_000,
+        }
+    }
+    fn room(&self, _: ReplicaId) -> usize {
+        1 << 20
+    }
+    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
+        None
+    }
+    fn snapshot_read(&self, _: Executed, _: u64, _: usize) -> Option<Bytes> {
+        None
+    }
+}
+
+fn node(entry: &'static quintet_replica::Entry, id: u16) -> Node {
+    let epoch = Epoch {
+        cluster: ClusterId(1),
+        number: EpochNumber(1),
+        members: 3,
+        options: Vec::new(),
+        secret: [7; 32],
+        leader_first: ReplicaId(0),
+    };
+    let setup = NodeSetup {
+        id: ReplicaId(id),
+        incarnation: Incarnation(1),
+        boot: Boot(1),
+        group: GroupId(0),
+        epoch,
+        durability: Durability::Disk,
+        seed: 1,
+        frontend: FrontendId(u64::from(id) + 7),
+        snapshot_bytes_min: 1 << 20,
+        limits: ExecutorLimits::default(),
+    };
+    Node::new(setup, entry, store()).expect("the defaults are options")
+}
+
+fn store() -> Box<Store> {
+    Box::new(Store::new(StoreOptions::default()))
+}
+
+fn boot(entry: &'static quintet_replica::Entry, id: u16) -> (Node, Vec<quintet_replica::Output>) {
+    let mut node = node(entry, id);
+    let mut outputs = Vec::new();
+    let recovered = RecoveredBytes {
+        first_boot: true,
+        ..RecoveredBytes::default()
+    };
+    node.start(recovered, &Still, &mut outputs)
+        .expect("nothing is there");
+    (node, outputs)
+}
+
+/// A frame of a replica or of a frontend, from its envelope on, at a node of every protocol. The
+/// protocols' own messages are read by [`messages`]: a replica that lies within a well-formed one
+/// is not survived by protocols that tolerate crashes only.
+pub fn frames(bytes: &[u8]) {
+    for entry in quintet_protocols::PROTOCOLS {
+        let (mut node, mut outputs) = boot(entry, 1);
+        let mut frame = bytes.to_vec();
+        if frame.first() == Some(&0) {
+            frame[0] = 2;
+        }
+        let input = Input::Frame {
+            from: Peer::Replica(ReplicaId(0)),
+            arrived: Time(1),
+            frame: frame.into(),
+        };
+        let _ = node.on_input(input, &Still, &mut outputs);
+        let input = Input::Frame {
+            from: Peer::Frontend(FrontendId(99)),
+            arrived: Time(1),
+            frame: Bytes::copy_from_slice(bytes),
+        };
+        let _ = node.on_input(input, &Still, &mut outputs);
+        node.on_idle(&Still, &mut outputs);
+    }
+}
+
+/// Frames that replicas send when they start and their timers fire.
+fn frame_samples() -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    for entry in quintet_protocols::PROTOCOLS {
+        for id in 0..3 {
+            let (mut node, mut outputs) = boot(entry, id);
+            for round in 0..4 {
+                node.on_idle(&Still, &mut outputs);
+                for output in std::mem::take(&mut outputs) {
+                    match output {
+                        quintet_replica::Output::Send { frame, .. } => {
+                            found.push(frame.into_bytes().to_vec());
+                        }
+                        quintet_replica::Output::SetTimer { key, .. } if round < 3 => {
+                            let _ = node.on_input(Input::Timer(key), &Still, &mut outputs);
+                        }
+                        quintet_replica::Output::Journal { id, .. } => {
+                            let _ = node.on_input(Input::Persisted(id), &Still, &mut outputs);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    // State transfer: a question for a snapshot.
+    let mut ask = vec![2, 1, 0, 0];
+    ask.extend_from_slice(&[0; 4]);
+    ask.extend_from_slice(&1u64.to_le_bytes());
+    ask.push(0);
+    ask.extend_from_slice(&[0; 33]);
+    found.push(ask);
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// A message of every protocol.
+pub fn messages(bytes: &[u8]) {
+    for entry in quintet_protocols::PROTOCOLS {
+        (entry.describe)(Bytes::copy_from_slice(bytes));
+    }
+}
+
+fn message_samples() -> Vec<Vec<u8>> {
+    let frames = frame_samples().into_iter();
+    frames
+        .filter(|frame| frame[0] == 0)
+        .map(|frame| frame[16..].to_vec())
+        .collect()
+}
+
+#[derive(Clone, Default)]
+struct Memory {
+    segments: BTreeMap<u64, Vec<u8>>,
+    promises: [Vec<u8>; 2],
+    marks: [Vec<u8>; 2],
+}
+
+impl Disk for Memory {
+    type Error = Infallible;
+    fn segments(&mut self) -> Result<Vec<u64>, Infallible> {
+        Ok(self.segments.keys().copied().collect())
+    }
+    fn read(&mut self, segment: u64) -> Result<Bytes, Infallible> {
+        let bytes = self.segments.get(&segment).cloned();
+        Ok(bytes.unwrap_or_default().into())
+    }
+    fn create(&mut self, segment: u64, length: u64) -> Result<(), Infallible> {
+        self.segments.insert(segment, vec![0; length as usize]);
+        Ok(())
+    }
+    fn write(&mut self, segment: u64, offset: u64, bytes: &[u8]) -> Result<(), Infallible> {
+        let file = self.segments.entry(segment).or_default();
+        let end = offset as usize + bytes.len();
+        file.resize(file.len().max(end), 0);
+        file[offset as usize..end].copy_from_slice(bytes);
+        Ok(())
+    }
+    fn remove(&mut self, segment: u64) -> Result<(), Infallible> {
+        self.segments.remove(&segment);
+        Ok(())
+    }
+    fn read_promise(&mut self, slot: usize) -> Result<Bytes, Infallible> {
+        Ok(self.promises[slot].clone().into())
+    }
+    fn write_promise(&mut self, slot: usize, bytes: &[u8]) -> Result<(), Infallible> {
+        self.promises[slot] = bytes.to_vec();
+        Ok(())
+    }
+    fn read_mark(&mut self, slot: usize) -> Result<Option<Bytes>, Infallible> {
+        Ok(Some(self.marks[slot].clone().into()))
+    }
+    fn write_mark(&mut self, slot: usize, bytes: &[u8], _: bool) -> Result<(), Infallible> {
+        self.marks[slot] = bytes.to_vec();
+        Ok(())
+    }
+}
+
+const IDENTITY: Identity = Identity {
+    cluster: ClusterId(1),
+    node: ReplicaId(0),
+    group: GroupId(0),
+    epoch: EpochNumber(1),
+};
+
+/// A journal: marks, promises and segments one after the other in `bytes`. One that opens can be
+/// written, and opens again with what was in it and what was added.
+pub fn journal(bytes: &[u8]) {
+    let mut rest = bytes;
+    let mut take = |length: usize| {
+        let (part, left) = rest.split_at(length.min(rest.len()));
+        rest = left;
+        part.to_vec()
+    };
+    let mut disk = Memory {
+        marks: [take(MARK_SLOT), take(MARK_SLOT)],
+        promises: [take(PROMISE), take(PROMISE)],
+        ..Memory::default()
+    };
+    for number in 1.. {
+        let segment = take(SEGMENT);
+        if segment.is_empty() {
+            break;
+        }
+        disk.segments.insert(number, segment);
+    }
+    let _ = inspect(&mut disk, &IDENTITY, |_| {});
+    if let Ok(opened) = Journal::open(disk.clone(), IDENTITY, SEGMENT as u64) {
+        let before = opened.records.len();
+        let mut journal = opened.journal;
+        let record = Bytes::from_static(b"one more");
+        journal
+            .append(&Write::Record {
+                slot: Slot(9),
+                record,
+            })
+            .expect("room");
+        journal.commit().expect("room");
+        let again = Journal::open(journal.into_disk(), IDENTITY, SEGMENT as u64);
+        assert_eq!(again.expect("opens again").records.len(), before + 1);
+    }
+    if let Ok(opened) = Journal::begin_again(disk, IDENTITY, SEGMENT as u64, false) {
+        assert!(opened.records.is_empty());
+    }
+}
+
+const PROMISE: usize = 128;
+const SEGMENT: usize = 4 * 4096;
+
+fn journal_samples() -> Vec<Vec<u8>> {
+    let Ok(opened) = Journal::open(Memory::default(), IDENTITY, SEGMENT as u64) else {
+        unreachable!("nothing is there")
+    };
+    let mut journal = opened.journal;
+    for slot in 1..24 {
+        let record = Bytes::from(vec![slot as u8; 600]);
+        journal
+            .append(&Write::Record {
+                slot: Slot(slot),
+                record,
+            })
+            .expect("room");
+        journal.commit().expect("room");
+    }
+    journal
+        .append(&Write::Promise(Bytes::from_static(b"mine")))
+        .expect("room");
+    let disk = journal.into_disk();
+    let mut bytes = Vec::new();
+    let mut put = |part: &[u8], length: usize| {
+        let end = bytes.len() + length;
+        bytes.extend_from_slice(&part[..part.len().min(length)]);
+        bytes.resize(end, 0);
+    };
+    disk.marks.iter().for_each(|mark| put(mark, MARK_SLOT));
+    disk.promises
+        .iter()
+        .for_each(|promise| put(promise, PROMISE));
+    disk.segments
+        .values()
+        .for_each(|segment| put(segment, SEGMENT));
+    vec![bytes]
+}
+
+fn executor() -> Executor {
+    let limits = ExecutorLimits::default();
+    Executor::new(ClusterId(1), GroupId(0), EpochNumber(1), store(), limits)
+}
+
+/// A snapshot of the store.
+pub fn snapshot(bytes: &[u8]) {
+    // The checksums would keep everything out that is not whole: the state's own format is met
+    // behind a good one.
+    let mut executor = executor();
+    let _ = executor.restore(|offset| {
+        let from = (offset as usize).min(bytes.len());
+        Some(Bytes::copy_from_slice(
+            &bytes[from..bytes.len().min(from + 4096)],
+        ))
+    });
+    let mut machine = store();
+    let machine: &mut dyn quintet_replica::StateMachine = &mut *machine;
+    machine.begin_restore();
+    if bytes
+        .chunks(4096)
+        .all(|chunk| machine.restore_chunk(chunk).is_ok())
+    {
+        let _ = machine.finish_restore();
+    }
+}
+
+fn batch() -> Bytes {
+    let session = SessionId {
+        owner: 3,
+        number: 1,
+    };
+    let mut builder = BatchBuilder::new();
+    let id = |sequence| CommandId { session, sequence };
+    builder.push(id(0), RequestKind::Open, 0, &0u64.to_le_bytes());
+    builder.push(id(1), RequestKind::Command, 0, b"\x00\x01\x02payload");
+    builder.finish(FrontendId(1), BatchId(1), Level::Ordered)
+}
+
+fn snapshot_sample() -> Vec<u8> {
+    let mut executor = executor();
+    executor.execute(Slot(1), CommandTime(5), &batch(), None);
+    let (_, first) = executor.begin_snapshot(Slot(1), Bytes::from_static(b"summary"));
+    let mut stream = BytesMut::from(&first[..]);
+    loop {
+        let (chunk, progress) = executor.snapshot_chunk(4096);
+        stream.extend_from_slice(&chunk);
+        if progress == SnapshotProgress::Done {
+            return stream.to_vec();
+        }
+    }
+}
+
+/// A batch of requests that somebody else encoded: only what was checked is executed.
+pub fn batches(bytes: &[u8]) {
+    if BatchView::checked(bytes).is_ok() {
+        let mut executor = executor();
+        executor.execute(
+            Slot(1),
+            CommandTime(5),
+            &Bytes::copy_from_slice(bytes),
+            None,
+        );
+    }
+}
