@@ -175,6 +175,8 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<Text> {
 #[derive(Debug)]
 pub struct Client {
     number: u32,
+    /// It never writes: a client whose write waits for a quorum sees nothing of what is there.
+    only_reads: bool,
     /// Where it belongs and goes back to, so that every replica keeps clients.
     home: u16,
     replica: u16,
@@ -193,6 +195,7 @@ impl Client {
     pub fn new(shared: Arc<Shared>, number: u32, replica: u16, seed: u64, think: Duration) -> Self {
         Self {
             number,
+            only_reads: (number / shared.replicas.len().max(1) as u32) % 3 == 2,
             home: replica,
             replica,
             random: Random::new(seed).fork(1_000 + u64::from(number)),
@@ -278,6 +281,16 @@ impl Client {
     fn draw(&mut self) -> Request {
         self.shared.begun.fetch_add(1, Ordering::Relaxed);
         match self.random.below(100) {
+            _ if self.only_reads => {
+                let group = self.group();
+                let keys = group_keys(group);
+                let key = &keys[self.random.index(keys.len())];
+                Request {
+                    commands: vec![words(["GET", key])],
+                    transaction: false,
+                    once: None,
+                }
+            }
             0..12 => {
                 let number = self.shared.value();
                 let value = self.shared.value();
