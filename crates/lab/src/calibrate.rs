@@ -63,7 +63,11 @@ const MESSAGE: usize = 128;
 const LARGE: usize = 16 << 10;
 const PINGS: usize = 3_000;
 const WRITES: usize = 20_000;
+/// More than caches hold.
+const MEMORY: usize = 128 << 20;
 const SYNCS: usize = 400;
+/// Where a buffer must begin that goes past the page cache.
+const ALIGNED: usize = 4096;
 const VALUE: usize = 128;
 const FITS: usize = 6;
 
@@ -119,19 +123,23 @@ fn round_trip(awake: bool) -> Result<u64> {
     Ok(quantile(&times, 0.5))
 }
 
-/// What writing and reading a message of `length` costs, in nanoseconds: medians.
-fn system_calls(length: usize) -> Result<(u64, u64)> {
+/// What writing and reading a message of `length` costs, in nanoseconds: medians. Messages are
+/// `apart` bytes from each other in memory: far apart, none is in a cache.
+fn system_calls(length: usize, apart: usize) -> Result<(u64, u64)> {
     let (mut one, mut other) = pair()?;
-    let mut bytes = vec![7; length];
+    let mut bytes = vec![7; MEMORY];
     let (mut writes, mut reads) = (Vec::new(), Vec::new());
-    for _ in 0..WRITES {
+    for turn in 0..WRITES {
+        let half = MEMORY / 2;
+        let at = turn * apart % (half - length);
+        let (from, to) = bytes.split_at_mut(half);
         let begun = Instant::now();
-        one.write_all(&bytes)?;
+        one.write_all(&from[at..at + length])?;
         let written = Instant::now();
-        other.read_exact(&mut bytes)?;
+        other.read_exact(&mut to[at..at + length])?;
         reads.push(written.elapsed().as_nanos() as u64);
         writes.push(written.duration_since(begun).as_nanos() as u64);
-        black_box(&bytes);
+        black_box(&to[at]);
     }
     writes.sort_unstable();
     reads.sort_unstable();
@@ -142,21 +150,30 @@ fn system_calls(length: usize) -> Result<(u64, u64)> {
 fn synchronisations(directory: &Path, length: usize) -> Result<Vec<u64>> {
     let path = directory.join(format!("quintet-lab-{}", std::process::id()));
     let measured = (|| -> std::io::Result<Vec<u64>> {
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .custom_flags(OFlags::DSYNC.bits() as i32)
-            .open(&path)?;
-        let bytes = vec![7; length];
+        let open = |flags: OFlags| {
+            let mut options = OpenOptions::new();
+            let options = options.create(true).truncate(false).write(true);
+            options.custom_flags(flags.bits() as i32).open(&path)
+        };
+        let plain = open(OFlags::empty())?;
         let all = (SYNCS * length) as u64;
-        fallocate(file.as_fd(), FallocateFlags::empty(), 0, all)?;
+        fallocate(plain.as_fd(), FallocateFlags::empty(), 0, all)?;
         // Written once: what is measured is overwriting, as a preallocated journal does.
-        file.write_all_at(&vec![0; SYNCS * length], 0)?;
+        plain.write_all_at(&vec![0; SYNCS * length], 0)?;
+        plain.sync_all()?;
+        // Past the page cache where the file system can, as the journal writes.
+        let direct = open(OFlags::DSYNC | OFlags::DIRECT);
+        let file = match direct {
+            Ok(file) => file,
+            Err(_) => open(OFlags::DSYNC)?,
+        };
+        let buffer = vec![7; length + ALIGNED];
+        let begin = buffer.as_ptr().align_offset(ALIGNED);
+        let bytes = &buffer[begin..begin + length];
         let mut times = Vec::with_capacity(SYNCS);
         for at in 0..SYNCS {
             let begun = Instant::now();
-            file.write_all_at(&bytes, (at * length) as u64)?;
+            file.write_all_at(bytes, (at * length) as u64)?;
             times.push(begun.elapsed().as_nanos() as u64);
         }
         times.sort_unstable();
@@ -291,8 +308,8 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
     go_on("round trips between sleeping and waking cores")?;
     let (asleep, awake) = (round_trip(false)?, round_trip(true)?);
     go_on("writing to and reading from sockets")?;
-    let (write, read) = system_calls(MESSAGE)?;
-    let (write_large, read_large) = system_calls(LARGE)?;
+    let (write, read) = system_calls(MESSAGE, 0)?;
+    let (write_large, read_large) = system_calls(LARGE, LARGE)?;
     let kib =
         |large: u64, small: u64| large.saturating_sub(small) * 1024 / (LARGE - MESSAGE) as u64;
     let (write_kib, read_kib) = (kib(write_large, write), kib(read_large, read));
@@ -360,10 +377,13 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
             "send, reply: write() of {MESSAGE} B, {write} ns, times {replicas:.2}; receive, \
              request: read(), {read} ns, and 500 ns, times {replicas:.2}"
         ),
-        format!("per KiB: write() {write_kib} ns, read() {read_kib} ns, measured at {LARGE} B"),
         format!(
-            "sync: O_DSYNC writes of 4 KiB to a preallocated file, median {:.0} us; per KiB from \
-             writes of 64 KiB",
+            "per KiB: write() {write_kib} ns, read() {read_kib} ns, measured at {LARGE} B that are \
+             in no cache"
+        ),
+        format!(
+            "sync: direct, synchronous writes of 4 KiB to a preallocated file, median {:.0} us; \
+             per KiB from writes of 64 KiB",
             quantile(&syncs, 0.5) as f64 / 1e3
         ),
         format!(
@@ -410,7 +430,7 @@ mod tests {
     #[test]
     fn what_needs_no_cluster_can_be_measured() {
         let directory = tempfile::tempdir().unwrap();
-        let (write, read) = system_calls(MESSAGE).unwrap();
+        let (write, read) = system_calls(MESSAGE, 0).unwrap();
         assert!(write > 0 && read > 0);
         let syncs = synchronisations(directory.path(), 4096).unwrap();
         assert_eq!(syncs.len(), SYNCS);

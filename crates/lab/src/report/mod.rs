@@ -229,10 +229,11 @@ fn report(results: &Results) -> String {
     if !results.paper.is_empty() {
         facts.push(("paper".to_owned(), results.paper.clone()));
     }
+    let swept = results.swept.map_or("", Parameter::name);
     let header = [
         "bed",
         "protocol",
-        "swept",
+        swept,
         "per second",
         "min..max",
         "p50 ms",

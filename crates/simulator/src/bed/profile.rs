@@ -3,7 +3,8 @@
 //! ```text
 //!   turn = fixed + per frame in/out (+ bytes) + per request in/out + per command + per batch
 //!   asleep longer than `spin` ──► the next turn begins `wake` later
-//!   journal: a core for `Costs::sync`, then the disk for a drawn latency + bytes
+//!   journal: a core for `Costs::sync`, then the disk for a drawn latency; its bytes queue for the
+//!   disk, which the replicas of one machine share
 //! ```
 
 /// Who shares cores.

@@ -365,7 +365,7 @@ impl World {
                 Effect::Send(to, lane, frame) => self.transmit(index, to, lane, frame),
                 Effect::Journal(id, write) => {
                     if self.replicas[index].journal.write(id, write) {
-                        self.ask(Task::Journal(index));
+                        self.wake_journal(index);
                     }
                 }
                 Effect::Reply(client, number, good) => {
@@ -380,6 +380,17 @@ impl World {
         }
         if self.replicas[index].effects.is_empty() {
             self.replicas[index].effects = effects;
+        }
+    }
+
+    /// The journal's thread sleeps whenever there is nothing to write.
+    fn wake_journal(&mut self, index: usize) {
+        let task = Task::Journal(index);
+        if self.is_crowded(task) {
+            self.ask(task);
+        } else {
+            let at = self.now + self.setup.profile.wake;
+            self.queue.push(at, Event::Enqueue(task));
         }
     }
 

@@ -103,6 +103,8 @@ pub(super) struct World {
     links: Vec<Departures>,
     pairs: Vec<Pair>,
     random: u64,
+    /// When each disk has taken in what was written to it.
+    disks: Vec<u64>,
 }
 
 const CONNECT: u64 = 200_000;
@@ -139,6 +141,7 @@ impl World {
             pools,
             links,
             pairs: vec![Pair::default(); count * count],
+            disks: vec![0; count.max(1)],
             random: setup.seed ^ 0x5851_f42d_4c95_7f2d,
             setup,
         }
@@ -328,8 +331,16 @@ impl World {
         let draw = self.draw();
         let profile = &self.setup.profile;
         let replica = &self.replicas[index];
-        let latency = quantile(&profile.sync, draw) + kib(profile.sync_kib, replica.sync_bytes);
         let boot = replica.boot;
+        let transfer = kib(profile.sync_kib, replica.sync_bytes);
+        // The journals of one machine share its disk.
+        let disk = match profile.placement {
+            Placement::Shared => 0,
+            Placement::Own => index,
+        };
+        let begins = self.disks[disk].max(self.now);
+        self.disks[disk] = begins + transfer;
+        let latency = begins - self.now + transfer + quantile(&profile.sync, draw);
         if self.is_measured() {
             self.found.syncs += 1;
         }
