@@ -50,6 +50,14 @@ conformance *arguments:
 exhaustive *arguments: build
     ci/exhaustive {{ arguments }}
 
+# Every planted bug must be found: `just plants multipaxos 2000 lowest_ballot_wins`.
+plants *arguments:
+    ci/plants {{ arguments }}
+
+# Hand-made cases: plays them, or writes what happens into them with `--rewrite`.
+transcripts *arguments:
+    cargo run --profile test -p quintet-simulator --example transcript -- {{ arguments }}
+
 # kill -9 real replicas under load; every acknowledged write must be found.
 kill *arguments: build
     ci/kill {{ arguments }}

@@ -509,10 +509,12 @@ pub struct Entry {
     pub viable: fn(usize, &[crate::NodeState]) -> bool,
     /// Whether it executes before the order is final.
     pub speculates: bool,
-    /// Whether it relies on a transport that loses and doubles nothing within a connection.
-    pub needs_stream: bool,
+    /// Whether it relies on links that lose, double and reorder nothing while they are up.
+    pub needs_streams: bool,
     /// Shows a message of the protocol as text, for traces.
     pub describe: fn(Bytes) -> alloc::string::String,
+    /// Its planted bugs; none in a build without them.
+    pub plants: &'static [crate::PlantSpec],
     /// The name of a timer of the replica's half; none when it has no such timer.
     pub timer_name: fn(u32) -> Option<alloc::string::String>,
 }
@@ -551,6 +553,11 @@ fn parse<P: Protocol>(given: &OptionTexts) -> Result<P::Options, OptionError> {
     use crate::Options;
     let mut options = P::Options::default();
     for (name, value) in given {
+        #[cfg(feature = "plant")]
+        if name == "plant" && crate::Plant::named(value).is_some() {
+            // The node's, not the protocol's.
+            continue;
+        }
         if !P::Options::SPECS.iter().any(|spec| spec.name == name) {
             return Err(OptionError::Unknown {
                 protocol: P::INFO.name,
@@ -603,11 +610,12 @@ impl Entry {
             check: |options| parse::<P>(options).map(|_| ()),
             viable: P::viable,
             speculates: P::SPECULATES,
-            needs_stream: P::NEEDS_STREAM,
+            needs_streams: P::NEEDS_STREAMS,
             describe: |message| match P::Message::decode_all(message) {
                 Ok(message) => alloc::format!("{message:?}"),
                 Err(error) => alloc::format!("unreadable: {error}"),
             },
+            plants: P::PLANTS,
             timer_name: |number| {
                 let timer = P::Timer::try_from(number).ok()?;
                 Some(alloc::format!("{timer:?}"))

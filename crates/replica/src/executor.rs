@@ -14,6 +14,7 @@ use crate::{
     At, BatchId, BatchView, ClusterId, CommandId, CommandTime, DecodeError, EpochNumber, Executed,
     GroupId, Position, Reader, ReplyRoute, RequestKind, RequestStatus, RestoreError,
     ResultsBuilder, Sessions, Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer,
+    plant::{Plant, Planted},
 };
 use alloc::{boxed::Box, collections::BTreeMap, format, string::ToString, vec::Vec};
 use bytes::{Buf, Bytes, BytesMut};
@@ -252,6 +253,9 @@ pub struct Executor {
     /// Bytes of batches executed since the last snapshot began.
     bytes_since: u64,
     commands: u64,
+    planted: Planted,
+    /// Of a planted bug: the machine's snapshot is yet to begin.
+    begins_late: bool,
 }
 
 impl Executor {
@@ -281,7 +285,15 @@ impl Executor {
             chunk: Vec::new(),
             bytes_since: 0,
             commands: 0,
+            planted: Planted::default(),
+            begins_late: false,
         }
+    }
+
+    pub(crate) fn with_plant(mut self, planted: Planted) -> Self {
+        self.planted = planted;
+        self.sessions = Sessions::new(self.limits.session_lifetime).with_plant(planted);
+        self
     }
 
     /// How far execution has come.
@@ -401,6 +413,10 @@ impl Executor {
         let status = match request.kind {
             RequestKind::Command => {
                 self.commands += 1;
+                if self.planted.is(Plant::NondeterministicApply) && self.commands.is_multiple_of(64)
+                {
+                    self.sessions.forget_replies(id.session);
+                }
                 match self
                     .sessions
                     .admit(id.session, id.sequence, request.open, time)
@@ -415,6 +431,16 @@ impl Executor {
                         self.machine.apply(&at, request.payload, reply);
                         let reply = self.results.end(RequestStatus::Done);
                         self.sessions.executed(id.session, id.sequence, reply);
+                    }
+                    Verdict::Replay(_) if self.planted.is(Plant::RetryExecutesTwice) => {
+                        let at = At {
+                            position: self.executed.position,
+                            time,
+                            id,
+                        };
+                        let reply = self.results.begin();
+                        self.machine.apply(&at, request.payload, reply);
+                        self.results.end(RequestStatus::Done);
                     }
                     Verdict::Replay(reply) => self.results.push(RequestStatus::Done, reply),
                     Verdict::Refuse(status) => self.results.push(status, &[]),
@@ -470,7 +496,7 @@ impl Executor {
         route: ReplyRoute,
         clock: u64,
     ) -> Option<Answer> {
-        if self.executed.slot >= at_least {
+        if self.executed.slot >= at_least || self.planted.is(Plant::EmptyReadsWhileLoading) {
             return self.answer_wanted(&batch, wanted, route, clock);
         }
         if self.waiting_count < self.limits.queries_max {
@@ -602,7 +628,10 @@ impl Executor {
             slot, self.executed.slot,
             "a checkpoint covers exactly what was executed"
         );
-        self.machine.begin_snapshot();
+        self.begins_late = self.planted.is(Plant::IndexAndDataNotAtomic);
+        if !self.begins_late {
+            self.machine.begin_snapshot();
+        }
         self.bytes_since = 0;
         let header = SnapshotHeader {
             cluster: self.cluster,
@@ -623,6 +652,9 @@ impl Executor {
     /// last.
     pub fn snapshot_chunk(&mut self, budget: usize) -> (Bytes, SnapshotProgress) {
         self.chunk.clear();
+        if core::mem::take(&mut self.begins_late) {
+            self.machine.begin_snapshot();
+        }
         let progress = self.machine.snapshot_chunk(&mut self.chunk, budget);
         let mut out = BytesMut::new();
         if !self.chunk.is_empty() {
@@ -663,6 +695,9 @@ impl Executor {
                         self.sessions
                             .decode(&mut rest)
                             .map_err(|error| RestoreError(format!("its sessions: {error}")))?;
+                        if self.planted.is(Plant::SessionsNotInSnapshot) {
+                            self.sessions = Sessions::new(self.limits.session_lifetime);
+                        }
                         self.machine.begin_restore();
                         found = Some(header);
                     }

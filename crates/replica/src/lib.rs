@@ -30,6 +30,7 @@ pub mod journal;
 pub mod links;
 mod node;
 pub mod parts;
+mod plant;
 mod protocol;
 mod session;
 mod state_machine;
@@ -46,6 +47,9 @@ pub use epoch::*;
 pub use executor::*;
 pub use id::*;
 pub use node::*;
+#[cfg(feature = "plant")]
+pub use plant::Plant;
+pub use plant::PlantSpec;
 pub use protocol::*;
 pub use session::*;
 pub use state_machine::*;

@@ -14,7 +14,7 @@
 
 use crate::{
     BatchId, Context, Control, Durability, Epoch, FrontendContext, FrontendId, Link, Peer,
-    PersistId, Recovered, ReplicaId, Setup, Slot, Submission, Wake, Wire,
+    PersistId, PlantSpec, Recovered, ReplicaId, Setup, Slot, Submission, Wake, Wire,
 };
 use alloc::{format, string::String, vec::Vec};
 use bytes::Bytes;
@@ -180,9 +180,11 @@ pub trait Protocol: Sized + Send + 'static {
     const INFO: Info;
     /// Whether it executes before it knows that an order is final.
     const SPECULATES: bool = false;
-    /// Whether it relies on what a stream promises: within a connection nothing is lost, doubled
-    /// or overtaken. Then it is never judged over datagrams.
-    const NEEDS_STREAM: bool = false;
+    /// Whether it relies on links that lose, double and reorder nothing while they are up. Those
+    /// that do not may run over datagrams.
+    const NEEDS_STREAMS: bool = false;
+    /// Its planted bugs; empty in a build without the feature `plant`.
+    const PLANTS: &'static [PlantSpec] = &[];
 
     /// A replica before its start. Never I/O.
     fn new(setup: Setup<Self::Options>) -> Self;

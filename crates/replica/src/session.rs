@@ -11,7 +11,10 @@
 //! A session that ended is never made again: numbers are used once per owner, and an owner that
 //! the log's clock has outlived cannot open anything.
 
-use crate::{CommandTime, DecodeError, Reader, RequestStatus, Writer};
+use crate::{
+    CommandTime, DecodeError, Reader, RequestStatus, Writer,
+    plant::{Plant, Planted},
+};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     vec::Vec,
@@ -93,6 +96,7 @@ pub struct Sessions {
     owners: HashMap<u64, Owner, FixedState>,
     lifetime: u64,
     count: usize,
+    planted: Planted,
 }
 
 impl Sessions {
@@ -104,6 +108,20 @@ impl Sessions {
             owners: HashMap::default(),
             lifetime,
             count: 0,
+            planted: Planted::default(),
+        }
+    }
+
+    pub(crate) fn with_plant(mut self, planted: Planted) -> Self {
+        self.planted = planted;
+        self
+    }
+
+    /// Of a planted bug.
+    pub(crate) fn forget_replies(&mut self, id: SessionId) {
+        let owner = self.owners.get_mut(&id.owner);
+        if let Some(session) = owner.and_then(|owner| owner.sessions.get_mut(&id.number)) {
+            session.replies.clear();
         }
     }
 
@@ -231,6 +249,10 @@ impl Sessions {
         if open > SESSION_WINDOW_MAX || sequence == 0 {
             return Verdict::Refuse(RequestStatus::Malformed);
         }
+        if self.planted.is(Plant::UnknownSessionIsMadeAnew) {
+            self.make_anew(id, sequence, time);
+        }
+        let disorder = self.planted.is(Plant::SessionOrderIgnored);
         let session = self
             .owner(id.owner, time)
             .and_then(|o| o.sessions.get_mut(&id.number));
@@ -251,12 +273,35 @@ impl Sessions {
         }
         match sequence {
             next if next == session.executed + 1 => Verdict::Execute,
+            _ if disorder && session.replies.iter().all(|(at, _)| *at != sequence) => {
+                Verdict::Execute
+            }
             above if above > session.executed => Verdict::Refuse(RequestStatus::OutOfOrder),
             _ => match session.replies.iter().find(|(at, _)| *at == sequence) {
                 Some((_, reply)) => Verdict::Replay(reply),
                 None => Verdict::Refuse(RequestStatus::Forgotten),
             },
         }
+    }
+
+    /// Of a planted bug.
+    fn make_anew(&mut self, id: SessionId, sequence: u64, time: CommandTime) {
+        let known = self.owner(id.owner, time);
+        if known.is_some_and(|owner| owner.sessions.contains_key(&id.number)) {
+            return;
+        }
+        let owner = self.owners.entry(id.owner).or_default();
+        owner.renewed = owner.renewed.max(time);
+        owner.mark_opened(id.number);
+        let executed = sequence - 1;
+        owner.sessions.insert(
+            id.number,
+            Session {
+                executed,
+                ..Session::default()
+            },
+        );
+        self.count += 1;
     }
 
     /// The reply of a command that was executed before.
@@ -291,12 +336,11 @@ impl Sessions {
         let session = (self.owners.get_mut(&id.owner))
             .and_then(|owner| owner.sessions.get_mut(&id.number))
             .expect("the session was admitted");
-        assert_eq!(
-            session.executed + 1,
-            sequence,
+        assert!(
+            session.executed + 1 == sequence || self.planted.is(Plant::SessionOrderIgnored),
             "a session executes in its order"
         );
-        session.executed = sequence;
+        session.executed = session.executed.max(sequence);
         let mut buffer = core::mem::take(&mut session.spare);
         buffer.clear();
         buffer.extend_from_slice(reply);

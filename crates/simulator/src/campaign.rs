@@ -29,8 +29,6 @@ use std::{collections::BTreeMap, ops::Range};
 const ACKNOWLEDGED_MIN: u64 = 100;
 /// Client operations of a seed unless asked for otherwise, and the least that counts.
 pub const OPERATIONS_DEFAULT: u64 = 300;
-/// Planted bugs of the rig itself.
-const RIG_PLANTS: [&str; 2] = ["canary", "retry_under_new_session"];
 /// Of how many violations a report tells the story.
 const STORIES_MAX: usize = 20;
 
@@ -53,8 +51,7 @@ pub struct Campaign {
     pub options: Vec<(String, String)>,
     /// Client operations per seed, at least.
     pub operations: u64,
-    /// A planted bug. The rig's own are `canary` and `retry_under_new_session`; every other name
-    /// is the protocol's. Only in a build with the feature `plant`.
+    /// A planted bug, one of [`crate::plants`]. Only in a build with the feature `plant`.
     pub plant: Option<String>,
 }
 
@@ -214,7 +211,7 @@ impl Campaign {
     pub(crate) fn all_options(&self) -> Vec<(String, String)> {
         let mut options = self.options.clone();
         if let Some(plant) = &self.plant
-            && !RIG_PLANTS.contains(&plant.as_str())
+            && !crate::plants::RIG.iter().any(|spec| spec.name == plant)
         {
             options.push((String::from("plant"), plant.clone()));
         }

@@ -38,6 +38,7 @@ pub mod model;
 mod network;
 mod panics;
 mod picture;
+mod plants;
 mod process;
 mod queue;
 mod random;
@@ -45,13 +46,13 @@ pub mod recording;
 mod remote;
 mod replay;
 mod shrink;
-#[allow(dead_code, reason = "scenarios use a part of what scripts need")]
 mod stage;
 mod strike;
 #[cfg(test)]
 mod tests;
 mod timers;
 mod trace;
+pub mod transcript;
 mod workload;
 mod world;
 
@@ -62,6 +63,7 @@ pub use campaign::{
 pub use explore::{Bounds, Exploration, ExploreError, ExploreProgress, explore};
 pub use faults::FaultSet;
 pub use network::Transport;
+pub use plants::plants;
 pub use random::Random;
 pub use replay::{ReplayError, Replayed, Script, Size};
 pub use shrink::{ShrinkProgress, Shrunk, shrink};

@@ -23,8 +23,17 @@ impl MultiPaxos {
         assert!(ballot > self.promised, "promises only rise");
         self.promised = ballot;
         self.ballot_seen = self.ballot_seen.max(ballot);
-        let id = ctx.persist_promise(&Promised(ballot));
-        self.promises.push_back((id, ballot));
+        if self.planted(Plant::AcceptRaisesNothing) && ballot.owner != self.id {
+            self.promise_durable = ballot;
+        } else {
+            let id = ctx.persist_promise(&Promised(ballot));
+            self.promises.push_back((id, ballot));
+        }
+        if self.planted(Plant::LogLostOnStepDown) {
+            self.log.truncate(self.committed.next());
+            let left = self.log.iter_from(self.log.first());
+            self.log_bytes = left.map(|(_, held)| held.bytes()).sum();
+        }
         if !self.planted(Plant::HeldSurvivesBallot) {
             self.held = self.committed;
             self.durable = self.committed;
@@ -171,6 +180,9 @@ impl MultiPaxos {
     /// The leader of `promised` says that all is decided up to `committed`; here that holds for
     /// what was accepted from it.
     pub(super) fn learn_committed(&mut self, committed: Slot, ctx: &mut Context<'_, Self>) {
+        if self.planted(Plant::CommitUnmatched) {
+            self.held = self.held.max(committed.min(self.log.end().previous()));
+        }
         let committed = committed.min(self.held);
         if committed > self.committed {
             self.committed = committed;
@@ -254,7 +266,9 @@ impl MultiPaxos {
 
     /// Restores log and pointers from the journal. False when it contradicts itself.
     pub(super) fn restore(&mut self, recovered: Recovered<Promised, Record, Summary>) -> bool {
-        if let Some(Promised(ballot)) = recovered.promise {
+        if let Some(Promised(ballot)) = recovered.promise
+            && !self.planted(Plant::PromiseForgotten)
+        {
             self.promised = ballot;
         }
         if let Some((slot, summary)) = recovered.checkpoint {
@@ -276,10 +290,15 @@ impl MultiPaxos {
             if slot > self.log.end() {
                 return false;
             }
-            self.promised = self.promised.max(ballot);
+            if !self.planted(Plant::AcceptRaisesNothing) {
+                self.promised = self.promised.max(ballot);
+            }
             self.committed = self.committed.max(committed);
             self.time_seen = self.time_seen.max(proposal.time);
             let held = Held { ballot, proposal };
+            if self.planted(Plant::GhostEntries) && self.log.get(slot).is_some() {
+                continue;
+            }
             self.log_bytes += held.bytes();
             if let Some(old) = self.log.set(slot, held) {
                 self.log_bytes -= old.bytes();
@@ -301,7 +320,7 @@ impl MultiPaxos {
         while self
             .log
             .get(self.held.next())
-            .is_some_and(|held| held.ballot == self.promised)
+            .is_some_and(|held| held.ballot == self.promised || self.planted(Plant::TailKept))
         {
             self.held = self.held.next();
         }

@@ -29,8 +29,7 @@ pub struct Config {
     /// The most bytes of executed entries kept in memory for followers that lag.
     pub log_memory_bytes: usize,
     /// A planted bug.
-    #[cfg(feature = "plant")]
-    pub plant: Option<super::Plant>,
+    pub(super) planted: super::plant::Planted,
 }
 
 impl Default for Config {
@@ -45,8 +44,7 @@ impl Default for Config {
             batch_bytes_max: 1 << 20,
             queue_bytes: 64 << 20,
             log_memory_bytes: 64 << 20,
-            #[cfg(feature = "plant")]
-            plant: None,
+            planted: super::plant::Planted::default(),
         }
     }
 }
@@ -150,14 +148,11 @@ impl Options for Config {
             "log_memory_bytes" => self.log_memory_bytes = size(value, 64 << 10, 16 << 30)?,
             #[cfg(feature = "plant")]
             "plant" => {
-                let found = super::Plant::ALL
-                    .iter()
-                    .copied()
-                    .find(|plant| plant.name() == value);
+                let found = super::plant::Planted::named(value);
                 if found.is_none() && value != "none" {
                     return Err(format!("'{value}' is not a planted bug"));
                 }
-                self.plant = found;
+                self.planted = found.unwrap_or_default();
             }
             _ => return Err(format!("there is no option '{name}'")),
         }

@@ -421,6 +421,7 @@ impl MultiPaxos {
         let stale = self.planted(Plant::StalePromiseCounts);
         let double = self.planted(Plant::DuplicatePromiseCounts);
         let lowest = self.planted(Plant::LowestBallotWins);
+        let laggard = self.planted(Plant::LaggardLeads);
         let Role::Candidate(candidate) = &mut self.role else {
             return ctx.mark("ignored: promise without a candidate");
         };
@@ -445,7 +446,7 @@ impl MultiPaxos {
         if pages.done.is_some() || page != pages.next || until.is_some_and(|until| until <= page) {
             return ctx.mark("ignored: promise counted before");
         }
-        if first > page {
+        if first > page && !laggard {
             // What that acceptor no longer keeps is decided, and this replica lacks it.
             ctx.mark("candidate is behind a trimmed log");
             self.step_down(ctx);
@@ -500,6 +501,7 @@ impl MultiPaxos {
 
     pub(super) fn on_reject(
         &mut self,
+        from: ReplicaId,
         ballot: Ballot,
         promised: Ballot,
         ctx: &mut Context<'_, Self>,
@@ -507,6 +509,24 @@ impl MultiPaxos {
         self.ballot_seen = self.ballot_seen.max(promised);
         if ballot != self.promised || promised <= ballot {
             return ctx.mark("ignored: refusal of another ballot");
+        }
+        let majority = self.majority;
+        if self.planted(Plant::RefusalCounts)
+            && let Role::Candidate(candidate) = &mut self.role
+            && candidate.stage == Stage::Preparing
+        {
+            candidate.votes.vote(from);
+            if candidate.votes.reached(majority) {
+                self.win(ctx);
+            }
+            return;
+        }
+        if self.planted(Plant::StaleAcceptCounts)
+            && let Role::Leader(lead) = &mut self.role
+        {
+            let end = self.log.end().previous();
+            lead.peers[from.index()].durable = end;
+            return self.maybe_commit(ctx);
         }
         match self.role {
             Role::Leader(_) => {

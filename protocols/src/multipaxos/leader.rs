@@ -427,6 +427,7 @@ impl MultiPaxos {
         ctx: &mut Context<'_, Self>,
     ) {
         let (end, first, promised) = (self.log.end(), self.log.first(), self.promised);
+        let earlier = self.planted(Plant::EarlierLifeCounts);
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
@@ -434,7 +435,7 @@ impl MultiPaxos {
             return ctx.mark("ignored: answer to another ballot");
         }
         let peer = &mut lead.peers[from.index()];
-        if incarnation != peer.incarnation {
+        if incarnation != peer.incarnation && !earlier {
             return ctx.mark("ignored: answer of an earlier life");
         }
         if stamp > lead.stamp || held >= end {
@@ -468,7 +469,7 @@ impl MultiPaxos {
     /// Moves the commit point to the largest slot that a majority voted for.
     pub(super) fn maybe_commit(&mut self, ctx: &mut Context<'_, Self>) {
         let quorum = self.majority - usize::from(self.planted(Plant::MinorityCommits));
-        let Role::Leader(lead) = &mut self.role else {
+        let Role::Leader(lead) = &self.role else {
             return;
         };
         let mut votes: SmallVec<[Slot; 16]> = self
@@ -476,9 +477,15 @@ impl MultiPaxos {
             .iter()
             .map(|id| lead.peers[id.index()].durable)
             .collect();
-        votes.push(self.durable);
+        votes.push(match self.planted(Plant::OwnVoteNotDurable) {
+            true => self.held,
+            false => self.durable,
+        });
         votes.sort_unstable();
         let committed = votes[self.members - quorum];
+        let Role::Leader(lead) = &mut self.role else {
+            return;
+        };
         assert!(
             lead.committed_before <= self.committed,
             "a commit point never goes back"
@@ -503,9 +510,13 @@ impl MultiPaxos {
         let mut write = None;
         let mut slot = self.committed.next();
         while slot < end {
-            let own = self.log.get(slot).cloned();
+            let mut own = self.log.get(slot).cloned();
+            if self.planted(Plant::OwnLogIgnored) {
+                own = None;
+            }
+            let lowest = self.planted(Plant::LowestBallotWins);
             let best = match (own, gathered.remove(&slot)) {
-                (Some(own), Some(other)) if other.ballot > own.ballot => Some(other),
+                (Some(own), Some(other)) if (other.ballot > own.ballot) != lowest => Some(other),
                 (Some(own), _) => Some(own),
                 (None, other) => other,
             };

@@ -3,63 +3,60 @@
 
 use super::MultiPaxos;
 
-macro_rules! plants {
-    ($($(#[$doc:meta])* $plant:ident = $name:literal,)*) => {
-        /// A planted bug.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Plant {
-            $($(#[$doc])* $plant,)*
-        }
-
-        #[cfg(feature = "plant")]
-        impl Plant {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$plant),*];
-
-            /// Its name on the command line.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$plant => $name,)*
-                }
-            }
-        }
-    };
-}
-
-plants! {
-    /// One vote fewer than a majority decides.
-    MinorityCommits = "minority_commits",
-    /// A new leader takes the value of the lowest ballot.
-    LowestBallotWins = "lowest_ballot_wins",
-    /// A promise is told before it is on disk.
-    PromiseNotDurable = "vote_lost_on_restart",
-    /// What was accepted under an old ballot is acknowledged under the new one.
-    HeldSurvivesBallot = "held_survives_ballot",
-    /// A promise that comes twice counts as two.
-    DuplicatePromiseCounts = "duplicate_vote_counted",
-    /// Promises of other ballots count.
-    StalePromiseCounts = "stale_promise_reply_counted",
-    /// A restarted first leader goes on under the ballot that it used before.
-    BallotReused = "ballot_reuse_after_restart",
-    /// Reads are answered without asking whether this is still the leader.
-    ReadsUnconfirmed = "stale_read_paused_leader",
-    /// Reads are answered before the ballot's first commit.
-    ReadsBeforeReady = "read_before_first_commit_of_term",
-    /// A replica that forgot votes at once.
-    RecoverySkipped = "diskless_recovery_amnesia",
-    /// Followers answer before their vote is durable.
-    VoteNotDurable = "lazy_fsync_power_loss",
+quintet_replica::plants! {
+    MinorityCommits "minority_commits" 0 ""
+        "one vote fewer than a majority decides";
+    LowestBallotWins "lowest_ballot_wins" 0 ""
+        "a new leader takes the value of the lowest ballot";
+    PromiseNotDurable "vote_lost_on_restart" 3 ""
+        "a promise is told before it is on disk";
+    PromiseForgotten "term_regression_on_restart" 4 ""
+        "a restart does not read its promise back";
+    RefusalCounts "higher_vote_counts_as_granted" 5 ""
+        "a refusal counts as a promise";
+    DuplicatePromiseCounts "duplicate_vote_counted" 7 "transcript --replicas 5"
+        "a promise that comes twice counts as two";
+    StalePromiseCounts "stale_promise_reply_counted" 8 "transcript --replicas 5"
+        "promises of other ballots count";
+    BallotReused "ballot_reuse_after_restart" 9 ""
+        "a restarted first leader goes on under the ballot that it used before";
+    AcceptRaisesNothing "accept_must_raise_promise" 10 ""
+        "accepting a higher ballot promises it in memory only";
+    RecoverySkipped "diskless_recovery_amnesia" 12 ""
+        "a replica that forgot votes at once";
+    LogLostOnStepDown "commit_loss_on_step_down" 13 ""
+        "a higher ballot makes a replica forget what it accepted and does not know to be decided";
+    CommitUnmatched "async_heartbeat_race" 14 ""
+        "a commit notice decides slots that were not accepted from this leader";
+    StaleAcceptCounts "nack_as_ack_or_stale_nack" 15 ""
+        "a refusal of a proposal counts as a vote for it";
+    EarlierLifeCounts "rejoin_same_term_progress" 17 "transcript --replicas 5 --durability memory"
+        "votes of an earlier life of a replica that forgot still count";
+    TailKept "snapshot_conflicting_tail" 20 ""
+        "slots behind a snapshot count as accepted under the present ballot, whatever they are";
+    GhostEntries "wal_ghost_entries" 22 ""
+        "of several records for a slot a restart takes the oldest";
+    OwnVoteNotDurable "applied_before_durable" 26 "transcript --durability disk"
+        "a leader counts its own vote before it is durable";
+    LaggardLeads "corrupt_minority_becomes_leader" 28 "transcript"
+        "a candidate that lacks what its voters no longer keep wins all the same";
+    VoteNotDurable "lazy_fsync_power_loss" 30 ""
+        "replicas vote for values before these are durable";
+    ReadsUnconfirmed "stale_read_paused_leader" 33 ""
+        "reads are answered without asking whether this is still the leader";
+    ReadsBeforeReady "read_before_first_commit_of_term" 34 ""
+        "reads are answered before the ballot's first commit";
+    ReadsByLease "lease_wall_clock_or_stalled_thread" 35 ""
+        "reads are answered while a majority was heard in the last two seconds";
+    HeldSurvivesBallot "held_survives_ballot" 0 ""
+        "what was accepted under an old ballot is acknowledged under the new one";
+    OwnLogIgnored "own_log_ignored" 0 ""
+        "a new leader looks at what others accepted and not at what it accepted itself";
 }
 
 impl MultiPaxos {
-    #[cfg(feature = "plant")]
+    /// Whether this bug is switched on.
     pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.plant == Some(plant)
-    }
-
-    #[cfg(not(feature = "plant"))]
-    pub(super) const fn planted(&self, _: Plant) -> bool {
-        false
+        self.config.planted.is(plant)
     }
 }

@@ -246,6 +246,15 @@ impl MultiPaxos {
         if self.planted(Plant::ReadsUnconfirmed) {
             majority = 1;
         }
+        if self.planted(Plant::ReadsByLease)
+            && let Role::Leader(lead) = &self.role
+        {
+            let lease = Duration::from_secs(2);
+            let heard = |id: &ReplicaId| ctx.now().since(lead.peers[id.index()].heard_at) < lease;
+            if 1 + self.others.iter().filter(heard).count() >= majority {
+                majority = 1;
+            }
+        }
         loop {
             let Role::Leader(lead) = &mut self.role else {
                 return;

@@ -177,6 +177,8 @@ impl Protocol for MultiPaxos {
         stable: true,
         replicas_min: 1,
     };
+    #[cfg(feature = "plant")]
+    const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
     fn new(setup: Setup<Config>) -> Self {
         let Setup {
@@ -648,7 +650,7 @@ impl MultiPaxos {
                     ctx,
                 );
             }
-            Message::Reject { ballot, promised } => self.on_reject(ballot, promised, ctx),
+            Message::Reject { ballot, promised } => self.on_reject(from, ballot, promised, ctx),
             Message::Trimmed { ballot, first } => self.on_trimmed(from, ballot, first, ctx),
             Message::Forward { batches } => self.on_forward(batches, ctx),
             Message::PreVote { ballot, committed } => {
@@ -714,6 +716,9 @@ impl MultiPaxos {
         }
         let first = *known == Incarnation(0);
         *known = incarnation;
+        if self.planted(Plant::EarlierLifeCounts) {
+            return;
+        }
         match &mut self.role {
             Role::Leader(lead) => lead.replaced(peer, incarnation),
             Role::Candidate(candidate) => candidate.replaced(peer),

@@ -102,7 +102,7 @@ pub struct Simulate {
     #[arg(long, value_name = "DIR")]
     save_to: Option<PathBuf>,
 
-    /// Plant a known bug, to see that it is found; only in builds made for that
+    /// Plant a known bug, to see that it is found; 'list' shows them. Only in builds made for that
     #[arg(long, value_name = "BUG", hide = !cfg!(feature = "plant"))]
     plant: Option<String>,
 
@@ -137,6 +137,9 @@ impl Simulate {
             return replay::replay(file, self.picture.as_deref(), self.output);
         }
         let entry = settings::protocol(&self.protocol)?;
+        if matches!(self.plant.as_deref(), Some("list" | "help")) {
+            return list_plants(&self.protocol, self.output);
+        }
         settings::check_options(entry, &self.set).map_err(|(_, failure)| failure)?;
         let durability = self.durability.as_deref().map(str::parse).transpose();
         let campaign = Campaign {
@@ -205,6 +208,47 @@ struct Printed<'a> {
 
 fn refusal(error: CampaignError) -> Failure {
     Failure::usage(error)
+}
+
+#[derive(Serialize)]
+struct PlantReport {
+    name: &'static str,
+    scenario: Option<u8>,
+    of: &'static str,
+    what: &'static str,
+    campaign: &'static str,
+}
+
+/// The bugs that can be planted in this build.
+fn list_plants(protocol: &str, format: Format) -> Outcome {
+    let found = quintet_simulator::plants(protocol).map_err(Failure::usage)?;
+    let reports: Vec<_> = found
+        .into_iter()
+        .map(|(of, spec)| PlantReport {
+            name: spec.name,
+            scenario: Some(spec.scenario).filter(|number| *number > 0),
+            of,
+            what: spec.what,
+            campaign: spec.campaign,
+        })
+        .collect();
+    if format == Format::Json {
+        return output::print_json(&reports);
+    }
+    let mut table = output::table(&["name", "scenario", "of", "what is wrong", "campaign"]);
+    for report in &reports {
+        let scenario = report
+            .scenario
+            .map_or(String::new(), |number| number.to_string());
+        table.add_row([
+            report.name,
+            &scenario,
+            report.of,
+            report.what,
+            report.campaign,
+        ]);
+    }
+    output::print_table(table)
 }
 
 fn trace(campaign: &Campaign) -> Outcome {

@@ -146,7 +146,9 @@ impl Node {
             return;
         };
         fetch.on_answer();
-        if snapshot.slot < fetch.at_least || snapshot.slot <= self.executor.executed().slot {
+        let overtaken = snapshot.slot <= self.executor.executed().slot
+            && !self.planted.is(Plant::OldSnapshotReplacesState);
+        if snapshot.slot < fetch.at_least || overtaken {
             return;
         }
         if fetch.snapshot != Some(snapshot) {

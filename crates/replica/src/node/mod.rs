@@ -21,6 +21,7 @@ use crate::{
     ReplicaSet, RequestKind, RestoreError, Setup, Slot, SnapshotInfo, SnapshotProgress,
     StateMachine, Status, Submission, Surroundings, Time, TimerKey, TimerOwner, Wake, Wire, World,
     Write, Writer,
+    plant::{Plant, Planted},
     transfer::{self, Fetch, TransferMessage},
 };
 use alloc::{boxed::Box, collections::VecDeque, format, string::String, vec::Vec};
@@ -106,6 +107,7 @@ pub struct Node {
     malformed: u64,
     foreign: u64,
     started: bool,
+    planted: Planted,
 }
 
 impl Node {
@@ -127,6 +129,7 @@ impl Node {
             "a member's id is below their number"
         );
         let (group, epoch, cluster) = (setup.group, setup.epoch.number, setup.epoch.cluster);
+        let planted = Planted::of(&setup.epoch.options);
         let replica = (protocol.replica)(
             Setup {
                 id: setup.id,
@@ -145,7 +148,8 @@ impl Node {
             FrameKind::Transfer,
             FrameKind::Put,
         ];
-        let mut executor = Executor::new(cluster, group, epoch, machine, setup.limits);
+        let mut executor =
+            Executor::new(cluster, group, epoch, machine, setup.limits).with_plant(planted);
         if protocol.speculates {
             executor.speculate();
         }
@@ -176,6 +180,7 @@ impl Node {
             malformed: 0,
             foreign: 0,
             started: false,
+            planted,
         })
     }
 

@@ -29,7 +29,9 @@ impl Node {
         });
         // A small state must be copied before the next command, however much has been handed over
         // before it; see `StateMachine::snapshot_chunk`.
-        self.append_snapshot_chunk(out);
+        if !self.planted.is(Plant::IndexAndDataNotAtomic) {
+            self.append_snapshot_chunk(out);
+        }
     }
 
     /// Hands the next part of the snapshot to the world; true when more could follow at once.
@@ -59,6 +61,12 @@ impl Node {
                 finished: false,
             };
             self.maybe_finish_snapshot(out);
+            if self.planted.is(Plant::SnapshotCountsEarly)
+                && let Some(under_way) = &self.under_way
+            {
+                let slot = under_way.id.slot;
+                self.events.push_back(Event::Checkpointed(slot));
+            }
             return false;
         }
         true
@@ -93,7 +101,8 @@ impl Node {
             });
         }
         // What a peer has saved is stable, so it ends this replica's speculation, too.
-        if info.id.slot <= self.executor.stable() {
+        let overtaken = info.id.slot <= self.executor.stable();
+        if overtaken && !self.planted.is(Plant::OldSnapshotReplacesState) {
             out.push(Output::Mark("fetched snapshot overtaken by the log"));
             return;
         }

@@ -6,7 +6,7 @@ use crate::stage::{MILLISECOND, Place, SECOND, Setting, Stage};
 use quintet_replica::{Level, Link};
 
 pub(super) fn duplicates(setting: Setting) -> Result<(), Skip> {
-    let doubles = !setting.entry.needs_stream;
+    let doubles = !setting.entry.needs_streams;
     let mut stage = cast::open(setting);
     stage.weather(0, 250);
     for _ in 0..3 {
@@ -27,7 +27,7 @@ pub(super) fn duplicates(setting: Setting) -> Result<(), Skip> {
 }
 
 pub(super) fn loss(setting: Setting) -> Result<(), Skip> {
-    let per_mille = if setting.entry.needs_stream { 10 } else { 100 };
+    let per_mille = if setting.entry.needs_streams { 10 } else { 100 };
     let mut stage = cast::open(setting);
     stage.weather(per_mille, 0);
     for _ in 0..4 {

@@ -74,6 +74,11 @@ impl Stage {
                 self.start(seat);
             }
         }
+        for a in 0..self.places() {
+            for b in 0..a {
+                self.connect(b, a);
+            }
+        }
         self.until(
             "everything is answered and all replicas are level",
             |stage| stage.quiet() && stage.level(),

@@ -233,6 +233,13 @@ impl Stage {
         self.send(client, Level::Ordered, &ordered);
     }
 
+    /// Whoever lost an answer by hand asks again.
+    pub fn remind(&mut self) {
+        for client in 0..self.clients.len() {
+            self.resend_later(client);
+        }
+    }
+
     pub(super) fn resend(&mut self, client: usize) {
         self.clients[client].resend_queued = false;
         if let Place::At(seat) = self.clients[client].home
@@ -548,16 +555,5 @@ impl Stage {
             .open
             .retain(|(open, _)| *open != number);
         self.say(|| format!("client {client}: {number} is answered {reply:?}"));
-    }
-
-    /// Clients stop waiting; what they waited for is uncertain.
-    pub fn give_up(&mut self, client: usize) {
-        for (number, _) in std::mem::take(&mut self.clients[client].open) {
-            self.history.end(number, Fate::Uncertain);
-        }
-        // Its session may hold a number that never comes.
-        let home = &mut self.clients[client];
-        home.session.number += 1;
-        (home.opened, home.next) = (false, 0);
     }
 }

@@ -152,7 +152,7 @@ impl Stage {
             marks: BTreeMap::new(),
             log: None,
             payload_extra: 0,
-            wires: Wires::new(replicas),
+            wires: Wires::new(),
             events: BTreeMap::new(),
             sequence: 0,
             random: Random::new(setting.seed),
@@ -218,11 +218,6 @@ impl Stage {
         if let Err(violation) = checked {
             self.violate(violation.property, violation.what);
         }
-    }
-
-    /// What was seen that must not be, if anything.
-    pub const fn violation(&self) -> Option<&Violation> {
-        self.violation.as_ref()
     }
 
     /// Fails when something was seen that must not be.
@@ -382,12 +377,6 @@ impl Stage {
         (0..self.seats.len())
             .filter(|seat| self.seats[*seat].node.is_some())
             .collect()
-    }
-
-    /// What a replica calls its part now.
-    pub fn role(&self, seat: usize) -> Option<&'static str> {
-        let node = self.seats[seat].node.as_ref()?;
-        Some(node.protocol_status().role)
     }
 
     /// Who orders, by its own word: in the field's words a leader, head, or initiator, else

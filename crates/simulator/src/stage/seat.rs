@@ -326,9 +326,12 @@ impl Stage {
         self.seats[index].paused = true;
     }
 
-    /// It goes on.
+    /// It goes on: first with what it was about to do, then with what has come meanwhile.
     pub fn resume(&mut self, index: usize) {
         self.seats[index].paused = false;
+        if self.seats[index].touched {
+            self.idle(index);
+        }
         for event in std::mem::take(&mut self.seats[index].held) {
             self.at(self.now, event);
         }

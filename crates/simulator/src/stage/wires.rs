@@ -25,7 +25,6 @@ pub(crate) const CAPACITY: usize = 8 << 20;
 pub(crate) struct Packet {
     pub from: usize,
     pub to: usize,
-    pub lane: Lane,
     pub frame: Bytes,
 }
 
@@ -59,7 +58,7 @@ const fn pair(a: usize, b: usize) -> (usize, usize) {
 }
 
 impl Wires {
-    pub fn new(_replicas: usize) -> Self {
+    pub const fn new() -> Self {
         Self {
             up: BTreeSet::new(),
             cut: BTreeSet::new(),
@@ -165,15 +164,7 @@ impl Stage {
                 *last = at;
             }
             let frame = frame.clone();
-            self.at(
-                at,
-                Event::Frame(Packet {
-                    from,
-                    to,
-                    lane,
-                    frame,
-                }),
-            );
+            self.at(at, Event::Frame(Packet { from, to, frame }));
         }
     }
 
@@ -283,7 +274,10 @@ impl Stage {
                 self.forget_frames(other, place);
                 if !quietly {
                     // Behind what it still sent.
-                    let after = 4 * (self.wires.delay + self.wires.jitter);
+                    let after = match self.setting.by_hand {
+                        true => 0,
+                        false => 4 * (self.wires.delay + self.wires.jitter),
+                    };
                     self.tell_later(other, place, Link::Reset, after);
                     self.connect_later(place, other);
                 }
@@ -376,7 +370,7 @@ impl Stage {
     pub const fn weather(&mut self, loss: u64, duplicate: u64) {
         self.wires.loss = loss;
         self.wires.duplicate = duplicate;
-        if !self.setting.entry.needs_stream && (loss > 0 || duplicate > 0) {
+        if !self.setting.entry.needs_streams && (loss > 0 || duplicate > 0) {
             self.wires.datagram = true;
         }
     }
@@ -411,6 +405,11 @@ impl Stage {
             Some(Event::Frame(packet)) => Some(packet),
             _ => None,
         }
+    }
+
+    /// Puts a frame back where it was taken from.
+    pub fn put_back(&mut self, key: (u64, u64), packet: Packet) {
+        self.events.insert(key, Event::Frame(packet));
     }
 
     /// Delivers a frame now.

@@ -1,0 +1,135 @@
+//! Planted bugs: old bugs of other systems, to be switched back on one at a time, so that it can be
+//! seen that the simulator finds them. Without the feature `plant` nothing of this is there: what
+//! asks whether a bug is planted asks a constant.
+//!
+//! ```text
+//!   --plant NAME ──► option `plant` of the epoch ──┬─► Planted of the node: executor, sessions,
+//!                                                  │   snapshots, state transfer
+//!                                                  └─► Planted of the protocol
+//! ```
+
+/// What a planted bug is called and how it is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlantSpec {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The number of the regression scenario that it brings back; 0 when it has none.
+    pub scenario: u8,
+    /// What is wrong, in one line.
+    pub what: &'static str,
+    /// What its campaign adds to the ordinary one, as words of the command line. A word
+    /// `transcript` says that chance hardly reaches it and a script does.
+    pub campaign: &'static str,
+}
+
+/// Declares the planted bugs of a crate or protocol: an enum `Plant`, and a type `Planted` that
+/// knows which one is switched on. Both ask for the feature `plant` of the crate they are in.
+#[macro_export]
+macro_rules! plants {
+    ($($plant:ident $name:literal $scenario:literal $campaign:literal $what:literal;)*) => {
+        /// A planted bug.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Plant {
+            $(#[doc = $what] $plant,)*
+        }
+
+        #[cfg(feature = "plant")]
+        impl Plant {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$plant),*];
+            /// What they are called.
+            pub const SPECS: &'static [$crate::PlantSpec] = &[$($crate::PlantSpec {
+                name: $name,
+                scenario: $scenario,
+                what: $what,
+                campaign: $campaign,
+            }),*];
+
+            /// Its name on the command line.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$plant => $name,)*
+                }
+            }
+
+            /// The bug of that name.
+            #[must_use]
+            pub fn named(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|plant| plant.name() == name)
+            }
+        }
+
+        /// Which bug is switched on, if one is. In a build without the feature `plant`, none.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Planted {
+            #[cfg(feature = "plant")]
+            plant: Option<Plant>,
+        }
+
+        impl Planted {
+            /// The bug of that name, switched on.
+            #[cfg(feature = "plant")]
+            #[must_use]
+            pub fn named(name: &str) -> Option<Self> {
+                Plant::named(name).map(|plant| Self { plant: Some(plant) })
+            }
+
+            /// Whether it is this one.
+            #[cfg(feature = "plant")]
+            #[must_use]
+            pub fn is(self, plant: Plant) -> bool {
+                self.plant == Some(plant)
+            }
+
+            /// Whether it is this one.
+            #[cfg(not(feature = "plant"))]
+            #[must_use]
+            pub const fn is(self, _: Plant) -> bool {
+                false
+            }
+        }
+    };
+}
+
+crate::plants! {
+    RetryExecutesTwice "retry_executes_twice" 42 ""
+        "a command that is sent again is executed again";
+    SessionsNotInSnapshot "sessions_not_in_snapshot" 42 ""
+        "a state that comes from a snapshot knows no sessions";
+    SessionOrderIgnored "session_order_ignored" 0 ""
+        "a session's commands are executed as they come";
+    UnknownSessionIsMadeAnew "unknown_session_is_made_anew" 42 ""
+        "a command of a session that ended or never was makes it anew";
+    NondeterministicApply "nondeterministic_apply" 43 ""
+        "replies are forgotten when this process, and not the log, finds it time";
+    EmptyReadsWhileLoading "empty_reads_while_loading" 41 ""
+        "reads do not wait until execution has come far enough";
+    OldSnapshotReplacesState "old_snapshot_truncates_live_log" 21 ""
+        "a fetched state is installed though the log has overtaken it";
+    IndexAndDataNotAtomic "index_and_data_not_atomic" 27 ""
+        "a snapshot's header is taken before its state, with commands between the two";
+    SnapshotCountsEarly "snapshot_log_gap_on_start" 23 ""
+        "a snapshot counts, and the log is trimmed, before it is durable";
+}
+
+#[cfg(feature = "plant")]
+impl Planted {
+    /// What the options of an epoch switch on in a node.
+    #[must_use]
+    pub fn of(options: &[(alloc::string::String, alloc::string::String)]) -> Self {
+        let named = options.iter().find(|(name, _)| name == "plant");
+        named
+            .and_then(|(_, name)| Self::named(name))
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(not(feature = "plant"))]
+impl Planted {
+    /// What the options of an epoch switch on in a node: nothing.
+    #[must_use]
+    pub const fn of(_: &[(alloc::string::String, alloc::string::String)]) -> Self {
+        Self {}
+    }
+}

@@ -1,0 +1,44 @@
+//! The planted bugs that a campaign may switch on, and where they are looked for.
+//!
+//! ```text
+//!   rig (clients, checkers) ─┐
+//!   node (sessions, state) ──┼──► plants(protocol) ──► --plant list, ci/plants
+//!   protocol ────────────────┘
+//! ```
+
+use quintet_protocols::{UnknownProtocol, find};
+use quintet_replica::PlantSpec;
+
+/// Planted bugs of the rig itself.
+pub(crate) const RIG: [PlantSpec; 2] = [
+    PlantSpec {
+        name: "canary",
+        scenario: 0,
+        what: "one answer is exchanged: every seed must fail",
+        campaign: "",
+    },
+    PlantSpec {
+        name: "retry_under_new_session",
+        scenario: 42,
+        what: "clients repeat commands under other numbers",
+        campaign: "",
+    },
+];
+
+/// All bugs that can be planted for a protocol, with whose they are. Only the rig's own in a
+/// build without the feature `plant`.
+///
+/// # Errors
+/// When there is no such protocol.
+pub fn plants(protocol: &str) -> Result<Vec<(&'static str, PlantSpec)>, UnknownProtocol> {
+    let entry = find(protocol)?;
+    let rig = RIG.iter().map(|spec| ("rig", *spec));
+    let own = entry.plants.iter().map(|spec| (entry.info.name, *spec));
+    #[cfg(feature = "plant")]
+    let node = quintet_replica::Plant::SPECS
+        .iter()
+        .map(|spec| ("node", *spec));
+    #[cfg(not(feature = "plant"))]
+    let node = std::iter::empty();
+    Ok(rig.chain(node).chain(own).collect())
+}
