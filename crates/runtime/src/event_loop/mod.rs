@@ -55,6 +55,8 @@ const NEARLY_IDLE: usize = 8;
 const ROUNDS_MAX: usize = 64;
 const MAIL_MAX: usize = 4096;
 const TIMERS_MAX: usize = 256;
+/// Clients' sessions are dated by a clock that was read no longer ago than this.
+const CLOCK_AGE_MAX: Duration = Duration::from_millis(1);
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 /// A graceful stop takes no longer.
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -121,6 +123,7 @@ pub(crate) struct EventLoop {
     spin_max: Duration,
     last_work: Time,
     last_count: usize,
+    clock_read: (Time, u64),
     stopping: Option<Stopping>,
     exit: Option<ExitReason>,
 }
@@ -169,6 +172,7 @@ impl EventLoop {
             spin_max: parts.spin_max,
             last_work: Time(0),
             last_count: 0,
+            clock_read: (Time(0), 0),
             stopping: None,
             exit: None,
         };
@@ -196,27 +200,32 @@ impl EventLoop {
     /// Runs until the replica stops, for whatever reason.
     pub fn run(mut self) -> ExitReason {
         crate::system::prefer_throughput();
+        let mut now = self.now();
+        self.clock_read = (now, self.clock());
         loop {
-            let (wake, count) = self.turn();
+            let (wake, count, ended) = self.turn(now);
             if let Some(reason) = self.maybe_exit() {
                 self.finish(&reason);
                 return reason;
             }
-            if let Err(error) = self.wait(wake, count)
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                let reason = ExitReason::Halted(format!("cannot wait for events: {error}"));
-                self.finish(&reason);
-                return reason;
+            match self.wait(wake, count, ended) {
+                Ok(woken) => now = woken,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => now = self.now(),
+                Err(error) => {
+                    let reason = ExitReason::Halted(format!("cannot wait for events: {error}"));
+                    self.finish(&reason);
+                    return reason;
+                }
             }
         }
     }
 
     // --- one turn --------------------------------------------------------------------------
 
-    fn turn(&mut self) -> (Wake, usize) {
+    /// One turn, which begins now: what comes next, how much there was to do, and when it ended.
+    /// Reading a clock is a good part of an idle turn, so times are handed on.
+    fn turn(&mut self, now: Time) -> (Wake, usize, Time) {
         self.metrics.turns += 1;
-        let now = self.now();
         let mut count = self.take_mail(now);
         if !self.choked() {
             self.tcp.receive(now);
@@ -226,8 +235,7 @@ impl EventLoop {
             count += clients.receive(now);
         }
         count += self.pass_time(now);
-        let wake = self.settle();
-        let now = self.now();
+        let (wake, now) = self.settle();
         self.tcp.flush(now);
         if let Some(clients) = &mut self.clients {
             clients.flush();
@@ -239,7 +247,7 @@ impl EventLoop {
         if self.changed && now >= self.publish_at {
             self.publish(now);
         }
-        (wake, count)
+        (wake, count, now)
     }
 
     fn input(&mut self, input: Input) {
@@ -366,26 +374,36 @@ impl EventLoop {
 
     /// Submits what clients want and lets the node work until neither brings anything new: what
     /// finishes in this turn may make room for what waits.
-    fn settle(&mut self) -> Wake {
+    fn settle(&mut self) -> (Wake, Time) {
+        let mut now = self.now();
         for _ in 0..ROUNDS_MAX {
-            let submitted = self.collect();
+            let submitted = self.collect(now);
             let wake = self.node.on_idle(&self.world, &mut self.outputs);
             let finished = self.carry_out();
-            let now = self.now();
+            now = self.now();
             let arrived = self.take_arrivals(now);
             if !submitted && !finished && arrived == 0 {
-                return wake;
+                return (wake, now);
             }
         }
-        Wake::Spin
+        (Wake::Spin, now)
     }
 
-    fn collect(&mut self) -> bool {
+    /// The synchronised clock, read once in a while and counted on from there in between.
+    fn clock_near(&mut self, now: Time) -> u64 {
+        if now.since(self.clock_read.0) > CLOCK_AGE_MAX {
+            self.clock_read = (now, self.clock());
+        }
+        let since = u64::try_from(now.since(self.clock_read.0).as_nanos()).unwrap_or(0);
+        self.clock_read.1.saturating_add(since)
+    }
+
+    fn collect(&mut self, now: Time) -> bool {
         // A journal that cannot keep up holds clients back, not memory.
         if self.journal.queued() > self.journal_queue_max {
             return false;
         }
-        let (now, clock) = (self.now(), self.clock());
+        let clock = self.clock_near(now);
         if let Some(clients) = &mut self.clients {
             clients.gateway.collect(now, clock, &mut self.submissions);
         }
@@ -524,8 +542,8 @@ impl EventLoop {
 
     // --- sleeping --------------------------------------------------------------------------
 
-    fn wait(&mut self, wake: Wake, count: usize) -> io::Result<()> {
-        let now = self.now();
+    /// Waits for something to happen, no longer than may be; gives the time afterwards.
+    fn wait(&mut self, wake: Wake, count: usize, now: Time) -> io::Result<Time> {
         if count > 0 {
             self.last_work = now;
             self.last_count = count;
@@ -540,7 +558,7 @@ impl EventLoop {
             self.metrics.sleeps += 1;
         }
         let Some(mut events) = self.events.take() else {
-            return Ok(());
+            return Ok(now);
         };
         let result = self.poll.poll(&mut events, timeout);
         let now = self.now();
@@ -555,7 +573,7 @@ impl EventLoop {
             }
         }
         self.events = Some(events);
-        result
+        result.map(|()| now)
     }
 
     /// How long to sleep; zero to look again at once, `None` for ever.
