@@ -14,6 +14,8 @@ extern crate alloc;
 extern crate std;
 
 pub mod chain_paxos;
+#[cfg(test)]
+mod group;
 pub mod multipaxos;
 #[cfg(test)]
 mod stubs;

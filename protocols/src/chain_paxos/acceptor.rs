@@ -91,13 +91,8 @@ impl ChainPaxos {
         if entry.op.is_membership() {
             if let Op::Add { id, life, .. } = entry.op
                 && (id, life) == (self.id, self.life)
-                && !self.whole
             {
-                // All that the leader's log held when it had learned of this life is here, or
-                // known to be decided: whatever an earlier life voted for is among it.
-                ctx.mark("re-admitted");
-                ctx.recovered();
-                self.whole = true;
+                self.become_whole(ctx);
             }
             if self.working.apply(slot, &entry.op, self.majority) {
                 self.reroute(ctx);
@@ -110,6 +105,24 @@ impl ChainPaxos {
         }
         self.held = slot;
         id
+    }
+
+    /// This life is re-admitted: all that the leader's log held when it had learned of it is here,
+    /// or known to be decided. Whatever an earlier life voted for is among it.
+    fn become_whole(&mut self, ctx: &mut Context<'_, Self>) {
+        if !self.whole {
+            ctx.mark("re-admitted");
+            ctx.recovered();
+            self.whole = true;
+        }
+    }
+
+    /// A decided chain may show that this life was re-admitted by an entry that is not here.
+    pub(super) fn look_for_this_life(&mut self, ctx: &mut Context<'_, Self>) {
+        let at = self.decided.position(self.id);
+        if at.is_some_and(|at| self.decided.members[at].life == self.life) {
+            self.become_whole(ctx);
+        }
     }
 
     /// Everything held becomes this replica's vote when that write is durable.
@@ -212,6 +225,7 @@ impl ChainPaxos {
         }
         if let Some(write) = write {
             self.missing_at = None;
+            self.entries_at = ctx.arrived();
             self.vote_after(write);
             self.progressed = true;
         }
@@ -282,6 +296,7 @@ impl ChainPaxos {
         self.held = base;
         self.decided = chain;
         self.missing_at = None;
+        self.look_for_this_life(ctx);
         self.rework(ctx);
         self.vote_after(write);
         self.progressed = true;

@@ -161,6 +161,9 @@ impl ChainPaxos {
             let at = self.heard_at + patience + Self::random_duration(patience, ctx);
             return ctx.set_timer(Timer::Election, at.since(now));
         }
+        // Whoever asks now is told at once that nobody can order anything.
+        self.leader = None;
+        self.reroute(ctx);
         self.arm_election(ctx);
         if self.fetching.is_some() || !self.whole {
             return ctx.mark("does not stand without its state");
@@ -266,8 +269,12 @@ impl ChainPaxos {
     /// Stands with a ballot that it has never used: the promise of it is on disk before anybody
     /// hears of it.
     pub(super) fn become_candidate(&mut self, ctx: &mut Context<'_, Self>) {
-        let silent = self.leader_down || ctx.now().since(self.heard_at) >= self.patience();
-        let deposed = self.leader.filter(|leader| *leader != self.id && silent);
+        let now = ctx.now();
+        let silent = |old: &ReplicaId| {
+            let heard = self.heard.get(old.index()).copied().unwrap_or_default();
+            *old != self.id && now.since(heard) >= self.config.suspect_timeout
+        };
+        let deposed = Some(self.promised.owner).filter(silent);
         let ballot = self.next_ballot();
         self.raise_promise(ballot, ctx);
         let mut candidate = Candidate::new(

@@ -428,7 +428,7 @@ impl ChainPaxos {
                 complaint.0 = now;
             }
             complaint.1 = now;
-            if now.since(complaint.0) < patience {
+            if now.since(complaint.0) < self.config.heartbeat {
                 return ctx.mark("suspicion about one that is heard");
             }
             ctx.mark("removed although it is heard");

@@ -151,6 +151,9 @@ mod votes;
 mod watch;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 pub use chain::{Chain, Member};
 pub use config::{Config, ReadsBy};
 pub use frontend::Frontend;

@@ -29,7 +29,7 @@ use quintet_replica::{Bytes, Context, Lane, Slot, Time, Wake, parts::Taken};
 
 /// Reads that have not been answered for this long are forgotten: their frontend gave up.
 const WAITING_MAX: Duration = Duration::from_secs(20);
-/// A chain through which something passed within this time is busy: another round will come.
+/// A chain through which entries passed within this time is busy: more will come.
 const BUSY_MIN: Duration = Duration::from_micros(200);
 /// Rounds that reads wait for; more reads wait for a later round.
 const BOUND_MAX: usize = 64;
@@ -250,9 +250,11 @@ impl ChainPaxos {
         if leads || !self.reads.wants_round() || self.reads.asked >= last {
             return patience;
         }
-        let busy_until = self.heard_at + BUSY_MIN.max(self.loop_time * 2);
-        if now < busy_until && oldest + BUSY_MIN.max(self.loop_time * 2) > now {
-            return Wake::At(busy_until);
+        // While entries pass through here, the next ones bring the round that these reads need.
+        let busy = BUSY_MIN.max(self.loop_time * 2);
+        let until = (self.entries_at + busy).min(oldest + busy);
+        if now < until {
+            return Wake::At(until);
         }
         self.reads.asked = last;
         self.ask(last, false, ctx);

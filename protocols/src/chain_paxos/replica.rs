@@ -135,6 +135,8 @@ pub struct ChainPaxos {
     /// When the leader last showed that it was there.
     pub(super) heard_at: Time,
     pub(super) leader_down: bool,
+    /// When entries last came down the chain.
+    pub(super) entries_at: Time,
     pub(super) ballot_seen: Ballot,
     /// The lives that the others are known to be in.
     pub(super) lives: Vec<Incarnation>,
@@ -360,6 +362,7 @@ impl Protocol for ChainPaxos {
             leader: None,
             heard_at: Time(0),
             leader_down: false,
+            entries_at: Time(0),
             ballot_seen: ballot_first,
             lives,
             heard: vec![Time(0); members],
@@ -492,6 +495,7 @@ impl Protocol for ChainPaxos {
         }
         self.restart_at(slot, summary);
         self.extend_held();
+        self.look_for_this_life(ctx);
         self.vote();
         self.rework(ctx);
         ctx.trim(slot.next());
@@ -650,10 +654,7 @@ impl Protocol for ChainPaxos {
             "what is not executed is kept, or its state is on its way"
         );
         let own = self.votes.of(self.id);
-        assert!(
-            own <= self.held && (self.whole || own == Slot(0)),
-            "the own vote"
-        );
+        assert!(self.whole || own == Slot(0), "who forgot does not vote");
         let recent = Slot(self.log.end().0.saturating_sub(16));
         for (slot, held) in self.log.iter_from(recent) {
             assert!(

@@ -13,7 +13,7 @@ use super::{
 };
 use alloc::format;
 use quintet_replica::{
-    Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, Time, parts::Ballot,
+    Context, Durability, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, Time, parts::Ballot,
 };
 
 /// Whom this replica watches.
@@ -145,11 +145,18 @@ impl ChainPaxos {
     }
 
     pub(super) fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        ctx.halt(format!(
-            "too many of the {} replicas have lost their memory: what they acknowledged cannot \
-             be recovered. To start again without it, start every replica once with \
-             --bootstrap-again",
-            self.members
-        ));
+        let members = self.members;
+        ctx.halt(match self.durability {
+            Durability::Memory => format!(
+                "too many of the {members} replicas have lost their memory: what they \
+                 acknowledged cannot be recovered. To start again without it, start every replica \
+                 once with --bootstrap-again"
+            ),
+            Durability::Disk => format!(
+                "the journals of too many of the {members} replicas are damaged: what they \
+                 acknowledged cannot be recovered from the others. Restore a backup, or what an \
+                 undamaged replica still holds (quintet snapshot save), into a new cluster"
+            ),
+        });
     }
 }

@@ -204,7 +204,40 @@ fn print_table(replicas: &[Answered]) -> Outcome {
         ]);
         table.add_row(row);
     }
-    output::print_table(table)
+    output::print_table(table)?;
+    if let Some(picture) = picture(replicas.iter().filter_map(|it| it.status.as_ref().ok())) {
+        output::print_line(&picture)?;
+    }
+    Ok(())
+}
+
+/// The way of messages as the newest view has it, for protocols that have one: from the first to
+/// the last, and who is left out.
+fn picture<'a>(statuses: impl Iterator<Item = &'a Value>) -> Option<String> {
+    let view = |status: &&Value| (status["view"].as_u64(), status["committed"].as_u64());
+    let newest = statuses
+        .filter(|status| {
+            status["route"]
+                .as_array()
+                .is_some_and(|route| !route.is_empty())
+        })
+        .max_by_key(view)?;
+    let route: Vec<u64> = newest["route"]
+        .as_array()?
+        .iter()
+        .filter_map(Value::as_u64)
+        .collect();
+    let words: Vec<String> = route.iter().map(u64::to_string).collect();
+    let mut picture = format!("route: {}", words.join(" ─► "));
+    let members = newest["members"].as_u64().unwrap_or_default();
+    let out: Vec<String> = (0..members)
+        .filter(|id| !route.contains(id))
+        .map(|id| id.to_string())
+        .collect();
+    if !out.is_empty() {
+        picture.push_str(&format!("   left out: {}", out.join(", ")));
+    }
+    Some(picture)
 }
 
 fn verdict(replicas: &[Answered]) -> Outcome {
@@ -239,5 +272,24 @@ fn verdict(replicas: &[Answered]) -> Outcome {
             Exit::Unhealthy,
             format!("not ready: {}", some.join(", ")),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_route_of_the_newest_view_is_drawn_and_who_is_left_out() {
+        let old = json!({"view": 1, "committed": 9, "members": 4, "route": [0, 1, 2, 3]});
+        let new = json!({"view": 2, "committed": 7, "members": 4, "route": [2, 3, 0]});
+        let silent = json!({"view": 5, "committed": 7, "members": 4, "route": []});
+        let all = [old, new, silent.clone()];
+        assert_eq!(
+            picture(all.iter()).as_deref(),
+            Some("route: 2 ─► 3 ─► 0   left out: 1")
+        );
+        assert_eq!(picture([silent].iter()), None);
     }
 }

@@ -4,8 +4,7 @@ use super::group::{Group, MS, Packet, assert_converged};
 use crate::multipaxos::{Accepted, Config, Message, Proposal, replica::Timer};
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, CommandTime, Control, Durability, Event, Incarnation, ReplicaId, Slot, Wire,
-    parts::Ballot,
+    Bytes, CommandTime, Control, Durability, Event, Incarnation, ReplicaId, Slot, parts::Ballot,
 };
 
 fn group(members: usize) -> Group {
@@ -15,12 +14,7 @@ fn group(members: usize) -> Group {
 }
 
 fn send(group: &mut Group, from: u16, to: u16, message: &Message) {
-    let (from, to) = (ReplicaId(from), ReplicaId(to));
-    group.deliver(Packet {
-        from,
-        to,
-        bytes: message.encode_to_bytes(),
-    });
+    group.deliver(Packet::new(from, to, message));
 }
 
 fn sent(group: &Group) -> Vec<Message> {

@@ -1,0 +1,283 @@
+//! The failure cases of §3.4 and Appendix A.
+
+use super::{Group, MS, assert_converged, chain, group, write_within};
+use crate::chain_paxos::{Config, Message, Op};
+use alloc::vec::Vec;
+use quintet_replica::{Durability, ReplicaId, Slot};
+
+const BOTH: [Durability; 2] = [Durability::Disk, Durability::Memory];
+
+/// Loses `lost` under load, expects the rest to go on as `rest`, then lets the lost come back.
+fn lose(members: usize, lost: &[u16], rest: &[u16]) {
+    for durability in BOTH {
+        let mut group = group(members, durability);
+        for id in 0..members as u16 {
+            group.write(id);
+        }
+        group.run(MS * 5);
+        for id in 0..members as u16 {
+            group.write(id);
+            group.idle(id);
+        }
+        for id in lost {
+            group.crash(*id);
+        }
+        let survivor = rest[rest.len() - 1];
+        assert!(
+            write_within(&mut group, survivor, MS * 4000),
+            "{members} members without {lost:?}, {durability:?}"
+        );
+        group.run(MS * 2000);
+        let mut now = chain(&group, survivor);
+        now.sort_unstable();
+        let mut expected = rest.to_vec();
+        expected.sort_unstable();
+        assert_eq!(now, expected, "{members} members without {lost:?}");
+        for id in lost {
+            group.start(*id);
+        }
+        group.run(MS * 6000);
+        for id in 0..members as u16 {
+            assert!(
+                write_within(&mut group, id, MS * 1000),
+                "at {id} after {lost:?} came back, {durability:?}"
+            );
+        }
+        group.run(MS * 1000);
+        assert_eq!(chain(&group, survivor).len(), members, "all are back");
+        assert_converged(&group, members as u64);
+    }
+}
+
+#[test]
+fn the_tail_fails() {
+    lose(3, &[2], &[0, 1]);
+    lose(5, &[4], &[0, 1, 2, 3]);
+}
+
+#[test]
+fn a_middle_fails() {
+    lose(3, &[1], &[0, 2]);
+    lose(5, &[2], &[0, 1, 3, 4]);
+}
+
+#[test]
+fn the_head_fails() {
+    lose(3, &[0], &[1, 2]);
+    lose(5, &[0], &[1, 2, 3, 4]);
+}
+
+#[test]
+fn the_heads_own_successor_fails() {
+    lose(4, &[1], &[0, 2, 3]);
+}
+
+#[test]
+fn adjacent_failures_of_middles() {
+    lose(5, &[1, 2], &[0, 3, 4]);
+    lose(7, &[2, 3, 4], &[0, 1, 5, 6]);
+}
+
+#[test]
+fn adjacent_failures_with_the_tail() {
+    lose(5, &[3, 4], &[0, 1, 2]);
+}
+
+#[test]
+fn head_and_successor_fail() {
+    lose(5, &[0, 1], &[2, 3, 4]);
+}
+
+#[test]
+fn head_and_middle_fail() {
+    lose(5, &[0, 2], &[1, 3, 4]);
+}
+
+#[test]
+fn head_and_tail_fail() {
+    lose(5, &[0, 4], &[1, 2, 3]);
+}
+
+#[test]
+fn a_chain_of_two_waits_for_its_other_half() {
+    let mut group = group(2, Durability::Disk);
+    assert!(write_within(&mut group, 1, MS * 10));
+    group.crash(1);
+    let write = group.write(0);
+    group.run(MS * 3000);
+    assert!(!group.answered(0, write), "one of two decides nothing");
+    assert_eq!(
+        group.replica(0).decided.members.len(),
+        2,
+        "and removes nobody"
+    );
+    group.start(1);
+    group.run(MS * 3000);
+    assert!(write_within(&mut group, 0, MS * 2000));
+    group.crash(0);
+    group.run(MS * 1000);
+    group.start(0);
+    group.run(MS * 4000);
+    assert!(write_within(&mut group, 1, MS * 2000), "the head came back");
+    assert_converged(&group, 3);
+}
+
+#[test]
+fn below_a_quorum_nothing_is_removed_and_a_returning_replica_comes_in_first() {
+    // Three members, one removed: the chain has two. The second fails; the first comes back.
+    let mut group = group(3, Durability::Disk);
+    group.crash(2);
+    assert!(write_within(&mut group, 0, MS * 2000));
+    group.run(MS * 500);
+    assert_eq!(chain(&group, 0), [0, 1]);
+    group.crash(1);
+    let write = group.write(0);
+    group.run(MS * 1000);
+    assert!(!group.answered(0, write));
+    assert!(group.marked("removal would leave no quorum") > 0);
+    group.start(2);
+    group.run(MS * 3000);
+    assert!(group.answered(0, write), "added, then the dead one removed");
+    group.run(MS * 1000);
+    assert_eq!(chain(&group, 0), [0, 2]);
+    group.start(1);
+    group.run(MS * 2000);
+    assert_eq!(chain(&group, 0), [0, 2, 1]);
+    assert_converged(&group, 2);
+}
+
+#[test]
+fn a_removed_head_leads_again_when_nobody_else_can() {
+    // The head is removed and comes back; then the others go, but one.
+    let mut group = group(3, Durability::Disk);
+    group.isolate(0);
+    assert!(write_within(&mut group, 1, MS * 4000));
+    group.run(MS * 1000);
+    let leader = group.leaders().into_iter().find(|id| *id != 0);
+    let leader = leader.expect("another leads");
+    group.heal();
+    group.crash(leader);
+    group.run(MS * 8000);
+    assert!(write_within(&mut group, 0, MS * 4000));
+    group.start(leader);
+    group.run(MS * 4000);
+    assert_eq!(chain(&group, 0).len(), 3);
+    assert_converged(&group, 2);
+}
+
+#[test]
+fn a_node_marked_by_an_undecided_entry_is_back_under_a_new_leader() {
+    // RemoveNode(3) reaches the next one only; then the head is gone.
+    let mut group = group(5, Durability::Memory);
+    group.cut.extend([(1, 2)]);
+    let remove = Message::Suspect {
+        ballot: group.replica(0).promised,
+        about: ReplicaId(3),
+    };
+    group.members[0].timers.clear();
+    for _ in 0..5 {
+        group.clock.now = group.clock.now + MS * 200;
+        group.deliver(crate::group::Packet::new(2, 0, &remove));
+    }
+    group.idle(0);
+    group.settle();
+    let marked: Vec<_> = (0..5)
+        .filter(|id| !chain(&group, *id).contains(&3))
+        .collect();
+    assert_eq!(marked, [0, 1], "the entry got no further");
+    group.crash(0);
+    group.heal();
+    group.run(MS * 6000);
+    assert!(write_within(&mut group, 3, MS * 2000));
+    let decided = &group.replica(3).decided;
+    assert!(decided.contains(ReplicaId(3)), "it takes part again");
+    assert!(!decided.contains(ReplicaId(0)));
+}
+
+#[test]
+fn the_removed_node_gets_the_entry_that_removes_it_and_asks_back_in() {
+    let mut group = group(5, Durability::Memory);
+    // The link from 1 to 2 is broken, both ways; the head hears both.
+    group.cut.extend([(1, 2), (2, 1)]);
+    assert!(write_within(&mut group, 4, MS * 6000));
+    group.run(MS * 4000);
+    assert!(group.marked("removed although it is heard") > 0);
+    assert!(
+        write_within(&mut group, 2, MS * 3000),
+        "it is in the chain again"
+    );
+    let now = chain(&group, 0);
+    let at = |id| now.iter().position(|it| *it == id);
+    assert_eq!(now.len(), 5);
+    assert_ne!(at(1).map(|at| at + 1), at(2), "elsewhere: {now:?}");
+    assert_eq!(group.leaders(), [0], "nobody had to stand");
+}
+
+#[test]
+fn a_removal_that_would_leave_no_quorum_does_nothing_even_when_decided() {
+    let mut group = group(3, Durability::Memory);
+    group.crash(2);
+    assert!(write_within(&mut group, 0, MS * 2000));
+    group.run(MS * 500);
+    let before = group.replica(0).decided.clone();
+    assert_eq!(before.members.len(), 2);
+    let mut chain = before.clone();
+    assert!(!chain.apply(Slot(99), &Op::Remove { id: ReplicaId(1) }, 2));
+    assert_eq!(chain, before);
+}
+
+#[test]
+fn what_is_passed_on_after_a_removal_begins_with_the_first_unknown_entry() {
+    // Replica 1 takes entries and passes nothing on; then it is removed.
+    let mut group = group(5, Durability::Memory);
+    assert!(write_within(&mut group, 4, MS * 10));
+    let before = group.replica(2).held;
+    group.cut.extend([(1, 2)]);
+    for _ in 0..3 {
+        group.write(0);
+        group.run(MS);
+    }
+    assert_eq!(group.replica(2).held, before, "nothing came through");
+    group.crash(1);
+    group.run(MS * 1500);
+    assert!(
+        group.replica(2).executed >= Slot(before.0 + 4),
+        "three and the removal"
+    );
+    assert_eq!(
+        group.marked("gap in the chain"),
+        0,
+        "in order, without asking"
+    );
+    assert_converged(&group, before.0 + 4);
+}
+
+#[test]
+fn a_handed_off_head_is_followed_at_once() {
+    use quintet_replica::{Control, Event};
+    let mut group = group(3, Durability::Disk);
+    assert!(write_within(&mut group, 2, MS * 10));
+    group.event(0, Event::Control(Control::HandOff));
+    group.settle();
+    assert_eq!(
+        group.leaders(),
+        [1],
+        "the next in the chain, without waiting for any timer"
+    );
+    assert!(write_within(&mut group, 0, MS * 100));
+    assert_eq!(chain(&group, 1), [1, 2, 0]);
+}
+
+#[test]
+fn too_many_lost_memories_halt_with_the_remedy() {
+    let mut group = Group::new(3, Durability::Memory, Config::default());
+    group.run(MS * 20);
+    assert!(write_within(&mut group, 0, MS * 10));
+    for id in 0..2 {
+        group.crash(id);
+        group.start(id);
+    }
+    group.run(MS * 20_000);
+    let halted = group.members[0].halted.clone().expect("it cannot go on");
+    assert!(halted.contains("--bootstrap-again"), "{halted}");
+}

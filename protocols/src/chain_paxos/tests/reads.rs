@@ -1,0 +1,130 @@
+//! Local linearizable reads.
+
+use super::{Group, MS, group, write_within};
+use crate::chain_paxos::{Config, Message, ReadsBy};
+use quintet_replica::{Durability, Level, Outcome, Slot};
+
+fn value(group: &Group, id: u16, read: quintet_replica::BatchId) -> Option<u64> {
+    match group.done.get(&(id, read)) {
+        Some(Outcome::Results(bytes)) => Some(u64::from_le_bytes(bytes[..8].try_into().ok()?)),
+        _ => None,
+    }
+}
+
+#[test]
+fn every_replica_answers_reads_without_an_entry() {
+    for members in [1, 2, 3, 5, 7] {
+        let mut group = group(members, Durability::Disk);
+        assert!(write_within(&mut group, 0, MS * 10));
+        let before = group.replica(0).held;
+        for id in 0..members as u16 {
+            let read = group.submit(id, Level::Linearizable);
+            group.run(MS * 2);
+            assert_eq!(value(&group, id, read), Some(1), "at {id} of {members}");
+        }
+        assert_eq!(
+            group.replica(0).held,
+            before,
+            "nothing was written for them"
+        );
+    }
+}
+
+#[test]
+fn reads_through_the_chain_take_one_entry_per_turn() {
+    let config = Config {
+        reads: ReadsBy::Chain,
+        ..Config::default()
+    };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 20);
+    let before = group.replica(0).held;
+    let reads: alloc::vec::Vec<_> = (0..5)
+        .map(|_| group.submit(2, Level::Linearizable))
+        .collect();
+    group.run(MS * 5);
+    for read in reads {
+        assert!(value(&group, 2, read).is_some());
+    }
+    assert_eq!(group.replica(0).held, before.next());
+}
+
+#[test]
+fn a_read_waits_for_a_round_made_after_it_came() {
+    // A round is on its way to replica 1 when the read arrives; it does not do.
+    let mut group = group(3, Durability::Memory);
+    assert!(write_within(&mut group, 0, MS * 10));
+    group.write(0);
+    group.idle(0);
+    let old = group.network.pop_front().expect("an Accept");
+    assert!(matches!(old.message(), Message::Accept { .. }));
+    let read = group.submit(1, Level::Linearizable);
+    group.cut.extend([(1, 0)]);
+    group.deliver(old);
+    group.idle(1);
+    group.settle();
+    assert_eq!(value(&group, 1, read), None);
+    group.heal();
+    group.run(MS * 600);
+    assert!(value(&group, 1, read).is_some());
+}
+
+#[test]
+fn a_replica_that_is_cut_off_answers_no_read() {
+    let mut group = group(3, Durability::Disk);
+    assert!(write_within(&mut group, 0, MS * 10));
+    for id in [0, 1, 2] {
+        group.isolate(id);
+        let read = group.submit(id, Level::Linearizable);
+        group.run(MS * 2000);
+        assert_eq!(value(&group, id, read), None, "at {id}");
+        group.heal();
+        group.run(MS * 4000);
+        assert!(value(&group, id, read).is_some(), "healed, at {id}");
+    }
+}
+
+#[test]
+fn reads_as_printed_would_be_stale_after_a_change_of_the_leader() {
+    // Chain 0,1,2,3,4: entries 1..=10 are decided by 0, 1, 2; replica 3 has seen five of them when
+    // a read comes; 0 dies; 1 leads and proposes all again.
+    let mut group = group(5, Durability::Memory);
+    for _ in 0..5 {
+        group.write(0);
+        group.settle();
+    }
+    group.cut.extend([(2, 3)]);
+    let mut last = None;
+    for _ in 0..5 {
+        last = Some(group.write(2));
+        group.settle();
+    }
+    assert!(
+        group.answered(2, last.expect("written")),
+        "decided at the middle"
+    );
+    assert_eq!(group.replica(3).held, Slot(5));
+    let read = group.submit(3, Level::Linearizable);
+    group.crash(0);
+    group.heal();
+    group.run(MS * 6000);
+    assert!(value(&group, 3, read).is_some_and(|seen| seen >= 10));
+}
+
+#[test]
+fn a_replica_out_of_the_chain_refuses_reads() {
+    let mut group = group(5, Durability::Disk);
+    group.isolate(4);
+    assert!(write_within(&mut group, 0, MS * 3000));
+    group.run(MS * 500);
+    // It is told that it is out, and hears nothing else.
+    group.heal();
+    group.cut.extend([(4, 0), (4, 1), (4, 2), (4, 3)]);
+    group.run(MS * 500);
+    let read = group.submit(4, Level::Linearizable);
+    group.run(MS * 500);
+    assert_eq!(value(&group, 4, read), None);
+    group.heal();
+    group.run(MS * 3000);
+    assert!(value(&group, 4, read).is_some());
+}

@@ -1,0 +1,216 @@
+//! The normal case, and what goes over which link.
+
+use super::{Group, MS, assert_converged, chain, group, small};
+use crate::chain_paxos::{Config, Message};
+use alloc::vec::Vec;
+use quintet_replica::{Durability, Level, ReplicaId, Slot};
+
+fn groups() -> impl Iterator<Item = (usize, Durability)> {
+    [1, 2, 3, 4, 5, 7, 9]
+        .into_iter()
+        .flat_map(|members| [(members, Durability::Disk), (members, Durability::Memory)])
+}
+
+#[test]
+fn the_head_serves_every_frontend() {
+    for (members, durability) in groups() {
+        let mut group = group(members, durability);
+        for id in 0..members as u16 {
+            let write = group.write(id);
+            group.run(MS);
+            assert!(
+                group.answered(id, write),
+                "{members} members, {durability:?}, at {id}"
+            );
+        }
+        group.run(MS * 1000);
+        assert_converged(&group, members as u64);
+        assert_eq!(group.leaders(), [0], "nobody stood");
+        let all: Vec<u16> = (0..members as u16).collect();
+        assert_eq!(chain(&group, 0), all, "nobody was removed");
+    }
+}
+
+/// (from, to, entries) of the Accepts and Acks on the network.
+fn on_the_wire(group: &Group) -> Vec<(u16, u16, usize)> {
+    let kinds = group.network.iter().filter_map(|packet| {
+        let entries = match packet.message() {
+            Message::Accept { entries, .. } => entries.len(),
+            Message::Ack { .. } => 0,
+            _ => return None,
+        };
+        Some((packet.from.0, packet.to.0, entries))
+    });
+    kinds.collect()
+}
+
+#[test]
+fn one_message_per_replica_and_turn() {
+    // Figure 3 of the paper, with twenty requests in one turn.
+    let mut group = group(5, Durability::Memory);
+    for _ in 0..20 {
+        group.write(0);
+    }
+    group.idle(0);
+    for (from, to) in [(0, 1), (1, 2), (2, 3), (3, 4)] {
+        assert_eq!(on_the_wire(&group), [(from, to, 20)]);
+        let packet = group.network.pop_front().expect("one message");
+        group.deliver(packet);
+        group.idle(to);
+        let decided = group.replica(to).executed >= Slot(20);
+        assert_eq!(
+            decided,
+            to >= 2,
+            "from the middle on it is decided, at {to}"
+        );
+    }
+    assert_eq!(
+        on_the_wire(&group),
+        [(4, 0, 0)],
+        "the tail answers to the head"
+    );
+    let packet = group.network.pop_front().expect("one message");
+    group.deliver(packet);
+    group.idle(0);
+    assert!(group.replica(0).executed >= Slot(20));
+    assert_eq!(
+        on_the_wire(&group),
+        [(0, 1, 0)],
+        "and the one before the middle is told"
+    );
+    group.settle();
+    assert_converged(&group, 20);
+}
+
+#[test]
+fn with_three_replicas_three_messages_do() {
+    let mut group = group(3, Durability::Memory);
+    group.write(1);
+    group.idle(1);
+    let mut messages = 0;
+    while let Some(packet) = group.network.pop_front() {
+        messages += usize::from(!matches!(packet.message(), Message::Forward { .. }));
+        let to = packet.to.0;
+        group.deliver(packet);
+        group.idle(to);
+    }
+    assert_eq!(messages, 3);
+    assert_converged(&group, 1);
+}
+
+#[test]
+fn an_entry_travels_on_while_disks_write_it() {
+    let mut group = group(3, Durability::Disk);
+    for id in 0..3 {
+        group.members[id].slow_disk = true;
+    }
+    let write = group.write(0);
+    group.settle();
+    assert_eq!(group.replica(2).held, Slot(1), "it is at the tail");
+    assert_eq!(
+        group.replica(2).votes.reached(1),
+        Slot(0),
+        "nobody has voted"
+    );
+    group.sync(2);
+    group.settle();
+    assert!(!group.answered(0, write), "one vote is none");
+    assert_eq!(group.replica(0).votes.of(ReplicaId(2)), Slot(1));
+    group.sync(0);
+    group.settle();
+    assert!(group.answered(0, write), "head and tail are a quorum");
+    assert_eq!(
+        group.replica(1).durable,
+        Slot(1),
+        "the middle learnt the decision"
+    );
+}
+
+#[test]
+fn a_gap_is_asked_for_and_filled() {
+    let mut group = group(4, Durability::Memory);
+    for round in 0..20 {
+        group.write(round % 4);
+        group.idle(0);
+        if round % 3 == 0 {
+            group.network.clear();
+        }
+        group.run(MS);
+    }
+    group.run(MS * 2000);
+    assert!(group.marked("gap in the chain") > 0);
+    assert_converged(&group, 10);
+    assert_eq!(group.leaders(), [0]);
+}
+
+#[test]
+fn a_reset_without_a_crash_loses_nothing_and_waits_for_no_timer() {
+    for (a, b) in [(0, 1), (1, 2), (2, 0)] {
+        let mut group = group(3, Durability::Memory);
+        let write = group.write(1);
+        // Everything that is under way between two neighbours is lost, and they notice.
+        for id in 0..3 {
+            group.idle(id);
+        }
+        let leader_hop = group.network.pop_front().expect("the request");
+        group.deliver(leader_hop);
+        group.idle(0);
+        if (a, b) != (0, 1) {
+            let packet = group.network.pop_front().expect("the entry");
+            group.deliver(packet);
+            group.idle(1);
+        }
+        if (a, b) == (2, 0) {
+            let packet = group.network.pop_front().expect("the entry");
+            group.deliver(packet);
+            group.idle(2);
+        }
+        assert_eq!(group.network.len(), 1);
+        group.reset(a, b);
+        assert!(group.network.is_empty());
+        group.settle();
+        assert!(group.answered(1, write), "between {a} and {b}");
+        assert_converged(&group, 1);
+        assert_eq!(group.replica(0).executed, Slot(1), "the head heard of it");
+    }
+}
+
+#[test]
+fn the_window_bounds_what_is_undecided() {
+    let config = Config {
+        window: 3,
+        ..small()
+    };
+    let mut group = Group::new(3, Durability::Memory, config);
+    group.run(MS * 20);
+    group.cut.insert((0, 1));
+    for _ in 0..10 {
+        group.write(0);
+        group.idle(0);
+    }
+    assert_eq!(group.replica(0).held, Slot(3), "the fourth message waits");
+    group.heal();
+    group.run(MS * 1000);
+    assert_converged(&group, 10);
+}
+
+#[test]
+fn a_replica_far_behind_takes_the_state_and_forwards_meanwhile() {
+    for durability in [Durability::Disk, Durability::Memory] {
+        let mut group = Group::new(3, durability, small());
+        group.run(MS * 20);
+        group.isolate(2);
+        for _ in 0..1200 {
+            group.write(0);
+            group.run(MS * 2);
+        }
+        group.heal();
+        group.run(MS * 3000);
+        assert!(group.marked("state installed") > 0, "{durability:?}");
+        assert_converged(&group, 1000);
+        assert_eq!(chain(&group, 0).len(), 3);
+        let read = group.submit(2, Level::Linearizable);
+        group.run(MS * 300);
+        assert!(group.answered(2, read));
+    }
+}

@@ -1,0 +1,206 @@
+//! Encodings.
+
+use crate::chain_paxos::{
+    Accepted, Chain, Entry, Header, Member, Message, Op, Promised, Record, Round, Summary, Vote,
+    Votes,
+};
+use alloc::vec::Vec;
+use core::fmt::Debug;
+use quintet_replica::{
+    BatchId, Bytes, CommandTime, Incarnation, Level, ReplicaId, ReplicaSet, Slot, Wire,
+    parts::{Ballot, Taken},
+};
+
+fn entries() -> Vec<Entry> {
+    let (id, after) = (ReplicaId(2), ReplicaId(1));
+    let ops = [
+        Op::Batch(Bytes::from_static(b"a batch")),
+        Op::Nothing,
+        Op::Add {
+            id,
+            life: Incarnation(3),
+            after,
+        },
+        Op::Remove { id },
+        Op::Read { by: id, stamp: 7 },
+    ];
+    let time = CommandTime(9);
+    ops.into_iter().map(|op| Entry { time, op }).collect()
+}
+
+fn messages() -> Vec<Message> {
+    let ballot = Ballot {
+        round: 7,
+        owner: ReplicaId(2),
+    };
+    let (slot, batch) = (Slot(5), Bytes::from_static(b"a batch"));
+    let vote = Vote {
+        life: Incarnation(1),
+        upto: slot,
+    };
+    let header = Header {
+        ballot,
+        committed: slot,
+        everywhere: Slot(3),
+        loop_micros: 250,
+        round: Round {
+            number: 8,
+            end: slot,
+            path: ReplicaSet(5),
+            looped: 6,
+            looped_by: ReplicaSet(7),
+            asked: [(ReplicaId(1), 11)].into_iter().collect(),
+        },
+        votes: Votes([vote; 3].into_iter().collect()),
+    };
+    let chain = chain();
+    alloc::vec![
+        Message::Request {
+            level: Level::Linearizable,
+            batch: batch.clone()
+        },
+        Message::Taken {
+            batch: BatchId(3),
+            taken: Taken::Busy
+        },
+        Message::Forward {
+            batches: alloc::vec![batch.clone(), Bytes::new(), batch]
+        },
+        Message::Accept {
+            header: header.clone(),
+            first: slot,
+            entries: entries()
+        },
+        Message::Ack { header, held: slot },
+        Message::Skip {
+            ballot,
+            base: slot,
+            chain
+        },
+        Message::Missing { ballot, held: slot },
+        Message::Alive {
+            ballot,
+            life: Incarnation(2),
+            whole: true,
+            held: slot
+        },
+        Message::Suspect {
+            ballot,
+            about: ReplicaId(1)
+        },
+        Message::Ask {
+            stamp: 9,
+            ordered: true
+        },
+        Message::Reject {
+            ballot,
+            promised: ballot
+        },
+        Message::PreVote {
+            ballot,
+            committed: slot
+        },
+        Message::PreVoteOk {
+            ballot,
+            granted: true,
+            promised: ballot,
+            first: slot
+        },
+        Message::Prepare { ballot, from: slot },
+        promise(&[5, 6], 5, Some(9)),
+        Message::Stand { ballot },
+    ]
+}
+
+fn chain() -> Chain {
+    let member = |id| Member {
+        id: ReplicaId(id),
+        life: Incarnation(1),
+    };
+    Chain {
+        members: [member(2), member(0)].into_iter().collect(),
+        slot: Slot(4),
+    }
+}
+
+fn promise(slots: &[u64], from: u64, until: Option<u64>) -> Message {
+    let ballot = Ballot {
+        round: 7,
+        owner: ReplicaId(2),
+    };
+    let accepted = slots.iter().zip(entries()).map(|(slot, entry)| Accepted {
+        slot: Slot(*slot),
+        ballot,
+        entry,
+    });
+    Message::Promise {
+        ballot,
+        life: Incarnation(1),
+        from: Slot(from),
+        until: until.map(Slot),
+        committed: Slot(4),
+        first: Slot(1),
+        accepted: accepted.collect(),
+    }
+}
+
+/// Reads back, refuses each prefix, and survives flipped bytes.
+fn check<T: Wire + PartialEq + Debug + Clone>(value: &T) {
+    let bytes = value.encode_to_bytes();
+    assert_eq!(T::decode_all(bytes.clone()), Ok(value.clone()));
+    for cut in 0..bytes.len() {
+        assert!(
+            T::decode_all(bytes.slice(..cut)).is_err(),
+            "{value:?} at {cut}"
+        );
+    }
+    for at in 0..bytes.len() {
+        for flip in [1, 0x80, 0xff] {
+            let mut bad = bytes.to_vec();
+            bad[at] ^= flip;
+            let _ = T::decode_all(Bytes::from(bad));
+        }
+    }
+}
+
+#[test]
+fn everything_reads_back_and_bad_bytes_are_refused_or_read_but_never_panic() {
+    messages().iter().for_each(check);
+    let ballot = Ballot {
+        round: 7,
+        owner: ReplicaId(2),
+    };
+    for entry in entries() {
+        check(&Record::Entry {
+            ballot,
+            committed: Slot(4),
+            entry,
+        });
+    }
+    check(&Record::Skip {
+        from: Slot(3),
+        chain: chain(),
+    });
+    check(&Promised(ballot));
+    check(&Summary {
+        time: CommandTime(5),
+        chain: chain(),
+    });
+}
+
+#[test]
+fn a_promise_out_of_order_or_out_of_its_page_is_refused() {
+    let read = |message: Message| Message::decode_all(message.encode_to_bytes());
+    assert!(read(promise(&[1, 3], 1, None)).is_ok());
+    assert!(read(promise(&[3, 1], 1, None)).is_err());
+    assert!(read(promise(&[2, 2], 1, None)).is_err());
+    assert!(read(promise(&[1], 2, None)).is_err());
+    assert!(read(promise(&[2], 1, Some(2))).is_err());
+}
+
+#[test]
+fn a_chain_with_a_replica_twice_is_refused() {
+    let mut twice = chain();
+    twice.members[1] = twice.members[0];
+    assert!(Chain::decode_all(twice.encode_to_bytes()).is_err());
+}
