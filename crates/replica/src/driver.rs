@@ -489,6 +489,9 @@ pub type OptionTexts = [(alloc::string::String, alloc::string::String)];
 pub type MakeReplica = fn(Setup<()>, FrontendId) -> Result<Box<dyn Replica>, OptionError>;
 /// Makes a frontend on its own.
 pub type MakeClient = fn(FrontendSetup<()>, u64) -> Result<Box<dyn Client>, OptionError>;
+/// [`Protocol::viable_in`].
+pub type ViableIn =
+    fn(usize, &[crate::NodeState], &[(crate::ReplicaId, crate::Incarnation)]) -> bool;
 /// Checks options without making anything.
 pub type CheckOptions = fn(&OptionTexts) -> Result<(), OptionError>;
 
@@ -507,10 +510,14 @@ pub struct Entry {
     pub check: CheckOptions,
     /// Whether this set of nodes may make progress.
     pub viable: fn(usize, &[crate::NodeState]) -> bool,
+    /// [`Protocol::viable_in`].
+    pub viable_in: ViableIn,
     /// Whether it executes before the order is final.
     pub speculates: bool,
     /// Whether it relies on links that lose, double and reorder nothing while they are up.
     pub needs_streams: bool,
+    /// The rare branches that a long campaign must have taken.
+    pub branches: &'static [&'static str],
     /// Shows a message of the protocol as text, for traces.
     pub describe: fn(Bytes) -> alloc::string::String,
     /// Its planted bugs; none in a build without them.
@@ -609,8 +616,10 @@ impl Entry {
             },
             check: |options| parse::<P>(options).map(|_| ()),
             viable: P::viable,
+            viable_in: P::viable_in,
             speculates: P::SPECULATES,
             needs_streams: P::NEEDS_STREAMS,
+            branches: P::BRANCHES,
             describe: |message| match P::Message::decode_all(message) {
                 Ok(message) => alloc::format!("{message:?}"),
                 Err(error) => alloc::format!("unreadable: {error}"),

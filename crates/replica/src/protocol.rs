@@ -13,8 +13,8 @@
 //! threads or randomness of their own. The same code runs in the runtime and in the simulator.
 
 use crate::{
-    BatchId, Context, Control, Durability, Epoch, FrontendContext, FrontendId, Link, Peer,
-    PersistId, PlantSpec, Recovered, ReplicaId, Setup, Slot, Submission, Wake, Wire,
+    BatchId, Context, Control, Durability, Epoch, FrontendContext, FrontendId, Incarnation, Link,
+    Peer, PersistId, PlantSpec, Recovered, ReplicaId, Setup, Slot, Submission, Wake, Wire,
 };
 use alloc::{format, string::String, vec::Vec};
 use bytes::Bytes;
@@ -186,6 +186,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// Its planted bugs; empty in a build without the feature `plant`.
     const PLANTS: &'static [PlantSpec] = &[];
 
+    /// The rare branches ([`Context::mark`]) that a long campaign of the simulator must have taken.
+    const BRANCHES: &'static [&'static str] = &[];
+
     /// A replica before its start. Never I/O.
     fn new(setup: Setup<Self::Options>) -> Self;
 
@@ -247,6 +250,14 @@ pub trait Protocol: Sized + Send + 'static {
     #[must_use]
     fn viable(members: usize, nodes: &[NodeState]) -> bool {
         nodes.iter().filter(|node| node.up && !node.forgot).count() > members / 2
+    }
+
+    /// The same, for protocols whose promise depends on who takes part now: `route` is the newest
+    /// one reported by `route_is`, empty when none was.
+    #[must_use]
+    fn viable_in(members: usize, nodes: &[NodeState], route: &[(ReplicaId, Incarnation)]) -> bool {
+        let _ = route;
+        Self::viable(members, nodes)
     }
 
     /// A hash of the replica's whole state, for the simulator's trace.

@@ -354,7 +354,9 @@ fn open_storage(
     let length = config.journal.segment_bytes;
     let (opened, lost) = match Journal::open(disk(), identity, length) {
         Ok(opened) => {
-            let lost = survey.lost(opened.complete);
+            // In memory durability there is nothing that the journal must go back to.
+            let keeps = config.durability == Durability::Disk;
+            let lost = keeps.then(|| survey.lost(opened.complete)).flatten();
             (Some(opened), lost.map(|lost| no_remedy_yet(&lost)))
         }
         Err(error) if error.is_damage() => (None, Some(error.to_string())),

@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         match extra.split_once('=') {
             Some(("plant", name)) => campaign.plant = Some(name.to_string()),
             Some((name, value)) => campaign.options.push((name.to_string(), value.to_string())),
-            None if extra == "datagram" => campaign.transport = Transport::Datagram,
+            None if extra == "datagram" => campaign.transport = Some(Transport::Datagram),
             None => campaign.durability = Some(extra.parse()?),
         }
     }

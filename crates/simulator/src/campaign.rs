@@ -13,7 +13,7 @@
 use crate::{
     checkers::Violation,
     decisions::{Limits, Noting},
-    faults::FaultSet,
+    faults::{FaultSet, Ground},
     heal::COMMITS_MIN,
     machine::mix,
     network::Transport,
@@ -45,8 +45,8 @@ pub struct Campaign {
     pub faults: FaultSet,
     /// What an acknowledgement promises; `None` draws it per seed.
     pub durability: Option<Durability>,
-    /// What the transport promises.
-    pub transport: Transport,
+    /// What the transport promises; `None` draws it per seed.
+    pub transport: Option<Transport>,
     /// The protocol's options as `(name, value)`.
     pub options: Vec<(String, String)>,
     /// Client operations per seed, at least.
@@ -63,7 +63,7 @@ impl Default for Campaign {
             seeds: 0..100,
             faults: FaultSet::ALL,
             durability: None,
-            transport: Transport::Stream,
+            transport: None,
             options: Vec::new(),
             operations: OPERATIONS_DEFAULT,
             plant: None,
@@ -231,8 +231,8 @@ impl Campaign {
         if let Some(durability) = self.durability {
             line.push_str(&format!(" --durability {}", durability.name()));
         }
-        if self.transport == Transport::Datagram {
-            line.push_str(" --transport datagram");
+        if let Some(transport) = self.transport {
+            line.push_str(&format!(" --transport {}", transport.name()));
         }
         if self.operations != OPERATIONS_DEFAULT {
             line.push_str(&format!(" --operations {}", self.operations));
@@ -251,13 +251,19 @@ impl Campaign {
             0 => Durability::Disk,
             _ => Durability::Memory,
         };
+        // Datagrams are lost, doubled and overtake each other: no weather, no difference.
+        let datagrams = self.faults.network && !entry.needs_streams;
+        let transport = match mix(seed, 0x7472_616e) % 5 {
+            0 | 1 if datagrams => Transport::Datagram,
+            _ => Transport::Stream,
+        };
         WorldSetup {
             entry,
             replicas: self.replicas,
             seed,
             faults: self.faults,
             durability: self.durability.unwrap_or(drawn),
-            transport: self.transport,
+            transport: self.transport.unwrap_or(transport),
             options: self.all_options(),
             operations: self.operations,
             #[cfg(any(test, feature = "plant"))]
@@ -320,6 +326,9 @@ fn rejection(
     acknowledged: u64,
     faults: &BTreeMap<&'static str, u64>,
 ) -> Option<String> {
+    if world.unrecoverable {
+        return Some(String::from("stall of a core that is promised nothing"));
+    }
     if operations < world.setup.operations.max(OPERATIONS_DEFAULT) {
         return Some(String::from("too few operations"));
     }
@@ -333,7 +342,8 @@ fn rejection(
         .plan
         .kinds
         .iter()
-        .find(|kind| kind.must_show() && !faults.contains_key(kind.name()));
+        .filter(|kind| world.led || !kind.needs_leader())
+        .find(|kind| !faults.contains_key(kind.name()));
     idle.map(|kind| format!("{} without effect", kind.name()))
 }
 
@@ -416,6 +426,75 @@ pub(crate) fn run_entry(
 pub fn trace(campaign: &Campaign, seed: u64) -> Result<SeedReport, CampaignError> {
     let entry = campaign.check()?;
     Ok(run_seed(campaign.setup(entry, seed, true)))
+}
+
+/// What a crash does to a disk, and a campaign with crashes must have shown.
+const CONSEQUENCES: [&str; 2] = ["torn_tail", "writes_lost"];
+/// Rare branches of the node, which every protocol must take.
+const BRANCHES: [&str; 9] = [
+    "client retry",
+    "journal begun again",
+    "journal repaired",
+    "left uncertain",
+    "log trimmed",
+    "session lost",
+    "snapshot saved",
+    "state installed",
+    "state transfer",
+];
+
+impl Campaign {
+    /// The required faults and rare branches that a campaign with all faults never hit.
+    ///
+    /// # Errors
+    /// When the campaign makes no sense.
+    pub fn missing(&self, report: &CampaignReport) -> Result<Vec<String>, CampaignError> {
+        let entry = self.check()?;
+        let mut faults: Vec<&str> = Vec::new();
+        for durability in [Durability::Disk, Durability::Memory] {
+            if self.durability.is_some_and(|chosen| chosen != durability) {
+                continue;
+            }
+            for transport in [Transport::Stream, Transport::Datagram] {
+                let unused = transport == Transport::Datagram && entry.needs_streams;
+                if self.transport.map_or(unused, |chosen| chosen != transport) {
+                    continue;
+                }
+                let ground = Ground {
+                    allowed: self.faults,
+                    replicas: self.replicas,
+                    transport,
+                    durability,
+                    repairs: true,
+                    sessions_expire: true,
+                    horizon: 0,
+                };
+                faults.extend(ground.pool().iter().map(|kind| kind.name()));
+                if transport == Transport::Datagram && self.faults.network {
+                    faults.push("reorder");
+                }
+            }
+            if durability == Durability::Disk && self.faults.crash {
+                faults.extend(CONSEQUENCES);
+            }
+        }
+        faults.sort_unstable();
+        faults.dedup();
+        let mut missing: Vec<String> = (faults.iter())
+            .filter(|name| !report.faults.contains_key(**name))
+            .map(|name| format!("fault {name}"))
+            .collect();
+        // Branches are asked for when everything may happen.
+        if self.faults == FaultSet::ALL && self.durability.is_none() && self.replicas >= 3 {
+            let branches = BRANCHES.iter().chain(entry.branches);
+            missing.extend(
+                branches
+                    .filter(|name| !report.branches.contains_key(**name))
+                    .map(|name| format!("branch '{name}'")),
+            );
+        }
+        Ok(missing)
+    }
 }
 
 impl CampaignReport {

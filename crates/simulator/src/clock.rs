@@ -21,12 +21,16 @@ pub(crate) struct Clock {
     drift: i64,
     /// How far the synchronised clock is off.
     offset: i64,
+    /// It stands still since this virtual time.
+    stopped: Option<u64>,
+    /// It says that it is right, whatever it shows.
+    lies: bool,
 }
 
 impl Clock {
     /// The monotonic clock starts over.
     pub fn boot(&mut self, now: u64) {
-        self.since = now;
+        self.set_drift(self.drift, now);
         self.local = 0;
     }
 
@@ -54,9 +58,17 @@ impl Clock {
         at
     }
 
+    /// How far the synchronised clock is off now; it drifts as the monotonic one does.
+    fn off(&self, now: u64) -> i64 {
+        let past = i128::from(now.saturating_sub(self.since));
+        let stood = self.stopped.map_or(0, |since| now - since) as i64;
+        self.offset + (past * i128::from(self.drift) / MILLION) as i64 - stood
+    }
+
     pub fn reading(&self, now: u64) -> ClockReading {
-        let clock = (EPOCH + now as i64 + self.offset) as u64;
-        let error = 1_000_000 + self.offset.unsigned_abs();
+        let off = self.off(now);
+        let clock = (EPOCH + now as i64 + off) as u64;
+        let error = if self.lies { 0 } else { off.unsigned_abs() } + 1_000_000;
         ClockReading {
             earliest: clock - error,
             now: clock,
@@ -67,15 +79,41 @@ impl Clock {
 
     /// The virtual time at which the synchronised clock shows `clock`, not before `now`.
     pub fn when_clock(&self, clock: u64, now: u64) -> u64 {
-        let at = i128::from(clock) - i128::from(EPOCH) - i128::from(self.offset);
-        u64::try_from(at).unwrap_or(0).max(now)
+        if self.stopped.is_some() {
+            return u64::MAX;
+        }
+        let ahead = i128::from(clock) - i128::from(EPOCH) - i128::from(self.offset);
+        let past = (ahead - i128::from(self.since)) * MILLION / (MILLION + i128::from(self.drift));
+        let mut at = u64::try_from(i128::from(self.since) + past).unwrap_or(0);
+        at = at.max(now);
+        // Rounding may leave it a nanosecond short.
+        while self.reading(at).now < clock {
+            at += 1;
+        }
+        at
     }
 
     /// The monotonic clock runs `drift` parts per million too fast from now on.
     pub fn set_drift(&mut self, drift: i64, now: u64) {
         self.local = self.now(now).0;
+        let stood = self.stopped.map_or(0, |since| now - since) as i64;
+        self.offset = self.off(now) + stood;
         self.since = now;
         self.drift = drift;
+    }
+
+    /// The synchronised clock stands still from now on, or goes on from where it stood.
+    pub fn stop(&mut self, stop: bool, now: u64) {
+        if stop {
+            self.stopped.get_or_insert(now);
+        } else if let Some(since) = self.stopped.take() {
+            self.offset -= (now - since) as i64;
+        }
+    }
+
+    /// It no longer tells how far it may be off, or does so again.
+    pub const fn lie(&mut self, lies: bool) {
+        self.lies = lies;
     }
 
     /// The synchronised clock jumps by `by`.
@@ -86,6 +124,8 @@ impl Clock {
     /// The synchronised clock is right again.
     pub fn synchronise(&mut self) {
         self.offset = 0;
+        self.stopped = None;
+        self.lies = false;
     }
 }
 
@@ -108,6 +148,34 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_stopped_clock_goes_on_from_where_it_stood_and_a_lying_one_hides_it() {
+        let mut clock = Clock::default();
+        let before = clock.reading(0).now;
+        clock.stop(true, 10);
+        let reading = clock.reading(1_000_000_010);
+        assert_eq!(reading.now, before + 10);
+        assert!(reading.latest >= before + 1_000_000_010);
+        clock.lie(true);
+        assert!(clock.reading(1_000_000_010).latest < before + 1_000_000_010);
+        assert_eq!(clock.when_clock(before + 11, 1_000_000_010), u64::MAX);
+        clock.stop(false, 1_000_000_010);
+        assert_eq!(clock.reading(1_000_000_020).now, before + 20);
+    }
+
+    #[test]
+    fn a_drifting_clock_strays_and_tells_so() {
+        let mut clock = Clock::default();
+        clock.set_drift(50_000, 0);
+        let reading = clock.reading(1_000_000_000);
+        assert_eq!(reading.now, EPOCH as u64 + 1_050_000_000);
+        assert!(reading.earliest <= EPOCH as u64 + 1_000_000_000);
+        let at = clock.when_clock(EPOCH as u64 + 2_100_000_000, 1_000_000_000);
+        assert!(at.abs_diff(2_000_000_000) < 10_000, "{at}");
+        clock.set_drift(0, 1_000_000_000);
+        assert_eq!(clock.reading(1_000_000_000), reading);
     }
 
     #[test]

@@ -1,20 +1,34 @@
-//! One process's disk: a journal with group commit, and the newest two snapshots.
+//! One process's disk: the journal's bytes, written by the journal's own code, and the newest two
+//! snapshots.
 //!
 //! ```text
-//!   Journal{id, write} ──► pending ──(sync: latency)──► durable ──► Persisted(id)
-//!                             │ crash: a prefix drawn per crash survives, the rest is lost
+//!   Journal{id, write}, Trim ──► waiting ──(sync: latency)──► Journal<Files> ──► sectors
+//!                                   │ crash: of a sync under way a drawn part has reached the
+//!                                   │ disk, sector by sector; what waits behind it is lost
 //!   SnapshotBegin, Append, Finish ──(latency)──► saved; of the saved ones two are kept
 //! ```
 //!
-//! The journal is one file in the order of writing, so what survives of the unsynced part is
-//! always a prefix: a torn tail is cut off by recovery.
+//! The files are bytes, so that damage is damage of bytes and recovery is the journal's own.
+//! [`Files`] can lose power in the middle of a write, fail a sync, be full, and rot. Reads of
+//! what was damaged meet the checksums of the product, nothing else.
 
 use crate::random::Random;
 use quintet_replica::{
-    Bytes, Durability, Executed, PersistId, RecoveredBytes, Slot, SnapshotInfo, Write,
+    Bytes, Durability, Executed, PersistId, RecoveredBytes, Slot, SnapshotChunk, SnapshotInfo,
+    SnapshotReader, Write,
+    journal::{BLOCK, Disk as JournalDisk, Identity, Journal, JournalError, MARK_SLOT},
 };
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::{
+    cell::{RefCell, RefMut},
+    collections::{BTreeMap, VecDeque},
+    rc::Rc,
+};
+
+/// What a disk writes as a whole or not at all.
+const SECTOR: usize = 512;
+/// Removed segments kept for reuse, as the runtime does.
+const SPARES_MAX: usize = 2;
 
 /// How a disk behaves in a seed. Times are nanoseconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -23,24 +37,372 @@ pub(crate) struct DiskProfile {
     pub sync_min: u64,
     /// … to this long.
     pub sync_max: u64,
-    /// Trimming deletes from the front in runs of this many records, as deleting whole files does.
-    pub trim_run: usize,
+    /// The length of the journal's segments in bytes.
+    pub segment_length: u64,
 }
+
+/// Why the simulated storage failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DiskError {
+    /// The process died in the middle of it.
+    #[error("the power went")]
+    PowerLost,
+    /// A sync failed; nobody knows what was written.
+    #[error("the sync failed")]
+    SyncFailed,
+    /// There is no room for a new file.
+    #[error("the disk is full")]
+    Full,
+}
+
+/// What becomes of the writes of an interrupted sync.
+#[derive(Debug)]
+struct Fuse {
+    /// So many operations still succeed; of the next one, a drawn part.
+    left: u64,
+    /// Of 1,000 sectors of that one, so many arrive.
+    sectors: u64,
+    error: DiskError,
+    random: Random,
+}
+
+#[derive(Clone, Debug)]
+struct Segment {
+    bytes: Vec<u8>,
+    /// What the file held when it became this segment.
+    before: Vec<u8>,
+    /// Nothing was written at or behind this.
+    end: usize,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
+    segments: BTreeMap<u64, Segment>,
+    spares: Vec<Vec<u8>>,
+    promises: [Vec<u8>; 2],
+    /// What is durable of the marks, and what was written since.
+    marks: [Vec<u8>; 2],
+    marks_written: [Option<Vec<u8>>; 2],
+    fuse: Option<Fuse>,
+    full: bool,
+    /// The segment written last, and where that write began: all before is known to be durable
+    /// by what was written later.
+    last: Option<(u64, usize)>,
+    /// What recovery writes proves nothing.
+    opening: bool,
+}
+
+impl Contents {
+    /// Blocks with records that later records prove durable.
+    fn proven(&self) -> Vec<(u64, usize)> {
+        let Some((last, offset)) = self.last else {
+            return Vec::new();
+        };
+        let mut blocks = Vec::new();
+        for (number, segment) in self.segments.range(..=last) {
+            let end = if *number == last { offset } else { segment.end };
+            blocks.extend((0..end).step_by(BLOCK).map(|at| (*number, at)));
+        }
+        blocks
+    }
+
+    fn block(&mut self, (segment, at): (u64, usize)) -> Option<(&mut [u8], &[u8])> {
+        let segment = self.segments.get_mut(&segment)?;
+        let before = segment.before.get(at..at + BLOCK)?;
+        Some((segment.bytes.get_mut(at..at + BLOCK)?, before))
+    }
+
+    /// Lets an operation on `target` through, tears it, or refuses it.
+    fn write(
+        &mut self,
+        write: impl FnOnce(&mut Self) -> &mut [u8],
+        bytes: &[u8],
+    ) -> Result<(), DiskError> {
+        let Some(mut fuse) = self.fuse.take() else {
+            write(self).copy_from_slice(bytes);
+            return Ok(());
+        };
+        let error = fuse.error;
+        if fuse.left == 0 {
+            self.fuse = Some(fuse);
+            return Err(error);
+        }
+        fuse.left -= 1;
+        if fuse.left > 0 {
+            write(self).copy_from_slice(bytes);
+            self.fuse = Some(fuse);
+            return Ok(());
+        }
+        let target = write(self);
+        // In order up to a point, or each sector by itself: controllers do both.
+        let in_order = fuse.random.chance(500);
+        let sectors = bytes.len().div_ceil(SECTOR) as u64;
+        let point = fuse.random.below(sectors + 1);
+        for (index, (into, from)) in target
+            .chunks_mut(SECTOR)
+            .zip(bytes.chunks(SECTOR))
+            .enumerate()
+        {
+            let arrives = match in_order {
+                true => (index as u64) < point,
+                false => fuse.random.chance(fuse.sectors),
+            };
+            if arrives {
+                into.copy_from_slice(from);
+            }
+        }
+        self.fuse = Some(fuse);
+        Err(error)
+    }
+}
+
+/// The files of one process; they outlive it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Files(Rc<RefCell<Contents>>);
+
+impl Files {
+    fn contents(&self) -> RefMut<'_, Contents> {
+        self.0.borrow_mut()
+    }
+}
+
+impl JournalDisk for Files {
+    type Error = DiskError;
+
+    fn segments(&mut self) -> Result<Vec<u64>, DiskError> {
+        Ok(self.contents().segments.keys().copied().collect())
+    }
+
+    fn read(&mut self, segment: u64) -> Result<Bytes, DiskError> {
+        let contents = self.contents();
+        let bytes = contents.segments.get(&segment).map(|s| &s.bytes[..]);
+        Ok(Bytes::copy_from_slice(bytes.unwrap_or_default()))
+    }
+
+    fn create(&mut self, segment: u64, length: u64) -> Result<(), DiskError> {
+        let mut contents = self.contents();
+        let length = length as usize;
+        if contents.full {
+            return Err(DiskError::Full);
+        }
+        if let Some(fuse) = &mut contents.fuse {
+            if fuse.left == 0 {
+                return Err(fuse.error);
+            }
+            fuse.left -= 1;
+        }
+        let spare = contents
+            .spares
+            .iter()
+            .position(|spare| spare.len() == length);
+        let bytes = match spare {
+            Some(at) => contents.spares.remove(at),
+            None => vec![0; length],
+        };
+        let before = bytes.clone();
+        let made = Segment {
+            bytes,
+            before,
+            end: 0,
+        };
+        contents.segments.insert(segment, made);
+        Ok(())
+    }
+
+    fn write(&mut self, segment: u64, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let mut contents = self.contents();
+        let (start, end) = (offset as usize, offset as usize + bytes.len());
+        let Some(known) = contents.segments.get_mut(&segment) else {
+            return Err(DiskError::SyncFailed);
+        };
+        known.end = known.end.max(end);
+        contents.write(
+            |contents| match contents.segments.get_mut(&segment) {
+                Some(segment) => &mut segment.bytes[start..end],
+                None => &mut [],
+            },
+            bytes,
+        )?;
+        if !contents.opening {
+            contents.last = Some((segment, start));
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, segment: u64) -> Result<(), DiskError> {
+        let mut contents = self.contents();
+        if let Some(fuse) = &mut contents.fuse {
+            if fuse.left == 0 {
+                return Err(fuse.error);
+            }
+            fuse.left -= 1;
+        }
+        if let Some(removed) = contents.segments.remove(&segment)
+            && contents.spares.len() < SPARES_MAX
+        {
+            contents.spares.push(removed.bytes);
+        }
+        Ok(())
+    }
+
+    fn read_promise(&mut self, slot: usize) -> Result<Bytes, DiskError> {
+        Ok(Bytes::copy_from_slice(&self.contents().promises[slot]))
+    }
+
+    fn write_promise(&mut self, slot: usize, bytes: &[u8]) -> Result<(), DiskError> {
+        let mut contents = self.contents();
+        let length = contents.promises[slot].len().max(bytes.len());
+        contents.promises[slot].resize(length, 0);
+        contents.write(
+            |contents| &mut contents.promises[slot][..bytes.len()],
+            bytes,
+        )
+    }
+
+    fn read_mark(&mut self, slot: usize) -> Result<Option<Bytes>, DiskError> {
+        let contents = self.contents();
+        let mark = contents.marks_written[slot].as_ref();
+        let mut mark = mark.unwrap_or(&contents.marks[slot]).clone();
+        mark.resize(MARK_SLOT, 0);
+        Ok(Some(mark.into()))
+    }
+
+    fn write_mark(&mut self, slot: usize, bytes: &[u8], durable: bool) -> Result<(), DiskError> {
+        let mut contents = self.contents();
+        if !durable {
+            contents.marks_written[slot] = Some(bytes.to_vec());
+            return Ok(());
+        }
+        // A sync of the file takes the other slot along.
+        for slot in 0..2 {
+            if let Some(mark) = contents.marks_written[slot].take() {
+                contents.marks[slot] = mark;
+            }
+        }
+        contents.marks[slot].resize(MARK_SLOT, 0);
+        contents.write(|contents| &mut contents.marks[slot], bytes)
+    }
+
+    fn set_aside(&mut self) -> Result<(), DiskError> {
+        let mut contents = self.contents();
+        contents.segments.clear();
+        contents.last = None;
+        Ok(())
+    }
+
+    fn is_full(error: &DiskError) -> bool {
+        *error == DiskError::Full
+    }
+}
+
+/// How bytes at rest go bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Damage {
+    /// Bits flip, or a sector becomes unreadable.
+    Rot,
+    /// A write that was confirmed never happened: the block holds what it held before.
+    Lost,
+    /// A write went to another block, which holds it now.
+    Misdirected,
+}
+
+#[derive(Debug)]
+enum Order {
+    Write(PersistId, Write),
+    Trim(Slot),
+    /// A snapshot came from a peer: what it covers was never written here.
+    Skip,
+}
+
+/// A snapshot on the disk.
+#[derive(Clone, Debug)]
+struct Kept {
+    info: SnapshotInfo,
+    bytes: Bytes,
+    /// It came from a peer.
+    fetched: bool,
+}
+
+impl Kept {
+    /// Whether it can be read to its end.
+    fn is_whole(&self) -> bool {
+        let mut reader = SnapshotReader::default();
+        reader.feed(&self.bytes);
+        loop {
+            match reader.next_chunk() {
+                Ok(Some(SnapshotChunk::Header(header, _))) => {
+                    if header.executed != self.info.id {
+                        return false;
+                    }
+                }
+                Ok(Some(SnapshotChunk::State(_))) => {}
+                Ok(Some(SnapshotChunk::End)) => return true,
+                Ok(None) | Err(_) => return false,
+            }
+        }
+    }
+}
+
+/// What a sync came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Synced {
+    /// Up to which write all is durable.
+    pub upto: Option<PersistId>,
+    /// How long the next sync takes, if more was written meanwhile.
+    pub again: Option<u64>,
+    /// A write found no room; it is tried again.
+    pub stuck: bool,
+}
+
+/// What a crash or a failed sync did to the writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Loss {
+    /// Writes handed over and not durable.
+    pub writes: usize,
+    /// A sync was under way.
+    pub in_sync: bool,
+}
+
+/// What a process finds on its disk.
+pub(crate) struct Found {
+    pub recovered: RecoveredBytes,
+    /// An unfinished write was cut off.
+    pub torn: bool,
+    /// One copy of the promises was bad.
+    pub promise_repaired: bool,
+    /// Something that was durable is gone: it was set aside.
+    pub lost: bool,
+    /// A damaged snapshot was set aside.
+    pub snapshot_bad: bool,
+}
+
+/// How long a write that found no room waits.
+const RETRY: u64 = 200_000_000;
 
 /// See the module.
 pub(crate) struct Disk {
     profile: DiskProfile,
     /// Syncs take this many times longer.
     pub slow: u64,
-    promise: Option<Bytes>,
-    records: VecDeque<(Slot, Bytes)>,
-    pending: VecDeque<(PersistId, Write)>,
-    /// The last write that the sync under way covers.
-    syncing: Option<PersistId>,
+    files: Files,
+    /// Open while the process runs.
+    journal: Option<Journal<Files>>,
+    waiting: VecDeque<Order>,
+    /// How many of `waiting` the sync under way covers.
+    syncing: Option<usize>,
+    /// The next sync fails.
+    fails: bool,
     /// Oldest first.
-    snapshots: Vec<(SnapshotInfo, Bytes)>,
-    writing: Option<(Executed, Vec<u8>)>,
-    /// Most records ever held.
+    snapshots: Vec<Kept>,
+    writing: Option<(Executed, bool, Vec<u8>)>,
+    /// What may be trimmed once another snapshot can stand in for the one named.
+    trims: Vec<(Executed, Slot)>,
+    stuck: bool,
+    /// The snapshot under way is whole and being made durable.
+    finishing: bool,
+    /// The slots of the records that are still needed.
+    needed: VecDeque<Slot>,
+    /// Most records ever needed at once.
     pub records_max: usize,
 }
 
@@ -49,12 +411,17 @@ impl Disk {
         Self {
             profile,
             slow: 1,
-            promise: None,
-            records: VecDeque::new(),
-            pending: VecDeque::new(),
+            files: Files::default(),
+            journal: None,
+            waiting: VecDeque::new(),
             syncing: None,
+            fails: false,
             snapshots: Vec::new(),
             writing: None,
+            trims: Vec::new(),
+            stuck: false,
+            finishing: false,
+            needed: VecDeque::new(),
             records_max: 0,
         }
     }
@@ -63,63 +430,324 @@ impl Disk {
         random.between(self.profile.sync_min, self.profile.sync_max) * self.slow
     }
 
-    /// Appends a write. When no sync is under way one begins; gives how long it takes.
+    // --- journal ---------------------------------------------------------------------------
+
+    /// The process starts: recovers what is there, as the runtime does. What was durable and
+    /// cannot be read is set aside when others can bring it back. `forgot`: it has forgotten
+    /// anyway.
+    pub fn open(
+        &mut self,
+        identity: Identity,
+        first_boot: bool,
+        forgot: bool,
+        (durability, others_suffice): (Durability, bool),
+    ) -> Result<Found, JournalError<DiskError>> {
+        let bad_from = (self.snapshots.iter().rposition(Kept::is_whole)).map_or(0, |good| good + 1);
+        let bad = self.snapshots.split_off(bad_from);
+        // In memory durability there is nothing that the journal must go back to.
+        let good = !self.snapshots.is_empty() || durability == Durability::Memory;
+        self.files.contents().opening = true;
+        let length = self.profile.segment_length;
+        let opened = Journal::open(self.files.clone(), identity, length);
+        let gap = bad.iter().any(|kept| kept.fetched);
+        let (opened, lost) = match opened {
+            Ok(opened) if !gap && (good || opened.complete) => (opened, false),
+            Err(error) if !error.is_damage() || !others_suffice => return Err(error),
+            Ok(_) if !others_suffice => {
+                // As good as any other word for a journal that does not go back far enough.
+                let (segment, expected, found) = (0, 1, 0);
+                return Err(JournalError::Gap {
+                    segment,
+                    expected,
+                    found,
+                });
+            }
+            _ => (
+                Journal::begin_again(self.files.clone(), identity, length, !good)?,
+                true,
+            ),
+        };
+        self.files.contents().opening = false;
+        self.journal = Some(opened.journal);
+        self.needed = opened.records.iter().map(|(slot, _)| *slot).collect();
+        Ok(Found {
+            recovered: RecoveredBytes {
+                first_boot,
+                forgot: forgot || lost,
+                promise: opened.promise,
+                checkpoint: None,
+                records: opened.records,
+            },
+            torn: opened.torn,
+            promise_repaired: opened.promise_repaired,
+            lost,
+            snapshot_bad: !bad.is_empty(),
+        })
+    }
+
+    /// Hands a write over. When no sync is under way one begins; gives how long it takes.
     pub fn append(&mut self, id: PersistId, write: Write, random: &mut Random) -> Option<u64> {
-        self.pending.push_back((id, write));
+        self.waiting.push_back(Order::Write(id, write));
         self.begin_sync(random)
     }
 
     fn begin_sync(&mut self, random: &mut Random) -> Option<u64> {
-        if self.syncing.is_some() {
+        if self.syncing.is_some() || self.waiting.is_empty() {
             return None;
         }
-        self.syncing = Some(self.pending.back()?.0);
+        self.syncing = Some(self.waiting.len());
         Some(self.latency(random))
     }
 
-    /// The sync under way is done: up to which write all is durable, and how long the next sync
-    /// takes if more was written meanwhile.
-    pub fn synced(&mut self, random: &mut Random) -> (Option<PersistId>, Option<u64>) {
-        let upto = self.syncing.take();
-        while self
-            .pending
-            .front()
-            .is_some_and(|(id, _)| Some(*id) <= upto)
+    /// Nothing below `below` is needed, given the newest snapshot. Should that be damaged, the one
+    /// before it needs more: it goes when another can stand in.
+    pub fn trim(&mut self, below: Slot, random: &mut Random) -> Option<u64> {
+        match self.snapshot_newest() {
+            Some(newest) => self.trims.push((newest.id, below)),
+            None => self.waiting.push_back(Order::Trim(below)),
+        }
+        self.trim_due(random)
+    }
+
+    fn trim_due(&mut self, random: &mut Random) -> Option<u64> {
+        if let Some(newest) = self.snapshots.last() {
+            let (id, fetched) = (newest.info.id, newest.fetched);
+            let due = (self.trims.iter())
+                .filter(|(of, _)| fetched || id > *of)
+                .map(|(_, below)| *below)
+                .max();
+            self.trims.retain(|(of, _)| !fetched && id <= *of);
+            self.waiting.extend(due.map(Order::Trim));
+        }
+        self.begin_sync(random)
+    }
+
+    /// The sync under way is done.
+    ///
+    /// # Errors
+    /// When the storage failed: the process must stop.
+    pub fn synced(&mut self, random: &mut Random) -> Result<Synced, JournalError<DiskError>> {
+        let count = self.syncing.take().unwrap_or(0);
+        if self.fails {
+            self.fails = false;
+            self.blow(DiskError::SyncFailed, random);
+        }
+        let upto = self.carry_out(count)?;
+        if self.waiting.is_empty()
+            && random.chance(200)
+            && let Some(journal) = &mut self.journal
         {
-            if let Some((_, write)) = self.pending.pop_front() {
-                self.keep(write);
+            journal.settle()?;
+        }
+        let again = match self.stuck {
+            true => {
+                self.syncing = Some(self.waiting.len());
+                Some(RETRY)
+            }
+            false => self.begin_sync(random),
+        };
+        let stuck = self.stuck;
+        Ok(Synced { upto, again, stuck })
+    }
+
+    fn carry_out(&mut self, count: usize) -> Result<Option<PersistId>, JournalError<DiskError>> {
+        let Some(journal) = &mut self.journal else {
+            return Ok(None);
+        };
+        let mut upto = None;
+        let mut trim = None;
+        self.stuck = false;
+        for _ in 0..count {
+            let Some(order) = self.waiting.pop_front() else {
+                break;
+            };
+            match &order {
+                Order::Write(id, write) => {
+                    match journal.append(write) {
+                        Ok(()) => {}
+                        Err(JournalError::Full(_)) => {
+                            self.waiting.push_front(order);
+                            self.stuck = true;
+                            break;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                    if let Write::Record { slot, .. } = write {
+                        self.needed.push_back(*slot);
+                    }
+                    upto = Some(*id);
+                }
+                Order::Trim(below) => trim = Some(*below),
+                Order::Skip => journal.skip()?,
             }
         }
-        (upto, self.begin_sync(random))
+        journal.commit()?;
+        self.records_max = self.records_max.max(self.needed.len());
+        if let Some(below) = trim {
+            journal.trim(below)?;
+            while self.needed.front().is_some_and(|slot| *slot < below) {
+                self.needed.pop_front();
+            }
+        }
+        Ok(upto)
     }
 
-    fn keep(&mut self, write: Write) {
-        match write {
-            Write::Promise(bytes) => self.promise = Some(bytes),
-            Write::Record { slot, record } => {
-                self.records.push_back((slot, record));
-                self.records_max = self.records_max.max(self.records.len());
+    /// From some operation on nothing reaches the disk any more.
+    fn blow(&self, error: DiskError, random: &mut Random) {
+        self.files.contents().fuse = Some(Fuse {
+            left: random.between(0, 4),
+            sectors: [0, 300, 900][random.index(3)],
+            error,
+            random: Random::new(random.draw()),
+        });
+    }
+
+    /// The process died. What was synced stays; of a sync under way a drawn part reached the disk.
+    pub fn crash(&mut self, random: &mut Random) -> Loss {
+        let is_write = |order: &&Order| matches!(order, Order::Write(..));
+        let loss = Loss {
+            writes: self.waiting.iter().filter(is_write).count(),
+            in_sync: self.syncing.is_some(),
+        };
+        if let Some(count) = self.syncing.take() {
+            self.blow(DiskError::PowerLost, random);
+            // What comes of it is seen at the next start.
+            let _ = self.carry_out(count);
+        }
+        self.lose_marks(random);
+        self.close();
+        // The rename may have been made durable before anybody was told.
+        if self.finishing
+            && random.chance(500)
+            && let Some((id, ..)) = &self.writing
+        {
+            let id = *id;
+            self.keep_snapshot(id);
+        }
+        self.writing = None;
+        self.finishing = false;
+        loss
+    }
+
+    /// Marks that were not synced may be gone.
+    fn lose_marks(&self, random: &mut Random) {
+        let mut contents = self.files.contents();
+        for slot in 0..2 {
+            if let Some(mark) = contents.marks_written[slot].take()
+                && random.chance(500)
+            {
+                contents.marks[slot] = mark;
             }
         }
     }
 
-    /// Records below `below` may go.
-    pub fn trim(&mut self, below: Slot) {
-        let run = self.profile.trim_run;
-        while self.records.len() >= run
-            && self.records.iter().take(run).all(|(slot, _)| *slot < below)
-        {
-            self.records.drain(..run);
-        }
+    fn close(&mut self) {
+        self.files.contents().fuse = None;
+        self.trims.clear();
+        self.stuck = false;
+        self.journal = None;
+        self.waiting.clear();
+        self.syncing = None;
+        self.fails = false;
     }
 
-    pub fn snapshot_begin(&mut self, id: Executed) {
-        self.writing = Some((id, Vec::new()));
+    /// Everything but the promise is gone: a restart in memory durability.
+    pub fn forget(&mut self) {
+        self.snapshots.clear();
+    }
+
+    /// Everything is gone.
+    pub fn wipe(&mut self) {
+        self.files = Files::default();
+        self.snapshots.clear();
+    }
+
+    // --- faults ----------------------------------------------------------------------------
+
+    /// The next sync fails.
+    pub const fn fail_next(&mut self) {
+        self.fails = true;
+    }
+
+    /// Whether a failure waits for the next sync.
+    pub fn is_failing(&self) -> bool {
+        self.fails || self.files.contents().fuse.is_some()
+    }
+
+    /// There is no room for new files, or there is again.
+    pub fn set_full(&mut self, full: bool) {
+        self.files.contents().full = full;
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.files.contents().full
+    }
+
+    /// Damages a block of the journal whose records are known to be durable, so that their loss
+    /// can be told from an unfinished write. False when there is none.
+    pub fn damage_journal(&mut self, damage: Damage, random: &mut Random) -> bool {
+        let mut contents = self.files.contents();
+        let blocks = contents.proven();
+        if blocks.is_empty() {
+            return false;
+        }
+        let at = blocks[random.index(blocks.len())];
+        if damage == Damage::Misdirected {
+            let to = blocks[random.index(blocks.len())];
+            let Some(written) = contents.block(at).map(|(block, _)| block.to_vec()) else {
+                return false;
+            };
+            if let Some((block, _)) = contents.block(to).filter(|_| to != at) {
+                block.copy_from_slice(&written);
+            }
+        }
+        let Some((block, before)) = contents.block(at) else {
+            return false;
+        };
+        if damage == Damage::Rot {
+            rot(block, random);
+        } else {
+            block.copy_from_slice(before);
+        }
+        true
+    }
+
+    /// Damages one copy of the promises, or both. False when there are none.
+    pub fn damage_promise(&mut self, both: bool, random: &mut Random) -> bool {
+        let mut contents = self.files.contents();
+        if contents.promises.iter().any(Vec::is_empty) {
+            return false;
+        }
+        let first = random.index(2);
+        for slot in 0..2 {
+            if both || slot == first {
+                rot(&mut contents.promises[slot], random);
+            }
+        }
+        true
+    }
+
+    /// Damages the newest snapshot. False when there is none.
+    pub fn damage_snapshot(&mut self, random: &mut Random) -> bool {
+        let Some(kept) = self.snapshots.last_mut() else {
+            return false;
+        };
+        let mut copy = kept.bytes.to_vec();
+        rot(&mut copy, random);
+        kept.bytes = copy.into();
+        true
+    }
+
+    // --- snapshots -------------------------------------------------------------------------
+
+    pub fn snapshot_begin(&mut self, id: Executed, fetched: bool) {
+        self.writing = Some((id, fetched, Vec::new()));
+        self.finishing = false;
     }
 
     /// Appends to the snapshot under way; gives its length so far.
     pub fn snapshot_append(&mut self, bytes: &[u8]) -> u64 {
-        let Some((_, written)) = &mut self.writing else {
+        let Some((.., written)) = &mut self.writing else {
             return 0;
         };
         written.extend_from_slice(bytes);
@@ -129,91 +757,123 @@ impl Disk {
     /// The snapshot under way is whole; gives its name and how long making it durable takes.
     pub fn snapshot_finish(&mut self, random: &mut Random) -> Option<(Executed, u64)> {
         let id = self.writing.as_ref()?.0;
+        self.finishing = true;
         Some((id, self.latency(random)))
     }
 
     pub fn snapshot_abandon(&mut self) {
         self.writing = None;
+        self.finishing = false;
     }
 
-    /// The snapshot is durable now, unless another was begun meanwhile.
-    pub fn snapshot_saved(&mut self, id: Executed) -> Option<SnapshotInfo> {
-        let (_, bytes) = self.writing.take_if(|(under_way, _)| *under_way == id)?;
-        let info = SnapshotInfo {
-            id,
-            length: bytes.len() as u64,
-        };
-        self.snapshots.retain(|(kept, _)| kept.id != id);
-        self.snapshots.push((info, bytes.into()));
+    /// Whether a snapshot is being written.
+    pub const fn snapshot_under_way(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    fn keep_snapshot(&mut self, id: Executed) -> Option<(SnapshotInfo, bool)> {
+        let taken = self.writing.take_if(|(under_way, ..)| *under_way == id)?;
+        let (_, fetched, bytes) = taken;
+        self.finishing = false;
+        let length = bytes.len() as u64;
+        let info = SnapshotInfo { id, length };
+        let bytes = bytes.into();
+        self.snapshots.retain(|kept| kept.info.id != id);
+        self.snapshots.push(Kept {
+            info,
+            bytes,
+            fetched,
+        });
+        self.snapshots.sort_by_key(|kept| kept.info.id);
         if self.snapshots.len() > 2 {
             self.snapshots.remove(0);
         }
-        Some(info)
+        Some((info, fetched))
+    }
+
+    /// The snapshot is durable now, unless another was begun meanwhile. Gives how long a sync
+    /// takes that it made necessary.
+    pub fn snapshot_saved(
+        &mut self,
+        id: Executed,
+        random: &mut Random,
+    ) -> Option<(SnapshotInfo, Option<u64>)> {
+        let (info, fetched) = self.keep_snapshot(id)?;
+        if fetched {
+            self.waiting.push_back(Order::Skip);
+        }
+        Some((info, self.trim_due(random)))
     }
 
     pub fn snapshot_newest(&self) -> Option<SnapshotInfo> {
-        self.snapshots.last().map(|(info, _)| *info)
+        self.snapshots.last().map(|kept| kept.info)
     }
 
     pub fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
-        let (_, bytes) = self.snapshots.iter().find(|(info, _)| info.id == id)?;
-        let from = usize::try_from(offset).ok()?.min(bytes.len());
-        Some(bytes.slice(from..bytes.len().min(from + length)))
+        let kept = self.snapshots.iter().find(|kept| kept.info.id == id)?;
+        let from = usize::try_from(offset).ok()?.min(kept.bytes.len());
+        Some(kept.bytes.slice(from..kept.bytes.len().min(from + length)))
     }
+}
 
-    /// The process died: of the writes not yet synced a drawn prefix reached the disk all the
-    /// same. Gives how many were lost.
-    pub fn crash(&mut self, random: &mut Random) -> usize {
-        let survive = random.index(self.pending.len() + 1);
-        let lost = self.pending.len() - survive;
-        for (_, write) in std::mem::take(&mut self.pending).into_iter().take(survive) {
-            self.keep(write);
+/// Flips bits, or fills a sector with something else.
+fn rot(bytes: &mut [u8], random: &mut Random) {
+    if bytes.is_empty() {
+        return;
+    }
+    if random.chance(700) {
+        for _ in 0..random.between(1, 3) {
+            let at = random.index(bytes.len());
+            bytes[at] ^= 1 << random.below(8);
         }
-        self.syncing = None;
-        self.writing = None;
-        lost
+        return;
     }
-
-    /// Everything but the promise is gone: a restart in memory durability.
-    pub fn forget(&mut self) {
-        self.records.clear();
-        self.snapshots.clear();
-    }
-
-    pub fn recovered(&self, first_boot: bool, durability: Durability) -> RecoveredBytes {
-        RecoveredBytes {
-            first_boot,
-            forgot: durability == Durability::Memory && !first_boot,
-            promise: self.promise.clone(),
-            checkpoint: None,
-            records: self.records.iter().cloned().collect(),
-        }
-    }
-
-    /// Records on the disk now.
-    #[cfg(test)]
-    pub fn records(&self) -> usize {
-        self.records.len()
+    let at = random.index(bytes.len()) / SECTOR * SECTOR;
+    let end = bytes.len().min(at + SECTOR);
+    let fill = random.draw() as u8;
+    for byte in &mut bytes[at..end] {
+        *byte = byte.wrapping_add(fill | 1);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quintet_replica::{ClusterId, EpochNumber, GroupId, ReplicaId};
+
+    fn identity() -> Identity {
+        Identity {
+            cluster: ClusterId(1),
+            node: ReplicaId(0),
+            group: GroupId(0),
+            epoch: EpochNumber(1),
+        }
+    }
+
+    fn opened(disk: &mut Disk) -> Result<Found, JournalError<DiskError>> {
+        disk.open(identity(), false, false, (Durability::Disk, false))
+    }
 
     fn disk() -> Disk {
-        Disk::new(DiskProfile {
+        let mut disk = Disk::new(DiskProfile {
             sync_min: 10,
             sync_max: 10,
-            trim_run: 2,
-        })
+            segment_length: 16 << 10,
+        });
+        assert!(opened(&mut disk).is_ok());
+        disk
     }
 
     fn record(slot: u64) -> Write {
         Write::Record {
             slot: Slot(slot),
-            record: Bytes::from_static(b"r"),
+            record: Bytes::from(vec![slot as u8; 700]),
         }
+    }
+
+    fn slots(found: &Found) -> Vec<u64> {
+        let records = found.recovered.records.iter();
+        records.map(|(slot, _)| slot.0).collect()
     }
 
     #[test]
@@ -221,69 +881,195 @@ mod tests {
         let (mut disk, mut random) = (disk(), Random::new(1));
         assert_eq!(disk.append(PersistId(1), record(1), &mut random), Some(10));
         assert_eq!(disk.append(PersistId(2), record(2), &mut random), None);
-        assert_eq!(disk.synced(&mut random), (Some(PersistId(1)), Some(10)));
-        assert_eq!(disk.records(), 1);
-        assert_eq!(disk.synced(&mut random), (Some(PersistId(2)), None));
-        assert_eq!(disk.records(), 2);
+        let synced = |upto, again| {
+            Ok(Synced {
+                upto: Some(PersistId(upto)),
+                again,
+                stuck: false,
+            })
+        };
+        assert_eq!(disk.synced(&mut random), synced(1, Some(10)));
+        assert_eq!(disk.synced(&mut random), synced(2, None));
     }
 
     #[test]
-    fn a_crash_keeps_what_was_synced_and_a_prefix_of_the_rest() {
-        let mut seen = [false; 3];
-        for seed in 0..40 {
+    fn a_crash_keeps_what_was_synced_and_part_of_a_sync_under_way() {
+        let (mut kept, mut torn) = ([false; 6], false);
+        for seed in 0..300 {
             let (mut disk, mut random) = (disk(), Random::new(seed));
             disk.append(PersistId(1), record(1), &mut random);
-            disk.synced(&mut random);
+            assert!(disk.synced(&mut random).is_ok());
             disk.append(PersistId(2), record(2), &mut random);
-            disk.append(PersistId(3), record(3), &mut random);
-            let lost = disk.crash(&mut random);
-            let slots: Vec<u64> = disk
-                .recovered(false, Durability::Disk)
-                .records
-                .iter()
-                .map(|r| r.0.0)
-                .collect();
-            assert_eq!(slots, (1..=(3 - lost as u64)).collect::<Vec<_>>());
-            seen[lost] = true;
+            for slot in 3..=5 {
+                disk.append(PersistId(slot), record(slot), &mut random);
+            }
+            if seed % 2 == 0 {
+                assert!(disk.synced(&mut random).is_ok());
+            }
+            let loss = disk.crash(&mut random);
+            assert!(loss.in_sync);
+            let found = opened(&mut disk).expect("no damage");
+            let slots = slots(&found);
+            assert_eq!(slots, (1..=slots.len() as u64).collect::<Vec<_>>());
+            kept[slots.len()] = true;
+            torn |= found.torn;
         }
-        assert_eq!(seen, [true; 3]);
+        assert!(!kept[0]);
+        assert!(kept[1..].iter().all(|seen| *seen), "{kept:?}");
+        assert!(torn);
     }
 
     #[test]
-    fn trimming_deletes_whole_runs_below_the_slot() {
+    fn every_damage_before_the_last_sync_is_told_from_a_torn_tail() {
+        for damage in [Damage::Rot, Damage::Lost, Damage::Misdirected] {
+            let mut noticed = 0;
+            for seed in 0..100 {
+                let (mut disk, mut random) = (disk(), Random::new(seed));
+                for slot in 1..=40 {
+                    disk.append(PersistId(slot), record(slot), &mut random);
+                    assert!(disk.synced(&mut random).is_ok());
+                }
+                assert!(disk.damage_journal(damage, &mut random));
+                disk.append(PersistId(41), record(41), &mut random);
+                disk.crash(&mut random);
+                match opened(&mut disk) {
+                    Ok(found) => assert!(slots(&found).len() >= 40, "seed {seed} {damage:?}"),
+                    Err(JournalError::Damaged { .. } | JournalError::Gap { .. }) => noticed += 1,
+                    Err(error) => panic!("seed {seed} {damage:?}: {error}"),
+                }
+            }
+            assert!(noticed > 60, "{damage:?}: {noticed}");
+        }
+    }
+
+    #[test]
+    fn a_failed_sync_stops_the_process_and_loses_nothing_synced() {
+        for seed in 0..50 {
+            let (mut disk, mut random) = (disk(), Random::new(seed));
+            disk.append(PersistId(1), record(1), &mut random);
+            assert!(disk.synced(&mut random).is_ok());
+            disk.fail_next();
+            let mut failed = None;
+            for slot in 2..60 {
+                disk.append(PersistId(slot), record(slot), &mut random);
+                if let Err(error) = disk.synced(&mut random) {
+                    failed = Some((slot, error));
+                    break;
+                }
+            }
+            let (slot, error) = failed.expect("it fails");
+            assert_eq!(error, JournalError::Disk(DiskError::SyncFailed));
+            disk.crash(&mut random);
+            let found = opened(&mut disk).expect("opens");
+            assert!(slots(&found).len() as u64 >= slot - 1);
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_waits_for_it() {
         let (mut disk, mut random) = (disk(), Random::new(1));
-        for slot in 1..=5 {
-            disk.append(PersistId(slot), record(slot), &mut random);
-            disk.synced(&mut random);
+        disk.append(PersistId(1), record(1), &mut random);
+        assert!(disk.synced(&mut random).is_ok());
+        disk.set_full(true);
+        let mut upto = 1;
+        for slot in 2..60 {
+            if disk
+                .append(PersistId(slot), record(slot), &mut random)
+                .is_some()
+            {
+                let synced = disk.synced(&mut random).expect("no failure");
+                upto = synced.upto.map_or(upto, |id| id.0);
+            }
         }
-        disk.trim(Slot(4));
-        assert_eq!(disk.records(), 3);
+        assert!(disk.stuck && upto < 59);
+        disk.set_full(false);
+        let mut upto = None;
+        loop {
+            let synced = disk.synced(&mut random).expect("no failure");
+            assert!(!synced.stuck);
+            upto = upto.max(synced.upto);
+            if synced.again.is_none() {
+                break;
+            }
+        }
+        assert_eq!(upto, Some(PersistId(59)));
     }
 
     #[test]
-    fn the_newest_two_snapshots_are_kept() {
-        let mut disk = disk();
-        for slot in 1..=3 {
-            let id = Executed {
-                slot: Slot(slot),
-                ..Executed::default()
-            };
-            disk.snapshot_begin(id);
-            disk.snapshot_append(b"abc");
-            assert!(disk.snapshot_saved(id).is_some());
+    fn one_bad_copy_of_the_promises_is_repaired_and_two_are_refused() {
+        for both in [false, true] {
+            let (mut disk, mut random) = (disk(), Random::new(1));
+            assert!(!disk.damage_promise(both, &mut random));
+            disk.append(
+                PersistId(1),
+                Write::Promise(Bytes::from("mine")),
+                &mut random,
+            );
+            assert!(disk.synced(&mut random).is_ok());
+            disk.crash(&mut random);
+            assert!(disk.damage_promise(both, &mut random));
+            match opened(&mut disk) {
+                Ok(found) => {
+                    assert!(!both && found.promise_repaired);
+                    assert_eq!(found.recovered.promise.as_deref(), Some(&b"mine"[..]));
+                }
+                Err(error) => assert!(both && error == JournalError::PromisesLost),
+            }
         }
+    }
+
+    #[test]
+    fn trimming_deletes_whole_segments_below_the_slot() {
+        let (mut disk, mut random) = (disk(), Random::new(1));
+        for slot in 1..=60 {
+            disk.append(PersistId(slot), record(slot), &mut random);
+            assert!(disk.synced(&mut random).is_ok());
+        }
+        disk.trim(Slot(50), &mut random);
+        assert!(disk.synced(&mut random).is_ok());
+        disk.crash(&mut random);
+        let slots = slots(
+            &disk
+                .open(identity(), false, false, (Durability::Memory, false))
+                .expect("opens"),
+        );
+        assert!(
+            slots[0] > 20 && slots[0] <= 50 && slots.ends_with(&[60]),
+            "{slots:?}"
+        );
+    }
+
+    #[test]
+    fn the_newest_two_snapshots_are_kept_and_a_finished_one_may_outlive_a_crash() {
         let id = |slot| Executed {
             slot: Slot(slot),
             ..Executed::default()
         };
-        assert_eq!(disk.snapshot_read(id(1), 0, 9), None);
-        assert_eq!(
-            disk.snapshot_read(id(2), 1, 9),
-            Some(Bytes::from_static(b"bc"))
-        );
-        assert_eq!(disk.snapshot_newest().map(|info| info.id), Some(id(3)));
-        disk.snapshot_begin(id(4));
-        disk.crash(&mut Random::new(1));
-        assert_eq!(disk.snapshot_saved(id(4)), None);
+        let mut survived = [false; 2];
+        for seed in 0..20 {
+            let (mut disk, mut random) = (disk(), Random::new(seed));
+            for slot in 1..=3 {
+                disk.snapshot_begin(id(slot), false);
+                disk.snapshot_append(b"abc");
+                assert!(disk.snapshot_saved(id(slot), &mut random).is_some());
+            }
+            assert_eq!(disk.snapshot_read(id(1), 0, 9), None);
+            assert_eq!(
+                disk.snapshot_read(id(2), 1, 9),
+                Some(Bytes::from_static(b"bc"))
+            );
+            disk.snapshot_begin(id(4), false);
+            disk.snapshot_append(b"abc");
+            let unfinished = seed % 2 == 0;
+            if !unfinished {
+                disk.snapshot_finish(&mut random);
+            }
+            disk.crash(&mut random);
+            let newest = disk.snapshot_newest().map(|info| info.id);
+            assert!(newest == Some(id(3)) || (newest == Some(id(4)) && !unfinished));
+            survived[usize::from(newest == Some(id(4)))] = true;
+            assert_eq!(disk.snapshot_saved(id(4), &mut random), None);
+        }
+        assert_eq!(survived, [true; 2]);
     }
 }

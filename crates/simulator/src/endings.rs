@@ -113,7 +113,7 @@ impl World {
                 }
             }
             Home::Remote(remote) => {
-                (remote.owner, remote.sessions, remote.started_min) = (owner, 0, clock);
+                (remote.owner, remote.sessions, remote.started) = (owner, 0, clock);
             }
             Home::Nowhere => {}
         }
@@ -171,7 +171,13 @@ impl World {
         let client = &mut self.clients[index];
         client.open.retain(|open| *open != number);
         if client.open.is_empty() {
-            let at = self.now + self.random.below(self.shape.think + 1) + 1000;
+            // A phase that lasts longer than it was meant to needs no more operations.
+            let enough = self.history.operations().len() as u64 > 2 * self.setup.operations;
+            let think = match self.phase {
+                Phase::Safety if enough => 4 * self.shape.think,
+                _ => self.shape.think,
+            };
+            let at = self.now + self.random.below(think + 1) + 1000;
             self.turn_at(index, at);
         }
     }

@@ -17,13 +17,14 @@ use std::{fmt, str::FromStr};
 /// Which faults a campaign may draw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultSet {
-    /// Delays, losses, resets, partitions.
+    /// Delays, losses, resets, partitions, attacks.
     pub network: bool,
-    /// Crashes, restarts, pauses, slow replicas.
+    /// Crashes, restarts, lost disks, pauses, slow replicas, clients that go away.
     pub crash: bool,
-    /// Slow disks. What a crash loses of the unsynced writes belongs to `crash`.
+    /// Slow, full and failing disks, and bytes that go bad at rest. What a crash loses of the
+    /// unsynced writes belongs to `crash`.
     pub disk: bool,
-    /// Clocks with offset, drift and steps.
+    /// Clocks with offset, drift and steps, and such as stop or lie.
     pub clock: bool,
 }
 
@@ -101,6 +102,10 @@ macro_rules! kinds {
         pub(crate) enum Kind { $($(#[$doc])* $kind,)* }
 
         impl Kind {
+            /// All of them.
+            #[cfg(test)]
+            pub const ALL: &[Self] = &[$(Self::$kind,)*];
+
             /// Its name in reports.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$kind => $name,)* }
@@ -118,6 +123,8 @@ kinds! {
     Duplicate "duplicate",
     /// A connection breaks with what is in flight.
     Reset "reset",
+    /// Connections break right after a turn, before what it sent has left.
+    ResetUnsent "reset_unsent",
     /// Two sides that cannot reach each other.
     PartitionFull "partition_full",
     /// One side cannot reach the other, which reaches it.
@@ -130,10 +137,14 @@ kinds! {
     PartitionChained "partition_chained",
     /// One link is many times slower.
     SlowLink "slow_link",
+    /// Everything from and to a chosen set is late; the set may change over time.
+    Attack "attack",
     /// One replica crashes between two steps.
     Crash "crash",
     /// Several replicas crash at once.
     CrashSet "crash_set",
+    /// All replicas crash at once.
+    CrashAll "crash_all",
     /// A replica crashes while it carries out the effects of a step.
     CrashMidStep "crash_mid_step",
     /// A replica crashes when a write is durable and it has not been told.
@@ -142,30 +153,161 @@ kinds! {
     CrashVoter "crash_voter",
     /// A replica crashes when it has handed a write over and sent nothing since.
     CrashAfterWrite "crash_after_write",
+    /// A replica crashes while it writes a snapshot, or before it is told that it is saved.
+    CrashInSnapshot "crash_in_snapshot",
+    /// A replica crashes while it receives a peer's state.
+    CrashInTransfer "crash_in_transfer",
+    /// A replica crashes again soon after it has started again.
+    CrashInRecovery "crash_in_recovery",
+    /// A replica loses everything that it ever wrote. It must be refused.
+    Wipe "wipe",
     /// A replica is asked to hand over and stops a little later.
     Stop "stop",
     /// A replica stands still and goes on.
     Pause "pause",
+    /// A replica stands still for long and goes on with what has piled up.
+    PauseLong "pause_long",
     /// A replica's processor is many times slower.
     SlowReplica "slow_replica",
     /// A disk is many times slower.
     SlowDisk "slow_disk",
+    /// A sync fails: the replica must stop.
+    SyncFails "sync_fails",
+    /// A disk has no room for new files for a while.
+    DiskFull "disk_full",
+    /// Bytes of the journal go bad at rest.
+    RotJournal "rot_journal",
+    /// Bytes of one copy of the promises go bad, or of both.
+    RotPromise "rot_promise",
+    /// Bytes of a snapshot go bad at rest.
+    RotSnapshot "rot_snapshot",
+    /// A block of the journal was never written, though the disk said so.
+    LostWrite "lost_write",
+    /// A block of the journal was written to another place.
+    MisdirectedWrite "misdirected_write",
     /// A synchronised clock is off from the start.
     ClockOffset "clock_offset",
     /// A clock runs too fast or too slowly.
     ClockDrift "clock_drift",
     /// A synchronised clock jumps.
     ClockStep "clock_step",
+    /// A synchronised clock stands still.
+    ClockStops "clock_stops",
+    /// A clock says that it is right while it is not.
+    ClockLies "clock_lies",
     /// A client goes away for good in the middle of an operation.
     ClientAbandons "client_abandons",
     /// A client goes away in the middle of an operation and comes back after long.
     ClientReturns "client_returns",
+    /// A client comes back when its session has expired.
+    ClientReturnsLate "client_returns_late",
 }
 
 impl Kind {
-    /// Whether a seed that drew it counts only if it had an effect. Not every protocol votes.
-    pub const fn must_show(self) -> bool {
-        !matches!(self, Self::CrashVoter)
+    /// Whether it can happen only to protocols that have a leader.
+    pub const fn needs_leader(self) -> bool {
+        matches!(self, Self::CrashVoter)
+    }
+
+    /// Whether what it waits for comes seldom, or what it damages may turn out not to matter.
+    const fn is_rare(self) -> bool {
+        matches!(
+            self,
+            Self::CrashVoter
+                | Self::CrashInTransfer
+                | Self::RotJournal
+                | Self::RotSnapshot
+                | Self::LostWrite
+                | Self::MisdirectedWrite
+        )
+    }
+
+    /// Whether the replica that it strikes never comes back: then it strikes once.
+    const fn is_for_good(self) -> bool {
+        matches!(self, Self::Wipe)
+    }
+}
+
+/// What a seed's faults are drawn for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ground {
+    pub allowed: FaultSet,
+    pub replicas: usize,
+    pub transport: Transport,
+    pub durability: Durability,
+    /// The protocol brings back a replica whose journal was damaged.
+    pub repairs: bool,
+    /// Sessions expire within the safety phase.
+    pub sessions_expire: bool,
+    /// Faults strike within the first so many nanoseconds.
+    pub horizon: u64,
+}
+
+impl Ground {
+    /// How many replicas may lose their data for good, so that the rest can still lose one more
+    /// for a while.
+    const fn losses_max(&self) -> usize {
+        match self.durability {
+            Durability::Disk => self.replicas.saturating_sub(1) / 2,
+            Durability::Memory => (self.replicas.saturating_sub(1) / 2).saturating_sub(1),
+        }
+    }
+
+    /// The kinds that make sense here.
+    pub fn pool(&self) -> Vec<Kind> {
+        let (replicas, disk) = (self.replicas, self.durability == Durability::Disk);
+        let mut pool = Vec::new();
+        if self.allowed.network {
+            pool.extend([Kind::Delay, Kind::Loss, Kind::Reset, Kind::SlowLink]);
+            if replicas >= 2 {
+                pool.extend([Kind::PartitionFull, Kind::PartitionOneWay]);
+                pool.extend([Kind::Attack, Kind::ResetUnsent]);
+            }
+            if replicas >= 3 {
+                pool.extend([Kind::PartitionBridge, Kind::PartitionChained]);
+            }
+            if replicas >= 4 {
+                pool.push(Kind::PartitionRing);
+            }
+            if self.transport == Transport::Datagram {
+                pool.push(Kind::Duplicate);
+            }
+        }
+        if self.allowed.crash {
+            pool.extend([Kind::Crash, Kind::CrashMidStep, Kind::Stop]);
+            pool.extend([Kind::Pause, Kind::PauseLong, Kind::SlowReplica]);
+            pool.extend([Kind::CrashInSnapshot, Kind::CrashInRecovery]);
+            pool.extend([Kind::ClientAbandons, Kind::ClientReturns]);
+            if self.sessions_expire {
+                pool.push(Kind::ClientReturnsLate);
+            }
+            if replicas >= 3 {
+                pool.extend([Kind::CrashInTransfer, Kind::Wipe]);
+            }
+            if disk {
+                pool.extend([Kind::CrashBeforePersisted, Kind::CrashAfterWrite]);
+                pool.extend([Kind::CrashVoter, Kind::CrashAll]);
+            }
+            if (disk && replicas >= 2) || replicas >= 5 {
+                pool.push(Kind::CrashSet);
+            }
+        }
+        // In memory durability only promises are on the disk.
+        if self.allowed.disk {
+            pool.push(Kind::RotPromise);
+            if disk {
+                pool.extend([Kind::SlowDisk, Kind::SyncFails, Kind::DiskFull]);
+                if replicas >= 3 && self.repairs {
+                    pool.extend([Kind::RotJournal, Kind::RotSnapshot]);
+                    pool.extend([Kind::LostWrite, Kind::MisdirectedWrite]);
+                }
+            }
+        }
+        if self.allowed.clock {
+            pool.extend([Kind::ClockOffset, Kind::ClockDrift, Kind::ClockStep]);
+            pool.extend([Kind::ClockStops, Kind::ClockLies]);
+        }
+        pool
     }
 }
 
@@ -188,60 +330,15 @@ pub(crate) struct Plan {
 
 const MILLISECOND: u64 = 1_000_000;
 
+/// How often a fault that nobody noticed strikes again.
+const AGAIN_MAX: u8 = 5;
+
 impl Plan {
-    /// Draws the kinds and strikes of a seed over the first `horizon` nanoseconds.
-    pub fn draw(
-        allowed: FaultSet,
-        replicas: usize,
-        transport: Transport,
-        durability: Durability,
-        horizon: u64,
-        random: &mut Random,
-    ) -> Self {
-        let mut pool = Vec::new();
-        if allowed.network {
-            pool.extend([Kind::Delay, Kind::Loss, Kind::Reset, Kind::SlowLink]);
-            if replicas >= 2 {
-                pool.extend([Kind::PartitionFull, Kind::PartitionOneWay]);
-            }
-            if replicas >= 3 {
-                pool.extend([Kind::PartitionBridge, Kind::PartitionChained]);
-            }
-            if replicas >= 4 {
-                pool.push(Kind::PartitionRing);
-            }
-            if transport == Transport::Datagram {
-                pool.push(Kind::Duplicate);
-            }
-        }
-        if allowed.crash {
-            pool.extend([
-                Kind::Crash,
-                Kind::CrashMidStep,
-                Kind::Pause,
-                Kind::SlowReplica,
-            ]);
-            pool.push(Kind::Stop);
-            pool.extend([Kind::ClientAbandons, Kind::ClientReturns]);
-            if durability == Durability::Disk {
-                pool.extend([
-                    Kind::CrashBeforePersisted,
-                    Kind::CrashAfterWrite,
-                    Kind::CrashVoter,
-                ]);
-            }
-            if durability == Durability::Disk || replicas >= 5 {
-                pool.push(Kind::CrashSet);
-            }
-        }
-        // In memory durability the disk is hardly ever waited for.
-        if allowed.disk && durability == Durability::Disk {
-            pool.push(Kind::SlowDisk);
-        }
-        if allowed.clock {
-            pool.extend([Kind::ClockOffset, Kind::ClockDrift, Kind::ClockStep]);
-        }
-        let share = random.between(150, 650);
+    /// Draws the kinds and strikes of a seed.
+    pub fn draw(ground: &Ground, random: &mut Random) -> Self {
+        let (pool, horizon) = (ground.pool(), ground.horizon);
+        // Some seeds see a few kinds, some see most of them.
+        let share = [50, 100, 200, 350][random.index(4)];
         let mut kinds: Vec<Kind> = pool
             .iter()
             .copied()
@@ -250,28 +347,69 @@ impl Plan {
         if kinds.is_empty() && !pool.is_empty() {
             kinds.push(pool[random.index(pool.len())]);
         }
+        // Only so many replicas may be lost; which kinds get to do it is drawn.
+        let mut losses = ground.losses_max();
+        random.shuffle(&mut kinds);
+        kinds.retain(|kind| {
+            let stays = !kind.is_for_good() || losses > 0;
+            losses -= usize::from(kind.is_for_good() && stays);
+            stays
+        });
+        // What a wiped replica leaves of the budget may not be enough for others.
+        let spare = (ground.replicas.saturating_sub(1) / 2).saturating_sub(1);
+        if kinds.contains(&Kind::Wipe) {
+            let memory = ground.durability == Durability::Memory;
+            kinds.retain(|kind| match kind {
+                Kind::CrashSet => !memory || spare >= 2,
+                Kind::RotJournal | Kind::RotSnapshot | Kind::LostWrite | Kind::MisdirectedWrite => {
+                    spare >= 1
+                }
+                _ => true,
+            });
+        }
+        kinds.sort_unstable();
         let mut strikes = Vec::new();
         // Faults that come close together find what single ones do not.
         let clusters: Vec<u64> = (0..random.between(1, 3))
             .map(|_| random.between(horizon / 50, horizon * 9 / 10))
             .collect();
         let clustered = [0, 500, 900][random.index(3)];
+        let most = if kinds.len() > 8 { 2 } else { 3 };
         for kind in &kinds {
-            for _ in 0..random.between(1, 3) {
+            let times = if kind.is_for_good() {
+                1
+            } else {
+                random.between(1, most)
+            };
+            for _ in 0..times {
                 let duration = match kind {
                     Kind::Crash
                     | Kind::CrashSet
+                    | Kind::CrashAll
                     | Kind::Stop
                     | Kind::CrashVoter
                     | Kind::CrashMidStep
                     | Kind::CrashBeforePersisted
+                    | Kind::CrashInSnapshot
+                    | Kind::CrashInTransfer
+                    | Kind::CrashInRecovery
                     | Kind::CrashAfterWrite => random.between(5, 1200),
                     Kind::ClientReturns => random.between(200, 4000),
-                    Kind::Delay | Kind::Loss | Kind::Duplicate => random.between(300, 3000),
+                    Kind::PauseLong => random.between(1500, 5000),
+                    Kind::Delay | Kind::Loss | Kind::Duplicate | Kind::Attack => {
+                        random.between(300, 3000)
+                    }
                     _ => random.between(50, 1500),
                 } * MILLISECOND;
                 let at = match kind {
                     Kind::ClockOffset => 0,
+                    // There must be something to damage.
+                    Kind::Wipe
+                    | Kind::RotJournal
+                    | Kind::RotPromise
+                    | Kind::RotSnapshot
+                    | Kind::LostWrite
+                    | Kind::MisdirectedWrite => random.between(horizon / 4, horizon * 9 / 10),
                     _ if random.chance(clustered) => {
                         clusters[random.index(clusters.len())] + random.below(200 * MILLISECOND)
                     }
@@ -281,7 +419,11 @@ impl Plan {
                     kind: *kind,
                     at,
                     duration,
-                    again: if kind.must_show() { 12 } else { 2 },
+                    again: if kind.is_rare() {
+                        2 * AGAIN_MAX
+                    } else {
+                        AGAIN_MAX
+                    },
                 });
             }
         }
@@ -302,32 +444,30 @@ mod tests {
         assert!("flood".parse::<FaultSet>().unwrap_err().contains("flood"));
     }
 
+    fn ground(allowed: FaultSet) -> Ground {
+        Ground {
+            allowed,
+            replicas: 5,
+            transport: Transport::Datagram,
+            durability: Durability::Disk,
+            repairs: true,
+            sessions_expire: true,
+            horizon: 1_000_000_000,
+        }
+    }
+
     #[test]
     fn every_allowed_kind_is_drawn_by_some_seed() {
         let mut seen = std::collections::BTreeSet::new();
         for seed in 0..400 {
             let mut random = Random::new(seed);
-            let plan = Plan::draw(
-                FaultSet::ALL,
-                5,
-                Transport::Datagram,
-                Durability::Disk,
-                1_000_000_000,
-                &mut random,
-            );
+            let plan = Plan::draw(&ground(FaultSet::ALL), &mut random);
             assert!(!plan.kinds.is_empty());
             assert!(plan.kinds.len() <= plan.strikes.len());
             seen.extend(plan.kinds);
         }
-        assert_eq!(seen.len(), 25);
-        let none = Plan::draw(
-            FaultSet::NONE,
-            5,
-            Transport::Stream,
-            Durability::Disk,
-            9,
-            &mut Random::new(1),
-        );
+        assert_eq!(seen.len(), Kind::ALL.len());
+        let none = Plan::draw(&ground(FaultSet::NONE), &mut Random::new(1));
         assert!(none.kinds.is_empty());
     }
 }

@@ -25,7 +25,7 @@ use quintet_replica::Link;
 /// Commits after healing without which a seed does not count.
 pub(crate) const COMMITS_MIN: u64 = 20;
 /// The safety phase ends after this, come what may.
-const SAFETY_MAX: u64 = 60 * SECOND;
+const SAFETY_MAX: u64 = 25 * SECOND;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
@@ -58,6 +58,8 @@ pub(crate) struct Healing {
     pub partitions: Vec<Partition>,
     /// Slow links that last: strike, from, to.
     pub slowed: Vec<(usize, usize, usize)>,
+    /// The protocol promises that the core goes on; else a stall is nobody's fault.
+    viable: bool,
     /// The leader that was cut off so that others vote.
     pub silenced: Option<usize>,
     stage: Stage,
@@ -74,6 +76,7 @@ impl Default for Healing {
             core: Vec::new(),
             partitions: Vec::new(),
             slowed: Vec::new(),
+            viable: true,
             silenced: None,
             stage: Stage::Commit,
             began: 0,
@@ -123,13 +126,20 @@ impl World {
 
     fn draw_core(&mut self) -> Vec<usize> {
         let all: Vec<usize> = (0..self.setup.replicas).collect();
-        if self.setup.faults == crate::faults::FaultSet::NONE || self.random.chance(400) {
+        if self.setup.faults == crate::faults::FaultSet::NONE {
+            return all;
+        }
+        // Those that have lost their data stay down.
+        let all: Vec<usize> = (0..self.setup.replicas)
+            .filter(|node| !self.processes[*node].is_lost())
+            .collect();
+        if self.random.chance(400) {
             return all;
         }
         for _ in 0..8 {
             let mut core = all.clone();
             self.random.shuffle(&mut core);
-            core.truncate(1 + self.random.index(self.setup.replicas));
+            core.truncate(1 + self.random.index(all.len()));
             core.sort_unstable();
             if self.is_viable(&core) {
                 return core;
@@ -193,6 +203,12 @@ impl World {
 
     fn converge(&mut self) {
         if self.now > self.healing.began + CONVERGE_MAX {
+            if !self.healing.viable {
+                // The protocol promises nothing to such a core.
+                self.unrecoverable = true;
+                self.phase = Phase::Over;
+                return;
+            }
             let (stage, commits) = (self.healing.stage, self.healing.commits);
             self.stall = Some(format!(
                 "the healed core {:?} did not converge in {} s: stage {stage:?}, {commits} commits; \
@@ -248,7 +264,7 @@ impl World {
 
     /// The checks that need the whole history.
     pub fn check_end(&mut self) {
-        let order = |number| self.once.position(number);
+        let order = |number| self.once.place(number);
         let checked =
             cells::check(self.history.operations(), order).and_then(|()| self.check_order());
         if let Err(violation) = checked {

@@ -9,7 +9,7 @@
 //!            direction blocked? ──yes──► held back until the partition heals or the
 //!               │ no                     connection is reset
 //!               ▼
-//!            delay: base + jitter + rare tail + length + retransmissions
+//!            delay: base + jitter + rare tail + attack + length + retransmissions
 //!               │ stream: first-in-first-out per lane; loss costs time
 //!               │ datagram: loss loses, duplicates and overtaking happen
 //!               ▼
@@ -35,6 +35,29 @@ pub enum Transport {
     Datagram,
 }
 
+impl Transport {
+    /// `stream` or `datagram`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stream => "stream",
+            Self::Datagram => "datagram",
+        }
+    }
+}
+
+impl std::str::FromStr for Transport {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "stream" => Ok(Self::Stream),
+            "datagram" => Ok(Self::Datagram),
+            _ => Err("expected 'stream' or 'datagram'"),
+        }
+    }
+}
+
 /// How the links of a seed behave. Times are nanoseconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LinkProfile {
@@ -43,14 +66,14 @@ pub(crate) struct LinkProfile {
     pub delay_min: u64,
     /// … and how much slower single links may be.
     pub delay_spread: u64,
-    /// Each frame takes up to this much longer.
+    /// Each frame takes about this much longer; how it varies is drawn per link.
     pub jitter: u64,
     /// Bytes that may be under way on a link before it is declared down.
     pub capacity: usize,
 }
 
-/// Disturbances that hold for all links while they last.
-#[derive(Clone, Copy, Debug, Default)]
+/// Disturbances of one direction of a link while they last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Weather {
     /// Of 1,000 frames, so many are lost.
     pub loss: u64,
@@ -60,6 +83,34 @@ pub(crate) struct Weather {
     pub late: u64,
     /// See `late`.
     pub tail: u64,
+    /// Everything takes this much longer.
+    pub attack: u64,
+}
+
+/// How much longer than its shortest time a frame takes.
+#[derive(Clone, Copy, Debug, Default)]
+enum Jitter {
+    /// Anything up to the jitter.
+    #[default]
+    Even,
+    /// Mostly little, rarely many times the jitter.
+    Tailed,
+    /// Nothing, or in one of ten cases several times the jitter.
+    Twofold,
+}
+
+impl Jitter {
+    fn draw(self, jitter: u64, random: &mut Random) -> u64 {
+        match self {
+            Self::Even => random.below(jitter + 1),
+            Self::Tailed => {
+                let doublings = random.draw().trailing_zeros().min(6);
+                random.below(((jitter / 4) << doublings) + 1)
+            }
+            Self::Twofold if random.chance(100) => jitter * 3 + random.below(jitter + 1),
+            Self::Twofold => 0,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -67,6 +118,8 @@ struct Direction {
     base: u64,
     /// Frames take this many times longer.
     slow: u64,
+    weather: Weather,
+    jitter: Jitter,
     blocked: bool,
     /// Nothing on this lane arrives before this.
     lane_last: [u64; 2],
@@ -102,7 +155,6 @@ pub(crate) enum Sent {
 pub(crate) struct Network {
     places: usize,
     profile: LinkProfile,
-    pub weather: Weather,
     directions: Vec<Direction>,
     pairs: Vec<Pair>,
     random: Random,
@@ -122,13 +174,13 @@ impl Network {
             .map(|_| Direction {
                 base: profile.delay_min + random.below(profile.delay_spread + 1),
                 slow: 1,
+                jitter: [Jitter::Even, Jitter::Tailed, Jitter::Twofold][random.index(3)],
                 ..Direction::default()
             })
             .collect();
         Self {
             places,
             profile,
-            weather: Weather::default(),
             directions,
             pairs: (0..places * places).map(|_| Pair::default()).collect(),
             random,
@@ -207,7 +259,9 @@ impl Network {
         queue: &mut Queue<Event>,
     ) {
         let session = self.pair(from, to).session;
-        let weather = self.weather;
+        let Direction {
+            weather, jitter, ..
+        } = *self.direction(from, to);
         let mut copies = 1;
         let mut retransmitted = 0;
         if weather.loss > 0 && self.random.chance(weather.loss) {
@@ -233,7 +287,11 @@ impl Network {
             copies = 2;
         }
         for copy in 0..copies {
-            let mut delay = self.random.below(self.profile.jitter + 1) + retransmitted;
+            let mut delay = jitter.draw(self.profile.jitter, &mut self.random) + retransmitted;
+            if weather.attack > 0 {
+                delay += weather.attack;
+                self.count("attack");
+            }
             // 10 Gbit/s.
             delay += bytes.len() as u64 * 8 / 10;
             if weather.late > 0 && self.random.chance(weather.late) {
@@ -383,6 +441,17 @@ impl Network {
         }
     }
 
+    /// The weather on the way from `from` to `to`.
+    pub fn weather(&mut self, from: usize, to: usize) -> &mut Weather {
+        &mut self.direction(from, to).weather
+    }
+
+    /// Nothing of what is under way or held back on a broken connection arrives any more.
+    pub fn cut_now(&mut self, from: usize, to: usize, now: u64) {
+        let direction = self.direction(from, to);
+        direction.cut = direction.cut.min(now.saturating_sub(1));
+    }
+
     /// Frames from `from` to `to` take `times` as long.
     pub fn slow(&mut self, from: usize, to: usize, times: u64) {
         self.direction(from, to).slow = times;
@@ -436,10 +505,7 @@ mod tests {
         let (mut network, mut queue) = network(Transport::Stream);
         assert_eq!(send(&mut network, &mut queue, 0), Sent::Dropped);
         assert!(network.connect(0, 1, 0));
-        network.weather = Weather {
-            loss: 300,
-            ..Weather::default()
-        };
+        network.weather(0, 1).loss = 300;
         for byte in 0..50 {
             assert_eq!(send(&mut network, &mut queue, byte), Sent::Taken);
         }
@@ -454,11 +520,7 @@ mod tests {
     fn datagrams_are_lost_doubled_and_overtake() {
         let (mut network, mut queue) = network(Transport::Datagram);
         assert!(network.connect(0, 1, 0));
-        network.weather = Weather {
-            loss: 200,
-            duplicate: 200,
-            ..Weather::default()
-        };
+        (network.weather(0, 1).loss, network.weather(0, 1).duplicate) = (200, 200);
         for byte in 0..80 {
             send(&mut network, &mut queue, byte);
         }
@@ -471,16 +533,33 @@ mod tests {
 
     #[test]
     fn a_reset_loses_what_is_behind_the_cut_and_nothing_comes_after_up() {
+        let mut some_lost = false;
+        for seed in 0..20 {
+            let (mut network, mut queue) = network(Transport::Stream);
+            network.random = Random::new(seed);
+            network.connect(0, 1, 0);
+            for byte in 0..20 {
+                send(&mut network, &mut queue, byte);
+            }
+            assert!(network.reset(0, 1, 0).is_some());
+            assert_eq!(send(&mut network, &mut queue, 99), Sent::Dropped);
+            let got = payloads(&mut network, &mut queue);
+            some_lost |= got.len() < 20;
+            assert_eq!(got, (0..got.len() as u8).collect::<Vec<_>>());
+        }
+        assert!(some_lost);
+    }
+
+    #[test]
+    fn what_is_cut_now_never_arrives() {
         let (mut network, mut queue) = network(Transport::Stream);
         network.connect(0, 1, 0);
         for byte in 0..20 {
             send(&mut network, &mut queue, byte);
         }
-        assert!(network.reset(0, 1, 0).is_some());
-        assert_eq!(send(&mut network, &mut queue, 99), Sent::Dropped);
-        let got = payloads(&mut network, &mut queue);
-        assert!(got.len() < 20);
-        assert_eq!(got, (0..got.len() as u8).collect::<Vec<_>>());
+        assert!(network.reset(0, 1, 1).is_some());
+        network.cut_now(0, 1, 1);
+        assert!(payloads(&mut network, &mut queue).is_empty());
     }
 
     #[test]

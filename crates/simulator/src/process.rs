@@ -15,7 +15,8 @@
 use crate::{
     checkers::Violation,
     clock::Clock,
-    disk::{Disk, DiskProfile},
+    disk::{Disk, DiskError, DiskProfile},
+    faults::Kind,
     machine::{Executed as Recorded, Record, Recorder, Registers},
     network::Network,
     timers::Timers,
@@ -23,12 +24,18 @@ use crate::{
     world::{Event, MILLISECOND, World},
 };
 use quintet_replica::{
-    Boot, Bytes, ClockReading, ClusterId, Deadline, Durability, Epoch, EpochNumber, Executed,
-    ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link, Node, NodeSetup, Output,
-    Peer, PersistId, Recipients, ReplicaId, Slot, SnapshotInfo, Time, TimerKey, Wake,
-    World as Outside, Write, put_frame,
+    Boot, Bytes, ClockReading, ClusterId, Control, Deadline, Durability, Epoch, EpochNumber,
+    Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link, Node,
+    NodeSetup, Output, Peer, PersistId, Recipients, ReplicaId, ReplicaSet, Slot, SnapshotInfo,
+    Time, TimerKey, Wake, World as Outside, Write,
+    journal::{Identity, JournalError},
+    put_frame,
 };
-use std::{collections::VecDeque, sync::PoisonError, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::PoisonError,
+    time::Duration,
+};
 
 /// What waits for a replica.
 #[derive(Debug)]
@@ -39,7 +46,19 @@ pub(crate) enum Item {
     Persisted(PersistId),
     SnapshotWritten(u64),
     SnapshotSaved(SnapshotInfo),
+    SnapshotFailed,
     Requests(Level, Vec<Request>),
+}
+
+/// What damage of a disk may come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Harm {
+    /// The disk can mend it by itself.
+    None,
+    /// The replica comes back as one that has forgotten.
+    Forgets,
+    /// The replica never comes back.
+    ForGood,
 }
 
 /// A crash that waits for its moment.
@@ -53,6 +72,21 @@ pub(crate) enum Armed {
     AfterWrite,
     /// At the end of a step that handed a promise over.
     Voted,
+    /// While a snapshot is written.
+    InSnapshot(Moment),
+}
+
+/// A point in the making of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// Its first bytes are handed over.
+    Begin,
+    /// Some of its bytes are written.
+    Written,
+    /// It is whole and not durable yet, if it ever will be.
+    Finish,
+    /// It is durable and the replica has not been told.
+    Saved,
 }
 
 /// See the module.
@@ -74,6 +108,29 @@ pub(crate) struct Process {
     pub armed: Option<(Armed, u64)>,
     /// It was asked to stop and will.
     pub stopping: bool,
+    /// After so many turns that send something its connections break.
+    pub resets: u8,
+    /// It crashes soon after its next start and stays down for so long.
+    pub crash_at_boot: Option<u64>,
+    /// It crashes when it next fetches a peer's state and stays down for so long.
+    pub crash_in_transfer: Option<u64>,
+    /// What damaged its disk, unnoticed so far.
+    pub damaged: Option<(Kind, Harm)>,
+    /// It lost something durable, and what it may have acknowledged is not all here again.
+    repairing: bool,
+    /// It is repaired once this write is durable.
+    repaired_at: Option<PersistId>,
+    /// The last write handed over, and the last one that is durable.
+    written: PersistId,
+    durable: PersistId,
+    /// It will never start again.
+    pub gone: bool,
+    /// Drawn when its data directory was made.
+    directory: u64,
+    /// What it knows of its peers' directories.
+    peers: BTreeMap<usize, u64>,
+    /// Nothing was ever written to its disk.
+    fresh: bool,
     record: Record,
     executed: Slot,
     handled: u64,
@@ -126,6 +183,18 @@ impl Process {
             server: Server::default(),
             armed: None,
             stopping: false,
+            resets: 0,
+            crash_at_boot: None,
+            crash_in_transfer: None,
+            damaged: None,
+            repairing: false,
+            repaired_at: None,
+            written: PersistId(0),
+            durable: PersistId(0),
+            gone: false,
+            directory: 0,
+            peers: BTreeMap::new(),
+            fresh: true,
             record: Record::default(),
             executed: Slot(0),
             handled: 0,
@@ -134,8 +203,30 @@ impl Process {
     }
 
     /// Whether it will crash or stop of the fault that struck it.
-    pub const fn is_dying(&self) -> bool {
-        self.armed.is_some() || self.stopping
+    pub fn is_dying(&self) -> bool {
+        let waits = self.armed.is_some() || self.crash_in_transfer.is_some();
+        waits || self.stopping || self.disk.is_failing()
+    }
+
+    /// Whether it has lost its data for good, or will find so at its next start.
+    pub const fn is_lost(&self) -> bool {
+        self.gone || matches!(self.damaged, Some((_, Harm::ForGood)))
+    }
+
+    /// Whether the others must bring back what its disk no longer holds.
+    pub const fn is_damaged(&self) -> bool {
+        self.repairing || matches!(self.damaged, Some((_, Harm::Forgets)))
+    }
+
+    /// Somebody has emptied its data directory.
+    pub fn wipe(&mut self) {
+        self.disk.wipe();
+        self.peers.clear();
+        self.directory += 1;
+        self.fresh = true;
+        self.incarnation = Incarnation(1);
+        self.damaged = Some((Kind::Wipe, Harm::ForGood));
+        (self.repairing, self.repaired_at) = (false, None);
     }
 
     /// Moves what the recorder wrote into `into`.
@@ -168,12 +259,34 @@ impl World {
         self.embedded.retain(|_, node| usize::from(*node) != index);
         self.embedded.insert(frontend, index as u16);
         let process = &mut self.processes[index];
-        let first_boot = process.boot == 0;
+        let first_boot = std::mem::take(&mut process.fresh);
         process.boot += 1;
-        if durability == Durability::Memory && !first_boot {
-            process.incarnation.0 += 1;
+        let memory = durability == Durability::Memory && !first_boot;
+        if memory {
             process.disk.forget();
         }
+        let forgot = memory || process.repairing;
+        process.incarnation.0 += u64::from(forgot);
+        let identity = Identity {
+            cluster: epoch.cluster,
+            node: ReplicaId(index as u16),
+            group: GroupId(0),
+            epoch: epoch.number,
+        };
+        let others_suffice = self.setup.replicas - 1 > self.setup.replicas / 2;
+        let with = (durability, others_suffice);
+        let opened = process.disk.open(identity, first_boot, forgot, with);
+        let found = match opened {
+            Ok(found) => found,
+            Err(error) => return self.refuse(index, &error),
+        };
+        let process = &mut self.processes[index];
+        if found.lost {
+            process.incarnation.0 += u64::from(!forgot);
+            process.repairing = true;
+        }
+        process.repaired_at = None;
+        (process.written, process.durable) = (PersistId(0), PersistId(0));
         process.clock.boot(self.now);
         let machine = Registers::new(
             self.shape.keys,
@@ -195,8 +308,9 @@ impl World {
                 ..ExecutorLimits::default()
             },
         };
-        let machine = Box::new(Recorder::new(Box::new(machine), process.record.clone()));
-        let recovered = process.disk.recovered(first_boot, durability);
+        let record = process.record.clone();
+        let machine = Box::new(Recorder::new(Box::new(machine), record));
+        let recovered = found.recovered;
         process.server = Server::new(owner, process.clock.reading(self.now).now);
         let (boot, incarnation) = (process.boot, process.incarnation);
         self.trace.say(self.now, || {
@@ -221,11 +335,18 @@ impl World {
         };
         let mut outputs = std::mem::take(&mut self.outputs);
         if let Err(error) = node.start(recovered, &view, &mut outputs) {
-            return self.violate(Violation::new(
-                "recovery",
-                format!("replica {index}: {error}"),
-            ));
+            return self.refuse(index, &error);
         }
+        if found.torn {
+            self.effective("torn_tail");
+        }
+        self.forgive(
+            index,
+            found.promise_repaired,
+            found.lost,
+            found.snapshot_bad,
+        );
+        let process = &mut self.processes[index];
         process.executed = node.executed().slot;
         process.node = Some(node);
         (process.busy_until, process.idle_at, process.step_queued) = (self.now, u64::MAX, false);
@@ -240,6 +361,110 @@ impl World {
                 self.network.connect_at(index, other, at, &mut self.queue);
             }
         }
+        if let Some(down) = self.processes[index].crash_at_boot.take() {
+            let soon = [50_000, 2 * MILLISECOND, 30 * MILLISECOND][self.random.index(3)];
+            let at = self.now + self.random.below(soon);
+            let (node, boot, kind) = (
+                index as u16,
+                self.processes[index].boot,
+                Kind::CrashInRecovery,
+            );
+            self.queue.push(
+                at,
+                Event::CrashNow {
+                    node,
+                    boot,
+                    kind,
+                    down,
+                },
+            );
+        }
+    }
+
+    /// The process does not start, as its disk cannot be used. That is right when a fault has
+    /// damaged the disk, and only then.
+    fn refuse(&mut self, index: usize, why: &dyn std::fmt::Display) {
+        self.trace
+            .say(self.now, || format!("r{index} does not start: {why}"));
+        let process = &mut self.processes[index];
+        match process.damaged {
+            Some((kind, Harm::ForGood)) => {
+                process.gone = true;
+                process.disk.crash(&mut self.random);
+                self.effective(kind.name());
+            }
+            _ => self.violate(Violation::new(
+                "recovery",
+                format!("replica {index}: {why}"),
+            )),
+        }
+    }
+
+    /// The process has started although its disk was damaged: what was damaged is mended, will be,
+    /// or is no longer needed.
+    fn forgive(&mut self, index: usize, promise_repaired: bool, lost: bool, snapshot_bad: bool) {
+        let process = &mut self.processes[index];
+        let Some((kind, _)) = process.damaged.take_if(|(kind, _)| *kind != Kind::Wipe) else {
+            if lost {
+                let what = format!("replica {index} lost something on a disk that nothing damaged");
+                self.violate(Violation::new("recovery", what));
+            }
+            return;
+        };
+        let noticed = match kind {
+            Kind::RotPromise => promise_repaired,
+            Kind::RotSnapshot => snapshot_bad,
+            _ => lost,
+        };
+        if lost {
+            self.trace.say(self.now, || {
+                format!("r{index} must be repaired by the others")
+            });
+            *self.branches.entry("journal begun again").or_default() += 1;
+        }
+        if noticed {
+            self.effective(kind.name());
+        }
+    }
+
+    /// Whether two places let each other in: a peer with another data directory than before has
+    /// lost what it promised and must stop.
+    pub fn admit(&mut self, a: usize, b: usize) -> bool {
+        if a.max(b) >= self.setup.replicas {
+            return true;
+        }
+        if [a, b].iter().any(|id| self.processes[*id].node.is_none()) {
+            return true;
+        }
+        for (at, peer) in [(a, b), (b, a)] {
+            let directory = self.processes[peer].directory;
+            let known = self.processes[at].peers.entry(peer).or_insert(directory);
+            if *known != directory {
+                self.trace.say(self.now, || {
+                    format!("r{at} refuses r{peer}: it has voted before")
+                });
+                self.crash(peer);
+                self.processes[peer].gone = true;
+                self.effective(Kind::Wipe.name());
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The storage of a process failed: it stops, and somebody starts it again.
+    fn storage_failed(&mut self, index: usize, error: &JournalError<DiskError>) {
+        self.trace
+            .say(self.now, || format!("r{index} stops: {error}"));
+        match error {
+            JournalError::Disk(DiskError::SyncFailed) => self.effective(Kind::SyncFails.name()),
+            other => {
+                let what = format!("replica {index}: {other}");
+                return self.violate(Violation::new("journal", what));
+            }
+        }
+        let down = self.random.between(5, 800) * MILLISECOND;
+        self.crash_for(index, down);
     }
 
     fn check_restarted(&mut self, index: usize) {
@@ -258,10 +483,10 @@ impl World {
         if process.node.take().is_none() {
             return;
         }
-        let lost = process.disk.crash(&mut self.random);
+        let lost = process.disk.crash(&mut self.random).writes;
         process.inbox.clear();
         process.timers.clear();
-        (process.armed, process.stopping) = (None, false);
+        (process.armed, process.stopping, process.resets) = (None, false, 0);
         process.paused_until = 0;
         process.step_queued = false;
         process.idle_at = u64::MAX;
@@ -387,6 +612,7 @@ impl World {
                 });
                 Input::SnapshotSaved(info)
             }
+            Item::SnapshotFailed => Input::SnapshotFailed,
             Item::Requests(level, requests) => {
                 self.processes[index].server.take(level, requests);
                 return;
@@ -435,7 +661,7 @@ impl World {
         }
     }
 
-    fn call<R>(
+    pub fn call<R>(
         &mut self,
         index: usize,
         call: impl FnOnce(&mut Node, &dyn Outside, &mut Vec<Output>) -> R,
@@ -471,6 +697,7 @@ impl World {
         let state = moved.then(|| node.state_digest());
         if moved || process.handled.is_multiple_of(8) {
             let status = node.protocol_status();
+            self.led |= status.leader.is_some();
             self.largest.batches_open = self.largest.batches_open.max(process.server.open.len());
             let speculates = self.setup.entry.speculates;
             let shown = self.monotone[index].shows(index as u16, &status, executed, speculates);
@@ -493,9 +720,34 @@ impl World {
 
     pub fn on_synced(&mut self, index: usize) {
         let process = &mut self.processes[index];
-        let (upto, again) = process.disk.synced(&mut self.random);
+        let synced = match process.disk.synced(&mut self.random) {
+            Ok(synced) => synced,
+            Err(error) => return self.storage_failed(index, &error),
+        };
         let boot = process.boot;
-        let Some(upto) = upto else { return };
+        if process
+            .repaired_at
+            .is_some_and(|at| synced.upto >= Some(at))
+        {
+            self.repaired(index);
+        }
+        if synced.stuck {
+            self.effective(Kind::DiskFull.name());
+            // A leader that cannot make its own votes durable should not lead.
+            let leads = (self.processes[index].node.as_ref())
+                .is_some_and(|node| node.protocol_status().leader == Some(node.id()));
+            if leads && self.random.chance(200) {
+                self.input(index, Input::Control(Control::HandOff));
+            }
+        }
+        if let Some(latency) = synced.again {
+            let node = index as u16;
+            self.queue
+                .push(self.now + latency, Event::Synced { node, boot });
+        }
+        let Some(upto) = synced.upto else { return };
+        let process = &mut self.processes[index];
+        process.durable = upto;
         while process.promises.front().is_some_and(|(id, _)| *id <= upto) {
             if let Some((_, view)) = process.promises.pop_front() {
                 self.monotone[index].promised(view);
@@ -507,24 +759,43 @@ impl World {
             return self.crash_armed(index);
         }
         self.give(index, Item::Persisted(upto));
-        if let Some(latency) = again {
-            self.queue.push(
-                self.now + latency,
-                Event::Synced {
-                    node: index as u16,
-                    boot,
-                },
-            );
+    }
+
+    /// What was forgotten is here again, durably.
+    fn repaired(&mut self, index: usize) {
+        let process = &mut self.processes[index];
+        process.repaired_at = None;
+        if std::mem::take(&mut process.repairing) {
+            self.trace.say(self.now, || format!("r{index} is repaired"));
+            *self.branches.entry("journal repaired").or_default() += 1;
         }
     }
 
     pub fn on_snapshot_written(&mut self, index: usize, bytes: u64) {
+        if self.is_armed(index, Moment::Written) {
+            return self.crash_armed(index);
+        }
         self.give(index, Item::SnapshotWritten(bytes));
     }
 
+    fn is_armed(&self, index: usize, moment: Moment) -> bool {
+        let armed = self.processes[index].armed;
+        armed.is_some_and(|(armed, _)| armed == Armed::InSnapshot(moment))
+    }
+
     pub fn on_snapshot_saved(&mut self, index: usize, id: Executed) {
-        if let Some(info) = self.processes[index].disk.snapshot_saved(id) {
+        let process = &mut self.processes[index];
+        let boot = process.boot;
+        if let Some((info, sync)) = process.disk.snapshot_saved(id, &mut self.random) {
+            if let Some(latency) = sync {
+                let node = index as u16;
+                self.queue
+                    .push(self.now + latency, Event::Synced { node, boot });
+            }
             *self.branches.entry("snapshot saved").or_default() += 1;
+            if self.is_armed(index, Moment::Saved) {
+                return self.crash_armed(index);
+            }
             self.give(index, Item::SnapshotSaved(info));
         }
     }
@@ -550,6 +821,15 @@ impl World {
             )
         };
         let voted = armed == Some(Armed::Voted) && outputs.iter().any(is_promise);
+        let mid_snapshot = outputs.iter().any(|output| match output {
+            Output::SnapshotBegin { .. } => self.is_armed(index, Moment::Begin),
+            Output::SnapshotFinish => self.is_armed(index, Moment::Finish),
+            _ => false,
+        });
+        let sent_to = match self.processes[index].resets {
+            0 => ReplicaSet::EMPTY,
+            _ => recipients(&outputs),
+        };
         for (at, output) in outputs.drain(..).enumerate() {
             if cut != Some(at) {
                 self.carry_out_one(index, output, usize::MAX);
@@ -567,12 +847,26 @@ impl World {
             self.crash_armed(index);
             break;
         }
-        if voted {
+        if voted || mid_snapshot {
             self.crash_armed(index);
+        }
+        if !sent_to.is_empty() && self.processes[index].node.is_some() {
+            self.reset_unsent(index, sent_to);
         }
         outputs.clear();
         if self.outputs.capacity() < outputs.capacity() {
             self.outputs = outputs;
+        }
+    }
+
+    /// The replica's connections break before what it has just sent has left.
+    fn reset_unsent(&mut self, index: usize, sent_to: ReplicaSet) {
+        self.processes[index].resets -= 1;
+        for to in sent_to.iter().map(ReplicaId::index) {
+            if self.random.chance(600) && self.break_link(index, to, Link::Reset) {
+                self.network.cut_now(index, to, self.now);
+                self.effective(Kind::ResetUnsent.name());
+            }
         }
     }
 
@@ -617,11 +911,25 @@ impl World {
                 self.trace
                     .say(self.now, || format!("r{index} trims below {below}"));
                 *self.branches.entry("log trimmed").or_default() += 1;
-                self.processes[index].disk.trim(below);
+                let process = &mut self.processes[index];
+                if let Some(latency) = process.disk.trim(below, &mut self.random) {
+                    let (node, boot) = (index as u16, process.boot);
+                    self.queue
+                        .push(self.now + latency, Event::Synced { node, boot });
+                }
             }
             Output::SetTimer { key, at } => self.set_timer(index, key, at),
             Output::CancelTimer { key } => self.processes[index].timers.cancel(key),
-            Output::SnapshotBegin { id, .. } => self.processes[index].disk.snapshot_begin(id),
+            Output::SnapshotBegin { id, fetched } => {
+                self.processes[index].disk.snapshot_begin(id, fetched);
+            }
+            Output::SnapshotAppend(_) if self.processes[index].disk.is_full() => {
+                if self.processes[index].disk.snapshot_under_way() {
+                    self.processes[index].disk.snapshot_abandon();
+                    self.effective(Kind::DiskFull.name());
+                    self.give(index, Item::SnapshotFailed);
+                }
+            }
             Output::SnapshotAppend(bytes) => {
                 let written = self.processes[index].disk.snapshot_append(&bytes);
                 let (node, boot) = (index as u16, self.processes[index].boot);
@@ -649,8 +957,23 @@ impl World {
                     self.finish(requests, outcome);
                 }
             }
-            Output::Route { .. } | Output::Recovered => {}
+            Output::Recovered => {
+                let process = &mut self.processes[index];
+                process.repaired_at = Some(process.written);
+                if process.written <= process.durable {
+                    self.repaired(index);
+                }
+            }
+            Output::Route { slot, members } => {
+                if slot >= self.route_slot {
+                    self.route_slot = slot;
+                    self.route = members.to_vec();
+                }
+            }
             Output::Mark(branch) => {
+                if branch == "state transfer" {
+                    self.maybe_crash_in_transfer(index);
+                }
                 self.trace
                     .say(self.now, || format!("r{index} mark: {branch}"));
                 *self.branches.entry(branch).or_default() += 1;
@@ -664,6 +987,7 @@ impl World {
 
     fn journal(&mut self, index: usize, id: PersistId, write: Write) {
         let process = &mut self.processes[index];
+        process.written = id;
         if matches!(write, Write::Promise(_)) {
             let view = process
                 .node
@@ -700,6 +1024,25 @@ impl World {
         }
     }
 
+    fn maybe_crash_in_transfer(&mut self, index: usize) {
+        let Some(down) = self.processes[index].crash_in_transfer.take() else {
+            return;
+        };
+        let soon = [100_000, 2 * MILLISECOND, 20 * MILLISECOND][self.random.index(3)];
+        let at = self.now + self.random.below(soon);
+        let (node, boot) = (index as u16, self.processes[index].boot);
+        let kind = Kind::CrashInTransfer;
+        self.queue.push(
+            at,
+            Event::CrashNow {
+                node,
+                boot,
+                kind,
+                down,
+            },
+        );
+    }
+
     /// The crash that waited for this moment happens.
     fn crash_armed(&mut self, index: usize) {
         let Some((armed, down)) = self.processes[index].armed.take() else {
@@ -710,6 +1053,7 @@ impl World {
             Armed::BeforePersisted => "crash_before_persisted",
             Armed::AfterWrite => "crash_after_write",
             Armed::Voted => "crash_voter",
+            Armed::InSnapshot(_) => "crash_in_snapshot",
         });
         self.crash(index);
         if armed == Armed::Voted {
@@ -720,6 +1064,23 @@ impl World {
             Event::Restart { node: index as u16 },
         );
     }
+}
+
+/// The replicas to which something is sent.
+fn recipients(outputs: &[Output]) -> ReplicaSet {
+    let mut set = ReplicaSet::EMPTY;
+    for output in outputs {
+        if let Output::Send {
+            to: Recipients::Replicas(to),
+            ..
+        } = output
+        {
+            to.iter().for_each(|id| {
+                set.insert(id);
+            });
+        }
+    }
+    set
 }
 
 /// Hashing a protocol's whole state is dear; every 32nd input is enough to see two runs part.

@@ -84,11 +84,12 @@ impl Case {
     pub fn record(campaign: &Campaign, entry: Entry, seed: u64) -> (Self, Outcome) {
         let mut setup = campaign.setup(entry, seed, false);
         setup.noting = Noting::Yes;
-        let durability = setup.durability;
+        let (durability, transport) = (setup.durability, setup.transport);
         let outcome = run(setup);
         let campaign = Campaign {
             seeds: seed..seed.saturating_add(1),
             durability: Some(durability),
+            transport: Some(transport),
             ..campaign.clone()
         };
         let made = outcome.made.clone();

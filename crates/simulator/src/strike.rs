@@ -7,20 +7,21 @@
 //!              takes effect (counted) ──duration──► StrikeEnds ──► undone
 //! ```
 //!
-//! The budget is the promise of the protocol: in disk durability every replica may crash, the
-//! disks survive; in memory durability those that have forgotten and not yet recovered must leave
-//! a set that the protocol calls viable.
+//! The budget is the promise of the protocol: those that have lost their data for good, and in
+//! memory durability those that have forgotten and not yet recovered, must leave a set that the
+//! protocol calls viable. In disk durability every replica may crash: the disks survive.
 
 use crate::{
+    disk::Damage,
     faults::Kind,
     heal::Partition,
     network::Weather,
-    process::{Armed, Process},
-    world::{Event, MILLISECOND, SECOND, World},
+    process::{Armed, Harm, Moment, Process},
+    world::{Event, MILLISECOND, Phase, SECOND, World},
 };
 use quintet_replica::{Control, Durability, Input, Link, NodeState, ReplicaId};
 
-const TRIES_MAX: u8 = 20;
+const TRIES_MAX: u8 = 12;
 /// A crash that waits for its moment waits this long.
 const MOMENT_MAX: u64 = 700 * MILLISECOND;
 
@@ -37,10 +38,10 @@ impl World {
                     Some(_) if process.boot == 1 => true,
                     Some(node) => node.protocol_status().voting,
                 };
-                let forgot = memory && !remembers;
+                let forgot = (memory && !remembers) || process.is_damaged();
                 NodeState {
                     id: ReplicaId(id as u16),
-                    up: !forgot,
+                    up: !forgot && !process.is_lost(),
                     forgot,
                 }
             })
@@ -48,14 +49,25 @@ impl World {
     }
 
     fn may_crash(&self, dying: &[usize]) -> bool {
-        (self.setup.entry.viable)(self.setup.replicas, &self.states(dying))
+        self.viable(&self.states(dying))
+    }
+
+    /// Whether this replica may lose its data for good.
+    fn may_lose(&self, lost: usize) -> bool {
+        let mut states = self.states(&[lost]);
+        states[lost].up = false;
+        self.viable(&states)
+    }
+
+    fn viable(&self, states: &[NodeState]) -> bool {
+        (self.setup.entry.viable_in)(self.setup.replicas, states, &self.route)
     }
 
     fn draw_running(&mut self) -> Option<usize> {
         let running: Vec<usize> = (0..self.setup.replicas)
             .filter(|id| {
                 let process = &self.processes[*id];
-                process.node.is_some() && !process.is_dying()
+                process.node.is_some() && !process.is_dying() && !process.is_lost()
             })
             .collect();
         if self.random.chance(self.shape.aim)
@@ -126,11 +138,18 @@ impl World {
     fn try_strike(&mut self, index: usize, kind: Kind, duration: u64) -> Option<u64> {
         match kind {
             Kind::Delay => {
-                self.network.weather.late = self.random.between(30, 400);
-                self.network.weather.tail = self.random.between(1, 400) * MILLISECOND;
+                let late = self.random.between(30, 400);
+                let tail = self.random.between(1, 400) * MILLISECOND;
+                self.disturb(|weather| (weather.late, weather.tail) = (late, tail));
             }
-            Kind::Loss => self.network.weather.loss = self.random.between(10, 300),
-            Kind::Duplicate => self.network.weather.duplicate = self.random.between(10, 250),
+            Kind::Loss => {
+                let loss = self.random.between(10, 300);
+                self.disturb(|weather| weather.loss = loss);
+            }
+            Kind::Duplicate => {
+                let duplicate = self.random.between(10, 250);
+                self.disturb(|weather| weather.duplicate = duplicate);
+            }
             Kind::Reset => {
                 let mut broken = 0;
                 for _ in 0..self.random.between(1, 6) {
@@ -145,6 +164,10 @@ impl World {
                 }
                 self.effective(kind.name());
                 return Some(MILLISECOND);
+            }
+            Kind::ResetUnsent => {
+                let node = self.draw_running()?;
+                self.processes[node].resets = self.random.between(1, 4) as u8;
             }
             Kind::PartitionFull
             | Kind::PartitionOneWay
@@ -162,12 +185,86 @@ impl World {
                 self.healing.slowed.push((index, from, to));
                 self.effective(kind.name());
             }
-            Kind::Crash => {
-                let node = self
-                    .draw_running()
-                    .filter(|node| self.may_crash(&[*node]))?;
+            Kind::Attack => {
+                self.aim_attack();
+                let moves = self.random.between(100, 600) * MILLISECOND;
+                if self.random.chance(500) {
+                    let ends = self.now + duration;
+                    self.queue
+                        .push(self.now + moves, Event::AttackMoves { moves, ends });
+                }
+            }
+            Kind::Crash
+            | Kind::CrashSet
+            | Kind::CrashAll
+            | Kind::CrashMidStep
+            | Kind::CrashBeforePersisted
+            | Kind::CrashAfterWrite
+            | Kind::CrashVoter
+            | Kind::CrashInSnapshot
+            | Kind::CrashInTransfer
+            | Kind::CrashInRecovery
+            | Kind::Wipe
+            | Kind::Stop => return self.strike_process(index, kind, duration),
+            Kind::Pause | Kind::PauseLong => {
+                let node = self.draw_running()?;
+                self.processes[node].paused_until = self.now + duration;
                 self.effective(kind.name());
-                self.crash_for(node, duration);
+            }
+            Kind::SlowReplica => {
+                let node = self.draw_running()?;
+                self.processes[node].slow = self.random.between(20, 200);
+            }
+            Kind::SlowDisk
+            | Kind::SyncFails
+            | Kind::DiskFull
+            | Kind::RotJournal
+            | Kind::RotPromise
+            | Kind::RotSnapshot
+            | Kind::LostWrite
+            | Kind::MisdirectedWrite => return self.strike_disk(kind, duration),
+            Kind::ClockOffset
+            | Kind::ClockStep
+            | Kind::ClockDrift
+            | Kind::ClockStops
+            | Kind::ClockLies => self.strike_clock(kind)?,
+            Kind::ClientAbandons | Kind::ClientReturns | Kind::ClientReturnsLate => {
+                return self.strike_client(kind, duration);
+            }
+        }
+        Some(duration)
+    }
+
+    fn strike_process(&mut self, index: usize, kind: Kind, duration: u64) -> Option<u64> {
+        match kind {
+            Kind::CrashMidStep => return self.arm(Armed::MidStep, duration),
+            Kind::CrashBeforePersisted => return self.arm(Armed::BeforePersisted, duration),
+            Kind::CrashAfterWrite => return self.arm(Armed::AfterWrite, duration),
+            Kind::CrashVoter => return self.arm_voter(index, duration),
+            Kind::CrashInSnapshot => {
+                let moments = [
+                    Moment::Begin,
+                    Moment::Written,
+                    Moment::Finish,
+                    Moment::Saved,
+                ];
+                let moment = moments[self.random.index(4)];
+                let node = self.arm_one(Armed::InSnapshot(moment), duration)?;
+                self.ask_for_snapshot(node);
+                return Some(MOMENT_MAX + duration);
+            }
+            Kind::CrashInTransfer => return self.arm_fetcher(duration),
+            Kind::CrashAll => {
+                if !self.may_crash(&[]) {
+                    return None;
+                }
+                self.effective(kind.name());
+                for node in 0..self.setup.replicas {
+                    let down = duration / 2 + self.random.below(duration / 2 + 1);
+                    if self.processes[node].node.is_some() {
+                        self.crash_for(node, down);
+                    }
+                }
             }
             Kind::CrashSet => {
                 let mut set: Vec<usize> = (0..self.setup.replicas)
@@ -188,15 +285,32 @@ impl World {
                     self.crash_for(node, down);
                 }
             }
-            Kind::CrashMidStep => return self.arm(Armed::MidStep, duration),
-            Kind::CrashBeforePersisted => return self.arm(Armed::BeforePersisted, duration),
-            Kind::CrashAfterWrite => return self.arm(Armed::AfterWrite, duration),
-            Kind::CrashVoter => return self.arm_voter(index, duration),
-            Kind::Stop => {
+            Kind::Wipe => {
+                let node = self.draw_running().filter(|node| self.may_lose(*node))?;
+                self.crash(node);
+                self.processes[node].wipe();
+                self.monotone[node] = Default::default();
+                self.trace
+                    .say(self.now, || format!("r{node} loses its disk"));
+                let at = self.now + duration.max(MILLISECOND);
+                self.queue.push(at, Event::Restart { node: node as u16 });
+                return Some(duration + SECOND);
+            }
+            _ => {
                 let node = self
                     .draw_running()
                     .filter(|node| self.may_crash(&[*node]))?;
+                if kind == Kind::CrashInRecovery {
+                    let down = self.random_down();
+                    self.crash_for(node, down);
+                    self.processes[node].crash_at_boot = Some(duration);
+                    return Some(MOMENT_MAX + duration);
+                }
                 self.effective(kind.name());
+                if kind == Kind::Crash {
+                    self.crash_for(node, duration);
+                    return Some(duration);
+                }
                 self.input(node, Input::Control(Control::HandOff));
                 // In memory durability the budget counts it as down from now on.
                 let stops = self.random.between(1, 100) * MILLISECOND;
@@ -207,50 +321,185 @@ impl World {
                 self.queue
                     .push(self.now + stops, Event::Stopped { node, boot, down });
             }
-            Kind::Pause => {
-                let node = self.draw_running()?;
-                self.processes[node].paused_until = self.now + duration;
-                self.effective(kind.name());
-            }
-            Kind::SlowReplica => {
-                let node = self.draw_running()?;
-                self.processes[node].slow = self.random.between(20, 200);
-            }
-            Kind::SlowDisk => {
-                let node = self.draw_running()?;
-                self.processes[node].disk.slow = self.random.between(5, 50);
-            }
-            Kind::ClockOffset | Kind::ClockStep => {
-                let node = self.draw_running()?;
-                let by = self.random.below(20 * SECOND) as i64 - 10 * SECOND as i64;
-                self.processes[node].clock.step(by);
-                self.recheck_clock_timers(node);
-                self.effective(kind.name());
-            }
-            Kind::ClockDrift => {
-                let node = self.draw_running()?;
-                let drift = self.random.below(100_001) as i64 - 50_000;
-                self.processes[node].clock.set_drift(drift, self.now);
-                self.effective(kind.name());
-            }
-            Kind::ClientAbandons | Kind::ClientReturns => {
-                let client = self.draw_client(kind == Kind::ClientReturns)?;
-                if self.clients[client].open.is_empty() {
-                    self.turn(client);
-                }
-                if self.clients[client].open.is_empty() {
-                    return None;
-                }
-                self.effective(kind.name());
-                self.trace.say(self.now, || format!("c{client} goes away"));
-                if kind == Kind::ClientAbandons {
-                    self.abandon(client);
-                    return Some(MILLISECOND);
-                }
-                self.send_away(client, self.now + duration);
-            }
         }
         Some(duration)
+    }
+
+    fn random_down(&mut self) -> u64 {
+        self.random.between(1, 200) * MILLISECOND
+    }
+
+    fn strike_disk(&mut self, kind: Kind, duration: u64) -> Option<u64> {
+        let node = self.draw_running()?;
+        if self.processes[node].damaged.is_some() {
+            return None;
+        }
+        let damage = match kind {
+            Kind::SlowDisk => {
+                self.processes[node].disk.slow = self.random.between(5, 50);
+                return Some(duration);
+            }
+            Kind::SyncFails | Kind::DiskFull => {
+                if !self.may_crash(&[node]) {
+                    return None;
+                }
+                let disk = &mut self.processes[node].disk;
+                if kind == Kind::SyncFails {
+                    disk.fail_next();
+                    return Some(duration + MOMENT_MAX);
+                }
+                // Something must come that needs room.
+                disk.set_full(true);
+                self.ask_for_snapshot(node);
+                return Some(duration + MOMENT_MAX);
+            }
+            Kind::RotPromise => {
+                // Both copies in one of four cases: that replica is lost.
+                let both = self.random.chance(250) && self.may_lose(node);
+                if !self.may_crash(&[node]) {
+                    return None;
+                }
+                let disk = &mut self.processes[node].disk;
+                if !disk.damage_promise(both, &mut self.random) {
+                    return None;
+                }
+                let harm = if both { Harm::ForGood } else { Harm::None };
+                self.processes[node].damaged = Some((kind, harm));
+                let down = self.random_down();
+                self.crash_for(node, down);
+                return Some(duration + down);
+            }
+            Kind::RotSnapshot => None,
+            Kind::LostWrite => Some(Damage::Lost),
+            Kind::MisdirectedWrite => Some(Damage::Misdirected),
+            _ => Some(Damage::Rot),
+        };
+        if !self.may_lose(node) {
+            return None;
+        }
+        let (disk, random) = (&mut self.processes[node].disk, &mut self.random);
+        let damaged = match damage {
+            Some(damage) => disk.damage_journal(damage, random),
+            None => disk.damage_snapshot(random),
+        };
+        if !damaged {
+            return None;
+        }
+        self.trace
+            .say(self.now, || format!("r{node} {} on its disk", kind.name()));
+        self.processes[node].damaged = Some((kind, Harm::Forgets));
+        // Nobody looks before the next start.
+        let down = self.random_down();
+        let stops = self.random.below(300 * MILLISECOND);
+        let (node, boot) = (node as u16, self.processes[node].boot);
+        self.queue
+            .push(self.now + stops, Event::Stopped { node, boot, down });
+        Some(duration + stops + down + MILLISECOND)
+    }
+
+    fn strike_clock(&mut self, kind: Kind) -> Option<()> {
+        let node = self.draw_running()?;
+        let by = self.random.below(20 * SECOND) as i64 - 10 * SECOND as i64;
+        let drift = self.random.below(100_001) as i64 - 50_000;
+        let lies = kind == Kind::ClockLies;
+        let way = self.random.below(3);
+        let clock = &mut self.processes[node].clock;
+        if lies {
+            clock.lie(true);
+        }
+        match kind {
+            Kind::ClockDrift => clock.set_drift(drift, self.now),
+            Kind::ClockStops => clock.stop(true, self.now),
+            Kind::ClockLies if way == 0 => clock.set_drift(drift, self.now),
+            Kind::ClockLies if way == 1 => clock.stop(true, self.now),
+            _ => clock.step(by),
+        }
+        self.recheck_clock_timers(node);
+        self.effective(kind.name());
+        Some(())
+    }
+
+    fn strike_client(&mut self, kind: Kind, duration: u64) -> Option<u64> {
+        let client = self.draw_client(kind != Kind::ClientAbandons)?;
+        if self.clients[client].open.is_empty() {
+            self.turn(client);
+        }
+        if self.clients[client].open.is_empty() {
+            return None;
+        }
+        self.trace.say(self.now, || format!("c{client} goes away"));
+        self.effective(kind.name());
+        if kind == Kind::ClientAbandons {
+            self.abandon(client);
+            return Some(MILLISECOND);
+        }
+        let away = match kind {
+            Kind::ClientReturnsLate => self.shape.session_lifetime + duration,
+            _ => duration,
+        };
+        self.send_away(client, self.now + away);
+        Some(away)
+    }
+
+    /// Changes the weather of all links, of those of one place, or of a drawn half of them.
+    fn disturb(&mut self, change: impl Fn(&mut Weather)) {
+        let places = self.network.places();
+        let way = self.random.below(3);
+        let place = self.random.index(self.setup.replicas);
+        for from in 0..places {
+            for to in 0..places {
+                let chosen = match way {
+                    0 => true,
+                    1 => from == place || to == place,
+                    _ => self.random.chance(500),
+                };
+                if chosen {
+                    change(self.network.weather(from, to));
+                }
+            }
+        }
+    }
+
+    fn calm(&mut self, change: impl Fn(&mut Weather)) {
+        let places = self.network.places();
+        for from in 0..places {
+            for to in 0..places {
+                change(self.network.weather(from, to));
+            }
+        }
+    }
+
+    /// Everything from and to a drawn set of replicas is late from now on, and nothing else.
+    fn aim_attack(&mut self) {
+        let replicas = self.setup.replicas;
+        let late = self.random.between(50, 800) * MILLISECOND;
+        let mut order: Vec<usize> = (0..replicas).collect();
+        self.random.shuffle(&mut order);
+        let leader = self.leader().filter(|_| self.random.chance(400));
+        let size = 1 + self.random.index(replicas.div_ceil(2));
+        let chosen = match leader {
+            Some(leader) => vec![leader],
+            None => order[..size].to_vec(),
+        };
+        self.trace.say(self.now, || {
+            format!("attack on {chosen:?}, {} ms", late / MILLISECOND)
+        });
+        self.calm(|weather| weather.attack = 0);
+        for node in chosen {
+            for other in (0..self.network.places()).filter(|other| *other != node) {
+                self.network.weather(node, other).attack = late;
+                self.network.weather(other, node).attack = late;
+            }
+        }
+    }
+
+    /// An attack chooses another set.
+    pub fn attack_moves(&mut self, moves: u64, ends: u64) {
+        if self.phase == Phase::Safety && self.now < ends {
+            self.aim_attack();
+            self.queue
+                .push(self.now + moves, Event::AttackMoves { moves, ends });
+        }
     }
 
     fn draw_client(&mut self, remote: bool) -> Option<usize> {
@@ -276,11 +525,48 @@ impl World {
     }
 
     fn arm(&mut self, armed: Armed, down: u64) -> Option<u64> {
+        self.arm_one(armed, down)?;
+        Some(MOMENT_MAX + down)
+    }
+
+    fn arm_one(&mut self, armed: Armed, down: u64) -> Option<usize> {
         let node = self
             .draw_running()
             .filter(|node| self.may_crash(&[*node]))?;
         self.processes[node].armed = Some((armed, down));
-        Some(MOMENT_MAX + down)
+        Some(node)
+    }
+
+    /// Keeps a replica down until the others have trimmed what it misses, and lets it crash when
+    /// it fetches their state.
+    fn arm_fetcher(&mut self, down: u64) -> Option<u64> {
+        let fetches = |process: &Process| process.node.as_ref().is_some_and(|n| n.is_fetching());
+        let fetching = (0..self.setup.replicas).find(|id| fetches(&self.processes[*id]));
+        if let Some(node) = fetching.filter(|node| self.may_crash(&[*node])) {
+            self.effective(Kind::CrashInTransfer.name());
+            self.crash_for(node, down);
+            return Some(down);
+        }
+        let node = self
+            .draw_running()
+            .filter(|node| self.may_crash(&[*node]))?;
+        let away = self.random.between(200, 1000) * MILLISECOND;
+        self.crash_for(node, away);
+        self.processes[node].crash_in_transfer = Some(down);
+        for other in (0..self.setup.replicas).filter(|other| *other != node) {
+            let at = self.now + self.random.between(away / 2, away);
+            let other = other as u16;
+            self.queue.push(at, Event::SnapshotWanted { node: other });
+        }
+        self.rouse_clients();
+        Some(away + MOMENT_MAX + down)
+    }
+
+    /// An operator asks for a snapshot.
+    pub fn ask_for_snapshot(&mut self, node: usize) {
+        self.call(node, |node, view, outputs| {
+            node.ask_for_checkpoint(view, outputs);
+        });
     }
 
     /// Silences the leader, so that the others vote, and lets one of them crash when it has.
@@ -459,9 +745,14 @@ impl World {
         self.trace
             .say(self.now, || format!("FAULT {} ends", kind.name()));
         match kind {
-            Kind::Delay => (self.network.weather.late, self.network.weather.tail) = (0, 0),
-            Kind::Loss => self.network.weather.loss = 0,
-            Kind::Duplicate => self.network.weather.duplicate = 0,
+            Kind::Delay => self.calm(|weather| (weather.late, weather.tail) = (0, 0)),
+            Kind::Loss => self.calm(|weather| weather.loss = 0),
+            Kind::Duplicate => self.calm(|weather| weather.duplicate = 0),
+            Kind::Attack => self.calm(|weather| weather.attack = 0),
+            Kind::ResetUnsent => self
+                .processes
+                .iter_mut()
+                .for_each(|process| process.resets = 0),
             Kind::PartitionFull
             | Kind::PartitionOneWay
             | Kind::PartitionBridge
@@ -487,10 +778,29 @@ impl World {
                 .processes
                 .iter_mut()
                 .for_each(|process| process.disk.slow = 1),
-            Kind::ClientReturns => self.clients_come_back(),
-            Kind::CrashMidStep | Kind::CrashBeforePersisted | Kind::CrashAfterWrite => {
+            Kind::DiskFull => self
+                .processes
+                .iter_mut()
+                .for_each(|process| process.disk.set_full(false)),
+            Kind::ClockStops => {
+                for node in 0..self.setup.replicas {
+                    self.processes[node].clock.stop(false, self.now);
+                    self.recheck_clock_timers(node);
+                }
+            }
+            Kind::ClockLies => self
+                .processes
+                .iter_mut()
+                .for_each(|process| process.clock.lie(false)),
+            Kind::ClientReturns | Kind::ClientReturnsLate => self.clients_come_back(),
+            Kind::CrashMidStep
+            | Kind::CrashBeforePersisted
+            | Kind::CrashAfterWrite
+            | Kind::CrashInSnapshot
+            | Kind::CrashInTransfer => {
                 for process in &mut self.processes {
                     process.armed = None;
+                    process.crash_in_transfer = None;
                 }
             }
             _ => {}
@@ -523,9 +833,21 @@ impl World {
         }
     }
 
+    /// A crash for which a moment was waited.
+    pub fn crash_now(&mut self, node: usize, kind: Kind, down: u64) {
+        let in_time = match (&self.processes[node].node, kind) {
+            (Some(node), Kind::CrashInTransfer) => node.is_fetching(),
+            _ => true,
+        };
+        if in_time && self.phase == Phase::Safety && self.may_crash(&[node]) {
+            self.effective(kind.name());
+            self.crash_for(node, down);
+        }
+    }
+
     /// Ends every fault that still lasts.
     pub fn end_all(&mut self) {
-        self.network.weather = Weather::default();
+        self.calm(|weather| *weather = Weather::default());
         for partition in std::mem::take(&mut self.healing.partitions) {
             for (from, to) in partition.links {
                 self.network.unblock(from, to, self.now, &mut self.queue);
@@ -536,6 +858,9 @@ impl World {
         }
         for process in &mut self.processes {
             (process.slow, process.disk.slow, process.armed) = (1, 1, None);
+            (process.resets, process.crash_at_boot) = (0, None);
+            process.crash_in_transfer = None;
+            process.disk.set_full(false);
             process.paused_until = process.paused_until.min(self.now);
             process.clock.set_drift(0, self.now);
             process.clock.synchronise();
@@ -554,6 +879,6 @@ impl World {
         for state in &mut states {
             state.up &= core.contains(&state.id.index());
         }
-        (self.setup.entry.viable)(self.setup.replicas, &states)
+        self.viable(&states)
     }
 }

@@ -88,8 +88,9 @@ pub(crate) struct Remote {
     pub open: BTreeMap<u64, Vec<Request>>,
     pub timers: Timers,
     pub owner: u64,
-    /// Its sessions start at this time of the log at least.
-    pub started_min: u64,
+    /// When it began, as the log's clock has it: the same for all its sessions, so that an owner
+    /// that was outlived cannot come back.
+    pub started: u64,
     pub sessions: u64,
 }
 
@@ -170,7 +171,7 @@ impl Client {
                         open: BTreeMap::new(),
                         timers: Timers::default(),
                         owner: random.draw() | 1,
-                        started_min: 0,
+                        started: 1_700_000_000_000_000_000,
                         sessions: 0,
                     }))
                 } else {
@@ -446,8 +447,7 @@ impl World {
             }
             Home::Remote(remote) => {
                 remote.sessions += 1;
-                let started = (1_700_000_000_000_000_000 + self.now).max(remote.started_min);
-                (remote.owner, remote.sessions, started)
+                (remote.owner, remote.sessions, remote.started)
             }
             Home::Nowhere => return,
         };

@@ -21,7 +21,7 @@ use crate::{
     decisions::{Decisions, Limits, Noting, Scope},
     depict::Depicted,
     disk::DiskProfile,
-    faults::{FaultSet, Plan},
+    faults::{FaultSet, Ground, Kind, Plan},
     heal::Healing,
     history::History,
     machine,
@@ -36,7 +36,7 @@ use crate::{
 };
 use quintet_replica::{
     Bytes, ClientFrame, Durability, Entry, Executed, Incarnation, Lane, Link, Output, Peer,
-    ReplicaId, TimerKey, TimerOwner, read_client_frame,
+    ReplicaId, Slot, TimerKey, TimerOwner, read_client_frame,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -50,6 +50,8 @@ pub(crate) const SECOND: u64 = 1000 * MILLISECOND;
 pub(crate) const REMOTE: u64 = 1 << 20;
 /// Frontends embedded in replicas are numbered from here, each run with a new one.
 pub(crate) const EMBEDDED: u64 = 1 << 30;
+/// A session that lives at most so long may expire within a world.
+const SESSION_SHORT_MAX: u64 = 3 * SECOND;
 /// More events than this in one world: something runs in circles.
 pub(crate) const EVENTS_MAX: u64 = 3_000_000;
 
@@ -85,6 +87,17 @@ pub(crate) enum Event {
     SnapshotSaved { node: u16, boot: u32, id: Executed },
     /// A replica that was asked to stop has stopped, and stays down for so long.
     Stopped { node: u16, boot: u32, down: u64 },
+    /// A replica crashes, if it still is where the crash was meant for.
+    CrashNow {
+        node: u16,
+        boot: u32,
+        kind: Kind,
+        down: u64,
+    },
+    /// An operator asks for a snapshot.
+    SnapshotWanted { node: u16 },
+    /// An attack chooses other victims.
+    AttackMoves { moves: u64, ends: u64 },
     /// A replica stands still until a time.
     StandStill { node: u16, until: u64 },
     /// A crashed replica starts again.
@@ -214,12 +227,19 @@ pub(crate) struct World {
     pub branches: BTreeMap<&'static str, u64>,
     pub violation: Option<Violation>,
     pub stall: Option<String>,
+    /// The core stalled, and the protocol does not promise that such a core goes on.
+    pub unrecoverable: bool,
     pub trace: Trace,
     pub depicted: Depicted,
     pub largest: bounded::Largest,
     pub embedded_next: u64,
     pub embedded: BTreeMap<u64, u16>,
     pub outputs: Vec<Output>,
+    /// Who takes part in the protocol, from which slot on, as told last.
+    pub route: Vec<(ReplicaId, Incarnation)>,
+    pub route_slot: Slot,
+    /// Some replica has called one a leader.
+    pub led: bool,
     pub events: u64,
     agreement: Agreement,
     pub once: ExactlyOnce,
@@ -241,8 +261,8 @@ fn draw_shape(setup: &WorldSetup, random: &mut Random) -> Shape {
             0
         },
         snapshot_chunk: [64, 4096, 1 << 20][random.index(3)],
-        session_lifetime: if random.chance(100) {
-            3 * SECOND
+        session_lifetime: if random.chance(300) {
+            random.between(SECOND, SESSION_SHORT_MAX)
         } else {
             120 * SECOND
         },
@@ -274,9 +294,38 @@ fn draw_links(setup: &WorldSetup, random: &mut Random) -> LinkProfile {
     }
 }
 
+/// An option by this name bounds what a protocol keeps for those that lag. The less it keeps, the
+/// more often states are transferred.
+const LOG_MEMORY: &str = "log_memory_bytes";
+
+/// Draws options that no operator would choose, unless they were asked for. `lags`: states must be
+/// transferred.
+fn draw_options(setup: &WorldSetup, lags: bool, random: &mut Random) -> Vec<(String, String)> {
+    let known = setup.entry.options.iter().any(|o| o.name == LOG_MEMORY);
+    let chosen = setup.options.iter().any(|(name, _)| name == LOG_MEMORY);
+    if !known || chosen {
+        return Vec::new();
+    }
+    // Each protocol has its own least value.
+    let takes = |bytes: &u64| {
+        let mut options = setup.options.clone();
+        options.push((LOG_MEMORY.to_owned(), bytes.to_string()));
+        (setup.entry.check)(&options).is_ok()
+    };
+    let small = [1 << 10, 1 << 12, 1 << 14, 1 << 16]
+        .into_iter()
+        .filter(takes);
+    let small: Vec<u64> = small.take(3).collect();
+    let drawn = match random.index(if lags { 3 } else { 4 }) {
+        at @ 0..3 if !small.is_empty() => small[at.min(small.len() - 1)],
+        _ => return Vec::new(),
+    };
+    vec![(LOG_MEMORY.to_owned(), drawn.to_string())]
+}
+
 impl World {
     /// A world before its first event.
-    pub fn new(setup: WorldSetup) -> Self {
+    pub fn new(mut setup: WorldSetup) -> Self {
         let (root, decisions) = setup.noting.random(setup.seed);
         let mut shaping = root.fork(1);
         let shape = shaping.profile("shape", |random| draw_shape(&setup, random));
@@ -284,7 +333,7 @@ impl World {
         let disk = shaping.profile("disk", |random| DiskProfile {
             sync_min: 20_000,
             sync_max: [50_000, 500_000, 3_000_000, 15_000_000][random.index(4)],
-            trim_run: [1, 8, 64][random.index(3)],
+            segment_length: [8 << 10, 16 << 10, 64 << 10][random.index(3)],
         });
         let mut clients = Client::draw_all(&mut shaping);
         let mut remotes = Vec::new();
@@ -292,16 +341,24 @@ impl World {
             client.place_remote(setup.replicas, index as u16, &mut remotes);
         }
         let places = setup.replicas + remotes.len();
-        let plan = root.fork(2).profile("plan", |random| {
-            Plan::draw(
-                setup.faults,
-                setup.replicas,
-                setup.transport,
-                setup.durability,
-                shape.horizon,
-                random,
-            )
-        });
+        let ground = Ground {
+            allowed: setup.faults,
+            replicas: setup.replicas,
+            transport: setup.transport,
+            durability: setup.durability,
+            // The toy of the rig's own tests is the one protocol that cannot be repaired.
+            repairs: !cfg!(test) || setup.entry.info.name != "toy",
+            sessions_expire: shape.session_lifetime <= SESSION_SHORT_MAX,
+            horizon: shape.horizon,
+        };
+        let plan = root
+            .fork(2)
+            .profile("plan", |random| Plan::draw(&ground, random));
+        let lags = plan.kinds.contains(&Kind::CrashInTransfer);
+        let options = root
+            .fork(5)
+            .profile("options", |random| draw_options(&setup, lags, random));
+        setup.options.extend(options);
         let processes = (0..setup.replicas)
             .map(|_| Process::new(disk.clone()))
             .collect();
@@ -332,12 +389,16 @@ impl World {
             branches: BTreeMap::new(),
             violation: None,
             stall: None,
+            unrecoverable: false,
             trace,
             depicted: Depicted::default(),
             largest: bounded::Largest::default(),
             embedded_next: EMBEDDED,
             embedded: BTreeMap::new(),
             outputs: Vec::new(),
+            route: Vec::new(),
+            route_slot: Slot(0),
+            led: false,
             events: 0,
             agreement: Agreement::default(),
             once: ExactlyOnce::default(),
@@ -446,13 +507,26 @@ impl World {
                     self.crash_for(node.into(), down);
                 }
             }
+            Event::CrashNow {
+                node,
+                boot,
+                kind,
+                down,
+            } => {
+                if self.lives(node, boot) {
+                    self.crash_now(node.into(), kind, down);
+                }
+            }
+            Event::SnapshotWanted { node } => self.ask_for_snapshot(node.into()),
+            Event::AttackMoves { moves, ends } => self.attack_moves(moves, ends),
             Event::StandStill { node, until } => {
                 if self.phase == Phase::Safety {
                     self.processes[node as usize].paused_until = until;
                 }
             }
             Event::Restart { node } => {
-                if self.processes[node as usize].node.is_none() && !self.is_out(node.into()) {
+                let process = &self.processes[node as usize];
+                if process.node.is_none() && !process.gone && !self.is_out(node.into()) {
                     self.boot(node.into());
                 }
             }
@@ -550,6 +624,9 @@ impl World {
     }
 
     fn on_connect(&mut self, a: usize, b: usize) {
+        if !self.admit(a, b) {
+            return;
+        }
         let reachable = [a, b].iter().all(|place| self.can_connect(*place));
         if !self.network.connect(a, b, self.now) || !reachable {
             if reachable && !self.network.is_up(a, b) {
@@ -685,6 +762,7 @@ impl World {
         let mut out = String::new();
         for (id, process) in self.processes.iter().enumerate() {
             let line = match &process.node {
+                None if process.gone => format!("r{id} lost; "),
                 None => format!("r{id} down; "),
                 Some(node) => {
                     let status = node.protocol_status();

@@ -117,7 +117,7 @@ impl Options for Config {
             name: "log_memory_bytes",
             default: "67108864",
             help: "the most bytes of executed entries kept in memory for replicas that lag; \
-                   those further behind receive a snapshot (65536 to 17179869184)",
+                   those further behind receive a snapshot (1024 to 17179869184)",
         },
         #[cfg(feature = "plant")]
         OptionSpec {
@@ -145,7 +145,7 @@ impl Options for Config {
             "window_bytes" => self.window_bytes = size(value, 64 << 10, 1 << 30)?,
             "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
-            "log_memory_bytes" => self.log_memory_bytes = size(value, 64 << 10, 16 << 30)?,
+            "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
             #[cfg(feature = "plant")]
             "plant" => {
                 let found = super::plant::Planted::named(value);

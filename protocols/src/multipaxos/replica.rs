@@ -169,6 +169,29 @@ impl Protocol for MultiPaxos {
     type Options = Config;
     type Frontend = Frontend;
 
+    const BRANCHES: &'static [&'static str] = &[
+        "candidate is behind a trimmed log",
+        "does not stand while it fetches state",
+        "election won",
+        "first leader",
+        "follower needs trimmed slots",
+        "gap in accepted slots",
+        "ignored: old ballot",
+        "ignored: vote for another ballot",
+        "leader lost its majority",
+        "leader stepped down",
+        "leadership handed off",
+        "nobody to hand leadership to",
+        "pre-vote refused",
+        "proposals sent again",
+        "read waits for the ballot's first commit",
+        "recovered",
+        "recovery quorum",
+        "recovery starts over",
+        "stands by hand-off",
+        "state transfer chosen",
+    ];
+
     const INFO: Info = Info {
         name: "multipaxos",
         paper: "Lamport, Paxos Made Simple, 2001",

@@ -46,7 +46,8 @@ One seed is one world, bit for bit: the same seed runs the same way on every mac
 agreement, linearizability, exactly-once, durability of what was acknowledged, and that a healed
 cluster goes on. The last line is one JSON object. Exit code 6 on a violation or a stall, with the
 seed, a script of the little that is needed to see it again, and the command that replays that; 1
-when more than a fifth of the seeds proved nothing. --replay exits with 6 when the script still
+when more than a fifth of the seeds proved nothing. --coverage exits with 6, too, when something was
+never hit. --replay exits with 6 when the script still
 ends in a violation, with 0 when it does not, with 2 when it is no script.")]
 pub struct Simulate {
     /// The replication protocol, see 'quintet protocols'
@@ -69,9 +70,10 @@ pub struct Simulate {
     #[arg(long, value_parser = ["disk", "memory"])]
     durability: Option<String>,
 
-    /// What the transport promises: 'stream' as TCP does, 'datagram' as UDP does
-    #[arg(long, default_value = "stream", value_parser = ["stream", "datagram"])]
-    transport: String,
+    /// What the transport promises: 'stream' as TCP does, 'datagram' as UDP does [default: drawn
+    /// per seed, where the protocol can live with both]
+    #[arg(long, value_parser = ["stream", "datagram"])]
+    transport: Option<String>,
 
     /// An option of the protocol, see 'quintet protocols'; may be repeated
     #[arg(long, value_name = "OPTION=VALUE", value_parser = settings::assignment)]
@@ -101,6 +103,11 @@ pub struct Simulate {
     /// Where to write what it was shrunk to [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     save_to: Option<PathBuf>,
+
+    /// Fail, too, when a fault that may be drawn never took effect, or a rare branch was never taken;
+    /// short campaigns cannot hit all
+    #[arg(long)]
+    coverage: bool,
 
     /// Plant a known bug, to see that it is found; 'list' shows them. Only in builds made for that
     #[arg(long, value_name = "BUG", hide = !cfg!(feature = "plant"))]
@@ -141,6 +148,8 @@ impl Simulate {
             return list_plants(&self.protocol, self.output);
         }
         settings::check_options(entry, &self.set).map_err(|(_, failure)| failure)?;
+        let transport = self.transport.as_deref().map(str::parse::<Transport>);
+        let transport = transport.transpose();
         let durability = self.durability.as_deref().map(str::parse).transpose();
         let campaign = Campaign {
             protocol: self.protocol,
@@ -148,10 +157,7 @@ impl Simulate {
             seeds: self.seeds,
             faults: self.faults,
             durability: durability.map_err(Failure::usage)?,
-            transport: match self.transport.as_str() {
-                "datagram" => Transport::Datagram,
-                _ => Transport::Stream,
-            },
+            transport: transport.map_err(Failure::usage)?,
             options: self.set,
             operations: self.operations,
             plant: self.plant,
@@ -193,7 +199,11 @@ impl Simulate {
             report: &report,
             shrunk: shrunk.as_ref(),
         })?;
-        verdict(&report, shrunk.as_ref())
+        verdict(&report, shrunk.as_ref())?;
+        match self.coverage {
+            true => covered(&campaign.missing(&report).map_err(refusal)?),
+            false => Ok(()),
+        }
     }
 }
 
@@ -300,6 +310,15 @@ fn shown(report: &CampaignReport, shrunk: Option<&ShrunkSeed>, seconds: f64) -> 
     text
 }
 
+fn covered(missing: &[String]) -> Outcome {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let message = format!("never hit: {}", missing.join(", "));
+    Err(Failure::new(Exit::Violated, message)
+        .help("run more seeds; if that does not help, what should lead there no longer does"))
+}
+
 fn verdict(report: &CampaignReport, shrunk: Option<&ShrunkSeed>) -> Outcome {
     let first = report
         .first_violation
@@ -372,6 +391,10 @@ mod tests {
                 .contains("quintet simulate --seeds 3..4 --trace")
         );
         assert!(shown(&report, None, 1.0).contains("seed 3: two orders"));
+        assert!(covered(&[]).is_ok());
+        let failure = covered(&["fault wipe".to_owned()]).unwrap_err();
+        assert_eq!(failure.exit, Exit::Violated);
+        assert!(failure.to_string().contains("fault wipe"));
         let report = CampaignReport {
             seeds: 10,
             rejected: 3,

@@ -104,12 +104,6 @@ impl SegmentHeader {
             return Ok(HeaderFound::None);
         }
         let version = reader.u32("segment format")?;
-        if version > VERSION {
-            return Ok(HeaderFound::Newer(version));
-        }
-        if version == 0 {
-            return Ok(HeaderFound::None);
-        }
         let header = Self {
             cluster: ClusterId(reader.u128("cluster")?),
             node: ReplicaId(reader.u16("node")?),
@@ -118,10 +112,12 @@ impl SegmentHeader {
         };
         let fields = whole - reader.remaining();
         let valid = reader.u32("checksum")? == crate::checksum(&bytes[..fields]);
-        Ok(if valid {
-            HeaderFound::Valid(header)
-        } else {
-            HeaderFound::None
+        // Every later format keeps these fields and their checksum in their places, so that a
+        // header that has gone bad is not taken for one of a newer format.
+        Ok(match version {
+            _ if !valid || version == 0 => HeaderFound::None,
+            newer if newer > VERSION => HeaderFound::Newer(newer),
+            _ => HeaderFound::Valid(header),
         })
     }
 

@@ -314,10 +314,37 @@ fn files_of_another_owner_or_a_newer_format_are_refused() {
     let mut newer = disk;
     let file = newer.segments.values_mut().next().expect("there");
     file[8] = 9;
+    // A version that only rotted is damage, not a newer format.
+    assert!(!matches!(
+        open(newer.clone()),
+        Err(JournalError::Newer { .. })
+    ));
+    let file = newer.segments.values_mut().next().expect("there");
+    let fields = 8 + 4 + 16 + 2 + 8 + 8;
+    let checksum = crate::checksum(&file[..fields]).to_le_bytes();
+    file[fields..fields + 4].copy_from_slice(&checksum);
     assert!(matches!(
         open(newer),
         Err(JournalError::Newer { theirs: 9, .. })
     ));
+}
+
+#[test]
+fn any_flipped_bit_in_one_copy_of_the_promises_is_repaired_from_the_other() {
+    let mut journal = fresh();
+    let promise = Bytes::from("mine");
+    journal
+        .append(&Write::Promise(promise.clone()))
+        .expect("writes");
+    let disk = journal.into_disk();
+    for slot in 0..2 {
+        for bit in 0..disk.promises[slot].len() * 8 {
+            let mut disk = disk.clone();
+            disk.promises[slot][bit / 8] ^= 1 << (bit % 8);
+            let opened = open(disk).unwrap_or_else(|error| panic!("bit {bit}: {error}"));
+            assert_eq!(opened.promise, Some(promise.clone()), "bit {bit}");
+        }
+    }
 }
 
 #[test]

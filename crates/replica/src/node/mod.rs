@@ -609,6 +609,12 @@ impl Node {
         self.executor.executed()
     }
 
+    /// Whether a peer's state is being fetched.
+    #[must_use]
+    pub const fn is_fetching(&self) -> bool {
+        self.fetch.is_some()
+    }
+
     /// The state machine, to look at.
     #[must_use]
     pub fn machine(&self) -> &dyn StateMachine {

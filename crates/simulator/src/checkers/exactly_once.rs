@@ -18,6 +18,9 @@ use quintet_replica::SessionId;
 pub struct ExactlyOnce {
     /// By operation number: where it was executed, 0 for not yet.
     positions: Vec<u64>,
+    /// By operation number: how many had been executed before it, by whoever was first.
+    ranks: Vec<u32>,
+    count: u32,
     sessions: HashMap<SessionId, (u64, u64), FixedState>,
 }
 
@@ -39,7 +42,10 @@ impl ExactlyOnce {
         }
         if number >= self.positions.len() {
             self.positions.resize(number + 1, 0);
+            self.ranks.resize(number + 1, 0);
         }
+        self.count += 1;
+        self.ranks[number] = self.count;
         let before = std::mem::replace(&mut self.positions[number], position);
         if before != 0 {
             return Err(Violation::new(
@@ -76,6 +82,13 @@ impl ExactlyOnce {
             .get(number)
             .copied()
             .filter(|position| *position != 0)
+    }
+
+    /// The place of an operation in the order of execution, within its batch too.
+    #[must_use]
+    pub fn place(&self, number: usize) -> Option<u64> {
+        let rank = u64::from(*self.ranks.get(number)?);
+        Some((self.position(number)? << 32) | rank)
     }
 
     /// No operation that its client was told had not been executed was executed.

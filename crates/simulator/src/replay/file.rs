@@ -342,7 +342,7 @@ impl Case {
                 seeds: seed..seed.saturating_add(1),
                 faults,
                 durability: Some(durability),
-                transport: file.transport,
+                transport: Some(file.transport),
                 options: file.options.into_iter().collect(),
                 operations: file.operations,
                 plant: file.plant,
@@ -452,11 +452,8 @@ impl Case {
             out,
             format_args!("durability = {}", text(durability.name())),
         );
-        let transport = match campaign.transport {
-            Transport::Stream => "stream",
-            Transport::Datagram => "datagram",
-        };
-        line(out, format_args!("transport = {}", text(transport)));
+        let transport = campaign.transport.unwrap_or_default();
+        line(out, format_args!("transport = {}", text(transport.name())));
         line(out, format_args!("operations = {}", campaign.operations));
         line(
             out,

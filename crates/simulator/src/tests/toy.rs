@@ -341,6 +341,7 @@ impl Protocol for Toy {
     type Options = ToyOptions;
     type Frontend = AttachedFrontend<Self>;
 
+    const NEEDS_STREAMS: bool = true;
     const INFO: Info = Info {
         name: "toy",
         paper: "none",

@@ -66,7 +66,7 @@ pub(super) fn run(
         timers: scope.timers,
         from_boot: scope.from_boot,
         at_once: scope.at_once,
-        in_order: campaign.transport == Transport::Stream,
+        in_order: campaign.transport != Some(Transport::Datagram),
         states_max: scope.states,
     };
     let bar = output::bar(0, "searching [{elapsed}] {msg}");
