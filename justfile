@@ -66,6 +66,10 @@ kill *arguments: build
 torture *arguments='--seconds 300 --replicas 3': build
     target/release/quintet torture {{ arguments }}
 
+# The linearizability checker beside an independent one: `just porcupine 20000`.
+porcupine *arguments:
+    ci/porcupine {{ arguments }}
+
 # redis-cli, redis-benchmark, redis-py, node-redis and ioredis against a demo.
 clients *arguments: build
     ci/clients {{ arguments }}

@@ -31,6 +31,7 @@ mod disk;
 mod endings;
 mod explore;
 mod faults;
+pub mod generate;
 mod heal;
 pub mod history;
 pub mod machine;

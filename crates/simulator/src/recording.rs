@@ -35,10 +35,26 @@ pub enum Outcome {
         /// What.
         answer: Answer,
     },
+    /// It was carried out, and what was answered is not known.
+    Done {
+        /// When that was known.
+        at: u64,
+    },
     /// It was certainly not executed.
     Failed,
     /// Nobody knows: it may take effect at any time after its invocation, or never.
     Unknown,
+}
+
+impl Outcome {
+    /// When it was known to be carried out.
+    #[must_use]
+    pub const fn at(&self) -> Option<u64> {
+        match self {
+            Self::Answered { at, .. } | Self::Done { at } => Some(*at),
+            Self::Failed | Self::Unknown => None,
+        }
+    }
 }
 
 /// One operation of a client.
@@ -165,6 +181,8 @@ impl Line {
         };
         let call = call.map_err(|error: CallError| error.to_string())?;
         let outcome = match (self.outcome.as_deref(), self.completed, &self.reply) {
+            (Some("done"), Some(at), None) => Outcome::Done { at },
+            (Some("done"), None, None) => return Err("done, but not when: 'completed'".to_owned()),
             (Some("failed"), _, None) => Outcome::Failed,
             (Some("unknown"), _, None) | (None, None, None) => Outcome::Unknown,
             (None | Some("answered"), Some(at), Some(reply)) => Outcome::Answered {
@@ -176,21 +194,21 @@ impl Line {
             }
             (None | Some("answered"), Some(_), None) => {
                 return Err(
-                    "it has completed without 'reply'; say \"outcome\": \"unknown\" or \"failed\" \
-                     if there was none"
+                    "it has completed without 'reply'; if there was none, say \"outcome\": \
+                     \"done\", \"unknown\" or \"failed\""
                         .to_owned(),
                 );
             }
-            (Some("failed" | "unknown"), _, Some(_)) => {
+            (Some("done" | "failed" | "unknown"), _, Some(_)) => {
                 return Err("'reply' and an 'outcome' that says there was none".to_owned());
             }
             (Some(other), _, _) => {
                 return Err(format!(
-                    "outcome '{other}' is not 'answered', 'failed' or 'unknown'"
+                    "outcome '{other}' is not 'answered', 'done', 'failed' or 'unknown'"
                 ));
             }
         };
-        if let Outcome::Answered { at, .. } = outcome
+        if let Some(at) = outcome.at()
             && at < self.invoked
         {
             let invoked = self.invoked;
@@ -207,15 +225,26 @@ impl Line {
     }
 }
 
-fn parse(text: &[u8]) -> Result<Option<Operation>, String> {
-    let mut value: Value = serde_json::from_slice(text).map_err(|error| {
+/// What a line says.
+enum Said {
+    /// A history begins; its name, if it has one.
+    Begins(String),
+    Happened(Operation),
+}
+
+fn parse(text: &[u8]) -> Result<Said, String> {
+    let value: Value = serde_json::from_slice(text).map_err(|error| {
         let text = error.to_string();
         // The line's number is told by the caller; serde's is always 1.
         text.split(" at line ").next().unwrap_or(&text).to_owned()
     })?;
-    if let Some(version) = value.get_mut("quintet_history") {
+    if let Some(version) = value.get("quintet_history") {
+        let name = value
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         return match version.as_u64() {
-            Some(VERSION) => Ok(None),
+            Some(VERSION) => Ok(Said::Begins(name.to_owned())),
             _ => Err(format!(
                 "format version {version}; this program reads {VERSION}"
             )),
@@ -225,15 +254,27 @@ fn parse(text: &[u8]) -> Result<Option<Operation>, String> {
         return Err("it is no object".to_owned());
     }
     let line: Line = serde_json::from_value(value).map_err(|error| error.to_string())?;
-    line.operation().map(Some)
+    line.operation().map(Said::Happened)
 }
 
-/// Reads a history: the operations, each with the number of its line. Empty lines are skipped.
+/// A history as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// What its header calls it.
+    pub name: String,
+    /// Its operations, in the order of the file.
+    pub operations: Vec<Operation>,
+    /// The line of each.
+    pub lines: Vec<usize>,
+}
+
+/// Reads all histories of a file; each but the first begins with a header. Empty lines are skipped.
 ///
 /// # Errors
 /// With the number of the first line that makes no sense.
-pub fn read(mut from: impl BufRead) -> Result<Vec<(Operation, usize)>, RecordingError> {
-    let mut operations = Vec::new();
+pub fn read_all(mut from: impl BufRead) -> Result<Vec<Recording>, RecordingError> {
+    let mut recordings = Vec::new();
+    let mut recording = Recording::default();
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
@@ -248,11 +289,38 @@ pub fn read(mut from: impl BufRead) -> Result<Vec<(Operation, usize)>, Recording
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        if let Some(operation) = parse(&line).map_err(refuse)? {
-            operations.push((operation, number));
+        match parse(&line).map_err(refuse)? {
+            Said::Happened(operation) => {
+                recording.operations.push(operation);
+                recording.lines.push(number);
+            }
+            Said::Begins(name) => {
+                let whole = std::mem::take(&mut recording);
+                recording.name = name;
+                if !whole.name.is_empty() || !whole.operations.is_empty() {
+                    recordings.push(whole);
+                }
+            }
         }
     }
-    Ok(operations)
+    recordings.push(recording);
+    Ok(recordings)
+}
+
+/// Reads a file that holds one history.
+///
+/// # Errors
+/// With the number of the first line that makes no sense, that of a second history's header too.
+pub fn read(from: impl BufRead) -> Result<Recording, RecordingError> {
+    let mut recordings = read_all(from)?.into_iter();
+    let first = recordings.next().unwrap_or_default();
+    match recordings.next() {
+        None => Ok(first),
+        Some(second) => Err(RecordingError::Line {
+            line: second.lines.first().map_or(0, |line| line - 1),
+            what: "a second history begins; one file holds one".to_owned(),
+        }),
+    }
 }
 
 impl Operation {
@@ -278,6 +346,10 @@ impl Operation {
                 line["completed"] = (*at).into();
                 line["reply"] = answer_value(answer);
             }
+            Outcome::Done { at } => {
+                line["completed"] = (*at).into();
+                line["outcome"] = "done".into();
+            }
             Outcome::Failed => line["outcome"] = "failed".into(),
             Outcome::Unknown => line["outcome"] = "unknown".into(),
         }
@@ -285,10 +357,13 @@ impl Operation {
     }
 }
 
-/// The line that a file begins with; readers do without, people do not.
+/// The line that a history begins with; only a second one in the same file must have it.
 #[must_use]
-pub fn header() -> String {
-    json!({ "quintet_history": VERSION }).to_string()
+pub fn header(name: &str) -> String {
+    match name {
+        "" => json!({ "quintet_history": VERSION }).to_string(),
+        name => json!({ "quintet_history": VERSION, "name": name }).to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -296,7 +371,7 @@ mod tests {
     use super::*;
 
     fn refused(line: &str) -> String {
-        let text = format!("{}\n\n{line}\n", header());
+        let text = format!("{}\n\n{line}\n", header(""));
         match read(text.as_bytes()) {
             Err(RecordingError::Line { line: 3, what }) => what,
             other => panic!("{other:?}"),
@@ -323,10 +398,11 @@ mod tests {
         ]);
         let outcomes = [
             Outcome::Answered { at: 9, answer },
+            Outcome::Done { at: 8 },
             Outcome::Failed,
             Outcome::Unknown,
         ];
-        let mut text = header();
+        let mut text = header("");
         let mut written = Vec::new();
         for call in calls {
             for outcome in outcomes.clone() {
@@ -341,10 +417,23 @@ mod tests {
                 written.push(operation);
             }
         }
-        let read: Vec<_> = read(text.as_bytes()).unwrap();
-        assert_eq!(read[0].1, 2);
-        let read: Vec<_> = read.into_iter().map(|(operation, _)| operation).collect();
-        assert_eq!(read, written);
+        let read = read(text.as_bytes()).unwrap();
+        assert_eq!(read.lines[0], 2);
+        assert_eq!(read.operations, written);
+    }
+
+    #[test]
+    fn histories_in_one_file_are_told_apart_and_one_is_expected() {
+        let line = r#"{"client":"a","invoked":1,"command":["GET","k"]}"#;
+        let text = format!("{line}\n{line}\n{}\n{line}\n{}\n", header("b"), header("c"));
+        let all = read_all(text.as_bytes()).unwrap();
+        let seen: Vec<_> = all
+            .iter()
+            .map(|r| (r.name.as_str(), r.lines.clone()))
+            .collect();
+        assert_eq!(seen, [("", vec![1, 2]), ("b", vec![4]), ("c", vec![])]);
+        let error = read(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("line 3: a second history"), "{error}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::cli::{
 use clap::Args;
 use quintet_simulator::{
     checkers::linearizability::{Limits, Report, Verdict, check},
-    recording::{self, Operation, RecordingError},
+    recording::{self, Recording, RecordingError},
 };
 use serde_json::json;
 use std::{
@@ -58,7 +58,9 @@ pub struct Check {
 impl Check {
     /// Reads and judges the file.
     pub fn run(self) -> Outcome {
-        let (operations, lines): (Vec<Operation>, Vec<usize>) = self.read()?.into_iter().unzip();
+        let Recording {
+            operations, lines, ..
+        } = self.read()?;
         if operations.is_empty() {
             let name = self.file.display();
             return Err(Failure::usage(format!("{name} holds no operation"))
@@ -92,7 +94,7 @@ impl Check {
         }
     }
 
-    fn read(&self) -> Outcome<Vec<(Operation, usize)>> {
+    fn read(&self) -> Outcome<Recording> {
         let name = self.file.display();
         let read = match self.file.as_os_str() == "-" {
             true => recording::read(stdin().lock()),

@@ -217,6 +217,30 @@ impl fmt::Display for Call {
     }
 }
 
+/// The single, perfect machine: carries out one call after the other.
+#[derive(Debug, Default)]
+pub struct Machine {
+    keys: Keys,
+    states: Vec<KeyState>,
+}
+
+impl Machine {
+    /// Carries a call out and answers it. Deadlines never come, and nothing is watched.
+    #[must_use]
+    pub fn answer(&mut self, call: &Call) -> Answer {
+        let Ok(compiled) = compile(call, &mut self.keys) else {
+            return Answer::Error("ERR a call that was refused".to_owned());
+        };
+        self.states.resize(self.keys.len(), KeyState::default());
+        let groups = compiled.groups.iter();
+        let mut answers: Vec<Answer> = groups.map(|group| group.apply(&mut self.states)).collect();
+        match compiled.transaction {
+            true => Answer::List(answers),
+            false => answers.pop().unwrap_or(Answer::Nil),
+        }
+    }
+}
+
 /// Few keys, as most calls have.
 pub(crate) type FewKeys = SmallVec<[u32; 2]>;
 

@@ -85,7 +85,7 @@ pub fn check_with(
         let outcomes = operations.iter().map(|operation| &operation.outcome);
         outcomes
             .filter(|outcome| match outcome {
-                Outcome::Answered { .. } => answered,
+                Outcome::Answered { .. } | Outcome::Done { .. } => answered,
                 Outcome::Unknown => !answered,
                 Outcome::Failed => false,
             })
@@ -160,6 +160,7 @@ impl Evidence {
                 Outcome::Answered { at, answer } => {
                     (format!("+{}", after(*at)), answer.to_string())
                 }
+                Outcome::Done { at } => (format!("+{}", after(*at)), "done".to_owned()),
                 _ => ("?".to_owned(), "?".to_owned()),
             };
             text.push_str(&format!(

@@ -228,7 +228,7 @@ pub(super) fn prepare(
             Outcome::Answered { at, answer } => {
                 (Some(*at), Some(normal_answer(&call, answer.clone())))
             }
-            _ => (None, None),
+            outcome => (outcome.at(), None),
         };
         let for_transaction = watches.of_watch.get(&number).copied();
         // The keys of a WATCH whose transaction never came, or a read without an answer.

@@ -1,7 +1,7 @@
 //! The search for an order that explains all answers.
 //!
 //! ```text
-//!   calls and returns by time    c1 c2 c3 r2 c4 r1 …       (an unknown operation has no return)
+//!   calls and returns by time    c1 c2 c3 r2 c4 r1 …       (unknown ones wait beside their keys)
 //!                                └──┬───┘ ▲
 //!            candidates: the calls before the first return, but only those that share a key, or a
 //!            row of shared keys, with the operation that returns first
@@ -19,9 +19,11 @@
 //!
 //! - **Persistent sets.** Whatever is not connected to the first return by shared keys of the
 //!   present candidates commutes with all that is, so its turn may come later. Transactions that
-//!   join keys thereby cost only where they overlap in time.
-//! - **Backjumping.** Every dead end knows the keys that it is about. A choice among operations on
-//!   other keys cannot mend it and is skipped.
+//!   join keys thereby cost only where they overlap in time. Unknown ones overlap with everything
+//!   after them: what they join is looked at only when nothing else helps.
+//! - **Backjumping.** Every dead end knows the keys that it is about: the operations on them have
+//!   no order from there on, whatever is done elsewhere. A choice on other keys is to blame for
+//!   nothing, and its alternatives are skipped.
 //! - **Dominance.** A configuration that was hopeless with some unknown operations used is hopeless
 //!   with more of them used.
 //! - **Symmetry.** Of unknown operations that ask for the same, the earliest is tried first.
@@ -61,7 +63,7 @@ pub(super) enum Found {
 
 const NONE: u32 = u32::MAX;
 
-/// Calls and returns as a doubly linked list over two indices per operation.
+/// Calls and returns of answered operations as a doubly linked list over two indices each.
 struct Entries {
     next: Vec<u32>,
     previous: Vec<u32>,
@@ -73,8 +75,8 @@ impl Entries {
         // who cannot say what was earlier must not claim it.
         let mut order: Vec<(u64, bool, u32)> = Vec::with_capacity(2 * operations.len());
         for (index, operation) in operations.iter().enumerate() {
-            order.push((operation.invoked, false, 2 * index as u32));
             if let Some(returned) = operation.returned {
+                order.push((operation.invoked, false, 2 * index as u32));
                 order.push((returned, true, 2 * index as u32 + 1));
             }
         }
@@ -141,12 +143,10 @@ impl KeySet {
             self.keys.clear();
         }
     }
-
-    fn meets(&self, other: &Self) -> bool {
-        self.all || other.all || self.keys.iter().any(|key| other.keys.contains(key))
-    }
 }
 
+/// The keys of the candidates.
+type Marked = SmallVec<[u32; 4]>;
 /// What an attempt changed: keys with their states before it.
 type Before = SmallVec<[(u32, KeyState); 1]>;
 /// Which unknown operations are used, as bits.
@@ -163,6 +163,8 @@ struct Frame {
     /// Operations, each with the keys that expire just before it as bits.
     candidates: SmallVec<[(u32, u32); 4]>,
     next: usize,
+    /// Whether unknown operations that join more keys have been looked at.
+    widened: bool,
     /// The keys of the candidates.
     keys: KeySet,
     /// The keys that the failures so far are about.
@@ -181,6 +183,8 @@ pub(super) struct Search<'a> {
     /// A hash of the states and of the set of answered operations taken.
     name: u128,
     used: Used,
+    /// By key, the unknown operations on it by the time of their invocation.
+    unknown_at: Vec<Vec<u32>>,
     memory: HashMap<u128, SmallVec<[(Used, KeySet); 1]>, FixedState>,
     /// Bytes held by memory and path, about.
     held: usize,
@@ -202,10 +206,19 @@ fn name_of(operation: u32) -> u128 {
 impl<'a> Search<'a> {
     /// A search over operations whose keys are numbered below `keys`.
     pub fn new(operations: &'a [Prepared], keys: usize) -> Self {
-        let unknown = operations
-            .iter()
-            .filter(|operation| operation.returned.is_none())
-            .count();
+        let mut unknown_at = vec![Vec::new(); keys];
+        let mut unknown = 0;
+        for (index, operation) in operations.iter().enumerate() {
+            if operation.returned.is_none() {
+                unknown += 1;
+                for key in &operation.keys {
+                    unknown_at[*key as usize].push(index as u32);
+                }
+            }
+        }
+        for at in &mut unknown_at {
+            at.sort_by_key(|index| operations[*index as usize].invoked);
+        }
         Self {
             operations,
             entries: Entries::new(operations),
@@ -215,6 +228,7 @@ impl<'a> Search<'a> {
             chosen: vec![false; operations.len()],
             name: 0,
             used: smallvec![0; unknown.div_ceil(64)],
+            unknown_at,
             memory: HashMap::default(),
             held: 0,
             stamps: vec![0; keys],
@@ -232,8 +246,8 @@ impl<'a> Search<'a> {
     fn take(&mut self, operation: u32) {
         let index = operation as usize;
         self.chosen[index] = true;
-        self.entries.remove(2 * operation);
         if self.operations[index].returned.is_some() {
+            self.entries.remove(2 * operation);
             self.entries.remove(2 * operation + 1);
             self.left -= 1;
             self.name ^= name_of(operation);
@@ -248,13 +262,13 @@ impl<'a> Search<'a> {
         self.chosen[index] = false;
         if self.operations[index].returned.is_some() {
             self.entries.restore(2 * operation + 1);
+            self.entries.restore(2 * operation);
             self.left += 1;
             self.name ^= name_of(operation);
         } else {
             let bit = self.operations[index].unknown as usize;
             self.used[bit / 64] &= !(1 << (bit % 64));
         }
-        self.entries.restore(2 * operation);
     }
 
     /// Carries an operation out after the keys in `expires` have expired. Gives what stood there
@@ -347,59 +361,90 @@ impl<'a> Search<'a> {
         (entry != NONE).then_some(entry / 2)
     }
 
-    /// Marks the keys that are connected with the operation that returns first; gives them.
-    fn connect(&mut self, first: u32) -> KeySet {
-        let mut set = KeySet::default();
-        set.keys
-            .extend_from_slice(&self.operations[first as usize].keys);
-        if self.states.len() == 1 {
-            return set;
-        }
-        self.stamp += 1;
-        for key in &set.keys {
-            self.stamps[*key as usize] = self.stamp;
-        }
-        loop {
-            let mut grew = false;
-            let mut entry = self.entries.first();
-            while entry.is_multiple_of(2) && entry != NONE {
-                let keys = &self.operations[entry as usize / 2].keys;
-                if keys.len() > 1 {
-                    let (mut inside, mut outside) = (false, false);
-                    for key in keys {
-                        match self.stamps[*key as usize] == self.stamp {
-                            true => inside = true,
-                            false => outside = true,
-                        }
-                    }
-                    if inside && outside {
-                        grew = true;
-                        for key in keys {
-                            if self.stamps[*key as usize] != self.stamp {
-                                self.stamps[*key as usize] = self.stamp;
-                                set.keys.push(*key);
-                            }
-                        }
-                    }
-                }
-                entry = self.entries.next[entry as usize];
-            }
-            if !grew {
-                break;
+    /// Marks the keys of an operation; says whether some of them were new.
+    fn mark(&mut self, operation: u32, marked: &mut Marked) -> bool {
+        let operations = self.operations;
+        let mut grew = false;
+        for key in &operations[operation as usize].keys {
+            if self.stamps[*key as usize] != self.stamp {
+                self.stamps[*key as usize] = self.stamp;
+                marked.push(*key);
+                grew = true;
             }
         }
-        let mut sorted = KeySet::default();
-        set.keys.sort_unstable();
-        sorted.add(&set);
-        sorted
+        grew
     }
 
-    fn is_connected(&self, operation: &Prepared) -> bool {
+    fn is_marked(&self, operation: u32) -> bool {
+        let keys = &self.operations[operation as usize].keys;
         self.states.len() == 1
-            || operation
-                .keys
+            || keys
                 .iter()
                 .any(|key| self.stamps[*key as usize] == self.stamp)
+    }
+
+    /// The unknown operations on a key that may take effect before `first` returns.
+    fn unknown_on(&self, key: u32, first: u32) -> impl Iterator<Item = u32> {
+        let operations = self.operations;
+        let end = operations[first as usize].returned.unwrap_or(u64::MAX);
+        let all = self.unknown_at[key as usize].iter().copied();
+        let chosen = &self.chosen;
+        all.take_while(move |index| operations[*index as usize].invoked <= end)
+            .filter(move |index| {
+                let before = operations[*index as usize].same_before;
+                !chosen[*index as usize] && (before == NONE || chosen[before as usize])
+            })
+    }
+
+    /// Marks the keys that are connected with the operation that returns first, through unknown
+    /// operations too when `wide`; gives them. `frame.widened` tells that there are no more.
+    fn connect(&mut self, first: u32, wide: bool, frame: &mut Frame) -> Marked {
+        let mut set = Marked::new();
+        self.stamp += 1;
+        self.mark(first, &mut set);
+        frame.widened = true;
+        if self.states.len() > 1 {
+            let mut grew = true;
+            while std::mem::take(&mut grew) {
+                let mut entry = self.entries.first();
+                while entry != NONE && entry.is_multiple_of(2) {
+                    let operation = entry / 2;
+                    if self.operations[operation as usize].keys.len() > 1
+                        && self.is_marked(operation)
+                    {
+                        grew |= self.mark(operation, &mut set);
+                    }
+                    entry = self.entries.next[entry as usize];
+                }
+                let mut at = 0;
+                while wide && at < set.len() {
+                    let all: SmallVec<[u32; 8]> = self.unknown_on(set[at], first).collect();
+                    for operation in all {
+                        grew |= self.mark(operation, &mut set);
+                    }
+                    at += 1;
+                }
+            }
+            frame.widened = wide
+                || !set.iter().any(|key| {
+                    self.unknown_on(*key, first)
+                        .any(|operation| !self.is_inside(operation))
+                });
+        }
+        set.sort_unstable();
+        frame.keys = KeySet::default();
+        frame.keys.add(&KeySet {
+            keys: set.iter().copied().collect(),
+            all: false,
+        });
+        set
+    }
+
+    /// Whether all keys of an operation are marked.
+    fn is_inside(&self, operation: u32) -> bool {
+        let keys = &self.operations[operation as usize].keys;
+        keys.iter()
+            .all(|key| self.stamps[*key as usize] == self.stamp)
     }
 
     /// Which keys may expire before an operation: every combination of the volatile ones, as long
@@ -418,62 +463,78 @@ impl<'a> Search<'a> {
         masks
     }
 
-    /// Takes out every candidate that only looks, into `frame`, and finds the others.
-    fn fill(&mut self, frame: &mut Frame) {
-        'again: loop {
+    /// Looks at one operation: a candidate, one that only looks and is taken at once (then true),
+    /// or neither.
+    fn look_at(&mut self, number: u32, frame: &mut Frame) -> bool {
+        let operations = self.operations;
+        let operation = &operations[number as usize];
+        self.steps += 1;
+        for expires in self.expiries(operation) {
+            let Some(before) = self.attempt(number, expires) else {
+                continue;
+            };
+            let mut old = before.iter();
+            let same = old.all(|(key, state)| self.states[*key as usize] == *state);
+            self.undo(&before);
+            if operation.returned.is_none() && same {
+                // An unknown operation that would change nothing need not be placed here.
+                continue;
+            }
+            if operation.looks && expires == 0 && same {
+                self.take(number);
+                frame.taken.push(number);
+                return true;
+            }
+            frame.candidates.push((number, expires));
+        }
+        false
+    }
+
+    /// Takes out every candidate that only looks, into `frame`, and finds the others; those that
+    /// unknown operations join too when `wide`.
+    fn fill(&mut self, frame: &mut Frame, wide: bool) {
+        let tried = std::mem::take(&mut frame.candidates);
+        frame.next = 0;
+        let (first, marked) = 'again: loop {
             frame.candidates.clear();
             let Some(first) = self.first_return() else {
                 return;
             };
-            frame.keys = self.connect(first);
+            let marked = self.connect(first, wide, frame);
             let mut entry = self.entries.first();
             while entry != NONE && entry.is_multiple_of(2) {
                 let number = entry / 2;
                 entry = self.entries.next[entry as usize];
-                let operations = self.operations;
-                let operation = &operations[number as usize];
-                if !self.is_connected(operation) {
-                    continue;
-                }
-                if operation.same_before != NONE && !self.chosen[operation.same_before as usize] {
-                    continue;
-                }
-                self.steps += 1;
-                for expires in self.expiries(operation) {
-                    let Some(before) = self.attempt(number, expires) else {
-                        continue;
-                    };
-                    if operation.returned.is_none() || (operation.looks && expires == 0) {
-                        let mut old = before.iter();
-                        let same = old.all(|(key, state)| self.states[*key as usize] == *state);
-                        self.undo(&before);
-                        if !same {
-                            frame.candidates.push((number, expires));
-                        } else if operation.returned.is_some() {
-                            self.take(number);
-                            frame.taken.push(number);
-                            if number == first {
-                                continue 'again;
-                            }
-                            break;
-                        }
-                        // An unknown operation that would change nothing need not be placed here.
-                        continue;
-                    }
-                    self.undo(&before);
-                    frame.candidates.push((number, expires));
+                if self.is_marked(number) && self.look_at(number, frame) && number == first {
+                    continue 'again;
                 }
             }
-            let hint = |number: u32| self.operations[number as usize].hint;
-            frame
-                .candidates
-                .sort_by_key(|(number, expires)| (hint(*number), *expires));
-            if let Some(returned) = self.operations[first as usize].returned
-                && returned >= self.furthest.0
-            {
-                self.furthest = (returned, first as usize);
+            break (first, marked);
+        };
+        for key in &marked {
+            let all: SmallVec<[u32; 8]> = self.unknown_on(*key, first).collect();
+            for number in all {
+                let mut inside = self.operations[number as usize]
+                    .keys
+                    .iter()
+                    .filter(|key| self.stamps[**key as usize] == self.stamp);
+                // Each is looked at once, at the first of its keys.
+                if inside.next() == Some(key) && self.is_inside(number) {
+                    self.look_at(number, frame);
+                }
             }
-            return;
+        }
+        frame
+            .candidates
+            .retain(|candidate| !tried.contains(candidate));
+        let hint = |number: u32| self.operations[number as usize].hint;
+        frame
+            .candidates
+            .sort_by_key(|(number, expires)| (hint(*number), *expires));
+        if let Some(returned) = self.operations[first as usize].returned
+            && returned >= self.furthest.0
+        {
+            self.furthest = (returned, first as usize);
         }
     }
 
@@ -511,6 +572,7 @@ impl<'a> Search<'a> {
             used: self.used.clone(),
             candidates: SmallVec::new(),
             next: 0,
+            widened: false,
             keys: KeySet::default(),
             reason: KeySet::default(),
         }
@@ -525,7 +587,7 @@ impl<'a> Search<'a> {
     /// Searches.
     pub fn run(&mut self, limits: &Limits) -> Found {
         let mut first = self.frame(SmallVec::new(), Before::new());
-        self.fill(&mut first);
+        self.fill(&mut first, false);
         let mut path = vec![first];
         while self.left > 0 {
             if self.steps > limits.steps {
@@ -549,13 +611,21 @@ impl<'a> Search<'a> {
                     self.put_back(operation);
                     self.undo(&before);
                     self.rename(&before);
-                    Self::fail(top, &reason);
+                    let keys = &self.operations[operation as usize].keys;
+                    Self::fail(top, keys, &reason);
                     continue;
                 }
                 let mut frame = self.frame(smallvec![operation], before);
-                self.fill(&mut frame);
+                self.fill(&mut frame, false);
                 self.held += Self::weight(&frame);
                 path.push(frame);
+                continue;
+            }
+            if !top.widened {
+                if let Some(mut top) = path.pop() {
+                    self.fill(&mut top, true);
+                    path.push(top);
+                }
                 continue;
             }
             let Some(mut failed) = path.pop() else {
@@ -564,6 +634,7 @@ impl<'a> Search<'a> {
             if failed.next != usize::MAX {
                 failed.reason.add(&failed.keys);
             }
+            let choice = failed.taken.first().map(|operation| *operation as usize);
             self.held = self.held.saturating_sub(Self::weight(&failed));
             for operation in failed.taken.iter().rev() {
                 self.put_back(*operation);
@@ -571,21 +642,26 @@ impl<'a> Search<'a> {
             self.undo(&failed.before);
             self.rename(&failed.before);
             self.remember(failed.name, failed.used, &failed.reason);
-            if let Some(top) = path.last_mut() {
-                Self::fail(top, &failed.reason);
+            if let (Some(top), Some(choice)) = (path.last_mut(), choice) {
+                Self::fail(top, &self.operations[choice].keys, &failed.reason);
             }
         }
         Found::Order
     }
 
-    /// A choice of `top` has failed for a reason; when the reason is about other keys than the
-    /// choices here, none of them can do better.
-    fn fail(top: &mut Frame, reason: &KeySet) {
-        if top.keys.meets(reason) {
+    /// A choice of `top`, an operation on `keys`, has failed for a reason; when the reason is about
+    /// other keys, the choice did not matter, and no other can do better.
+    fn fail(top: &mut Frame, keys: &[u32], reason: &KeySet) {
+        if reason.all
+            || keys
+                .iter()
+                .any(|key| reason.keys.binary_search(key).is_ok())
+        {
             top.reason.add(reason);
         } else {
             top.reason = reason.clone();
             top.next = usize::MAX;
+            top.widened = true;
         }
     }
 }

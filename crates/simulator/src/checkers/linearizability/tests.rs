@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    generate::{self, Shape},
     model::{Answer, Call, KeyState, Keys, compile},
     random::Random,
 };
@@ -328,87 +329,6 @@ fn evidence_is_told_with_its_places() {
     assert!(text.contains("1 other operations"), "{text}");
 }
 
-/// How histories are generated.
-#[derive(Clone, Copy)]
-struct Shape {
-    operations: usize,
-    keys: u64,
-    clients: usize,
-    /// Of 1,000 operations, so many are never answered.
-    unknown: u64,
-    /// Of 1,000 operations, so many are transactions over two keys.
-    transactions: u64,
-}
-
-fn draw_command(number: usize, key: u64, random: &mut Random) -> Vec<String> {
-    let key = format!("k{key}");
-    let words: Vec<String> = match random.below(8) {
-        0 => vec!["SET".into(), key, format!("v{number}")],
-        1 => vec!["APPEND".into(), key, format!("{}", number % 10)],
-        2 => vec!["DEL".into(), key],
-        3 => vec!["SETNX".into(), key, format!("n{number}")],
-        4 => vec!["GETSET".into(), key, format!("g{number}")],
-        _ => vec!["GET".into(), key],
-    };
-    words
-}
-
-/// A history of one atomic machine: each operation takes effect at a drawn moment between its
-/// invocation and its completion.
-fn atomic(shape: Shape, random: &mut Random) -> Vec<Operation> {
-    let mut keys = Keys::default();
-    let mut states = vec![KeyState::default(); shape.keys as usize];
-    let mut operations: Vec<Operation> = Vec::new();
-    let mut open: Vec<(usize, Option<Answer>)> = Vec::new();
-    let mut now = 0;
-    while operations.len() < shape.operations || !open.is_empty() {
-        now += 1;
-        if operations.len() < shape.operations && open.len() < shape.clients && random.chance(500) {
-            let number = operations.len();
-            let mut draw = || {
-                let key = random.below(shape.keys);
-                draw_command(number, key, random)
-            };
-            let bytes = |words: Vec<String>| words.into_iter().map(Bytes::from).collect();
-            let (first, second) = (draw(), draw());
-            let call = match random.chance(shape.transactions) {
-                true => Call::transaction(vec![bytes(first), bytes(second)]),
-                false => Call::new(bytes(first)),
-            };
-            open.push((number, None));
-            operations.push(Operation {
-                client: "c".into(),
-                call: call.unwrap(),
-                invoked: now,
-                outcome: Outcome::Unknown,
-            });
-        } else if !open.is_empty() {
-            let index = random.index(open.len());
-            let (number, answer) = &mut open[index];
-            let number = *number;
-            let Some(answer) = answer.take() else {
-                let call = compile(&operations[number].call, &mut keys).unwrap();
-                let mut answers: Vec<Answer> = call
-                    .groups
-                    .iter()
-                    .map(|group| group.apply(&mut states))
-                    .collect();
-                open[index].1 = Some(match call.transaction {
-                    true => Answer::List(answers),
-                    false => answers.remove(0),
-                });
-                if random.chance(shape.unknown) {
-                    open.swap_remove(index);
-                }
-                continue;
-            };
-            operations[number].outcome = Outcome::Answered { at: now, answer };
-            open.swap_remove(index);
-        }
-    }
-    operations
-}
-
 /// Gives one answered GET another value that was written, or none. Most such changes, not all,
 /// make a history impossible.
 fn spoil(operations: &mut [Operation], random: &mut Random) -> bool {
@@ -441,7 +361,7 @@ fn atomic_histories_pass_and_a_changed_answer_does_not() {
             unknown: [0, 60][random.index(2)],
             transactions: [0, 200][random.index(2)],
         };
-        let mut operations = atomic(shape, &mut random);
+        let mut operations = generate::history(shape, &mut random);
         let report = check(&operations, &Limits::default());
         assert_eq!(report.verdict, Verdict::Linearizable, "seed {seed}");
         if spoil(&mut operations, &mut random) {
@@ -517,7 +437,7 @@ fn small_histories_get_the_verdict_of_trying_every_order() {
             unknown: [0, 200][random.index(2)],
             transactions: [0, 500][random.index(2)],
         };
-        let mut operations = atomic(shape, &mut random);
+        let mut operations = generate::history(shape, &mut random);
         // Answers change places with one another: some such histories are possible all the same.
         let answered: Vec<usize> = (0..operations.len())
             .filter(|index| matches!(operations[*index].outcome, Outcome::Answered { .. }))
@@ -583,7 +503,7 @@ fn a_hundred_thousand_operations_over_a_thousand_keys_are_decided() {
         transactions: 0,
     };
     let mut random = Random::new(9);
-    let report = check(&atomic(shape, &mut random), &Limits::default());
+    let report = check(&generate::history(shape, &mut random), &Limits::default());
     assert_eq!(report.verdict, Verdict::Linearizable);
     assert_eq!((report.operations, report.components), (100_000, 1000));
     assert!(report.steps < 20_000_000, "{}", report.steps);
