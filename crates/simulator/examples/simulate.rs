@@ -4,7 +4,7 @@
 //!   simulate PROTOCOL REPLICAS A..B FAULTS [WORD]…      judges the seeds, prints the report
 //!   simulate PROTOCOL REPLICAS A..trace FAULTS [WORD]…  shows all that happens in seed A
 //!
-//!   WORD = disk | memory | datagram | plant=NAME | OPTION=VALUE
+//!   WORD = disk | memory | datagram | plant=NAME | machine=NAME | OPTION=VALUE
 //! ```
 //!
 //! For example `cargo run --release -p quintet-simulator --example simulate -- multipaxos 3 0..500
@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     for extra in words.iter().skip(4) {
         match extra.split_once('=') {
+            Some(("machine", name)) => campaign.machine = Some(name.parse()?),
             Some(("plant", name)) => campaign.plant = Some(name.to_string()),
             Some((name, value)) => campaign.options.push((name.to_string(), value.to_string())),
             None if extra == "datagram" => campaign.transport = Some(Transport::Datagram),

@@ -11,13 +11,14 @@
 //! ```
 
 use crate::{
-    checkers::Violation,
+    checkers::{Violation, determinism},
     decisions::{Limits, Noting},
     faults::{FaultSet, Ground},
     heal::COMMITS_MIN,
     machine::mix,
     network::Transport,
     panics,
+    service::Service,
     world::{World, WorldSetup},
 };
 use quintet_protocols::{UnknownProtocol, find};
@@ -29,6 +30,8 @@ use std::{collections::BTreeMap, ops::Range};
 const ACKNOWLEDGED_MIN: u64 = 100;
 /// Client operations of a seed unless asked for otherwise, and the least that counts.
 pub const OPERATIONS_DEFAULT: u64 = 300;
+/// Every so many seeds one is run twice, and must be the same.
+const TWICE_EVERY: u64 = 50;
 /// Of how many violations a report tells the story.
 const STORIES_MAX: usize = 20;
 
@@ -51,6 +54,8 @@ pub struct Campaign {
     pub options: Vec<(String, String)>,
     /// Client operations per seed, at least.
     pub operations: u64,
+    /// What is replicated; `None` draws it per seed.
+    pub machine: Option<Service>,
     /// A planted bug, one of [`crate::plants`]. Only in a build with the feature `plant`.
     pub plant: Option<String>,
 }
@@ -66,6 +71,7 @@ impl Default for Campaign {
             transport: None,
             options: Vec::new(),
             operations: OPERATIONS_DEFAULT,
+            machine: None,
             plant: None,
         }
     }
@@ -180,6 +186,15 @@ pub struct SeedReport {
     pub lines: Vec<String>,
 }
 
+impl SeedReport {
+    const fn trace(&self) -> determinism::Trace {
+        determinism::Trace {
+            hash: self.trace_hash,
+            events: self.events,
+        }
+    }
+}
+
 /// Quotes a word for a shell when it needs it.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,/:".contains(c);
@@ -237,6 +252,9 @@ impl Campaign {
         if self.operations != OPERATIONS_DEFAULT {
             line.push_str(&format!(" --operations {}", self.operations));
         }
+        if let Some(machine) = self.machine {
+            line.push_str(&format!(" --machine {machine}"));
+        }
         for (name, value) in &self.options {
             line.push_str(&format!(" --set {}", quoted(&format!("{name}={value}"))));
         }
@@ -270,6 +288,7 @@ impl Campaign {
             plant: self.plant.clone(),
             trace,
             picture: false,
+            service: self.machine,
             noting: Noting::No,
             limits: Limits::default(),
         }
@@ -332,6 +351,9 @@ fn rejection(
     if operations < world.setup.operations.max(OPERATIONS_DEFAULT) {
         return Some(String::from("too few operations"));
     }
+    if world.undecided {
+        return Some(String::from("linearizability undecided"));
+    }
     if acknowledged < ACKNOWLEDGED_MIN {
         return Some(String::from("too few acknowledged"));
     }
@@ -372,7 +394,12 @@ pub(crate) fn run_entry(
     let mut hash = 0;
     let total = campaign.seeds.end.saturating_sub(campaign.seeds.start);
     for seed in campaign.seeds.clone() {
-        let one = run_seed(campaign.setup(entry, seed, false));
+        let mut one = run_seed(campaign.setup(entry, seed, false));
+        if seed.is_multiple_of(TWICE_EVERY) && one.violation.is_none() {
+            let other = run_seed(campaign.setup(entry, seed, false));
+            one.violation = determinism::check(one.trace(), other.trace()).err();
+            *one.branches.entry("run twice").or_default() += 1;
+        }
         report.seeds += 1;
         report.operations += one.operations;
         report.acknowledged += one.acknowledged;

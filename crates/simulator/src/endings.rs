@@ -9,12 +9,18 @@
 
 use crate::{
     checkers::Violation,
+    faults::Kind,
     history::Fate,
-    machine::{Operation, Reply, decode_reply},
+    model::{Answer, Call},
+    process::Process,
+    service::Service,
     workload::{Client, Home, Request, Session, TRIES_MAX},
     world::{Event, MILLISECOND, Phase, World},
 };
-use quintet_replica::{Level, Link, Outcome, RequestStatus, Results};
+use quintet_replica::{
+    Durability, Level, Link, Node, NodeState, Outcome, ReplicaId, RequestKind, RequestStatus,
+    Results, SessionId,
+};
 
 impl World {
     /// A batch is finished.
@@ -55,6 +61,17 @@ impl World {
             return;
         }
         let Some(number) = request.number else {
+            if request.kind == RequestKind::Renew {
+                let renewed = status == RequestStatus::Done;
+                let branch = ["client: session outlived", "client: session renewed"];
+                *self
+                    .branches
+                    .entry(branch[usize::from(renewed)])
+                    .or_default() += 1;
+            }
+            if request.kind != RequestKind::Open {
+                return;
+            }
             if status == RequestStatus::Done {
                 if let Some(session) = self.session_of(request) {
                     session.opened = true;
@@ -71,8 +88,8 @@ impl World {
             return;
         };
         match status {
-            RequestStatus::Done => match decode_reply(reply) {
-                Some(reply) => self.complete(request, number, reply),
+            RequestStatus::Done => match self.read_answer(index, number, reply) {
+                Some(answer) => self.complete(request, number, answer),
                 None => self.violate(Violation::new(
                     "results",
                     format!("operation {number} got {reply:02x?} for a reply"),
@@ -94,6 +111,20 @@ impl World {
                 format!("operation {number} was answered {status:?}"),
             )),
         }
+    }
+
+    /// What a reply says; the versions of watched keys are kept.
+    fn read_answer(&mut self, index: usize, number: u32, reply: &[u8]) -> Option<Answer> {
+        let call = &self.history.get(number as usize).operation;
+        let answer = self.mix.service.decode(call, reply)?;
+        if call.name() == b"WATCH" {
+            let versions = Service::versions(call, reply)?;
+            let client = &mut self.clients[index];
+            if client.connection == self.manners[number as usize].connection {
+                client.watching = versions;
+            }
+        }
+        Some(answer)
     }
 
     /// An owner that the log's clock has outlived starts over under another id.
@@ -119,50 +150,135 @@ impl World {
         }
     }
 
-    fn complete(&mut self, request: &Request, number: u32, reply: Reply) {
-        let reply = self.planted(number, reply);
+    fn complete(&mut self, request: &Request, number: u32, answer: Answer) {
+        let answer = self.planted(number, answer);
         if let Some(session) = self.session_of(request) {
             session
                 .unanswered
                 .retain(|sequence| *sequence != request.id.sequence);
         }
-        let recorded = *self.history.get(number as usize);
-        if !self.history.done(number as usize, reply) {
+        if !self.history.done(number as usize, answer.clone()) {
             return;
         }
         self.trace.feed(u64::from(number));
         self.trace.say(self.now, || {
-            format!("c{} got {number}: {reply:?}", request.client)
+            format!("c{} got {number}: {answer}", request.client)
         });
-        match (recorded.operation, reply) {
-            (Operation::Write(value), _) => self.hints[recorded.key as usize] = value,
-            (Operation::CompareAndSet { new, .. }, Reply::Swapped(true)) => {
-                self.hints[recorded.key as usize] = new;
-            }
-            (Operation::Read, Reply::Value(0, value)) => {
-                self.hints[recorded.key as usize] = value;
-            }
-            _ => {}
-        }
+        self.check_held(request, number);
+        let call = self.history.get(number as usize).operation.clone();
+        let watched = !self.manners[number as usize].watched.is_empty();
+        self.note_value(&call, &answer);
+        self.mark_answer(&call, &answer, watched);
+        self.mark_level(number);
         if self.phase == Phase::Liveness && number >= self.healing.first_operation {
-            self.healing.on_done(recorded.operation != Operation::Read);
+            self.healing.on_done(!call.is_read());
         }
         self.ended(request.client.into(), number);
     }
 
-    fn planted(&self, _number: u32, reply: Reply) -> Reply {
-        #[cfg(any(test, feature = "plant"))]
-        if self.setup.plant.as_deref() == Some("canary") && self.history.acknowledged == 50 {
-            return Reply::Sum(u64::MAX);
+    /// What was acknowledged must be on enough disks by now.
+    fn check_held(&mut self, request: &Request, number: u32) {
+        let read = request.id.session == SessionId::default();
+        let position = self.once.position(number as usize);
+        // A disk that loses what it held is repaired from the others; what was acknowledged before
+        // may be acknowledged again meanwhile, with one copy less.
+        let loses = |kind: &Kind| {
+            matches!(
+                kind,
+                Kind::Wipe
+                    | Kind::RotJournal
+                    | Kind::RotSnapshot
+                    | Kind::LostWrite
+                    | Kind::MisdirectedWrite
+            )
+        };
+        let memory = self.setup.durability == Durability::Memory;
+        let Some(position) = position.filter(|_| !read && !memory) else {
+            return;
+        };
+        if self.plan.kinds.iter().any(loses) {
+            return;
         }
-        reply
+        let newest = |process: &Process| process.disk.snapshot_newest();
+        let snapshots: Vec<u64> = (self.processes.iter())
+            .map(|process| newest(process).map_or(0, |snapshot| snapshot.id.position.0))
+            .collect();
+        let replicas = self.setup.replicas;
+        let viable = |without: &[usize]| {
+            let states: Vec<NodeState> = (0..replicas)
+                .map(|id| NodeState {
+                    id: ReplicaId(id as u16),
+                    up: without.contains(&id),
+                    forgot: false,
+                })
+                .collect();
+            (self.setup.entry.viable)(replicas, &states)
+        };
+        let checked = self
+            .held
+            .acknowledged(request.id, position, &snapshots, viable);
+        if let Err(violation) = checked {
+            self.violate(violation);
+        }
     }
 
-    fn end(&mut self, request: &Request, number: u32, fate: Fate) {
-        if self.history.end(number as usize, fate) {
+    fn mark_level(&mut self, number: u32) {
+        let manner = &self.manners[number as usize];
+        let read = self.history.get(number as usize).operation.is_read();
+        let leads = |node: usize| {
+            let status = self.processes[node]
+                .node
+                .as_ref()
+                .map(Node::protocol_status);
+            status.is_some_and(|status| status.leader == Some(ReplicaId(node as u16)))
+        };
+        let branch = match (read, manner.level, manner.server) {
+            (false, ..) => return,
+            (_, Level::Stale, _) => "client: stale read",
+            (_, Level::Ordered, _) => "client: ordered read",
+            (_, Level::Linearizable, Some((node, _))) if leads(node) => {
+                "client: read at the leader"
+            }
+            (_, Level::Linearizable, Some(_)) => "client: read at a follower",
+            (_, Level::Linearizable, None) => "client: read by a remote frontend",
+        };
+        *self.branches.entry(branch).or_default() += 1;
+    }
+
+    /// Remembers a register's value, for comparisons that have a chance.
+    fn note_value(&mut self, call: &Call, answer: &Answer) {
+        let [command] = call.commands() else { return };
+        let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<u64>().ok();
+        let key = command
+            .get(1)
+            .and_then(|key| number(key.strip_prefix(b"k")?));
+        let value = match (call.name(), answer) {
+            (b"SET", _) => command.get(2).and_then(|value| number(value)),
+            (b"CAS", Answer::Number(1)) => command.get(3).and_then(|value| number(value)),
+            (b"GET", Answer::Text(value)) => number(value),
+            _ => None,
+        };
+        if let (Some(key), Some(value)) = (key, value)
+            && let Some(hint) = self.hints.get_mut(key as usize)
+        {
+            *hint = value;
+        }
+    }
+
+    fn planted(&self, _number: u32, answer: Answer) -> Answer {
+        #[cfg(any(test, feature = "plant"))]
+        if self.setup.plant.as_deref() == Some("canary") && self.history.acknowledged == 50 {
+            return Answer::text("canary");
+        }
+        answer
+    }
+
+    fn end(&mut self, request: &Request, number: u32, fate: Fate<Answer>) {
+        if self.history.end(number as usize, fate.clone()) {
             self.trace.say(self.now, || {
                 format!("c{} gives {number} up: {fate:?}", request.client)
             });
+            self.clients[usize::from(request.client)].unwatch();
             self.ended(request.client.into(), number);
         }
     }
@@ -257,6 +373,7 @@ impl World {
                     id: id.unwrap_or_default(),
                     open: 0,
                     started: 0,
+                    kind: RequestKind::Command,
                 };
                 self.end(&request, *number, Fate::Uncertain);
             }
@@ -289,6 +406,7 @@ impl World {
             let client = &mut self.clients[index];
             client.home = Home::Nowhere;
             client.session = None;
+            client.unwatch();
             client.again.clear();
             for number in std::mem::take(&mut client.open) {
                 self.history.end(number as usize, Fate::Uncertain);
@@ -345,6 +463,9 @@ impl World {
             turn_queued: true,
             again: Vec::new(),
             again_queued: false,
+            watching: Vec::new(),
+            sends_watched: false,
+            connection: 0,
         });
         self.clients.len() - 1
     }

@@ -13,14 +13,16 @@
 //! ```
 
 use crate::{
-    checkers::{Violation, bounded, cells, durable},
+    checkers::{Violation, bounded, durable, linearizability, replayed},
+    drawing::look,
     history::Fate,
-    machine::Operation,
     process::Process,
+    recording::{self, Outcome},
     workload::CONVERGE_MAX,
     world::{Event, MILLISECOND, Phase, SECOND, World},
 };
-use quintet_replica::Link;
+use quintet_replica::{Level, Link};
+use std::collections::BTreeMap;
 
 /// Commits after healing without which a seed does not count.
 pub(crate) const COMMITS_MIN: u64 = 20;
@@ -233,8 +235,8 @@ impl World {
                     .healing
                     .last_reads
                     .iter()
-                    .map(|n| self.history.get(*n).fate);
-                let fates: Vec<Fate> = fates.collect();
+                    .map(|n| &self.history.get(*n).fate);
+                let fates: Vec<&Fate<_>> = fates.collect();
                 if fates.iter().all(|fate| matches!(fate, Fate::Done(..))) {
                     if self.core_is_level() {
                         self.phase = Phase::Over;
@@ -254,22 +256,178 @@ impl World {
         let first = self.history.operations().len();
         for node in self.healing.core.clone() {
             let client = self.client_at(node);
-            let reads: Vec<_> = (0..self.shape.keys)
-                .map(|key| (key, Operation::Read))
-                .collect();
-            self.invoke(client, &reads);
+            let service = self.mix.service;
+            let reads = (0..self.shape.keys).map(|key| look(service, key)).collect();
+            self.invoke(client, reads);
         }
         self.healing.last_reads = (first..self.history.operations().len()).collect();
     }
 
     /// The checks that need the whole history.
     pub fn check_end(&mut self) {
-        let order = |number| self.once.place(number);
-        let checked =
-            cells::check(self.history.operations(), order).and_then(|()| self.check_order());
+        let checked = self
+            .check_linearizable()
+            .and_then(|()| self.check_order())
+            .and_then(|()| self.check_replayed());
         if let Err(violation) = checked {
             self.violate(violation);
         }
+    }
+
+    /// The history as clients would have recorded it. Stale reads promise less, and are left out.
+    fn recorded(&self) -> Vec<recording::Operation> {
+        let all = self.history.operations().iter().zip(&self.manners);
+        all.map(|(recorded, manner)| recording::Operation {
+            client: format!("{}.{}", recorded.client, manner.connection).into(),
+            call: recorded.operation.clone(),
+            invoked: recorded.invoked,
+            outcome: match &recorded.fate {
+                _ if manner.level == Level::Stale => Outcome::Failed,
+                Fate::Done(at, answer) => Outcome::Answered {
+                    at: *at,
+                    answer: answer.clone(),
+                },
+                Fate::Failed => Outcome::Failed,
+                Fate::Open | Fate::Uncertain => Outcome::Unknown,
+            },
+        })
+        .collect()
+    }
+
+    fn check_linearizable(&mut self) -> Result<(), Violation> {
+        let operations = self.recorded();
+        // The order in which the replicas executed; reads come after all of their position.
+        let mut ranks = BTreeMap::new();
+        for position in 1.. {
+            let Some((_, commands)) = self.agreement.at(position) else {
+                break;
+            };
+            for (place, command) in commands.iter().enumerate() {
+                ranks.insert(command.number, position << 20 | place as u64);
+            }
+        }
+        for (_, queried) in &self.queries {
+            let number = queried.id.sequence.wrapping_sub(1);
+            ranks
+                .entry(number)
+                .or_insert(queried.position << 20 | 0xf_ffff);
+        }
+        let hint = |number: usize| ranks.get(&(number as u64)).copied();
+        let limits = linearizability::Limits {
+            steps: 200_000,
+            memory: 64 << 20,
+            evidence: 30_000,
+        };
+        let report = linearizability::check_with(&operations, &limits, &hint);
+        match report.verdict {
+            linearizability::Verdict::Linearizable => Ok(()),
+            // Neither right nor wrong: the seed proves nothing, and does not count.
+            linearizability::Verdict::Unknown(_) => {
+                self.undecided = true;
+                Ok(())
+            }
+            linearizability::Verdict::Impossible(evidence) => Err(Violation::new(
+                "linearizability",
+                evidence.describe(&operations, |number| format!("operation {number}")),
+            )),
+        }
+    }
+
+    /// Executes the agreed order again, and compares all that anybody was answered.
+    fn check_replayed(&self) -> Result<(), Violation> {
+        let history = self.history.operations();
+        let service = self.mix.service;
+        let mut queries = self.queries.clone();
+        queries.sort_by_key(|(_, queried)| queried.position);
+        let answer = |number: u64| match &history.get(number as usize)?.fate {
+            Fate::Done(_, answer) => Some(answer),
+            _ => None,
+        };
+        // Reads whose answer is that of a replica at some position.
+        let mut explained: BTreeMap<u64, Vec<(u16, u64)>> = BTreeMap::new();
+        let mut at = 0;
+        let replied = |replayed: replayed::Replayed<'_>| {
+            let (number, position) = (
+                replayed.number,
+                queries.get(at).map_or(0, |(_, q)| q.position),
+            );
+            at += usize::from(replayed.read_at.is_some());
+            let Some(got) = answer(number) else {
+                return Ok(());
+            };
+            let given = service.decode(&history[number as usize].operation, replayed.reply);
+            let same = given.as_ref() == Some(got);
+            match replayed.read_at {
+                Some(by) if same => explained.entry(number).or_default().push((by, position)),
+                None if !same => {
+                    let given = given.map_or_else(String::new, |given| given.to_string());
+                    return Err(Violation::new(
+                        "replayed",
+                        format!(
+                            "operation {number} was answered {got}, a fresh machine answers \
+                             {given}: {}",
+                            history[number as usize].operation
+                        ),
+                    ));
+                }
+                _ => {}
+            }
+            Ok(())
+        };
+        let mut machine = service.machine(&self.shape);
+        let (order, states) = (&self.agreement, &self.states);
+        let payload = |number: u64| self.payload(number);
+        replayed::check(order, states, &queries, &mut *machine, payload, replied)?;
+        self.check_reads(&explained)
+    }
+
+    /// Every read out of order was answered by some replica's state; and of one connection to one
+    /// run of a replica, a later read never from an older state than an earlier one.
+    fn check_reads(&self, explained: &BTreeMap<u64, Vec<(u16, u64)>>) -> Result<(), Violation> {
+        let mut newest: BTreeMap<(u16, usize, u32), Vec<(u64, u64)>> = BTreeMap::new();
+        for (number, recorded) in self.history.operations().iter().enumerate() {
+            let manner = &self.manners[number];
+            let (Fate::Done(done, answer), false) =
+                (&recorded.fate, manner.level == Level::Ordered)
+            else {
+                continue;
+            };
+            // A read that was sent again in the order is no query.
+            if self.once.position(number).is_some() {
+                continue;
+            }
+            let Some(places) = explained.get(&(number as u64)) else {
+                return Err(Violation::new(
+                    "reads",
+                    format!(
+                        "read {number} was answered {answer}, which no replica's state said: {}",
+                        recorded.operation
+                    ),
+                ));
+            };
+            let Some((node, boot)) = manner.server else {
+                continue;
+            };
+            let here = places.iter().filter(|(by, _)| usize::from(*by) == node);
+            let Some(position) = here.map(|(_, position)| *position).max() else {
+                continue;
+            };
+            let earlier = newest.entry((recorded.client, node, boot)).or_default();
+            let before = earlier.iter().filter(|(done, _)| *done < recorded.invoked);
+            if let Some(before) = before.map(|(_, position)| *position).max()
+                && position < before
+            {
+                return Err(Violation::new(
+                    "reads",
+                    format!(
+                        "read {number} at replica {node} saw position {position}; the same \
+                         connection had seen {before}"
+                    ),
+                ));
+            }
+            earlier.push((*done, position));
+        }
+        Ok(())
     }
 
     fn check_order(&self) -> Result<(), Violation> {

@@ -8,16 +8,37 @@
 //!
 //! Times are ordinals of the recording itself, so that no two are equal.
 
-use crate::machine::{Operation, Reply};
+use crate::{
+    machine::{Operation, Reply},
+    model::Call,
+};
 use quintet_replica::CommandId;
+
+/// What can be asked of a replicated machine.
+pub trait Asked {
+    /// Whether it changes nothing.
+    fn is_read(&self) -> bool;
+}
+
+impl Asked for Operation {
+    fn is_read(&self) -> bool {
+        *self == Self::Read
+    }
+}
+
+impl Asked for Call {
+    fn is_read(&self) -> bool {
+        Self::is_read(self)
+    }
+}
 
 /// How an operation stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Fate<R = Reply> {
     /// Under way.
     Open,
     /// Answered at this ordinal.
-    Done(u64, Reply),
+    Done(u64, R),
     /// The client was told that it was not executed.
     Failed,
     /// Nobody will ever tell.
@@ -26,33 +47,43 @@ pub enum Fate {
 
 /// One operation of a client.
 #[derive(Clone, Copy, Debug)]
-pub struct Recorded {
+pub struct Recorded<O = Operation, R = Reply> {
     /// Which client.
     pub client: u16,
-    /// On which key.
+    /// On which key; 0 when the operation names its keys itself.
     pub key: u32,
     /// What.
-    pub operation: Operation,
+    pub operation: O,
     /// The ordinal of its invocation.
     pub invoked: u64,
     /// How it stands.
-    pub fate: Fate,
+    pub fate: Fate<R>,
     /// Its place in a session, once it was sent as an ordered command.
     pub id: Option<CommandId>,
 }
 
 /// All operations of a world; an operation's index is its number.
-#[derive(Debug, Default)]
-pub struct History {
-    operations: Vec<Recorded>,
+#[derive(Debug)]
+pub struct History<O = Operation, R = Reply> {
+    operations: Vec<Recorded<O, R>>,
     ordinal: u64,
     /// How many were answered.
     pub acknowledged: u64,
 }
 
-impl History {
+impl<O, R> Default for History<O, R> {
+    fn default() -> Self {
+        Self {
+            operations: Vec::new(),
+            ordinal: 0,
+            acknowledged: 0,
+        }
+    }
+}
+
+impl<O, R: PartialEq> History<O, R> {
     /// Records an invocation and gives the operation's number.
-    pub fn invoke(&mut self, client: u16, key: u32, operation: Operation) -> usize {
+    pub fn invoke(&mut self, client: u16, key: u32, operation: O) -> usize {
         self.ordinal += 1;
         let invoked = self.ordinal;
         self.operations.push(Recorded {
@@ -72,7 +103,7 @@ impl History {
     }
 
     /// Records an answer; one that comes after the operation was given up says nothing new.
-    pub fn done(&mut self, number: usize, reply: Reply) -> bool {
+    pub fn done(&mut self, number: usize, reply: R) -> bool {
         if self.operations[number].fate != Fate::Open {
             return false;
         }
@@ -83,7 +114,7 @@ impl History {
     }
 
     /// The operation's end without an answer.
-    pub fn end(&mut self, number: usize, fate: Fate) -> bool {
+    pub fn end(&mut self, number: usize, fate: Fate<R>) -> bool {
         let open = self.operations[number].fate == Fate::Open;
         if open {
             self.operations[number].fate = fate;
@@ -93,13 +124,13 @@ impl History {
 
     /// An operation.
     #[must_use]
-    pub fn get(&self, number: usize) -> &Recorded {
+    pub fn get(&self, number: usize) -> &Recorded<O, R> {
         &self.operations[number]
     }
 
     /// All operations by number.
     #[must_use]
-    pub fn operations(&self) -> &[Recorded] {
+    pub fn operations(&self) -> &[Recorded<O, R>] {
         &self.operations
     }
 }

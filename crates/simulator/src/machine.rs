@@ -348,17 +348,48 @@ pub enum Executed {
 /// What recorders wrote and checkers have not read yet.
 pub type Record = Arc<Mutex<Vec<Executed>>>;
 
+/// A read that a replica's executor answered from its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queried {
+    /// Which, as the client numbered it.
+    pub id: CommandId,
+    /// All up to this position had been executed.
+    pub position: u64,
+    /// The time it was given.
+    pub time: CommandTime,
+    /// What it answered.
+    pub reply: Vec<u8>,
+}
+
+/// What was read and checkers have not looked at yet.
+pub type Queries = Arc<Mutex<Vec<Queried>>>;
+
 /// Writes down what the machine inside executes.
 pub struct Recorder {
     inner: Box<dyn StateMachine>,
     record: Record,
+    queries: Option<Queries>,
+    /// The longest piece of a snapshot.
+    chunk_max: usize,
 }
 
 impl Recorder {
     /// Records what `inner` executes into `record`.
     #[must_use]
     pub fn new(inner: Box<dyn StateMachine>, record: Record) -> Self {
-        Self { inner, record }
+        Self {
+            inner,
+            record,
+            queries: None,
+            chunk_max: usize::MAX,
+        }
+    }
+
+    /// Records reads, too, and cuts snapshots into pieces of `chunk_max` bytes at most.
+    #[must_use]
+    pub fn with(mut self, queries: Queries, chunk_max: usize) -> Self {
+        (self.queries, self.chunk_max) = (Some(queries), chunk_max);
+        self
     }
 
     fn write(&self, executed: Executed) {
@@ -369,7 +400,8 @@ impl Recorder {
     }
 }
 
-fn hash_bytes(bytes: &[u8]) -> u64 {
+/// A hash of a command's bytes.
+pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hash = bytes.len() as u64;
     for chunk in bytes.chunks(8) {
         let mut word = [0; 8];
@@ -391,7 +423,18 @@ impl StateMachine for Recorder {
     }
 
     fn query(&self, at: &At, command: &[u8], reply: &mut Vec<u8>) {
+        let from = reply.len();
         self.inner.query(at, command, reply);
+        if let Some(queries) = &self.queries {
+            let queried = Queried {
+                id: at.id,
+                position: at.position.0,
+                time: at.time,
+                reply: reply[from..].to_vec(),
+            };
+            let mut queries = queries.lock().unwrap_or_else(PoisonError::into_inner);
+            queries.push(queried);
+        }
     }
 
     fn begin_snapshot(&mut self) {
@@ -399,7 +442,7 @@ impl StateMachine for Recorder {
     }
 
     fn snapshot_chunk(&mut self, out: &mut Vec<u8>, budget: usize) -> SnapshotProgress {
-        self.inner.snapshot_chunk(out, budget)
+        self.inner.snapshot_chunk(out, budget.min(self.chunk_max))
     }
 
     fn abandon_snapshot(&mut self) {

@@ -17,7 +17,7 @@ use crate::{
     clock::Clock,
     disk::{Disk, DiskError, DiskProfile},
     faults::Kind,
-    machine::{Executed as Recorded, Record, Recorder, Registers},
+    machine::{Executed as Recorded, Queried, Queries, Record, Recorder},
     network::Network,
     timers::Timers,
     workload::{Request, Server},
@@ -132,6 +132,7 @@ pub(crate) struct Process {
     /// Nothing was ever written to its disk.
     fresh: bool,
     record: Record,
+    queries: Queries,
     executed: Slot,
     handled: u64,
     /// The promise write under way and the view shown when it was asked for.
@@ -196,6 +197,7 @@ impl Process {
             peers: BTreeMap::new(),
             fresh: true,
             record: Record::default(),
+            queries: Queries::default(),
             executed: Slot(0),
             handled: 0,
             promises: VecDeque::new(),
@@ -234,6 +236,11 @@ impl Process {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         into.append(&mut record);
     }
+}
+
+/// Takes what was read since the last time.
+fn take_queries(queries: &Queries) -> Vec<Queried> {
+    std::mem::take(&mut queries.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 pub(crate) fn epoch(world: &World) -> Epoch {
@@ -288,11 +295,7 @@ impl World {
         process.repaired_at = None;
         (process.written, process.durable) = (PersistId(0), PersistId(0));
         process.clock.boot(self.now);
-        let machine = Registers::new(
-            self.shape.keys,
-            self.shape.snapshot_padding,
-            self.shape.snapshot_chunk,
-        );
+        let machine = self.mix.service.machine(&self.shape);
         let setup = NodeSetup {
             id: ReplicaId(index as u16),
             incarnation: process.incarnation,
@@ -308,9 +311,12 @@ impl World {
                 ..ExecutorLimits::default()
             },
         };
-        let record = process.record.clone();
-        let machine = Box::new(Recorder::new(Box::new(machine), record));
+        let recorder = Recorder::new(machine, process.record.clone());
+        let machine = Box::new(recorder.with(process.queries.clone(), self.shape.snapshot_chunk));
         let recovered = found.recovered;
+        let records = recovered.records.iter();
+        self.held
+            .recovered(index, records.map(|(_, record)| &record[..]));
         process.server = Server::new(owner, process.clock.reading(self.now).now);
         let (boot, incarnation) = (process.boot, process.incarnation);
         self.trace.say(self.now, || {
@@ -691,6 +697,9 @@ impl World {
         };
         node.assert_invariants();
         process.handled += 1;
+        let queries = take_queries(&process.queries);
+        self.queries
+            .extend(queries.into_iter().map(|queried| (index as u16, queried)));
         let executed = node.executed().slot;
         let moved = executed != process.executed;
         process.executed = executed;
@@ -748,6 +757,7 @@ impl World {
         let Some(upto) = synced.upto else { return };
         let process = &mut self.processes[index];
         process.durable = upto;
+        self.held.synced(index, upto);
         while process.promises.front().is_some_and(|(id, _)| *id <= upto) {
             if let Some((_, view)) = process.promises.pop_front() {
                 self.monotone[index].promised(view);
@@ -988,6 +998,9 @@ impl World {
     fn journal(&mut self, index: usize, id: PersistId, write: Write) {
         let process = &mut self.processes[index];
         process.written = id;
+        if let Write::Record { record, .. } = &write {
+            self.held.written(index, id, record);
+        }
         if matches!(write, Write::Promise(_)) {
             let view = process
                 .node

@@ -14,7 +14,7 @@
 use crate::{
     checkers::Violation,
     decisions::{Scope, Turn},
-    machine::{Operation, encode_command},
+    model::Call,
     network::Network,
     process::epoch,
     random::Random,
@@ -38,6 +38,7 @@ pub(crate) struct Request {
     pub open: u16,
     /// For an opening: the owner's start.
     pub started: u64,
+    pub kind: RequestKind,
 }
 
 /// The server of one run of a replica.
@@ -50,6 +51,7 @@ pub(crate) struct Server {
     pub open: BTreeMap<u64, Vec<Request>>,
     pub ordered: Vec<Request>,
     pub reads: Vec<Request>,
+    pub stale: Vec<Request>,
 }
 
 impl Server {
@@ -64,7 +66,8 @@ impl Server {
     pub fn take(&mut self, level: Level, mut requests: Vec<Request>) {
         match level {
             Level::Ordered => self.ordered.append(&mut requests),
-            _ => self.reads.append(&mut requests),
+            Level::Linearizable => self.reads.append(&mut requests),
+            Level::Stale => self.stale.append(&mut requests),
         }
     }
 }
@@ -118,6 +121,24 @@ pub(crate) struct Client {
     pub turn_queued: bool,
     pub again: Vec<u32>,
     pub again_queued: bool,
+    /// Keys that it watches, with their versions.
+    pub watching: Vec<(Bytes, u64)>,
+    /// Its next transaction depends on them.
+    pub sends_watched: bool,
+    /// Counts when it stopped watching without a transaction: as if it had connected anew.
+    pub connection: u32,
+}
+
+/// How an operation was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Manner {
+    pub level: Level,
+    /// The keys that a transaction depends on.
+    pub watched: Vec<(Bytes, u64)>,
+    /// The client's connection, see [`Client`].
+    pub connection: u32,
+    /// The server that it was given to, and its run.
+    pub server: Option<(usize, u32)>,
 }
 
 /// What a remote frontend may look at.
@@ -148,6 +169,14 @@ impl Outside for View<'_> {
     }
     fn snapshot_read(&self, _: Executed, _: u64, _: usize) -> Option<Bytes> {
         None
+    }
+}
+
+/// The id of a read that is not ordered: no session, and the operation's number.
+pub(crate) fn read_id(number: u32) -> CommandId {
+    CommandId {
+        session: SessionId::default(),
+        sequence: u64::from(number) + 1,
     }
 }
 
@@ -186,6 +215,9 @@ impl Client {
                 turn_queued: false,
                 again: Vec::new(),
                 again_queued: false,
+                watching: Vec::new(),
+                sends_watched: false,
+                connection: 0,
             })
             .collect()
     }
@@ -287,14 +319,14 @@ impl World {
                 return;
             }
         }
-        let count = self.random.between(1, self.clients[index].pipeline_max);
-        let operations: Vec<_> = (0..count).map(|_| self.draw_operation()).collect();
-        self.random.does(|| {
-            (operations.iter())
-                .map(|(key, operation)| format!("{operation:?} of key {key}"))
-                .collect()
-        });
-        self.invoke(index, &operations);
+        let ends = self.mix.ends;
+        if self.random.chance(ends) {
+            self.end_session(index);
+        }
+        let calls = self.draw_calls(index);
+        self.random
+            .does(|| calls.iter().map(ToString::to_string).collect());
+        self.invoke(index, calls);
         self.random.enter(outer);
     }
 
@@ -323,45 +355,92 @@ impl World {
         true
     }
 
-    fn draw_operation(&mut self) -> (u32, Operation) {
-        let key = self.random.below(self.shape.keys.into()) as u32;
-        let number = self.history.operations().len() as u64;
-        let value = number << 8 | 1;
-        let operation = match (key % 3, self.random.below(10)) {
-            (_, 0..=3) => Operation::Read,
-            (0, 4..=5) => Operation::CompareAndSet {
-                expected: self.hints[key as usize],
-                new: value,
-            },
-            (0, _) => Operation::Write(value),
-            (1, _) => Operation::Append(value),
-            _ => Operation::Add(1 + self.random.below(3)),
+    /// The client invokes these operations, in one batch.
+    pub fn invoke(&mut self, index: usize, calls: Vec<Call>) {
+        let reads = calls.iter().all(Call::is_read);
+        let watches =
+            self.clients[index].sends_watched || calls.iter().any(|call| call.name() == b"WATCH");
+        let (stale, ordered) = (self.mix.stale, self.mix.ordered);
+        let level = match reads {
+            false => Level::Ordered,
+            // The version of a watched key may be old, but what is looked at then must not be.
+            true if !watches && self.phase == Phase::Safety && self.random.chance(stale) => {
+                Level::Stale
+            }
+            // The last reads must show what each replica has, without putting anything into the order.
+            true if self.healing.wants_operations && self.random.chance(ordered) => Level::Ordered,
+            true => Level::Linearizable,
         };
-        (key, operation)
+        if calls.len() > 1 {
+            *self.branches.entry("client: pipeline").or_default() += 1;
+        }
+        let server = match self.clients[index].home {
+            Home::Server { node, boot } => Some((node, boot)),
+            _ => None,
+        };
+        let mut numbers = Vec::with_capacity(calls.len());
+        for call in calls {
+            let client = &mut self.clients[index];
+            let watched = match call.is_transaction() && client.sends_watched {
+                true => std::mem::take(&mut client.watching),
+                false => Vec::new(),
+            };
+            let connection = client.connection;
+            if !watched.is_empty() {
+                client.sends_watched = false;
+            }
+            let number = self.history.operations().len();
+            self.trace.say(self.now, || {
+                format!("c{index} invokes {number}: {call} ({level:?})")
+            });
+            let number = self.history.invoke(index as u16, 0, call) as u32;
+            self.tries.push(0);
+            self.manners.push(Manner {
+                level,
+                watched,
+                connection,
+                server,
+            });
+            numbers.push(number);
+        }
+        self.clients[index].open.extend_from_slice(&numbers);
+        self.send(index, level, &numbers);
     }
 
-    /// The client invokes these operations, in one batch.
-    pub fn invoke(&mut self, index: usize, operations: &[(u32, Operation)]) {
-        let numbers: Vec<u32> = operations
-            .iter()
-            .map(|(key, operation)| {
-                let number = self.history.invoke(index as u16, *key, *operation) as u32;
-                self.tries.push(0);
-                self.trace.say(self.now, || {
-                    format!("c{index} invokes {number}: {operation:?} {key}")
-                });
-                number
-            })
-            .collect();
-        self.clients[index].open.extend_from_slice(&numbers);
-        let reads = operations
-            .iter()
-            .all(|(_, operation)| *operation == Operation::Read);
-        let level = match reads && self.random.chance(800) {
-            true => Level::Linearizable,
-            false => Level::Ordered,
+    /// The client ends its session; it opens another when it needs one.
+    fn end_session(&mut self, index: usize) {
+        let Some(session) = self.clients[index]
+            .session
+            .take_if(|session| session.opened)
+        else {
+            return;
         };
-        self.send(index, level, &numbers);
+        *self.branches.entry("client: session ended").or_default() += 1;
+        let id = CommandId {
+            session: session.id,
+            sequence: 0,
+        };
+        let kind = match self.random.chance(500) {
+            true => RequestKind::Close,
+            false => RequestKind::Renew,
+        };
+        if kind == RequestKind::Renew {
+            // It stays after all: its owner says that it is still there.
+            self.clients[index].session = Some(session);
+        }
+        let request = Request {
+            client: index as u16,
+            number: None,
+            id,
+            open: 0,
+            started: 0,
+            kind,
+        };
+        match self.clients[index].home {
+            Home::Server { node, .. } => self.give_requests(node, Level::Ordered, vec![request]),
+            Home::Remote(_) => self.submit_remote(index, Level::Ordered, vec![request]),
+            Home::Nowhere => {}
+        }
     }
 
     /// Sends operations, for the first time or again, in one batch.
@@ -388,6 +467,7 @@ impl World {
                     id,
                     open: 0,
                     started,
+                    kind: RequestKind::Open,
                 });
             }
             for number in numbers {
@@ -403,6 +483,8 @@ impl World {
                         }
                     });
                 self.history.sent(*number as usize, command);
+                self.numbers.insert(command, (*number).into());
+                self.held.sent(command);
                 let first = session
                     .unanswered
                     .first()
@@ -416,15 +498,17 @@ impl World {
                     id: command,
                     open,
                     started: 0,
+                    kind: RequestKind::Command,
                 });
             }
         } else {
             requests.extend(numbers.iter().map(|number| Request {
                 client,
                 number: Some(*number),
-                id: CommandId::default(),
+                id: read_id(*number),
                 open: 0,
                 started: 0,
+                kind: RequestKind::Command,
             }));
         }
         match self.clients[index].home {
@@ -461,6 +545,15 @@ impl World {
         });
     }
 
+    /// The bytes of an operation.
+    pub fn payload(&self, number: u64) -> Vec<u8> {
+        let (call, manner) = (
+            &self.history.get(number as usize).operation,
+            &self.manners[number as usize],
+        );
+        self.mix.service.encode(number, call, &manner.watched)
+    }
+
     pub fn encode(
         &self,
         requests: &[Request],
@@ -472,16 +565,15 @@ impl World {
         for request in requests {
             match request.number {
                 None => {
-                    batch.push(
-                        request.id,
-                        RequestKind::Open,
-                        0,
-                        &request.started.to_le_bytes(),
-                    );
+                    let started = request.started.to_le_bytes();
+                    let payload: &[u8] = match request.kind {
+                        RequestKind::Open => &started,
+                        _ => &[],
+                    };
+                    batch.push(request.id, request.kind, 0, payload);
                 }
                 Some(number) => {
-                    let recorded = self.history.get(number as usize);
-                    let payload = encode_command(number.into(), recorded.key, recorded.operation);
+                    let payload = self.payload(number.into());
                     batch.push(request.id, RequestKind::Command, request.open, &payload);
                 }
             }
@@ -491,13 +583,14 @@ impl World {
 
     /// The server hands over what its clients sent since the last time: one batch per level.
     pub fn flush_server(&mut self, index: usize) {
-        for level in [Level::Ordered, Level::Linearizable] {
+        for level in [Level::Ordered, Level::Linearizable, Level::Stale] {
             let process = &mut self.processes[index];
             let Some(node) = &process.node else { return };
             let frontend = node.frontend();
             let waiting = match level {
                 Level::Ordered => &mut process.server.ordered,
-                _ => &mut process.server.reads,
+                Level::Linearizable => &mut process.server.reads,
+                Level::Stale => &mut process.server.stale,
             };
             if waiting.is_empty() {
                 continue;
@@ -556,8 +649,8 @@ pub(crate) fn line(requests: &[Request]) -> String {
         let id = request.id;
         match request.number {
             None => out.push_str(&format!(
-                "open {:x}/{}; ",
-                id.session.owner, id.session.number
+                "{:?} {:x}/{}; ",
+                request.kind, id.session.owner, id.session.number
             )),
             Some(number) => out.push_str(&format!(
                 "c{} {number} as {:x}/{}#{}; ",

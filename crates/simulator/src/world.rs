@@ -16,27 +16,32 @@
 use crate::{
     checkers::{
         Violation, agreement::Agreement, agreement::Applied, bounded, exactly_once::ExactlyOnce,
-        monotone::Monotone, state_hash::StateHash,
+        held::Held, monotone::Monotone, state_hash::StateHash,
     },
     decisions::{Decisions, Limits, Noting, Scope},
     depict::Depicted,
     disk::DiskProfile,
+    drawing::Mix,
     faults::{FaultSet, Ground, Kind, Plan},
     heal::Healing,
     history::History,
-    machine,
+    machine::{self, Queried},
+    model::{Answer, Call},
     network::{LinkProfile, Network, Sent, Transport},
     picture::Scene,
     process::Process,
     queue::Queue,
     random::Random,
+    service::Service,
     timers::Popped,
     trace::Trace,
-    workload::Client,
+    workload::{Client, Manner},
 };
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 use quintet_replica::{
-    Bytes, ClientFrame, Durability, Entry, Executed, Incarnation, Lane, Link, Output, Peer,
-    ReplicaId, Slot, TimerKey, TimerOwner, read_client_frame,
+    Bytes, ClientFrame, CommandId, Durability, Entry, Executed, Incarnation, Lane, Link, Output,
+    Peer, ReplicaId, Slot, TimerKey, TimerOwner, read_client_frame,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -130,6 +135,8 @@ pub(crate) struct WorldSetup {
     pub trace: bool,
     /// Whether a picture is wanted.
     pub picture: bool,
+    /// What is replicated; drawn per seed when that is not said.
+    pub service: Option<Service>,
     /// Whether chance is noted, or follows a script.
     pub noting: Noting,
     pub limits: Limits,
@@ -212,7 +219,18 @@ pub(crate) struct World {
     pub clients: Vec<Client>,
     /// The client behind each place after the replicas'.
     pub remotes: Vec<u16>,
-    pub history: History,
+    pub history: History<Call, Answer>,
+    /// How each operation was asked for.
+    pub manners: Vec<Manner>,
+    /// Which operation each command is.
+    pub numbers: HashMap<CommandId, u64, FixedState>,
+    /// What replicas read, by replica.
+    pub queries: Vec<(u16, Queried)>,
+    pub mix: Mix,
+    /// What the disks hold of what clients asked for.
+    pub held: Held,
+    /// Whether clients were answered rightly could not be found out.
+    pub undecided: bool,
     /// How often each operation was sent.
     pub tries: Vec<u8>,
     /// The value last written to each key as clients know it.
@@ -241,9 +259,9 @@ pub(crate) struct World {
     /// Some replica has called one a leader.
     pub led: bool,
     pub events: u64,
-    agreement: Agreement,
+    pub agreement: Agreement,
     pub once: ExactlyOnce,
-    states: StateHash,
+    pub states: StateHash,
     pub monotone: Vec<Monotone>,
     record: Vec<machine::Executed>,
     applied: Vec<Applied>,
@@ -329,6 +347,9 @@ impl World {
         let (root, decisions) = setup.noting.random(setup.seed);
         let mut shaping = root.fork(1);
         let shape = shaping.profile("shape", |random| draw_shape(&setup, random));
+        let mix = root
+            .fork(5)
+            .profile("workload", |random| Mix::draw(setup.service, random));
         let links = shaping.profile("links", |random| draw_links(&setup, random));
         let disk = shaping.profile("disk", |random| DiskProfile {
             sync_min: 20_000,
@@ -378,6 +399,12 @@ impl World {
             clients,
             remotes,
             history: History::default(),
+            manners: Vec::new(),
+            numbers: HashMap::default(),
+            queries: Vec::new(),
+            mix,
+            held: Held::new(setup.replicas),
+            undecided: false,
             tries: Vec::new(),
             hints: vec![0; shape.keys as usize],
             strikes_open: plan.strikes.len(),
@@ -708,9 +735,9 @@ impl World {
             let mut applied = std::mem::take(&mut self.applied);
             applied.clear();
             let commands = tail.iter().map_while(|executed| match executed {
-                machine::Executed::Command { id, number, hash } => Some(Applied {
+                machine::Executed::Command { id, hash, .. } => Some(Applied {
                     id: *id,
-                    number: *number,
+                    number: self.numbers.get(id).copied().unwrap_or(u64::MAX),
                     hash: *hash,
                 }),
                 machine::Executed::Batch { .. } => None,

@@ -30,6 +30,7 @@ use std::{
 const LIMITS: Limits = Limits {
     steps: 3_000_000,
     memory: 1 << 30,
+    evidence: 2_000_000,
 };
 /// After so many groups without an order the rest says nothing new, and each takes long.
 const CONVICTED_MAX: u64 = 5;
@@ -237,7 +238,7 @@ fn linearizability(
 /// The history as a file, see `docs/histories.md`.
 fn write(plan: &Plan, operations: &[recording::Operation]) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(&plan.history)?);
-    writeln!(file, "{}", recording::header())?;
+    writeln!(file, "{}", recording::header(""))?;
     for operation in operations {
         writeln!(file, "{}", operation.to_line())?;
     }

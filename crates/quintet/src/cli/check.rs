@@ -70,6 +70,7 @@ impl Check {
         let limits = Limits {
             steps: self.steps.saturating_mul(1_000_000),
             memory: self.memory.saturating_mul(1 << 20),
+            ..Limits::default()
         };
         let report = check(&operations, &limits);
         let seconds = began.elapsed().as_secs_f64();

@@ -15,7 +15,8 @@ use crate::cli::{
 };
 use clap::Args;
 use quintet_simulator::{
-    Campaign, CampaignError, CampaignReport, FaultSet, OPERATIONS_DEFAULT, Progress, Transport,
+    Campaign, CampaignError, CampaignReport, FaultSet, OPERATIONS_DEFAULT, Progress, Service,
+    Transport,
 };
 use replay::ShrunkSeed;
 use serde::Serialize;
@@ -78,6 +79,11 @@ pub struct Simulate {
     /// An option of the protocol, see 'quintet protocols'; may be repeated
     #[arg(long, value_name = "OPTION=VALUE", value_parser = settings::assignment)]
     set: Vec<(String, String)>,
+
+    /// What is replicated: 'store', the Redis data model, or 'registers', a machine made for checking
+    /// [default: drawn per seed]
+    #[arg(long, value_name = "MACHINE")]
+    machine: Option<Service>,
 
     /// Client operations per seed, at least
     #[arg(long, value_name = "N", default_value_t = OPERATIONS_DEFAULT)]
@@ -160,6 +166,7 @@ impl Simulate {
             transport: transport.map_err(Failure::usage)?,
             options: self.set,
             operations: self.operations,
+            machine: self.machine,
             plant: self.plant,
         };
         campaign.check().map_err(refusal)?;

@@ -73,6 +73,16 @@ impl Agreement {
     }
 }
 
+impl Agreement {
+    /// What was executed at a position, if anybody was seen to execute it.
+    #[must_use]
+    pub fn at(&self, position: u64) -> Option<(CommandTime, &[Applied])> {
+        let index = usize::try_from(position.checked_sub(1)?).ok()?;
+        let agreed = self.positions.get(index)?.as_ref()?;
+        Some((agreed.time, &agreed.commands))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,23 +8,21 @@
 //! With agreement and equal state hashes this puts the write's effect into every state.
 
 use super::{Violation, exactly_once::ExactlyOnce};
-use crate::{
-    history::{Fate, Recorded},
-    machine::Operation,
-};
+use crate::history::{Asked, Fate, Recorded};
+use std::fmt::Debug;
 
 /// Checks the history's acknowledged writes against the replicas `core` as `(id, executed
 /// position)`.
 ///
 /// # Errors
 /// With the first write that is missing somewhere.
-pub fn check(
-    history: &[Recorded],
+pub fn check<O: Asked + Debug, R: Debug>(
+    history: &[Recorded<O, R>],
     order: &ExactlyOnce,
     core: &[(u16, u64)],
 ) -> Result<(), Violation> {
     for (number, recorded) in history.iter().enumerate() {
-        if !matches!(recorded.fate, Fate::Done(..)) || recorded.operation == Operation::Read {
+        if !matches!(recorded.fate, Fate::Done(..)) || recorded.operation.is_read() {
             continue;
         }
         let Some(position) = order.position(number) else {
@@ -48,7 +46,11 @@ pub fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{checkers::agreement::Applied, history::History, machine::Reply};
+    use crate::{
+        checkers::agreement::Applied,
+        history::History,
+        machine::{Operation, Reply},
+    };
     use quintet_replica::{CommandId, SessionId};
 
     #[test]

@@ -12,6 +12,7 @@ use crate::history::{Fate, Recorded};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quintet_replica::SessionId;
+use std::fmt::Debug;
 
 /// What the agreed order has executed.
 #[derive(Debug, Default)]
@@ -95,9 +96,12 @@ impl ExactlyOnce {
     ///
     /// # Errors
     /// With the first one that was.
-    pub fn check_failed(&self, history: &[Recorded]) -> Result<(), Violation> {
+    pub fn check_failed<O: Debug, R: Debug>(
+        &self,
+        history: &[Recorded<O, R>],
+    ) -> Result<(), Violation> {
         for (number, recorded) in history.iter().enumerate() {
-            if recorded.fate == Fate::Failed
+            if matches!(recorded.fate, Fate::Failed)
                 && let Some(position) = self.position(number)
             {
                 return Err(Violation::new(
@@ -156,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_was_called_failed_must_not_be_executed() {
-        let mut history = History::default();
+        let mut history: History = History::default();
         let number = history.invoke(0, 0, Operation::Write(1));
         history.end(number, Fate::Failed);
         let mut once = ExactlyOnce::default();

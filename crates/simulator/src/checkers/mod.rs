@@ -3,16 +3,24 @@
 //! ```text
 //!   executions of every replica ──► agreement, state_hash, exactly_once
 //!   status of every replica ──────► monotone, bounded
+//!   disks, at every answer ───────► held
 //!   what clients saw, at the end ─► linearizability, durable
+//!   all of it, executed again ────► replayed
+//!   the same seed, run again ─────► determinism
+//!   a state machine by itself ────► commute
 //! ```
 
 pub mod agreement;
 pub mod bounded;
 pub mod cells;
+pub mod commute;
+pub mod determinism;
 pub mod durable;
 pub mod exactly_once;
+pub mod held;
 pub mod linearizability;
 pub mod monotone;
+pub mod replayed;
 pub mod state_hash;
 
 /// A property that does not hold.

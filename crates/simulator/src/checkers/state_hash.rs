@@ -45,6 +45,12 @@ impl StateHash {
         compare("before position", position, agreed, by, hash).map_or(Ok(()), Err)
     }
 
+    /// The machine's hash before `position`, and who had it first.
+    #[must_use]
+    pub fn machine_before(&self, position: u64) -> Option<(u16, u128)> {
+        *self.machines.get(position as usize)?
+    }
+
     /// The hash over machine and sessions on replica `by` after `slot`.
     ///
     /// # Errors

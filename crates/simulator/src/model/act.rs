@@ -63,6 +63,8 @@ pub(crate) enum Act {
         front: bool,
     },
     ListLength,
+    /// Length, and a hash over the elements taken as numbers.
+    ListDigest,
     ListRange(i64, i64),
     ListIndex(i64),
     SetAdd(Vec<Bytes>),
@@ -89,6 +91,7 @@ impl Act {
                 | Self::HashExists(_)
                 | Self::HashGetAll
                 | Self::ListLength
+                | Self::ListDigest
                 | Self::ListRange(..)
                 | Self::ListIndex(_)
                 | Self::SetMembers

@@ -204,6 +204,7 @@ fn act(name: &str, words: &[Bytes]) -> Option<Option<Act>> {
             front: name == "LPOP",
         }),
         "LLEN" => plain(Act::ListLength),
+        "LDIGEST" => plain(Act::ListDigest),
         "LRANGE" => {
             two().and_then(|(from, to)| Some(Act::ListRange(integer(&from)?, integer(&to)?)))
         }

@@ -230,6 +230,7 @@ fn change(state: &mut KeyState, act: &Act) -> (Answer, bool) {
         Act::Push { .. }
         | Act::Pop { .. }
         | Act::ListLength
+        | Act::ListDigest
         | Act::ListRange(..)
         | Act::ListIndex(_) => change_list(state, act),
         Act::SetAdd(_) | Act::SetRemove(_) | Act::SetMembers | Act::SetHas(_) | Act::SetSize => {
@@ -396,6 +397,14 @@ fn change_list(state: &mut KeyState, act: &Act) -> (Answer, bool) {
     };
     let (answer, changed) = match act {
         Act::ListLength => (number(values.len()), false),
+        Act::ListDigest => {
+            let each = values
+                .iter()
+                .map(|value| integer(value).unwrap_or_default() as u64);
+            let digest = each.fold(0, crate::machine::mix) as i64;
+            let answers = vec![number(values.len()), Answer::Number(digest)];
+            (Answer::List(answers), false)
+        }
         Act::ListRange(from, to) => (list(values[range(values.len(), *from, *to)].iter()), false),
         Act::ListIndex(at) => {
             let at = if *at < 0 {

@@ -14,6 +14,7 @@ use crate::{
     Campaign, FaultSet, SeedReport,
     decisions::{Choices, Does, Limits, Scope, Site, TurnAt},
     disk::DiskProfile,
+    drawing::Mix,
     faults::Strike,
     network::{LinkProfile, Transport},
     world::{EVENTS_MAX, Shape},
@@ -330,6 +331,7 @@ impl Case {
                 "shape" => reader.is::<Shape>(value)?,
                 "links" => reader.is::<LinkProfile>(value)?,
                 "disk" => reader.is::<DiskProfile>(value)?,
+                "workload" => reader.is::<Mix>(value)?,
                 _ => {}
             }
         }
@@ -345,6 +347,8 @@ impl Case {
                 transport: Some(file.transport),
                 options: file.options.into_iter().collect(),
                 operations: file.operations,
+                // The workload's profile says it.
+                machine: None,
                 plant: file.plant,
             },
             limits: Limits {

@@ -3,7 +3,7 @@
 pub(crate) mod toy;
 
 use crate::{
-    Campaign, CampaignReport, FaultSet,
+    Campaign, CampaignReport, FaultSet, Service,
     campaign::{OPERATIONS_DEFAULT, run_entry},
 };
 use quintet_replica::{Durability, Entry};
@@ -19,6 +19,7 @@ fn toy(seeds: Range<u64>, faults: &str, bug: &str) -> Campaign {
         durability: Some(Durability::Disk),
         options: vec![(String::from("bug"), bug.to_string())],
         operations: OPERATIONS_DEFAULT,
+        machine: Some(Service::Registers),
         ..Campaign::default()
     }
 }
@@ -67,6 +68,34 @@ fn the_sound_toy_passes_under_every_kind_of_fault() {
 }
 
 #[test]
+fn the_sound_toy_replicates_the_store() {
+    let campaign = Campaign {
+        machine: Some(Service::Store),
+        ..toy(0..12, "all", "none")
+    };
+    let report = judge(&campaign);
+    assert!(report.is_clean(), "{:?}", report.failures);
+    for branch in [
+        "client: transaction",
+        "client: transaction on watched keys",
+        "client: transaction undone, watched key changed",
+        "client: several keys at once",
+        "client: deadline set",
+        "client: deadline changed",
+        "client: list changed",
+        "client: hash changed",
+        "client: wrong type",
+        "client: ordered read",
+        "client: read at a follower",
+        "client: session renewed",
+        "client: session ended",
+        "client: pipeline",
+    ] {
+        assert!(report.branches.contains_key(branch), "{branch}");
+    }
+}
+
+#[test]
 fn two_runs_of_a_seed_are_one_world() {
     let one = judge(&toy(5..15, "all", "none"));
     assert_eq!(one, judge(&toy(5..15, "all", "none")));
@@ -78,7 +107,13 @@ fn answering_before_anything_is_durable_is_found() {
     is_found_by(
         "crash",
         "early_answer",
-        &["agreement", "durable", "linearizability", "monotone"],
+        &[
+            "held",
+            "agreement",
+            "durable",
+            "linearizability",
+            "monotone",
+        ],
     );
 }
 
@@ -87,7 +122,7 @@ fn acknowledging_before_the_copy_is_durable_is_found() {
     is_found_by(
         "crash",
         "early_ack",
-        &["agreement", "durable", "linearizability", "panic"],
+        &["held", "agreement", "durable", "linearizability", "panic"],
     );
 }
 
@@ -108,11 +143,16 @@ fn a_time_of_ones_own_is_found() {
 
 #[test]
 fn what_was_called_busy_and_executed_is_found() {
-    is_found_by(
-        "network",
-        "busy_yet_forwards",
-        &["exactly_once", "linearizability"],
-    );
+    // Some seeds end before that, as a stall: followers call the last reads busy, too.
+    let found = (0..150).any(|seed| {
+        let report = judge(&toy(seed..seed + 1, "network", "busy_yet_forwards"));
+        let convicts = |property: &str| {
+            let mut stories = report.failures.iter();
+            stories.any(|story| story.what.starts_with(property))
+        };
+        convicts("exactly_once") || convicts("linearizability")
+    });
+    assert!(found);
 }
 
 #[test]
@@ -142,7 +182,7 @@ fn a_panic_is_a_violation_with_the_command_that_replays_it() {
     assert_eq!(
         story.replay,
         "quintet simulate --protocol toy --replicas 3 --seeds 3..4 --faults none \
-         --durability disk --set bug=panics"
+         --durability disk --machine registers --set bug=panics"
     );
 }
 

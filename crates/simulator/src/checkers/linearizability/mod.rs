@@ -117,7 +117,8 @@ pub fn check_with(
                 }
             }
             Found::Nothing(furthest) => {
-                report.verdict = Verdict::Impossible(shrink::evidence(component, furthest));
+                report.verdict =
+                    Verdict::Impossible(shrink::evidence(component, furthest, limits.evidence));
                 break;
             }
         }

@@ -33,6 +33,8 @@ pub(super) struct Prepared {
     pub looks: bool,
     /// Operations with smaller hints are tried first.
     pub hint: u64,
+    /// Somebody knows that it happened, and when.
+    pub hinted: bool,
     /// Its number among the unknown ones.
     pub unknown: u32,
     /// The last unknown operation before it that asks for the same.
@@ -166,8 +168,11 @@ fn match_watches(operations: &[Operation], compiled: &[Option<Compiled>]) -> Wat
             continue;
         };
         let watching = open.entry(&operation.client).or_default();
+        let failed = operation.outcome == Outcome::Failed;
         if is_watch(call) {
-            watching.push(number);
+            if !failed {
+                watching.push(number);
+            }
             continue;
         }
         let keys: FewKeys = watching
@@ -175,7 +180,8 @@ fn match_watches(operations: &[Operation], compiled: &[Option<Compiled>]) -> Wat
             .filter_map(|watch| compiled[*watch as usize].as_ref())
             .flat_map(|call| call.keys.iter().copied())
             .collect();
-        if call.transaction && !keys.is_empty() {
+        // One that failed had its keys unwatched all the same.
+        if call.transaction && !keys.is_empty() && !failed {
             for watch in watching.iter() {
                 watches.of_watch.insert(*watch, number);
             }
@@ -214,15 +220,14 @@ pub(super) fn prepare(
     let mut keys = Keys::default();
     let compiled: Vec<Option<Compiled>> = operations
         .iter()
-        .map(|operation| match operation.outcome {
-            Outcome::Failed => None,
-            _ => compile(&operation.call, &mut keys).ok(),
-        })
+        .map(|operation| compile(&operation.call, &mut keys).ok())
         .collect();
     let watches = match_watches(operations, &compiled);
     let mut prepared = Vec::new();
     for (number, (operation, call)) in operations.iter().zip(compiled).enumerate() {
-        let Some(call) = call else { continue };
+        let Some(call) = call.filter(|_| operation.outcome != Outcome::Failed) else {
+            continue;
+        };
         let number = number as u32;
         let (returned, expected) = match &operation.outcome {
             Outcome::Answered { at, answer } => {
@@ -259,6 +264,7 @@ pub(super) fn prepare(
             watched,
             looks: false,
             hint: hint(number as usize).unwrap_or(late),
+            hinted: hint(number as usize).is_some(),
             unknown: 0,
             same_before: u32::MAX,
         };
@@ -323,7 +329,8 @@ pub(super) fn number_unknown(operations: &mut [Prepared]) {
     for (unknown, index) in order.into_iter().enumerate() {
         let operation = &mut operations[index as usize];
         operation.unknown = unknown as u32;
-        if operation.watched.is_empty() {
+        // Of those that are known to have happened it is known which they were.
+        if operation.watched.is_empty() && !operation.hinted {
             let before = last.insert(operation.call.clone(), index);
             operation.same_before = before.unwrap_or(u32::MAX);
         }

@@ -41,6 +41,8 @@ pub struct Limits {
     pub steps: u64,
     /// Bytes of memory per group of keys, about.
     pub memory: usize,
+    /// Candidates looked at for making a contradiction small.
+    pub evidence: u64,
 }
 
 impl Default for Limits {
@@ -48,6 +50,7 @@ impl Default for Limits {
         Self {
             steps: 100_000_000,
             memory: 2 << 30,
+            evidence: 2_000_000,
         }
     }
 }
@@ -397,7 +400,7 @@ impl<'a> Search<'a> {
     }
 
     /// Marks the keys that are connected with the operation that returns first, through unknown
-    /// operations too when `wide`; gives them. `frame.widened` tells that there are no more.
+    /// operations too if they are known to have happened, or when `wide`; gives them. `frame.widened` tells that there are no more.
     fn connect(&mut self, first: u32, wide: bool, frame: &mut Frame) -> Marked {
         let mut set = Marked::new();
         self.stamp += 1;
@@ -417,8 +420,11 @@ impl<'a> Search<'a> {
                     entry = self.entries.next[entry as usize];
                 }
                 let mut at = 0;
-                while wide && at < set.len() {
-                    let all: SmallVec<[u32; 8]> = self.unknown_on(set[at], first).collect();
+                while at < set.len() {
+                    let joins =
+                        |operation: &u32| wide || self.operations[*operation as usize].hinted;
+                    let all: SmallVec<[u32; 8]> =
+                        self.unknown_on(set[at], first).filter(joins).collect();
                     for operation in all {
                         grew |= self.mark(operation, &mut set);
                     }

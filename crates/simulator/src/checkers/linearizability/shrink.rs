@@ -15,23 +15,18 @@ use super::{
     search::{Found, Limits, Search},
 };
 
-/// What one try may cost; a try that is given up keeps what it wanted to forget.
-const TRY: Limits = Limits {
-    steps: 10_000,
-    memory: 256 << 20,
-};
-/// What looking for the first hopeless moment may cost, each time.
-const PREFIX: Limits = Limits {
-    steps: 500_000,
-    memory: 1 << 30,
-};
-/// What all tries together may cost.
-const STEPS_MAX: u64 = 2_000_000;
+/// Of what all tries together may cost, one part in so many is for each; one that is given up keeps
+/// what it wanted to forget.
+const TRIES: u64 = 100;
+/// The same for looking for the first hopeless moment.
+const PREFIXES: u64 = 4;
+const MEMORY: usize = 256 << 20;
 
 struct Shrinker<'a> {
     operations: &'a [Prepared],
     keys: usize,
     steps: u64,
+    steps_max: u64,
 }
 
 impl Shrinker<'_> {
@@ -55,13 +50,18 @@ impl Shrinker<'_> {
         part
     }
 
-    fn is_impossible(&mut self, end: u64, kept: &[bool], limits: &Limits) -> bool {
-        if self.steps > STEPS_MAX {
+    fn is_impossible(&mut self, end: u64, kept: &[bool], share: u64) -> bool {
+        if self.steps > self.steps_max {
             return false;
         }
+        let limits = Limits {
+            steps: (self.steps_max / share).max(1000),
+            memory: MEMORY,
+            evidence: 0,
+        };
         let part = self.part(end, kept);
         let mut search = Search::new(&part, self.keys);
-        let found = search.run(limits);
+        let found = search.run(&limits);
         self.steps += search.steps();
         matches!(found, Found::Nothing(_))
     }
@@ -75,12 +75,13 @@ fn is_read(operation: &Prepared) -> bool {
 }
 
 /// Shrinks a component that has no order.
-pub(super) fn evidence(component: &Component, furthest: usize) -> Evidence {
+pub(super) fn evidence(component: &Component, furthest: usize, steps_max: u64) -> Evidence {
     let operations = &component.operations[..];
     let mut shrinker = Shrinker {
         operations,
         keys: component.keys,
         steps: 0,
+        steps_max,
     };
     let mut kept: Vec<bool> = operations
         .iter()
@@ -92,14 +93,14 @@ pub(super) fn evidence(component: &Component, furthest: usize) -> Evidence {
     let (mut low, mut high) = (0, ends.len().saturating_sub(1));
     while low < high {
         let middle = low.midpoint(high);
-        match shrinker.is_impossible(ends[middle], &kept, &PREFIX) {
+        match shrinker.is_impossible(ends[middle], &kept, PREFIXES) {
             true => high = middle,
             false => low = middle + 1,
         }
     }
     let mut end = ends.get(high).copied().unwrap_or(u64::MAX);
     shrinker.steps = 0;
-    if !shrinker.is_impossible(end, &kept, &PREFIX) {
+    if !shrinker.is_impossible(end, &kept, PREFIXES) {
         end = ends.last().copied().unwrap_or(u64::MAX);
     }
     for (index, operation) in operations.iter().enumerate() {
@@ -132,7 +133,7 @@ fn forget(shrinker: &mut Shrinker<'_>, end: u64, kept: &mut [bool]) {
         while at < left.len() {
             let chunk: Vec<usize> = left[at..left.len().min(at + size)].to_vec();
             chunk.iter().for_each(|index| kept[*index] = false);
-            if chunk.len() < left.len() && shrinker.is_impossible(end, kept, &TRY) {
+            if chunk.len() < left.len() && shrinker.is_impossible(end, kept, TRIES) {
                 left.drain(at..at + chunk.len());
                 shrunk = true;
             } else {

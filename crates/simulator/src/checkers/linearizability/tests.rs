@@ -237,6 +237,16 @@ fn a_watched_key_that_changed_undoes_its_transaction() {
     };
     assert_eq!(alone(Answer::List(vec![ok()])), Verdict::Linearizable);
     assert!(matches!(alone(NIL), Verdict::Impossible(_)));
+    // A transaction that failed has used up what was watched.
+    let mut operations = history(&[
+        ("b", 3, 4, &["WATCH", "k"], ok()),
+        ("a", 5, 6, &["SET", "k", "2"], ok()),
+        ("b", 7, 8, &["MULTI", "SET k 3"], NIL),
+        ("b", 9, 10, &["MULTI", "SET k 4"], Answer::List(vec![ok()])),
+    ]);
+    operations[2].outcome = Outcome::Failed;
+    let verdict = check(&operations, &Limits::default()).verdict;
+    assert_eq!(verdict, Verdict::Linearizable);
     // UNWATCH forgets.
     passes(&[
         ("b", 3, 4, &["WATCH", "k"], ok()),
