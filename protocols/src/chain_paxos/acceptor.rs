@@ -17,12 +17,12 @@ use super::{
     message::Header,
     plant::Plant,
     replica::{ChainPaxos, Held, Role},
-    requests::key_of,
     votes::{Vote, Votes},
 };
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, Context, Durability, Lane, PersistId, Recovered, ReplicaId, Slot, parts::Ballot,
+    Bytes, Context, Durability, Lane, PersistId, Recovered, ReplicaId, Slot,
+    parts::{Ballot, request_key},
 };
 
 impl ChainPaxos {
@@ -355,9 +355,9 @@ impl ChainPaxos {
             let (mut reply, mut batch) = (None, Bytes::new());
             match held.entry.op.clone() {
                 Op::Batch(bytes) => {
-                    if let Some(key) = key_of(&bytes) {
+                    if let Some(key) = request_key(&bytes) {
                         if let Role::Leader(lead) = &mut self.role {
-                            lead.finished(key);
+                            lead.queue.finished(key);
                         }
                         if self.requests.executed(key) || key.0 == ctx.embedded() {
                             reply = Some((key.0, (), None));

@@ -11,7 +11,6 @@
 use super::{
     Entry, Message, Op, Round,
     replica::{ChainPaxos, Held, Role, Timer},
-    requests::{Key, key_of},
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -20,7 +19,8 @@ use alloc::{
 use core::time::Duration;
 use quintet_replica::{
     Bytes, CommandTime, Context, Incarnation, Lane, PersistId, ReplicaId, ReplicaSet, Slot, Time,
-    Wake, parts::Ballot,
+    Wake,
+    parts::{Ballot, RequestQueue, request_key},
 };
 use smallvec::SmallVec;
 
@@ -29,10 +29,7 @@ const ROUNDS_MAX: usize = 256;
 
 /// What only a leader keeps.
 pub(super) struct Lead {
-    pub queue: VecDeque<(Key, Bytes)>,
-    pub queue_bytes: usize,
-    /// Queued or proposed and not yet executed here.
-    in_flight: BTreeSet<Key>,
+    pub queue: RequestQueue,
     /// Undecided Accept messages: their last slot and bytes.
     window: VecDeque<(Slot, usize)>,
     window_bytes: usize,
@@ -62,17 +59,6 @@ pub(super) struct Lead {
 }
 
 impl Lead {
-    pub fn enqueue(&mut self, key: Key, batch: Bytes) {
-        if self.in_flight.insert(key) {
-            self.queue_bytes += batch.len();
-            self.queue.push_back((key, batch));
-        }
-    }
-
-    pub fn finished(&mut self, key: Key) {
-        self.in_flight.remove(&key);
-    }
-
     /// A round has come back; gives how long the newest took.
     pub fn came_round(&mut self, round: &Round, now: Time) -> Option<Duration> {
         if round.number < self.looped {
@@ -109,7 +95,7 @@ impl Lead {
     }
 
     pub fn digest(&self) -> u64 {
-        (self.looped ^ (self.queue_bytes as u64) << 20 ^ self.window.len() as u64)
+        (self.looped ^ (self.queue.bytes() as u64) << 20 ^ self.window.len() as u64)
             .wrapping_mul(0x0000_0100_0000_01b3)
     }
 }
@@ -119,10 +105,13 @@ impl ChainPaxos {
     /// this ballot.
     pub(super) fn become_leader(&mut self, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
-        let mut lead = Lead {
-            queue: VecDeque::new(),
-            queue_bytes: 0,
-            in_flight: BTreeSet::new(),
+        let tail = self.log.iter_from(self.committed.next());
+        let in_flight = tail.filter_map(|(_, held)| match &held.entry.op {
+            Op::Batch(batch) => request_key(batch),
+            _ => None,
+        });
+        let lead = Lead {
+            queue: RequestQueue::proposed(in_flight),
             window: VecDeque::new(),
             window_bytes: 0,
             proposed_at: Time(0),
@@ -140,13 +129,6 @@ impl ChainPaxos {
             avoid: BTreeSet::new(),
             leaving: None,
         };
-        let tail = self.log.iter_from(self.committed.next());
-        lead.in_flight = tail
-            .filter_map(|(_, held)| match &held.entry.op {
-                Op::Batch(batch) => key_of(batch),
-                _ => None,
-            })
-            .collect();
         self.role = Role::Leader(lead);
         self.leader = Some(self.id);
         self.heard = self.heard.iter().map(|at| (*at).max(now)).collect();
@@ -241,14 +223,13 @@ impl ChainPaxos {
                 let Role::Leader(lead) = &mut self.role else {
                     return Wake::Sleep;
                 };
-                let next = lead.queue.front().map_or(0, |(_, batch)| batch.len());
+                let next = lead.queue.peek().map_or(0, Bytes::len);
                 if bytes > 0 && bytes + next > self.config.batch_bytes_max {
                     break;
                 }
-                let Some((_, batch)) = lead.queue.pop_front() else {
+                let Some(batch) = lead.queue.pop() else {
                     break;
                 };
-                lead.queue_bytes -= batch.len();
                 bytes += batch.len();
                 write = Some(self.propose_one(Op::Batch(batch), clock, ctx));
             }
@@ -535,10 +516,7 @@ impl ChainPaxos {
         ctx.mark("leadership handed off");
         lead.leaving = Some(now);
         // Their owners keep them and send them to the next leader.
-        for (key, _) in lead.queue.drain(..) {
-            lead.in_flight.remove(&key);
-        }
-        lead.queue_bytes = 0;
+        lead.queue.drop_waiting();
         let ballot = self.promised;
         ctx.send(target, Lane::Control, &Message::Stand { ballot });
     }

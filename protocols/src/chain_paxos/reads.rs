@@ -21,11 +21,13 @@ use super::{
     message::Header,
     plant::Plant,
     replica::{ChainPaxos, Role},
-    requests::Key,
 };
 use alloc::collections::VecDeque;
 use core::time::Duration;
-use quintet_replica::{Bytes, Context, Lane, Slot, Time, Wake, parts::Taken};
+use quintet_replica::{
+    Bytes, Context, Lane, Slot, Time, Wake,
+    parts::{RequestKey, Taken},
+};
 
 /// Reads that have not been answered for this long are forgotten: their frontend gave up.
 const WAITING_MAX: Duration = Duration::from_secs(20);
@@ -40,7 +42,7 @@ struct Read {
     seen: u64,
     /// The slot behind all that was seen when it came; only the planted rule looks at it.
     unseen: Slot,
-    key: Key,
+    key: RequestKey,
     batch: Bytes,
     asked_at: Time,
 }
@@ -148,7 +150,7 @@ impl Reads {
 }
 
 impl ChainPaxos {
-    pub(super) fn on_read(&mut self, key: Key, batch: Bytes, ctx: &mut Context<'_, Self>) {
+    pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
         // Refused while joining: what it knows of the chain may be old (§4, property ii).
         if self.fetching.is_some() || !self.whole || !self.decided.contains(self.id) {
             ctx.mark("read refused: not a member");

@@ -7,7 +7,6 @@ use super::{
     leader::Lead,
     plant::Plant,
     reads::Reads,
-    requests::Requests,
     stream::Stream,
     votes::{Vote, Votes},
     watch::Watch,
@@ -17,7 +16,7 @@ use core::{fmt::Write as _, time::Duration};
 use quintet_replica::{
     CommandTime, Context, Control, Durability, Incarnation, Info, Link, Options, Peer, PersistId,
     Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Ballot, SlotLog},
+    parts::{Ballot, KeptRequests, SlotLog},
 };
 
 /// What a replica keeps for a slot.
@@ -155,7 +154,7 @@ pub struct ChainPaxos {
     /// Entries came in this turn.
     pub(super) progressed: bool,
 
-    pub(super) requests: Requests,
+    pub(super) requests: KeptRequests,
     pub(super) reads: Reads,
     housekeeping: bool,
 }
@@ -173,7 +172,7 @@ impl ChainPaxos {
         self.requests.expire(ctx.now());
         self.reads.expire(ctx.now());
         self.reads.ask_again();
-        if self.requests.len() > 0 || !self.reads.is_empty() {
+        if !self.requests.is_empty() || !self.reads.is_empty() {
             self.arm_housekeeping(ctx);
         }
     }
@@ -373,7 +372,7 @@ impl Protocol for ChainPaxos {
             promise_owed: None,
             missing_at: None,
             progressed: false,
-            requests: Requests::default(),
+            requests: KeptRequests::default(),
             reads: Reads::default(),
             housekeeping: false,
         }

@@ -12,10 +12,12 @@ use super::{
     Message, MultiPaxos, Promised, Proposal, Record, Summary,
     plant::Plant,
     replica::{Held, Role},
-    requests::key_of,
 };
 use alloc::vec::Vec;
-use quintet_replica::{Context, Lane, PersistId, Recovered, ReplicaId, Slot, parts::Ballot};
+use quintet_replica::{
+    Context, Lane, PersistId, Recovered, ReplicaId, Slot,
+    parts::{Ballot, request_key},
+};
 
 impl MultiPaxos {
     /// Writes down a promise; what depends on it waits for `promise_durable`.
@@ -204,9 +206,9 @@ impl MultiPaxos {
             let time = held.proposal.time.max(self.time_executed);
             let batch = held.proposal.batch.clone();
             let mut reply = None;
-            if let Some(key) = key_of(&batch) {
+            if let Some(key) = request_key(&batch) {
                 if let Role::Leader(lead) = &mut self.role {
-                    lead.finished(key);
+                    lead.queue.finished(key);
                 }
                 if self.requests.executed(key) || key.0 == ctx.embedded() {
                     reply = Some((key.0, (), None));

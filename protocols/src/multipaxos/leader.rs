@@ -11,16 +11,13 @@ use super::{
     plant::Plant,
     progress::{Flow, May, Progress, Window},
     replica::{Held, Role, Timer},
-    requests::{Key, MESSAGE_BYTES, key_of},
+    requests::MESSAGE_BYTES,
 };
-use alloc::{
-    collections::{BTreeSet, VecDeque},
-    vec::Vec,
-};
+use alloc::{collections::VecDeque, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, CommandTime, Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, Time, Wake,
-    parts::Ballot,
+    CommandTime, Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, Time, Wake,
+    parts::{Ballot, RequestQueue, request_key},
 };
 use smallvec::SmallVec;
 
@@ -45,10 +42,7 @@ pub(super) struct Lead {
     /// All that a predecessor may have decided lies at or below this slot: reads wait for it.
     pub ready_at: Slot,
     pub window: Window,
-    pub queue: VecDeque<(Key, Bytes)>,
-    pub queue_bytes: usize,
-    /// Queued or proposed and not yet executed here.
-    in_flight: BTreeSet<Key>,
+    pub queue: RequestQueue,
     pub stamp: u64,
     /// The number of the newest round of read confirmation.
     pub confirm: u64,
@@ -64,17 +58,6 @@ pub(super) struct Lead {
 }
 
 impl Lead {
-    pub fn enqueue(&mut self, key: Key, batch: Bytes) {
-        if self.in_flight.insert(key) {
-            self.queue_bytes += batch.len();
-            self.queue.push_back((key, batch));
-        }
-    }
-
-    pub fn finished(&mut self, key: Key) {
-        self.in_flight.remove(&key);
-    }
-
     /// The peer started a new life.
     pub fn replaced(&mut self, peer: ReplicaId, incarnation: Incarnation) {
         self.peers[peer.index()].replace(incarnation);
@@ -104,7 +87,7 @@ impl Lead {
     pub fn digest(&self) -> u64 {
         self.peers.iter().fold(self.confirm, |hash, peer| {
             (hash ^ peer.next.0 ^ (peer.durable.0 << 20)).wrapping_mul(0x0000_0100_0000_01b3)
-        }) ^ (self.queue_bytes as u64)
+        }) ^ (self.queue.bytes() as u64)
     }
 
     pub fn assert_invariants(&self, members: usize, end: Slot) {
@@ -138,13 +121,13 @@ impl MultiPaxos {
                 progress
             })
             .collect();
-        let mut lead = Lead {
+        let tail = self.log.iter_from(self.committed.next());
+        let in_flight = tail.filter_map(|(_, held)| request_key(&held.proposal.batch));
+        let lead = Lead {
             peers,
             ready_at: self.held,
             window: Window::default(),
-            queue: VecDeque::new(),
-            queue_bytes: 0,
-            in_flight: BTreeSet::new(),
+            queue: RequestQueue::proposed(in_flight),
             stamp: 0,
             confirm: 0,
             confirm_at: Time(0),
@@ -154,10 +137,6 @@ impl MultiPaxos {
             scratch: Vec::new(),
             committed_before: self.committed,
         };
-        let tail = self.log.iter_from(self.committed.next());
-        lead.in_flight = tail
-            .filter_map(|(_, held)| key_of(&held.proposal.batch))
-            .collect();
         self.role = Role::Leader(lead);
         self.leader = Some(self.id);
         ctx.cancel_timer(Timer::Election);
@@ -215,16 +194,15 @@ impl MultiPaxos {
                 let Role::Leader(lead) = &mut self.role else {
                     return Wake::Sleep;
                 };
-                let Some((_, batch)) = lead.queue.front() else {
+                let Some(batch) = lead.queue.peek() else {
                     break;
                 };
                 if bytes > 0 && bytes + batch.len() > self.config.batch_bytes_max {
                     break;
                 }
-                let Some((_, batch)) = lead.queue.pop_front() else {
+                let Some(batch) = lead.queue.pop() else {
                     break;
                 };
-                lead.queue_bytes -= batch.len();
                 bytes += batch.len();
                 let time = CommandTime(clock.max(self.time_seen.0 + 1));
                 let slot = self.log.end();
@@ -579,10 +557,7 @@ impl MultiPaxos {
         ctx.mark("leadership handed off");
         lead.leaving = Some(now);
         // Their owners keep them and send them to the next leader.
-        for (key, _) in lead.queue.drain(..) {
-            lead.in_flight.remove(&key);
-        }
-        lead.queue_bytes = 0;
+        lead.queue.drop_waiting();
         ctx.send(
             target,
             Lane::Control,

@@ -12,13 +12,12 @@
 //! then, so the leader's commit point covers all that was acknowledged before the question: it
 //! already covers what earlier ballots decided, because questions wait for `ready_at`.
 
-use super::{
-    Message, MultiPaxos, leader::Confirmation, plant::Plant, replica::Role, requests::Key,
-};
+use super::{Message, MultiPaxos, leader::Confirmation, plant::Plant, replica::Role};
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, Lane, ReplicaId, ReplicaSet, Slot, Time, Wake, parts::Taken,
+    Bytes, Context, Lane, ReplicaId, ReplicaSet, Slot, Time, Wake,
+    parts::{RequestKey, Taken},
 };
 use smallvec::SmallVec;
 
@@ -31,7 +30,7 @@ const PATIENCE_MIN: Duration = Duration::from_millis(5);
 #[derive(Hash)]
 struct Read {
     round: u64,
-    key: Key,
+    key: RequestKey,
     batch: Bytes,
     asked_at: Time,
 }
@@ -77,7 +76,7 @@ impl Reads {
 }
 
 impl MultiPaxos {
-    pub(super) fn on_read(&mut self, key: Key, batch: Bytes, ctx: &mut Context<'_, Self>) {
+    pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
         if self.reads.bytes + batch.len() > self.config.queue_bytes {
             ctx.mark("read refused: queue full");
             let taken = Message::Taken {

@@ -2,14 +2,14 @@
 
 use super::{
     Config, Frontend, Message, Promised, Proposal, Record, Summary, election::Candidate,
-    leader::Lead, plant::Plant, reads::Reads, recovery::Recovery, requests::Requests,
+    leader::Lead, plant::Plant, reads::Reads, recovery::Recovery,
 };
 use alloc::{collections::VecDeque, format, string::ToString, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     Bytes, CommandTime, Context, Control, Durability, Incarnation, Info, Link, Options, Peer,
     PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Ballot, SlotLog},
+    parts::{Ballot, KeptRequests, SlotLog},
 };
 
 /// What a replica keeps for a slot.
@@ -119,7 +119,7 @@ pub struct MultiPaxos {
     pub(super) confirm_seen: u64,
     pub(super) stamp_seen: u64,
 
-    pub(super) requests: Requests,
+    pub(super) requests: KeptRequests,
     pub(super) reads: Reads,
     housekeeping: bool,
     /// Between the first event of a turn and its `on_idle`.
@@ -139,7 +139,7 @@ impl MultiPaxos {
         self.requests.expire(ctx.now());
         self.reads.expire(ctx.now());
         self.repeat_reads(ctx);
-        if self.requests.len() > 0 || !self.reads.is_empty() {
+        if !self.requests.is_empty() || !self.reads.is_empty() {
             self.arm_housekeeping(ctx);
         }
     }
@@ -251,7 +251,7 @@ impl Protocol for MultiPaxos {
             answer_due: false,
             confirm_seen: 0,
             stamp_seen: 0,
-            requests: Requests::default(),
+            requests: KeptRequests::default(),
             reads: Reads::default(),
             housekeeping: false,
             in_turn: false,

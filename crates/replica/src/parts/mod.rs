@@ -1,9 +1,11 @@
 //! Small pieces that protocols share.
 
 mod attached;
+mod kept_requests;
 mod quorum;
 mod slot_log;
 
 pub use attached::{AttachedFrontend, RequestMessage, Taken};
+pub use kept_requests::{KeptRequests, RequestKey, RequestQueue, own_request, request_key};
 pub use quorum::{Ballot, Tally};
 pub use slot_log::SlotLog;
