@@ -119,6 +119,12 @@ impl SnapshotReader {
         self.pending.extend_from_slice(bytes);
     }
 
+    /// The bytes so far are a stream from its beginning to its end, with nothing behind it.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.ended && self.pending.is_empty()
+    }
+
     /// The next whole chunk, if the bytes so far hold one.
     ///
     /// # Errors

@@ -408,8 +408,11 @@ impl World {
             let Some((node, boot)) = manner.server else {
                 continue;
             };
+            // A read that was asked again is answered by several states, of which the client saw
+            // one: as the earlier it may have been the oldest, as the later the newest.
             let here = places.iter().filter(|(by, _)| usize::from(*by) == node);
-            let Some(position) = here.map(|(_, position)| *position).max() else {
+            let here = || here.clone().map(|(_, position)| *position);
+            let (Some(oldest), Some(position)) = (here().min(), here().max()) else {
                 continue;
             };
             let earlier = newest.entry((recorded.client, node, boot)).or_default();
@@ -425,7 +428,7 @@ impl World {
                     ),
                 ));
             }
-            earlier.push((*done, position));
+            earlier.push((*done, oldest));
         }
         Ok(())
     }

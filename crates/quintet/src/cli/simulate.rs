@@ -404,9 +404,10 @@ mod tests {
         let failure = covered(&["fault wipe".to_owned()]).unwrap_err();
         assert_eq!(failure.exit, Exit::Violated);
         assert!(failure.to_string().contains("fault wipe"));
+        // Of 100 seeds a fifth, and 12 more by chance.
         let report = CampaignReport {
-            seeds: 10,
-            rejected: 3,
+            seeds: 100,
+            rejected: 33,
             ..CampaignReport::default()
         };
         assert_eq!(verdict(&report, None).unwrap_err().exit, Exit::Failed);
@@ -414,7 +415,7 @@ mod tests {
             verdict(
                 &CampaignReport {
                     seeds: 10,
-                    rejected: 2,
+                    rejected: 32,
                     ..report
                 },
                 None
