@@ -798,6 +798,10 @@ impl Disk {
         id: Executed,
         random: &mut Random,
     ) -> Option<(SnapshotInfo, Option<u64>)> {
+        // Of the same name there may have been an earlier one, abandoned since.
+        if !self.finishing {
+            return None;
+        }
         let (info, fetched) = self.keep_snapshot(id)?;
         if fetched {
             self.waiting.push_back(Order::Skip);
@@ -1051,6 +1055,8 @@ mod tests {
             for slot in 1..=3 {
                 disk.snapshot_begin(id(slot), false);
                 disk.snapshot_append(b"abc");
+                assert_eq!(disk.snapshot_saved(id(slot), &mut random), None);
+                disk.snapshot_finish(&mut random);
                 assert!(disk.snapshot_saved(id(slot), &mut random).is_some());
             }
             assert_eq!(disk.snapshot_read(id(1), 0, 9), None);

@@ -345,6 +345,7 @@ impl MultiPaxos {
         if self.fetching.is_none() && at_least > self.executed {
             ctx.mark("state transfer chosen");
             self.fetching = Some(at_least);
+            self.fetching_since = ctx.now();
             ctx.fetch_state(self.others, at_least);
         }
     }

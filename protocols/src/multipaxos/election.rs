@@ -88,6 +88,10 @@ impl Candidate {
 /// Slots further than this above the commit point are not believed: no leader proposes that far.
 const DISTANCE_MAX: u64 = 1 << 24;
 
+/// A replica that has no leader waits this many election timeouts for a peer's state before it
+/// stands all the same.
+const FETCH_PATIENCE: u32 = 6;
+
 impl MultiPaxos {
     /// How long a leader may be silent.
     pub(super) fn patience(&self) -> Duration {
@@ -161,7 +165,13 @@ impl MultiPaxos {
         self.leader = None;
         self.arm_election(ctx);
         if self.fetching.is_some() {
-            return ctx.mark("does not stand while it fetches state");
+            if now.since(self.fetching_since) < patience * FETCH_PATIENCE {
+                return ctx.mark("does not stand while it fetches state");
+            }
+            // Whoever had that state may be gone for good, and the others hold the entries
+            // between them. Should it come after all, it is installed all the same.
+            ctx.mark("stands although it fetches state");
+            self.fetching = None;
         }
         if let Role::Candidate(Candidate {
             stage: Stage::First | Stage::Promising,

@@ -101,6 +101,7 @@ pub struct MultiPaxos {
     pub(super) time_executed: CommandTime,
     /// A snapshot that covers this slot is on its way.
     pub(super) fetching: Option<Slot>,
+    pub(super) fetching_since: Time,
 
     pub(super) role: Role,
     pub(super) leader: Option<ReplicaId>,
@@ -240,6 +241,7 @@ impl Protocol for MultiPaxos {
             time_seen: CommandTime(0),
             time_executed: CommandTime(0),
             fetching: None,
+            fetching_since: Time(0),
             role: Role::Follower,
             leader: None,
             heard_at: Time(0),
@@ -540,6 +542,7 @@ impl Protocol for MultiPaxos {
             time_seen,
             time_executed,
             fetching,
+            fetching_since,
             role,
             leader,
             heard_at,
@@ -559,6 +562,7 @@ impl Protocol for MultiPaxos {
         } = self;
         (promised, promise_durable, promises, log, held, durable).hash(&mut hasher);
         (writes, committed, executed, executed_done, everywhere).hash(&mut hasher);
+        let fetching = fetching.map(|slot| (slot, fetching_since));
         (time_seen, time_executed, fetching, role, leader).hash(&mut hasher);
         (heard_at, leader_down, ballot_seen, round_trip).hash(&mut hasher);
         (incarnations, promise_owed, answer_due).hash(&mut hasher);

@@ -625,6 +625,26 @@ fn a_damaged_journal_is_begun_again_with_its_promises_and_nothing_else() {
 }
 
 #[test]
+fn what_follows_a_restart_before_the_first_write_outlives_a_loss_of_the_marks() {
+    let mut disk = marked(10, 700);
+    let first = *disk.segments.keys().next().expect("there");
+    disk.segments.get_mut(&first).expect("there")[BLOCK + 60] ^= 1;
+    let begun = Journal::begin_again(disk, identity(), SEGMENT, true).expect("begins");
+    let mut journal = open(begun.journal.into_disk()).expect("opens").journal;
+    let before = journal.disk().marks.clone();
+    for slot in 1..=60 {
+        journal.append(&record(slot, 700)).expect("room");
+        journal.commit().expect("room");
+    }
+    let mut disk = journal.into_disk();
+    assert!(disk.segments.len() > 2);
+    // Marks are not synced: power is lost, and the old ones are what there is.
+    disk.marks = before;
+    let opened = open(disk).expect("opens");
+    assert_eq!(slots(&opened), (1..=60).collect::<Vec<_>>());
+}
+
+#[test]
 fn without_room_everything_before_is_durable_and_the_same_write_succeeds_later() {
     let mut journal = open(marked(1, 700)).expect("opens").journal;
     let mut slot = 2;

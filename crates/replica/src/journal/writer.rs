@@ -78,7 +78,12 @@ impl<D: Disk> Journal<D> {
             .iter()
             .map(|kept| kept.number)
             .chain(scan.void.iter().copied());
-        let number_next = number_last.max().unwrap_or(0) + 1;
+        // A mark may name a segment that is not there yet; one below it would be taken for trimmed.
+        let first = match scan.marks {
+            Marks::Newest(mark) => mark.first,
+            Marks::NotKept | Marks::None | Marks::Lost => 0,
+        };
+        let number_next = (number_last.max().unwrap_or(0) + 1).max(first);
         let mut closed: VecDeque<Kept> = scan.kept.into();
         let current = closed.pop_back();
         let (mut buffer, mut buffer_at) = (Vec::new(), 0);

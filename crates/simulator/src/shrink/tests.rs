@@ -15,7 +15,7 @@ fn shrunk(bug: &str, faults: &str) -> Shrunk {
             machine: Some(Service::Registers),
             ..Campaign::default()
         };
-        let budget = Duration::from_secs(6);
+        let budget = Duration::from_secs(40);
         let found = shrink_entry(&campaign, entry, seed, budget, &mut |_| ());
         if let Some(found) = found {
             return found;
