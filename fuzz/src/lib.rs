@@ -5,6 +5,11 @@
 //!   cargo run --bin smoke        every target over its corpus and mutations of it, on stable
 //! ```
 
+mod cli;
+mod configuration;
+
+pub use configuration::configuration;
+
 use bytes::{Bytes, BytesMut};
 use quintet_replica::{
     BatchBuilder, BatchId, BatchView, Boot, ClockReading, ClusterId, CommandId, CommandTime,
@@ -58,6 +63,11 @@ pub const TARGETS: &[Target] = &[
         name: "snapshot",
         run: snapshot,
         samples: || vec![snapshot_sample()],
+    },
+    Target {
+        name: "configuration",
+        run: configuration,
+        samples: configuration::samples,
     },
     Target {
         name: "batches",

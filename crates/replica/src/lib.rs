@@ -49,7 +49,7 @@ pub use id::*;
 pub use node::*;
 #[cfg(feature = "plant")]
 pub use plant::Plant;
-pub use plant::PlantSpec;
+pub use plant::{PlantSpec, Planted};
 pub use protocol::*;
 pub use session::*;
 pub use state_machine::*;

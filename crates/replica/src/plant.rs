@@ -109,6 +109,10 @@ crate::plants! {
         "a fetched state is installed though the log has overtaken it";
     IndexAndDataNotAtomic "index_and_data_not_atomic" 27 ""
         "a snapshot's header is taken before its state, with commands between the two";
+    JournalEndsAtDamage "rollback_committed_after_corruption" 29 ""
+        "a journal ends at its first bad record, whatever was written behind it";
+    JournalTrustsItsEnd "misdirected_and_lost_write" 32 ""
+        "a journal knows of no mark outside of it: the last write may be lost unnoticed";
     SnapshotCountsEarly "snapshot_log_gap_on_start" 23 ""
         "a snapshot counts, and the log is trimmed, before it is durable";
 }

@@ -284,6 +284,17 @@ impl Place {
         self.input(Input::SnapshotSaved(info));
     }
 
+    /// Writes the snapshot that was begun, piece by piece.
+    fn finish_snapshot(&mut self) {
+        while !self.take().1 {
+            let written = self.writing.as_ref();
+            let written = written.map_or(0, |(_, bytes)| bytes.len() as u64);
+            self.input(Input::SnapshotWritten(written));
+            self.node.on_idle(&self.world, &mut self.out);
+        }
+        self.save();
+    }
+
     fn fire_fetch_timer(&mut self) {
         self.take();
         assert!(self.timer, "a fetch that waits has its timer set");
@@ -346,7 +357,7 @@ fn exchange_once(fetcher: &mut Place, donor: &mut Place) -> bool {
             frame,
         });
     }
-    // What it asks next would be answered alike: with one donor, the same file.
+    // What it asks next is not delivered.
     fetcher.take().1
 }
 
@@ -442,15 +453,7 @@ fn a_snapshot_with_a_long_beginning_still_holds_the_state_of_its_slot() {
     place.pull("summary", 5 << 20);
     place.node.ask_for_checkpoint(&place.world, &mut place.out);
     place.pull("execute", 6);
-    while !place.take().1 {
-        let written = place
-            .writing
-            .as_ref()
-            .map_or(0, |(_, bytes)| bytes.len() as u64);
-        place.input(Input::SnapshotWritten(written));
-        place.node.on_idle(&place.world, &mut place.out);
-    }
-    place.save();
+    place.finish_snapshot();
     let mut restored = Place::new(1);
     restored.world = std::mem::take(&mut place.world);
     let mut node = Place::node(1);
@@ -459,4 +462,31 @@ fn a_snapshot_with_a_long_beginning_still_holds_the_state_of_its_slot() {
         .expect("starts");
     assert_eq!(node.executed().slot, Slot(5));
     assert_eq!(node.machine().entries(), 5);
+}
+
+#[test]
+fn two_snapshots_quickly() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    donor.pull("summary", 1 << 20);
+    donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
+    donor.finish_snapshot();
+    fetcher.pull("fetch", 5);
+    assert!(
+        !exchange_once(&mut fetcher, &mut donor),
+        "one piece of many"
+    );
+    assert!(fetcher.writing.is_some(), "and the first is being written");
+    // The donor's next snapshot replaces the one that is on its way.
+    donor.pull("execute", 6);
+    donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
+    donor.finish_snapshot();
+    fetcher.fire_fetch_timer();
+    while !exchange(&mut fetcher, &mut donor) {
+        fetcher.fire_fetch_timer();
+    }
+    let (id, _) = fetcher.writing.as_ref().expect("whole");
+    assert_eq!(id.slot, Slot(6));
+    fetcher.save();
+    assert_eq!(fetcher.node.executed().slot, Slot(6));
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
 }

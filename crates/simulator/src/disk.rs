@@ -14,8 +14,8 @@
 
 use crate::random::Random;
 use quintet_replica::{
-    Bytes, Durability, Executed, PersistId, RecoveredBytes, Slot, SnapshotChunk, SnapshotInfo,
-    SnapshotReader, Write,
+    Bytes, Durability, Executed, PersistId, Planted, RecoveredBytes, Slot, SnapshotChunk,
+    SnapshotInfo, SnapshotReader, Write,
     journal::{BLOCK, Disk as JournalDisk, Identity, Journal, JournalError, MARK_SLOT},
 };
 use serde::{Deserialize, Serialize};
@@ -90,6 +90,8 @@ struct Contents {
     last: Option<(u64, usize)>,
     /// What recovery writes proves nothing.
     opening: bool,
+    /// A planted bug: a sync that fails is tried again, and then succeeds.
+    retries_syncs: bool,
 }
 
 impl Contents {
@@ -124,6 +126,9 @@ impl Contents {
         };
         let error = fuse.error;
         if fuse.left == 0 {
+            if self.retries_syncs && error == DiskError::SyncFailed {
+                return Ok(());
+            }
             self.fuse = Some(fuse);
             return Err(error);
         }
@@ -150,6 +155,9 @@ impl Contents {
             if arrives {
                 into.copy_from_slice(from);
             }
+        }
+        if self.retries_syncs && error == DiskError::SyncFailed {
+            return Ok(());
         }
         self.fuse = Some(fuse);
         Err(error)
@@ -384,6 +392,7 @@ pub(crate) struct Disk {
     profile: DiskProfile,
     /// Syncs take this many times longer.
     pub slow: u64,
+    planted: Planted,
     files: Files,
     /// Open while the process runs.
     journal: Option<Journal<Files>>,
@@ -411,6 +420,7 @@ impl Disk {
         Self {
             profile,
             slow: 1,
+            planted: Planted::default(),
             files: Files::default(),
             journal: None,
             waiting: VecDeque::new(),
@@ -432,6 +442,12 @@ impl Disk {
 
     // --- journal ---------------------------------------------------------------------------
 
+    /// Switches a planted bug on.
+    pub fn plant(&mut self, planted: Planted, retries_syncs: bool) {
+        self.planted = planted;
+        self.files.contents().retries_syncs = retries_syncs;
+    }
+
     /// The process starts: recovers what is there, as the runtime does. What was durable and
     /// cannot be read is set aside when others can bring it back. `forgot`: it has forgotten
     /// anyway.
@@ -448,7 +464,7 @@ impl Disk {
         let good = !self.snapshots.is_empty() || durability == Durability::Memory;
         self.files.contents().opening = true;
         let length = self.profile.segment_length;
-        let opened = Journal::open(self.files.clone(), identity, length);
+        let opened = Journal::open_planted(self.files.clone(), identity, length, self.planted);
         let gap = bad.iter().any(|kept| kept.fetched);
         let (opened, lost) = match opened {
             Ok(opened) if !gap && (good || opened.complete) => (opened, false),

@@ -10,7 +10,7 @@ use quintet_protocols::{UnknownProtocol, find};
 use quintet_replica::PlantSpec;
 
 /// Planted bugs of the rig itself.
-pub(crate) const RIG: [PlantSpec; 2] = [
+pub(crate) const RIG: [PlantSpec; 3] = [
     PlantSpec {
         name: "canary",
         scenario: 0,
@@ -21,6 +21,12 @@ pub(crate) const RIG: [PlantSpec; 2] = [
         name: "retry_under_new_session",
         scenario: 42,
         what: "clients repeat commands under other numbers",
+        campaign: "",
+    },
+    PlantSpec {
+        name: "fsync_error_then_retry",
+        scenario: 31,
+        what: "a sync that failed is tried again, succeeds, and what it should have written is gone",
         campaign: "",
     },
 ];

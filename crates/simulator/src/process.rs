@@ -26,8 +26,8 @@ use crate::{
 use quintet_replica::{
     Boot, Bytes, ClockReading, ClusterId, Control, Deadline, Durability, Epoch, EpochNumber,
     Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link, Node,
-    NodeSetup, Output, Peer, PersistId, Recipients, ReplicaId, ReplicaSet, Slot, SnapshotInfo,
-    Time, TimerKey, Wake, World as Outside, Write,
+    NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId, ReplicaSet, Slot,
+    SnapshotInfo, Time, TimerKey, Wake, World as Outside, Write,
     journal::{Identity, JournalError},
     put_frame,
 };
@@ -265,7 +265,10 @@ impl World {
         let frontend = self.embedded_next;
         self.embedded.retain(|_, node| usize::from(*node) != index);
         self.embedded.insert(frontend, index as u16);
+        let retries_syncs = self.plant_is("fsync_error_then_retry");
         let process = &mut self.processes[index];
+        let planted = Planted::of(&epoch.options);
+        process.disk.plant(planted, retries_syncs);
         let first_boot = std::mem::take(&mut process.fresh);
         process.boot += 1;
         let memory = durability == Durability::Memory && !first_boot;

@@ -27,7 +27,15 @@ mod torture;
 use clap::{Parser, Subcommand, builder::styling};
 use failure::{EXIT_CODES, Outcome};
 use quintet_lab::http;
-use std::process::ExitCode;
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    process::ExitCode,
+};
+
+/// The address that a text names; a host's name is looked up.
+fn resolve(text: &str) -> Option<SocketAddr> {
+    text.to_socket_addrs().ok()?.next()
+}
 
 const STYLES: styling::Styles = styling::Styles::styled()
     .header(styling::AnsiColor::Green.on_default().bold())

@@ -13,7 +13,7 @@ use super::{
     promise::{self, Promises},
     scan,
 };
-use crate::{EpochNumber, Slot};
+use crate::{EpochNumber, Planted, Slot};
 use alloc::vec::Vec;
 
 /// A record as it stands in a segment.
@@ -126,7 +126,7 @@ pub fn inspect<D: Disk>(
         Err(error) => inspection.verdict = Some(error),
     }
     let promises = Promises::open(disk, identity).map(drop);
-    match promises.and_then(|()| scan::scan(disk, identity)) {
+    match promises.and_then(|()| scan::scan(disk, identity, Planted::default())) {
         Ok(scan) => (inspection.complete, inspection.torn) = (scan.complete, scan.torn),
         Err(JournalError::Disk(error)) => return Err(error),
         Err(error) => inspection.verdict = inspection.verdict.take().or(Some(error)),

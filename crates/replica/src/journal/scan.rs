@@ -12,7 +12,7 @@ use super::{
     format::{BLOCK, HeaderFound, RECORD_HEADER, SegmentHeader, read_record, sequence_at},
     mark::Marks,
 };
-use crate::{Bytes, Slot};
+use crate::{Bytes, Planted, Slot, plant::Plant};
 use alloc::{format, vec::Vec};
 
 /// A segment that holds records.
@@ -63,8 +63,13 @@ fn proves_durable(bytes: &Bytes, segment: u64, from: usize, sequence: u64) -> bo
 pub(super) fn scan<D: Disk>(
     disk: &mut D,
     identity: &Identity,
+    planted: Planted,
 ) -> Result<Scan, JournalError<D::Error>> {
-    let marks = Marks::read(disk, identity)?;
+    let credulous = planted.is(Plant::JournalEndsAtDamage);
+    let marks = match Marks::read(disk, identity)? {
+        Marks::Newest(_) if credulous || planted.is(Plant::JournalTrustsItsEnd) => Marks::None,
+        marks => marks,
+    };
     let numbers = disk.segments().map_err(JournalError::Disk)?;
     let mut scan = Scan {
         records: Vec::new(),
@@ -109,7 +114,7 @@ pub(super) fn scan<D: Disk>(
             HeaderFound::None => None,
         };
         let Some(first) = first else {
-            if proves_durable(&bytes, number, BLOCK, scan.next) {
+            if !credulous && proves_durable(&bytes, number, BLOCK, scan.next) {
                 let (segment, offset) = (number, 0);
                 return Err(JournalError::Damaged {
                     segment,
@@ -124,6 +129,10 @@ pub(super) fn scan<D: Disk>(
         if let Some((segment, offset)) = stopped
             && first != scan.next
         {
+            if credulous {
+                scan.void.push(number);
+                continue;
+            }
             // Everything before `first` was durable when this segment was begun.
             return Err(if number > segment + 1 {
                 let (segment, expected) = (segment + 1, scan.next);
@@ -166,7 +175,7 @@ pub(super) fn scan<D: Disk>(
                 scan.records.push((record.slot, record.payload));
             }
         }
-        if proves_durable(&bytes, number, at, scan.next) {
+        if !credulous && proves_durable(&bytes, number, at, scan.next) {
             let (segment, offset) = (number, at as u64);
             return Err(JournalError::Damaged {
                 segment,

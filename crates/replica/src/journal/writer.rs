@@ -7,7 +7,7 @@ use super::{
     promise::Promises,
     scan::{self, Kept},
 };
-use crate::{Bytes, Slot, Write};
+use crate::{Bytes, Planted, Slot, Write};
 use alloc::{collections::VecDeque, vec, vec::Vec};
 
 /// A group buffer that has grown beyond this is given back.
@@ -67,12 +67,25 @@ impl<D: Disk> Journal<D> {
     /// # Errors
     /// When the storage fails or what it holds cannot be used; nothing has been changed then.
     pub fn open(
-        mut disk: D,
+        disk: D,
         identity: Identity,
         segment_length: u64,
     ) -> Result<Opened<D>, JournalError<D::Error>> {
+        Self::open_planted(disk, identity, segment_length, Planted::default())
+    }
+
+    /// The same, with one of the planted bugs where the build has them.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_planted(
+        mut disk: D,
+        identity: Identity,
+        segment_length: u64,
+        planted: Planted,
+    ) -> Result<Opened<D>, JournalError<D::Error>> {
         let (promises, promise, promise_repaired) = Promises::open(&mut disk, &identity)?;
-        let scan = scan::scan(&mut disk, &identity)?;
+        let scan = scan::scan(&mut disk, &identity, planted)?;
         let number_last = scan
             .kept
             .iter()

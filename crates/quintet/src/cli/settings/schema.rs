@@ -9,7 +9,7 @@
 use crate::cli::settings::units;
 use quintet_replica::{ClusterId, ReplicaId};
 use quintet_runtime::{Config, Member};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
 /// One key of the configuration.
 pub struct Key {
@@ -314,10 +314,7 @@ fn number(text: &str) -> Result<usize, String> {
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     let unreadable = || not(text, "an address like 127.0.0.1:7001");
-    text.to_socket_addrs()
-        .map_err(|_| unreadable())?
-        .next()
-        .ok_or_else(unreadable)
+    crate::cli::resolve(text).ok_or_else(unreadable)
 }
 
 fn listen_maybe(text: &str) -> Result<Option<SocketAddr>, String> {

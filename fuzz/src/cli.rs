@@ -1,0 +1,15 @@
+//! The program's own reading of configurations, compiled here: the program is no library. Host
+//! names alone are not looked up.
+
+#![allow(dead_code, unused_imports)]
+
+#[path = "../../crates/quintet/src/cli/failure.rs"]
+pub mod failure;
+#[path = "../../crates/quintet/src/cli/settings/mod.rs"]
+pub mod settings;
+#[path = "../../crates/quintet/src/cli/suggest.rs"]
+pub mod suggest;
+
+fn resolve(text: &str) -> Option<std::net::SocketAddr> {
+    text.parse().ok()
+}
