@@ -14,6 +14,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod chain_paxos;
+pub mod chora;
 #[cfg(test)]
 mod group;
 pub mod multipaxos;

@@ -1,0 +1,246 @@
+//! Options of Chora.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+};
+use core::time::Duration;
+use quintet_replica::{OptionSpec, Options, parse_option};
+
+/// What drives a replica to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drive {
+    /// Whichever the network allows, by what was measured.
+    Auto,
+    /// Always rounds.
+    Pulsing,
+    /// Always requests and messages.
+    Responsive,
+}
+
+/// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What drives a replica to send.
+    pub mode: Drive,
+    /// How many replicas propose; 0 is all live ones.
+    pub proposers: usize,
+    /// The length of a round; zero is by measurement.
+    pub round: Duration,
+    /// Silence of a live replica after which the others change the view.
+    pub suspect: Duration,
+    /// How often an idle replica is heard.
+    pub heartbeat: Duration,
+    /// After this long without progress a replica asks for what it lacks.
+    pub coordination: Duration,
+    /// Whether only the proposer of a slot repeats its proposal.
+    pub accountable: bool,
+    /// The most batches in one proposal; 0 is as many as are there.
+    pub batches_max: usize,
+    /// The most bytes of batches in one proposal.
+    pub batch_bytes_max: usize,
+    /// The most own proposals that are not yet committed.
+    pub window: usize,
+    /// The most bytes of requests that a replica keeps for its own frontends.
+    pub queue_bytes: usize,
+    /// The most bytes of executed entries kept in memory for replicas that lag.
+    pub log_memory_bytes: usize,
+    /// A planted bug.
+    pub(super) planted: super::plant::Planted,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mode: Drive::Auto,
+            proposers: 0,
+            round: Duration::ZERO,
+            suspect: Duration::from_millis(500),
+            heartbeat: Duration::from_millis(100),
+            coordination: Duration::from_millis(20),
+            accountable: true,
+            batches_max: 0,
+            batch_bytes_max: 1 << 20,
+            window: 64,
+            queue_bytes: 64 << 20,
+            log_memory_bytes: 64 << 20,
+            planted: super::plant::Planted::default(),
+        }
+    }
+}
+
+fn number(value: &str, low: u64, high: u64, unit: &str) -> Result<u64, String> {
+    let expected = format!("a number of {unit} from {low} to {high}");
+    let number: u64 = parse_option(value, &expected)?;
+    if (low..=high).contains(&number) {
+        Ok(number)
+    } else {
+        Err(format!("{number} is not {expected}"))
+    }
+}
+
+fn count(value: &str, low: u64, high: u64, unit: &str) -> Result<usize, String> {
+    let number = number(value, low, high, unit)?;
+    usize::try_from(number).map_err(|_| format!("{number} {unit} do not fit this machine"))
+}
+
+fn millis(value: &str, low: u64) -> Result<Duration, String> {
+    Ok(Duration::from_millis(number(
+        value,
+        low,
+        600_000,
+        "milliseconds",
+    )?))
+}
+
+impl Options for Config {
+    const SPECS: &'static [OptionSpec] = &[
+        OptionSpec {
+            name: "mode",
+            default: "auto",
+            help: "what drives a replica to send: pulsing (rounds), responsive (requests and \
+                   messages), or auto, which begins responsive and follows what it measures",
+        },
+        OptionSpec {
+            name: "proposers",
+            default: "0",
+            help: "how many replicas propose; 1 is a single leader, 0 all that are live (0 to 128)",
+        },
+        OptionSpec {
+            name: "round_us",
+            default: "auto",
+            help: "the length of a round in microseconds, or auto for what the measured delays \
+                   allow (auto, or 10 to 1000000)",
+        },
+        OptionSpec {
+            name: "suspect_ms",
+            default: "500",
+            help: "silence of a replica, in milliseconds, after which the others go on without it \
+                   (1 to 600000)",
+        },
+        OptionSpec {
+            name: "heartbeat_ms",
+            default: "100",
+            help: "how often an idle replica is heard, in milliseconds; below half of suspect_ms \
+                   (1 to 600000)",
+        },
+        OptionSpec {
+            name: "coordination_ms",
+            default: "20",
+            help: "after this many milliseconds without progress a replica asks for proposals that \
+                   it lacks, and repeats its own (1 to 600000)",
+        },
+        OptionSpec {
+            name: "accountable",
+            default: "true",
+            help: "only the proposer of a slot repeats its proposal, unless the view is new or the \
+                   proposer stays silent (true or false)",
+        },
+        OptionSpec {
+            name: "batches_max",
+            default: "0",
+            help: "the most batches in one proposal; 0 takes all that wait (0 to 65536)",
+        },
+        OptionSpec {
+            name: "batch_bytes_max",
+            default: "1048576",
+            help: "the most bytes in one proposal, unless a single batch is larger \
+                   (4096 to 67108864)",
+        },
+        OptionSpec {
+            name: "window",
+            default: "64",
+            help: "the most own proposals that are not yet committed (1 to 1024)",
+        },
+        OptionSpec {
+            name: "queue_bytes",
+            default: "67108864",
+            help: "the most bytes of requests that a replica keeps for its clients before it \
+                   answers that it is busy (65536 to 4294967296)",
+        },
+        OptionSpec {
+            name: "log_memory_bytes",
+            default: "67108864",
+            help: "the most bytes of executed entries kept in memory for replicas that lag; \
+                   those further behind receive a snapshot (1024 to 17179869184)",
+        },
+        #[cfg(feature = "plant")]
+        OptionSpec {
+            name: "plant",
+            default: "none",
+            help: "an old bug to switch on, or none",
+        },
+    ];
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "mode" => {
+                self.mode = match value {
+                    "auto" => Drive::Auto,
+                    "pulsing" => Drive::Pulsing,
+                    "responsive" => Drive::Responsive,
+                    _ => return Err(format!("'{value}' is not auto, pulsing or responsive")),
+                }
+            }
+            "proposers" => self.proposers = count(value, 0, 128, "replicas")?,
+            "round_us" if value == "auto" => self.round = Duration::ZERO,
+            "round_us" => {
+                self.round = Duration::from_micros(number(value, 10, 1_000_000, "microseconds")?);
+            }
+            "suspect_ms" => self.suspect = millis(value, 1)?,
+            "heartbeat_ms" => self.heartbeat = millis(value, 1)?,
+            "coordination_ms" => self.coordination = millis(value, 1)?,
+            "accountable" => self.accountable = parse_option(value, "true or false")?,
+            "batches_max" => self.batches_max = count(value, 0, 1 << 16, "batches")?,
+            "batch_bytes_max" => {
+                self.batch_bytes_max = count(value, 4 << 10, 64 << 20, "bytes")?;
+            }
+            "window" => self.window = count(value, 1, 1024, "proposals")?,
+            "queue_bytes" => self.queue_bytes = count(value, 64 << 10, 4 << 30, "bytes")?,
+            "log_memory_bytes" => self.log_memory_bytes = count(value, 1 << 10, 16 << 30, "bytes")?,
+            #[cfg(feature = "plant")]
+            "plant" => {
+                let found = super::plant::Planted::named(value);
+                if found.is_none() && value != "none" {
+                    return Err(format!("'{value}' is not a planted bug"));
+                }
+                self.planted = found.unwrap_or_default();
+            }
+            _ => return Err(format!("there is no option '{name}'")),
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.suspect > self.heartbeat * 2 {
+            return Ok(());
+        }
+        Err("suspect_ms must be more than twice heartbeat_ms".to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_in_the_table_is_the_default() {
+        let mut config = Config::default();
+        for spec in Config::SPECS {
+            config.set(spec.name, spec.default).expect(spec.name);
+        }
+        assert_eq!(config, Config::default());
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn values_outside_their_range_name_the_range() {
+        let mut config = Config::default();
+        let error = config.set("window", "0").expect_err("out of range");
+        assert!(error.contains("from 1 to 1024"), "{error}");
+        assert!(config.set("mode", "sometimes").is_err());
+        assert!(config.set("round_us", "5").is_err());
+        config.set("suspect_ms", "150").expect("in range");
+        assert!(config.check().is_err(), "too near the heartbeat");
+    }
+}

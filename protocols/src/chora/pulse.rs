@@ -1,0 +1,443 @@
+//! The normal case: what a replica tells the others, and when (§6.2 to §6.4, §6.6, §6.7).
+//!
+//! ```text
+//!              pulsing: one per round                  responsive: when there is something to say
+//!   on_idle ──► round over? ──► Pulse ──► all     on_idle ──► due? ──► Pulse ──► all
+//!
+//!   Pulse = proposal for the own next slot + cumulative acknowledgement
+//!         + SKIP to what others have proposed + NACK of what is missing + RECOVER of what is asked
+//! ```
+//!
+//! A message means the same in both modes; only what lets a replica send differs, so each replica
+//! may change at any time. Without load nobody pulses: there are heartbeats, and the first request
+//! goes out at once.
+
+use super::{
+    Chora, Message, Value,
+    log::SLOTS_MAX,
+    message::{Fitness, Pulse},
+    plant::Plant,
+    replica::{Role, Timer},
+    rounds::Ended,
+};
+use alloc::vec::Vec;
+use core::time::Duration;
+use quintet_replica::{
+    ClockReading, CommandTime, Context, Lane, ReplicaId, ReplicaSet, Slot, Time, Wake,
+};
+
+/// More than a pulse takes besides its values.
+const PULSE_BYTES: usize = 256;
+/// At most so many slots are asked for at a time, and at most so many requests kept.
+const NACK_MAX: u64 = 64;
+/// Behind by more than this, a replica fetches pieces of the log instead of asking slot by slot.
+const BEHIND_MAX: u64 = 256;
+
+impl Chora {
+    pub(super) fn fitness(&self, now: Time) -> Fitness {
+        if let Some(recovery) = &self.recovery {
+            if self.view <= recovery.floor {
+                Fitness::Forgot
+            } else {
+                Fitness::Recovering
+            }
+        } else if self.leaving(now) {
+            Fitness::Leaving
+        } else if self.mute == Some(self.view) {
+            Fitness::Restarted
+        } else {
+            Fitness::Fit
+        }
+    }
+
+    /// Everything that was learned in this turn goes out, if its time has come.
+    pub(super) fn flush(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
+        self.send_forward(ctx);
+        self.send_read_asks(ctx);
+        let now = ctx.now();
+        let pulsing = self.pulsing() && self.init.is_some();
+        // A round that ended early goes on to its full length while there is nothing new to say:
+        // else replicas that wait for something would tell each other so as fast as they can.
+        let ended = self.rounds.check(now);
+        let over = |ended: &Ended| !pulsing || *ended == Ended::Timeout || self.due();
+        let lasts = self.busy() && now < self.rounds.ends_at();
+        if let Some(ended) = ended.filter(|ended| over(ended) || !lasts) {
+            self.synchrony.ended(ended == Ended::Early);
+            self.rounds.rest();
+            if let Some(pulsing) = self.synchrony.reconsider() {
+                ctx.mark(if pulsing {
+                    "mode: pulsing"
+                } else {
+                    "mode: responsive"
+                });
+            }
+            let round = self.config.round;
+            self.rounds.set_timeout(if round == Duration::ZERO {
+                self.synchrony.round(self.live().len().saturating_sub(1))
+            } else {
+                round
+            });
+        }
+        if pulsing {
+            if !self.rounds.running() && self.busy() {
+                self.rounds.begin(now);
+                self.send_pulse(ctx);
+            } else if !self.rounds.running() && self.pulse_due {
+                self.send_pulse(ctx);
+            }
+        } else {
+            let mut most = self.config.window;
+            while most > 0 && (self.due() || self.pulse_due) {
+                if !self.rounds.running() && self.init.is_some() && self.busy() {
+                    self.rounds.begin(now);
+                }
+                self.send_pulse(ctx);
+                most -= 1;
+            }
+        }
+        self.arm_coordination(ctx);
+        if pulsing && self.rounds.running() {
+            return Wake::At(self.rounds.ends_at());
+        }
+        Wake::Sleep
+    }
+
+    /// Whether there is anything new to say.
+    fn due(&self) -> bool {
+        self.ack() > self.ack_sent
+            || self.nack_due.is_some()
+            || !self.recover_due.is_empty()
+            || (self.can_propose() && (!self.queue.is_empty() || self.noop_wanted))
+            || self.skip_until().is_some()
+    }
+
+    /// Whether rounds must go on: something is to be said, or to be heard.
+    fn busy(&self) -> bool {
+        let live = self.live().without(self.id);
+        self.due()
+            || self.committed < self.latest
+            || live.iter().any(|id| {
+                let peer = &self.peers[id.index()];
+                peer.acked < self.latest && peer.down_at.is_none()
+            })
+    }
+
+    fn can_propose(&self) -> bool {
+        let near = |slot: Slot| slot.0 <= self.committed.0 + SLOTS_MAX / 2;
+        self.may_propose()
+            && self.next_propose.is_some_and(near)
+            && self.outstanding.len() < self.config.window
+    }
+
+    /// The last own slot that nothing will be proposed in, so that nobody waits for it: those
+    /// before the latest proposal, one turn more while there is nothing to propose, and what others
+    /// asked for.
+    fn skip_until(&self) -> Option<Slot> {
+        let next = self.next_propose.filter(|_| self.may_propose())?;
+        let init = self.init.as_ref()?;
+        let turn = init.proposers.len() as u64;
+        let mut until = self.skip_demanded.0;
+        if self.latest > init.base {
+            let idle = self.queue.is_empty() && !self.noop_wanted;
+            until = until.max(self.latest.0 + if idle { turn - 1 } else { 0 });
+        }
+        until = until.min(self.committed.0 + SLOTS_MAX / 2);
+        let turns = until.checked_sub(next.0)? / turn;
+        Some(Slot(next.0 + turns * turn))
+    }
+
+    fn time_of(clock: ClockReading, after: CommandTime) -> CommandTime {
+        CommandTime(clock.now).max(after)
+    }
+
+    /// One message with all that there is to say.
+    pub(super) fn send_pulse(&mut self, ctx: &mut Context<'_, Self>) {
+        let now = ctx.now();
+        let mut pulse = Pulse {
+            view: self.view,
+            incarnation: self.incarnation,
+            round: self.rounds.round(),
+            stamp: now.0,
+            fitness: self.fitness(now),
+            ..Pulse::default()
+        };
+        if self.can_propose() && (!self.queue.is_empty() || self.noop_wanted) {
+            let slot = self.next_propose.expect("it can propose");
+            let value = self.next_value(ctx);
+            self.latest = self.latest.max(slot);
+            self.outstanding.push_back(slot);
+            self.take_own(slot, value.clone(), ctx);
+            self.next_propose = self.own_after(slot);
+            pulse.proposal = Some((slot, value));
+            self.noop_wanted = false;
+        }
+        if let Some(until) = self.skip_until() {
+            ctx.mark("skips to what was proposed");
+            let mut from = self.next_propose.expect("it may propose");
+            let mut slot = Some(from);
+            while let Some(own) = slot.filter(|own| *own <= until) {
+                self.take_own(own, Value::Noop, ctx);
+                slot = self.own_after(own);
+            }
+            self.next_propose = slot;
+            if self.planted(Plant::SkipOverProposed)
+                && let Some(init) = &self.init
+            {
+                from.0 = from.0.saturating_sub(init.proposers.len() as u64);
+            }
+            pulse.skip = Some((from, until));
+        }
+        pulse.nack = self.nack_due.take();
+        let mut bytes = PULSE_BYTES;
+        while let Some(slot) = self.recover_due.pop_first() {
+            let held = self.log.get(slot).filter(|held| held.view == self.view);
+            let value = held.map(|held| &held.value).or(self.buffer.get(&slot));
+            if let Some(value) = value {
+                bytes += value.bytes();
+                pulse.recover.push((slot, value.clone()));
+            }
+            if bytes > self.config.batch_bytes_max {
+                break;
+            }
+        }
+        if !pulse.recover.is_empty() {
+            ctx.mark("proposals sent again");
+        }
+        self.maybe_commit(ctx);
+        pulse.ack = self.ack();
+        pulse.committed = self.committed;
+        pulse.latest = self.latest;
+        self.ack_sent = pulse.ack;
+        if let Some((_, value)) = &pulse.proposal {
+            bytes += value.bytes();
+        }
+        // A replica that nobody waits for hears of it by heartbeats only.
+        let everyone = self.pulse_due;
+        self.pulse_due = false;
+        let recent = self.config.suspect * 2;
+        let reachable = |id: &ReplicaId| {
+            let peer = &self.peers[id.index()];
+            everyone || (peer.down_at.is_none() && now.since(peer.heard_at) < recent)
+        };
+        let mut audience: ReplicaSet = self.others.iter().filter(reachable).collect();
+        for id in audience.iter() {
+            if ctx.room(id) < bytes {
+                ctx.mark("pulse waits for room");
+                audience = audience.without(id);
+            }
+        }
+        if self.rounds.running() {
+            // The one transmission of this round; in the responsive mode rounds only measure.
+            let _ = self.rounds.multicast();
+        }
+        ctx.multicast(audience, Lane::Control, &Message::Pulse(pulse));
+    }
+
+    /// Adaptive batching: all that waits becomes one proposal.
+    fn next_value(&mut self, ctx: &Context<'_, Self>) -> Value {
+        let mut batches = Vec::new();
+        let mut bytes = 0;
+        while let Some(batch) = self.queue.peek() {
+            let full = self.config.batches_max != 0 && batches.len() >= self.config.batches_max;
+            let large = bytes + batch.len() > self.config.batch_bytes_max;
+            if full || (large && !batches.is_empty()) {
+                break;
+            }
+            bytes += batch.len();
+            batches.extend(self.queue.pop());
+        }
+        if batches.is_empty() {
+            return Value::Noop;
+        }
+        let time = Self::time_of(ctx.clock(), self.time_seen);
+        Value::Commands { time, batches }
+    }
+
+    fn own_after(&self, slot: Slot) -> Option<Slot> {
+        self.init.as_ref()?.next_slot(self.id, slot)
+    }
+
+    fn take_own(&mut self, slot: Slot, value: Value, ctx: &mut Context<'_, Self>) {
+        self.buffer.insert(slot, value);
+        self.drain(ctx);
+    }
+
+    pub(super) fn on_pulse(&mut self, from: ReplicaId, pulse: Pulse, ctx: &mut Context<'_, Self>) {
+        self.synchrony.arrived(from, pulse.stamp, ctx.arrived());
+        let peer = &mut self.peers[from.index()];
+        peer.committed = peer.committed.max(pulse.committed);
+        peer.fitness = pulse.fitness;
+        peer.view = pulse.view;
+        if !self.in_view(from, pulse.view, ctx) {
+            return;
+        }
+        self.rounds.arrived(from, pulse);
+        while let Some((from, pulse)) = self.rounds.recv() {
+            self.take_pulse(from, pulse, ctx);
+        }
+    }
+
+    fn take_pulse(&mut self, from: ReplicaId, pulse: Pulse, ctx: &mut Context<'_, Self>) {
+        if pulse.incarnation != self.peers[from.index()].incarnation {
+            return ctx.mark("ignored: pulse of an earlier life");
+        }
+        let far = Slot(self.committed.0 + SLOTS_MAX);
+        if let Some((slot, value)) = pulse.proposal {
+            self.latest = self.latest.max(slot.min(far));
+            self.offer_from(from, slot, value, ctx);
+        }
+        if let Some((first, last)) = pulse.skip
+            && let Some(init) = self.init.clone()
+        {
+            let after = Slot(first.0.saturating_sub(1)).max(self.committed);
+            let mut slot = init.next_slot(from, after);
+            while let Some(own) = slot.filter(|own| *own <= last.min(far)) {
+                self.offer(own, Value::Noop, ctx);
+                slot = init.next_slot(from, own);
+            }
+        }
+        for (slot, value) in pulse.recover {
+            self.offer(slot, value, ctx);
+        }
+        self.latest = self.latest.max(pulse.latest.min(far));
+        let peer = &mut self.peers[from.index()];
+        peer.acked = peer.acked.max(pulse.ack);
+        if let Some((first, last)) = pulse.nack {
+            self.on_nack(first, last, ctx);
+        }
+        self.maybe_commit(ctx);
+        if self.init.is_some() {
+            self.commit(pulse.committed, ctx);
+        }
+    }
+
+    fn offer_from(
+        &mut self,
+        from: ReplicaId,
+        slot: Slot,
+        value: Value,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if let Some(init) = &self.init
+            && init.owner(slot) != Some(from)
+        {
+            return ctx.mark("ignored: proposal for another's slot");
+        }
+        self.offer(slot, value, ctx);
+    }
+
+    /// Somebody lacks these slots. Its proposer answers for each; in a new view, and when the
+    /// proposer does not, whoever is asked (see `recovery.rs`).
+    fn on_nack(&mut self, first: Slot, last: Slot, ctx: &mut Context<'_, Self>) {
+        let Some(init) = self.init.clone() else {
+            return;
+        };
+        self.synchrony.nacked();
+        let last = last.min(Slot(first.0 + NACK_MAX));
+        for slot in (first.0..=last.0).map(Slot) {
+            let own = init.owner(slot) == Some(self.id);
+            let next = self.next_propose.unwrap_or(Slot(u64::MAX));
+            if own && slot >= next {
+                self.skip_demanded = self.skip_demanded.max(slot);
+            } else if own || !self.config.accountable {
+                self.recover_due.insert(slot);
+            }
+        }
+        while self.recover_due.len() as u64 > NACK_MAX * 4 {
+            self.recover_due.pop_last();
+            ctx.mark("ignored: too many slots asked for");
+        }
+    }
+
+    /// The last slot of the view that is known to hold something.
+    fn target(&self) -> Slot {
+        let of_view = self.peers.iter().filter(|peer| peer.view == self.view);
+        let known = of_view.map(|peer| peer.acked.max(peer.committed)).max();
+        let waits = self.buffer.keys().next_back().copied();
+        self.latest
+            .max(known.unwrap_or_default())
+            .max(waits.unwrap_or_default())
+    }
+
+    /// Whether something is outstanding that will not come by itself when a message was lost.
+    fn wants_coordination(&self) -> bool {
+        match &self.init {
+            None => self.view > 0 || self.recovery.is_some(),
+            Some(init) => {
+                self.committed < self.latest.max(init.base) || self.last_append() < self.target()
+            }
+        }
+    }
+
+    fn arm_coordination(&mut self, ctx: &mut Context<'_, Self>) {
+        if self.coordination_armed || !self.wants_coordination() {
+            return;
+        }
+        self.coordination_armed = true;
+        self.coordination_saw = (self.last_append(), self.committed);
+        let delay = self
+            .config
+            .coordination
+            .max(self.rounds.timeout() * 4)
+            .saturating_mul(1 << self.coordination_tries.min(4));
+        ctx.set_timer(Timer::Coordination, delay.min(self.config.suspect));
+    }
+
+    /// Frames may be lost: what they said is said again, without waiting.
+    pub(super) fn after_reset(&mut self, ctx: &mut Context<'_, Self>) {
+        self.pulse_due = true;
+        self.requests.pass_on_all();
+        self.repeat_reads(ctx);
+        if self.wants_coordination() {
+            self.coordination_armed = true;
+            self.coordination_saw = (Slot(u64::MAX), Slot(u64::MAX));
+            ctx.set_timer(Timer::Coordination, Duration::ZERO);
+        }
+    }
+
+    /// See §6.6: what is missing is asked for, what may have been missed is repeated.
+    pub(super) fn on_coordination(&mut self, ctx: &mut Context<'_, Self>) {
+        self.coordination_armed = false;
+        if !self.wants_coordination() {
+            self.coordination_tries = 0;
+            return;
+        }
+        let now_at = (self.last_append(), self.committed);
+        if now_at != self.coordination_saw && self.coordination_saw.0 != Slot(u64::MAX) {
+            // Something moved; that is what the timer waits for.
+            self.coordination_tries = 0;
+            return;
+        }
+        self.coordination_tries += 1;
+        let Some(init) = self.init.clone() else {
+            return match self.role {
+                Role::Candidate(_) => self.request_votes(ctx),
+                Role::Follower | Role::Initiator => self.fetch_from_somebody(ctx),
+            };
+        };
+        let (last, target) = (self.last_append(), self.target());
+        if last < target {
+            ctx.mark("asks for missing proposals");
+            let accounted = self.coordination_tries < 2 && target.0 - last.0 < BEHIND_MAX;
+            if accounted {
+                let until = target.min(Slot(last.0 + NACK_MAX));
+                self.nack_due = Some((last.next(), until));
+                self.synchrony.nacked();
+            } else {
+                self.fetch_from_somebody(ctx);
+            }
+        }
+        if self.role == Role::Initiator {
+            self.send_init(ctx);
+        }
+        // Own proposals that not everybody has: acknowledgements tell who lacks them.
+        let own: Vec<Slot> = self.outstanding.iter().copied().take(8).collect();
+        let lacking = |slot: &Slot| {
+            let live = init.live.without(self.id);
+            live.iter().any(|id| self.peers[id.index()].acked < *slot)
+        };
+        let repeat: Vec<Slot> = own.into_iter().filter(lacking).collect();
+        self.recover_due.extend(repeat);
+        self.pulse_due = true;
+    }
+}

@@ -1,0 +1,106 @@
+//! Requests between the frontends of this replica and the slots that it, or another, proposes in.
+//!
+//! ```text
+//!   Request ──► kept until executed here ──► own queue, when this replica proposes
+//!                  │                     └──► one Forward per turn ──► a proposer
+//!                  └── another view: all of it goes out again
+//! ```
+
+use super::{Chora, Message};
+use alloc::vec::Vec;
+use quintet_replica::{
+    Bytes, Context, FrontendId, Level, ReplicaId, Slot,
+    parts::{RequestKey, Taken, own_request},
+};
+
+/// More than any message takes besides its batches.
+const MESSAGE_BYTES: usize = 128;
+
+impl Chora {
+    pub(super) fn on_request(
+        &mut self,
+        from: FrontendId,
+        level: Level,
+        batch: Bytes,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let Some(key) = own_request(from, &batch, ctx) else {
+            return;
+        };
+        if self.recovery.is_some() || !self.established() || self.leaving(ctx.now()) {
+            return Self::refuse(key, Taken::Refused, ctx);
+        }
+        match level {
+            Level::Stale => ctx.query(batch, Slot(0), false, from, &()),
+            Level::Linearizable => self.on_read(key, batch, ctx),
+            Level::Ordered => self.on_write(key, batch, ctx),
+        }
+    }
+
+    fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
+        let kept = self
+            .requests
+            .keep(key, batch.clone(), self.config.queue_bytes, ctx.arrived());
+        if let Err(taken) = kept {
+            ctx.mark("request refused: queue full");
+            return Self::refuse(key, taken, ctx);
+        }
+        self.arm_housekeeping(ctx);
+        if self.next_propose.is_some() {
+            self.queue.push(key, batch);
+        } else {
+            self.requests.pass_on(batch);
+        }
+    }
+
+    pub(super) fn refuse(key: RequestKey, taken: Taken, ctx: &mut Context<'_, Self>) {
+        let batch = key.1;
+        ctx.send_frontend(key.0, Message::Taken { batch, taken });
+    }
+
+    /// Batches that a replica took from its frontends and may not propose itself.
+    pub(super) fn on_forward(&mut self, batches: Vec<Bytes>, ctx: &mut Context<'_, Self>) {
+        if self.next_propose.is_none() || self.leaving(ctx.now()) {
+            return ctx.mark("ignored: forwarded to a replica that does not propose");
+        }
+        // One replica's frontends can wait for no more than its queue holds.
+        let bytes_max = self.config.queue_bytes.saturating_mul(self.members);
+        self.queue.take_in(batches, bytes_max, ctx);
+    }
+
+    /// The view has begun: everything that was not executed is proposed, or goes to a proposer.
+    /// What was ordered before all the same is found by the sessions.
+    pub(super) fn take_requests(&mut self) {
+        if self.next_propose.is_some() {
+            self.requests.pass_on_nothing();
+            for (key, batch) in self.requests.iter() {
+                self.queue.push(key, batch.clone());
+            }
+        } else {
+            self.requests.pass_on_all();
+        }
+    }
+
+    /// The proposer that orders for this replica.
+    pub(super) fn proposer(&self) -> Option<ReplicaId> {
+        let init = self.init.as_ref().filter(|_| self.established())?;
+        let up = |id: &ReplicaId| *id != self.id && self.peers[id.index()].down_at.is_none();
+        let count = init.proposers.len();
+        (0..count)
+            .map(|step| init.proposers[(self.id.index() + step) % count])
+            .find(up)
+    }
+
+    pub(super) fn send_forward(&mut self, ctx: &mut Context<'_, Self>) {
+        if self.next_propose.is_some() {
+            return;
+        }
+        let Some(proposer) = self.proposer() else {
+            return;
+        };
+        let (bytes_max, overhead) = (self.config.batch_bytes_max, MESSAGE_BYTES);
+        let message = |batches| Message::Forward { batches };
+        self.requests
+            .send(proposer, bytes_max, overhead, ctx, message);
+    }
+}

@@ -1,0 +1,6 @@
+mod group;
+#[cfg(feature = "plant")]
+mod planted;
+mod random_faults;
+mod steady;
+mod views;

@@ -1,0 +1,329 @@
+//! View changes, recovery, return, and what must not be believed.
+
+use super::group::{Group, MS, Packet, assert_converged, mode, proposers};
+use crate::chora::{Config, Drive, Message, Promised, Pulse, Record, Value, replica::Role};
+use quintet_replica::{Durability, Incarnation, ReplicaId, Slot, Wire};
+
+fn disk(members: usize) -> Group {
+    let mut group = Group::new(members, Durability::Disk, mode(Drive::Responsive));
+    group.run(MS * 10);
+    group
+}
+
+#[test]
+fn a_silent_replica_is_left_out_and_taken_in_again_when_it_is_back() {
+    for drive in [Drive::Pulsing, Drive::Responsive] {
+        for members in [3, 5] {
+            let mut group = Group::new(members, Durability::Disk, mode(drive));
+            group.run(MS * 10);
+            group.write(0);
+            group.run(MS * 20);
+            group.crash(1);
+            group.run(MS * 2000);
+            assert_eq!(proposers(&group), members - 1);
+            let batch = group.write(0);
+            group.run(MS * 50);
+            assert!(group.answered(0, batch));
+            group.start(1);
+            group.run(MS * 4000);
+            assert_eq!(proposers(&group), members, "{drive:?}");
+            assert_converged(&group, 2);
+        }
+    }
+}
+
+#[test]
+fn a_restarted_proposer_proposes_in_a_new_view_only() {
+    let mut group = disk(3);
+    group.write(0);
+    group.run(MS * 20);
+    group.crash(1);
+    group.start(1);
+    group.idle(1);
+    assert!(
+        !group.replica(1).may_propose(),
+        "it may have proposed before"
+    );
+    group.run(MS * 2000);
+    assert!(group.replica(1).may_propose());
+    assert!(group.marked("view change: a proposer was restarted") > 0);
+    assert_converged(&group, 1);
+}
+
+#[test]
+fn the_number_of_proposers_changes_while_running() {
+    let mut group = disk(3);
+    for (wanted, expected) in [("1", 1), ("2", 2), ("0", 3)] {
+        for id in 0..3 {
+            use alloc::string::ToString;
+            let (name, value) = ("proposers".to_string(), wanted.to_string());
+            let control = quintet_replica::Control::Option { name, value };
+            group.event(id, quintet_replica::Event::Control(control));
+        }
+        group.run(MS * 4000);
+        assert_eq!(proposers(&group), expected);
+        let batch = group.write(2);
+        group.run(MS * 100);
+        assert!(group.answered(2, batch));
+    }
+}
+
+#[test]
+fn whoever_leaves_is_left_out_before_it_stops_and_taken_in_when_it_stays() {
+    let mut group = disk(3);
+    group.event(
+        0,
+        quintet_replica::Event::Control(quintet_replica::Control::HandOff),
+    );
+    group.run(MS * 600);
+    assert_eq!(proposers(&group), 2);
+    let batch = group.write(1);
+    group.run(MS * 50);
+    assert!(group.answered(1, batch));
+    group.run(MS * 6000);
+    assert_eq!(proposers(&group), 3);
+}
+
+#[test]
+fn a_forgetful_replica_acknowledges_and_votes_again_in_a_later_view_only() {
+    for members in [3, 5] {
+        let mut group = Group::new(members, Durability::Memory, mode(Drive::Responsive));
+        group.run(MS * 10);
+        for _ in 0..20 {
+            group.write(1);
+            group.run(MS);
+        }
+        group.crash(2);
+        group.start(2);
+        assert_eq!(group.status(2).role, "recovering");
+        assert!(!group.status(2).voting);
+        assert_eq!(group.replica(2).ack(), Slot(0));
+        // The view in which it forgot is the others' view still: its log is of no use for votes.
+        group.run(MS * 30);
+        assert_eq!(group.replica(0).view, group.replica(2).view);
+        assert_eq!(group.replica(2).ack(), Slot(0));
+        group.run(MS * 5000);
+        assert!(group.status(2).voting);
+        assert_eq!(proposers(&group), members);
+        assert_converged(&group, 20);
+    }
+}
+
+#[test]
+fn a_majority_that_forgot_is_told_what_to_do() {
+    let mut group = Group::new(3, Durability::Memory, mode(Drive::Responsive));
+    group.write(0);
+    group.run(MS * 5);
+    (0..3).for_each(|id| group.crash(id));
+    (0..3).for_each(|id| group.start(id));
+    group.run(MS * 20_000);
+    for member in &group.members {
+        let told = member.halted.as_ref();
+        assert!(told.is_some_and(|why| why.contains("--bootstrap-again")));
+    }
+}
+
+#[test]
+fn what_is_no_longer_kept_comes_as_a_snapshot() {
+    for durability in [Durability::Disk, Durability::Memory] {
+        let config = Config {
+            log_memory_bytes: 16 << 10,
+            ..mode(Drive::Responsive)
+        };
+        let mut group = Group::new(3, durability, config);
+        group.run(MS * 10);
+        group.crash(2);
+        group.run(MS * 1500);
+        for _ in 0..600 {
+            group.write(0);
+            group.run(MS);
+        }
+        group.start(2);
+        group.run(MS * 6000);
+        assert!(group.marked("state installed") > 0);
+        assert_eq!(proposers(&group), 3);
+        assert_converged(&group, 600);
+    }
+}
+
+/// A pulse of replica `from` as it might have left in an old view.
+fn acknowledgement(view: u64, ack: u64) -> Message {
+    Message::Pulse(Pulse {
+        view,
+        incarnation: Incarnation(1),
+        ack: Slot(ack),
+        ..Pulse::default()
+    })
+}
+
+#[test]
+fn an_acknowledgement_of_another_view_does_not_count() {
+    let mut group = disk(5);
+    let batch = group.write(0);
+    group.isolate(0);
+    group.idle(0);
+    group.sync(0);
+    let view = group.status(0).view;
+    for from in [1, 2] {
+        let late = acknowledgement(view.wrapping_sub(1).min(view), 9);
+        if view == 0 {
+            // A view below 0 does not exist; the next view is not this one either.
+            continue;
+        }
+        group.deliver(Packet::new(from, 0, &late));
+    }
+    assert!(!group.answered(0, batch));
+    for from in [1, 2] {
+        group.deliver(Packet::new(from, 0, &acknowledgement(view, 1)));
+    }
+    assert!(group.answered(0, batch), "those of the view do");
+}
+
+#[test]
+fn acknowledgements_are_forgotten_when_the_view_changes() {
+    let mut group = disk(5);
+    group.isolate(0);
+    group.write(0);
+    group.idle(0);
+    group.sync(0);
+    group.deliver(Packet::new(1, 0, &acknowledgement(0, 1)));
+    assert_eq!(group.replica(0).peers[1].acked, Slot(1));
+    group.fire(0, crate::chora::Timer::Heartbeat);
+    let request = Message::ViewRequest {
+        view: 7,
+        incarnation: Incarnation(1),
+        last_slot: Slot(5),
+        last_view: 3,
+    };
+    group.deliver(Packet::new(2, 0, &request));
+    assert_eq!(group.status(0).view, 7);
+    assert_eq!(group.replica(0).peers[1].acked, Slot(0));
+}
+
+#[test]
+fn view_init_waits_outside_the_log_until_its_prefix_is_verified() {
+    // Replica 0 slept through views: its log ends in a suffix of view 0 that lost against view 1.
+    let config = Config {
+        proposers: 1,
+        ..mode(Drive::Responsive)
+    };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 10);
+    group.isolate(0);
+    for _ in 0..4 {
+        group.write(0);
+        group.idle(0);
+    }
+    group.sync(0);
+    let stale = group.replica(0).last_append();
+    let before = (group.replica(0).last_view(), stale);
+    assert_eq!(before, (0, Slot(4)));
+    // The initiator of view 3 names a base behind it and holds other things before.
+    let init = crate::chora::ViewInit {
+        view: 3,
+        initiator: ReplicaId(1),
+        base: stale.next(),
+        proposers: alloc::vec![ReplicaId(1), ReplicaId(2)],
+        live: quintet_replica::ReplicaSet(0b110),
+    };
+    let runs = alloc::vec![(Slot(0), 0), (Slot(1), 1)];
+    group.deliver(Packet::new(1, 0, &Message::Init { init, runs }));
+    group.sync(0);
+    let replica = group.replica(0);
+    assert_eq!(replica.view, 3);
+    assert!(replica.init.is_none(), "staged");
+    assert_eq!(
+        (replica.last_view(), replica.last_append()),
+        before,
+        "it is not more up to date than before"
+    );
+    assert_eq!(replica.ack(), Slot(0), "and acknowledges nothing");
+}
+
+#[test]
+fn a_quorum_is_of_all_members_however_few_are_live() {
+    let mut group = disk(5);
+    group.crash(4);
+    group.run(MS * 2000);
+    group.crash(3);
+    group.run(MS * 2000);
+    assert_eq!(proposers(&group), 3);
+    group.crash(2);
+    let batch = group.write(0);
+    group.run(MS * 5000);
+    assert!(!group.answered(0, batch), "two of five decide nothing");
+    group.start(2);
+    group.run(MS * 5000);
+    assert!(group.answered(0, batch));
+}
+
+#[test]
+fn a_candidate_with_an_older_log_gets_no_vote() {
+    let mut group = disk(3);
+    group.isolate(2);
+    let batch = group.write(0);
+    group.run(MS * 5);
+    assert!(group.answered(0, batch));
+    let view = group.status(1).view;
+    let request = Message::ViewRequest {
+        view: view + 1,
+        incarnation: Incarnation(1),
+        last_slot: Slot(0),
+        last_view: 0,
+    };
+    group.deliver(Packet::new(2, 1, &request));
+    group.sync(1);
+    assert_eq!(group.marked("vote given"), 0);
+    assert!(!matches!(group.replica(1).role, Role::Initiator));
+}
+
+#[test]
+fn a_vote_is_on_disk_before_it_is_given() {
+    let mut group = disk(3);
+    group.members[1].slow_disk = true;
+    let request = Message::ViewRequest {
+        view: 1,
+        incarnation: Incarnation(1),
+        last_slot: Slot(9),
+        last_view: 0,
+    };
+    group.network.clear();
+    group.deliver(Packet::new(0, 1, &request));
+    group.idle(1);
+    let votes = |group: &Group| {
+        let vote = |packet: &&Packet| matches!(packet.message(), Message::Vote { .. });
+        group.network.iter().filter(vote).count()
+    };
+    assert_eq!(votes(&group), 0);
+    group.sync(1);
+    assert_eq!(votes(&group), 1);
+    let promise = group.members[1].disk.promise.clone().expect("written");
+    let promised = Promised::decode_all(promise).expect("readable");
+    assert_eq!(promised.voted_for, Some(ReplicaId(0)));
+}
+
+#[test]
+fn records_of_a_cleared_suffix_are_not_taken_for_the_log() {
+    // Slots 1 and 2 were written in view 2; then slot 1 was cleared and written in view 1, as the
+    // initiator of view 3 has it, and the replica crashed.
+    let record = |view, before| Record {
+        view,
+        before,
+        committed: Slot(0),
+        value: Value::Noop,
+    };
+    let mut group = Group::unstarted(3, Durability::Disk, mode(Drive::Responsive));
+    let disk = &mut group.members[0].disk;
+    disk.used = true;
+    let promised = Promised {
+        view: 3,
+        voted_for: None,
+    };
+    disk.promise = Some(promised.encode_to_bytes());
+    for (slot, record) in [(1, record(2, 0)), (2, record(2, 2)), (1, record(1, 0))] {
+        disk.records.push((Slot(slot), record.encode_to_bytes()));
+    }
+    group.start(0);
+    assert_eq!(group.replica(0).last_append(), Slot(1));
+    assert_eq!(group.replica(0).last_view(), 1);
+}
