@@ -80,6 +80,8 @@ pub struct Packet<P> {
     pub from: ReplicaId,
     pub to: ReplicaId,
     pub bytes: Bytes,
+    /// Its bytes are ranges of words for the receiver's copy of the sender's row.
+    pub put: bool,
     pub protocol: PhantomData<P>,
 }
 
@@ -98,6 +100,7 @@ impl<P: Protocol> Packet<P> {
             from: ReplicaId(from),
             to: ReplicaId(to),
             bytes: message.encode_to_bytes(),
+            put: false,
             protocol: PhantomData,
         }
     }
@@ -269,11 +272,23 @@ impl<P: Protocol> Group<P> {
                             from: ReplicaId(id),
                             to,
                             bytes: bytes.clone(),
+                            put: false,
                             protocol: PhantomData,
                         };
                         if !self.cut.contains(&(id, to.0)) {
                             self.network.push_back(packet);
                         }
+                    }
+                }
+                Effect::Put { to, ranges } => {
+                    for to in to.iter().filter(|to| !self.cut.contains(&(id, to.0))) {
+                        self.network.push_back(Packet {
+                            from: ReplicaId(id),
+                            to,
+                            bytes: ranges.clone(),
+                            put: true,
+                            protocol: PhantomData,
+                        });
                     }
                 }
                 Effect::Send {
@@ -481,10 +496,17 @@ impl<P: Protocol> Group<P> {
     }
 
     pub fn deliver(&mut self, packet: Packet<P>) {
-        let event = Event::Message {
-            from: Peer::Replica(packet.from),
-            arrived: self.clock.now,
-            message: packet.bytes,
+        let event = if packet.put {
+            Event::Put {
+                from: packet.from,
+                ranges: packet.bytes,
+            }
+        } else {
+            Event::Message {
+                from: Peer::Replica(packet.from),
+                arrived: self.clock.now,
+                message: packet.bytes,
+            }
         };
         self.event(packet.to.0, event);
     }

@@ -4,7 +4,7 @@ use crate::{
     Access, BatchId, BatchView, ClockReading, CommandId, CommandTime, Deadline, Durability, Effect,
     FootprintVisitor, Frame, FrontendId, Incarnation, Lane, Outcome, PersistId, Protocol,
     Recipients, ReplicaId, ReplicaSet, ReplyRoute, RequestKind, SessionId, Slot, StateMachine,
-    Time, TimerKey, TimerOwner, Wire, World, Write, Writer,
+    Time, TimerKey, TimerOwner, Wire, World, Write, Writer, put_ranges,
 };
 use alloc::{collections::VecDeque, string::String, vec::Vec};
 use bytes::{Bytes, BytesMut};
@@ -192,10 +192,16 @@ impl<P: Protocol> Context<'_, P> {
         self.shared.embedded
     }
 
-    /// Writes words of this replica's row into the peers' copies of the shared table.
-    pub fn put(&mut self, to: ReplicaSet, offset: u32, words: &[u64]) {
-        let words = SmallVec::from_slice(words);
-        self.effects.push(Effect::Put { to, offset, words });
+    /// Writes words of this replica's row into the peers' copies of the shared table: ranges of
+    /// (index of the first word, new values). They are applied in their order, and over a
+    /// transport of frames all of them before the peer does anything else. Puts are never thrown
+    /// away behind the protocol's back: whoever wants newer values to replace unsent ones looks at
+    /// [`Self::room`] and puts later.
+    pub fn put(&mut self, to: ReplicaSet, ranges: &[(u32, &[u64])]) {
+        if !to.is_empty() {
+            let ranges = put_ranges(ranges);
+            self.effects.push(Effect::Put { to, ranges });
+        }
     }
 
     /// Makes the replica's promises durable, in every durability. What depends on them waits for

@@ -10,9 +10,11 @@
 
 use crate::{
     BatchId, Bytes, Context, DecodeError, Effect, Event, Frontend, FrontendContext, FrontendId,
-    FrontendSetup, Level, Link, Outcome, Peer, PersistId, Protocol, Recovered, RecoveredBytes,
-    ReplicaId, Reply, Setup, Slot, Status, Submission, Time, TimerOwner, Wake, Wire, World,
+    FrontendSetup, Level, Link, Outcome, Peer, PersistId, Protocol, Reader, Recovered,
+    RecoveredBytes, ReplicaId, Reply, Setup, Slot, Status, Submission, Time, TimerOwner, Wake,
+    Wire, World,
     context::{Local, Shared, Surroundings},
+    wire::next_range,
 };
 use alloc::{boxed::Box, vec::Vec};
 
@@ -264,14 +266,15 @@ impl<P: Protocol> Driver<P> {
                     });
                 }
             }
-            Event::Put {
-                from,
-                offset,
-                words,
-            } => {
-                self.with_replica(around, now, effects, |replica, ctx| {
-                    replica.on_put(from, offset, &words, ctx);
-                });
+            Event::Put { from, ranges } => {
+                let mut words = Vec::new();
+                let mut reader = Reader::new(ranges);
+                while reader.remaining() > 0 {
+                    let offset = next_range(&mut reader, &mut words)?;
+                    self.with_replica(around, now, effects, |replica, ctx| {
+                        replica.on_put(from, offset, &words, ctx);
+                    });
+                }
             }
             Event::Control(control) => self.with_replica(around, now, effects, |replica, ctx| {
                 replica.on_control(control, ctx);

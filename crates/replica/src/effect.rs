@@ -88,15 +88,13 @@ pub enum Effect {
         /// Its bytes.
         frame: Frame,
     },
-    /// Write words into this replica's row of the peers' copies of the shared table. Unsent puts
-    /// to the same offset overwrite each other.
+    /// Write words into this replica's row of the peers' copies of the shared table: ranges in
+    /// their order, so that a word that guards others follows them.
     Put {
         /// To whom.
         to: ReplicaSet,
-        /// Index of the first word within the row.
-        offset: u32,
-        /// The new values.
-        words: SmallVec<[u64; 4]>,
+        /// The ranges, see [`crate::put_ranges`].
+        ranges: Bytes,
     },
     /// Make this durable; completes in order of ids.
     Persist {
@@ -313,10 +311,8 @@ pub enum Event {
     Put {
         /// Whose row.
         from: ReplicaId,
-        /// Index of the first changed word.
-        offset: u32,
-        /// The new values.
-        words: SmallVec<[u64; 4]>,
+        /// The ranges, see [`crate::put_ranges`].
+        ranges: Bytes,
     },
     /// An instruction.
     Control(Control),

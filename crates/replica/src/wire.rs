@@ -7,6 +7,7 @@
 //!   Reader ◄── one contiguous Bytes; blobs come out as slices of it, not as copies
 //! ```
 
+use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
 use smallvec::SmallVec;
 
@@ -321,4 +322,28 @@ impl Reader {
         self.at = self.bytes.len();
         rest
     }
+}
+/// Ranges of words for [`crate::Context::put`] as bytes: offset, number of words, words.
+#[must_use]
+pub fn put_ranges(ranges: &[(u32, &[u64])]) -> Bytes {
+    let words: usize = ranges.iter().map(|(_, words)| words.len() + 1).sum();
+    let mut bytes = BytesMut::with_capacity(8 * words);
+    for (offset, words) in ranges {
+        bytes.put_u32_le(*offset);
+        bytes.put_u32_le(u32::try_from(words.len()).expect("a row is far below 2^32 words"));
+        words.iter().for_each(|word| bytes.put_u64_le(*word));
+    }
+    bytes.freeze()
+}
+
+/// Reads the next of the ranges into `words`; gives its offset.
+pub(crate) fn next_range(reader: &mut Reader, words: &mut Vec<u64>) -> Result<u32, DecodeError> {
+    words.clear();
+    let offset = reader.u32("put offset")?;
+    let count = reader.length(8, "put words")?;
+    words.reserve(count);
+    for _ in 0..count {
+        words.push(reader.u64("put word")?);
+    }
+    Ok(offset)
 }

@@ -908,8 +908,8 @@ impl World {
                     self.transmit(index, to, lane, frame.into_bytes());
                 }
             }
-            Output::Put { to, offset, words } => {
-                let frame = put_frame(GroupId(0), EpochNumber(1), offset, &words).into_bytes();
+            Output::Put { to, ranges } => {
+                let frame = put_frame(GroupId(0), EpochNumber(1), ranges).into_bytes();
                 for to in to.iter().take(recipients_max) {
                     self.transmit(
                         index,

@@ -152,17 +152,10 @@ impl<P: Protocol> Bed<P> {
                     ));
                 }
             }
-            Effect::Put { to, offset, words } => {
+            Effect::Put { to, ranges } => {
                 for to in to.iter() {
-                    let words = words.clone();
-                    self.events.push_back((
-                        to.0,
-                        Event::Put {
-                            from,
-                            offset,
-                            words,
-                        },
-                    ));
+                    let ranges = ranges.clone();
+                    self.events.push_back((to.0, Event::Put { from, ranges }));
                 }
             }
             Effect::Persist {

@@ -78,7 +78,7 @@ impl SharedTable {
             let count = received.len() as u64;
             if row[sender] < count {
                 row[sender] = count;
-                ctx.put(self.others, sender as u32, &[count]);
+                ctx.put(self.others, &[(sender as u32, &[count])]);
             }
         }
     }

@@ -16,15 +16,11 @@ pub(super) fn envelope(kind: FrameKind, group: GroupId, epoch: EpochNumber) -> B
     bytes.freeze()
 }
 
-/// A put as a frame, for transports that cannot write into a peer's table.
+/// A put as a frame, for transports that cannot write into a peer's table. Its ranges are applied
+/// in their order, all of them before the replica does anything else.
 #[must_use]
-pub fn put_frame(group: GroupId, epoch: EpochNumber, offset: u32, words: &[u64]) -> Frame {
-    let mut bytes = BytesMut::from(&envelope(FrameKind::Put, group, epoch)[..]);
-    bytes.put_u32_le(offset);
-    for word in words {
-        bytes.put_u64_le(*word);
-    }
-    Frame::from(bytes.freeze())
+pub fn put_frame(group: GroupId, epoch: EpochNumber, ranges: Bytes) -> Frame {
+    Frame::from(ranges).prefixed(envelope(FrameKind::Put, group, epoch))
 }
 
 /// Reads a frame as a [`crate::Client`] gets it: the protocol's messages and replies.

@@ -58,10 +58,8 @@ pub enum Input {
     Put {
         /// Whose row.
         from: ReplicaId,
-        /// Index of the first word.
-        offset: u32,
-        /// The new values.
-        words: SmallVec<[u64; 4]>,
+        /// What it wrote, as [`Output::Put`] had it.
+        ranges: Bytes,
     },
     /// An instruction.
     Control(Control),
@@ -79,15 +77,14 @@ pub enum Output {
         /// The bytes, envelope included.
         frame: Frame,
     },
-    /// Change words of this replica's row at peers; an unsent put to the same offset may be
-    /// overwritten. [`put_frame`] makes a frame of it.
+    /// Change words of this replica's row at peers, range by range in their order. Puts and sends
+    /// on the lane for control to one peer arrive in the order in which they were asked for, or the
+    /// link says that it broke. [`put_frame`] makes a frame of it.
     Put {
         /// To whom.
         to: ReplicaSet,
-        /// Index of the first word.
-        offset: u32,
-        /// The new values.
-        words: SmallVec<[u64; 4]>,
+        /// Which words and their new values, see [`crate::put_ranges`].
+        ranges: Bytes,
     },
     /// Make this durable, in order; answer with [`Input::Persisted`].
     Journal {

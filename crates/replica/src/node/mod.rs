@@ -300,17 +300,7 @@ impl Node {
                 }
             }
             Input::Link(peer, link) => self.events.push_back(Event::Link(peer, link)),
-            Input::Put {
-                from,
-                offset,
-                words,
-            } => {
-                self.events.push_back(Event::Put {
-                    from,
-                    offset,
-                    words,
-                });
-            }
+            Input::Put { from, ranges } => self.events.push_back(Event::Put { from, ranges }),
             Input::Control(control) => self.events.push_back(Event::Control(control)),
         }
     }
@@ -372,16 +362,8 @@ impl Node {
             let message = TransferMessage::decode_all(reader.rest())?;
             self.on_transfer(from, message, world, out);
         } else if kind == FrameKind::Put as u8 {
-            let offset = reader.u32("put offset")?;
-            let mut words = SmallVec::new();
-            while reader.remaining() > 0 {
-                words.push(reader.u64("put word")?);
-            }
-            self.events.push_back(Event::Put {
-                from,
-                offset,
-                words,
-            });
+            let ranges = reader.rest();
+            self.events.push_back(Event::Put { from, ranges });
         } else {
             return Err(DecodeError::Bad("frame kind").into());
         }
@@ -461,7 +443,7 @@ impl Node {
                     frame: self.wrap(FrameKind::Message, frame),
                 });
             }
-            Effect::Put { to, offset, words } => out.push(Output::Put { to, offset, words }),
+            Effect::Put { to, ranges } => out.push(Output::Put { to, ranges }),
             Effect::Persist { id, write } => {
                 out.push(Output::Journal { id, write });
             }

@@ -438,9 +438,8 @@ impl EventLoop {
                     self.tcp.send(to, lane, &frame, now);
                     sent = true;
                 }
-                Output::Put { to, offset, words } => {
-                    let frame =
-                        put_frame(GroupId(0), EpochNumber(self.about.epoch), offset, &words);
+                Output::Put { to, ranges } => {
+                    let frame = put_frame(GroupId(0), EpochNumber(self.about.epoch), ranges);
                     self.tcp
                         .send(Recipients::Replicas(to), Lane::Control, &frame, now);
                     sent = true;

@@ -538,8 +538,8 @@ impl World {
                         self.replicas[index].effects.push(send);
                     }
                 }
-                Output::Put { to, offset, words } => {
-                    let frame = put_frame(GroupId(0), EpochNumber(1), offset, &words).into_bytes();
+                Output::Put { to, ranges } => {
+                    let frame = put_frame(GroupId(0), EpochNumber(1), ranges).into_bytes();
                     for to in to.iter() {
                         let send = Effect::Send(to.index(), Lane::Control, frame.clone());
                         self.replicas[index].effects.push(send);

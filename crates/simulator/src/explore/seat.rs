@@ -624,8 +624,8 @@ impl Cast {
                     }
                 }
             }
-            Output::Put { to, offset, words } => {
-                let frame = put_frame(GroupId(0), EpochNumber(1), offset, &words).into_bytes();
+            Output::Put { to, ranges } => {
+                let frame = put_frame(GroupId(0), EpochNumber(1), ranges).into_bytes();
                 let message = self.message(frame);
                 step.sends.extend(to.iter().map(|to| Sent {
                     to: to.0,

@@ -503,9 +503,9 @@ impl Stage {
                     self.transmit(index, to, lane, frame.into_bytes());
                 }
             }
-            Output::Put { to, offset, words } => {
-                let frame = put_frame(GroupId(0), EpochNumber(1), offset, &words).into_bytes();
-                self.say(|| format!("{index}: puts {words:?} at {offset}"));
+            Output::Put { to, ranges } => {
+                self.say(|| format!("{index}: puts {} bytes", ranges.len()));
+                let frame = put_frame(GroupId(0), EpochNumber(1), ranges).into_bytes();
                 for to in to.iter() {
                     let lane = quintet_replica::Lane::Control;
                     self.transmit(index, to.index(), lane, frame.clone());
