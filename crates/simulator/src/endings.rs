@@ -212,7 +212,7 @@ impl World {
                     forgot: false,
                 })
                 .collect();
-            (self.setup.entry.viable)(replicas, &states)
+            (self.setup.entry.viable_in)(replicas, &states, &self.route)
         };
         let checked = self
             .held
