@@ -15,6 +15,7 @@ extern crate std;
 
 pub mod chain_paxos;
 pub mod chora;
+pub mod derecho;
 #[cfg(test)]
 mod group;
 pub mod multipaxos;

@@ -1,0 +1,199 @@
+//! Options of Derecho.
+
+use super::plant::Planted;
+use alloc::{
+    format,
+    string::{String, ToString},
+};
+use core::time::Duration;
+use quintet_replica::{OptionSpec, Options, parse_option};
+
+/// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How often members hear each other.
+    pub heartbeat: Duration,
+    /// Silence of a member after which it is suspected.
+    pub suspect_timeout: Duration,
+    /// Silence of the whole group after which those left inspect each other's logs.
+    pub restart_timeout: Duration,
+    /// Slots of a sender's ring: the most messages that not all members have taken.
+    pub window: usize,
+    /// The largest message that travels in a slot of the ring.
+    pub smc_bytes_max: usize,
+    /// The most bytes of batches in one message.
+    pub batch_bytes_max: usize,
+    /// The most bytes of requests that a replica keeps for its own frontends.
+    pub queue_bytes: usize,
+    /// The most bytes of delivered entries kept in memory for replicas that join.
+    pub log_memory_bytes: usize,
+    /// How many slots a replica may lack when it is let in.
+    pub join_lag: u64,
+    /// A planted bug.
+    pub(super) planted: Planted,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_millis(50),
+            suspect_timeout: Duration::from_millis(300),
+            restart_timeout: Duration::from_millis(1000),
+            window: 16,
+            smc_bytes_max: 1024,
+            batch_bytes_max: 1 << 20,
+            queue_bytes: 64 << 20,
+            log_memory_bytes: 64 << 20,
+            join_lag: 256,
+            planted: Planted::default(),
+        }
+    }
+}
+
+fn number(value: &str, low: u64, high: u64, unit: &str) -> Result<u64, String> {
+    let expected = format!("a number of {unit} from {low} to {high}");
+    let number: u64 = parse_option(value, &expected)?;
+    if (low..=high).contains(&number) {
+        Ok(number)
+    } else {
+        Err(format!("{number} is not {expected}"))
+    }
+}
+
+fn millis(value: &str, low: u64, high: u64) -> Result<Duration, String> {
+    number(value, low, high, "milliseconds").map(Duration::from_millis)
+}
+
+fn size(value: &str, low: u64, high: u64) -> Result<usize, String> {
+    let bytes = number(value, low, high, "bytes")?;
+    usize::try_from(bytes).map_err(|_| format!("{bytes} bytes do not fit this machine"))
+}
+
+impl Options for Config {
+    const SPECS: &'static [OptionSpec] = &[
+        OptionSpec {
+            name: "heartbeat_ms",
+            default: "50",
+            help: "how often members of the view hear each other, in milliseconds; below half of \
+                   suspect_timeout_ms (1 to 60000)",
+        },
+        OptionSpec {
+            name: "suspect_timeout_ms",
+            default: "300",
+            help: "silence of a member, in milliseconds, after which it is suspected and the next \
+                   view goes on without it (5 to 600000)",
+        },
+        OptionSpec {
+            name: "restart_timeout_ms",
+            default: "1000",
+            help: "when nobody was active for so many milliseconds, a majority of the last view \
+                   restarts the group from its logs; at least suspect_timeout_ms (10 to 600000)",
+        },
+        OptionSpec {
+            name: "window",
+            default: "16",
+            help: "slots of a sender's ring: the most of its messages that not all members have \
+                   taken (1 to 1024)",
+        },
+        OptionSpec {
+            name: "smc_bytes_max",
+            default: "1024",
+            help: "the largest message, in bytes, that travels in a slot of the ring; larger ones \
+                   go on the lane for bulk (64 to 65536)",
+        },
+        OptionSpec {
+            name: "batch_bytes_max",
+            default: "1048576",
+            help: "the most bytes of batches in one message, unless a single batch is larger \
+                   (4096 to 67108864)",
+        },
+        OptionSpec {
+            name: "queue_bytes",
+            default: "67108864",
+            help: "the most bytes of requests that a replica keeps for its clients before it \
+                   answers that it is busy (65536 to 4294967296)",
+        },
+        OptionSpec {
+            name: "log_memory_bytes",
+            default: "67108864",
+            help: "the most bytes of delivered entries kept in memory for replicas that join; \
+                   those further behind receive a snapshot (65536 to 17179869184)",
+        },
+        OptionSpec {
+            name: "join_lag",
+            default: "256",
+            help: "how many slots a replica may lack when it is let into a view; the view waits \
+                   for it to fetch them (1 to 1000000)",
+        },
+        #[cfg(feature = "plant")]
+        OptionSpec {
+            name: "plant",
+            default: "none",
+            help: "an old bug to switch on, or none",
+        },
+    ];
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "heartbeat_ms" => self.heartbeat = millis(value, 1, 60_000)?,
+            "suspect_timeout_ms" => self.suspect_timeout = millis(value, 5, 600_000)?,
+            "restart_timeout_ms" => self.restart_timeout = millis(value, 10, 600_000)?,
+            "window" => self.window = number(value, 1, 1024, "slots")? as usize,
+            "smc_bytes_max" => self.smc_bytes_max = size(value, 64, 64 << 10)?,
+            "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,
+            "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
+            "log_memory_bytes" => self.log_memory_bytes = size(value, 64 << 10, 16 << 30)?,
+            "join_lag" => self.join_lag = number(value, 1, 1_000_000, "slots")?,
+            #[cfg(feature = "plant")]
+            "plant" => {
+                let found = Planted::named(value);
+                if found.is_none() && value != "none" {
+                    return Err(format!("'{value}' is not a planted bug"));
+                }
+                self.planted = found.unwrap_or_default();
+            }
+            _ => return Err(format!("there is no option '{name}'")),
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.suspect_timeout <= self.heartbeat * 2 {
+            return Err("suspect_timeout_ms must be more than twice heartbeat_ms".to_string());
+        }
+        if self.restart_timeout < self.suspect_timeout {
+            return Err("restart_timeout_ms must be at least suspect_timeout_ms".to_string());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_in_the_table_is_the_default() {
+        let mut config = Config::default();
+        for spec in Config::SPECS {
+            config.set(spec.name, spec.default).expect(spec.name);
+        }
+        assert_eq!(config, Config::default());
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn values_outside_their_range_and_timeouts_out_of_order_are_refused() {
+        let mut config = Config::default();
+        let error = config.set("window", "0").expect_err("out of range");
+        assert!(error.contains("from 1 to 1024"), "{error}");
+        config
+            .set("suspect_timeout_ms", "90")
+            .expect("in its range");
+        assert!(config.check().is_err(), "too near the heartbeat");
+        config
+            .set("suspect_timeout_ms", "2000")
+            .expect("in its range");
+        assert!(config.check().is_err(), "longer than the restart timeout");
+    }
+}

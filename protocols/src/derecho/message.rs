@@ -1,0 +1,621 @@
+//! What Derecho sends besides puts, and what it writes to disk.
+//!
+//! ```text
+//!   frontend ── Request ──► member           frontend ◄── Taken ── member
+//!   member ──── Bulk ─────► members          a message too large for a slot of the ring
+//!   outsider ── Join ─────► all              I am not in the view (or not complete in it)
+//!   anyone ──── Views ────► whoever knows an older view
+//!   outsider ── Fetch ────► donor ── Tail, Behind ──► outsider
+//!   inspector ─ Prepare, Accept ──► members of the last view ── Promise, Accepted ──► inspector
+//! ```
+
+use alloc::vec::Vec;
+use quintet_replica::{
+    BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet,
+    Slot, Wire, Writer,
+    parts::{RequestMessage, Taken},
+};
+
+/// One member of a view: which replica, and in which of its starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    /// Which replica.
+    pub id: ReplicaId,
+    /// The count of its starts: a restarted replica is no member until it is let in again.
+    pub life: u64,
+    /// Its incarnation, for the route.
+    pub incarnation: Incarnation,
+}
+
+/// A view: who takes part, and from which slot on. What the end of the view before agreed on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct View {
+    /// Ascends by one from view to view; the first is 1.
+    pub number: u64,
+    /// The members, ascending by id: the first is of rank 0.
+    pub members: Vec<Member>,
+    /// The ragged trim of the view before: all slots up to here are delivered, none above.
+    pub base: Slot,
+}
+
+impl View {
+    /// The rank of a replica, whatever its life.
+    #[must_use]
+    pub fn rank(&self, id: ReplicaId) -> Option<usize> {
+        self.members.iter().position(|member| member.id == id)
+    }
+
+    /// Who they are.
+    #[must_use]
+    pub fn set(&self) -> ReplicaSet {
+        self.members.iter().map(|member| member.id).collect()
+    }
+
+    /// The life in which a replica is a member.
+    #[must_use]
+    pub fn life(&self, id: ReplicaId) -> Option<u64> {
+        Some(self.members[self.rank(id)?].life)
+    }
+}
+
+/// Names a proposal for the end of a view. Those of members that have not left it carry their
+/// rank in round 0; an inspector takes higher rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ballot {
+    /// 0 in the table, ascending among inspectors.
+    pub round: u64,
+    /// One above the proposer's rank in round 0, else one above its id; 0 for none.
+    pub proposer: u64,
+}
+
+/// A proposed next view.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Proposal {
+    /// Under which ballot.
+    pub ballot: Ballot,
+    /// What is proposed.
+    pub view: View,
+}
+
+/// What must never be forgotten: the log of views and ragged trims of B.4, by its tail.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Promised {
+    /// How often this replica has started.
+    pub life: u64,
+    /// The newest view that it knows to be agreed.
+    pub view: View,
+    /// It holds everything up to the view's base, and what it holds above is of this view.
+    pub complete: bool,
+    /// No proposal for the end of the view below this is accepted any more.
+    pub promised: Ballot,
+    /// The newest proposal that it has accepted for the end of the view.
+    pub accepted: Option<Proposal>,
+    /// Everything up to here is delivered.
+    pub sure: Slot,
+}
+
+/// What one slot holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// The view that it was sent in.
+    pub view: u64,
+    /// The sender's time.
+    pub time: CommandTime,
+    /// The batch.
+    pub batch: Bytes,
+}
+
+/// What a snapshot carries for the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The highest time given to commands so far.
+    pub time: CommandTime,
+}
+
+/// What an outsider tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Join {
+    /// The count of its starts.
+    pub life: u64,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// The newest view that it knows.
+    pub view: u64,
+    /// It is a member of it and on its way to be complete; otherwise it has left or never was.
+    pub coming: bool,
+    /// See [`Promised::complete`].
+    pub complete: bool,
+    /// It has forgotten what it had acknowledged.
+    pub forgot: bool,
+    /// It holds everything up to here, delivered for sure.
+    pub sure: Slot,
+}
+
+/// Messages between replicas, and between frontends and replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A frontend's batch.
+    Request {
+        /// What its requests need.
+        level: Level,
+        /// The batch.
+        batch: Bytes,
+    },
+    /// A replica's word on a request that it could not take.
+    Taken {
+        /// Which batch.
+        batch: BatchId,
+        /// Why.
+        taken: Taken,
+    },
+    /// A message that does not fit a slot of the sender's ring; the slot announces it.
+    Bulk {
+        /// The view.
+        view: u64,
+        /// The message's number within the view and sender.
+        index: u64,
+        /// A [`Body`].
+        body: Bytes,
+    },
+    /// The sender is not in the view, or not complete in it.
+    Join(Join),
+    /// Views that were agreed, ascending.
+    Views {
+        /// The newest ones.
+        views: Vec<View>,
+        /// The sender is active in the last one.
+        active: bool,
+    },
+    /// Send me what follows.
+    Fetch {
+        /// The newest view that the sender knows.
+        view: u64,
+        /// The sender holds everything up to here.
+        have: Slot,
+        /// Also what is not sure yet, up to here.
+        upto: Slot,
+    },
+    /// Consecutive entries.
+    Tail {
+        /// The newest view that the sender knows.
+        view: u64,
+        /// The slot of the first.
+        first: Slot,
+        /// Everything up to here is delivered for sure.
+        sure: Slot,
+        /// The entries.
+        entries: Vec<Entry>,
+    },
+    /// What was asked for is no longer kept: fetch a state that covers this.
+    Behind {
+        /// The last slot that is no longer kept.
+        at_least: Slot,
+    },
+    /// Total restart, phase 1: accept nothing lower for the end of this view, and tell.
+    Prepare {
+        /// The view whose end is inspected.
+        view: u64,
+        /// The inspector's ballot.
+        ballot: Ballot,
+    },
+    /// The answer.
+    Promise {
+        /// The view.
+        view: u64,
+        /// The ballot promised.
+        ballot: Ballot,
+        /// Who answers, in which life.
+        member: Member,
+        /// Its log is that of the view.
+        complete: bool,
+        /// The end of its log.
+        end: Slot,
+        /// What it had accepted.
+        accepted: Option<Proposal>,
+    },
+    /// Phase 2: accept this end of the view, once you hold everything up to its base.
+    Accept {
+        /// The view that ends.
+        view: u64,
+        /// The proposal.
+        proposal: Proposal,
+        /// Who holds everything up to its base.
+        source: ReplicaId,
+    },
+    /// The answer.
+    Accepted {
+        /// The view.
+        view: u64,
+        /// The ballot.
+        ballot: Ballot,
+    },
+}
+
+/// What one multicast carries: the batches that had piled up at its sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Body {
+    /// The sender's time.
+    pub time: CommandTime,
+    /// The batches.
+    pub batches: Vec<Bytes>,
+}
+
+impl RequestMessage for Message {
+    fn request(level: Level, batch: Bytes) -> Self {
+        Self::Request { level, batch }
+    }
+    fn taken(&self) -> Option<(BatchId, Taken)> {
+        match self {
+            Self::Taken { batch, taken } => Some((*batch, *taken)),
+            _ => None,
+        }
+    }
+}
+
+impl Wire for Body {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.time.0);
+        writer.length(self.batches.len());
+        self.batches.iter().for_each(|batch| writer.blob(batch));
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let time = CommandTime(reader.u64("time")?);
+        let count = reader.length(4, "batches")?;
+        let batches = (0..count)
+            .map(|_| reader.blob("batch"))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { time, batches })
+    }
+}
+
+fn get_replica(reader: &mut Reader) -> Result<ReplicaId, DecodeError> {
+    let id = reader.u16("replica")?;
+    if usize::from(id) < ReplicaSet::MEMBERS_MAX {
+        Ok(ReplicaId(id))
+    } else {
+        Err(DecodeError::Bad("replica"))
+    }
+}
+
+fn get_slot(reader: &mut Reader) -> Result<Slot, DecodeError> {
+    // Far from the end of the numbers, so that the next ones exist.
+    Some(reader.u64("slot")?)
+        .filter(|slot| *slot < 1 << 62)
+        .map(Slot)
+        .ok_or(DecodeError::Bad("slot"))
+}
+
+fn get_view(reader: &mut Reader) -> Result<u64, DecodeError> {
+    Some(reader.u64("view")?)
+        .filter(|view| *view < 1 << 62)
+        .ok_or(DecodeError::Bad("view"))
+}
+
+impl Wire for Member {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u16(self.id.0);
+        writer.u64(self.life);
+        writer.u64(self.incarnation.0);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            id: get_replica(reader)?,
+            life: reader.u64("life")?,
+            incarnation: Incarnation(reader.u64("incarnation")?),
+        })
+    }
+}
+
+impl Wire for View {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.number);
+        writer.u64(self.base.0);
+        writer.length(self.members.len());
+        self.members.iter().for_each(|member| member.encode(writer));
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let (number, base) = (get_view(reader)?, get_slot(reader)?);
+        let count = reader.length(18, "members")?;
+        let members: Vec<Member> = (0..count)
+            .map(|_| Member::decode(reader))
+            .collect::<Result<_, _>>()?;
+        if members.is_empty() || !members.is_sorted_by(|a, b| a.id < b.id) {
+            return Err(DecodeError::Bad("members"));
+        }
+        Ok(Self {
+            number,
+            members,
+            base,
+        })
+    }
+}
+
+impl Wire for Ballot {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.round);
+        writer.u64(self.proposer);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let round = get_view(reader)?;
+        Ok(Self {
+            round,
+            proposer: reader.u64("proposer")?,
+        })
+    }
+}
+
+impl Wire for Proposal {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        self.ballot.encode(writer);
+        self.view.encode(writer);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            ballot: Ballot::decode(reader)?,
+            view: View::decode(reader)?,
+        })
+    }
+}
+
+fn put_option(writer: &mut Writer<'_>, proposal: Option<&Proposal>) {
+    writer.bool(proposal.is_some());
+    if let Some(proposal) = proposal {
+        proposal.encode(writer);
+    }
+}
+
+fn get_option(reader: &mut Reader) -> Result<Option<Proposal>, DecodeError> {
+    Ok(if reader.bool("proposal")? {
+        Some(Proposal::decode(reader)?)
+    } else {
+        None
+    })
+}
+
+impl Wire for Promised {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u8(1);
+        writer.u64(self.life);
+        self.view.encode(writer);
+        writer.bool(self.complete);
+        self.promised.encode(writer);
+        put_option(writer, self.accepted.as_ref());
+        writer.u64(self.sure.0);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        if reader.u8("version of the promise")? != 1 {
+            return Err(DecodeError::Bad("version of the promise"));
+        }
+        Ok(Self {
+            life: reader.u64("life")?,
+            view: View::decode(reader)?,
+            complete: reader.bool("complete")?,
+            promised: Ballot::decode(reader)?,
+            accepted: get_option(reader)?,
+            sure: get_slot(reader)?,
+        })
+    }
+}
+
+impl Wire for Entry {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.view);
+        writer.u64(self.time.0);
+        writer.blob(&self.batch);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            view: get_view(reader)?,
+            time: CommandTime(reader.u64("time")?),
+            batch: reader.blob("batch")?,
+        })
+    }
+}
+
+impl Wire for Summary {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.time.0);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            time: CommandTime(reader.u64("time")?),
+        })
+    }
+}
+
+impl Wire for Join {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.life);
+        writer.u64(self.incarnation.0);
+        writer.u64(self.view);
+        writer.bool(self.coming);
+        writer.bool(self.complete);
+        writer.bool(self.forgot);
+        writer.u64(self.sure.0);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            life: reader.u64("life")?,
+            incarnation: Incarnation(reader.u64("incarnation")?),
+            view: get_view(reader)?,
+            coming: reader.bool("coming")?,
+            complete: reader.bool("complete")?,
+            forgot: reader.bool("forgot")?,
+            sure: get_slot(reader)?,
+        })
+    }
+}
+
+impl Wire for Message {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        match self {
+            Self::Request { level, batch } => {
+                writer.u8(0);
+                writer.u8(*level as u8);
+                writer.blob(batch);
+            }
+            Self::Taken { batch, taken } => {
+                writer.u8(1);
+                writer.u64(batch.0);
+                writer.u8(match taken {
+                    Taken::Accepted => 0,
+                    Taken::Refused => 1,
+                    Taken::Busy => 2,
+                });
+            }
+            Self::Bulk { view, index, body } => {
+                writer.u8(2);
+                writer.u64(*view);
+                writer.u64(*index);
+                writer.blob(body);
+            }
+            Self::Join(join) => {
+                writer.u8(3);
+                join.encode(writer);
+            }
+            Self::Views { views, active } => {
+                writer.u8(4);
+                writer.length(views.len());
+                views.iter().for_each(|view| view.encode(writer));
+                writer.bool(*active);
+            }
+            Self::Fetch { view, have, upto } => {
+                writer.u8(5);
+                writer.u64(*view);
+                writer.u64(have.0);
+                writer.u64(upto.0);
+            }
+            Self::Tail {
+                view,
+                first,
+                sure,
+                entries,
+            } => {
+                writer.u8(6);
+                writer.u64(*view);
+                writer.u64(first.0);
+                writer.u64(sure.0);
+                writer.length(entries.len());
+                entries.iter().for_each(|entry| entry.encode(writer));
+            }
+            Self::Behind { at_least } => {
+                writer.u8(7);
+                writer.u64(at_least.0);
+            }
+            Self::Prepare { view, ballot } => {
+                writer.u8(8);
+                writer.u64(*view);
+                ballot.encode(writer);
+            }
+            Self::Promise {
+                view,
+                ballot,
+                member,
+                complete,
+                end,
+                accepted,
+            } => {
+                writer.u8(9);
+                writer.u64(*view);
+                ballot.encode(writer);
+                member.encode(writer);
+                writer.bool(*complete);
+                writer.u64(end.0);
+                put_option(writer, accepted.as_ref());
+            }
+            Self::Accept {
+                view,
+                proposal,
+                source,
+            } => {
+                writer.u8(10);
+                writer.u64(*view);
+                proposal.encode(writer);
+                writer.u16(source.0);
+            }
+            Self::Accepted { view, ballot } => {
+                writer.u8(11);
+                writer.u64(*view);
+                ballot.encode(writer);
+            }
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match reader.u8("message tag")? {
+            0 => Self::Request {
+                level: Level::from_byte(reader.u8("level")?).ok_or(DecodeError::Bad("level"))?,
+                batch: reader.blob("batch")?,
+            },
+            1 => Self::Taken {
+                batch: BatchId(reader.u64("batch id")?),
+                taken: match reader.u8("taken")? {
+                    0 => Taken::Accepted,
+                    1 => Taken::Refused,
+                    2 => Taken::Busy,
+                    _ => return Err(DecodeError::Bad("taken")),
+                },
+            },
+            2 => Self::Bulk {
+                view: get_view(reader)?,
+                index: get_view(reader)?,
+                body: reader.blob("body")?,
+            },
+            3 => Self::Join(Join::decode(reader)?),
+            4 => {
+                let count = reader.length(38, "views")?;
+                let views = (0..count)
+                    .map(|_| View::decode(reader))
+                    .collect::<Result<_, _>>()?;
+                Self::Views {
+                    views,
+                    active: reader.bool("active")?,
+                }
+            }
+            5 => Self::Fetch {
+                view: get_view(reader)?,
+                have: get_slot(reader)?,
+                upto: get_slot(reader)?,
+            },
+            6 => {
+                let view = get_view(reader)?;
+                let (first, sure) = (get_slot(reader)?, get_slot(reader)?);
+                let count = reader.length(20, "entries")?;
+                let entries = (0..count)
+                    .map(|_| Entry::decode(reader))
+                    .collect::<Result<_, _>>()?;
+                Self::Tail {
+                    view,
+                    first,
+                    sure,
+                    entries,
+                }
+            }
+            7 => Self::Behind {
+                at_least: get_slot(reader)?,
+            },
+            8 => Self::Prepare {
+                view: get_view(reader)?,
+                ballot: Ballot::decode(reader)?,
+            },
+            9 => Self::Promise {
+                view: get_view(reader)?,
+                ballot: Ballot::decode(reader)?,
+                member: Member::decode(reader)?,
+                complete: reader.bool("complete")?,
+                end: get_slot(reader)?,
+                accepted: get_option(reader)?,
+            },
+            10 => Self::Accept {
+                view: get_view(reader)?,
+                proposal: Proposal::decode(reader)?,
+                source: get_replica(reader)?,
+            },
+            11 => Self::Accepted {
+                view: get_view(reader)?,
+                ballot: Ballot::decode(reader)?,
+            },
+            _ => return Err(DecodeError::Bad("message tag")),
+        })
+    }
+}

@@ -1,0 +1,28 @@
+//! Old bugs and unsafe readings, to be switched on one at a time: what the simulator must find.
+//! Without the feature `plant` all of this is constant false.
+
+use super::Derecho;
+
+quintet_replica::plants! {
+    DeliverBeforeAll "deliver_before_all_received" 0 ""
+        "a message is delivered when a majority has it, not when all have";
+    TrimRecomputed "trim_recomputed" 0 ""
+        "a leader that takes over computes a trim of its own instead of adopting an earlier one";
+    MinorityContinues "minority_continues" 0 ""
+        "whoever suspects a majority goes on by itself";
+    PersistedEarly "persisted_before_fsync" 0 ""
+        "a message counts as persisted before it is";
+    ReadsLocal "read_without_barrier" 0 ""
+        "a read is answered from the local state without the barrier";
+    EchoNotDurable "trim_echoed_before_logged" 0 ""
+        "a ragged trim is echoed before it is on disk";
+    RestartAsMember "restart_counts_as_member" 0 ""
+        "a restarted replica goes on as the member that it was";
+}
+
+impl Derecho {
+    /// Whether this bug is switched on.
+    pub(super) fn planted(&self, plant: Plant) -> bool {
+        self.config.planted.is(plant)
+    }
+}

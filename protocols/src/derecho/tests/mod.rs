@@ -1,0 +1,79 @@
+//! Single cases by hand.
+
+mod table;
+mod views;
+
+use super::{Config, Derecho};
+use crate::group::{Group, MS, assert_converged};
+use quintet_replica::{Durability, Level};
+
+fn group(members: usize) -> Group<Derecho> {
+    Group::new(members, Durability::Disk, Config::default())
+}
+
+#[test]
+fn every_member_orders_what_its_clients_ask_for() {
+    let mut group = group(3);
+    let mut batches = alloc::vec::Vec::new();
+    for round in 0..6 {
+        for id in 0..3 {
+            if (round + id) % 3 != 1 {
+                batches.push((id, group.write(id)));
+            }
+        }
+        if round % 2 == 0 {
+            group.settle();
+        }
+    }
+    group.settle();
+    for (id, batch) in batches {
+        assert!(group.answered(id, batch), "batch {batch} of replica {id}");
+    }
+    assert_converged(&group, 12);
+    let read = group.submit(2, Level::Linearizable);
+    group.settle();
+    assert!(group.answered(2, read));
+}
+
+#[test]
+fn a_crashed_member_is_left_out_and_comes_back() {
+    let mut group = group(3);
+    group.write(0);
+    group.settle();
+    group.crash(1);
+    let batch = group.write(0);
+    group.run(MS * 1000);
+    assert!(
+        group.answered(0, batch),
+        "the view goes on without it: {:?}",
+        (group.status(0), group.status(2))
+    );
+    assert_eq!(group.status(0).view, 2);
+    group.start(1);
+    group.run(MS * 2000);
+    assert_eq!(group.status(1).role, "member", "{:?}", group.status(1));
+    let batch = group.write(1);
+    group.run(MS * 500);
+    assert!(group.answered(1, batch));
+    assert_converged(&group, 3);
+}
+
+#[test]
+fn all_restart_from_their_disks() {
+    let mut group = group(3);
+    for id in 0..3 {
+        group.write(id);
+    }
+    group.settle();
+    for id in 0..3 {
+        group.crash(id);
+    }
+    for id in 0..3 {
+        group.start(id);
+    }
+    group.run(MS * 5000);
+    let batch = group.write(2);
+    group.run(MS * 500);
+    assert!(group.answered(2, batch), "{:?}", group.status(2));
+    assert_converged(&group, 4);
+}

@@ -1,0 +1,177 @@
+//! Ends of views: who takes over, what is adopted, who halts.
+
+use super::*;
+use crate::derecho::Message;
+use alloc::vec::Vec;
+use quintet_replica::{Control, Event, ReplicaId};
+
+#[test]
+fn a_minority_halts_and_the_majority_goes_on() {
+    let mut group = group(5);
+    group.write(0);
+    group.settle();
+    for inside in [0, 1] {
+        for outside in [2, 3, 4] {
+            group.cut.insert((inside, outside));
+            group.cut.insert((outside, inside));
+        }
+    }
+    let lost = group.write(0);
+    let kept = group.write(3);
+    group.run(MS * 1500);
+    assert!(group.answered(3, kept));
+    assert!(!group.answered(0, lost), "two of five decide nothing");
+    assert_eq!(group.status(0).role, "out");
+    group.heal();
+    group.run(MS * 4000);
+    let batch = group.write(1);
+    group.run(MS * 1000);
+    assert!(group.answered(1, batch), "{:?}", group.status(1));
+    assert_converged(&group, 3);
+}
+
+#[test]
+fn an_even_split_halts_both_halves_and_heals() {
+    let mut group = group(4);
+    for inside in [0, 1] {
+        for outside in [2, 3] {
+            group.cut.insert((inside, outside));
+            group.cut.insert((outside, inside));
+        }
+    }
+    let batches = [group.write(0), group.write(3)];
+    group.run(MS * 3000);
+    assert!(!group.answered(0, batches[0]) && !group.answered(3, batches[1]));
+    group.heal();
+    group.run(MS * 6000);
+    let batch = group.write(2);
+    group.run(MS * 1000);
+    assert!(group.answered(2, batch), "{:?}", group.status(2));
+    assert_converged(&group, 1);
+}
+
+/// The leader of the view change dies after every number of its packets; the others must agree
+/// with whatever it may have agreed with one of them.
+#[test]
+fn a_leader_that_dies_at_any_step_of_the_trim_is_replaced() {
+    for steps in 0..60 {
+        let mut group = group(5);
+        for id in 0..5 {
+            group.write(id);
+        }
+        group.settle();
+        group.crash(4);
+        let batches: Vec<_> = (0..4).map(|id| (id, group.write(id))).collect();
+        group.event(1, Event::Control(Control::ReportFailure(ReplicaId(4))));
+        let mut left = steps;
+        for _ in 0..200 {
+            for id in 0..4 {
+                group.sync(id);
+                group.idle(id);
+            }
+            let Some(packet) = group.network.pop_front() else {
+                break;
+            };
+            if packet.from == ReplicaId(0) {
+                if left == 0 {
+                    group.crash(0);
+                    group.network.retain(|packet| packet.from != ReplicaId(0));
+                    break;
+                }
+                left -= 1;
+            }
+            group.deliver(packet);
+        }
+        group.run(MS * 3000);
+        for (id, batch) in batches {
+            assert!(
+                id == 0 || group.answered(id, batch),
+                "after {steps} packets: {id}"
+            );
+        }
+        assert_converged(&group, 5);
+    }
+}
+
+#[test]
+fn a_memory_that_forgot_comes_back_as_another_life() {
+    let mut group = Group::<Derecho>::new(3, Durability::Memory, Config::default());
+    let first = group.write(1);
+    group.settle();
+    assert!(group.answered(1, first));
+    group.crash(1);
+    group.start(1);
+    group.run(MS * 3000);
+    assert_eq!(group.status(1).role, "member", "{:?}", group.status(1));
+    assert_converged(&group, 1);
+    group.crash(0);
+    group.run(MS * 2000);
+    let batch = group.write(1);
+    group.run(MS * 1000);
+    assert!(group.answered(1, batch));
+}
+
+#[test]
+fn when_all_memories_are_lost_nobody_serves_emptiness() {
+    let mut group = Group::<Derecho>::new(3, Durability::Memory, Config::default());
+    group.write(1);
+    group.settle();
+    for id in 0..3 {
+        group.crash(id);
+    }
+    for id in 0..3 {
+        group.start(id);
+    }
+    group.run(MS * 20_000);
+    for id in 0..3 {
+        let halted = group.members[id].halted.as_deref();
+        assert!(halted.is_some_and(|reason| reason.contains("--bootstrap-again")));
+    }
+}
+
+#[test]
+fn a_large_message_goes_beside_the_ring() {
+    let config = Config {
+        smc_bytes_max: 64,
+        ..Config::default()
+    };
+    let mut group = Group::<Derecho>::new(3, Durability::Disk, config);
+    let mut batches = Vec::new();
+    for _ in 0..40 {
+        batches.push(group.write(2));
+        group.idle(2);
+    }
+    let bulk = |packet: &&crate::group::Packet<Derecho>| {
+        !packet.put && matches!(packet.message(), Message::Bulk { .. })
+    };
+    assert!(group.network.iter().filter(bulk).count() > 0);
+    group.settle();
+    assert!(batches.into_iter().all(|batch| group.answered(2, batch)));
+    assert_converged(&group, 40);
+}
+
+#[test]
+fn views_shrink_one_by_one_below_a_majority_of_the_epoch() {
+    let mut group = group(5);
+    for gone in [4, 3, 2] {
+        group.crash(gone);
+        group.run(MS * 1500);
+    }
+    let batch = group.write(0);
+    group.run(MS * 500);
+    assert!(group.answered(0, batch), "two of the last three go on");
+    group.crash(1);
+    let batch = group.write(0);
+    group.run(MS * 1500);
+    assert!(!group.answered(0, batch), "one of two does not");
+    // Three of five are up, and yet they must wait for the last view's majority (Appendix C).
+    group.start(2);
+    group.start(3);
+    group.run(MS * 5000);
+    assert!(!group.answered(0, batch));
+    group.start(1);
+    group.run(MS * 8000);
+    let batch = group.write(1);
+    group.run(MS * 1000);
+    assert!(group.answered(1, batch), "{:?}", group.status(1));
+}

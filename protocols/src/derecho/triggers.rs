@@ -1,0 +1,90 @@
+//! The triggers of Appendix A, rebuilt from §3.6 and Appendix B: which columns each looks at, when
+//! it fires, and what it does then.
+//!
+//! ```text
+//!   put, write done, idle ──► dirty columns ──► predicates over the table ──► actions ──► put
+//! ```
+//!
+//! They run when the inbox is empty, so one evaluation covers all that came (§3.7). Their order is
+//! that of a message's way: received, ordered, persisted, delivered; then failures, wedging, the
+//! ragged trim, its echo and the next view.
+
+use super::{
+    Derecho,
+    sst::{
+        ON_BARRIER, ON_ECHO, ON_PERSISTED, ON_PROPOSED, ON_RECEIVED, ON_RING, ON_SELF,
+        ON_SUSPECTED, ON_VIEW, ON_WEDGED, Trigger,
+    },
+};
+
+const ENDING: super::sst::Columns = ON_SUSPECTED | ON_WEDGED | ON_PERSISTED | ON_VIEW | ON_SELF;
+
+/// All of them, in the order in which they are looked at.
+pub(super) const TRIGGERS: &[Trigger<Derecho>] = &[
+    Trigger {
+        columns: ON_RING | ON_VIEW | ON_SELF,
+        once: false,
+        when: |replica| !replica.wedging,
+        act: Derecho::receive,
+    },
+    Trigger {
+        columns: ON_PERSISTED | ON_VIEW | ON_SELF,
+        once: false,
+        when: Derecho::may_deliver,
+        act: Derecho::deliver,
+    },
+    Trigger {
+        columns: ON_RECEIVED | ON_VIEW | ON_SELF,
+        once: false,
+        when: |replica| !replica.unacked.is_empty(),
+        act: |replica, _| replica.forget_acknowledged(),
+    },
+    Trigger {
+        columns: ON_BARRIER | ON_VIEW,
+        once: false,
+        when: |replica| !replica.wedging,
+        act: |replica, _| replica.echo_barriers(),
+    },
+    Trigger {
+        columns: ON_ECHO | ON_PERSISTED | ON_VIEW | ON_SELF,
+        once: false,
+        when: |replica| !replica.reads.is_empty(),
+        act: Derecho::release_reads,
+    },
+    Trigger {
+        columns: ON_SUSPECTED | ON_VIEW,
+        once: false,
+        when: |_| true,
+        act: Derecho::learn_suspicions,
+    },
+    Trigger {
+        columns: ENDING,
+        once: true,
+        when: Derecho::must_wedge,
+        act: Derecho::wedge,
+    },
+    Trigger {
+        columns: ON_SELF,
+        once: true,
+        when: |replica| replica.wedging && replica.all_is_written(),
+        act: |replica, _| replica.set_wedged(),
+    },
+    Trigger {
+        columns: ENDING | ON_PROPOSED,
+        once: false,
+        when: Derecho::may_propose,
+        act: Derecho::propose,
+    },
+    Trigger {
+        columns: ENDING | ON_PROPOSED,
+        once: false,
+        when: Derecho::may_echo,
+        act: Derecho::echo,
+    },
+    Trigger {
+        columns: ENDING | ON_PROPOSED,
+        once: true,
+        when: Derecho::is_agreed,
+        act: Derecho::end_view,
+    },
+];

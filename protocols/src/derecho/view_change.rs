@@ -1,0 +1,440 @@
+//! The end of a view and the beginning of the next (§3.6, A.4, B.1, B.3, B.5).
+//!
+//! ```text
+//!   suspicion ──► SUSPECTED spreads, rows freeze ──► all wedge: nothing is sent or taken any more
+//!     ──► leader (lowest rank not suspected): ragged trim and next view, tagged with its rank,
+//!         adopted from the highest earlier rank if there is one
+//!     ──► logged and echoed by all not suspected, a majority of the view ──► next view
+//! ```
+
+use super::{
+    Derecho,
+    message::{Ballot, Member, Message, Proposal, View},
+    plant::Plant,
+    replica::{Act, Phase, Stream, Timer},
+    sst::{self, ON_ALL, ON_SUSPECTED, PERSISTED, WEDGED},
+};
+use alloc::vec::Vec;
+use quintet_replica::{
+    Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, parts::RequestQueue,
+};
+
+/// How many past views are kept for whoever has missed some.
+const VIEWS_MAX: usize = 32;
+
+/// Whether these members of a view may decide for it: a strict majority (D4, D5).
+pub(super) fn has_quorum(view: &View, set: ReplicaSet) -> bool {
+    ReplicaSet(view.set().0 & set.0).len() * 2 > view.members.len()
+}
+
+impl Derecho {
+    pub(super) fn on_beat(&mut self, ctx: &mut Context<'_, Self>) {
+        ctx.set_timer(Timer::Beat, self.config.heartbeat);
+        let now = ctx.now();
+        if now.since(self.beat_at) > self.config.suspect_timeout {
+            // This replica stood still: who spoke meanwhile is not known.
+            self.heard.fill(now);
+        }
+        self.beat_at = now;
+        match self.phase {
+            Phase::Starting | Phase::Activating => {}
+            Phase::Out => self.beat_out(ctx),
+            Phase::Active => self.beat_active(ctx),
+        }
+    }
+
+    fn beat_active(&mut self, ctx: &mut Context<'_, Self>) {
+        let now = ctx.now();
+        self.active_at = now;
+        for peer in ReplicaSet(self.live().0 & self.others.0).iter() {
+            let silent = now.since(self.heard[peer.index()]);
+            let broken = self.down.contains(peer) && silent > self.config.heartbeat * 3;
+            if silent > self.config.suspect_timeout || broken {
+                self.suspect(peer, ctx);
+            }
+            if self.phase != Phase::Active {
+                return;
+            }
+            self.watch_acknowledgements(peer);
+        }
+        self.beat_heart();
+        if self.wedging && self.beats.is_multiple_of(4) {
+            // Perhaps the others are in the next view already; then they say so.
+            self.send_join(self.others, ctx);
+        }
+        if self.beats.is_multiple_of(8) {
+            // Whatever was lost unseen is repaired by the next whole row.
+            self.lagging = self.peers();
+        }
+    }
+
+    /// A peer that takes nothing for several beats may have lost what was put.
+    fn watch_acknowledgements(&mut self, peer: ReplicaId) {
+        let column = self.table.layout.received(self.id);
+        let taken = self.table.read(peer, column);
+        let (before, beats) = self.acked_before[peer.index()];
+        let stuck = taken == before && taken < self.sent || !self.table.valid(peer);
+        let beats = if stuck { beats + 1 } else { 0 };
+        self.acked_before[peer.index()] = (taken, beats);
+        if beats > 0 && beats.is_multiple_of(3) {
+            self.lagging.insert(peer);
+        }
+    }
+
+    /// Suspects a member: its row freezes here, and the suspicion spreads.
+    pub(super) fn suspect(&mut self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
+        if self.suspected.insert(peer) {
+            ctx.mark("member suspected");
+            self.set_own_suspected();
+            self.check_majority(ctx);
+        }
+    }
+
+    fn check_majority(&mut self, ctx: &mut Context<'_, Self>) {
+        if !has_quorum(&self.promise.view, self.live()) && !self.planted(Plant::MinorityContinues) {
+            ctx.mark("minority halts");
+            self.leave(ctx);
+        }
+    }
+
+    /// Takes over the suspicions of members that are not suspected themselves, in order of rank.
+    pub(super) fn learn_suspicions(&mut self, ctx: &mut Context<'_, Self>) {
+        for peer in self.peers().iter() {
+            if self.suspected.contains(peer) || !self.table.valid(peer) {
+                continue;
+            }
+            let theirs = self.table.suspected(peer);
+            if theirs.contains(self.id) && !self.suspected.contains(self.id) {
+                ctx.mark("suspected by another");
+                return self.leave(ctx);
+            }
+            let new = ReplicaSet(theirs.0 & self.view_set().0 & !self.suspected.0);
+            if !new.is_empty() {
+                self.suspected = ReplicaSet(self.suspected.0 | new.0);
+                self.set_own_suspected();
+                self.check_majority(ctx);
+                if self.phase != Phase::Active {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Stops taking part in this view for good; the way back is a new one.
+    pub(super) fn leave(&mut self, ctx: &mut Context<'_, Self>) {
+        self.phase = Phase::Out;
+        self.left = true;
+        self.out_since = ctx.now();
+        self.active_at = ctx.now();
+        self.joins.fill(None);
+        self.refuse_reads(ctx);
+    }
+
+    /// About to stop: the others need not wait for a timeout.
+    pub(super) fn hand_off(&mut self, _ctx: &mut Context<'_, Self>) {
+        let rest = self.live().without(self.id);
+        if self.phase == Phase::Active && has_quorum(&self.promise.view, rest) {
+            self.suspected.insert(self.id);
+            self.set_own_suspected();
+        }
+    }
+
+    fn leader(&self) -> Option<ReplicaId> {
+        self.live().iter().next()
+    }
+
+    pub(super) fn must_wedge(&self) -> bool {
+        let wedged = |id| self.table.read(id, WEDGED) > 0;
+        !self.wedging
+            && (ReplicaSet(self.suspected.0 & self.view_set().0) != ReplicaSet::EMPTY
+                || sst::any(self.live(), wedged)
+                || self.leader() == Some(self.id) && !self.ready_joiners().is_empty())
+    }
+
+    /// No message is sent or taken from here on; what was taken before is still written.
+    pub(super) fn wedge(&mut self, ctx: &mut Context<'_, Self>) {
+        self.receive(ctx);
+        self.wedging = true;
+        self.dirty |= sst::ON_SELF;
+    }
+
+    pub(super) fn all_is_written(&self) -> bool {
+        let view = self.promise.view.number;
+        self.persisted == self.ordered && !self.writes.iter().any(|write| write.view == view)
+    }
+
+    /// The row is final now.
+    pub(super) fn set_wedged(&mut self) {
+        self.set_own(PERSISTED, self.persisted);
+        self.set_own(WEDGED, 1);
+    }
+
+    /// All that are not suspected have wedged and suspect whom this one suspects: their rows are
+    /// final, and nobody follows an earlier leader any more.
+    fn all_wedged(&self) -> bool {
+        let agrees = |id| {
+            self.table.read(id, WEDGED) > 0 && self.suspected.0 & !self.table.suspected(id).0 == 0
+        };
+        sst::all(self.live(), agrees)
+    }
+
+    fn own_ballot(&self) -> u64 {
+        self.promise
+            .view
+            .rank(self.id)
+            .map_or(0, |rank| rank as u64 + 1)
+    }
+
+    pub(super) fn may_propose(&self) -> bool {
+        self.wedging
+            && self.leader() == Some(self.id)
+            && self.proposing < self.own_ballot()
+            && self.all_wedged()
+    }
+
+    pub(super) fn propose(&mut self, ctx: &mut Context<'_, Self>) {
+        let rows = self.view_set();
+        let valid = rows.iter().filter(|id| self.table.valid(*id));
+        let highest = valid.max_by_key(|id| self.table.proposed(*id));
+        let adopted = highest.and_then(|id| self.table.proposal(id));
+        let adopted = adopted.filter(|_| !self.planted(Plant::TrimRecomputed));
+        let view = match adopted {
+            Some(proposal) => {
+                ctx.mark("ragged trim adopted");
+                proposal.view
+            }
+            None => {
+                ctx.mark("ragged trim computed");
+                self.ragged_trim()
+            }
+        };
+        let ballot = Ballot {
+            round: 0,
+            proposer: self.own_ballot(),
+        };
+        self.accept_in_view(Proposal { ballot, view }, ctx);
+    }
+
+    /// What all that are not suspected have persisted, up to the first gap in the round-robin
+    /// order: rows count ordered messages, so their smallest count is just that.
+    fn ragged_trim(&self) -> View {
+        let live = self.live();
+        let trim = sst::min(live, |id| self.table.read(id, PERSISTED));
+        let undelivered = trim.saturating_sub(self.delivered) as usize;
+        let base = match undelivered.checked_sub(1) {
+            Some(last) => self.marks.get(last).copied().unwrap_or(self.sure),
+            None => self.sure,
+        };
+        let old = self.promise.view.members.iter();
+        let mut members: Vec<Member> = old
+            .filter(|member| live.contains(member.id))
+            .copied()
+            .collect();
+        members.extend(self.ready_joiners());
+        members.sort_unstable_by_key(|member| member.id);
+        View {
+            number: self.promise.view.number + 1,
+            members,
+            base,
+        }
+    }
+
+    /// Logs a proposal; it is echoed when it is durable.
+    fn accept_in_view(&mut self, proposal: Proposal, ctx: &mut Context<'_, Self>) {
+        self.proposing = proposal.ballot.proposer;
+        self.promise.accepted = Some(proposal.clone());
+        if self.planted(Plant::EchoNotDurable) {
+            self.on_echo_durable(&proposal);
+        }
+        self.save(Act::Echo(proposal), ctx);
+    }
+
+    pub(super) fn may_echo(&self) -> bool {
+        let Some(leader) = self.leader() else {
+            return false;
+        };
+        let rank = self
+            .promise
+            .view
+            .rank(leader)
+            .map_or(0, |rank| rank as u64 + 1);
+        self.wedging
+            && leader != self.id
+            && self.table.valid(leader)
+            && self.table.proposed(leader) == rank
+            && self.proposing < rank
+            && self.table.get(self.id, WEDGED) > 0
+    }
+
+    pub(super) fn echo(&mut self, ctx: &mut Context<'_, Self>) {
+        let proposal = self.leader().and_then(|leader| self.table.proposal(leader));
+        let Some(proposal) = proposal else {
+            return ctx.mark("ignored: a proposal that makes no sense");
+        };
+        if proposal.view.base > self.end() || proposal.view.base < self.sure {
+            return ctx.mark("ignored: a trim that does not fit");
+        }
+        self.accept_in_view(proposal, ctx);
+    }
+
+    pub(super) fn on_echo_durable(&mut self, proposal: &Proposal) {
+        let same = self.promise.view.number + 1 == proposal.view.number;
+        if self.phase == Phase::Active && same && self.proposing == proposal.ballot.proposer {
+            self.set_own_proposal(proposal);
+        }
+    }
+
+    /// All that are not suspected, a majority, have logged and echoed the same proposal.
+    pub(super) fn is_agreed(&self) -> bool {
+        let mine = self.table.proposed(self.id);
+        let echoed = |id| self.table.valid(id) && self.table.proposed(id) == mine;
+        mine > 0
+            && sst::all(self.live(), echoed)
+            && (has_quorum(&self.promise.view, self.live())
+                || self.planted(Plant::MinorityContinues))
+    }
+
+    pub(super) fn end_view(&mut self, ctx: &mut Context<'_, Self>) {
+        let Some(proposal) = self.promise.accepted.clone() else {
+            return;
+        };
+        // The last echo goes out before this member turns to the next view.
+        self.push(ctx);
+        let members = ReplicaSet(self.view_set().0 | proposal.view.set().0).without(self.id);
+        let message = Message::Views {
+            views: [proposal.view.clone()].into(),
+            active: true,
+        };
+        if self.leader() == Some(self.id) {
+            ctx.multicast(
+                ReplicaSet(members.0 & self.others.0),
+                Lane::Control,
+                &message,
+            );
+        }
+        self.learn(proposal.view, ctx);
+    }
+
+    /// A view that was agreed: takes it over, and everything up to its base as delivered.
+    pub(super) fn learn(&mut self, view: View, ctx: &mut Context<'_, Self>) {
+        let old = &self.promise.view;
+        if view.number <= old.number {
+            return;
+        }
+        let was_active = self.phase == Phase::Active;
+        let next = view.number == old.number + 1;
+        let lives: Vec<(ReplicaId, u64)> = old
+            .members
+            .iter()
+            .map(|member| (member.id, member.life))
+            .collect();
+        if next && self.promise.complete && self.end() >= view.base {
+            self.sure = self.sure.max(view.base);
+            self.cut(self.sure);
+        } else if next && self.promise.complete {
+            // All that is held lies below the trim.
+            self.sure = self.end();
+            self.promise.complete = false;
+        } else {
+            self.cut(self.sure);
+            self.promise.complete = false;
+        }
+        // Suspicions of this view go over to the next; who restarts the group trusts all again.
+        let stays = |id: ReplicaId| {
+            let same = |(old, life): &(ReplicaId, u64)| *old == id && view.life(id) == Some(*life);
+            was_active && id != self.id && lives.iter().any(same)
+        };
+        self.suspected = self.suspected.iter().filter(|id| stays(*id)).collect();
+        self.views.push_back(view.clone());
+        if self.views.len() > VIEWS_MAX {
+            self.views.pop_front();
+        }
+        self.promise.view = view;
+        self.promise.promised = Ballot::default();
+        self.promise.accepted = None;
+        self.left = false;
+        self.phase = Phase::Out;
+        self.inspection = None;
+        self.wanted = None;
+        self.fired = 0;
+        self.execute(ctx);
+        self.reads.rebind(self.promise.view.base);
+        if self.promise.complete && self.belongs() {
+            self.become_active(ctx);
+        } else {
+            if was_active {
+                self.refuse_reads(ctx);
+                self.out_since = ctx.now();
+                self.active_at = ctx.now();
+            }
+            self.send_join(self.others, ctx);
+        }
+    }
+
+    /// Complete in the view: a member at work as soon as that is on disk (B.4).
+    pub(super) fn become_active(&mut self, ctx: &mut Context<'_, Self>) {
+        self.phase = Phase::Activating;
+        let view = self.promise.view.number;
+        self.save(Act::Activate(view), ctx);
+    }
+
+    pub(super) fn activated(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
+        if self.phase != Phase::Activating || self.promise.view.number != view {
+            return;
+        }
+        ctx.mark("view installed");
+        self.phase = Phase::Active;
+        self.table.begin(self.id, view);
+        self.streams = (0..self.members).map(|_| Stream::default()).collect();
+        self.ordered = 0;
+        self.persisted = 0;
+        self.delivered = 0;
+        self.marks.clear();
+        self.sent = 0;
+        self.slots_sent = 0;
+        self.slots_put = 0;
+        self.unacked.clear();
+        self.acked_before.fill((0, 0));
+        self.own_dirty.clear();
+        self.fired = 0;
+        self.wedging = false;
+        self.proposing = 0;
+        self.fetching = None;
+        self.donor = None;
+        self.heard.fill(ctx.now());
+        self.lagging = self.peers();
+        self.dirty = ON_ALL;
+        let early = core::mem::take(&mut self.early);
+        for (from, of, index, body) in early {
+            self.on_bulk(from, of, index, body);
+        }
+        if !self.suspected.is_empty() {
+            self.set_own_suspected();
+            self.dirty |= ON_SUSPECTED;
+            self.check_majority(ctx);
+        }
+        if self.forgot {
+            self.forgot = false;
+            ctx.recovered();
+        }
+        // What this replica's clients wait for and the trim left out is sent again.
+        self.queue = RequestQueue::default();
+        let kept: Vec<_> = self
+            .requests
+            .iter()
+            .map(|(key, batch)| (key, batch.clone()))
+            .collect();
+        for (key, batch) in kept {
+            self.queue.push(key, batch);
+        }
+        let route: Vec<(ReplicaId, Incarnation)> = self
+            .promise
+            .view
+            .members
+            .iter()
+            .map(|member| (member.id, member.incarnation))
+            .collect();
+        // Views may follow each other without a command between: their number is what orders them.
+        ctx.route_is(Slot(view), &route);
+    }
+}
