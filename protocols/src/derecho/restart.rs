@@ -26,6 +26,9 @@ use quintet_replica::{Context, Durability, Lane, ReplicaId, ReplicaSet, Slot, Ti
 /// How many views one answer carries.
 const VIEWS_SENT_MAX: usize = 16;
 
+/// A donor that has less room than this waits to be asked again.
+const TAIL_ROOM_MIN: usize = 4096;
+
 /// What one member answered to an inspector.
 #[derive(Clone, Debug)]
 struct Answer {
@@ -209,13 +212,15 @@ impl Derecho {
             let at_least = self.log.first().previous();
             return ctx.send(from, Lane::Control, &Message::Behind { at_least });
         }
-        if have >= last || ctx.room(from) < self.config.batch_bytes_max + 4096 {
+        let room = ctx.room(from) / 2;
+        if have >= last || room < TAIL_ROOM_MIN {
             return;
         }
+        let bytes_max = self.config.batch_bytes_max.min(room);
         let (mut bytes, mut entries) = (0, Vec::new());
         for (slot, entry) in self.log.iter_from(have.next()) {
             bytes += entry.batch.len() + 32;
-            if slot > last || !entries.is_empty() && bytes > self.config.batch_bytes_max {
+            if slot > last || !entries.is_empty() && bytes > bytes_max {
                 break;
             }
             entries.push(entry.clone());
@@ -351,6 +356,10 @@ impl Derecho {
         {
             return;
         }
+        if now.since(self.promised_at) < self.config.restart_timeout * 2 {
+            // Another one is at it.
+            return;
+        }
         // The lowest of those present; another one when that does not come about.
         let rank = present.iter().position(|id| id == self.id).unwrap_or(0) as u32;
         if quiet < self.config.restart_timeout * (1 + 2 * rank) {
@@ -425,6 +434,9 @@ impl Derecho {
         self.round_seen = self.round_seen.max(ballot.round);
         if view > number || ballot.round == 0 || ballot < self.promise.promised {
             return;
+        }
+        if from != self.id && ballot > self.promise.promised {
+            self.promised_at = ctx.now();
         }
         self.promise.promised = ballot;
         self.left = true;
