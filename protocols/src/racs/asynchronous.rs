@@ -1,0 +1,420 @@
+//! The asynchronous mode: everybody proposes two blocks, one above the other; then the coin says
+//! whose counted.
+//!
+//! ```text
+//!   level 1 ──ProposeAsync──► all ──VoteAsync──► n-f: level 2 ──ProposeAsync──► all
+//!                                                                                │ VoteAsync
+//!   coin elects one of those that completed ◄── n-f Complete ◄── Complete ◄── n-f┘
+//! ```
+//!
+//! A replica that sees somebody's level 2 before its own level 1 has its votes puts its own level
+//! 2 upon that one's level 1, which has them (R3).
+
+use super::{
+    Block, BlockId, Message, Racs, Why,
+    plant::Plant,
+    replica::{Due, Mode},
+    tree::Place,
+};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    vec::Vec,
+};
+use quintet_replica::{
+    Bytes, Context, Lane, ReplicaId, ReplicaSet,
+    parts::{Tally, request_key},
+};
+
+/// What a replica keeps for the asynchronous mode of its view. Made anew for each (R4).
+#[derive(Debug, Default, Hash)]
+pub(super) struct Fallback {
+    /// The own blocks of level 1 and 2, and whether they are durable and may be shown.
+    pub own: [Option<BlockId>; 2],
+    shown: [bool; 2],
+    votes: [Tally; 2],
+    /// The blocks of level 2 that this replica voted for, by maker (B_fall).
+    pub fall: BTreeMap<ReplicaId, BlockId>,
+    /// Blocks that came and have not been voted for: something before them is missing.
+    waiting: BTreeSet<BlockId>,
+    /// Blocks whose vote is being written, or may be repeated.
+    voted: BTreeMap<BlockId, bool>,
+    completed: bool,
+}
+
+impl Fallback {
+    /// The peer started a new life.
+    pub const fn forget(&mut self, peer: ReplicaId) {
+        self.votes[0].forget(peer);
+        self.votes[1].forget(peer);
+    }
+
+    pub fn digest(&self) -> u64 {
+        let levels = self.own.iter().flatten().count() as u64;
+        levels * 7 + self.fall.len() as u64 * 31 + u64::from(self.completed)
+    }
+
+    pub fn assert_invariants(&self, view: u64, id: ReplicaId) {
+        for (level, own) in self.own.iter().enumerate() {
+            let fits = |own: &BlockId| {
+                own.view == view && own.owner == id && usize::from(own.level) == level + 1
+            };
+            assert!(own.as_ref().is_none_or(fits), "own blocks are of this view");
+        }
+        assert!(
+            self.own[1].is_some() || !self.shown[1],
+            "only what there is can be shown"
+        );
+    }
+}
+
+impl Racs {
+    fn fallback(&mut self) -> Option<&mut Fallback> {
+        match &mut self.mode {
+            Mode::Asynchronous(fallback) => Some(fallback),
+            _ => None,
+        }
+    }
+
+    /// What this replica's clients wait for and what `parent` does not lead to.
+    fn batches_above(&self, parent: BlockId) -> Vec<Bytes> {
+        let path = self.tree.path(parent);
+        let there: BTreeSet<_> = path
+            .iter()
+            .flat_map(|block| block.batches.iter())
+            .filter_map(|batch| request_key(batch))
+            .collect();
+        let mut bytes = 0;
+        let mut batches = Vec::new();
+        for (key, batch) in self.requests.iter() {
+            if there.contains(&key) {
+                continue;
+            }
+            bytes += batch.len() + 4;
+            if !batches.is_empty() && bytes > self.config.batch_bytes_max {
+                break;
+            }
+            batches.push(batch.clone());
+        }
+        batches
+    }
+
+    fn propose_own(&mut self, level: u8, parent: BlockId, ctx: &mut Context<'_, Self>) {
+        let Some((end, time)) = self.tree.end_of(parent) else {
+            return;
+        };
+        if level == 1 && !self.below_view(parent) {
+            // What this mode elected is known already: only its certificate is missing here.
+            return;
+        }
+        let time = Self::time_after(time, ctx);
+        let batches = self.batches_above(parent);
+        let view = self.view;
+        let mut marks: BTreeMap<ReplicaId, super::Mark> = BTreeMap::new();
+        if level == 1 {
+            let said = self
+                .timeouts
+                .iter()
+                .flatten()
+                .filter(|(of, ..)| *of == view);
+            let told = said.filter_map(|(_, _, mark)| *mark);
+            marks.extend(told.map(|mark| (mark.replica, mark)));
+        }
+        if let Some(mark) = self.reads.newest(self.id, self.life) {
+            marks.insert(self.id, mark);
+        }
+        let round = parent.round + 1;
+        let id = BlockId {
+            view,
+            level,
+            round,
+            owner: self.id,
+        };
+        let marks = marks.into_values().collect();
+        let block = Arc::new(Block {
+            id,
+            parent,
+            first: end.next(),
+            time,
+            marks,
+            batches,
+        });
+        self.tree.insert(block);
+        let own = self.id;
+        if let Some(fallback) = self.fallback() {
+            fallback.own[usize::from(level) - 1] = Some(id);
+            if level == 2 {
+                fallback.fall.insert(own, id);
+            }
+        }
+        self.write(id, Why::Own, Some(Due::Own(id)), ctx);
+    }
+
+    pub(super) fn propose_level_1(&mut self, ctx: &mut Context<'_, Self>) {
+        let high = self.high;
+        self.propose_own(1, high, ctx);
+    }
+
+    /// An own block is durable, with the own vote for it.
+    pub(super) fn on_own_durable(&mut self, id: BlockId, ctx: &mut Context<'_, Self>) {
+        let (own, view) = (self.id, self.view);
+        let Some(fallback) = self.fallback().filter(|_| id.view == view) else {
+            return;
+        };
+        let level = usize::from(id.level) - 1;
+        fallback.shown[level] = true;
+        fallback.votes[level].vote(own);
+        self.show(id, self.others, ctx);
+    }
+
+    fn show(&self, id: BlockId, to: ReplicaSet, ctx: &mut Context<'_, Self>) {
+        if let Some(block) = self.tree.get(id) {
+            let bytes = block.bytes() + super::sync::MESSAGE_BYTES;
+            let room = |peer: &ReplicaId| ctx.room(*peer) >= bytes;
+            let to: ReplicaSet = to.iter().filter(room).collect();
+            let message = Message::ProposeAsync {
+                block: block.clone(),
+            };
+            ctx.multicast(to, Lane::Control, &message);
+        }
+    }
+
+    /// The same again, to those that have not voted.
+    pub(super) fn say_asynchronously(&mut self, ctx: &mut Context<'_, Self>) {
+        let Mode::Asynchronous(fallback) = &self.mode else {
+            return;
+        };
+        let level = usize::from(fallback.shown[1]);
+        let shown = fallback.own[level].filter(|_| fallback.shown[level]);
+        let voters = fallback.votes[level].voters();
+        let completed = fallback.own[1].filter(|_| fallback.completed);
+        if let Some(id) = shown {
+            let rest = self
+                .others
+                .iter()
+                .filter(|peer| !voters.contains(*peer))
+                .collect();
+            self.show(id, rest, ctx);
+        }
+        if let Some(block) = completed {
+            ctx.multicast(self.others, Lane::Control, &Message::Complete { block });
+        }
+    }
+
+    pub(super) fn on_propose_async(
+        &mut self,
+        from: ReplicaId,
+        block: Arc<Block>,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let id = block.id;
+        if id.owner != from || id.level == 0 {
+            return ctx.mark("ignored: block of another");
+        }
+        if id.view < self.view {
+            return self.send_exit(from, id.view, ctx);
+        }
+        let view = self.view;
+        if let Some(fallback) = self.fallback().filter(|_| id.view == view) {
+            match fallback.voted.get(&id) {
+                Some(true) => self.send_vote_async(id, ctx),
+                Some(false) => {}
+                None => {
+                    fallback.waiting.insert(id);
+                    self.tree.insert(block);
+                }
+            }
+            return;
+        }
+        let early = &mut self.early[from.index()][usize::from(id.level) - 1];
+        if early
+            .as_ref()
+            .is_none_or(|before| before.id.view <= id.view)
+        {
+            *early = Some(block);
+        }
+    }
+
+    pub(super) fn on_vote_async(&mut self, from: ReplicaId, block: BlockId) {
+        let Some(fallback) = self.fallback() else {
+            return;
+        };
+        for level in 0..2 {
+            if fallback.own[level] == Some(block) {
+                fallback.votes[level].vote(from);
+            }
+        }
+    }
+
+    pub(super) fn on_complete(
+        &mut self,
+        from: ReplicaId,
+        block: BlockId,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if block.owner != from || block.level != 2 {
+            return ctx.mark("ignored: completion of another");
+        }
+        if block.view < self.view {
+            return self.send_exit(from, block.view, ctx);
+        }
+        let known = &mut self.completed[from.index()];
+        if known.is_none_or(|known| known.view <= block.view) {
+            *known = Some(block);
+        }
+    }
+
+    /// A quorum of completions of this view ends it.
+    pub(super) fn note_completions(&mut self) {
+        if !matches!(self.mode, Mode::Asynchronous(_)) || self.exit.is_some() {
+            return;
+        }
+        let here = |id: &BlockId| id.view == self.view;
+        let completed: Vec<BlockId> = self
+            .completed
+            .iter()
+            .flatten()
+            .copied()
+            .filter(here)
+            .collect();
+        if completed.len() >= self.quorum {
+            let view = self.view;
+            self.on_certificate(super::Certificate { view, completed });
+        }
+    }
+
+    /// Votes for what has come, and goes on to level 2 and to the end. True when something moved.
+    pub(super) fn go_on_asynchronously(&mut self, ctx: &mut Context<'_, Self>) -> bool {
+        if !matches!(self.mode, Mode::Asynchronous(_)) {
+            return false;
+        }
+        self.take_early();
+        let mut moved = self.vote_for_waiting(ctx);
+        let quorum = self.quorum - usize::from(self.planted(Plant::MinorityCommits));
+        let own = self.id;
+        let Some(fallback) = self.fallback() else {
+            return moved;
+        };
+        if fallback.own[1].is_none()
+            && fallback.shown[0]
+            && fallback.votes[0].reached(quorum)
+            && let Some(parent) = fallback.own[0]
+        {
+            self.propose_own(2, parent, ctx);
+            moved = true;
+        }
+        let Some(fallback) = self.fallback() else {
+            return moved;
+        };
+        if !fallback.completed
+            && fallback.shown[1]
+            && fallback.votes[1].reached(quorum)
+            && let Some(block) = fallback.own[1]
+        {
+            fallback.completed = true;
+            self.completed[own.index()] = Some(block);
+            ctx.multicast(self.others, Lane::Control, &Message::Complete { block });
+            moved = true;
+        }
+        moved
+    }
+
+    fn take_early(&mut self) {
+        let view = self.view;
+        let mut blocks = Vec::new();
+        for early in self.early.iter_mut().flatten() {
+            if let Some(block) = early.take_if(|block| block.id.view <= view)
+                && block.id.view == view
+            {
+                blocks.push(block);
+            }
+        }
+        for block in blocks {
+            let id = block.id;
+            self.tree.insert(block);
+            if let Some(fallback) = self.fallback()
+                && !fallback.voted.contains_key(&id)
+            {
+                fallback.waiting.insert(id);
+            }
+        }
+    }
+
+    fn vote_for_waiting(&mut self, ctx: &mut Context<'_, Self>) -> bool {
+        let Some(fallback) = self.fallback() else {
+            return false;
+        };
+        let waiting: Vec<BlockId> = fallback.waiting.iter().copied().collect();
+        let mut moved = false;
+        for id in waiting {
+            match self.tree.place(id) {
+                Place::Connected => {
+                    moved = true;
+                    self.vote_async(id, ctx);
+                }
+                Place::Missing(_) => self.want(id, id.owner, ctx),
+                Place::Lost => {
+                    if let Some(fallback) = self.fallback() {
+                        fallback.waiting.remove(&id);
+                    }
+                }
+            }
+        }
+        moved
+    }
+
+    fn vote_async(&mut self, id: BlockId, ctx: &mut Context<'_, Self>) {
+        let parent = self.tree.get(id).map(|block| block.parent);
+        let Some(fallback) = self.fallback() else {
+            return;
+        };
+        fallback.waiting.remove(&id);
+        fallback.voted.insert(id, false);
+        let mut adopt = None;
+        if id.level == 2 {
+            fallback.fall.insert(id.owner, id);
+            adopt = parent.filter(|_| fallback.own[1].is_none());
+        }
+        let why = if id.level == 2 { Why::Fall } else { Why::Held };
+        self.write(id, why, Some(Due::VoteAsync(id)), ctx);
+        if let Some(parent) = adopt {
+            ctx.mark("another level 1 taken over");
+            self.propose_own(2, parent, ctx);
+        }
+    }
+
+    pub(super) fn send_vote_async(&mut self, id: BlockId, ctx: &mut Context<'_, Self>) {
+        let view = self.view;
+        let Some(fallback) = self.fallback().filter(|_| id.view == view) else {
+            return;
+        };
+        fallback.voted.insert(id, true);
+        let vote = Message::VoteAsync {
+            block: id,
+            lives: self.lives.clone(),
+        };
+        ctx.send(id.owner, Lane::Control, &vote);
+    }
+
+    /// What the journal holds of the asynchronous mode that a restart found itself in.
+    pub(super) fn restore_fallback(&mut self, own: [Option<BlockId>; 2], fall: &[BlockId]) {
+        let mut fallback = Fallback {
+            own,
+            shown: [true; 2],
+            ..Fallback::default()
+        };
+        for (level, block) in own.iter().enumerate() {
+            fallback.shown[level] = block.is_some();
+            if block.is_some() {
+                fallback.votes[level].vote(self.id);
+            }
+        }
+        for id in fall.iter().chain(own[1].iter()) {
+            fallback.fall.insert(id.owner, *id);
+            if id.owner != self.id {
+                fallback.voted.insert(*id, true);
+            }
+        }
+        self.mode = Mode::Asynchronous(fallback);
+    }
+}

@@ -1,0 +1,189 @@
+//! Options of RACS.
+
+use alloc::{format, string::String};
+use core::time::Duration;
+use quintet_replica::{OptionSpec, Options, parse_option};
+
+/// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How long a view may show no progress; zero: measured.
+    pub view_timeout: Duration,
+    /// The same when it is measured: at least this.
+    pub view_timeout_min: Duration,
+    /// How often an idle leader is heard.
+    pub heartbeat: Duration,
+    /// The most blocks proposed and not yet decided.
+    pub window: usize,
+    /// The most bytes proposed and not yet decided.
+    pub window_bytes: usize,
+    /// The most bytes of batches in one block.
+    pub batch_bytes_max: usize,
+    /// The most bytes of requests that a replica keeps for its own frontends.
+    pub queue_bytes: usize,
+    /// The most bytes of executed entries kept in memory for followers that lag.
+    pub log_memory_bytes: usize,
+    /// A planted bug.
+    pub(super) planted: super::plant::Planted,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            view_timeout: Duration::ZERO,
+            view_timeout_min: Duration::from_millis(400),
+            heartbeat: Duration::from_millis(80),
+            window: 64,
+            window_bytes: 8 << 20,
+            batch_bytes_max: 1 << 20,
+            queue_bytes: 64 << 20,
+            log_memory_bytes: 64 << 20,
+            planted: super::plant::Planted::default(),
+        }
+    }
+}
+
+fn number(value: &str, low: u64, high: u64, unit: &str) -> Result<u64, String> {
+    let expected = format!("a number of {unit} from {low} to {high}");
+    let number: u64 = parse_option(value, &expected)?;
+    if (low..=high).contains(&number) {
+        Ok(number)
+    } else {
+        Err(format!("{number} is not {expected}"))
+    }
+}
+
+fn size(value: &str, low: u64, high: u64) -> Result<usize, String> {
+    let bytes = number(value, low, high, "bytes")?;
+    usize::try_from(bytes).map_err(|_| format!("{bytes} bytes do not fit this machine"))
+}
+
+impl Options for Config {
+    const SPECS: &'static [OptionSpec] = &[
+        OptionSpec {
+            name: "view_timeout_ms",
+            default: "0",
+            help: "how long a view may show no progress, in milliseconds, before a replica turns to \
+                   the asynchronous mode; doubled up to 32 times as views fail; 0: six measured \
+                   round trips, not below view_timeout_min_ms (0, or 10 to 600000)",
+        },
+        OptionSpec {
+            name: "view_timeout_min_ms",
+            default: "400",
+            help: "the least that a measured view_timeout_ms may be, in milliseconds (10 to 600000)",
+        },
+        OptionSpec {
+            name: "heartbeat_ms",
+            default: "80",
+            help: "how often an idle leader is heard, in milliseconds; below a third of the view's \
+                   timeout (1 to 60000)",
+        },
+        OptionSpec {
+            name: "window",
+            default: "64",
+            help: "the most blocks that a leader proposes before they are decided (1 to 4096)",
+        },
+        OptionSpec {
+            name: "window_bytes",
+            default: "8388608",
+            help: "the most bytes proposed before they are decided (65536 to 1073741824)",
+        },
+        OptionSpec {
+            name: "batch_bytes_max",
+            default: "1048576",
+            help: "the most bytes of batches in one block, unless a single batch is larger \
+                   (4096 to 67108864)",
+        },
+        OptionSpec {
+            name: "queue_bytes",
+            default: "67108864",
+            help: "the most bytes of requests that a replica keeps for its clients before it \
+                   answers that it is busy (65536 to 4294967296)",
+        },
+        OptionSpec {
+            name: "log_memory_bytes",
+            default: "67108864",
+            help: "the most bytes of decided blocks kept in memory for replicas that lag; \
+                   those further behind receive a snapshot (1024 to 17179869184)",
+        },
+        #[cfg(feature = "plant")]
+        OptionSpec {
+            name: "plant",
+            default: "none",
+            help: "an old bug to switch on, or none",
+        },
+    ];
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "view_timeout_ms" => {
+                let timeout = number(value, 0, 600_000, "milliseconds")?;
+                if (1..10).contains(&timeout) {
+                    return Err(format!(
+                        "{timeout} is not 0 or from 10 to 600000 milliseconds"
+                    ));
+                }
+                self.view_timeout = Duration::from_millis(timeout);
+            }
+            "view_timeout_min_ms" => {
+                self.view_timeout_min =
+                    Duration::from_millis(number(value, 10, 600_000, "milliseconds")?);
+            }
+            "heartbeat_ms" => {
+                self.heartbeat = Duration::from_millis(number(value, 1, 60_000, "milliseconds")?);
+            }
+            "window" => self.window = number(value, 1, 4096, "blocks")? as usize,
+            "window_bytes" => self.window_bytes = size(value, 64 << 10, 1 << 30)?,
+            "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,
+            "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
+            "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
+            #[cfg(feature = "plant")]
+            "plant" => {
+                let found = super::plant::Planted::named(value);
+                if found.is_none() && value != "none" {
+                    return Err(format!("'{value}' is not a planted bug"));
+                }
+                self.planted = found.unwrap_or_default();
+            }
+            _ => return Err(format!("there is no option '{name}'")),
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (name, timeout) = if self.view_timeout.is_zero() {
+            ("view_timeout_min_ms", self.view_timeout_min)
+        } else {
+            ("view_timeout_ms", self.view_timeout)
+        };
+        if timeout >= self.heartbeat * 3 {
+            return Ok(());
+        }
+        Err(format!("{name} must be at least three times heartbeat_ms"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_in_the_table_is_the_default() {
+        let mut config = Config::default();
+        for spec in Config::SPECS {
+            config.set(spec.name, spec.default).expect(spec.name);
+        }
+        assert_eq!(config, Config::default());
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn values_outside_their_range_name_the_range() {
+        let mut config = Config::default();
+        let error = config.set("window", "0").expect_err("out of range");
+        assert!(error.contains("from 1 to 4096"), "{error}");
+        assert!(config.set("view_timeout_ms", "5").is_err());
+        config.set("view_timeout_ms", "100").expect("in range");
+        assert!(config.check().is_err(), "too near the heartbeat");
+    }
+}

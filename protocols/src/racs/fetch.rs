@@ -1,0 +1,276 @@
+//! Blocks that are missing, and blocks that are decided.
+//!
+//! ```text
+//!   a block is named that is not connected here ──► Fetch{tip, above} ──► its sender, then others
+//!   ◄── Blocks, oldest first, page by page ── or Trimmed: a state is fetched instead
+//!   decided and connected ──► execute, oldest first ──► the root moves up
+//! ```
+
+use super::{
+    Block, BlockId, Message, Racs, Summary, Why,
+    replica::{Mode, Timer},
+    tree::{Place, Root},
+};
+use alloc::{sync::Arc, vec::Vec};
+use core::time::Duration;
+use quintet_replica::{Bytes, Context, Lane, ReplicaId, Slot, parts::request_key};
+
+/// The most blocks that are asked for at a time: a few branches, each asked for at its tip.
+const WANTED_MAX: usize = 64;
+/// About how many bytes of blocks are sent at a time.
+const PAGE_BYTES: usize = 1 << 20;
+
+impl Racs {
+    /// A block is decided, says a peer.
+    pub(super) fn learn(&mut self, decided: BlockId, from: ReplicaId, ctx: &mut Context<'_, Self>) {
+        // What is here already can be executed while something higher is still on its way.
+        let here = decided.round > self.tree.root().id.round
+            && self.tree.connected(decided)
+            && !self.tree.connected(self.decided);
+        if decided.round <= self.decided.round && !here {
+            return;
+        }
+        self.decided = decided;
+        self.decided_from = from;
+        let synchronous = decided.level == 0 && !matches!(self.mode, Mode::Recovering(_));
+        if synchronous && decided.view > self.view && self.leader_of(decided.view) != self.id {
+            // A quorum works in that view's synchronous mode.
+            self.jump(decided.view, ctx);
+        }
+    }
+
+    /// Executes what is decided and here. True when there was something.
+    pub(super) fn maybe_commit(&mut self, ctx: &mut Context<'_, Self>) -> bool {
+        let decided = self.decided;
+        if decided.round <= self.tree.root().id.round {
+            return false;
+        }
+        match self.tree.place(decided) {
+            Place::Connected => {
+                self.commit(decided, ctx);
+                true
+            }
+            Place::Missing(_) => {
+                let from = self.decided_from;
+                self.want(decided, from, ctx);
+                false
+            }
+            Place::Lost => {
+                ctx.mark("ignored: decided beside what is decided here");
+                self.decided = self.tree.root().id;
+                false
+            }
+        }
+    }
+
+    fn commit(&mut self, decided: BlockId, ctx: &mut Context<'_, Self>) {
+        self.write(decided, Why::Held, None, ctx);
+        for block in self.tree.commit(decided) {
+            self.execute(&block, ctx);
+        }
+        if self.rank(decided) > self.rank(self.high) || !self.tree.connected(self.high) {
+            self.high = decided;
+        }
+        self.tree.trim_history(self.config.log_memory_bytes);
+        let end = self.tree.root().end;
+        if self.fetching.take_if(|at_least| *at_least <= end).is_some() {
+            ctx.mark("blocks overtook the state transfer");
+        }
+        if let Some(lead) = &mut self.lead {
+            lead.decided(decided.round);
+        }
+        self.on_progress(decided, ctx.now());
+    }
+
+    fn execute(&mut self, block: &Block, ctx: &mut Context<'_, Self>) {
+        if block.batches.is_empty() {
+            ctx.execute(block.first, block.time, Bytes::new(), None);
+        }
+        for (index, batch) in block.batches.iter().enumerate() {
+            let slot = Slot(block.first.0 + index as u64);
+            let mut reply = None;
+            if let Some(key) = request_key(batch) {
+                if let Some(lead) = &mut self.lead {
+                    lead.queue.finished(key);
+                }
+                reply = self.requests.executed(key).then_some((key.0, (), None));
+            }
+            ctx.execute(slot, block.time, batch.clone(), reply);
+        }
+        for mark in &block.marks {
+            if mark.replica == self.id && mark.life == self.life {
+                self.reads.release(mark.sequence, block.end(), ctx);
+            }
+        }
+    }
+
+    /// A block, or something that leads to it, is missing.
+    pub(super) fn want(&mut self, tip: BlockId, from: ReplicaId, ctx: &mut Context<'_, Self>) {
+        if self.wanted.contains_key(&tip) || self.wanted.len() >= WANTED_MAX {
+            return;
+        }
+        if tip.round <= self.tree.root().id.round || self.others.is_empty() {
+            return;
+        }
+        ctx.mark("missing block asked for");
+        let from = if self.others.contains(from) {
+            from
+        } else {
+            self.next_peer(self.id)
+        };
+        let above = self.tree.root().id.round;
+        self.wanted.insert(tip, (from, above));
+        ctx.send(from, Lane::Control, &Message::Fetch { tip, above });
+        if !self.fetch_armed {
+            self.fetch_armed = true;
+            ctx.set_timer(Timer::Fetch, self.fetch_patience());
+        }
+    }
+
+    fn fetch_patience(&self) -> Duration {
+        Duration::from_millis(40).max(self.round_trip * 2)
+    }
+
+    fn next_peer(&self, after: ReplicaId) -> ReplicaId {
+        let members = self.members as u16;
+        let next = ReplicaId((after.0 + 1) % members);
+        if next == self.id {
+            ReplicaId((next.0 + 1) % members)
+        } else {
+            next
+        }
+    }
+
+    fn drop_found(&mut self) {
+        let tree = &self.tree;
+        self.wanted
+            .retain(|tip, _| matches!(tree.place(*tip), Place::Missing(_)));
+    }
+
+    pub(super) fn on_fetch_timer(&mut self, ctx: &mut Context<'_, Self>) {
+        self.fetch_armed = false;
+        self.drop_found();
+        let root = self.tree.root().id.round;
+        let tips: Vec<BlockId> = self.wanted.keys().copied().collect();
+        for tip in tips {
+            let Some((from, _)) = self.wanted.get(&tip).copied() else {
+                continue;
+            };
+            let next = self.next_peer(from);
+            self.wanted.insert(tip, (next, root));
+            ctx.send(next, Lane::Control, &Message::Fetch { tip, above: root });
+        }
+        if !self.wanted.is_empty() {
+            self.fetch_armed = true;
+            ctx.set_timer(Timer::Fetch, self.fetch_patience());
+        }
+    }
+
+    pub(super) fn on_fetch(
+        &mut self,
+        from: ReplicaId,
+        tip: BlockId,
+        above: u64,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let room = ctx.room(from).saturating_sub(super::sync::MESSAGE_BYTES);
+        match self.tree.chain(tip, above, PAGE_BYTES.min(room / 2)) {
+            Some(blocks) if blocks.is_empty() => {}
+            Some(blocks) => {
+                let bytes: usize = blocks.iter().map(|block| block.bytes()).sum();
+                if bytes < room {
+                    ctx.send(from, Lane::Bulk, &Message::Blocks { blocks });
+                }
+            }
+            None => {
+                let slot = self
+                    .tree
+                    .kept_from()
+                    .map_or(self.tree.root().end, Slot::previous);
+                ctx.send(from, Lane::Control, &Message::Trimmed { slot });
+            }
+        }
+    }
+
+    pub(super) fn on_blocks(
+        &mut self,
+        from: ReplicaId,
+        blocks: Vec<Arc<Block>>,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let last = blocks.last().map(|block| block.id);
+        let mut new = false;
+        for block in blocks {
+            new |= self.tree.insert(block);
+        }
+        self.drop_found();
+        let Some(last) = last.filter(|last| new && self.tree.connected(*last)) else {
+            return;
+        };
+        // More of the same: the next page.
+        let more: Vec<BlockId> = self
+            .wanted
+            .iter()
+            .filter(|(tip, (asked, above))| *asked == from && *above < last.round && **tip > last)
+            .map(|(tip, _)| *tip)
+            .collect();
+        for tip in more {
+            self.wanted.insert(tip, (from, last.round));
+            ctx.send(
+                from,
+                Lane::Control,
+                &Message::Fetch {
+                    tip,
+                    above: last.round,
+                },
+            );
+            ctx.set_timer(Timer::Fetch, self.fetch_patience());
+            self.fetch_armed = true;
+        }
+    }
+
+    pub(super) fn on_trimmed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
+        // Any newer state helps. Only so much is asked for, not what that peer has trimmed: it may
+        // be gone, or come back from a restart with less, and nobody else have as much.
+        let at_least = self.tree.root().end.next();
+        if slot < at_least || self.fetching.is_some() {
+            return;
+        }
+        ctx.mark("needs trimmed blocks");
+        self.fetching = Some(at_least);
+        ctx.fetch_state(self.others, at_least);
+    }
+
+    /// A peer's state is here: everything up to its last block is decided and executed.
+    pub(super) fn install(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
+        ctx.mark("state installed");
+        if self.fetching.is_some_and(|at_least| slot >= at_least) {
+            self.fetching = None;
+        }
+        if slot <= self.tree.root().end {
+            return;
+        }
+        let root = Root {
+            id: summary.decided,
+            end: slot,
+            time: summary.time,
+        };
+        self.tree.reset(root);
+        if self.decided.round < root.id.round {
+            self.decided = root.id;
+        }
+        if self.rank(self.high) < self.rank(root.id) || !self.tree.connected(self.high) {
+            self.high = root.id;
+        }
+        if let Some(lead) = &mut self.lead {
+            lead.decided(root.id.round);
+        }
+        ctx.trim(slot.next());
+        self.drop_found();
+        self.reads.repeat();
+        if self.heard {
+            self.requests.pass_on_all();
+        }
+        self.on_progress(root.id, ctx.now());
+    }
+}

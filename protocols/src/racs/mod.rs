@@ -1,0 +1,138 @@
+//! RACS: consensus that decides in one round trip while delays are known, and goes on deciding
+//! when they are not.
+//!
+//! ```text
+//!   synchronous                                     asynchronous
+//!   client   leader of v      others                everybody at once
+//!     │ Request  │ block        │ │   n-f Timeout    │ block of level 1 ─► all
+//!     ├─────────►├─ Propose ───►│►│ ───────────────► │ n-f VoteAsync: level 2 ─► all
+//!     │          │◄─ Vote ──────┤ │                  │ n-f VoteAsync: Complete ─► all
+//!     │          │ n-f: decided │ │ ◄─────────────── │ n-f Complete: the coin elects one,
+//!     │◄─ reply ─┤ with all that│ │  NewView, v+1    │ decided with all that leads to it
+//! ```
+//!
+//! Blocks form a chain by parent links; deciding one decides all before it. A block's *rank* is
+//! (view, asynchronous?, round). Each replica keeps its *highest block*: the one of highest rank
+//! that it voted for in the synchronous mode, took from a quorum's reports, or that the coin
+//! elected.
+//!
+//! **Paper.** Pasindu Tennage, Antoine Desjardins, Lefteris Kokoris-Kogias, "RACS and SADL:
+//! Towards Robust SMR in the Wide-Area Network", 2024. Section 4, Algorithm 1.
+//!
+//! **Assumes** crashes, not lies: a replica stops or does what is written here. Messages may be
+//! lost, doubled, delayed without bound and overtake each other. Of n members a minority f may be
+//! down at a time; in memory durability a replica that comes back counts as down until it has
+//! recovered. No clock matters for safety. Progress does not need timeouts to be right: each
+//! asynchronous mode decides with probability above one half, as long as whoever delays messages
+//! cannot tell before what the coin will show.
+//!
+//! # Messages
+//!
+//! | message | from, to | says |
+//! |---|---|---|
+//! | `Request`, `Taken` | frontend, replica | order this batch; I could not take it |
+//! | `Forward` | replica, leader | batches of my frontends; a marker for my reads |
+//! | `Propose` | leader, all | new blocks, or only my highest one; this one is decided |
+//! | `Vote` | replica, leader | I hold this block of yours and all before it, durably |
+//! | `Timeout` | replica, all | I vote no more in this view's synchronous mode; my highest block |
+//! | `ProposeAsync`, `VoteAsync` | replica, all; back | my block of level 1 or 2; I hold it, durably |
+//! | `Complete` | replica, all | my level 2 has n-f votes |
+//! | `NewView` | replica, next leader | I am in your view; my highest block; how the last one ended |
+//! | `Exit` | replica, one behind | how that view ended: n-f completions |
+//! | `Fetch`, `Blocks`, `Trimmed` | replica, replica | what leads to this block? these; no longer kept |
+//! | `Recover`, `RecoverOk` | forgetful, all; back | I forgot; what I hold |
+//!
+//! # Safety
+//!
+//! 1. At most one block has a given id. A leader makes one per round of its view and, once
+//!    restarted, none in that view; own blocks of the asynchronous mode are on disk before they
+//!    are shown, and shown again after a restart.
+//! 2. A replica is in a view only after its promise of that view is on disk, in every durability,
+//!    and never goes back.
+//! 3. A vote says that the block and all undecided ones before it are held, durably.
+//! 4. A timeout ends the sender's synchronous votes in its view, and carries a block that is at
+//!    least as high as each of them.
+//! 5. Hence a block decided in the synchronous mode of v has n-f voters, of which one is in every
+//!    set of n-f timeouts of v, and in every set of n-f new-views of later views: all blocks of
+//!    level 1 of v, and all later first blocks, extend it.
+//! 6. A block elected in v has n-f voters with it in their B_fall, and whoever leaves v's
+//!    asynchronous mode, in whatever way, first looks whether the coin elected something there.
+//!    It outranks every synchronous block of v. So it is in every later quorum's reports, as the
+//!    highest of its view or below a later one that extends it.
+//! 7. A leader proposes in its view only after n-f new-views, and goes on from the highest block
+//!    among them and its own.
+//! 8. What is reported counts only once it is here with all that leads to it, so no report of a
+//!    block that died with its holder can stop anything: n-f others have reports that count.
+//! 9. Who forgot: see `recovery.rs`. Reads: see `reads.rs`.
+//!
+//! # Deviations
+//!
+//! From Algorithm 1, which loses decided blocks and may come to rest as it is printed. Each weaker
+//! rule is kept as a planted bug.
+//!
+//! - *Line 35* (R1). `block_high` is replaced only by a higher one, and is the block that the own
+//!   round continues. After a timeout in v nothing of v is voted for or proposed synchronously,
+//!   and a repeated timeout carries the same block. With the rank below, all three are needed.
+//! - *Rank* (R9, R15). An elected block outranks all synchronous blocks of its view, whatever
+//!   their rounds; a new view starts with no round voted for.
+//! - *Leaving the asynchronous mode* (R2). Whoever has left answers messages of older views with
+//!   the certificate, n-f completions, and nothing else; the receiver runs lines 57-64 with it and
+//!   its own B_fall. The certificate is part of the durable promise and of each new-view, so that
+//!   it cannot be lost while its holder matters. A certificate of any later view serves as well.
+//! - *Catching up* (R3). Votes go to one replica only, so others take over a level 1 when they see
+//!   a level 2 upon it. A missing level 1 is fetched by id.
+//! - *Sets* (R4, R13). B_fall, votes and completions are kept per view; distinct senders count,
+//!   and each block's maker must be its sender.
+//! - *Line 26* (R5). What is known to be decided never goes back, and is executed when all of it
+//!   is here. Missing blocks are asked for by id, of the sender first and then of all others in
+//!   turn; what others no longer keep comes as a state.
+//! - *Line 13* (R6). A view's leader waits for n-f new-views, in the first view too; line 12 sets
+//!   the round.
+//! - *Timers* (R7). The leader watches its own progress; timeouts, new-views and asynchronous
+//!   blocks are said again until they are answered; timeouts double up to eight times. A follower
+//!   whose clients wait while nothing is decided stops believing a leader that it only hears.
+//! - *Idle* (R8). An idle leader sends proposals without a block, which write nothing. An empty
+//!   block is made where one is needed: to decide what a view inherited, and to mark reads.
+//! - *Future views* (R9). Of each member the newest timeout, new-view, completion and the newest
+//!   blocks of level 1 and 2 are kept; nothing else waits, nothing blocks a queue.
+//! - *Votes for level 1 and 2* (R10) change neither view, round nor highest block. Commands of
+//!   blocks that lost stay with the replica whose clients sent them, which forwards or proposes
+//!   them again unless the chain has them; sessions find what was ordered twice all the same.
+//! - *The coin* (R11, R18) is a pseudo-random function of the cluster's secret, the epoch and the
+//!   view, drawn without bias; leaders take turns. Who knows the secret can predict it.
+//! - *Restarts* (R12). Promise and blocks are on disk before they are spoken of; a restarted
+//!   leader stands back for the rest of its view. In memory durability see `recovery.rs`; a
+//!   replica that comes back costs the others one view.
+//! - *Pipelining* (R14). A vote is cumulative, so it is given only when all before it is here and
+//!   durable; what is proposed and undecided is bounded in blocks and bytes.
+//! - *Commands at other replicas* (R16) are forwarded to the leader.
+//! - *Reads* (R17) are ordered by one marker per replica and turn.
+//! - A round is a place in the chain, as in Theorem C.8; several batches of a block take
+//!   consecutive slots.
+
+mod asynchronous;
+mod block;
+mod coin;
+mod config;
+mod fetch;
+mod frontend;
+mod message;
+mod plant;
+mod reads;
+mod recovery;
+mod replica;
+mod requests;
+mod sync;
+mod tree;
+mod views;
+
+#[cfg(test)]
+mod tests;
+
+pub use block::{Block, BlockId, Mark};
+pub use config::Config;
+pub use frontend::Frontend;
+pub use message::{Certificate, Message, Promised, Record, Summary, Why};
+#[cfg(feature = "plant")]
+pub use plant::Plant;
+pub use replica::{Racs, Timer};

@@ -1,0 +1,44 @@
+//! Weaker rules, to be switched on one at a time: what the simulator must find. Without the
+//! feature `plant` all of this is constant false.
+
+use super::Racs;
+
+quintet_replica::plants! {
+    HighAsPrinted "racs_line_35_as_printed" 0 ""
+        "timeouts replace the highest block even when the own one is higher";
+    KeepMaxOnly "racs_keep_max_only" 0 ""
+        "a replica that timed out goes on voting in the view, and an elected block has no higher rank";
+    KeepMaxAndStop "racs_keep_max_and_stop" 0 ""
+        "an elected block does not outrank the synchronous blocks of its view";
+    KeepMaxAndRank "racs_keep_max_and_rank" 0 ""
+        "a replica that timed out goes on voting in the view";
+    NoGate "racs_no_new_view_gate" 0 ""
+        "a leader proposes in its view without a quorum of new-views";
+    ExitByHigh "racs_exit_by_high" 0 ""
+        "whoever left a view hands out its highest block instead of the certificate";
+    FallForgotten "racs_fall_forgotten" 0 ""
+        "a replica that leaves the asynchronous mode does not look at the blocks that it voted for";
+    FallKept "racs_fall_of_other_views" 0 ""
+        "the blocks voted for in the asynchronous mode of one view are taken for those of the next";
+    CoinDiffers "racs_coin_differs" 0 ""
+        "every replica flips a coin of its own";
+    MinorityCommits "racs_minority_commits" 0 ""
+        "one vote fewer than the quorum decides";
+    VoteNotDurable "racs_vote_not_durable" 30 ""
+        "replicas vote for blocks before these are durable";
+    PromiseForgotten "racs_view_forgotten" 4 ""
+        "a restart does not read its promise back";
+    LeaderGoesOn "racs_leader_goes_on_after_restart" 9 ""
+        "a restarted leader proposes again in the view that it led before";
+    RecoverySkipped "racs_recovery_skipped" 12 ""
+        "a replica that forgot takes part at once";
+    ReadsUnmarked "racs_reads_unmarked" 33 ""
+        "reads are answered without an ordered marker";
+}
+
+impl Racs {
+    /// Whether this bug is switched on.
+    pub(super) fn planted(&self, plant: Plant) -> bool {
+        self.config.planted.is(plant)
+    }
+}

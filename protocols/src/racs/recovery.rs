@@ -1,0 +1,350 @@
+//! Starting: for the first time, from a journal, or without what was acknowledged.
+//!
+//! ```text
+//!   first boot ──► view 1, new-view to its leader
+//!   journal ─────► the view and mode of the promise, its blocks, what was voted for
+//!   forgot ──────► Recover ──► all
+//!                  ◄── RecoverOk{view, high, B_fall} from n-f others that have not forgotten
+//!                  highest of all is connected here ──► out of every view up to the highest one
+//!                  ──► Recover{above} until a later view begins ──► takes part again
+//! ```
+//!
+//! Why this is enough (R12). Before it forgot, this replica voted only in views up to its durable
+//! promise. Let a block have been decided with such a vote: of the other replicas f voted for it,
+//! too, and one of them is among the f+1 that answered. If it voted before it answered, its
+//! answer shows the block, as its highest one or in its B_fall. If it voted later, it knew the
+//! new life, and its vote tells the counter so, who then no longer counts the old vote (`lives`).
+//! So what this replica says in later views covers all that its old votes helped to decide. In
+//! the views up to the highest that was told of or promised, it says nothing at all.
+
+use super::{
+    BlockId, Message, Promised, Racs, Record, Summary, Why,
+    plant::Plant,
+    replica::{Mode, Timer},
+    tree::Root,
+};
+use alloc::{collections::BTreeMap, format, vec, vec::Vec};
+use core::time::Duration;
+use quintet_replica::{Context, Durability, Incarnation, Lane, Recovered, ReplicaId, Time};
+
+/// A replica's answer to one that has forgotten.
+#[derive(Clone, Debug, Hash)]
+struct Answer {
+    forgot: bool,
+    view: u64,
+    high: BlockId,
+    fall: Vec<BlockId>,
+}
+
+/// A replica that has forgotten.
+#[derive(Hash)]
+pub(super) struct Recovery {
+    nonce: u64,
+    answers: Vec<Option<Answer>>,
+    /// Since when too many others said that they have forgotten too.
+    lost_since: Option<Time>,
+}
+
+/// What the journal told of the asynchronous mode.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    asynchronous: bool,
+    own: [Option<BlockId>; 2],
+    fall: Vec<BlockId>,
+}
+
+/// Too many others have forgotten for this long: it will not mend itself.
+const LOST_MAX: Duration = Duration::from_secs(5);
+
+impl Racs {
+    /// Takes up what a start found. None when records are missing.
+    pub(super) fn restore(
+        &mut self,
+        recovered: Recovered<Promised, Record, Summary>,
+    ) -> Option<Found> {
+        let Recovered {
+            promise,
+            checkpoint,
+            records,
+            forgot,
+            ..
+        } = recovered;
+        let promise = promise.unwrap_or_default();
+        let promise = if self.planted(Plant::PromiseForgotten) {
+            Promised::default()
+        } else {
+            promise
+        };
+        if let Some((end, Summary { decided, time })) = checkpoint {
+            self.tree.reset(Root {
+                id: decided,
+                end,
+                time,
+            });
+            self.decided = decided;
+            self.high = decided;
+        }
+        self.view = promise.view;
+        self.stopped = promise.stopped;
+        self.certificate = promise.certificate;
+        let mut found = Found {
+            asynchronous: promise.asynchronous,
+            ..Found::default()
+        };
+        let mut high = self.rank(promise.high).max(self.rank(self.high));
+        let mut high_id = if self.rank(promise.high) > self.rank(self.high) {
+            promise.high
+        } else {
+            self.high
+        };
+        for (_, Record { why, id, block }) in records {
+            if let Some(block) = block {
+                self.tree.insert(block);
+                self.tree.set_written(id);
+            }
+            match why {
+                Why::High if self.rank(id) > high => {
+                    high = self.rank(id);
+                    high_id = id;
+                }
+                Why::Fall if id.view == promise.view => found.fall.push(id),
+                Why::Own if id.view == promise.view => {
+                    found.own[usize::from(id.level.clamp(1, 2)) - 1] = Some(id);
+                }
+                Why::High | Why::Fall | Why::Own | Why::Held => {}
+            }
+        }
+        self.tree.drop_unconnected(u64::MAX);
+        if self.tree.connected(high_id) {
+            self.high = high_id;
+        } else if high_id.round > self.tree.root().id.round && !forgot {
+            return None;
+        }
+        let here = |id: &BlockId| self.tree.connected(*id);
+        found.fall.retain(here);
+        for own in &mut found.own {
+            *own = own.filter(here);
+        }
+        Some(found)
+    }
+
+    /// A first boot, or a restart that has forgotten nothing.
+    pub(super) fn start(&mut self, first_boot: bool, found: Found, ctx: &mut Context<'_, Self>) {
+        if first_boot || self.view == 0 {
+            return self.enter_view(1, ctx);
+        }
+        if found.asynchronous {
+            ctx.mark("restart in the asynchronous mode");
+            self.restore_fallback(found.own, &found.fall);
+            self.stopped.get_or_insert(self.high);
+            if found.own == [None, None] {
+                self.propose_level_1(ctx);
+            }
+            self.fallbacks += 1;
+            self.say_due = true;
+            return self.arm_repeat(ctx);
+        }
+        if self.high.view == self.view && self.high.level == 0 {
+            self.voted = Some(self.high);
+        }
+        self.heard_at = ctx.now();
+        ctx.set_timer(Timer::View, self.timeout());
+        self.arm_repeat(ctx);
+        self.say_due = true;
+        if self.leader_of(self.view) == self.id {
+            if self.planted(Plant::LeaderGoesOn) {
+                return self.enter_view(self.view, ctx);
+            }
+            // It may have proposed blocks that it does not remember: it makes none in this view.
+            ctx.mark("restarted leader stands back");
+            self.time_out(ctx);
+        }
+    }
+
+    pub(super) fn become_recovering(&mut self, ctx: &mut Context<'_, Self>) {
+        if self.members - 1 < self.quorum {
+            return self.halt_lost(ctx);
+        }
+        ctx.mark("recovers what it forgot");
+        self.mode = Mode::Recovering(Recovery {
+            nonce: ctx.random(),
+            answers: vec![None; self.members],
+            lost_since: None,
+        });
+        self.stopped = None;
+        self.say_due = true;
+        self.arm_repeat(ctx);
+    }
+
+    fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
+        let members = self.members;
+        ctx.halt(match self.durability {
+            Durability::Memory => format!(
+                "too many of the {members} replicas have lost their memory: what they \
+                 acknowledged cannot be recovered. To start again without it, start every replica \
+                 once with --bootstrap-again"
+            ),
+            Durability::Disk => format!(
+                "the journals of too many of the {members} replicas are damaged: what they \
+                 acknowledged cannot be recovered from the others. Restore a backup, or what an \
+                 undamaged replica still holds (quintet snapshot save), into a new cluster"
+            ),
+        });
+    }
+
+    pub(super) fn ask_to_recover(&mut self, ctx: &mut Context<'_, Self>) {
+        let now = ctx.now();
+        let Mode::Recovering(recovery) = &self.mode else {
+            return;
+        };
+        if recovery
+            .lost_since
+            .is_some_and(|since| now.since(since) > LOST_MAX)
+        {
+            return self.halt_lost(ctx);
+        }
+        let message = Message::Recover {
+            incarnation: self.incarnation,
+            nonce: recovery.nonce,
+            above: None,
+        };
+        ctx.multicast(self.others, Lane::Control, &message);
+    }
+
+    /// It knows all that it needs, and waits for a view in which it has said nothing yet.
+    pub(super) fn ask_to_move_on(&self, ctx: &mut Context<'_, Self>) {
+        let message = Message::Recover {
+            incarnation: self.incarnation,
+            nonce: 0,
+            above: Some(self.view),
+        };
+        ctx.multicast(self.others, Lane::Control, &message);
+    }
+
+    pub(super) fn on_recover(
+        &mut self,
+        from: ReplicaId,
+        incarnation: Incarnation,
+        nonce: u64,
+        above: Option<u64>,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if incarnation < self.lives[from.index()] {
+            return ctx.mark("ignored: question of an earlier life");
+        }
+        if let Some(above) = above {
+            if above < self.view {
+                self.send_exit(from, above, ctx);
+            } else if above == self.view {
+                self.time_out(ctx);
+            }
+            return;
+        }
+        let fall = match &self.mode {
+            Mode::Asynchronous(fallback) => fallback.fall.values().copied().collect(),
+            _ => Vec::new(),
+        };
+        let message = Message::RecoverOk {
+            nonce,
+            forgot: matches!(self.mode, Mode::Recovering(_)),
+            view: self.view,
+            high: self.high,
+            fall,
+            decided: self.tree.root().id,
+        };
+        ctx.send(from, Lane::Control, &message);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    pub(super) fn on_recover_ok(
+        &mut self,
+        from: ReplicaId,
+        nonce: u64,
+        forgot: bool,
+        view: u64,
+        high: BlockId,
+        fall: Vec<BlockId>,
+        decided: BlockId,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let (now, faults) = (ctx.now(), self.members - self.quorum);
+        let Mode::Recovering(recovery) = &mut self.mode else {
+            return;
+        };
+        if nonce != recovery.nonce {
+            return ctx.mark("ignored: answer to another question");
+        }
+        recovery.answers[from.index()] = Some(Answer {
+            forgot,
+            view,
+            high,
+            fall,
+        });
+        let forgotten = recovery
+            .answers
+            .iter()
+            .flatten()
+            .filter(|answer| answer.forgot)
+            .count();
+        if 1 + forgotten > faults {
+            recovery.lost_since.get_or_insert(now);
+        } else {
+            recovery.lost_since = None;
+        }
+        self.learn(decided, from, ctx);
+    }
+
+    /// Enough have answered, and what they hold is here. True when that has just come about.
+    pub(super) fn maybe_recovered(&mut self, ctx: &mut Context<'_, Self>) -> bool {
+        let Mode::Recovering(recovery) = &self.mode else {
+            return false;
+        };
+        let intact: BTreeMap<ReplicaId, Answer> = recovery
+            .answers
+            .iter()
+            .enumerate()
+            .filter_map(|(from, answer)| Some((ReplicaId(from as u16), answer.clone()?)))
+            .filter(|(_, answer)| !answer.forgot)
+            .collect();
+        if intact.len() < self.quorum {
+            return false;
+        }
+        let mut best = (self.decided, self.decided_from);
+        for (from, answer) in &intact {
+            let coin = self.coin.flip(answer.view);
+            let elected = answer
+                .fall
+                .iter()
+                .filter(|id| id.owner == coin && id.view == answer.view);
+            for id in elected.chain([&answer.high]) {
+                if self.rank(*id) > self.rank(best.0) {
+                    best = (*id, *from);
+                }
+            }
+        }
+        let (high, from) = best;
+        if high.round > self.tree.root().id.round && !self.tree.connected(high) {
+            self.want(high, from, ctx);
+            return false;
+        }
+        if self.decided.round > self.tree.root().id.round {
+            return false;
+        }
+        ctx.mark("recovery quorum");
+        let views = intact.values().map(|answer| answer.view);
+        self.view = views.fold(self.view, u64::max);
+        self.mode = Mode::Synchronous;
+        self.out = true;
+        self.high = if self.tree.connected(high) {
+            high
+        } else {
+            self.tree.root().id
+        };
+        let high = self.high;
+        self.write(high, Why::Held, None, ctx);
+        self.promise(ctx);
+        self.say_due = true;
+        self.arm_repeat(ctx);
+        true
+    }
+}

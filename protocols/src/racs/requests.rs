@@ -1,0 +1,127 @@
+//! Requests between the frontends of this replica and whoever orders them (R16).
+//!
+//! ```text
+//!   Request ──► kept until executed here ──┬── synchronous: Forward to the view's leader
+//!                                          ├── this replica leads: its queue
+//!                                          └── asynchronous: into the own blocks
+//!   a new leader is heard: all of it goes out again; what stands in a chain is not repeated there
+//! ```
+
+use super::{Mark, Message, Racs, replica::Mode};
+use alloc::vec::Vec;
+use quintet_replica::{
+    Bytes, Context, FrontendId, Lane, Level, ReplicaId, Slot,
+    parts::{RequestKey, Taken, own_request},
+};
+
+impl Racs {
+    pub(super) fn on_request(
+        &mut self,
+        from: FrontendId,
+        level: Level,
+        batch: Bytes,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let Some(key) = own_request(from, &batch, ctx) else {
+            return;
+        };
+        if matches!(self.mode, Mode::Recovering(_)) {
+            return Self::refuse(key, Taken::Refused, ctx);
+        }
+        match level {
+            Level::Stale => ctx.query(batch, Slot(0), false, from, &()),
+            Level::Linearizable => self.on_read(key, batch, ctx),
+            Level::Ordered => self.on_write(key, batch, ctx),
+        }
+    }
+
+    pub(super) fn refuse(key: RequestKey, taken: Taken, ctx: &mut Context<'_, Self>) {
+        let batch = key.1;
+        ctx.send_frontend(key.0, Message::Taken { batch, taken });
+    }
+
+    fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
+        let bytes_max = self.config.queue_bytes;
+        if let Err(taken) = self
+            .requests
+            .keep(key, batch.clone(), bytes_max, ctx.arrived())
+        {
+            ctx.mark("request refused: queue full");
+            return Self::refuse(key, taken, ctx);
+        }
+        self.waiting_since.get_or_insert(ctx.now());
+        self.arm_housekeeping(ctx);
+        if let Some(lead) = &mut self.lead {
+            if lead.open {
+                lead.queue.push(key, batch);
+            }
+        } else if self.heard {
+            self.requests.pass_on(batch);
+        }
+    }
+
+    pub(super) fn on_forward(
+        &mut self,
+        from: ReplicaId,
+        mark: Option<Mark>,
+        batches: Vec<Bytes>,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        // One replica's frontends can wait for no more than its queue holds.
+        let bytes_max = self.config.queue_bytes.saturating_mul(self.members);
+        match &mut self.lead {
+            Some(lead) if lead.open && self.stopped.is_none() => {
+                if let Some(mark) = mark.filter(|mark| mark.replica == from) {
+                    lead.marks.insert(from, mark);
+                }
+                lead.queue.take_in(batches, bytes_max, ctx);
+            }
+            _ => ctx.mark("ignored: forwarded to a follower"),
+        }
+    }
+
+    /// What came in this turn goes to the leader, or into its next block.
+    pub(super) fn flush_requests(&mut self, ctx: &mut Context<'_, Self>) {
+        // One that timed out alone has clients, too, and hears the leader again.
+        if !matches!(self.mode, Mode::Synchronous) {
+            return;
+        }
+        let (own, life) = (self.id, self.life);
+        if let Some(lead) = &mut self.lead {
+            if lead.open
+                && let Some(mark) = self.reads.unsaid(own, life)
+            {
+                lead.marks.insert(own, mark);
+            }
+            return;
+        }
+        if !self.heard {
+            return;
+        }
+        let leader = self.leader_of(self.view);
+        if let Some(mark) = self.reads.unsaid(own, life) {
+            let message = Message::Forward {
+                mark: Some(mark),
+                batches: Vec::new(),
+            };
+            ctx.send(leader, Lane::Control, &message);
+        }
+        let overhead = super::sync::MESSAGE_BYTES;
+        let message = |batches| Message::Forward {
+            mark: None,
+            batches,
+        };
+        self.requests
+            .send(leader, self.config.batch_bytes_max, overhead, ctx, message);
+    }
+
+    /// What was on its way may be lost.
+    pub(super) fn on_link_renewed(&mut self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
+        self.arm_repeat(ctx);
+        if self.heard && self.leader_of(self.view) == peer {
+            self.requests.pass_on_all();
+            self.reads.repeat();
+            self.answer_due = true;
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The asynchronous mode by hand: what each message that is lost or late leads to.
+
+use super::group::{Group, MS, Packet, assert_converged, small};
+use crate::racs::{BlockId, Message};
+use alloc::vec::Vec;
+use quintet_replica::{Control, Durability, Event, ReplicaId};
+
+/// Delivers what `pass` lets through until nothing of it is left; the rest stays on its way.
+fn pump(group: &mut Group, pass: impl Fn(&Packet, &Message) -> bool) {
+    let mut held = Vec::new();
+    // A write becomes durable in one turn and is spoken of in the next.
+    let mut quiet = 0;
+    while quiet < 4 {
+        for id in 0..group.members.len() as u16 {
+            if group.members[usize::from(id)].driver.is_some() {
+                group.sync(id);
+                group.idle(id);
+            }
+        }
+        quiet = if group.network.is_empty() {
+            quiet + 1
+        } else {
+            0
+        };
+        while let Some(packet) = group.network.pop_front() {
+            if pass(&packet, &packet.message()) {
+                group.deliver(packet);
+            } else {
+                held.push(packet);
+            }
+        }
+    }
+    group.network.extend(held);
+}
+
+/// Three replicas in view 1, led by replica 0, of which these say that it is gone.
+fn timed_out(who: &[u16]) -> Group {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.run(MS * 100);
+    assert_eq!(group.leaders(), [0]);
+    for id in who {
+        let control = Control::ReportFailure(ReplicaId(0));
+        group.event(*id, Event::Control(control));
+    }
+    group
+}
+
+#[test]
+fn a_replica_left_behind_in_the_asynchronous_mode_gets_the_certificate() {
+    let mut group = timed_out(&[1, 2]);
+    // Nobody's completion reaches replica 2; the others leave the view.
+    pump(&mut group, |packet, message| {
+        let to_2 = packet.to == ReplicaId(2);
+        !(to_2 && matches!(message, Message::Complete { .. } | Message::Propose { .. }))
+    });
+    assert_eq!(group.status(2).role, "asynchronous");
+    assert!(group.status(0).view > 1 && group.status(1).view > 1);
+    // The leader of the new view, which could have told, is gone with all that was on its way.
+    group.crash(1);
+    group.network.clear();
+    group.run(MS * 4000);
+    assert!(group.marked("exit by another's certificate") > 0);
+    let batch = group.write(2);
+    group.run(MS * 2000);
+    assert!(group.answered(2, batch), "two of three go on");
+    group.start(1);
+    group.run(MS * 4000);
+    assert_converged(&group, 1);
+}
+
+#[test]
+fn a_replica_that_timed_out_votes_no_more_in_that_view_and_still_serves_its_clients() {
+    let mut group = timed_out(&[2]);
+    group.settle();
+    let batch = group.write(2);
+    pump(&mut group, |packet, message| {
+        let vote = matches!(message, Message::Vote { .. });
+        assert!(!vote || packet.from != ReplicaId(2), "{message:?}");
+        true
+    });
+    group.run(MS * 500);
+    assert!(group.answered(2, batch));
+    assert_eq!(
+        (group.status(2).role, group.status(2).view),
+        ("timed out", 1)
+    );
+}
+
+#[test]
+fn a_block_decided_before_a_quorum_timed_out_stands_in_what_the_coin_elects() {
+    // Replica 1 votes for a block, which decides it, and times out afterwards; replica 2 never
+    // saw the block.
+    let mut group = timed_out(&[2]);
+    let batch = group.write(0);
+    pump(&mut group, |packet, _| packet.to != ReplicaId(2));
+    assert!(group.answered(0, batch), "decided by replicas 0 and 1");
+    group.event(1, Event::Control(Control::ReportFailure(ReplicaId(0))));
+    group.crash(0);
+    group.network.retain(|packet| packet.from != ReplicaId(0));
+    group.run(MS * 5000);
+    assert!(group.batches(1).contains(&batch) && group.batches(2).contains(&batch));
+    group.start(0);
+    group.run(MS * 5000);
+    assert_converged(&group, 1);
+}
+
+#[test]
+fn a_leader_without_a_quorum_of_new_views_proposes_nothing() {
+    let mut group = timed_out(&[1, 2]);
+    pump(&mut group, |_, message| {
+        !matches!(message, Message::NewView { .. })
+    });
+    assert!(group.leaders().is_empty(), "nobody opened a view");
+    let proposed = |packet: &Packet| match packet.message() {
+        Message::Propose { blocks, .. } => !blocks.is_empty(),
+        _ => false,
+    };
+    assert!(!group.network.iter().any(proposed));
+    group.run(MS * 2000);
+    assert_eq!(group.leaders().len(), 1, "they are said again");
+}
+
+#[test]
+fn commands_of_blocks_that_lost_are_ordered_once_all_the_same() {
+    for silent in 0..3u16 {
+        let mut group = timed_out(&[1, 2]);
+        // Each replica has a command of its own in its own blocks.
+        let batches: Vec<_> = (0..3).map(|id| (id, group.write(id))).collect();
+        pump(&mut group, |packet, message| {
+            !(packet.from == ReplicaId(silent) && matches!(message, Message::Complete { .. }))
+        });
+        group.run(MS * 4000);
+        let held = group.batches(0);
+        for (id, batch) in batches {
+            assert!(group.answered(id, batch), "{batch} at {id}");
+            assert_eq!(
+                held.iter().filter(|held| **held == batch).count(),
+                1,
+                "{batch}"
+            );
+        }
+        assert_converged(&group, 1);
+    }
+}
+
+#[test]
+fn a_missing_block_is_fetched_before_anything_upon_it_is_voted_for() {
+    let mut group = timed_out(&[]);
+    group.write(0);
+    // The first block does not reach replica 2, the second does.
+    pump(&mut group, |packet, message| {
+        let proposal = matches!(message, Message::Propose { .. });
+        !(packet.to == ReplicaId(2) && proposal)
+    });
+    group.network.clear();
+    group.write(0);
+    pump(&mut group, |packet, message| {
+        let fetch = matches!(message, Message::Fetch { .. });
+        let vote = matches!(message, Message::Vote { tip, .. } if *tip != BlockId::GENESIS);
+        assert!(
+            !(vote && packet.from == ReplicaId(2)),
+            "not before it has the first"
+        );
+        !fetch
+    });
+    group.run(MS * 500);
+    assert!(group.marked("missing block asked for") > 0);
+    assert_converged(&group, 2);
+}
+
+#[test]
+fn a_restart_in_the_asynchronous_mode_shows_the_same_blocks_again() {
+    let mut group = timed_out(&[1, 2]);
+    let own = |group: &Group, id: u16| -> Vec<BlockId> {
+        let shown = |packet: &Packet| match packet.message() {
+            Message::ProposeAsync { block } if packet.from == ReplicaId(id) => Some(block.id),
+            _ => None,
+        };
+        group.network.iter().filter_map(shown).collect()
+    };
+    group.write(1);
+    pump(&mut group, |_, message| {
+        !matches!(message, Message::ProposeAsync { .. })
+    });
+    let before = own(&group, 1);
+    assert!(!before.is_empty());
+    let blocks: Vec<Packet> = group.network.iter().cloned().collect();
+    group.crash(1);
+    group.network.clear();
+    group.start(1);
+    group.write(1);
+    pump(&mut group, |_, message| {
+        !matches!(message, Message::ProposeAsync { .. })
+    });
+    let content = |packets: &[Packet]| -> Vec<Message> {
+        let from_1 = packets.iter().filter(|packet| packet.from == ReplicaId(1));
+        let of = from_1.map(Packet::message);
+        of.filter(|message| matches!(message, Message::ProposeAsync { .. }))
+            .collect()
+    };
+    let after: Vec<Packet> = group.network.iter().cloned().collect();
+    for message in content(&after) {
+        assert!(
+            content(&blocks).contains(&message),
+            "another block under one name"
+        );
+    }
+    group.run(MS * 4000);
+    assert_converged(&group, 1);
+}

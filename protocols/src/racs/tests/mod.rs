@@ -1,0 +1,8 @@
+//! Tests of handlers and of small groups over a scripted network.
+
+mod asynchronous;
+mod group;
+#[cfg(feature = "plant")]
+mod planted;
+mod random_faults;
+mod steady;
