@@ -80,20 +80,21 @@ impl Derecho {
                 }
                 return;
             }
-            let mut batches = Vec::new();
-            let mut bytes = 0;
+            let small = self.table.layout.slot_bytes();
+            let peers = self.peers().iter();
+            let room = peers.map(|peer| ctx.room(peer)).min();
+            let room = room.unwrap_or(usize::MAX) / 2;
+            let next = self.queue.peek().map_or(0, Bytes::len);
+            if next > small && next > room && !self.unacked.is_empty() {
+                return ctx.mark("a large message waits for room");
+            }
+            let bytes_max = self.config.batch_bytes_max.min(room).max(small);
+            let (mut batches, mut bytes) = (Vec::new(), 0);
             while let Some(batch) = self.queue.peek() {
-                if bytes > 0 && bytes + batch.len() > self.config.batch_bytes_max {
+                if bytes > 0 && bytes + batch.len() > bytes_max {
                     break;
                 }
                 bytes += batch.len() + 4;
-                let room = |peer| ctx.room(peer) >= bytes + self.table.layout.slot_bytes();
-                if batches.is_empty()
-                    && bytes > self.table.layout.slot_bytes()
-                    && !sst::all(self.peers(), room)
-                {
-                    return ctx.mark("a large message waits for room");
-                }
                 batches.extend(self.queue.pop());
             }
             let time = CommandTime(ctx.clock().now.max(self.time_seen.0 + 1));

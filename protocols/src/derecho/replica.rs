@@ -136,6 +136,8 @@ pub struct Derecho {
     /// Has left the view in this life: never acts in it again.
     pub(super) left: bool,
     pub(super) forgot: bool,
+    /// The view in which it forgot what it had acknowledged; 0 for none.
+    pub(super) forgot_in: u64,
     /// The newest views, ascending, for whoever has missed some.
     pub(super) views: VecDeque<View>,
 
@@ -366,6 +368,7 @@ impl Derecho {
         let (number, base) = (view.number, view.base);
         if self.forgot {
             self.promise.complete = false;
+            self.forgot_in = number;
         } else if self.durability == Durability::Memory && !first_boot && !fresh {
             // The operator begins again, whatever was forgotten.
             self.promise.complete = true;
@@ -551,6 +554,7 @@ impl Protocol for Derecho {
             phase: Phase::Starting,
             left: false,
             forgot: false,
+            forgot_in: 0,
             views: VecDeque::new(),
             log: SlotLog::default(),
             log_bytes: 0,

@@ -21,6 +21,7 @@ use super::{
     view_change::has_quorum,
 };
 use alloc::{collections::BTreeMap, format, vec::Vec};
+use core::cmp::Reverse;
 use quintet_replica::{Context, Durability, Lane, ReplicaId, ReplicaSet, Slot, Time};
 
 /// How many views one answer carries.
@@ -293,7 +294,7 @@ impl Derecho {
         if self.phase != Phase::Out {
             return;
         }
-        if self.sure >= self.promise.view.base && !self.promise.complete {
+        if self.became_complete() {
             self.promise.complete = true;
             if self.belongs() {
                 return self.become_active(ctx);
@@ -303,6 +304,13 @@ impl Derecho {
         if self.promise.complete {
             self.send_join(self.others, ctx);
         }
+    }
+
+    /// Everything up to the base is here now. A replica that forgot may have acknowledged more in
+    /// the view that it forgot in: it counts from the next one on.
+    pub(super) fn became_complete(&self) -> bool {
+        let view = &self.promise.view;
+        !self.promise.complete && self.sure >= view.base && view.number > self.forgot_in
     }
 
     /// Who may be let in: they know this view, are no members of it and lack little.
@@ -512,24 +520,29 @@ impl Derecho {
             return;
         }
         let answers = inspection.answers.values();
-        let accepted = answers
-            .clone()
-            .filter_map(|answer| answer.accepted.as_ref());
-        let accepted = accepted.max_by_key(|proposal| proposal.ballot);
+        let ballot = |answer: &&Answer| answer.accepted.as_ref().map(|proposal| proposal.ballot);
+        let accepted = answers.clone().filter(|answer| answer.accepted.is_some());
         let complete = answers.clone().filter(|answer| answer.complete);
-        let Some(longest) =
-            complete.max_by_key(|answer| (answer.end, core::cmp::Reverse(answer.member.id)))
-        else {
-            return ctx.mark("no complete log to restart from");
-        };
-        let source = longest.member.id;
-        let next = match accepted {
-            Some(proposal) => proposal.view.clone(),
-            None => View {
-                number: view.number + 1,
-                members: answers.map(|answer| answer.member).collect(),
-                base: longest.end,
-            },
+        let longest = complete.max_by_key(|answer| (answer.end, Reverse(answer.member.id)));
+        // Whoever accepted a proposal holds everything up to its base.
+        let (next, source) = match (accepted.max_by_key(ballot), longest) {
+            (
+                Some(Answer {
+                    accepted: Some(proposal),
+                    member,
+                    ..
+                }),
+                _,
+            ) => (proposal.view.clone(), member.id),
+            (_, Some(longest)) => {
+                let next = View {
+                    number: view.number + 1,
+                    members: answers.map(|answer| answer.member).collect(),
+                    base: longest.end,
+                };
+                (next, longest.member.id)
+            }
+            _ => return ctx.mark("no complete log to restart from"),
         };
         let proposal = Proposal {
             ballot: inspection.ballot,
@@ -595,7 +608,7 @@ impl Derecho {
             self.wanted = None;
             return;
         }
-        if !self.promise.complete || self.durable < proposal.view.base {
+        if self.durable < proposal.view.base {
             return;
         }
         self.promise.promised = ballot;

@@ -328,7 +328,10 @@ impl Derecho {
             .iter()
             .map(|member| (member.id, member.life))
             .collect();
-        if next && self.promise.complete && self.end() >= view.base {
+        let accepted = self.promise.accepted.as_ref();
+        let holds = self.promise.complete || accepted.is_some_and(|proposal| proposal.view == view);
+        if next && holds && self.end() >= view.base {
+            self.promise.complete = true;
             self.sure = self.sure.max(view.base);
             self.cut(self.sure);
         } else if next && self.promise.complete {
@@ -350,6 +353,9 @@ impl Derecho {
             self.views.pop_front();
         }
         self.promise.view = view;
+        if self.became_complete() {
+            self.promise.complete = true;
+        }
         self.promise.promised = Ballot::default();
         self.promise.accepted = None;
         self.left = false;
