@@ -94,15 +94,18 @@
 //! - **D10, two steps**: the pending version is the journal's; nobody sees it. Delivered means
 //!   persisted everywhere, and only then it is executed and answered.
 //! - **D11, sluggish senders** stay senders: their nulls cost one counter. A crashed one is removed
-//!   with its view. (§3.6 removes them from the senders at a view; the public code does not.)
+//!   with its view. (§3.6 removes them from the senders at a view; the public code does not.) A
+//!   member that is slow and not silent slows everybody, because delivery waits for all.
 //! - **D12, window**: a slot is written again when all members have taken it; otherwise requests
 //!   wait, and beyond `queue_bytes` they are refused as busy. Nothing blocks.
 //! - **D13**: views and counts are 64 bits.
 //! - **D14**: a put is a frame with ranges applied in order, all of them before the receiver does
 //!   anything else; guards follow what they guard, for transports where they are not.
 //! - **D15, the order's number** is g = k·|senders| + i: index k, rank i.
-//! - **D16, raw mode** has no place in a store and is not offered. In memory durability a majority
-//!   that has forgotten with nobody left who remembers stops with the remedy, never an empty state.
+//! - **D16, raw mode** has no place in a store and is not offered. When a majority of the last view
+//!   has forgotten (memory durability) and nobody is heard who remembers, replicas stop with the
+//!   remedy; they never serve an empty state. Whoever forgot counts as complete only in a later view
+//!   than the one that it forgot in.
 //! - **D17, reads**: by the barrier, from any member.
 //! - **D18**: views are subsets of the epoch's members; `viable_in` asks for a majority of the
 //!   newest view, not of the epoch.

@@ -358,6 +358,10 @@ impl Derecho {
             if slot < self.log.first() {
                 continue;
             }
+            if slot > self.log.end() && self.forgot {
+                // An older snapshot stood in for a damaged one: the others have the rest.
+                break;
+            }
             if slot > self.log.end() {
                 return false;
             }

@@ -175,3 +175,44 @@ fn views_shrink_one_by_one_below_a_majority_of_the_epoch() {
     group.run(MS * 1000);
     assert!(group.answered(1, batch), "{:?}", group.status(1));
 }
+
+#[test]
+fn a_member_that_missed_a_view_answers_no_read() {
+    let mut group = group(3);
+    group.write(0);
+    group.settle();
+    group.isolate(0);
+    for id in [1, 2] {
+        let failed = Control::ReportFailure(ReplicaId(0));
+        group.event(id, Event::Control(failed));
+    }
+    group.settle();
+    let batch = group.write(1);
+    group.settle();
+    assert!(group.answered(1, batch), "no time has passed");
+    assert_eq!(group.status(0).role, "leader", "it knows of nothing");
+    let read = group.submit(0, Level::Linearizable);
+    group.settle();
+    assert!(!group.answered(0, read), "its state is old");
+}
+
+/// One memory of three holds what was acknowledged: the group restarts from it and from no other.
+#[test]
+fn who_forgot_is_not_complete_in_the_view_that_it_forgot_in() {
+    let mut group = Group::<Derecho>::new(3, Durability::Memory, Config::default());
+    group.write(1);
+    group.settle();
+    for id in [0, 1] {
+        group.crash(id);
+        group.start(id);
+    }
+    group.run(MS * 200);
+    for id in [0, 1] {
+        assert!(!group.replica(id).promise.complete, "replica {id}");
+    }
+    group.run(MS * 8000);
+    assert_converged(&group, 1);
+    let batch = group.write(0);
+    group.run(MS * 500);
+    assert!(group.answered(0, batch), "{:?}", group.status(0));
+}
