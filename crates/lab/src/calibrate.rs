@@ -196,6 +196,7 @@ struct Baseline {
 
 fn baseline(options: &Options) -> Result<Baseline> {
     let mut cluster = Cluster::start(ClusterPlan {
+        namespaces: None,
         program: options.program.clone(),
         protocol: "multipaxos".to_owned(),
         options: Vec::new(),

@@ -12,6 +12,7 @@ use crate::{
     figures,
     load::{Language, Target},
     scenario::Place,
+    torture::network,
 };
 use quintet_replica::Durability;
 use quintet_simulator::bed::FaultKind;
@@ -57,6 +58,9 @@ pub struct ClusterPlan {
     pub parent: PathBuf,
     /// The first port; 300 are used.
     pub base_port: u16,
+    /// Each replica in a network namespace of its own, which sends at most so many bits per second
+    /// (0: no limit); `None` for loopback. Only inside a sandbox.
+    pub namespaces: Option<u64>,
 }
 
 /// See the module.
@@ -67,9 +71,8 @@ pub struct Cluster {
     directory: TempDir,
 }
 
-const fn local(port: u16) -> SocketAddr {
-    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port)
-}
+/// Between namespaces replicas listen on addresses that are not loopback.
+const PASSWORD: &str = "measured";
 
 /// A string as TOML has it. Paths and options hold no control characters.
 fn quoted(text: &str) -> String {
@@ -107,6 +110,16 @@ impl Cluster {
             let text = cluster.config(id, &cluster_id);
             fs::write(cluster.path(&format!("{id}.toml")), text)?;
         }
+        if let Some(rate) = cluster.plan.namespaces {
+            if cluster.plan.replicas > usize::from(network::REPLICAS_MAX) {
+                let most = network::REPLICAS_MAX;
+                return Err(Error::usage(format!("at most {most} namespaces")));
+            }
+            network::lay(cluster.plan.replicas as u16)?;
+            for id in 0..cluster.plan.replicas {
+                network::limit(id as u16, rate)?;
+            }
+        }
         for id in 0..cluster.plan.replicas {
             cluster.begin(id)?;
         }
@@ -117,14 +130,18 @@ impl Cluster {
         self.directory.path().join(name)
     }
 
-    fn port(&self, id: usize, offset: u16) -> u16 {
-        self.plan.base_port + offset + id as u16
+    fn address(&self, id: usize, offset: u16) -> SocketAddr {
+        let host = match self.plan.namespaces {
+            Some(_) => network::host(id as u16),
+            None => Ipv4Addr::LOCALHOST,
+        };
+        SocketAddr::from((host, self.plan.base_port + offset + id as u16))
     }
 
     fn config(&self, id: usize, cluster: &str) -> String {
         let plan = &self.plan;
         let members: Vec<_> = (0..plan.replicas)
-            .map(|id| quoted(&local(self.port(id, PEER_OFFSET)).to_string()))
+            .map(|id| quoted(&self.address(id, PEER_OFFSET).to_string()))
             .collect();
         let durability = match plan.durability {
             Durability::Disk => "disk",
@@ -137,11 +154,19 @@ impl Cluster {
             members.join(", "),
             quoted(&plan.protocol),
             quoted(&self.path(&format!("data-{id}")).to_string_lossy()),
-            local(self.port(id, 0)),
-            local(self.port(id, ADMIN_OFFSET)),
+            self.address(id, 0),
+            self.address(id, ADMIN_OFFSET),
         );
-        for (name, value) in &plan.settings {
+        if plan.namespaces.is_some() {
             // Writing to a string does not fail, here and below.
+            let secret = format!("{:064x}", std::process::id());
+            let _ = writeln!(
+                text,
+                "secret = \"{secret}\"\npassword = {}",
+                quoted(PASSWORD)
+            );
+        }
+        for (name, value) in &plan.settings {
             let _ = writeln!(text, "{name} = {}", quoted(value));
         }
         if !plan.options.is_empty() {
@@ -160,7 +185,10 @@ impl Cluster {
             .create(true)
             .append(true)
             .open(self.path(&format!("{id}.log")))?;
-        let mut command = Command::new(&self.plan.program);
+        let mut command = match self.plan.namespaces {
+            Some(_) => network::inside(id as u16, &self.plan.program),
+            None => Command::new(&self.plan.program),
+        };
         command
             .args(["--log", "warn", "serve", "--stop-with-stdin", "--config"])
             .arg(self.path(&format!("{id}.toml")));
@@ -204,7 +232,7 @@ impl Cluster {
     fn leader(&self) -> std::result::Result<Option<usize>, String> {
         let mut named = None;
         for id in 0..self.plan.replicas {
-            let admin = local(self.port(id, ADMIN_OFFSET));
+            let admin = self.address(id, ADMIN_OFFSET);
             let ready = http(admin, "GET", "/readyz", "");
             ready.map_err(|error| format!("replica {id}: {error}"))?;
             let status = http(admin, "GET", "/status", "");
@@ -275,8 +303,11 @@ impl Cluster {
             (Place::At(ids), _) => ids.iter().map(|id| usize::from(*id)).collect(),
         };
         let target = |id: usize| Target {
-            address: local(self.port(id, 0)),
-            language: Language::resp(),
+            address: self.address(id, 0),
+            language: Language::Resp {
+                password: self.plan.namespaces.map(|_| PASSWORD.to_owned()),
+                wait: None,
+            },
         };
         Ok(ids.into_iter().map(target).collect())
     }

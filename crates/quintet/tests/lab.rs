@@ -227,6 +227,51 @@ fn real_processes_run_the_same_scenario_over_emulated_links() {
 }
 
 #[test]
+fn replicas_in_namespaces_send_no_more_than_the_kernel_lets_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap().to_owned();
+    // A leader sends each value twice: 1 MB/s are 50 values a second, and a burst is let through.
+    let scenario = SCENARIO
+        .replace("[network]\ndelay = '5ms'", "[network]\negress = '8Mbit'")
+        .replace("clients = 4", "clients = 4\nvalue_size = 10000");
+    let file = directory.path().join("narrow.toml");
+    std::fs::write(&file, scenario).unwrap();
+    let out = directory.path().join("out");
+    let output = run(&[
+        "lab",
+        "run",
+        file.to_str().unwrap(),
+        "--out",
+        out.to_str().unwrap(),
+        "--bed",
+        "processes",
+        "--network",
+        "namespaces",
+        "--repetitions",
+        "1",
+        "--dir",
+        &data,
+        "-o",
+        "json",
+    ]);
+    let said = stderr(&output);
+    if said.contains("cannot make a private network") {
+        eprintln!("skipped: {}", said.trim());
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let found: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let row = &found["rows"][0];
+    let throughput = row["throughput"].as_f64().unwrap();
+    assert!(throughput > 0.0 && throughput < 250.0, "{row}");
+    // Twice to the others, and once from the client.
+    assert!(
+        row["bytes_per_operation"].as_f64() >= Some(20_000.0),
+        "{row}"
+    );
+}
+
+#[test]
 fn scenarios_are_listed_and_a_wrong_one_is_refused_with_its_line() {
     let output = run(&["lab", "list", "-o", "json"]);
     let listed: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();

@@ -332,7 +332,7 @@ fn measure(
     let seen = run(&load, || {
         edges.push((
             system.cpu(),
-            figures::loopback_bytes(),
+            figures::wire_bytes(),
             syncs.and_then(|syncs| syncs.of(system.members())),
         ));
     })?;

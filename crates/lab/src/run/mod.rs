@@ -42,6 +42,8 @@ pub struct Options {
     pub data: PathBuf,
     /// The first port of real replicas.
     pub base_port: u16,
+    /// Real replicas in network namespaces of their own; this process is in a sandbox.
+    pub namespaces: bool,
     /// Threads of the real load generator.
     pub threads: usize,
     /// Where results are written.
@@ -224,7 +226,10 @@ pub fn run(
     let cells = scenario.cells(options.quick);
     fs::create_dir_all(&options.out)
         .map_err(|error| Error::failed(format!("{}: {error}", options.out.display())))?;
-    let mut kept = Kept::open(&options.out, &identity(scenario, measured, &file)?)?;
+    let mut kept = Kept::open(
+        &options.out,
+        &identity(scenario, measured, &file, options.namespaces)?,
+    )?;
     let all = repetitions * beds.len() * cells.len();
     let mut done = 0;
     'jobs: for repetition in 0..repetitions {
@@ -310,10 +315,12 @@ fn identity(
     scenario: &Scenario,
     measured: Duration,
     profile: &profile::ProfileFile,
+    namespaces: bool,
 ) -> Result<String> {
     let profile = toml::to_string(profile).map_err(Error::failed)?;
+    let network = if namespaces { "namespaces" } else { "" };
     let text = format!(
-        "{scenario:?}{measured:?}{profile}{}",
+        "{scenario:?}{measured:?}{profile}{}{network}",
         env!("CARGO_PKG_VERSION")
     );
     // FNV-1a: this only has to tell a changed scenario from the same one.

@@ -31,6 +31,11 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
     let changes = !scenario.links.changes.is_empty();
     let began = if changes { now + STARTS_WITHIN } else { now };
     let began_at = Instant::now() + STARTS_WITHIN;
+    // In namespaces the kernel limits what a replica sends, answers to clients included.
+    let mut links = scenario.links.clone();
+    let namespaces = options
+        .namespaces
+        .then(|| std::mem::take(&mut links.egress));
     let cluster = Cluster::start(ClusterPlan {
         program: options.program.clone(),
         protocol: cell.protocol.clone(),
@@ -38,7 +43,8 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         settings: Vec::new(),
         replicas: cell.replicas,
         durability: scenario.durability,
-        links: (!scenario.links.is_plain()).then(|| crate::scenario::links_text(&scenario.links)),
+        links: (!links.is_plain()).then(|| crate::scenario::links_text(&links)),
+        namespaces,
         began,
         parent: options.data.clone(),
         base_port: options.base_port,
@@ -108,7 +114,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
             let cluster = locked();
             edges.push((
                 cluster.cpu(),
-                figures::loopback_bytes(),
+                figures::wire_bytes(),
                 syncs.as_ref().and_then(|syncs| syncs.of(&cluster.pids())),
             ));
         });

@@ -25,7 +25,7 @@ mod driver;
 mod faults;
 mod files;
 mod judge;
-mod network;
+pub(crate) mod network;
 mod proxy;
 mod record;
 pub mod sandbox;

@@ -98,7 +98,8 @@ fn cable_port(base: u16, from: u16, to: u16) -> u16 {
     base + CABLES + from * REPLICAS_MAX + to
 }
 
-fn host(id: u16) -> Ipv4Addr {
+/// The address of replica `id` between namespaces.
+pub(crate) fn host(id: u16) -> Ipv4Addr {
     // REPLICAS_MAX keeps it below 254.
     Ipv4Addr::new(10, 77, 0, id as u8 + 1)
 }
@@ -182,12 +183,7 @@ impl Network {
     pub fn command(&self, id: u16, program: &Path) -> Command {
         match self {
             Self::Loopback { .. } => Command::new(program),
-            Self::Namespaces { .. } => {
-                let mut command = Command::new("nsenter");
-                command.arg(format!("--net=/run/netns/{}", namespace(id)));
-                command.arg("--").arg(program);
-                command
-            }
+            Self::Namespaces { .. } => inside(id, program),
         }
     }
 
@@ -236,8 +232,44 @@ impl Network {
     }
 }
 
-/// Namespaces, cables and bridge; the sandbox's own network is empty before.
-fn lay(replicas: u16) -> io::Result<()> {
+/// A command that runs `program` in the namespace of replica `id`.
+pub(crate) fn inside(id: u16, program: &Path) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{}", namespace(id)));
+    command.arg("--").arg(program);
+    command
+}
+
+/// Lets everything that replica `id` sends pass a token bucket of so many bits per second; 0 takes
+/// it away.
+pub(crate) fn limit(id: u16, bits_per_second: u64) -> io::Result<()> {
+    let name = namespace(id);
+    if bits_per_second == 0 {
+        // There may be none.
+        let _ = command("tc", &["-n", &name, "qdisc", "del", "dev", "eth0", "root"]);
+        return Ok(());
+    }
+    // What passes at once: 2 ms at this rate, at least a few packets of the largest size.
+    let burst = (bits_per_second / 8 / 500).max(256 * 1024).to_string();
+    let rate = format!("{bits_per_second}bit");
+    let words = [
+        "-n", &name, "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", &rate, "burst",
+        &burst, "latency", "200ms",
+    ];
+    command("tc", &words)
+}
+
+/// Namespaces, cables and bridge for so many replicas, in a sandbox. What an earlier call left
+/// there goes.
+pub(crate) fn lay(replicas: u16) -> io::Result<()> {
+    for id in 0..REPLICAS_MAX {
+        let left = Path::new("/run/netns").join(namespace(id));
+        if left.exists() {
+            ip(&format!("netns del {}", namespace(id)))?;
+        }
+    }
+    // Absent the first time.
+    let _ = ip("link del qtb");
     ip("link set lo up")?;
     ip("link add qtb type bridge")?;
     ip("addr add 10.77.0.254/24 dev qtb")?;

@@ -170,21 +170,8 @@ impl Torture {
             return Ok(false);
         }
         match sandbox::arguments(sandbox::Private { network }) {
-            Ok(arguments) => {
-                let error = Command::new("unshare")
-                    .args(arguments)
-                    .arg("--")
-                    .arg(std::env::current_exe()?)
-                    .args(std::env::args_os().skip(1))
-                    .arg("--inside")
-                    .exec();
-                Err(Failure::new(Exit::Failed, format!("unshare: {error}")))
-            }
-            Err(reason) if network => Err(Failure::new(
-                Exit::Failed,
-                format!("--network namespaces: cannot make a private network: {reason}"),
-            )
-            .help("run it as root, or use --network loopback")),
+            Ok(arguments) => Err(become_sandboxed(&arguments)),
+            Err(reason) if network => Err(no_network(&reason, "--network loopback")),
             Err(reason) => {
                 eprintln!("skipped: a full disk needs a private mount: {reason}");
                 Ok(false)
@@ -347,6 +334,36 @@ fn verdict(report: &Report, plan: &Plan) -> Outcome {
         Some(kind) => nothing(format!("the fault '{kind}' never struck"))
             .map_err(|failure: Failure| failure.help("a longer run, by --seconds, has all faults")),
         None => Ok(()),
+    }
+}
+
+/// Becomes the same command inside a sandbox; comes back only with why not.
+fn become_sandboxed(arguments: &[&str]) -> Failure {
+    let own = match std::env::current_exe() {
+        Ok(own) => own,
+        Err(error) => return error.into(),
+    };
+    let error = Command::new("unshare")
+        .args(arguments)
+        .arg("--")
+        .arg(own)
+        .args(std::env::args_os().skip(1))
+        .arg("--inside")
+        .exec();
+    Failure::new(Exit::Failed, format!("unshare: {error}"))
+}
+
+fn no_network(reason: &str, instead: &str) -> Failure {
+    let reason = format!("--network namespaces: cannot make a private network: {reason}");
+    Failure::new(Exit::Failed, reason).help(format!("run it as root, or use {instead}"))
+}
+
+/// Becomes the same command inside a sandbox with a network of its own; comes back only with why
+/// not. `instead`: what needs no rights.
+pub(super) fn sandboxed(instead: &str) -> Failure {
+    match sandbox::arguments(sandbox::Private { network: true }) {
+        Ok(arguments) => become_sandboxed(&arguments),
+        Err(reason) => no_network(&reason, instead),
     }
 }
 

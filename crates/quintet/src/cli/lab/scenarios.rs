@@ -8,12 +8,14 @@ use crate::cli::{
     failure::{Exit, Failure, Outcome},
     output::{self, Format},
     signals,
+    torture::sandboxed,
 };
 use clap::{Args, ValueEnum};
 use quintet_lab::{
     report,
     run::{Options, Results, run},
     scenario::{self, Bed},
+    torture::{NetworkKind, sandbox},
 };
 use serde::Serialize;
 use std::path::PathBuf;
@@ -127,6 +129,15 @@ pub struct Run {
     #[arg(long, value_name = "PORT", default_value_t = 27_600)]
     base_port: u16,
 
+    /// Where real replicas live: 'loopback', or 'namespaces', a network namespace for each, whose
+    /// bandwidth the kernel limits (tbf) to the scenario's 'egress'; needs root
+    #[arg(long, value_name = "NETWORK", default_value = "loopback")]
+    network: NetworkKind,
+
+    /// Run within the sandbox that this program has made
+    #[arg(long, hide = true)]
+    inside: bool,
+
     /// Threads of the real load generator
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: u32,
@@ -142,6 +153,13 @@ impl Run {
         let mut scenarios = Vec::new();
         for name in &self.scenarios {
             scenarios.push(scenario::load(name)?);
+        }
+        let namespaces = self.network == NetworkKind::Namespaces;
+        if namespaces && !self.inside {
+            return Err(sandboxed("--network loopback"));
+        }
+        if self.inside {
+            sandbox::prepare()?;
         }
         let (_sender, stops) = signals::channel_of_stops()?;
         let several = scenarios.len() > 1;
@@ -163,6 +181,7 @@ impl Run {
                 program: std::env::current_exe()?,
                 data: self.dir.clone(),
                 base_port: self.base_port,
+                namespaces,
                 threads: self.threads as usize,
                 out,
                 command: format!("quintet {}", words.join(" ")),
