@@ -88,6 +88,10 @@ impl Chora {
         if slot <= self.committed || slot.0 > self.committed.0 + SLOTS_MAX {
             return;
         }
+        if matches!(value, Value::Init(_)) {
+            // It is told by itself, or as an entry of the log.
+            return;
+        }
         if let Some(init) = &self.init {
             if init.owner(slot).is_none() {
                 return;

@@ -199,6 +199,11 @@ pub enum Message {
         view: u64,
         /// The slot of the first entry.
         first: Slot,
+        /// The view of what stands before it: the asker has the same there, or nothing of this is
+        /// for it.
+        before: u64,
+        /// The view's VIEW-INIT, when it stands before the first entry.
+        init: Option<ViewInit>,
         /// All slots up to here are committed.
         committed: Slot,
         /// The last slot of the sender's log.
@@ -494,6 +499,8 @@ impl Wire for Message {
             Self::Entries {
                 view,
                 first,
+                before,
+                init,
                 committed,
                 last,
                 entries,
@@ -501,6 +508,11 @@ impl Wire for Message {
                 writer.u8(ENTRIES);
                 writer.u64(*view);
                 writer.u64(first.0);
+                writer.u64(*before);
+                writer.bool(init.is_some());
+                if let Some(init) = init {
+                    init.encode(writer);
+                }
                 writer.u64(committed.0);
                 writer.u64(last.0);
                 writer.length(entries.len());
@@ -581,6 +593,12 @@ impl Wire for Message {
             ENTRIES => {
                 let view = get_view(reader)?;
                 let first = get_slot(reader, "first slot")?;
+                let before = get_view(reader)?;
+                let init = if reader.bool("VIEW-INIT")? {
+                    Some(ViewInit::decode(reader)?)
+                } else {
+                    None
+                };
                 let committed = get_slot(reader, "committed slot")?;
                 let last = get_slot(reader, "last slot")?;
                 let count = reader.length(9, "entries")?;
@@ -591,6 +609,8 @@ impl Wire for Message {
                 Self::Entries {
                     view,
                     first,
+                    before,
+                    init,
                     committed,
                     last,
                     entries,
@@ -769,6 +789,8 @@ mod tests {
             Message::Entries {
                 view: 4,
                 first: Slot(2),
+                before: 0,
+                init: Some(init()),
                 committed: Slot(1),
                 last: Slot(4),
                 entries: alloc::vec![(0, Value::Noop), (3, Value::Init(init())), (3, commands)],

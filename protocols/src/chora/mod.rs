@@ -87,8 +87,10 @@
 //!
 //! Further: commit points are also learnt from pulses of the same view, as far as the own log is
 //! verified. VIEW-INIT comes with the views of the initiator's log, so that a follower verifies
-//! without asking when it holds the same. The paper's proposers go on by themselves when the number
-//! of proposers is to change at run time: here the option `proposers` changes it by a view change.
+//! without asking when it holds the same. The number of proposers changes at run time by the option
+//! `proposers`, through a view change; it does not yet follow the load by itself.
+//!
+//! Left to the world, and not there yet: the pipelined threads, kernel bypass and datagrams of §5.
 
 mod config;
 mod frontend;

@@ -258,6 +258,8 @@ impl Chora {
     }
 
     fn take_own(&mut self, slot: Slot, value: Value, ctx: &mut Context<'_, Self>) {
+        assert!(slot > self.own_used, "a slot is proposed in once");
+        self.own_used = slot;
         self.buffer.insert(slot, value);
         self.drain(ctx);
     }
@@ -307,7 +309,8 @@ impl Chora {
         }
         self.maybe_commit(ctx);
         if self.init.is_some() {
-            self.commit(pulse.committed, ctx);
+            // Of this view's log the sender speaks as far as it acknowledges it.
+            self.commit(pulse.committed.min(pulse.ack), ctx);
         }
     }
 
@@ -362,7 +365,7 @@ impl Chora {
     /// Whether something is outstanding that will not come by itself when a message was lost.
     fn wants_coordination(&self) -> bool {
         match &self.init {
-            None => self.view > 0 || self.recovery.is_some(),
+            None => true,
             Some(init) => {
                 self.committed < self.latest.max(init.base) || self.last_append() < self.target()
             }

@@ -16,7 +16,7 @@
 //! It makes no difference when its old acknowledgements arrive.
 
 use super::{
-    Chora, Message, Summary, Value,
+    Chora, Message, Summary, Value, ViewInit,
     message::Fitness,
     replica::{Held, Role},
 };
@@ -186,9 +186,15 @@ impl Chora {
         if ctx.room(to) < bytes {
             return ctx.mark("entries wait for room");
         }
+        let init = self.init.clone().filter(|init| init.base < from);
+        let Some(before) = self.view_of(from.previous()) else {
+            return ctx.mark("ignored: log asked for beyond its end");
+        };
         let message = Message::Entries {
             view,
             first: from,
+            before,
+            init,
             committed: self.committed,
             last: self.last_append(),
             entries,
@@ -199,7 +205,8 @@ impl Chora {
     pub(super) fn on_entries(
         &mut self,
         from: ReplicaId,
-        (view, first): (u64, Slot),
+        (view, first, before): (u64, Slot, u64),
+        init: Option<ViewInit>,
         (committed, last): (Slot, Slot),
         entries: Vec<(u64, Value)>,
         ctx: &mut Context<'_, Self>,
@@ -207,44 +214,91 @@ impl Chora {
         if !self.in_view(from, view, ctx) || first > self.verified.next() {
             return;
         }
-        let before = self.verified;
+        // What is verified here must be the view's log, too: a snapshot may come from a later view
+        // than the one that this replica knows.
+        let at = (self.verified.next().0 - first.0) as usize;
+        let theirs = match at.checked_sub(1) {
+            None => Some(before),
+            Some(at) => entries.get(at).map(|(view, _)| *view),
+        };
+        if theirs != self.view_of(self.verified) {
+            return ctx.mark("ignored: entries that do not follow on the own log");
+        }
+        if entries.iter().any(|(entry, _)| *entry > view) {
+            return ctx.mark("ignored: entry of a later view");
+        }
+        let insane = |(_, value): &(u64, Value)| match value {
+            Value::Init(init) => !self.is_sane(init),
+            Value::Noop | Value::Commands { .. } => false,
+        };
+        if init.as_ref().is_some_and(|init| !self.is_sane(init)) || entries.iter().any(insane) {
+            return ctx.mark("ignored: VIEW-INIT with strangers");
+        }
+        let verified = self.verified;
+        if let Some(init) = init.filter(|init| init.view == self.view) {
+            self.adopt_init(init, ctx);
+        }
         for (slot, (view, value)) in (first.0..).map(Slot).zip(entries) {
-            if slot <= self.verified {
-                continue;
+            if slot > self.verified {
+                self.take_entry(slot, view, value, ctx);
             }
-            if view > self.view {
-                return ctx.mark("ignored: entry of a later view");
-            }
-            self.take_entry(slot, view, value, ctx);
         }
         self.drain(ctx);
         self.maybe_commit(ctx);
         self.commit(committed, ctx);
-        if self.verified > before && self.verified < last {
+        if self.verified > verified && self.verified < last {
             self.fetch_log(from, ctx);
+        }
+    }
+
+    /// VIEW-INIT stands in the verified part of the log, or a snapshot covers it.
+    fn adopt_init(&mut self, init: ViewInit, ctx: &mut Context<'_, Self>) {
+        if self.init.is_some() || init.base > self.verified {
+            return;
+        }
+        // What follows stays if it is of this view: then it follows on just this.
+        let other = self
+            .log
+            .iter_from(self.verified.next())
+            .find(|(_, held)| held.view != self.view)
+            .map(|(slot, _)| slot);
+        if let Some(slot) = other {
+            self.truncate(slot);
+        }
+        self.verified = self.last_append();
+        self.latest = self.latest.max(init.base);
+        self.buffer.retain(|slot, _| init.owner(*slot).is_some());
+        self.rounds.register(init.live.without(self.id));
+        if let Role::Candidate(_) = self.role {
+            self.role = Role::Follower;
+        }
+        self.init = Some(init);
+        self.pulse_due = true;
+        self.drain(ctx);
+        self.maybe_recovered(ctx);
+        if self.established() {
+            self.on_established(ctx);
         }
     }
 
     /// The next slot of the view's log, as a replica has it that is in the view.
     fn take_entry(&mut self, slot: Slot, view: u64, value: Value, ctx: &mut Context<'_, Self>) {
-        if self.view_of(slot) == Some(view) && self.init.is_none() {
-            if let Value::Init(init) = &value
-                && view == self.view
-            {
-                // Restored from the journal and now known to be the view's.
-                self.verified = self.last_append();
-                self.init = Some(init.clone());
-                self.rounds.register(init.live.without(self.id));
-                self.maybe_recovered(ctx);
-                return;
-            }
-            self.verified = slot;
-            return;
-        }
         if self.init.is_some() {
             // Behind VIEW-INIT the log is the view's own.
-            self.append(view, value, ctx);
+            if slot == self.log.end() && view == self.view {
+                self.append(view, value, ctx);
+                self.verified = slot;
+            }
+            return;
+        }
+        if self.view_of(slot) == Some(view) {
             self.verified = slot;
+            if let Value::Init(init) = value
+                && view == self.view
+            {
+                // Restored from the journal, and now known to be the view's.
+                self.adopt_init(init, ctx);
+            }
             return;
         }
         if slot < self.log.end() {
@@ -295,8 +349,9 @@ impl Chora {
         }
         let slot = summary.slot;
         // What follows in the log stays if it follows on just this.
+        let follows = self.view_of(slot) == Some(summary.view);
         let mut kept: Vec<Held> = Vec::new();
-        if self.view_of(slot) == Some(summary.view) {
+        if follows {
             kept.extend(
                 self.log
                     .iter_from(slot.next())
@@ -308,6 +363,7 @@ impl Chora {
         if summary.view > self.view {
             self.enter_view(summary.view, None, ctx);
         }
+        let covered = (summary.view == self.view).then(|| summary.init.clone());
         self.restart_at(executed, summary);
         for held in kept {
             self.log_bytes += held.value.bytes() + size_of::<Held>();
@@ -320,53 +376,33 @@ impl Chora {
             *upto = (*upto).min(last);
         }
         self.verified = verified.clamp(slot, last);
-        if self.init.is_none() && self.init_committed.view == self.view {
-            // The snapshot covers the view's beginning.
-            self.init = Some(self.init_committed.clone());
-            self.rounds.register(self.live().without(self.id));
-            self.truncate_unverified();
-            self.maybe_recovered(ctx);
+        if self.init.is_some() && !(follows && slot <= verified) && covered.is_none() {
+            // The state may come from a later view than this one, whose log this view's is not:
+            // nothing is acknowledged in this view before somebody's log shows that it is.
+            ctx.mark("installed a state of another view");
+            self.init = None;
+            self.role = Role::Follower;
+            self.next_propose = None;
+            self.ack_sent = Slot(0);
+            self.reads.new_view();
+            self.verified = slot;
+            self.view_since = ctx.now();
         }
-        if self.init.is_some() {
-            self.verified = self.last_append();
+        if let Some(init) = covered {
+            // The snapshot's last slot is of this view, and so all before it is this view's log.
+            self.init = None;
+            self.verified = slot;
+            self.adopt_init(init, ctx);
         }
         self.latest = self.latest.max(self.last_append());
         self.outstanding.retain(|own| *own > slot);
         self.buffer = self.buffer.split_off(&slot.next());
         self.drain(ctx);
-        if self.established() {
-            self.on_established_behind(slot, ctx);
-        }
+        self.maybe_commit(ctx);
         ctx.trim(slot.next());
         self.pulse_due = true;
         self.answer_reads(ctx);
         self.fetch_from_somebody(ctx);
-    }
-
-    /// Entries behind a snapshot that are not of this view were never this view's log.
-    fn truncate_unverified(&mut self) {
-        let of_view = |held: &Held| held.view == self.view;
-        let first_other = self
-            .log
-            .iter_from(self.committed.next())
-            .find(|(_, held)| !of_view(held))
-            .map(|(slot, _)| slot);
-        if let Some(slot) = first_other {
-            self.truncate(slot);
-        }
-    }
-
-    /// Established by a snapshot: the own next slot is one that others cannot have skipped over.
-    fn on_established_behind(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
-        match self.next_propose {
-            None => {
-                self.on_established(ctx);
-                if let (Some(_), Some(init)) = (self.next_propose, &self.init) {
-                    self.next_propose = init.next_slot(self.id, slot.max(self.last_append()));
-                }
-            }
-            Some(_) => self.take_requests(),
-        }
     }
 
     pub(super) fn on_replica_message(
@@ -401,10 +437,15 @@ impl Chora {
             Message::Entries {
                 view,
                 first,
+                before,
+                init,
                 committed,
                 last,
                 entries,
-            } => self.on_entries(from, (view, first), (committed, last), entries, ctx),
+            } => {
+                let (at, upto) = ((view, first, before), (committed, last));
+                self.on_entries(from, at, init, upto, entries, ctx);
+            }
             Message::Trimmed {
                 view,
                 first,

@@ -137,6 +137,8 @@ pub struct Chora {
 
     pub(super) peers: Vec<Member>,
     pub(super) next_propose: Option<Slot>,
+    /// The last own slot that was used in this view: none is used twice.
+    pub(super) own_used: Slot,
     pub(super) latest: Slot,
     /// Own slots with something in them that are not committed.
     pub(super) outstanding: VecDeque<Slot>,
@@ -360,6 +362,7 @@ impl Protocol for Chora {
             fetching: None,
             peers: vec![member; members],
             next_propose: None,
+            own_used: Slot(0),
             latest: Slot(0),
             outstanding: VecDeque::new(),
             queue: RequestQueue::default(),

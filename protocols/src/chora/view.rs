@@ -38,6 +38,12 @@ impl Chora {
         ring.filter(|id| live.contains(*id)).take(most).collect()
     }
 
+    /// Whether it speaks of members only.
+    pub(super) fn is_sane(&self, init: &ViewInit) -> bool {
+        let members = ReplicaSet::all(self.members);
+        init.live.0 & !members.0 == 0 && init.proposers.iter().all(|id| members.contains(*id))
+    }
+
     fn random_duration(below: Duration, ctx: &mut Context<'_, Self>) -> Duration {
         let nanos = u64::try_from(below.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(ctx.random_below(nanos))
@@ -89,6 +95,7 @@ impl Chora {
             self.ack_sent = Slot(0);
             self.noop_wanted = false;
             self.skip_demanded = Slot(0);
+            self.own_used = Slot(0);
             self.nack_due = None;
             self.recover_due.clear();
             self.rounds.rest();
@@ -320,7 +327,7 @@ impl Chora {
         runs: &[(Slot, u64)],
         ctx: &mut Context<'_, Self>,
     ) {
-        if init.initiator != from || init.proposers.iter().any(|id| id.index() >= self.members) {
+        if init.initiator != from || !self.is_sane(&init) {
             return ctx.mark("ignored: another's VIEW-INIT");
         }
         let view = init.view;
@@ -334,8 +341,9 @@ impl Chora {
             self.pulse_due = true;
             return;
         }
-        self.verify(runs, init.base);
-        if self.verified.next() == init.base {
+        self.role = Role::Follower;
+        let follows = self.verify(runs, init.base);
+        if follows && self.verified.next() == init.base {
             self.insert_init(init, ctx);
         } else if self.planted(Plant::InitBeforePrefix)
             && self.last_append() >= init.base.previous()
@@ -350,20 +358,22 @@ impl Chora {
 
     /// Compares the own log with the views that the initiator's log holds: entries of the same slot
     /// and view are the same, and so is all before them.
-    fn verify(&mut self, runs: &[(Slot, u64)], base: Slot) {
-        let mut run = 0;
-        let last = self.last_append().min(base.previous());
-        for slot in (self.verified.0 + 1..=last.0).map(Slot) {
-            while runs.get(run + 1).is_some_and(|(first, _)| *first <= slot) {
-                run += 1;
-            }
-            let theirs = runs.get(run).filter(|(first, _)| *first <= slot);
-            let ours = self.view_of(slot);
-            if theirs.is_none() || ours != theirs.map(|(_, view)| *view) {
-                break;
-            }
-            self.verified = slot;
+    /// False when even what is committed here is not in it: a state may have come from a later view.
+    fn verify(&mut self, runs: &[(Slot, u64)], base: Slot) -> bool {
+        let theirs = |slot: Slot| {
+            let run = runs.partition_point(|(first, _)| *first <= slot);
+            runs.get(run.checked_sub(1)?).map(|(_, view)| *view)
+        };
+        if self.verified >= base || theirs(self.verified) != self.view_of(self.verified) {
+            return false;
         }
+        let last = self.last_append().min(base.previous());
+        while self.verified < last
+            && theirs(self.verified.next()) == self.view_of(self.verified.next())
+        {
+            self.verified = self.verified.next();
+        }
+        true
     }
 
     /// The log up to the view's base is the initiator's: the view begins here.
@@ -401,7 +411,7 @@ impl Chora {
             .collect();
         ctx.route_is(self.executed, &members);
         if self.mute != Some(self.view) && self.recovery.is_none() && self.promise_durable() {
-            self.next_propose = init.next_slot(self.id, init.base);
+            self.next_propose = init.next_slot(self.id, init.base.max(self.own_used));
         }
         self.take_requests();
         self.aim_reads();
@@ -540,9 +550,6 @@ impl Chora {
         let heard = self.others.iter().filter(|id| self.alive(*id, now)).count();
         if heard + 1 < self.majority {
             return ctx.mark("no view change: it would not get a majority");
-        }
-        if self.fetching.is_some() {
-            return ctx.mark("does not stand while it fetches state");
         }
         ctx.mark(reason);
         self.become_candidate(ctx);

@@ -1,17 +1,45 @@
 //! Bugs are switched on, and the random faults find them. Those that show only in what clients see
 //! (stale reads) or that chance hardly reaches are the simulator's and the transcripts' to find.
 
-use super::random_faults::life;
-use crate::chora::{Config, Plant};
-use quintet_replica::{Durability, Options};
+use super::{group::mode, random_faults::life, views};
+use crate::chora::{Config, Drive, Ended, Plant, Rounds};
+use core::time::Duration;
+use quintet_replica::{Durability, Options, ReplicaId, ReplicaSet, Slot, Time};
 use std::panic;
+
+fn with(plant: Plant) -> Config {
+    let mut config = mode(Drive::Responsive);
+    config.set("plant", plant.name()).expect("its own name");
+    config
+}
+
+/// What chance hardly reaches: the scripts of the tests beside this one end otherwise with the bug.
+#[test]
+fn scripts_convict_what_chance_hardly_reaches() {
+    let group = views::acknowledged_before_the_view_changed(with(Plant::OldViewAckCounts));
+    assert_eq!(group.replica(0).peers[1].acked, Slot(1));
+    let group = views::slept_through_views(with(Plant::InitBeforePrefix));
+    let newest = group.replica(0).last_view();
+    assert_eq!(newest, 3, "a stale log that passes for the newest");
+    let group = views::restarted_with_a_cleared_suffix(with(Plant::GhostEntries));
+    assert_eq!(group.replica(0).last_append(), Slot(2), "a log of nobody");
+    let group = views::asked_for_a_vote(with(Plant::VoteNotDurable));
+    assert_eq!(views::votes(&group), 1, "given and not written down");
+    let mut rounds: Rounds<()> = Rounds::new(Duration::from_millis(1));
+    rounds.plant_counts_messages();
+    rounds.register(ReplicaSet(0b110));
+    rounds.begin(Time(0));
+    rounds.arrived(ReplicaId(1), ());
+    rounds.arrived(ReplicaId(1), ());
+    assert_eq!(rounds.check(Time(1)), Some(Ended::Early));
+}
 
 fn found(plant: Plant) -> Option<u64> {
     let durability = match plant {
         Plant::RecoverySkipped => Durability::Memory,
         _ => Durability::Disk,
     };
-    (0..1500).find(|seed| {
+    (0..120).find(|seed| {
         let planted = |config: &mut Config| {
             config.set("plant", plant.name()).expect("its own name");
         };

@@ -179,9 +179,10 @@ fn an_acknowledgement_of_another_view_does_not_count() {
     assert!(group.answered(0, batch), "those of the view do");
 }
 
-#[test]
-fn acknowledgements_are_forgotten_when_the_view_changes() {
-    let mut group = disk(5);
+/// Replica 0 has an acknowledgement of replica 1 and then enters view 7.
+pub fn acknowledged_before_the_view_changed(config: Config) -> Group {
+    let mut group = Group::new(5, Durability::Disk, config);
+    group.run(MS * 10);
     group.isolate(0);
     group.write(0);
     group.idle(0);
@@ -197,15 +198,21 @@ fn acknowledgements_are_forgotten_when_the_view_changes() {
     };
     group.deliver(Packet::new(2, 0, &request));
     assert_eq!(group.status(0).view, 7);
-    assert_eq!(group.replica(0).peers[1].acked, Slot(0));
+    group
 }
 
 #[test]
-fn view_init_waits_outside_the_log_until_its_prefix_is_verified() {
+fn acknowledgements_are_forgotten_when_the_view_changes() {
+    let group = acknowledged_before_the_view_changed(mode(Drive::Responsive));
+    assert_eq!(group.replica(0).peers[1].acked, Slot(0));
+}
+
+/// Replica 0 has a suffix of view 0 and is told of a view 3 that holds other things there.
+pub fn slept_through_views(config: Config) -> Group {
     // Replica 0 slept through views: its log ends in a suffix of view 0 that lost against view 1.
     let config = Config {
         proposers: 1,
-        ..mode(Drive::Responsive)
+        ..config
     };
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 10);
@@ -229,12 +236,18 @@ fn view_init_waits_outside_the_log_until_its_prefix_is_verified() {
     let runs = alloc::vec![(Slot(0), 0), (Slot(1), 1)];
     group.deliver(Packet::new(1, 0, &Message::Init { init, runs }));
     group.sync(0);
+    assert_eq!(group.replica(0).view, 3);
+    group
+}
+
+#[test]
+fn view_init_waits_outside_the_log_until_its_prefix_is_verified() {
+    let group = slept_through_views(mode(Drive::Responsive));
     let replica = group.replica(0);
-    assert_eq!(replica.view, 3);
     assert!(replica.init.is_none(), "staged");
     assert_eq!(
         (replica.last_view(), replica.last_append()),
-        before,
+        (0, Slot(4)),
         "it is not more up to date than before"
     );
     assert_eq!(replica.ack(), Slot(0), "and acknowledges nothing");
@@ -277,9 +290,10 @@ fn a_candidate_with_an_older_log_gets_no_vote() {
     assert!(!matches!(group.replica(1).role, Role::Initiator));
 }
 
-#[test]
-fn a_vote_is_on_disk_before_it_is_given() {
-    let mut group = disk(3);
+/// Replica 1 was asked for its vote, and its disk is slow.
+pub fn asked_for_a_vote(config: Config) -> Group {
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 10);
     group.members[1].slow_disk = true;
     let request = Message::ViewRequest {
         view: 1,
@@ -290,10 +304,18 @@ fn a_vote_is_on_disk_before_it_is_given() {
     group.network.clear();
     group.deliver(Packet::new(0, 1, &request));
     group.idle(1);
-    let votes = |group: &Group| {
-        let vote = |packet: &&Packet| matches!(packet.message(), Message::Vote { .. });
-        group.network.iter().filter(vote).count()
-    };
+    group
+}
+
+/// Votes under way.
+pub fn votes(group: &Group) -> usize {
+    let vote = |packet: &&Packet| matches!(packet.message(), Message::Vote { .. });
+    group.network.iter().filter(vote).count()
+}
+
+#[test]
+fn a_vote_is_on_disk_before_it_is_given() {
+    let mut group = asked_for_a_vote(mode(Drive::Responsive));
     assert_eq!(votes(&group), 0);
     group.sync(1);
     assert_eq!(votes(&group), 1);
@@ -302,8 +324,8 @@ fn a_vote_is_on_disk_before_it_is_given() {
     assert_eq!(promised.voted_for, Some(ReplicaId(0)));
 }
 
-#[test]
-fn records_of_a_cleared_suffix_are_not_taken_for_the_log() {
+/// Replica 0 starts from a journal in which a slot was cleared.
+pub fn restarted_with_a_cleared_suffix(config: Config) -> Group {
     // Slots 1 and 2 were written in view 2; then slot 1 was cleared and written in view 1, as the
     // initiator of view 3 has it, and the replica crashed.
     let record = |view, before| Record {
@@ -312,7 +334,7 @@ fn records_of_a_cleared_suffix_are_not_taken_for_the_log() {
         committed: Slot(0),
         value: Value::Noop,
     };
-    let mut group = Group::unstarted(3, Durability::Disk, mode(Drive::Responsive));
+    let mut group = Group::unstarted(3, Durability::Disk, config);
     let disk = &mut group.members[0].disk;
     disk.used = true;
     let promised = Promised {
@@ -324,6 +346,12 @@ fn records_of_a_cleared_suffix_are_not_taken_for_the_log() {
         disk.records.push((Slot(slot), record.encode_to_bytes()));
     }
     group.start(0);
+    group
+}
+
+#[test]
+fn records_of_a_cleared_suffix_are_not_taken_for_the_log() {
+    let group = restarted_with_a_cleared_suffix(mode(Drive::Responsive));
     assert_eq!(group.replica(0).last_append(), Slot(1));
     assert_eq!(group.replica(0).last_view(), 1);
 }
