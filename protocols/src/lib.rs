@@ -19,6 +19,7 @@ pub mod derecho;
 #[cfg(test)]
 mod group;
 pub mod multipaxos;
+pub mod nezha;
 pub mod racs;
 #[cfg(test)]
 mod stubs;

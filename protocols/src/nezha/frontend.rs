@@ -1,0 +1,348 @@
+//! The client's half, the paper's proxy: stamps batches, multicasts them, and checks quorums.
+//!
+//! ```text
+//!   submit ──► Request{sent, bound, batch} ──► all replicas
+//!                 leader's results {view, slot, hash} ─┐
+//!                 followers' FastReply {view, hash} ───┼─► fast: same view and hash, and leader
+//!                 followers' SlowReply {view, sync} ───┘   slow: sync ≥ slot on a majority
+//! ```
+//!
+//! It keeps nothing that another could not find out: any number of them may work, and any may die.
+
+use super::{
+    Config, LogHash, Message, Nezha, ReplyHeader,
+    plant::Plant,
+    quorum::{fast_quorum, leader_of, slow_quorum},
+};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec,
+    vec::Vec,
+};
+use core::time::Duration;
+use quintet_replica::{
+    BatchId, Bytes, FrontendContext, FrontendSetup, Level, Link, Outcome, ReplicaId, ReplicaSet,
+    Reply, Slot, Submission, Time, outcome_at_deadline, parts::Taken,
+};
+
+/// A refused read is offered to another replica after this.
+const RETRY_REFUSED: Duration = Duration::from_millis(10);
+const TIMER: u32 = 0;
+/// The replica is told of the paths taken after this many batches.
+const PATHS_EVERY: u64 = 64;
+
+struct Open {
+    submission: Submission,
+    retry_at: Time,
+    retry_after: Duration,
+    /// The leader's results, with what they stand on.
+    leader: Option<(ReplicaId, ReplyHeader, Bytes)>,
+    /// Followers' fast replies, the newest of each.
+    fast: Vec<(ReplicaId, u64, LogHash)>,
+}
+
+/// See the module.
+pub struct Frontend {
+    embedded: Option<ReplicaId>,
+    members: usize,
+    leader_first: ReplicaId,
+    config: Config,
+    /// The latency bound that each replica asked for, in nanoseconds.
+    bounds: Vec<u64>,
+    /// Per replica, how far it agrees with its leader: view, lives, slot.
+    syncs: Vec<(u64, u64, Slot)>,
+    view: u64,
+    open: BTreeMap<BatchId, Open>,
+    /// Batches whose results are here and which no quorum holds yet, by slot.
+    unheld: BTreeSet<(Slot, BatchId)>,
+    timer_at: Time,
+    fast: u64,
+    slow: u64,
+}
+
+impl Frontend {
+    fn replicas(&self) -> ReplicaSet {
+        ReplicaSet::all(self.members)
+    }
+
+    fn bound(&self) -> u64 {
+        let most = self.bounds.iter().copied().max().unwrap_or(0);
+        most.min(self.config.estimation.bound_max)
+    }
+
+    fn send(&self, id: BatchId, everybody: bool, ctx: &mut FrontendContext<'_, Nezha>) {
+        let Some(open) = self.open.get(&id) else {
+            return;
+        };
+        let clock = ctx.clock();
+        let submission = &open.submission;
+        let message = Message::Request {
+            sent: clock.now,
+            bound: self.bound(),
+            deviation: clock.deviation,
+            level: submission.level,
+            batch: submission.batch.clone(),
+        };
+        match submission.level {
+            Level::Linearizable if !everybody => {
+                ctx.send(
+                    leader_of(self.view, self.leader_first, self.members),
+                    message,
+                );
+            }
+            Level::Stale => {
+                let some = submission.id.0 % self.members as u64;
+                ctx.send(self.embedded.unwrap_or(ReplicaId(some as u16)), message);
+            }
+            _ => ctx.multicast(self.replicas(), message),
+        }
+    }
+
+    fn arm(&mut self, at: Time, ctx: &mut FrontendContext<'_, Nezha>) {
+        if at < self.timer_at {
+            self.timer_at = at;
+            ctx.set_timer(TIMER, at);
+        }
+    }
+
+    fn finish(&mut self, id: BatchId, outcome: Outcome, ctx: &mut FrontendContext<'_, Nezha>) {
+        if let Some(open) = self.open.remove(&id) {
+            if let Some((_, header, _)) = open.leader {
+                self.unheld.remove(&(header.slot, id));
+            }
+            ctx.done(id, outcome);
+        }
+    }
+
+    fn note_bound(&mut self, from: ReplicaId, bound: u64) {
+        if bound > 0
+            && let Some(known) = self.bounds.get_mut(from.index())
+        {
+            *known = bound;
+        }
+    }
+
+    /// Whether a quorum holds the batch where its leader has it.
+    fn judge(&mut self, id: BatchId, ctx: &mut FrontendContext<'_, Nezha>) {
+        let Some(open) = self.open.get(&id) else {
+            return;
+        };
+        let Some((leader, header, _)) = &open.leader else {
+            return;
+        };
+        let (mut slow, mut fast) = (1, 1);
+        for index in 0..self.members {
+            let replica = ReplicaId(index as u16);
+            if replica == *leader {
+                continue;
+            }
+            let (view, lives, sync) = self.syncs[index];
+            let same_life =
+                lives == header.hash.lives || self.config.planted.is(Plant::LivesIgnored);
+            let synced = view == header.view && same_life && sync >= header.slot;
+            let said = open.fast.iter().find(|(from, ..)| *from == replica);
+            let appended = said.is_some_and(|(_, view, hash)| {
+                let same = if self.config.planted.is(Plant::LivesIgnored) {
+                    (hash.base, hash.hash, hash.known)
+                        == (header.hash.base, header.hash.hash, header.hash.known)
+                } else {
+                    *hash == header.hash
+                };
+                *view == header.view && hash.known && same
+            });
+            let any_reply = self.config.planted.is(Plant::FastReplyCountsAsSlow)
+                && said.is_some_and(|(_, view, _)| *view == header.view);
+            // A slow reply may stand in for a fast one, never the other way round.
+            slow += usize::from(synced || any_reply);
+            fast += usize::from(synced || appended);
+        }
+        let fast_needed = if self.config.planted.is(Plant::FastQuorumIsMajority) {
+            slow_quorum(self.members)
+        } else {
+            fast_quorum(self.members)
+        };
+        if slow >= slow_quorum(self.members) {
+            self.slow += 1;
+        } else if fast >= fast_needed {
+            self.fast += 1;
+        } else {
+            return;
+        }
+        if let Some(replica) = self.embedded
+            && (self.fast + self.slow).is_multiple_of(PATHS_EVERY)
+        {
+            let (fast, slow) = (self.fast, self.slow);
+            ctx.send(replica, Message::Paths { fast, slow });
+        }
+        let results = open.leader.as_ref().map(|(_, _, results)| results.clone());
+        self.finish(id, Outcome::Results(results.unwrap_or_default()), ctx);
+    }
+
+    fn next_due(&self) -> Option<Time> {
+        let due = |open: &Open| open.retry_at.min(open.submission.deadline);
+        self.open.values().map(due).min()
+    }
+}
+
+impl quintet_replica::Frontend<Nezha> for Frontend {
+    fn new(setup: FrontendSetup<Config>) -> Self {
+        let members = setup.epoch.members;
+        let first = u64::try_from(setup.options.bound_first.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            embedded: setup.embedded,
+            members,
+            leader_first: setup.epoch.leader_first,
+            bounds: vec![first; members],
+            config: setup.options,
+            syncs: vec![(0, 0, Slot(0)); members],
+            view: 0,
+            open: BTreeMap::new(),
+            unheld: BTreeSet::new(),
+            timer_at: Time::NEVER,
+            fast: 0,
+            slow: 0,
+        }
+    }
+
+    fn submit(&mut self, submission: Submission, ctx: &mut FrontendContext<'_, Nezha>) {
+        let retry_at = ctx.now() + self.config.retry;
+        self.arm(retry_at.min(submission.deadline), ctx);
+        let id = submission.id;
+        let open = Open {
+            submission,
+            retry_at,
+            retry_after: self.config.retry,
+            leader: None,
+            fast: Vec::new(),
+        };
+        self.open.insert(id, open);
+        self.send(id, false, ctx);
+    }
+
+    fn on_message(
+        &mut self,
+        from: ReplicaId,
+        message: Message,
+        ctx: &mut FrontendContext<'_, Nezha>,
+    ) {
+        if from.index() >= self.members {
+            return;
+        }
+        match message {
+            Message::FastReply {
+                batch,
+                view,
+                hash,
+                bound,
+            } => {
+                self.note_bound(from, bound);
+                self.view = self.view.max(view);
+                let Some(open) = self.open.get_mut(&batch) else {
+                    return;
+                };
+                open.fast.retain(|(known, ..)| *known != from);
+                open.fast.push((from, view, hash));
+                self.judge(batch, ctx);
+            }
+            Message::SlowReply {
+                view,
+                lives,
+                sync,
+                bound,
+            } => {
+                self.note_bound(from, bound);
+                self.view = self.view.max(view);
+                let known = &mut self.syncs[from.index()];
+                if view < known.0 || (view == known.0 && lives == known.1 && sync <= known.2) {
+                    return;
+                }
+                *known = (view, lives, sync);
+                let upto = (sync, BatchId(u64::MAX));
+                let held: Vec<BatchId> = self.unheld.range(..=upto).map(|(_, id)| *id).collect();
+                for id in held {
+                    self.judge(id, ctx);
+                }
+            }
+            Message::Taken { batch, taken, view } => {
+                self.view = self.view.max(view);
+                let now = ctx.now();
+                let Some(open) = self.open.get_mut(&batch) else {
+                    return;
+                };
+                if taken != Taken::Accepted && open.leader.is_none() {
+                    open.retry_at = open.retry_at.min(now + RETRY_REFUSED);
+                    let at = open.retry_at.min(open.submission.deadline);
+                    self.arm(at, ctx);
+                }
+            }
+            Message::Request { .. } | Message::Between { .. } | Message::Paths { .. } => {}
+        }
+    }
+
+    fn on_reply(
+        &mut self,
+        from: ReplicaId,
+        reply: Reply<ReplyHeader>,
+        ctx: &mut FrontendContext<'_, Nezha>,
+    ) {
+        if from.index() >= self.members {
+            return;
+        }
+        let Reply {
+            batch,
+            header,
+            results,
+        } = reply;
+        self.note_bound(from, header.bound);
+        self.view = self.view.max(header.view);
+        let Some(open) = self.open.get_mut(&batch) else {
+            return;
+        };
+        if open.submission.level != Level::Ordered {
+            return self.finish(batch, Outcome::Results(results), ctx);
+        }
+        if let Some((_, known, _)) = &open.leader {
+            // Of one view the first answer stands: a later one may come from an earlier life.
+            if header.view < known.view {
+                return;
+            }
+            self.unheld.remove(&(known.slot, batch));
+        }
+        self.unheld.insert((header.slot, batch));
+        open.leader = Some((from, header, results));
+        self.judge(batch, ctx);
+    }
+
+    fn on_timer(&mut self, _: u32, ctx: &mut FrontendContext<'_, Nezha>) {
+        let now = ctx.now();
+        self.timer_at = Time::NEVER;
+        let due: Vec<BatchId> = self
+            .open
+            .iter()
+            .filter(|(_, open)| open.retry_at.min(open.submission.deadline) <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            let Some(open) = self.open.get_mut(&id) else {
+                continue;
+            };
+            if open.submission.deadline <= now {
+                let outcome = outcome_at_deadline(open.submission.level, true);
+                self.finish(id, outcome, ctx);
+                continue;
+            }
+            open.retry_after = (open.retry_after * 2).min(self.config.retry * 16);
+            open.retry_at = now + open.retry_after;
+            self.send(id, true, ctx);
+        }
+        if let Some(at) = self.next_due() {
+            self.arm(at, ctx);
+        }
+    }
+
+    fn on_link(&mut self, _: ReplicaId, _: Link, _: &mut FrontendContext<'_, Nezha>) {}
+
+    fn open(&self) -> usize {
+        self.open.len()
+    }
+}

@@ -1,0 +1,137 @@
+//! Nezha: an order by deadlines in synchronised time, and one round trip to all replicas.
+//!
+//! ```text
+//!   frontend (proxy)          leader                       followers
+//!     │ Request{sent, bound}    │                             │
+//!     ├────────────────────────►│ early buffer                │ early buffer
+//!     ├────────────────────────────────────────────────────── ►
+//!     │                         │ at sent + bound: append,    │ at sent + bound: append
+//!     │◄─ results {view, hash} ─┤ execute                     │
+//!     │◄───────────────────────────── FastReply {view, hash} ─┤     fast: all hashes agree
+//!     │                         ├─ LogModification ──────────►│ same slots as the leader
+//!     │◄───────────────────────────── SlowReply {view, sync} ─┤     slow: a majority has synced
+//!     │                         │◄─ LogStatus {sync} ─────────┤ committed: executed everywhere
+//! ```
+//!
+//! **Paper.** Jinkun Geng, Anirudh Sivaraman, Balaji Prabhakar, Mendel Rosenblum, "Nezha:
+//! Deployable and High-Performance Consensus Using Synchronized Clocks", VLDB 2023. Sections are
+//! cited as (§5.3).
+//!
+//! **Assumes** crashes, not lies. Messages may be lost, doubled, delayed and overtake each other.
+//! Of n members a minority may be down at a time; in memory durability a replica that comes back
+//! counts as down until it has recovered. Clocks may be wrong in any way: deadlines decide who
+//! is fast, never what is right.
+//!
+//! # Messages
+//!
+//! | message | from, to | says |
+//! |---|---|---|
+//! | `Request` | frontend, all | order this batch at `sent + bound` |
+//! | results with `ReplyHeader` | leader, frontend | executed in this slot of this view, over this log |
+//! | `FastReply` | follower, frontend | appended, over this log |
+//! | `SlowReply` | follower, frontend | I agree with my leader up to this slot |
+//! | `Taken` | replica, frontend | not taken: I am busy, or I do not lead |
+//! | `LogModification` | leader, followers | these stamps stand in these slots; commit point; heartbeat |
+//! | `LogStatus` | follower, leader | I agree durably up to … |
+//! | `Fetch`, `Bodies` | any | batches by name |
+//! | `Suspect` | follower, all | I do not hear the leader |
+//! | `ViewChange`, `Vote` | all, new leader | a new view; my log |
+//! | `GetLog`, `LogPage`, `Trimmed` | follower, leader | the log that the view begins with |
+//! | `Recover`, `RecoverOk` | forgetful, all | I forgot; what is going on? |
+//!
+//! # Safety
+//!
+//! 1. In one view one leader fills slots, each once; a restarted leader never goes on under the
+//!    same view. Followers take over slots in order, so synced logs are prefixes of the leader's.
+//! 2. A follower appends beyond its sync-point only behind everything it holds that conflicts
+//!    (`Marks`), so of any two conflicting batches all logs that hold both at the same deadlines
+//!    hold them in the order of deadlines.
+//! 3. Slow: f + 1 logs hold the leader's slots up to the batch. The next view's majority meets
+//!    them; whoever took part in the latest view among its voters with the longest synced log
+//!    holds the batch in its slot.
+//! 4. Fast: f + ⌈f/2⌉ + 1 logs hold the batch at one deadline, with the same set of all that
+//!    conflicts with it. At least ⌈f/2⌉ + 1 of any majority do, and fewer than that can hold
+//!    anything that would have to stand before it. So the merge keeps it, and nothing else
+//!    conflicting before it (`view.rs`).
+//! 5. Committed slots are the same in all later views; only behind them anything is ever undone.
+//!    A leader that leaves its view undoes all that is not committed, results included.
+//! 6. A follower takes part in a view only when it holds the log that the view began with; until
+//!    then it votes with the log of the view before.
+//! 7. Everything is durable before it is told, in disk durability. In memory durability a new life
+//!    has a new number; all that is compared carries the numbers, and what an older life said is
+//!    dropped, from quorums already collected too (`recovery.rs`).
+//! 8. Batches that commute are executed at the same time in either order: time is cut into quanta
+//!    (`conflict.rs`), and no log goes back to an earlier one.
+//! 9. Reads wait until a majority has confirmed, after they came, that the leader leads, and until
+//!    all that they saw is committed.
+//!
+//! # Deviations
+//!
+//! - **Crash vectors** (N1, N2): `lives` stands in every message between replicas, and its hash in
+//!   every fast and slow reply. A replica's own number is its incarnation, durable before it
+//!   starts. News of a life empties the votes collected so far and forgets what the leader knows
+//!   of that follower.
+//! - **Hash** (N3): 128 bits of deadline and name, mixed once more with each key that the batch
+//!   writes, so that a batch on two keys does not cancel out of one that reads both. Batches are
+//!   unique by name before they are hashed; a changed deadline is a removal and an addition. What
+//!   is committed is left out in steps of 4,096 slots, and the step stands beside the hash.
+//! - **Order** (N4): deadline, then frontend, then batch number. A leader gives a late batch the
+//!   lowest deadline above all that conflicts with it.
+//! - **Quorums** (N5): sync-points are kept per replica with view and lives, and count only with
+//!   the leader's own results of that view and those lives. For even numbers of replicas the fast
+//!   quorum is the smallest that leaves fewer outside than survive a merge.
+//! - **Merge** (N6): survivors are told from the copied log by name and by conflict, not by the
+//!   sync-point's deadline; the new leader's own log counts, each replica once.
+//! - **Watermarks** (N7): per key the last write and the last access, of the current quantum only;
+//!   after a change of view those of the new log. Both buffers are emptied then.
+//! - **Repair** (N8): what the leader barred leaves the follower's log for the late buffer; slots
+//!   are filled without gaps; missing batches are fetched by name.
+//! - **Duplicates** (N9) in the early buffer are ignored, in the log answered again. A batch in
+//!   the late buffer that comes again with a better deadline may still enter the early one. One
+//!   whose slot was trimmed may be ordered again: sessions execute it once.
+//! - **Deadlines** (N10): only the leader shortens one that lies more than four times `bound_max_us`
+//!   ahead; followers put it into the late buffer. An estimate outside (0, D) becomes D. A clock
+//!   that does not tell its deviation adds nothing to the percentile.
+//! - **Commit point** (N11): of reports of this view, never going back; followers execute to it,
+//!   snapshots are taken there, and log, names and hashes below are dropped.
+//! - **First boot** (N12) is the world's to tell; too many that forgot stop with the remedy.
+//! - **Durable variant** (N13): every entry, every slot it takes and the log that a view begins
+//!   with (one record, whole or not there) are on disk before any reply rests on them.
+//! - **Deposed leaders** (N14) roll back to the commit point.
+//! - **A recovering leader** (N15) does not lead its view again; others move on without it.
+//! - **Reads** (N16) take no slot: the leader confirms that it leads and answers when all that the
+//!   read saw is committed.
+//! - **Votes** (N17) carry names and deadlines, no batches; a joining follower gets the batches of
+//!   what is not committed.
+//! - **Positions** (N18): slots are the leader's order of release, so committed logs are totally
+//!   ordered; commutativity loosens eligibility and hashes only.
+//! - **After a disturbance** (N19): what one misordered batch pushes off the fast path is bounded
+//!   by its keys and its quantum; status tells fast and slow commits apart.
+//! - View changes need a majority that suspects; the paper lets each follower begin one.
+//! - Execution at a follower is at the commit point, so a new leader executes only what is behind.
+
+mod config;
+mod conflict;
+mod dom;
+mod frontend;
+mod message;
+mod normal;
+mod plant;
+mod quorum;
+mod recovery;
+mod replica;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::Config;
+pub use conflict::Marks;
+pub use dom::{Estimation, Name, Stamp};
+pub use frontend::Frontend;
+pub use message::{
+    Lives, LogHash, Message, Part, Placed, Promised, Record, ReplyHeader, Standing, Summary, Vote,
+};
+#[cfg(feature = "plant")]
+pub use plant::Plant;
+pub use replica::{Nezha, Timer};

@@ -1,0 +1,882 @@
+//! The normal case: requests come in, are released at their deadlines, appended, and agreed.
+//!
+//! ```text
+//!   Request ──► early buffer ──deadline──► append ──► leader: execute, results, LogModification
+//!      │                                     │
+//!      └─► late buffer ◄── not eligible      └─────► follower: FastReply
+//!               │                                        │
+//!               └──────────── LogModification ──────────►│ same slots as the leader: SlowReply
+//! ```
+
+use super::{
+    LogHash, Message, Nezha, Part, Placed, Record, ReplyHeader, Summary,
+    conflict::{SetHash, time_of},
+    dom::{Name, Stamp},
+    plant::Plant,
+    replica::{Entry, Follower, Lead, Phase, Place, Read, Timer, name_of},
+};
+use alloc::{collections::BTreeSet, collections::VecDeque, vec, vec::Vec};
+use quintet_replica::{
+    Bytes, Context, Deadline, FrontendId, Level, PersistId, ReplicaId, Slot, parts::Taken,
+};
+
+/// The most stamps in one message.
+const STAMPS_MAX: u64 = 1024;
+/// How far beyond its sync-point a follower remembers what the leader placed.
+const PENDING_MAX: u64 = 65_536;
+/// Hashes leave out what is committed in steps of this many slots.
+const HASH_SPAN: u64 = 4096;
+/// The most keys that a leader watches before it begins the next quantum early.
+const MARKS_MAX: usize = 65_536;
+/// The most reads that wait for a confirmation.
+const READS_MAX: usize = 65_536;
+/// About how many bytes of batches go into one message.
+const PAGE_BYTES: usize = 1 << 20;
+/// The most batches that are asked for at once.
+const NAMES_MAX: usize = 4096;
+
+impl Nezha {
+    pub(super) fn lead(&self) -> Lead {
+        Lead {
+            followers: vec![Follower::default(); self.members],
+            told: self.sync,
+            round: 0,
+            round_due: true,
+            reads: VecDeque::new(),
+        }
+    }
+
+    // ----------------------------------------------------------------------------- requests
+
+    pub(super) fn on_request(
+        &mut self,
+        frontend: FrontendId,
+        (sent, bound, deviation): (u64, u64, u64),
+        level: Level,
+        batch: Bytes,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let Some(name) = name_of(&batch).filter(|name| name.frontend == frontend) else {
+            return ctx.mark("ignored: not a batch of its sender");
+        };
+        match level {
+            Level::Ordered => {}
+            Level::Linearizable => return self.on_read(name, batch, ctx),
+            Level::Stale => {
+                let header = self.read_header(frontend, ctx);
+                return ctx.query(batch, Slot(0), true, frontend, &header);
+            }
+        }
+        let clock = ctx.clock();
+        let since = u64::try_from(ctx.now().since(ctx.arrived()).as_nanos()).unwrap_or(0);
+        let arrived = clock.now.saturating_sub(since);
+        self.delays.measure(frontend, sent, arrived, deviation);
+        if !self.is_ready() {
+            return;
+        }
+        let stamp = Stamp {
+            deadline: sent.saturating_add(bound),
+            name,
+        };
+        match self.known.get(&name).copied() {
+            Some(Place::Slot(slot)) => return self.answer_again(name, slot, batch, ctx),
+            Some(Place::Unsynced(stamp)) => return self.repeat_fast_reply(stamp, ctx),
+            Some(Place::Early(_)) => return,
+            // It comes again with another deadline, which may be in time.
+            Some(Place::Late) => {
+                self.late.remove(name);
+                self.known.remove(&name);
+            }
+            None => {}
+        }
+        self.take_in(stamp, batch, clock.now, ctx);
+        self.release(ctx);
+    }
+
+    /// A deadline beyond this is not waited for.
+    fn deadline_max(&self, clock: u64) -> u64 {
+        clock.saturating_add(self.config.estimation.bound_max.saturating_mul(4))
+    }
+
+    fn take_in(&mut self, mut stamp: Stamp, batch: Bytes, clock: u64, ctx: &mut Context<'_, Self>) {
+        let footprint = self.footprint(&batch, ctx);
+        let too_far = stamp.deadline > self.deadline_max(clock);
+        let full = self.early.bytes() + batch.len() > self.config.buffer_bytes;
+        if self.is_leader() {
+            if full {
+                let (batch, view) = (stamp.name.batch, self.view);
+                let taken = Taken::Busy;
+                let message = Message::Taken { batch, taken, view };
+                return ctx.send_frontend(stamp.name.frontend, message);
+            }
+            if too_far {
+                // Only the leader shortens: each on its own would come to another deadline.
+                ctx.mark("a deadline lay too far ahead");
+                stamp.deadline = clock;
+            }
+            if !self.marks.admit(stamp, &footprint) {
+                ctx.mark("late at the leader");
+                stamp.deadline = self.marks.deadline_min(&footprint);
+            }
+        } else {
+            if too_far && self.planted(Plant::FollowersClip) {
+                stamp.deadline = clock;
+            } else if too_far || full || !self.marks.admit(stamp, &footprint) {
+                ctx.mark("late at a follower");
+                return self.keep_late(stamp.name, batch, ctx);
+            }
+        }
+        self.known.insert(stamp.name, Place::Early(stamp));
+        self.early.insert(stamp, batch);
+    }
+
+    pub(super) fn keep_late(&mut self, name: Name, batch: Bytes, ctx: &mut Context<'_, Self>) {
+        self.known.insert(name, Place::Late);
+        let known = &mut self.known;
+        let bytes_max = self.config.buffer_bytes;
+        self.late.insert(name, batch, bytes_max, |forgotten| {
+            known.remove(&forgotten);
+        });
+        // The leader may have placed it while it was on its way.
+        if self.pending.contains_key(&self.sync.next()) {
+            self.place_pending(ctx);
+        }
+    }
+
+    /// Appends what is due, in the order of deadlines.
+    pub(super) fn release(&mut self, ctx: &mut Context<'_, Self>) {
+        if !self.is_ready() {
+            return;
+        }
+        let clock = ctx.clock().now;
+        loop {
+            if self.is_leader() && self.sync.0 - self.commit.0 >= self.config.window {
+                return;
+            }
+            let Some((stamp, batch)) = self.early.release(clock) else {
+                break;
+            };
+            self.known.remove(&stamp.name);
+            let Some(entry) = self.entry_of(stamp.deadline, batch, ctx) else {
+                continue;
+            };
+            if self.is_leader() {
+                self.append(entry, ctx);
+            } else {
+                self.append_unsynced(entry, ctx);
+            }
+        }
+        if let Some(deadline) = self.early.next_deadline() {
+            ctx.set_timer_at(Timer::Release, Deadline::Clock(deadline));
+        }
+    }
+
+    /// The leader gives a batch the next slot, executes it and answers.
+    fn append(&mut self, mut entry: Entry, ctx: &mut Context<'_, Self>) {
+        if !self.marks.admit(entry.stamp, &entry.footprint) {
+            entry.stamp.deadline = self.marks.deadline_min(&entry.footprint);
+        }
+        if self.marks.watched() > MARKS_MAX {
+            entry.stamp.deadline = entry.stamp.deadline.max(self.marks.deadline_next());
+        }
+        let slot = self.sync.next();
+        let placed = Placed {
+            deadline: entry.stamp.deadline,
+            batch: entry.batch.clone(),
+        };
+        entry.journal = slot;
+        entry.written = ctx.persist(slot, &Record::Entry(slot, placed));
+        self.sync_writes.push_back((entry.written, slot));
+        self.hash.add(entry.stamp, &entry.footprint);
+        self.note_hash(&mut entry);
+        self.put(slot, entry, ctx);
+        self.execute_next(ctx);
+    }
+
+    fn note_hash(&self, entry: &mut Entry) {
+        let hash = self.hash.reply(entry.stamp, &entry.footprint);
+        entry.hash = (self.hash.base, hash, self.hash.known);
+    }
+
+    /// An entry takes the next slot.
+    pub(super) fn put(&mut self, slot: Slot, entry: Entry, _: &mut Context<'_, Self>) {
+        assert_eq!(slot, self.sync.next(), "slots are filled in order");
+        self.marks.note(entry.stamp, &entry.footprint);
+        self.known.insert(entry.stamp.name, Place::Slot(slot));
+        self.slow_waiting
+            .push_back((slot, entry.stamp.name.frontend));
+        self.log.set(slot, entry);
+        self.sync = slot;
+    }
+
+    /// The leader executes the next slot before anybody else may have it.
+    pub(super) fn execute_next(&mut self, ctx: &mut Context<'_, Self>) {
+        let slot = self.executed.next();
+        let Some(entry) = self.log.get(slot) else {
+            return;
+        };
+        let frontend = entry.stamp.name.frontend;
+        let header = self.header_of(slot, entry, ctx);
+        let (time, batch) = (time_of(entry.stamp.deadline), entry.batch.clone());
+        let after = entry.written.max(self.ready_after);
+        ctx.execute(slot, time, batch, Some((frontend, header, Some(after))));
+        self.executed = slot;
+    }
+
+    fn header_of(&self, slot: Slot, entry: &Entry, ctx: &Context<'_, Self>) -> ReplyHeader {
+        ReplyHeader {
+            view: self.view,
+            slot,
+            hash: self.log_hash(entry),
+            bound: self.bound_for(entry.stamp.name.frontend, ctx),
+        }
+    }
+
+    fn log_hash(&self, entry: &Entry) -> LogHash {
+        let (base, hash, known) = entry.hash;
+        LogHash {
+            lives: self.lives_hash,
+            base,
+            hash,
+            known,
+        }
+    }
+
+    fn bound_for(&self, frontend: FrontendId, ctx: &Context<'_, Self>) -> u64 {
+        let deviation = ctx.clock().deviation;
+        self.delays.estimate(frontend, deviation).unwrap_or(0)
+    }
+
+    /// A follower appends a batch beyond its sync-point and says so when it is durable.
+    fn append_unsynced(&mut self, mut entry: Entry, ctx: &mut Context<'_, Self>) {
+        let stamp = entry.stamp;
+        let crowded = self.unsynced.len() as u64 >= self.config.window;
+        if crowded || !self.marks.admit(stamp, &entry.footprint) {
+            ctx.mark("late at a follower");
+            return self.keep_late(stamp.name, entry.batch, ctx);
+        }
+        let placed = Placed {
+            deadline: stamp.deadline,
+            batch: entry.batch.clone(),
+        };
+        entry.journal = self.sync.next();
+        entry.written = ctx.persist(entry.journal, &Record::Entry(Slot(0), placed));
+        self.marks.note(stamp, &entry.footprint);
+        self.hash.add(stamp, &entry.footprint);
+        self.note_hash(&mut entry);
+        self.fast_waiting
+            .push_back((entry.written, stamp.name.frontend, stamp.name.batch, stamp));
+        self.known.insert(stamp.name, Place::Unsynced(stamp));
+        self.unsynced.insert(stamp, entry);
+        if self.pending.contains_key(&self.sync.next()) {
+            self.place_pending(ctx);
+        }
+    }
+
+    pub(super) fn send_fast_replies(&mut self, ctx: &mut Context<'_, Self>) {
+        while let Some((id, _, _, stamp)) = self.fast_waiting.front().copied() {
+            if id > self.persisted {
+                return;
+            }
+            self.fast_waiting.pop_front();
+            self.repeat_fast_reply(stamp, ctx);
+        }
+    }
+
+    fn repeat_fast_reply(&self, stamp: Stamp, ctx: &mut Context<'_, Self>) {
+        let placed = match self.known.get(&stamp.name) {
+            Some(Place::Slot(slot)) => self.log.get(*slot),
+            Some(Place::Unsynced(stamp)) => self.unsynced.get(stamp),
+            _ => None,
+        };
+        let Some(entry) = placed.filter(|entry| entry.written <= self.persisted) else {
+            return;
+        };
+        if entry.stamp != stamp {
+            return;
+        }
+        let message = Message::FastReply {
+            batch: stamp.name.batch,
+            view: self.view,
+            hash: self.log_hash(entry),
+            bound: self.bound_for(stamp.name.frontend, ctx),
+        };
+        ctx.send_frontend(stamp.name.frontend, message);
+    }
+
+    /// A batch that has its slot comes again.
+    fn answer_again(&self, name: Name, slot: Slot, batch: Bytes, ctx: &mut Context<'_, Self>) {
+        if !self.is_leader() {
+            return self.send_slow_reply(name.frontend, ctx);
+        }
+        if let Some(entry) = self.log.get(slot) {
+            ctx.mark("a known batch was answered again");
+            let header = self.header_of(slot, entry, ctx);
+            let after = entry.written.max(self.ready_after);
+            ctx.replay(batch, slot, name.frontend, &header, Some(after));
+        }
+    }
+
+    fn send_slow_reply(&self, frontend: FrontendId, ctx: &mut Context<'_, Self>) {
+        let message = Message::SlowReply {
+            view: self.view,
+            lives: self.lives_hash,
+            sync: self.sync_durable,
+            bound: self.bound_for(frontend, ctx),
+        };
+        ctx.send_frontend(frontend, message);
+    }
+
+    // -------------------------------------------------------------------------------- reads
+
+    fn read_header(&self, frontend: FrontendId, ctx: &Context<'_, Self>) -> ReplyHeader {
+        ReplyHeader {
+            view: self.view,
+            bound: self.bound_for(frontend, ctx),
+            ..ReplyHeader::default()
+        }
+    }
+
+    fn on_read(&mut self, name: Name, batch: Bytes, ctx: &mut Context<'_, Self>) {
+        let (ready, slot, view) = (self.is_ready(), self.sync, self.view);
+        let refuse = |taken| Message::Taken {
+            batch: name.batch,
+            taken,
+            view,
+        };
+        let unconfirmed = self.planted(Plant::ReadsUnconfirmed);
+        let Phase::Leader(lead) = &mut self.phase else {
+            return ctx.send_frontend(name.frontend, refuse(Taken::Refused));
+        };
+        if !ready {
+            return ctx.send_frontend(name.frontend, refuse(Taken::Refused));
+        }
+        if lead.reads.len() >= READS_MAX {
+            return ctx.send_frontend(name.frontend, refuse(Taken::Busy));
+        }
+        if unconfirmed {
+            let header = self.read_header(name.frontend, ctx);
+            return ctx.query(batch, slot, false, name.frontend, &header);
+        }
+        lead.reads.push_back(Read {
+            round: lead.round + 1,
+            slot,
+            frontend: name.frontend,
+            batch,
+        });
+        lead.round_due = true;
+        self.confirm_reads(ctx);
+    }
+
+    /// Runs the reads that came before a round which a majority has echoed by now. Their answers
+    /// wait in the executor until all that they saw is committed.
+    fn confirm_reads(&mut self, ctx: &mut Context<'_, Self>) {
+        let (own, majority) = (self.id, self.majority());
+        let Phase::Leader(lead) = &mut self.phase else {
+            return;
+        };
+        let mut rounds: Vec<u64> = lead.followers.iter().map(|known| known.round).collect();
+        rounds[own.index()] = lead.round;
+        rounds.sort_unstable_by(|a, b| b.cmp(a));
+        let confirmed = rounds[majority - 1];
+        let ready = lead.reads.partition_point(|read| read.round <= confirmed);
+        let reads: Vec<Read> = lead.reads.drain(..ready).collect();
+        for read in reads {
+            let header = self.read_header(read.frontend, ctx);
+            ctx.query(read.batch, read.slot, true, read.frontend, &header);
+        }
+    }
+
+    // ------------------------------------------------------------ the leader tells its log
+
+    fn log_modification(&self, first: Slot, count: u64, round: u64) -> Part {
+        let entries = self.log.iter_from(first).take(count as usize);
+        Part::LogModification {
+            first,
+            stamps: entries.map(|(_, entry)| entry.stamp).collect(),
+            commit: self.commit,
+            round,
+        }
+    }
+
+    /// Tells what has not been told yet; by the end of every turn.
+    pub(super) fn flush(&mut self, ctx: &mut Context<'_, Self>) {
+        let sync = self.sync;
+        if let Phase::Leader(lead) = &mut self.phase {
+            if lead.round_due {
+                lead.round_due = false;
+                lead.round += 1;
+            } else if lead.told >= sync {
+                return;
+            }
+            let round = lead.round;
+            let mut first = lead.told.next();
+            lead.told = sync;
+            loop {
+                let part = self.log_modification(first, STAMPS_MAX, round);
+                self.tell_others(part, ctx);
+                first = Slot(first.0 + STAMPS_MAX);
+                if first > sync {
+                    break;
+                }
+            }
+            self.slow_waiting.clear();
+            if self.members == 1 {
+                self.confirm_reads(ctx);
+            }
+        } else if matches!(self.phase, Phase::Follower) {
+            self.flush_follower(ctx);
+        }
+    }
+
+    fn flush_follower(&mut self, ctx: &mut Context<'_, Self>) {
+        if !core::mem::take(&mut self.status_due) {
+            return;
+        }
+        let (sync, round) = (self.sync_durable, self.round_heard);
+        self.send(self.leader(), Part::LogStatus { sync, round }, ctx);
+        let mut waiting = BTreeSet::new();
+        while let Some((slot, frontend)) = self.slow_waiting.front().copied() {
+            if slot > self.sync_durable {
+                break;
+            }
+            self.slow_waiting.pop_front();
+            waiting.insert(frontend);
+        }
+        for frontend in waiting {
+            self.send_slow_reply(frontend, ctx);
+        }
+    }
+
+    pub(super) fn tick_leader(&mut self, ctx: &mut Context<'_, Self>) {
+        if !self.is_ready() {
+            return;
+        }
+        let sync = self.sync;
+        let mut behind = Vec::new();
+        let Phase::Leader(lead) = &mut self.phase else {
+            return;
+        };
+        lead.round_due = true;
+        for id in self.others.iter() {
+            let follower = &mut lead.followers[id.index()];
+            let stands = follower.sync == follower.sync_before;
+            if follower.heard && follower.sync < lead.told && stands {
+                follower.again = Slot(follower.sync.0 + STAMPS_MAX);
+                behind.push((id, follower.sync.next()));
+            }
+            follower.sync_before = follower.sync;
+        }
+        let round = lead.round;
+        for (id, first) in behind {
+            if first < self.log.first() {
+                self.send(id, Part::Trimmed(self.log.first()), ctx);
+            } else if first <= sync {
+                self.send(id, self.log_modification(first, STAMPS_MAX, round), ctx);
+            }
+        }
+        self.flush(ctx);
+        self.release(ctx);
+    }
+
+    pub(super) fn on_log_status(
+        &mut self,
+        from: ReplicaId,
+        view: u64,
+        sync: Slot,
+        round: u64,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let (ours, end) = (self.view, self.sync);
+        let Phase::Leader(lead) = &mut self.phase else {
+            return;
+        };
+        if view != ours || sync > end {
+            return ctx.mark("ignored: status of another view");
+        }
+        let follower = &mut lead.followers[from.index()];
+        follower.sync = follower.sync.max(sync);
+        follower.round = follower.round.max(round.min(lead.round));
+        follower.heard = true;
+        let more = follower.again > Slot(0) && follower.sync >= follower.again;
+        let first = follower.sync.next();
+        if first > lead.told {
+            follower.again = Slot(0);
+        } else if more && first >= self.log.first() {
+            // It went through a page of those that were sent again: the next one.
+            follower.again = Slot(follower.sync.0 + STAMPS_MAX);
+            let round = lead.round;
+            self.send(from, self.log_modification(first, STAMPS_MAX, round), ctx);
+        }
+        self.count_syncs(ctx);
+        self.confirm_reads(ctx);
+    }
+
+    /// What a majority has synced is committed.
+    pub(super) fn count_syncs(&mut self, ctx: &mut Context<'_, Self>) {
+        let Phase::Leader(lead) = &self.phase else {
+            return;
+        };
+        let mut syncs: Vec<Slot> = lead.followers.iter().map(|known| known.sync).collect();
+        syncs[self.id.index()] = self.sync_durable;
+        syncs.sort_unstable_by(|a, b| b.cmp(a));
+        let commit = syncs[self.majority() - 1];
+        if commit > self.commit {
+            self.advance_commit(commit, ctx);
+            self.release(ctx);
+        }
+    }
+
+    // ------------------------------------------------------------ the follower agrees with it
+
+    pub(super) fn on_log_modification(
+        &mut self,
+        from: ReplicaId,
+        view: u64,
+        (first, stamps): (Slot, Vec<Stamp>),
+        commit: Slot,
+        round: u64,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if view < self.view {
+            return ctx.mark("ignored: log of an old view");
+        }
+        if !self.heed_leader(from, view, ctx) {
+            return;
+        }
+        self.heard_at = ctx.now();
+        self.suspects.fill(None);
+        for (slot, stamp) in (first.0..).map(Slot).zip(stamps) {
+            if slot > self.sync && slot.0 <= self.sync.0 + PENDING_MAX {
+                self.pending.insert(slot, stamp);
+            }
+        }
+        self.round_heard = self.round_heard.max(round);
+        self.commit_heard = self.commit_heard.max(commit);
+        self.status_due = true;
+        self.place_pending(ctx);
+    }
+
+    /// Gives slots to what the leader placed, as long as the batches are here.
+    pub(super) fn place_pending(&mut self, ctx: &mut Context<'_, Self>) {
+        if !matches!(self.phase, Phase::Follower) {
+            return;
+        }
+        while let Some(stamp) = self.pending.get(&self.sync.next()).copied() {
+            if !self.place(stamp, ctx) {
+                self.arm_fetch(ctx);
+                break;
+            }
+            self.pending.remove(&self.sync);
+        }
+        let commit = self.commit_heard.min(self.sync);
+        if commit > self.commit {
+            self.advance_commit(commit, ctx);
+        }
+    }
+
+    fn place(&mut self, stamp: Stamp, ctx: &mut Context<'_, Self>) -> bool {
+        let slot = self.sync.next();
+        let name = stamp.name;
+        let mut moved = false;
+        let mut entry = match self.known.get(&name).copied() {
+            Some(Place::Unsynced(before)) => {
+                moved = true;
+                self.unsynced.remove(&before)
+            }
+            Some(Place::Early(before)) => {
+                let batch = self.early.remove(before);
+                batch.and_then(|batch| self.entry_of(stamp.deadline, batch, ctx))
+            }
+            Some(Place::Late) => {
+                ctx.mark("placed from the late buffer");
+                let batch = self.late.remove(name);
+                batch.and_then(|batch| self.entry_of(stamp.deadline, batch, ctx))
+            }
+            Some(Place::Slot(before)) => {
+                // The leader had forgotten that it placed it before; sessions run it once.
+                let batch = self.log.get(before).map(|entry| entry.batch.clone());
+                batch.and_then(|batch| self.entry_of(stamp.deadline, batch, ctx))
+            }
+            None => None,
+        };
+        let Some(mut entry) = entry.take() else {
+            return false;
+        };
+        if moved {
+            if entry.stamp != stamp {
+                ctx.mark("an entry with another deadline was taken over");
+                if !self.planted(Plant::DeadlineNotInHash) {
+                    self.hash.remove(entry.stamp, &entry.footprint);
+                    self.hash.add(stamp, &entry.footprint);
+                }
+                entry.stamp = stamp;
+            }
+            entry.written = ctx.persist(slot, &Record::Moved(slot, stamp));
+        } else {
+            self.hash.add(stamp, &entry.footprint);
+            self.note_hash(&mut entry);
+            let placed = Placed {
+                deadline: stamp.deadline,
+                batch: entry.batch.clone(),
+            };
+            entry.journal = slot;
+            entry.written = ctx.persist(slot, &Record::Entry(slot, placed));
+        }
+        self.sync_writes.push_back((entry.written, slot));
+        let footprint = entry.footprint.clone();
+        self.put(slot, entry, ctx);
+        for entry in self.take_barred(stamp, &footprint) {
+            self.keep_late(entry.stamp.name, entry.batch, ctx);
+        }
+        true
+    }
+
+    /// What the leader can no longer put before the entry that it just placed leaves the log.
+    pub(super) fn take_barred(
+        &mut self,
+        stamp: Stamp,
+        footprint: &super::conflict::Footprint,
+    ) -> Vec<Entry> {
+        let time = time_of(stamp.deadline);
+        let barred: Vec<Stamp> = self
+            .unsynced
+            .range(..stamp)
+            .filter(|(known, entry)| {
+                time_of(known.deadline) < time || entry.footprint.conflicts(footprint)
+            })
+            .map(|(known, _)| *known)
+            .collect();
+        let taken = barred.iter().filter_map(|stamp| {
+            let entry = self.unsynced.remove(stamp)?;
+            self.hash.remove(entry.stamp, &entry.footprint);
+            self.known.remove(&stamp.name);
+            Some(entry)
+        });
+        taken.collect()
+    }
+
+    fn arm_fetch(&mut self, ctx: &mut Context<'_, Self>) {
+        if !self.fetch_armed {
+            self.fetch_armed = true;
+            ctx.set_timer(Timer::Fetch, self.config.fetch_after);
+        }
+    }
+
+    /// Asks for batches that the leader placed and that did not come.
+    pub(super) fn fetch_missing(&mut self, ctx: &mut Context<'_, Self>) {
+        self.fetch_armed = false;
+        if !matches!(self.phase, Phase::Follower) {
+            return;
+        }
+        let missing: Vec<Name> = self
+            .pending
+            .values()
+            .filter(|stamp| !self.known.contains_key(&stamp.name))
+            .map(|stamp| stamp.name)
+            .take(NAMES_MAX)
+            .collect();
+        if missing.is_empty() {
+            return self.place_pending(ctx);
+        }
+        // The leader has all of them; the others are asked in turn when it is silent.
+        let turn = self.fetch_from % self.members as u16;
+        let to = ReplicaId((self.leader().0 + turn) % self.members as u16);
+        self.fetch_from = self.fetch_from.wrapping_add(1);
+        if to != self.id {
+            self.send(to, Part::Fetch(missing), ctx);
+        }
+        self.arm_fetch(ctx);
+    }
+
+    /// A batch that is held here, wherever.
+    pub(super) fn body(&self, name: Name) -> Option<&Bytes> {
+        match self.known.get(&name)? {
+            Place::Slot(slot) => self.log.get(*slot).map(|entry| &entry.batch),
+            Place::Unsynced(stamp) => self.unsynced.get(stamp).map(|entry| &entry.batch),
+            Place::Early(stamp) => self.early.get(*stamp),
+            Place::Late => self.late.get(name),
+        }
+    }
+
+    pub(super) fn on_fetch(&self, from: ReplicaId, names: &[Name], ctx: &mut Context<'_, Self>) {
+        let mut bytes = 0;
+        let bodies: Vec<Bytes> = names
+            .iter()
+            .filter_map(|name| self.body(*name))
+            .take_while(|body| {
+                bytes += body.len();
+                bytes <= PAGE_BYTES || bytes == body.len()
+            })
+            .cloned()
+            .collect();
+        if !bodies.is_empty() {
+            self.send(from, Part::Bodies(bodies), ctx);
+        }
+    }
+
+    pub(super) fn on_bodies(&mut self, batches: Vec<Bytes>, ctx: &mut Context<'_, Self>) {
+        let wanted: BTreeSet<Name> = self.pending.values().map(|stamp| stamp.name).collect();
+        for batch in batches {
+            let Some(name) = name_of(&batch) else {
+                continue;
+            };
+            if let Phase::Changing(changing) = &mut self.phase {
+                changing.bodies.insert(name, batch);
+            } else if wanted.contains(&name) && !self.known.contains_key(&name) {
+                ctx.mark("missing batch fetched");
+                self.fetch_from = 0;
+                self.keep_late(name, batch, ctx);
+            }
+        }
+        if matches!(self.phase, Phase::Changing(_)) {
+            self.maybe_merge(ctx);
+        } else {
+            self.place_pending(ctx);
+        }
+    }
+
+    // ----------------------------------------------------------- what is committed is final
+
+    pub(super) fn advance_commit(&mut self, commit: Slot, ctx: &mut Context<'_, Self>) {
+        while self.commit < commit {
+            let slot = self.commit.next();
+            if let Some(entry) = self.log.get(slot) {
+                self.marks_committed.note(entry.stamp, &entry.footprint);
+                if self.executed < slot {
+                    let time = time_of(entry.stamp.deadline);
+                    ctx.execute(slot, time, entry.batch.clone(), None);
+                    self.executed = slot;
+                }
+            }
+            self.commit = slot;
+        }
+        ctx.stable(self.commit);
+        self.raise_base(Slot(self.commit.0 / HASH_SPAN * HASH_SPAN));
+    }
+
+    /// Leaves what is committed up to `base` out of the hashes.
+    pub(super) fn raise_base(&mut self, base: Slot) {
+        if base <= self.hash.base {
+            return;
+        }
+        self.hash = SetHash::above(base, self.planted(Plant::OneHashForAllKeys));
+        self.hash.known = self.log.first() <= base.next();
+        for (_, entry) in self.log.iter_from(base.next()) {
+            self.hash.add(entry.stamp, &entry.footprint);
+        }
+        for (stamp, entry) in &self.unsynced {
+            self.hash.add(*stamp, &entry.footprint);
+        }
+    }
+
+    // --------------------------------------------------------------- snapshots and trimming
+
+    pub(super) fn checkpoint(&mut self, ctx: &mut Context<'_, Self>) {
+        let marks = if self.is_leader() && self.executed == self.sync {
+            self.marks.clone()
+        } else if self.executed == self.commit {
+            self.marks_committed.clone()
+        } else {
+            return;
+        };
+        ctx.checkpoint(self.executed, &Summary { marks });
+    }
+
+    /// Forgets what a durable snapshot covers and no hash is about.
+    pub(super) fn trim(&mut self, ctx: &mut Context<'_, Self>) {
+        let upto = self.checkpointed.min(self.hash.base).min(self.commit);
+        let (known, first) = (&mut self.known, self.log.first());
+        let mut slot = first;
+        self.log.trim(upto.next().max(first), |entry| {
+            if known.get(&entry.stamp.name) == Some(&Place::Slot(slot)) {
+                known.remove(&entry.stamp.name);
+            }
+            slot = slot.next();
+        });
+        let kept = self.log.iter_from(self.checkpointed.next());
+        let journals = kept.map(|(_, entry)| entry.journal);
+        let unsynced = self.unsynced.values().map(|entry| entry.journal);
+        let oldest = journals.chain(unsynced).min();
+        let below = self.checkpointed.next();
+        ctx.trim(oldest.map_or(below, |oldest| oldest.min(below)));
+    }
+
+    /// The executor holds a peer's state: all up to `slot` is committed.
+    pub(super) fn install(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
+        ctx.mark("state installed");
+        self.fetching = None;
+        if slot <= self.commit {
+            return;
+        }
+        let ahead = self.sync > slot;
+        let (known, first) = (&mut self.known, self.log.first());
+        let mut at = first;
+        self.log.trim(slot.next(), |entry| {
+            if known.get(&entry.stamp.name) == Some(&Place::Slot(at)) {
+                known.remove(&entry.stamp.name);
+            }
+            at = at.next();
+        });
+        if !ahead {
+            self.log.reset(slot.next());
+            self.sync = slot;
+            self.sync_durable = slot;
+        }
+        self.sync_durable = self.sync_durable.max(slot);
+        self.commit = slot;
+        self.executed = slot;
+        self.checkpointed = slot;
+        self.marks_committed = summary.marks.clone();
+        let mut marks = summary.marks;
+        for (_, entry) in self.log.iter_from(slot.next()) {
+            marks.note(entry.stamp, &entry.footprint);
+        }
+        for (stamp, entry) in &self.unsynced {
+            marks.note(*stamp, &entry.footprint);
+        }
+        self.marks = marks;
+        self.pending.retain(|at, _| *at > self.sync);
+        self.slow_waiting.retain(|(at, _)| *at > slot);
+        self.hash.known = false;
+        self.status_due = true;
+        self.trim(ctx);
+        match self.phase {
+            Phase::Changing(_) => self.maybe_merge(ctx),
+            Phase::Joining(_) => self.rejoin(ctx),
+            _ => self.place_pending(ctx),
+        }
+    }
+
+    /// What this follower needs is no longer kept by its leader.
+    pub(super) fn on_trimmed(
+        &mut self,
+        from: ReplicaId,
+        view: u64,
+        below: Slot,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let next = match self.phase {
+            Phase::Follower => self.sync.next(),
+            Phase::Joining(_) => self.commit.next(),
+            _ => return,
+        };
+        if view != self.view || from != self.leader() || below <= next {
+            return;
+        }
+        self.fetch(below.previous(), ctx);
+    }
+
+    pub(super) fn fetch(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>) {
+        if self.fetching.is_none_or(|known| known < at_least) {
+            ctx.mark("state transfer chosen");
+            self.fetching = Some(at_least);
+            ctx.fetch_state(self.others, at_least);
+        }
+    }
+
+    /// The write behind which everything so far lies.
+    pub(super) fn promise(&mut self, ctx: &mut Context<'_, Self>) -> PersistId {
+        ctx.persist_promise(&self.promised())
+    }
+}

@@ -1,0 +1,36 @@
+//! Bugs to be switched on one at a time: what the simulator must find. Without the feature
+//! `plant` all of this is constant false.
+
+use super::Nezha;
+
+quintet_replica::plants! {
+    FastQuorumIsMajority "fast_quorum_is_majority" 0 ""
+        "a majority with the same hash commits, the leader among it";
+    LivesIgnored "crash_vector_ignored" 0 "--durability memory"
+        "messages of an earlier life of a replica that forgot still count";
+    FastReplyCountsAsSlow "fast_reply_counts_as_slow" 0 ""
+        "a follower's fast reply stands for its slow reply, whatever its hash";
+    OwnLogUncounted "own_log_uncounted" 0 ""
+        "a new leader does not count what it holds itself beyond its sync-point";
+    DeadlineNotInHash "deadline_change_without_hash" 0 ""
+        "a follower that takes over a changed deadline leaves its hash as it was";
+    OneHashForAllKeys "one_hash_for_all_keys" 0 ""
+        "a batch contributes the same hash to each of its keys";
+    SurvivorsAboveSyncPoint "survivors_by_sync_point_deadline" 0 ""
+        "a new leader drops what has a lower deadline than the sync-point's entry";
+    FollowersClip "followers_clip_deadlines" 0 "--faults all"
+        "followers, too, shorten deadlines that lie too far ahead";
+    NoRollBack "deposed_leader_keeps_its_state" 0 ""
+        "a deposed leader does not undo what it executed";
+    ReadsUnconfirmed "reads_unconfirmed" 0 ""
+        "a leader answers reads without asking whether it still leads";
+    JoinsAtOnce "joins_before_the_log_is_here" 0 ""
+        "a follower takes part in a new view before it holds that view's first log";
+}
+
+impl Nezha {
+    /// Whether this bug is switched on.
+    pub(super) fn planted(&self, plant: Plant) -> bool {
+        self.config.planted.is(plant)
+    }
+}

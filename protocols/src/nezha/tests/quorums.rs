@@ -1,0 +1,216 @@
+//! When a frontend calls a batch committed.
+
+use crate::{
+    group::Clock,
+    nezha::{Config, LogHash, Message, Nezha, ReplyHeader},
+};
+use alloc::vec::Vec;
+use quintet_replica::{
+    BatchBuilder, BatchId, Bytes, Client, ClientDriver, ClusterId, CommandId, Durability, Effect,
+    Epoch, EpochNumber, FrontendId, FrontendSetup, Level, Outcome, ReplicaId, RequestKind,
+    SessionId, Slot, Submission, Time, Wire,
+};
+
+struct Case {
+    driver: ClientDriver<Nezha>,
+    clock: Clock,
+    effects: Vec<Effect>,
+}
+
+const HASH: LogHash = LogHash {
+    lives: 5,
+    base: Slot(0),
+    hash: 77,
+    known: true,
+};
+
+impl Case {
+    /// A frontend of that many replicas that has sent batch 1.
+    fn new(members: usize) -> Self {
+        let id = FrontendId(9);
+        let setup = FrontendSetup {
+            id,
+            embedded: None,
+            epoch: Epoch {
+                cluster: ClusterId(1),
+                number: EpochNumber(1),
+                members,
+                options: Vec::new(),
+                secret: [0; 32],
+                leader_first: ReplicaId(0),
+            },
+            durability: Durability::Memory,
+            options: Config::default(),
+        };
+        let clock = Clock {
+            now: Time(1_000_000),
+            room: 1 << 20,
+        };
+        let mut case = Self {
+            driver: ClientDriver::new(setup, 1),
+            clock,
+            effects: Vec::new(),
+        };
+        let mut builder = BatchBuilder::new();
+        let session = SessionId {
+            owner: 1,
+            number: 1,
+        };
+        let request = CommandId {
+            session,
+            sequence: 1,
+        };
+        builder.push(request, RequestKind::Command, 0, b"x");
+        let submission = Submission {
+            id: BatchId(1),
+            level: Level::Ordered,
+            batch: builder.finish(id, BatchId(1), Level::Ordered),
+            deadline: Time(60_000_000_000),
+        };
+        case.driver
+            .submit(submission, &case.clock, &mut case.effects);
+        case
+    }
+
+    fn results(&mut self, view: u64, slot: u64, hash: LogHash) {
+        let header = ReplyHeader {
+            view,
+            slot: Slot(slot),
+            hash,
+            bound: 0,
+        };
+        let leader = ReplicaId(view as u16);
+        let reply = (header.encode_to_bytes(), Bytes::from_static(b"done"));
+        self.driver
+            .on_reply(leader, BatchId(1), reply, &self.clock, &mut self.effects)
+            .expect("well-formed");
+    }
+
+    fn say(&mut self, from: u16, message: &Message) {
+        let bytes = message.encode_to_bytes();
+        self.driver
+            .on_message(ReplicaId(from), bytes, &self.clock, &mut self.effects)
+            .expect("well-formed");
+    }
+
+    fn fast(&mut self, from: u16, view: u64, hash: LogHash) {
+        let message = Message::FastReply {
+            batch: BatchId(1),
+            view,
+            hash,
+            bound: 0,
+        };
+        self.say(from, &message);
+    }
+
+    fn slow(&mut self, from: u16, view: u64, lives: u64, sync: u64) {
+        let message = Message::SlowReply {
+            view,
+            lives,
+            sync: Slot(sync),
+            bound: 0,
+        };
+        self.say(from, &message);
+    }
+
+    fn committed(&self) -> bool {
+        self.effects.iter().any(|effect| {
+            matches!(
+                effect,
+                Effect::Done {
+                    outcome: Outcome::Results(_),
+                    ..
+                }
+            )
+        })
+    }
+}
+
+#[test]
+fn a_fast_quorum_is_the_leader_and_enough_followers_with_its_hash() {
+    let mut case = Case::new(5);
+    for follower in 1..=4 {
+        case.fast(follower, 0, HASH);
+    }
+    assert!(!case.committed(), "only the leader has results");
+    case.results(0, 1, HASH);
+    assert!(case.committed());
+
+    let mut case = Case::new(5);
+    case.results(0, 1, HASH);
+    case.fast(1, 0, HASH);
+    case.fast(2, 0, HASH);
+    case.fast(2, 0, HASH);
+    assert!(!case.committed(), "a majority is not enough, nor one twice");
+    case.fast(3, 0, HASH);
+    assert!(case.committed(), "f + ⌈f/2⌉ + 1 = 4");
+}
+
+#[test]
+fn another_log_another_view_or_another_life_does_not_count() {
+    let other = |change: fn(&mut LogHash)| {
+        let mut hash = HASH;
+        change(&mut hash);
+        hash
+    };
+    let hashes = [
+        other(|hash| hash.hash += 1),
+        other(|hash| hash.base = Slot(4096)),
+        other(|hash| hash.lives += 1),
+        other(|hash| hash.known = false),
+    ];
+    for hash in hashes {
+        let mut case = Case::new(3);
+        case.results(0, 1, HASH);
+        case.fast(1, 0, HASH);
+        case.fast(2, 0, hash);
+        assert!(!case.committed(), "{hash:?}");
+        case.fast(2, 1, HASH);
+        assert!(!case.committed(), "of another view");
+        case.fast(2, 0, HASH);
+        assert!(case.committed());
+    }
+}
+
+#[test]
+fn a_slow_quorum_is_a_majority_that_has_synced_in_the_same_view_and_lives() {
+    let mut case = Case::new(5);
+    case.results(1, 7, HASH);
+    case.slow(2, 1, 5, 6);
+    case.slow(3, 0, 5, 9);
+    case.slow(4, 1, 6, 9);
+    assert!(!case.committed(), "too short, another view, another life");
+    case.slow(2, 1, 5, 7);
+    assert!(!case.committed(), "two of five");
+    case.slow(4, 1, 5, 8);
+    assert!(case.committed());
+}
+
+#[test]
+fn a_slow_reply_stands_in_for_a_fast_one_and_never_the_other_way_round() {
+    let mut case = Case::new(5);
+    case.results(0, 3, HASH);
+    case.fast(1, 0, HASH);
+    case.fast(2, 0, HASH);
+    case.slow(3, 0, 5, 3);
+    assert!(case.committed(), "the leader, two fast replies, one slow");
+
+    let mut case = Case::new(5);
+    case.results(0, 3, HASH);
+    case.slow(1, 0, 5, 3);
+    case.fast(2, 0, HASH);
+    assert!(!case.committed(), "a fast reply is no slow one");
+}
+
+#[test]
+fn what_a_deposed_leader_said_is_dropped_when_its_successor_answers() {
+    let mut case = Case::new(3);
+    case.results(0, 1, HASH);
+    case.fast(1, 0, HASH);
+    case.results(1, 4, HASH);
+    case.fast(2, 0, HASH);
+    assert!(!case.committed(), "two views, a part of a quorum in each");
+    case.results(0, 1, HASH);
+    case.slow(2, 1, 5, 4);
+    assert!(case.committed(), "by the later one");
+}
