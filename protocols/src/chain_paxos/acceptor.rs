@@ -25,6 +25,9 @@ use quintet_replica::{
     parts::{Ballot, request_key},
 };
 
+/// Over a hole of more slots the log is begun anew: room is kept for each.
+const HOLE_MAX: u64 = 1 << 16;
+
 impl ChainPaxos {
     /// Writes down a promise; what depends on it waits for `promise_durable`.
     pub(super) fn raise_promise(&mut self, ballot: Ballot, ctx: &mut Context<'_, Self>) {
@@ -112,8 +115,21 @@ impl ChainPaxos {
     fn become_whole(&mut self, ctx: &mut Context<'_, Self>) {
         if !self.whole {
             ctx.mark("re-admitted");
-            ctx.recovered();
             self.whole = true;
+            if let Some(base) = self.fetching {
+                ctx.mark("state transfer chosen");
+                ctx.fetch_state(self.others, base);
+            }
+            self.maybe_recovered(ctx);
+        }
+    }
+
+    /// A life that has forgotten is as good as any other once it is re-admitted and has the state.
+    pub(super) fn maybe_recovered(&mut self, ctx: &mut Context<'_, Self>) {
+        if self.forgot && self.whole && self.fetching.is_none() && !self.hollow() {
+            ctx.mark("recovered");
+            ctx.recovered();
+            self.forgot = false;
         }
     }
 
@@ -182,6 +198,7 @@ impl ChainPaxos {
             // Only the leader makes rounds: a new one shows that it was there.
             self.heard_at = ctx.arrived();
             self.leader_down = false;
+            self.turn = header.turn;
             self.round = header.round.clone();
             self.round.path.insert(self.id);
             self.bind_reads(header);
@@ -252,13 +269,22 @@ impl ChainPaxos {
     /// Tells the sender where to go on; not again before something has come of it.
     pub(super) fn ask_missing(&mut self, from: ReplicaId, ctx: &mut Context<'_, Self>) {
         let (now, patience) = (ctx.now(), self.config.heartbeat / 2);
-        let recent = |(at, to)| to == from && now.since(at) < patience;
+        let held = self.held;
+        let recent = |(at, to, _)| to == from && now.since(at) < patience;
         if self.missing_at.is_some_and(recent) || self.planted(Plant::NoResend) {
             return;
         }
-        self.missing_at = Some((now, from));
-        let (ballot, held) = (self.promised, self.held);
-        ctx.send(from, Lane::Control, &Message::Missing { ballot, held });
+        // The one before may lack the same, and go on ahead of its own state.
+        let in_vain = |(_, to, lacked)| to == from && lacked == held;
+        let in_vain = self.missing_at.is_some_and(in_vain);
+        self.missing_at = Some((now, from, held));
+        let ballot = self.promised;
+        let message = Message::Missing { ballot, held };
+        ctx.send(from, Lane::Control, &message);
+        if let Some(leader) = self.leader.filter(|leader| in_vain && *leader != from) {
+            ctx.mark("asks the leader for what is missing");
+            ctx.send(leader, Lane::Control, &message);
+        }
     }
 
     /// What this replica lacks is no longer kept by the one before it: it goes on behind `base`,
@@ -279,6 +305,11 @@ impl ChainPaxos {
             return;
         }
         ctx.mark("goes on ahead of its state");
+        // What is held under this ballot up to there is decided as it is held here: executed, it
+        // stays, whatever becomes of whoever sends the state.
+        self.agreed = self.agreed.max(base);
+        self.learn(ctx);
+        self.execute(ctx);
         self.skip_to(base, chain, ctx);
     }
 
@@ -291,7 +322,11 @@ impl ChainPaxos {
         let Record::Skip { chain, .. } = record else {
             unreachable!("made above");
         };
-        self.drop_log(base.next());
+        let full = self.log_bytes > self.config.log_memory_bytes.saturating_mul(4);
+        if full || base.0 > self.log.end().0 + HOLE_MAX {
+            self.drop_log(base.next());
+        }
+        self.gap = Some((self.executed, base));
         self.committed = base;
         self.held = base;
         self.decided = chain;
@@ -301,8 +336,23 @@ impl ChainPaxos {
         self.vote_after(write);
         self.progressed = true;
         self.fetching = Some(base);
-        ctx.mark("state transfer chosen");
-        ctx.fetch_state(self.others, base);
+        // A life that has forgotten comes back into the chain first, and then has its state: as
+        // long as it has none, nobody takes it for one that is level with the others.
+        if self.whole {
+            ctx.mark("state transfer chosen");
+            ctx.fetch_state(self.others, base);
+        }
+    }
+
+    /// Whether the state is behind what is decided, and not to be had from the own log.
+    pub(super) fn hollow(&self) -> bool {
+        self.gap.is_some() || self.log.first() > self.executed.next()
+    }
+
+    /// Whether what the log holds in this slot, if anything, is not what was decided there.
+    pub(super) fn lacks(&self, slot: Slot) -> bool {
+        self.gap
+            .is_some_and(|(from, upto)| from < slot && slot <= upto)
     }
 
     fn drop_log(&mut self, below: Slot) {
@@ -346,7 +396,7 @@ impl ChainPaxos {
     pub(super) fn execute(&mut self, ctx: &mut Context<'_, Self>) {
         while self.executed < self.committed {
             let slot = self.executed.next();
-            let Some(held) = self.log.get(slot) else {
+            let Some(held) = self.log.get(slot).filter(|_| !self.lacks(slot)) else {
                 break;
             };
             // A slot re-proposed after its successor was first proposed may carry a later time;
@@ -381,6 +431,7 @@ impl ChainPaxos {
         {
             ctx.mark("log overtook the state transfer");
             self.fetching = None;
+            self.maybe_recovered(ctx);
         }
         self.trim_log(ctx);
     }
@@ -400,7 +451,7 @@ impl ChainPaxos {
             below = below.next();
         }
         self.drop_log(below);
-        if self.fetching.is_some() && self.log_bytes > most.saturating_mul(4) {
+        if self.gap.is_some() && self.log_bytes > most.saturating_mul(4) {
             // The chain is faster than the state transfer. The log must not grow without bound,
             // so a newer state is needed.
             ctx.mark("state transfer overtaken");
@@ -418,22 +469,39 @@ impl ChainPaxos {
             self.executed_done = slot;
         }
         let mut decided_at = self.committed;
+        // One that is alone can get nothing from anybody.
+        let mut taken = self.others.is_empty();
         for (slot, record) in recovered.records {
             match record {
-                Record::Skip { chain, .. } if slot >= self.log.first() => {
-                    self.drop_log(slot.next());
+                Record::Skip { from, chain } if slot >= self.log.first() => {
+                    if slot.0 > self.log.end().0 + HOLE_MAX {
+                        self.drop_log(slot.next());
+                    }
+                    self.gap = Some((from.max(self.executed), slot));
+                    taken = true;
                     self.decided = chain;
                     decided_at = slot;
                     self.committed = self.committed.max(slot);
                 }
                 Record::Skip { .. } => {}
                 Record::Entry { .. } if slot < self.log.first() => {}
-                Record::Entry { .. } if slot > self.log.end() => return false,
+                Record::Entry { .. } if slot > self.log.end().max(decided_at.next()) && taken => {
+                    return false;
+                }
                 Record::Entry {
                     ballot,
                     committed,
                     entry,
                 } => {
+                    if slot > self.log.end().max(decided_at.next()) {
+                        // What was trimmed is decided, and a newer snapshot had it that can no
+                        // longer be read. The chain as decided comes with the state.
+                        decided_at = slot.previous();
+                        self.drop_log(slot);
+                        self.gap = Some((self.executed, decided_at));
+                        self.committed = self.committed.max(decided_at);
+                    }
+                    taken = true;
                     self.promised = self.promised.max(ballot);
                     self.committed = self.committed.max(committed);
                     self.time_seen = self.time_seen.max(entry.time);
@@ -445,7 +513,7 @@ impl ChainPaxos {
                 }
             }
         }
-        if self.committed >= self.log.end() {
+        if self.committed >= self.log.end() && self.committed > decided_at {
             return false;
         }
         for (slot, held) in self.log.iter_from(decided_at.next()) {
@@ -475,12 +543,20 @@ impl ChainPaxos {
     /// The state machine stands at `slot`; nothing at or below it is kept.
     pub(super) fn restart_at(&mut self, slot: Slot, summary: Summary) {
         self.drop_log(slot.next());
+        if self.gap.is_some_and(|(_, upto)| upto <= slot) {
+            self.gap = None;
+        }
         self.executed = self.executed.max(slot);
         self.time_executed = self.time_executed.max(summary.time);
         self.time_seen = self.time_seen.max(summary.time);
-        if slot >= self.committed {
-            self.committed = slot;
+        if self.gap.is_none() {
+            self.committed = self.committed.max(slot);
             self.decided = summary.chain.clone();
+            for (slot, held) in self.log.iter_from(slot.next()) {
+                if slot <= self.committed {
+                    self.decided.apply(slot, &held.entry.op, self.majority);
+                }
+            }
         }
         self.done = summary.chain;
         self.held = self.held.max(slot);

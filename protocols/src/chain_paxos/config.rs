@@ -44,8 +44,7 @@ pub struct Config {
     /// A local read that has waited for so long is ordered instead.
     pub read_patience: Duration,
     /// A planted bug.
-    #[cfg(feature = "plant")]
-    pub plant: Option<super::Plant>,
+    pub(super) planted: super::plant::Planted,
 }
 
 impl Default for Config {
@@ -63,8 +62,7 @@ impl Default for Config {
             log_memory_bytes: 64 << 20,
             reads: ReadsBy::Local,
             read_patience: Duration::from_millis(250),
-            #[cfg(feature = "plant")]
-            plant: None,
+            planted: super::plant::Planted::default(),
         }
     }
 }
@@ -194,14 +192,11 @@ impl Options for Config {
             "read_patience_ms" => self.read_patience = millis(value, 1, 60_000)?,
             #[cfg(feature = "plant")]
             "plant" => {
-                let found = super::Plant::ALL
-                    .iter()
-                    .copied()
-                    .find(|plant| plant.name() == value);
+                let found = super::plant::Planted::named(value);
                 if found.is_none() && value != "none" {
                     return Err(format!("'{value}' is not a planted bug"));
                 }
-                self.plant = found;
+                self.planted = found.unwrap_or_default();
             }
             _ => return Err(format!("there is no option '{name}'")),
         }

@@ -136,6 +136,7 @@ impl ChainPaxos {
     pub(super) fn become_follower_of(&mut self, leader: ReplicaId, ctx: &mut Context<'_, Self>) {
         self.step_down(ctx);
         self.leader = Some(leader);
+        self.progressed = true;
         self.heard_at = ctx.arrived();
         self.leader_down = false;
         self.unlink();
@@ -165,7 +166,7 @@ impl ChainPaxos {
         self.leader = None;
         self.reroute(ctx);
         self.arm_election(ctx);
-        if self.fetching.is_some() || !self.whole {
+        if self.hollow() || !self.whole {
             return ctx.mark("does not stand without its state");
         }
         if let Role::Candidate(Candidate {
@@ -535,7 +536,7 @@ impl ChainPaxos {
         ctx: &mut Context<'_, Self>,
     ) {
         let follows = matches!(self.role, Role::Follower) && self.leader == Some(from);
-        let able = self.fetching.is_none() && self.whole;
+        let able = !self.hollow() && self.whole;
         if !follows || ballot != self.promised || !able {
             return ctx.mark("ignored: hand-off");
         }

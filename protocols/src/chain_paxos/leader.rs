@@ -10,7 +10,9 @@
 
 use super::{
     Entry, Message, Op, Round,
+    chain::Route,
     replica::{ChainPaxos, Held, Role, Timer},
+    slow::Distances,
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -56,6 +58,11 @@ pub(super) struct Lead {
     avoid: BTreeSet<(ReplicaId, ReplicaId)>,
     /// Leadership is being handed over since then.
     pub leaving: Option<Time>,
+    pub distances: Distances,
+    /// The newest round that each has said to have seen.
+    pub seen: Vec<u64>,
+    /// A round that everyone in the route should have seen: which, since when, and the route.
+    due: (u64, Time, Route),
 }
 
 impl Lead {
@@ -88,6 +95,11 @@ impl Lead {
             self.window.pop_front();
             self.window_bytes -= bytes;
         }
+    }
+
+    /// Whether the link from one to the other was what had failed.
+    pub fn avoids(&self, from: ReplicaId, to: ReplicaId) -> bool {
+        self.avoid.contains(&(from, to))
     }
 
     pub fn window(&self) -> usize {
@@ -128,7 +140,11 @@ impl ChainPaxos {
             complaints: BTreeMap::new(),
             avoid: BTreeSet::new(),
             leaving: None,
+            distances: Distances::new(self.members),
+            seen: alloc::vec![0; self.members],
+            due: (0, now, Route::new()),
         };
+        self.turn = None;
         self.role = Role::Leader(lead);
         self.leader = Some(self.id);
         self.heard = self.heard.iter().map(|at| (*at).max(now)).collect();
@@ -462,6 +478,33 @@ impl ChainPaxos {
         }
     }
 
+    /// A link may be broken one way, so that its sender is heard and nothing passes it. Whom rounds
+    /// no longer reach, although they reach the one before it, is removed; both are remembered,
+    /// so that it comes back behind another one.
+    fn watch_links(&mut self, ctx: &mut Context<'_, Self>) {
+        let (now, patience, id) = (ctx.now(), self.patience(), self.id);
+        let made = self.round.number;
+        let Role::Leader(lead) = &mut self.role else {
+            return;
+        };
+        let (number, since, route) = &lead.due;
+        let (seen, number) = (&lead.seen, *number);
+        let lacks = |of: &ReplicaId| *of != id && seen[of.index()] < number;
+        let first = self.route.iter().position(lacks);
+        let Some(at) = first.filter(|_| *route == self.route) else {
+            lead.due = (made, now, self.route.clone());
+            return;
+        };
+        if now.since(*since) < patience {
+            return;
+        }
+        let (before, about) = (self.route[at - 1], self.route[at]);
+        ctx.mark("rounds do not pass a link");
+        lead.avoid.insert((before, about));
+        lead.due = (made, now, self.route.clone());
+        self.maybe_remove(about, ctx);
+    }
+
     /// The leader's part of the beat.
     pub(super) fn beat_leader(&mut self, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
@@ -477,6 +520,11 @@ impl ChainPaxos {
             return;
         }
         lead.round_due = true;
+        self.watch_links(ctx);
+        self.watch_distances(ctx);
+        let Role::Leader(lead) = &mut self.role else {
+            return;
+        };
         if lead
             .leaving
             .is_some_and(|since| now.since(since) > patience)

@@ -4,6 +4,7 @@
 //!   frontend ── Request ────► replica ── Forward, Ask ───────► leader
 //!   frontend ◄── Taken ────── replica
 //!   leader ──── Accept ─────► next ── Accept ──► … ──► tail ── Ack ──► leader
+//!   leader ──── Ping ───────► each ── Pong ──► leader
 //!   replica ─── Missing ────► whoever sent with a gap, who answers with Accept or Skip
 //!   replica ─── Alive ──────► the one before it in the chain, and the leader
 //!   replica ─── Suspect ────► leader
@@ -118,6 +119,8 @@ pub struct Header {
     pub everywhere: Slot,
     /// How long a round takes, in microseconds, as the leader measured it.
     pub loop_micros: u32,
+    /// Who answers the leader besides the tail, because what follows it is slow.
+    pub turn: Option<ReplicaId>,
     /// The newest round that the sender has passed on.
     pub round: Round,
     /// The votes that the sender knows.
@@ -188,6 +191,8 @@ pub enum Message {
         whole: bool,
         /// What it holds under `ballot`.
         held: Slot,
+        /// The newest round that it has seen under `ballot`.
+        round: u64,
     },
     /// The sender's successor is silent.
     Suspect {
@@ -258,6 +263,16 @@ pub enum Message {
         /// The leader's ballot.
         ballot: Ballot,
     },
+    /// The leader measures how far away somebody is.
+    Ping {
+        /// Its time.
+        stamp: u64,
+    },
+    /// The answer, at once.
+    Pong {
+        /// The same.
+        stamp: u64,
+    },
 }
 
 macro_rules! tags {
@@ -266,9 +281,11 @@ macro_rules! tags {
 tags! {
     REQUEST = 0, TAKEN = 1, FORWARD = 2, ACCEPT = 3, ACK = 4, SKIP = 5, MISSING = 6, ALIVE = 7,
     SUSPECT = 8, ASK = 9, REJECT = 10, PRE_VOTE = 11, PRE_VOTE_OK = 12, PREPARE = 13,
-    PROMISE = 14, STAND = 15,
+    PROMISE = 14, STAND = 15, PING = 16, PONG = 17,
 }
 
+/// Stands for no replica.
+const NOBODY: u16 = u16::MAX;
 /// The least that an entry takes on the wire.
 const ENTRY_BYTES: usize = 9;
 const ACCEPTED_BYTES: usize = ENTRY_BYTES + 18;
@@ -311,6 +328,7 @@ impl Wire for Header {
         writer.u64(self.committed.0);
         writer.u64(self.everywhere.0);
         writer.u32(self.loop_micros);
+        writer.u16(self.turn.map_or(NOBODY, |id| id.0));
         self.round.encode(writer);
         self.votes.encode(writer);
     }
@@ -321,6 +339,11 @@ impl Wire for Header {
             committed: get_slot(reader, "committed slot")?,
             everywhere: get_slot(reader, "everywhere slot")?,
             loop_micros: reader.u32("time of a loop")?,
+            turn: match reader.u16("who turns")? {
+                NOBODY => None,
+                id if usize::from(id) < ReplicaSet::MEMBERS_MAX => Some(ReplicaId(id)),
+                _ => return Err(DecodeError::Bad("who turns")),
+            },
             round: Round::decode(reader)?,
             votes: Votes::decode(reader)?,
         })
@@ -385,12 +408,14 @@ impl Wire for Message {
                 life,
                 whole,
                 held,
+                round,
             } => {
                 writer.u8(ALIVE);
                 ballot.encode(writer);
                 writer.u64(life.0);
                 writer.bool(*whole);
                 writer.u64(held.0);
+                writer.u64(*round);
             }
             Self::Suspect { ballot, about } => {
                 writer.u8(SUSPECT);
@@ -457,6 +482,14 @@ impl Wire for Message {
                     put_entry(writer, entry);
                 }
             }
+            Self::Ping { stamp } => {
+                writer.u8(PING);
+                writer.u64(*stamp);
+            }
+            Self::Pong { stamp } => {
+                writer.u8(PONG);
+                writer.u64(*stamp);
+            }
             Self::Stand { ballot } => {
                 writer.u8(STAND);
                 ballot.encode(writer);
@@ -519,6 +552,7 @@ impl Wire for Message {
                 life: Incarnation(reader.u64("life")?),
                 whole: reader.bool("whole")?,
                 held: get_slot(reader, "held slot")?,
+                round: reader.u64("round seen")?,
             },
             SUSPECT => Self::Suspect {
                 ballot: get_ballot(reader)?,
@@ -547,6 +581,12 @@ impl Wire for Message {
                 from: get_slot(reader, "from slot")?,
             },
             PROMISE => Self::decode_promise(reader)?,
+            PING => Self::Ping {
+                stamp: reader.u64("time of a ping")?,
+            },
+            PONG => Self::Pong {
+                stamp: reader.u64("time of a ping")?,
+            },
             STAND => Self::Stand {
                 ballot: get_ballot(reader)?,
             },

@@ -41,6 +41,7 @@
 //! | `PreVote`, `PreVoteOk` | (none) | candidate, all | would you promise? binds nobody |
 //! | `Prepare`, `Promise`, `Reject` | PREPARE, PREPARE_OK | candidate, all | phase 1, in pages |
 //! | `Stand` | (none) | leader, next | I am about to stop |
+//! | `Ping`, `Pong` | (none) | leader, each, and back | how far away are you? |
 //!
 //! Words: the paper's *instance* is a slot, its *prepare number* a ballot, a node's *incarnation*
 //! a life, its `max_ack` is `everywhere`, and its `marked` is what the working chain leaves out.
@@ -125,14 +126,23 @@
 //!   A replica that is not in the chain stands only when nobody has led for several timeouts, and
 //!   then adds itself; an answer "removed" to its Prepare would leave an epoch without a candidate
 //!   when the only intact majority holds no member that knows that it is one.
+//! - **Who goes on ahead of its state** keeps what it had accepted until the state is there, for
+//!   candidates, and sends nobody else ahead: whoever lacks what it lacks asks the leader. So a
+//!   vote is never taken back by dropping what it was for. The same holds when trimmed entries
+//!   were in a snapshot that can no longer be read.
 //! - **Durability** (none in the paper): entries travel ahead of the disk, votes follow when the
 //!   write is durable, so n disks work at the same time and not one after the other. Promise,
 //!   entries with their ballot, and membership (it is in the log and in snapshots) are on disk.
 //! - **An acknowledgement decides** (Alg. 2, l. 27-28) whatever the number of acceptors: in a chain
 //!   of two whose second node is marked, the leader alone. Here it carries votes like any message.
 //! - **Two failure detectors**: the next one's keep-alive, and no new rounds from the leader, with
-//!   random waits and a pre-vote. The window bounds what is proposed and not decided; changes of
+//!   random waits and a pre-vote. Neither sees a link that is broken one way, behind which everyone
+//!   is heard and nothing arrives: keep-alives name the last round seen, and the leader removes
+//!   whom rounds no longer reach. The window bounds what is proposed and not decided; changes of
 //!   the chain and a new leader's recovered entries are exempt.
+//! - **A replica that is up and slow** is neither working nor to be removed: the leader measures how
+//!   far away each one is, moves it behind the middle, and takes the acknowledgement from the last
+//!   one before it as well; see `slow.rs`.
 //! - Pre-vote, check-quorum and hand-off only decide who stands when.
 
 mod acceptor;
@@ -146,6 +156,7 @@ mod plant;
 mod reads;
 mod replica;
 mod requests;
+mod slow;
 mod stream;
 mod votes;
 mod watch;

@@ -3,62 +3,32 @@
 
 use super::ChainPaxos;
 
-macro_rules! plants {
-    ($($(#[$doc:meta])* $plant:ident = $name:literal,)*) => {
-        /// A planted bug.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Plant {
-            $($(#[$doc])* $plant,)*
-        }
-
-        #[cfg(feature = "plant")]
-        impl Plant {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$plant),*];
-
-            /// Its name on the command line.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$plant => $name,)*
-                }
-            }
-        }
-    };
-}
-
-plants! {
-    /// A read is answered as soon as something new has come round, from whatever has been executed
-    /// here by then (§4 as printed); a change of the leader does not matter to it.
-    PaperReadRule = "paper_read_rule",
-    /// A read is answered from the local state at once.
-    ReadServedAtOnce = "read_served_at_once",
-    /// What comes back from the tail is decided, whoever has voted for it (Alg. 2, l. 27-28).
-    AckDecides = "ack_decides_without_quorum",
-    /// A candidate takes its own copies for decided as far as another says that all is decided.
-    CandidateDecidesCopies = "candidate_decides_own_copies",
-    /// A replica that forgot promises and votes before it is re-admitted.
-    ReplacedLifeCounts = "promise_of_replaced_life_counted",
-    /// What is passed on after a removal begins one entry too late (the prose of §3.4).
-    RepropagateOffByOne = "repropagation_off_by_one",
-    /// Nothing is sent again after a connection was reset.
-    NoResend = "no_resend_after_reset",
-    /// A promise is told before it is on disk.
-    PromiseNotDurable = "vote_lost_on_restart",
-    /// A new leader takes the value of the lowest ballot.
-    LowestBallotWins = "lowest_ballot_wins",
-    /// A vote is told before it is durable.
-    VoteNotDurable = "lazy_fsync_power_loss",
+quintet_replica::plants! {
+    PaperReadRule "paper_read_rule" 0 ""
+        "a read is answered when something new has come round, from what is executed by then (§4)";
+    ReadServedAtOnce "read_served_at_once" 0 ""
+        "a read is answered from the local state at once";
+    AckDecides "ack_decides_without_quorum" 0 ""
+        "what comes back from the tail is decided, whoever voted for it (Alg. 2, l. 27-28)";
+    CandidateDecidesCopies "candidate_decides_own_copies" 0 ""
+        "a candidate takes its own copies for decided as far as another knows a decision";
+    ReplacedLifeCounts "promise_of_replaced_life_counted" 0 ""
+        "a replica that forgot promises and votes before it is re-admitted";
+    RepropagateOffByOne "repropagation_off_by_one" 0 ""
+        "what is passed on after a removal begins one entry too late (the prose of §3.4)";
+    NoResend "no_resend_after_reset" 0 ""
+        "nothing is sent again after a connection was reset";
+    PromiseNotDurable "vote_lost_on_restart" 3 ""
+        "a promise is told before it is on disk";
+    LowestBallotWins "lowest_ballot_wins" 0 ""
+        "a new leader takes the value of the lowest ballot";
+    VoteNotDurable "lazy_fsync_power_loss" 0 ""
+        "a vote is told before it is durable";
 }
 
 impl ChainPaxos {
-    #[cfg(feature = "plant")]
+    /// Whether this bug is switched on.
     pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.plant == Some(plant)
-    }
-
-    #[cfg(not(feature = "plant"))]
-    pub(super) const fn planted(&self, _: Plant) -> bool {
-        false
+        self.config.planted.is(plant)
     }
 }

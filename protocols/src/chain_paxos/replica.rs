@@ -14,8 +14,8 @@ use super::{
 use alloc::{collections::VecDeque, format, string::String, string::ToString, vec, vec::Vec};
 use core::{fmt::Write as _, time::Duration};
 use quintet_replica::{
-    CommandTime, Context, Control, Durability, Incarnation, Info, Link, Options, Peer, PersistId,
-    Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    CommandTime, Context, Control, Durability, Incarnation, Info, Lane, Link, Options, Peer,
+    PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
     parts::{Ballot, KeptRequests, SlotLog},
 };
 
@@ -113,8 +113,13 @@ pub struct ChainPaxos {
     pub(super) time_executed: CommandTime,
     /// A state that covers this slot is on its way.
     pub(super) fetching: Option<Slot>,
+    /// What is decided and not here: behind the first, up to the second. What was accepted there
+    /// under lower ballots stays in the log, for candidates, until the state has come.
+    pub(super) gap: Option<(Slot, Slot)>,
     /// Votes and promises count. False in a life that has forgotten, until it is re-admitted.
     pub(super) whole: bool,
+    /// This life began without what an earlier one had accepted, and has not all of it again.
+    pub(super) forgot: bool,
 
     /// The chain as executed, as decided, and with everything held.
     pub(super) done: Chain,
@@ -128,6 +133,8 @@ pub struct ChainPaxos {
     pub(super) round: Round,
     /// How long a round takes, as the leader measures it.
     pub(super) loop_time: Duration,
+    /// Who answers the leader besides the tail.
+    pub(super) turn: Option<ReplicaId>,
 
     pub(super) role: Role,
     pub(super) leader: Option<ReplicaId>,
@@ -149,8 +156,8 @@ pub struct ChainPaxos {
     pub(super) watch: Watch,
     /// A candidate asked and waits until the promise is durable: who, and from which slot.
     pub(super) promise_owed: Option<(ReplicaId, Slot)>,
-    /// When a gap was last reported, and to whom.
-    pub(super) missing_at: Option<(Time, ReplicaId)>,
+    /// When a gap was last reported, to whom, and behind what.
+    pub(super) missing_at: Option<(Time, ReplicaId, Slot)>,
     /// Entries came in this turn.
     pub(super) progressed: bool,
 
@@ -240,9 +247,10 @@ impl ChainPaxos {
                 life,
                 whole,
                 held,
+                round,
             } => {
                 self.meet(from, life, ctx);
-                self.on_alive(from, (ballot, life, whole, held), ctx);
+                self.on_alive(from, (ballot, life, whole, held), round, ctx);
             }
             Message::Suspect { ballot, about } if about.index() < self.members => {
                 if ballot == self.promised {
@@ -277,6 +285,8 @@ impl ChainPaxos {
                 self.on_promise(from, (ballot, life), pages, (committed, first), ctx);
             }
             Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
+            Message::Ping { stamp } => ctx.send(from, Lane::Control, &Message::Pong { stamp }),
+            Message::Pong { stamp } => self.on_pong(from, stamp, ctx),
             Message::Request { .. } | Message::Taken { .. } => {
                 ctx.mark("ignored: not a replica's message");
             }
@@ -304,6 +314,9 @@ impl Protocol for ChainPaxos {
         stable: false,
         replicas_min: 1,
     };
+
+    #[cfg(feature = "plant")]
+    const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
     fn new(setup: Setup<Config>) -> Self {
         let Setup {
@@ -347,7 +360,9 @@ impl Protocol for ChainPaxos {
             time_seen: CommandTime(0),
             time_executed: CommandTime(0),
             fetching: None,
+            gap: None,
             whole: true,
+            forgot: false,
             done: chain.clone(),
             decided: chain.clone(),
             working: chain,
@@ -357,6 +372,7 @@ impl Protocol for ChainPaxos {
             votes: Votes::new(members),
             round: Round::default(),
             loop_time: Duration::ZERO,
+            turn: None,
             role: Role::Follower,
             leader: None,
             heard_at: Time(0),
@@ -397,6 +413,7 @@ impl Protocol for ChainPaxos {
             );
         }
         self.whole = !forgot || self.planted(Plant::ReplacedLifeCounts);
+        self.forgot = forgot;
         if forgot {
             ctx.mark("forgot what it had accepted");
             if self.members - 1 < self.majority {
@@ -412,9 +429,9 @@ impl Protocol for ChainPaxos {
         self.votes.raise(self.id, vote);
         self.vote();
         self.execute(ctx);
-        if self.log.first() > self.executed.next() {
-            let base = self.log.first().previous();
-            self.fetch_state(base, ctx);
+        if self.hollow() {
+            let base = self.gap.map_or(Slot(0), |(_, upto)| upto);
+            self.fetch_state(base.max(self.log.first().previous()), ctx);
         }
         ctx.set_timer(Timer::Beat, self.config.heartbeat);
         if first_boot && self.id == self.ballot_first.owner && self.promised < self.ballot_first {
@@ -486,7 +503,7 @@ impl Protocol for ChainPaxos {
         }
         self.executed_done = self.executed_done.max(slot);
         if slot <= self.executed {
-            return;
+            return self.maybe_recovered(ctx);
         }
         if slot > self.committed && matches!(self.role, Role::Leader(_)) {
             // Others decided without this leader: its own proposals there may have lost.
@@ -495,6 +512,7 @@ impl Protocol for ChainPaxos {
         self.restart_at(slot, summary);
         self.extend_held();
         self.look_for_this_life(ctx);
+        self.maybe_recovered(ctx);
         self.vote();
         self.rework(ctx);
         ctx.trim(slot.next());
@@ -552,9 +570,14 @@ impl Protocol for ChainPaxos {
         self.execute(ctx);
         self.release_reads(ctx);
         let wake = wake.min(self.ask_for_reads(ctx));
-        if core::mem::take(&mut self.progressed) && self.position.is_none() {
+        let outside = self.position.is_none() || !self.whole;
+        if core::mem::take(&mut self.progressed)
+            && outside
+            && let Some(leader) = self.leader.filter(|leader| *leader != self.id)
+        {
             // On its way into the chain: the leader need not wait for the next beat.
-            self.send_alive(ctx);
+            let message = self.alive();
+            ctx.send(leader, Lane::Control, &message);
         }
         wake
     }
@@ -590,7 +613,7 @@ impl Protocol for ChainPaxos {
             accepted: self.held,
             committed: self.committed,
             stable: self.executed,
-            voting: self.whole && self.fetching.is_none(),
+            voting: self.whole && !self.hollow(),
             details,
         }
     }

@@ -32,6 +32,13 @@ pub(super) enum Next {
     Leader(ReplicaId),
 }
 
+#[derive(Default)]
+struct Acked {
+    held: Slot,
+    votes: Votes,
+    round: u64,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Stream {
@@ -42,6 +49,8 @@ pub(super) struct Stream {
     votes: Votes,
     agreed: Slot,
     round: u64,
+    /// What the leader has been told.
+    acked: Acked,
     /// Reused from message to message.
     scratch: Vec<Entry>,
 }
@@ -99,6 +108,7 @@ impl ChainPaxos {
             committed: self.agreed,
             everywhere: self.everywhere,
             loop_micros: u32::try_from(self.loop_time.as_micros()).unwrap_or(u32::MAX),
+            turn: self.turn,
             round: self.round.clone(),
             votes: self.votes.clone(),
         }
@@ -111,7 +121,12 @@ impl ChainPaxos {
             self.link_to(to, ctx);
         }
         match to {
-            Some(Next::Peer(next)) => self.send_accepts(next, ctx),
+            Some(Next::Peer(next)) => {
+                self.send_accepts(next, ctx);
+                if let Some(leader) = self.leader.filter(|_| self.turn == Some(self.id)) {
+                    self.send_ack(leader, ctx);
+                }
+            }
             Some(Next::Leader(leader)) => self.send_ack(leader, ctx),
             None => {}
         }
@@ -146,6 +161,11 @@ impl ChainPaxos {
         self.stream.votes = Votes::new(self.members);
         self.stream.agreed = Slot(0);
         self.stream.round = 0;
+        self.stream.acked = Acked {
+            held: Slot(0),
+            votes: Votes::new(self.members),
+            round: 0,
+        };
     }
 
     /// A new ballot, or a new link: nothing is known of what the next one has been told.
@@ -179,11 +199,18 @@ impl ChainPaxos {
     fn send_accepts(&mut self, to: ReplicaId, ctx: &mut Context<'_, Self>) {
         loop {
             let first = self.stream.next;
-            if first <= self.held && self.log.get(first).is_none() {
+            if first <= self.held && (self.lacks(first) || self.log.get(first).is_none()) {
                 if first > self.committed {
                     return;
                 }
-                self.send_skip(to, ctx);
+                if self.hollow() {
+                    // Who has not the state sends nobody ahead of it; the next one asks the
+                    // leader, who has.
+                    ctx.mark("the next one needs what is missing here");
+                    self.stream.next = self.committed.next();
+                } else {
+                    self.send_skip(to, ctx);
+                }
                 continue;
             }
             if first > self.held && !self.has_news(to) {
@@ -215,9 +242,10 @@ impl ChainPaxos {
     /// Entries from `first` on, as many as fit into a message; gives their bytes.
     fn gather(&self, first: Slot, entries: &mut Vec<Entry>) -> usize {
         let mut bytes = 0;
-        for (slot, held) in self.log.iter_from(first) {
+        for (expected, (slot, held)) in (first.0..).map(Slot).zip(self.log.iter_from(first)) {
             let full = bytes > 0 && bytes + held.bytes() > self.config.batch_bytes_max;
-            if full || slot > self.held {
+            // A message has the slot of its first entry only: nothing behind a hole goes with it.
+            if full || slot > self.held || slot != expected || self.lacks(slot) {
                 break;
             }
             bytes += held.bytes();
@@ -227,6 +255,11 @@ impl ChainPaxos {
     }
 
     fn send_skip(&mut self, to: ReplicaId, ctx: &mut Context<'_, Self>) {
+        self.tell_to_skip(to, ctx);
+        self.stream.next = self.committed.next();
+    }
+
+    fn tell_to_skip(&self, to: ReplicaId, ctx: &mut Context<'_, Self>) {
         ctx.mark("the next one needs trimmed entries");
         let message = Message::Skip {
             ballot: self.promised,
@@ -234,24 +267,26 @@ impl ChainPaxos {
             chain: self.decided.clone(),
         };
         ctx.send(to, Lane::Control, &message);
-        self.stream.next = self.committed.next();
     }
 
     fn send_ack(&mut self, leader: ReplicaId, ctx: &mut Context<'_, Self>) {
+        let acked = &self.stream.acked;
         // The leader knows its own votes.
-        let told = self.votes.0.iter().zip(&self.stream.votes.0).enumerate();
+        let told = self.votes.0.iter().zip(&acked.votes.0).enumerate();
         let mut others = told.filter(|(id, _)| *id != leader.index());
-        let news = self.round.number > self.stream.round
+        let news = self.round.number > acked.round
             || others.any(|(_, (now, told))| now != told)
-            || self.held >= self.stream.next;
-        if !news || ctx.room(leader) < self.message_bytes() {
+            || self.held > acked.held;
+        if leader == self.id || !news || ctx.room(leader) < self.message_bytes() {
             return;
         }
         let (header, held) = (self.header(), self.held);
         ctx.send(leader, Lane::Control, &Message::Ack { header, held });
-        self.told();
-        self.stream.votes = self.votes.clone();
-        self.stream.next = self.held.next();
+        self.stream.acked = Acked {
+            held,
+            votes: self.votes.clone(),
+            round: self.round.number,
+        };
     }
 
     /// Somebody that this replica sends to lacks what follows `held`.
@@ -279,10 +314,11 @@ impl ChainPaxos {
     /// Brings a replica that is not in the chain nearer, so that it lacks little when it comes in.
     pub(super) fn send_page(&mut self, to: ReplicaId, held: Slot, ctx: &mut Context<'_, Self>) {
         let first = held.next();
-        let mut entries = Vec::new();
-        if first >= self.log.first() {
-            self.gather(first, &mut entries);
+        if first < self.log.first() || self.lacks(first) {
+            return self.tell_to_skip(to, ctx);
         }
+        let mut entries = Vec::new();
+        self.gather(first, &mut entries);
         let bytes: usize = entries.iter().map(|entry| entry.op.bytes() + 32).sum();
         if ctx.room(to) < bytes + self.message_bytes() {
             return ctx.mark("a joiner waits for room");

@@ -5,6 +5,8 @@
 //!   next one silent:   Suspect ──► leader ──► RemoveNode      (§3.4, the first detector)
 //!   the leader, if that is the next one:  stand               (the tail's part)
 //!   no rounds at all:  stand, after a random time             (the second; see election.rs)
+//!   rounds come up to one and not to the next, and both are there: their link is broken, one way;
+//!                      the leader removes the latter, and takes it in behind somebody else
 //! ```
 
 use super::{
@@ -38,6 +40,16 @@ impl ChainPaxos {
         }
     }
 
+    pub(super) const fn alive(&self) -> Message {
+        Message::Alive {
+            ballot: self.promised,
+            life: self.life,
+            whole: self.whole,
+            held: self.held,
+            round: self.round.number,
+        }
+    }
+
     pub(super) fn send_alive(&mut self, ctx: &mut Context<'_, Self>) {
         let lost = ctx.now().since(self.heard_at) > self.config.suspect_timeout;
         let mut to = ReplicaSet::EMPTY;
@@ -51,12 +63,7 @@ impl ChainPaxos {
         if lost && !matches!(self.role, Role::Leader(_)) {
             to = self.others;
         }
-        let message = Message::Alive {
-            ballot: self.promised,
-            life: self.life,
-            whole: self.whole,
-            held: self.held,
-        };
+        let message = self.alive();
         ctx.multicast(to.without(self.id), Lane::Control, &message);
     }
 
@@ -64,8 +71,14 @@ impl ChainPaxos {
         &mut self,
         from: ReplicaId,
         (ballot, life, whole, held): (Ballot, Incarnation, bool, Slot),
+        round: u64,
         ctx: &mut Context<'_, Self>,
     ) {
+        if ballot == self.promised
+            && let Role::Leader(lead) = &mut self.role
+        {
+            lead.seen[from.index()] = round;
+        }
         self.ballot_seen = self.ballot_seen.max(ballot);
         self.forgotten[from.index()] = (!whole).then_some(ctx.arrived());
         if matches!(self.role, Role::Leader(_)) && life == self.lives[from.index()] {
@@ -107,6 +120,11 @@ impl ChainPaxos {
         match link {
             Link::Up { .. } | Link::Reset => {
                 self.down = self.down.without(peer);
+                if self.position.is_none() || !self.whole {
+                    // Whoever leads learns at once that this replica wants to come in.
+                    let message = self.alive();
+                    ctx.send(peer, Lane::Control, &message);
+                }
                 // What was on its way may be lost (K3): the next one is asked, the leader is told
                 // again.
                 if self.watched() == Some(peer) {

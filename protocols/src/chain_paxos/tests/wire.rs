@@ -43,6 +43,7 @@ fn messages() -> Vec<Message> {
         committed: slot,
         everywhere: Slot(3),
         loop_micros: 250,
+        turn: Some(ReplicaId(2)),
         round: Round {
             number: 8,
             end: slot,
@@ -82,7 +83,8 @@ fn messages() -> Vec<Message> {
             ballot,
             life: Incarnation(2),
             whole: true,
-            held: slot
+            held: slot,
+            round: 9
         },
         Message::Suspect {
             ballot,
@@ -109,6 +111,8 @@ fn messages() -> Vec<Message> {
         Message::Prepare { ballot, from: slot },
         promise(&[5, 6], 5, Some(9)),
         Message::Stand { ballot },
+        Message::Ping { stamp: 7 },
+        Message::Pong { stamp: 7 },
     ]
 }
 
