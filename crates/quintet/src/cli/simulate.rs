@@ -414,7 +414,6 @@ mod tests {
         assert!(
             verdict(
                 &CampaignReport {
-                    seeds: 10,
                     rejected: 32,
                     ..report
                 },
