@@ -228,12 +228,12 @@ impl Racs {
         if view > self.view {
             ctx.mark("asynchronous mode for a later view");
             self.look_back(None, ctx);
+            // What the quorum holds may be decided: the view prunes what the highest block does
+            // not stand upon.
+            self.adopt(best);
             self.begin_view(view, ctx);
         }
-        let higher = self.rank(best) > self.rank(self.high);
-        if (higher || self.planted(Plant::HighAsPrinted)) && self.tree.connected(best) {
-            self.high = best;
-        }
+        self.adopt(best);
         self.stopped.get_or_insert(self.high);
         self.lead = None;
         self.repeats = 0;
@@ -249,6 +249,14 @@ impl Racs {
         self.promise(ctx);
         self.propose_level_1(ctx);
         self.arm_repeat(ctx);
+    }
+
+    /// The highest block of a quorum's timeouts.
+    fn adopt(&mut self, best: BlockId) {
+        let higher = self.rank(best) > self.rank(self.high);
+        if (higher || self.planted(Plant::HighAsPrinted)) && self.tree.connected(best) {
+            self.high = best;
+        }
     }
 
     /// The view's asynchronous mode is over.

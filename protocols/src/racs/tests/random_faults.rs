@@ -151,7 +151,7 @@ fn campaign(seeds: core::ops::Range<u64>, durability: Durability) {
 
 #[test]
 fn nothing_acknowledged_is_lost_on_disk() {
-    campaign(0..150, Durability::Disk);
+    campaign(100..260, Durability::Disk);
 }
 
 #[test]
