@@ -454,30 +454,25 @@ impl<P: Protocol> FrontendContext<'_, P> {
 
     /// Sends a message to a replica; to the one that it is embedded in without being encoded.
     pub fn send(&mut self, to: ReplicaId, message: P::Message) {
-        if to == self.shared.id && self.shared.embedded != FrontendId::default() {
-            self.shared.local.push_back(Local::ToReplica(message));
-        } else {
-            let frame = self.shared.encode(&message);
-            self.effects.push(Effect::Send {
-                to: Recipients::Replicas(ReplicaSet::EMPTY.with(to)),
-                lane: Lane::Control,
-                frame,
-            });
-        }
+        self.multicast(ReplicaSet::EMPTY.with(to), message);
     }
 
     /// Sends a message to each of these replicas; it is encoded once. The one that the frontend
-    /// is embedded in gets it without being encoded.
+    /// is embedded in gets it without being encoded. All of them see it as the frontend's.
     pub fn multicast(&mut self, to: ReplicaSet, message: P::Message) {
         let embedded = self.shared.embedded != FrontendId::default();
         let own = embedded && to.contains(self.shared.id);
         let others = if own { to.without(self.shared.id) } else { to };
         if !others.is_empty() {
             let frame = self.shared.encode(&message);
-            self.effects.push(Effect::Send {
-                to: Recipients::Replicas(others),
-                lane: Lane::Control,
-                frame,
+            self.effects.push(if embedded {
+                Effect::Request { to: others, frame }
+            } else {
+                Effect::Send {
+                    to: Recipients::Replicas(others),
+                    lane: Lane::Control,
+                    frame,
+                }
             });
         }
         if own {

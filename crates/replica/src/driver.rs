@@ -183,6 +183,12 @@ impl<P: Protocol> Driver<P> {
                     replica.on_message(from, message, ctx);
                 });
             }
+            Event::ToFrontend { from, message } => {
+                let message = P::Message::decode_all(message)?;
+                self.with_frontend(around, effects, |frontend, ctx| {
+                    frontend.on_message(from, message, ctx);
+                });
+            }
             Event::Reply {
                 from,
                 batch,

@@ -88,6 +88,14 @@ pub enum Effect {
         /// Its bytes.
         frame: Frame,
     },
+    /// Send a frame of the embedded frontend to other replicas: they see it as the frontend's, and
+    /// what they send to the frontend comes back to this replica.
+    Request {
+        /// To whom.
+        to: ReplicaSet,
+        /// Its bytes.
+        frame: Frame,
+    },
     /// Write words into this replica's row of the peers' copies of the shared table: ranges in
     /// their order, so that a word that guards others follows them.
     Put {
@@ -272,6 +280,13 @@ pub enum Event {
         from: Peer,
         /// When its bytes arrived.
         arrived: Time,
+        /// Its encoding.
+        message: Bytes,
+    },
+    /// A message of another replica to the embedded frontend.
+    ToFrontend {
+        /// Who sent it.
+        from: ReplicaId,
         /// Its encoding.
         message: Bytes,
     },

@@ -13,7 +13,10 @@
 //! under a new incarnation.
 
 use crate::{
-    checkers::Violation,
+    checkers::{
+        Violation,
+        speculated::{Run, Speculated},
+    },
     clock::Clock,
     disk::{Disk, DiskError, DiskProfile},
     faults::Kind,
@@ -134,6 +137,8 @@ pub(crate) struct Process {
     record: Record,
     queries: Queries,
     executed: Slot,
+    /// Executed and not final.
+    speculated: Speculated,
     handled: u64,
     /// The promise write under way and the view shown when it was asked for.
     promises: VecDeque<(PersistId, u64)>,
@@ -199,6 +204,7 @@ impl Process {
             record: Record::default(),
             queries: Queries::default(),
             executed: Slot(0),
+            speculated: Speculated::default(),
             handled: 0,
             promises: VecDeque::new(),
         }
@@ -500,6 +506,7 @@ impl World {
         process.step_queued = false;
         process.idle_at = u64::MAX;
         process.take_record(&mut Vec::new());
+        process.speculated.clear();
         if lost > 0 {
             self.effective("writes_lost");
         }
@@ -700,13 +707,29 @@ impl World {
         };
         node.assert_invariants();
         process.handled += 1;
-        let queries = take_queries(&process.queries);
-        self.queries
-            .extend(queries.into_iter().map(|queried| (index as u16, queried)));
+        let mut queries = take_queries(&process.queries);
+        if !self.setup.entry.speculates {
+            let queries = queries.drain(..).map(|queried| (index as u16, queried));
+            self.queries.extend(queries);
+        }
         let executed = node.executed().slot;
         let moved = executed != process.executed;
         process.executed = executed;
         let state = moved.then(|| node.state_digest());
+        if self.setup.entry.speculates {
+            let stable = node.protocol_status().stable;
+            let run = Run {
+                slot: executed,
+                record: Vec::new(),
+                state: state.unwrap_or_default(),
+                queries,
+            };
+            self.check_speculated(index, run, moved, stable);
+        }
+        let process = &mut self.processes[index];
+        let Some(node) = &mut process.node else {
+            return;
+        };
         if moved || process.handled.is_multiple_of(8) {
             let status = node.protocol_status();
             self.led |= status.leader.is_some();
@@ -724,10 +747,32 @@ impl World {
                 .map_or(0, Node::protocol_digest);
             self.trace.feed(digest);
         }
-        if let Some(state) = state {
+        if let Some(state) = state
+            && !self.setup.entry.speculates
+        {
             self.check_executed(index);
             self.check_state(index, executed.0, state);
         }
+    }
+
+    /// What is not final yet is compared when it is.
+    fn check_speculated(&mut self, index: usize, mut run: Run, moved: bool, stable: Slot) {
+        let process = &mut self.processes[index];
+        process.take_record(&mut run.record);
+        let mut queries = std::mem::take(&mut run.queries);
+        if moved || !run.record.is_empty() {
+            process.speculated.executed(run);
+        }
+        if !queries.is_empty() {
+            queries = process.speculated.read(queries);
+        }
+        while let Some(run) = self.processes[index].speculated.ready(stable) {
+            self.check_record(index, &run.record);
+            self.check_state(index, run.slot.0, run.state);
+            queries.extend(run.queries);
+        }
+        let queries = queries.into_iter().map(|queried| (index as u16, queried));
+        self.queries.extend(queries);
     }
 
     pub fn on_synced(&mut self, index: usize) {

@@ -721,8 +721,15 @@ impl World {
     pub fn check_executed(&mut self, by: usize) {
         let mut record = std::mem::take(&mut self.record);
         self.processes[by].take_record(&mut record);
+        self.check_record(by, &record);
+        record.clear();
+        self.record = record;
+    }
+
+    /// Gives what replica `by` has executed for good to the checkers.
+    pub fn check_record(&mut self, by: usize, record: &[machine::Executed]) {
         let id = by as u16;
-        let mut rest = record.as_slice();
+        let mut rest = record;
         while let Some((
             machine::Executed::Batch {
                 position,
@@ -750,8 +757,6 @@ impl World {
                 self.violate(violation);
             }
         }
-        record.clear();
-        self.record = record;
     }
 
     fn check_batch(

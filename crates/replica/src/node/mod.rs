@@ -24,7 +24,13 @@ use crate::{
     plant::{Plant, Planted},
     transfer::{self, Fetch, TransferMessage},
 };
-use alloc::{boxed::Box, collections::VecDeque, format, string::String, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, VecDeque},
+    format,
+    string::String,
+    vec::Vec,
+};
 use bytes::{BufMut, BytesMut};
 use core::time::Duration;
 use smallvec::SmallVec;
@@ -59,6 +65,12 @@ enum FrameKind {
     Reply = 1,
     Transfer = 2,
     Put = 3,
+    /// A message of the frontend embedded in the sender, whose id comes first.
+    Request = 4,
+    /// A message to the frontend embedded in the receiver, if its id is the one that comes first.
+    ToFrontend = 5,
+    /// A reply to it.
+    ReplyTo = 6,
 }
 
 /// Where a snapshot under way comes from.
@@ -87,7 +99,9 @@ pub struct Node {
     cluster: ClusterId,
     replica: Box<dyn Replica>,
     executor: Executor,
-    envelopes: [Bytes; 4],
+    envelopes: [Bytes; 7],
+    /// The frontends embedded in other replicas that have been heard of, the newest of each.
+    homes: BTreeMap<ReplicaId, FrontendId>,
     scratch: BytesMut,
     effects: Vec<Effect>,
     events: VecDeque<Event>,
@@ -147,6 +161,9 @@ impl Node {
             FrameKind::Reply,
             FrameKind::Transfer,
             FrameKind::Put,
+            FrameKind::Request,
+            FrameKind::ToFrontend,
+            FrameKind::ReplyTo,
         ];
         let mut executor =
             Executor::new(cluster, group, epoch, machine, setup.limits).with_plant(planted);
@@ -162,6 +179,7 @@ impl Node {
             replica,
             executor,
             envelopes: kinds.map(|kind| envelope(kind, group, epoch)),
+            homes: BTreeMap::new(),
             scratch: BytesMut::new(),
             effects: Vec::new(),
             events: VecDeque::new(),
@@ -330,7 +348,15 @@ impl Node {
                 ours: self.epoch,
             });
         }
-        if kind == FrameKind::Message as u8 {
+        let mut from = from;
+        if kind == FrameKind::Request as u8
+            && let Peer::Replica(home) = from
+        {
+            let frontend = FrontendId(reader.u64("frontend")?);
+            self.homes.insert(home, frontend);
+            from = Peer::Frontend(frontend);
+        }
+        if kind == FrameKind::Message as u8 || kind == FrameKind::Request as u8 {
             let message = reader.rest();
             let event = Event::Message {
                 from,
@@ -349,7 +375,16 @@ impl Node {
         let Peer::Replica(from) = from else {
             return Err(DecodeError::Bad("frame kind").into());
         };
-        if kind == FrameKind::Reply as u8 {
+        let to_frontend = kind == FrameKind::ToFrontend as u8;
+        let reply_to = kind == FrameKind::ReplyTo as u8;
+        if (to_frontend || reply_to) && FrontendId(reader.u64("frontend")?) != self.frontend {
+            // It was for an earlier run of this process, whose batches had the same numbers.
+            return Ok(());
+        }
+        if to_frontend {
+            let message = reader.rest();
+            self.events.push_back(Event::ToFrontend { from, message });
+        } else if kind == FrameKind::Reply as u8 || reply_to {
             let batch = BatchId(reader.u64("batch")?);
             let (header, results) = (reader.blob("header")?, reader.blob("results")?);
             self.events.push_back(Event::Reply {
@@ -436,6 +471,21 @@ impl Node {
 
     fn carry_out_effect(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {
         match effect {
+            Effect::Send {
+                to: Recipients::Frontend(frontend),
+                lane,
+                frame,
+            } if self.home_of(frontend).is_some() => {
+                self.send_home(FrameKind::ToFrontend, frontend, lane, frame, out);
+            }
+            Effect::Request { to, frame } => {
+                let frame = frame.prefixed(self.addressed(FrameKind::Request, self.frontend));
+                out.push(Output::Send {
+                    to: Recipients::Replicas(to),
+                    lane: Lane::Control,
+                    frame,
+                });
+            }
             Effect::Send { to, lane, frame } => {
                 out.push(Output::Send {
                     to,
@@ -494,6 +544,35 @@ impl Node {
         }
     }
 
+    /// The replica that embeds this frontend, if one is known to.
+    fn home_of(&self, frontend: FrontendId) -> Option<ReplicaId> {
+        let home = self.homes.iter().find(|(_, known)| **known == frontend)?;
+        Some(*home.0)
+    }
+
+    /// An envelope with a frontend's id behind it.
+    fn addressed(&self, kind: FrameKind, frontend: FrontendId) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(ENVELOPE + 8);
+        bytes.put_slice(&self.envelopes[kind as usize]);
+        bytes.put_u64_le(frontend.0);
+        bytes.freeze()
+    }
+
+    fn send_home(
+        &self,
+        kind: FrameKind,
+        frontend: FrontendId,
+        lane: Lane,
+        frame: Frame,
+        out: &mut Vec<Output>,
+    ) {
+        if let Some(home) = self.home_of(frontend) {
+            let to = Recipients::Replicas(ReplicaSet::EMPTY.with(home));
+            let frame = frame.prefixed(self.addressed(kind, frontend));
+            out.push(Output::Send { to, lane, frame });
+        }
+    }
+
     fn wrap(&self, kind: FrameKind, frame: Frame) -> Frame {
         frame.prefixed(self.envelopes[kind as usize].clone())
     }
@@ -547,6 +626,9 @@ impl Node {
             writer.blob(&route.header);
             writer.blob(&results);
             let frame = writer.finish();
+            if self.home_of(route.to).is_some() {
+                return self.send_home(FrameKind::ReplyTo, route.to, Lane::Control, frame, out);
+            }
             let frame = self.wrap(FrameKind::Reply, frame);
             let to = Recipients::Frontend(route.to);
             out.push(Output::Send {

@@ -21,6 +21,7 @@ pub mod held;
 pub mod linearizability;
 pub mod monotone;
 pub mod replayed;
+pub mod speculated;
 pub mod state_hash;
 
 /// A property that does not hold.

@@ -8,7 +8,10 @@
 //! ```
 
 use super::{EPOCH, Event, KEYS, SECOND, Stage, clients::Request, wires::Wires};
-use crate::machine::{Executed as Recorded, Record, Recorder, Registers};
+use crate::{
+    checkers::speculated::{Run, Speculated},
+    machine::{Executed as Recorded, Record, Recorder, Registers},
+};
 use quintet_replica::{
     Boot, Bytes, ClientFrame, ClockReading, Control, Deadline, Durability, EpochNumber, Executed,
     ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Link, Node, NodeSetup, Output,
@@ -106,6 +109,8 @@ pub(crate) struct Seat {
     touched: bool,
     record: Record,
     executed: Slot,
+    /// Executed and not final.
+    speculated: Speculated,
     promises: VecDeque<(PersistId, u64)>,
 }
 
@@ -129,6 +134,7 @@ impl Default for Seat {
             touched: false,
             record: Record::default(),
             executed: Slot(0),
+            speculated: Speculated::default(),
             promises: VecDeque::new(),
         }
     }
@@ -303,6 +309,7 @@ impl Stage {
         let lost = seat.disk.crash(kept);
         seat.timers.clear();
         seat.held.clear();
+        seat.speculated.clear();
         (seat.idle_at, seat.paused) = (u64::MAX, false);
         let open = std::mem::take(&mut seat.open);
         seat.record
@@ -454,6 +461,9 @@ impl Stage {
         let speculates = self.setting.entry.speculates;
         let shown = self.monotone[index].shows(index as u16, &status, executed, speculates);
         self.demand(shown);
+        if speculates {
+            return self.check_speculated(index, executed, status.stable, digest);
+        }
         if let Some(digest) = digest {
             self.check_executed(index);
             let checked = self.states.after(index as u16, executed.0, digest);
@@ -462,13 +472,36 @@ impl Stage {
     }
 
     fn check_executed(&mut self, index: usize) {
-        let mut record = self.seats[index]
-            .record
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let recorded: Vec<Recorded> = std::mem::take(&mut *record);
-        drop(record);
+        let recorded = self.take_recorded(index);
         self.check_record(index, &recorded);
+    }
+
+    fn take_recorded(&self, index: usize) -> Vec<Recorded> {
+        let record = &self.seats[index].record;
+        std::mem::take(&mut *record.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is not final yet is compared when it is.
+    fn check_speculated(&mut self, index: usize, slot: Slot, stable: Slot, digest: Option<u128>) {
+        let record = self.take_recorded(index);
+        let Some(node) = &mut self.seats[index].node else {
+            return;
+        };
+        if digest.is_some() || !record.is_empty() {
+            let state = digest.unwrap_or_else(|| node.state_digest());
+            let run = Run {
+                slot,
+                record,
+                state,
+                queries: Vec::new(),
+            };
+            self.seats[index].speculated.executed(run);
+        }
+        while let Some(run) = self.seats[index].speculated.ready(stable) {
+            self.check_record(index, &run.record);
+            let checked = self.states.after(index as u16, run.slot.0, run.state);
+            self.demand(checked);
+        }
     }
 
     fn carry_out(&mut self, index: usize, outputs: Vec<Output>) {

@@ -1,0 +1,279 @@
+//! A frontend inside one replica that speaks to all: messages and results of the other replicas
+//! find it, and what was meant for an earlier run of its process does not.
+
+use bytes::Bytes;
+use quintet_replica::*;
+use std::cell::{Cell, RefCell};
+
+thread_local! {
+    /// What frontends have heard: which frontend, from whom, and what.
+    static HEARD: RefCell<Vec<(u64, u16, &'static str)>> = const { RefCell::new(Vec::new()) };
+}
+
+fn heard() -> Vec<(u64, u16, &'static str)> {
+    HEARD.with_borrow_mut(|heard| {
+        heard.sort_unstable();
+        std::mem::take(heard)
+    })
+}
+
+/// Executes what it is asked and says so.
+struct Obedient {
+    executed: Slot,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum NoTimer {}
+
+impl From<NoTimer> for u32 {
+    fn from(timer: NoTimer) -> Self {
+        match timer {}
+    }
+}
+
+impl TryFrom<u32> for NoTimer {
+    type Error = ();
+    fn try_from(_: u32) -> Result<Self, ()> {
+        Err(())
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Spoken(Bytes);
+
+impl Wire for Spoken {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.blob(&self.0);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self(reader.blob("spoken")?))
+    }
+}
+
+impl Protocol for Obedient {
+    type Message = Spoken;
+    type Promise = ();
+    type Record = ();
+    type Summary = ();
+    type ReplyHeader = ();
+    type Timer = NoTimer;
+    type Options = ();
+    type Frontend = Loud;
+
+    const INFO: Info = Info {
+        name: "obedient",
+        paper: "",
+        best_at: "",
+        tolerates: "",
+        stable: false,
+        replicas_min: 1,
+    };
+
+    fn new(_: Setup<()>) -> Self {
+        Self { executed: Slot(0) }
+    }
+    fn on_start(&mut self, _: Recovered<(), (), ()>, _: &mut Context<'_, Self>) {}
+    fn on_message(&mut self, from: Peer, message: Spoken, ctx: &mut Context<'_, Self>) {
+        let Peer::Frontend(from) = from else {
+            panic!("a frontend's message is a frontend's, wherever it lives");
+        };
+        self.executed = self.executed.next();
+        let time = CommandTime(self.executed.0);
+        ctx.execute(self.executed, time, message.0, Some((from, (), None)));
+        ctx.send_frontend(from, Spoken(Bytes::new()));
+    }
+    fn on_timer(&mut self, timer: NoTimer, _: &mut Context<'_, Self>) {
+        match timer {}
+    }
+    fn on_persisted(&mut self, _: PersistId, _: &mut Context<'_, Self>) {}
+    fn on_installed(&mut self, _: Slot, (): (), _: &mut Context<'_, Self>) {}
+    fn on_control(&mut self, _: Control, _: &mut Context<'_, Self>) {}
+    fn on_idle(&mut self, _: &mut Context<'_, Self>) -> Wake {
+        Wake::Sleep
+    }
+    fn status(&self) -> Status {
+        Status::default()
+    }
+    fn digest(&self) -> u64 {
+        self.executed.0
+    }
+}
+
+struct Loud(FrontendId);
+
+impl Frontend<Obedient> for Loud {
+    fn new(setup: FrontendSetup<()>) -> Self {
+        Self(setup.id)
+    }
+    fn submit(&mut self, submission: Submission, ctx: &mut FrontendContext<'_, Obedient>) {
+        ctx.multicast(ReplicaSet::all(2), Spoken(submission.batch));
+    }
+    fn on_message(&mut self, from: ReplicaId, _: Spoken, _: &mut FrontendContext<'_, Obedient>) {
+        HEARD.with_borrow_mut(|heard| heard.push((self.0.0, from.0, "message")));
+    }
+    fn on_reply(&mut self, from: ReplicaId, _: Reply<()>, _: &mut FrontendContext<'_, Obedient>) {
+        HEARD.with_borrow_mut(|heard| heard.push((self.0.0, from.0, "reply")));
+    }
+    fn on_timer(&mut self, _: u32, _: &mut FrontendContext<'_, Obedient>) {}
+    fn open(&self) -> usize {
+        0
+    }
+}
+
+/// Has no state.
+struct Nothing;
+
+impl StateMachine for Nothing {
+    fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn query(&self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn snapshot_chunk(&mut self, _: &mut Vec<u8>, _: usize) -> SnapshotProgress {
+        SnapshotProgress::Done
+    }
+    fn restore_chunk(&mut self, _: &[u8]) -> Result<(), RestoreError> {
+        Ok(())
+    }
+    fn finish_restore(&mut self) -> Result<(), RestoreError> {
+        Ok(())
+    }
+    fn digest(&self) -> u128 {
+        0
+    }
+    fn entries(&self) -> u64 {
+        0
+    }
+}
+
+#[derive(Default)]
+struct Outside(Cell<u64>);
+
+impl World for Outside {
+    fn now(&self) -> Time {
+        Time(self.0.get())
+    }
+    fn clock(&self) -> ClockReading {
+        ClockReading::default()
+    }
+    fn room(&self, _: ReplicaId) -> usize {
+        usize::MAX
+    }
+    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
+        None
+    }
+    fn snapshot_read(&self, _: Executed, _: u64, _: usize) -> Option<Bytes> {
+        None
+    }
+}
+
+/// A replica and the frames that have left it.
+struct Place {
+    id: u16,
+    node: Node,
+    out: Vec<Output>,
+}
+
+impl Place {
+    fn new(id: u16, frontend: u64) -> Self {
+        let setup = NodeSetup {
+            id: ReplicaId(id),
+            incarnation: Incarnation(0),
+            boot: Boot(1),
+            group: GroupId(0),
+            epoch: Epoch {
+                cluster: ClusterId(7),
+                number: EpochNumber(1),
+                members: 2,
+                options: Vec::new(),
+                secret: [0; 32],
+                leader_first: ReplicaId(0),
+            },
+            durability: Durability::Memory,
+            seed: id.into(),
+            frontend: FrontendId(frontend),
+            snapshot_bytes_min: u64::MAX,
+            limits: ExecutorLimits::default(),
+        };
+        let mut node =
+            Node::new(setup, &Entry::of::<Obedient>(), Box::new(Nothing)).expect("no options");
+        let recovered = RecoveredBytes {
+            first_boot: true,
+            ..RecoveredBytes::default()
+        };
+        let mut out = Vec::new();
+        node.start(recovered, &Outside::default(), &mut out)
+            .expect("starts");
+        Self { id, node, out }
+    }
+
+    fn input(&mut self, input: Input) {
+        let world = Outside::default();
+        self.node
+            .on_input(input, &world, &mut self.out)
+            .expect("no bad frames here");
+    }
+
+    fn submit(&mut self, frontend: u64) {
+        let mut builder = BatchBuilder::new();
+        builder.push(CommandId::default(), RequestKind::Tick, 0, &[]);
+        let id = BatchId(1);
+        let batch = builder.finish(FrontendId(frontend), id, Level::Ordered);
+        self.input(Input::Submit(Submission {
+            id,
+            level: Level::Ordered,
+            batch,
+            deadline: Time(u64::MAX),
+        }));
+    }
+
+    fn sent(&mut self) -> Vec<Bytes> {
+        let sent = self.out.drain(..).filter_map(|output| match output {
+            Output::Send {
+                to: Recipients::Replicas(_),
+                frame,
+                ..
+            } => Some(frame.into_bytes()),
+            _ => None,
+        });
+        sent.collect()
+    }
+
+    fn receive(&mut self, from: u16, frames: Vec<Bytes>) {
+        assert_ne!(from, self.id);
+        for frame in frames {
+            self.input(Input::Frame {
+                from: Peer::Replica(ReplicaId(from)),
+                arrived: Time(0),
+                frame,
+            });
+        }
+    }
+}
+
+#[test]
+fn a_frontend_inside_a_replica_hears_from_all_replicas() {
+    let (mut here, mut there) = (Place::new(0, 11), Place::new(1, 12));
+    here.submit(11);
+    let own = [(11, 0, "message"), (11, 0, "reply")];
+    assert_eq!(heard(), own);
+    there.receive(0, here.sent());
+    assert_eq!(heard(), [], "it is not the other replica's frontend");
+    here.receive(1, there.sent());
+    assert_eq!(heard(), [(11, 1, "message"), (11, 1, "reply")]);
+}
+
+#[test]
+fn what_was_meant_for_an_earlier_run_does_not_reach_the_next() {
+    let (mut here, mut there) = (Place::new(0, 11), Place::new(1, 12));
+    here.submit(11);
+    there.receive(0, here.sent());
+    heard();
+    let late = there.sent();
+    assert!(!late.is_empty());
+    let mut again = Place::new(0, 13);
+    again.receive(1, late);
+    assert_eq!(heard(), [], "its batches have the same numbers");
+    again.submit(13);
+    heard();
+    there.receive(0, again.sent());
+    again.receive(1, there.sent());
+    assert_eq!(heard(), [(13, 1, "message"), (13, 1, "reply")]);
+}

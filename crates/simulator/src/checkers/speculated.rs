@@ -1,0 +1,105 @@
+//! What was executed before it was final, kept until it is: only then is it compared with others.
+//!
+//! ```text
+//!   executed ──► held, by slot ──► stable as far as here ──► agreement, state hashes
+//!                   └── undone ──► forgotten: nobody was to rely on it
+//! ```
+
+use crate::machine::{Executed as Recorded, Queried};
+use quintet_replica::Slot;
+use std::collections::VecDeque;
+
+/// What was executed in one go, and the state after it.
+#[derive(Debug)]
+pub struct Run {
+    /// The last slot of it.
+    pub slot: Slot,
+    /// The batches with their commands.
+    pub record: Vec<Recorded>,
+    /// The hash of the whole state behind it.
+    pub state: u128,
+    /// What was read there; answered when it is final, and never if it is undone.
+    pub queries: Vec<Queried>,
+}
+
+/// The runs of one replica that may still be undone, in order.
+#[derive(Debug, Default)]
+pub struct Speculated {
+    held: VecDeque<Run>,
+}
+
+impl Speculated {
+    /// A run that ended at its slot. What was held of that slot and above is not there any more.
+    pub fn executed(&mut self, run: Run) {
+        let first = run.record.iter().find_map(|recorded| match recorded {
+            Recorded::Batch { position, .. } => Some(*position),
+            Recorded::Command { .. } => None,
+        });
+        self.held.retain(|held| held.slot < run.slot);
+        if let Some(first) = first {
+            self.held.retain(|held| {
+                held.record.iter().all(|recorded| match recorded {
+                    Recorded::Batch { position, .. } => *position < first,
+                    Recorded::Command { .. } => true,
+                })
+            });
+        }
+        self.held.push_back(run);
+    }
+
+    /// What was read behind the last run; given back when nothing of it is held any more.
+    #[must_use]
+    pub fn read(&mut self, queries: Vec<Queried>) -> Vec<Queried> {
+        match self.held.back_mut() {
+            Some(run) => {
+                run.queries.extend(queries);
+                Vec::new()
+            }
+            None => queries,
+        }
+    }
+
+    /// The next run that is final, when all up to `stable` is.
+    pub fn ready(&mut self, stable: Slot) -> Option<Run> {
+        let ready = self.held.front().is_some_and(|run| run.slot <= stable);
+        ready.then(|| self.held.pop_front()).flatten()
+    }
+
+    /// The replica stopped.
+    pub fn clear(&mut self) {
+        self.held.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_replica::CommandTime;
+
+    fn run(slot: u64, position: u64) -> Run {
+        let batch = Recorded::Batch {
+            position,
+            time: CommandTime(0),
+            digest: 0,
+        };
+        Run {
+            slot: Slot(slot),
+            record: vec![batch],
+            state: u128::from(slot),
+            queries: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn runs_come_out_when_they_are_final_and_undone_ones_never() {
+        let mut speculated = Speculated::default();
+        for slot in 1..=3 {
+            speculated.executed(run(slot, slot));
+        }
+        let mut ready = |stable| speculated.ready(Slot(stable)).map(|run| run.slot.0);
+        assert_eq!((ready(1), ready(1)), (Some(1), None));
+        speculated.executed(run(5, 2));
+        let mut ready = |stable| speculated.ready(Slot(stable)).map(|run| run.slot.0);
+        assert_eq!((ready(9), ready(9)), (Some(5), None));
+    }
+}
