@@ -7,8 +7,18 @@
 
 mod cli;
 mod configuration;
+#[allow(dead_code)]
+#[path = "../../crates/lab/src/error.rs"]
+mod error;
+#[allow(dead_code)]
+#[path = "../../crates/lab/src/suggest.rs"]
+mod suggest;
 
 pub use configuration::configuration;
+pub(crate) use error::{Error, Kind};
+
+// What the program's command line takes from the lab, without the lab.
+extern crate self as quintet_lab;
 
 use bytes::{Bytes, BytesMut};
 use quintet_replica::{
