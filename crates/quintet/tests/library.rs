@@ -98,9 +98,13 @@ fn a_directory_keeps_the_data() {
 #[test]
 fn wrong_settings_are_named() {
     let refusal = |cluster: Result<Cluster, Error>| cluster.unwrap_err().to_string();
-    let text = refusal(Cluster::local(3).protocol("none").start(Log::default()));
+    let text = refusal(
+        Cluster::local(3)
+            .protocol("multi-paxos")
+            .start(Log::default()),
+    );
     assert!(
-        text.contains("'none'") && text.contains("multipaxos"),
+        text.contains("'multi-paxos'") && text.contains("'multipaxos'"),
         "{text}"
     );
     let text = refusal(
