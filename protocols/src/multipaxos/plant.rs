@@ -8,7 +8,7 @@ quintet_replica::plants! {
         "one vote fewer than a majority decides";
     LowestBallotWins "lowest_ballot_wins" 0 ""
         "a new leader takes the value of the lowest ballot";
-    PromiseNotDurable "vote_lost_on_restart" 3 ""
+    PromiseNotDurable "vote_lost_on_restart" 3 "transcript"
         "a promise is told before it is on disk";
     PromiseForgotten "term_regression_on_restart" 4 ""
         "a restart does not read its promise back";
