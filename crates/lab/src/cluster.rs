@@ -115,8 +115,9 @@ impl Cluster {
                 let most = network::REPLICAS_MAX;
                 return Err(Error::usage(format!("at most {most} namespaces")));
             }
+            // New namespaces have no limit.
             network::lay(cluster.plan.replicas as u16)?;
-            for id in 0..cluster.plan.replicas {
+            for id in (0..cluster.plan.replicas).filter(|_| rate > 0) {
                 network::limit(id as u16, rate)?;
             }
         }

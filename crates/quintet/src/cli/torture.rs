@@ -171,7 +171,7 @@ impl Torture {
         }
         match sandbox::arguments(sandbox::Private { network }) {
             Ok(arguments) => Err(become_sandboxed(&arguments)),
-            Err(reason) if network => Err(no_network(&reason, "--network loopback")),
+            Err(reason) if network => Err(no_network(&reason)),
             Err(reason) => {
                 eprintln!("skipped: a full disk needs a private mount: {reason}");
                 Ok(false)
@@ -353,17 +353,17 @@ fn become_sandboxed(arguments: &[&str]) -> Failure {
     Failure::new(Exit::Failed, format!("unshare: {error}"))
 }
 
-fn no_network(reason: &str, instead: &str) -> Failure {
+fn no_network(reason: &str) -> Failure {
     let reason = format!("--network namespaces: cannot make a private network: {reason}");
-    Failure::new(Exit::Failed, reason).help(format!("run it as root, or use {instead}"))
+    Failure::new(Exit::Failed, reason).help("run it as root, or use --network loopback")
 }
 
 /// Becomes the same command inside a sandbox with a network of its own; comes back only with why
-/// not. `instead`: what needs no rights.
-pub(super) fn sandboxed(instead: &str) -> Failure {
+/// not.
+pub(super) fn sandboxed() -> Failure {
     match sandbox::arguments(sandbox::Private { network: true }) {
         Ok(arguments) => become_sandboxed(&arguments),
-        Err(reason) => no_network(&reason, instead),
+        Err(reason) => no_network(&reason),
     }
 }
 

@@ -156,7 +156,7 @@ impl Run {
         }
         let namespaces = self.network == NetworkKind::Namespaces;
         if namespaces && !self.inside {
-            return Err(sandboxed("--network loopback"));
+            return Err(sandboxed());
         }
         if self.inside {
             sandbox::prepare()?;
