@@ -380,6 +380,7 @@ fn open_storage(
             );
             data.begin_repair().map_err(failed)?;
             repairing = Some(lost);
+            (survey.set_older_aside(&directory, &data.aside())).map_err(failed)?;
             let disk = FileDisk::new(&config.data, config.journal.direct, data.aside());
             let from_nothing = survey.good.is_none();
             Journal::begin_again(disk, identity, length, from_nothing).map_err(unusable)?

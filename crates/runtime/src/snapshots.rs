@@ -6,7 +6,9 @@
 //! ```
 //!
 //! Two are kept, and the log since the older one. When the newer one is damaged, the older one and
-//! the log replace it; unless it came from a peer, because the log has a gap before it then.
+//! the log replace it; unless it came from a peer, because the log has a gap before it then. When
+//! the log is damaged and begun again it reaches back to the newest good one only: older ones are
+//! set aside with it.
 
 use crate::{
     data::sync_directory,
@@ -174,17 +176,37 @@ impl Survey {
 
     /// Moves the bad ones out of the way.
     pub fn set_aside(&self, directory: &Path, aside: &Path) -> io::Result<()> {
-        if self.bad.is_empty() {
-            return Ok(());
-        }
-        fs::create_dir_all(aside)?;
-        for (kept, _) in &self.bad {
-            let name = name(kept.info.id, kept.fetched);
-            fs::rename(directory.join(&name), aside.join(&name))?;
-        }
-        sync_directory(aside)?;
-        sync_directory(directory)
+        move_aside(self.bad.iter().map(|(kept, _)| *kept), directory, aside)
     }
+
+    /// Moves those that are older than the good one out of the way, before the journal is begun
+    /// again: the log that led from them to the good one goes with it, so that they could never
+    /// stand in for it.
+    pub fn set_older_aside(&self, directory: &Path, aside: &Path) -> io::Result<()> {
+        let Some(good) = self.good else {
+            return Ok(());
+        };
+        let older = list(directory)?.into_iter();
+        move_aside(
+            older.filter(|kept| kept.info.id < good.info.id),
+            directory,
+            aside,
+        )
+    }
+}
+
+fn move_aside(kept: impl Iterator<Item = Kept>, directory: &Path, aside: &Path) -> io::Result<()> {
+    let mut kept = kept.peekable();
+    if kept.peek().is_none() {
+        return Ok(());
+    }
+    fs::create_dir_all(aside)?;
+    for kept in kept {
+        let name = name(kept.info.id, kept.fetched);
+        fs::rename(directory.join(&name), aside.join(&name))?;
+    }
+    sync_directory(aside)?;
+    sync_directory(directory)
 }
 
 enum Order {

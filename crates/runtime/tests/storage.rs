@@ -356,6 +356,29 @@ fn without_any_snapshot_left_a_replica_is_repaired_from_its_peers() {
     is_repaired(&mut cluster, 1, 35);
 }
 
+/// Together with the damaged journal goes the log between the two snapshots: should the newer one
+/// be damaged later, the older one and the new log would not be all that there was.
+#[test]
+fn the_snapshot_that_a_journal_was_begun_again_on_has_no_substitute() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut cluster = with_snapshots(directory.path(), 3);
+    let path = data(&cluster, 1);
+    damage_record(&path, 0);
+    is_repaired(&mut cluster, 1, 35);
+    cluster.stop(1);
+    let files = snapshot_files(&path);
+    flip(files.last().expect("there is one"), 700);
+    let (report, _) = look(&path);
+    assert!(!report.is_sound(), "{report:?}");
+    cluster.restart(2);
+    cluster.restart(1);
+    cluster.wait(1, "its data back", |status| {
+        status.repairing.is_none() && status.voting
+    });
+    assert_eq!(cluster.handle(1).status().incarnation, 3);
+    assert_eq!(cluster.read(1), "36 36");
+}
+
 /// A crash may come at any step of saving a snapshot and trimming the log that it covers.
 #[test]
 fn snapshot_log_gap_on_start() {

@@ -478,10 +478,15 @@ impl Disk {
                     found,
                 });
             }
-            _ => (
-                Journal::begin_again(self.files.clone(), identity, length, !good)?,
-                true,
-            ),
+            _ => {
+                // The log that led from an older snapshot to the newest good one goes away.
+                let older = self.snapshots.len().saturating_sub(1);
+                self.snapshots.drain(..older);
+                (
+                    Journal::begin_again(self.files.clone(), identity, length, !good)?,
+                    true,
+                )
+            }
         };
         self.files.contents().opening = false;
         self.journal = Some(opened.journal);

@@ -645,6 +645,32 @@ fn what_follows_a_restart_before_the_first_write_outlives_a_loss_of_the_marks() 
 }
 
 #[test]
+fn segments_that_never_got_a_record_do_not_hide_that_nothing_came_before() {
+    let mut disk = Memory {
+        marks: Some(Default::default()),
+        ..Memory::default()
+    };
+    for _ in 0..3 {
+        let opened = open(disk).expect("opens");
+        assert!(opened.complete && opened.records.is_empty());
+        let mut journal = opened.journal;
+        // The segment is made, and then the power goes before anything is written to it.
+        journal.disk().fail_after = Some(1);
+        journal.append(&record(1, 700)).expect("room");
+        journal.commit().expect_err("the disk failed");
+        disk = journal.into_disk();
+        disk.fail_after = None;
+    }
+    let opened = open(disk).expect("opens");
+    let mut journal = opened.journal;
+    journal.append(&record(1, 700)).expect("room");
+    journal.commit().expect("room");
+    let opened = open(journal.into_disk()).expect("opens");
+    assert!(opened.complete);
+    assert_eq!(slots(&opened), [1]);
+}
+
+#[test]
 fn without_room_everything_before_is_durable_and_the_same_write_succeeds_later() {
     let mut journal = open(marked(1, 700)).expect("opens").journal;
     let mut slot = 2;

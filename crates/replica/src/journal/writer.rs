@@ -106,9 +106,9 @@ impl<D: Disk> Journal<D> {
             buffer.extend_from_slice(&bytes[block..*end]);
             erase_behind(&mut disk, kept.number, bytes, *end)?;
         }
-        for number in scan.void {
-            disk.remove(number).map_err(JournalError::Disk)?;
-        }
+        // Without a mark only the number of the first segment tells that nothing came before it:
+        // it must not be lost with a segment that was begun and never got a record.
+        let unmarked = scan.marks == Marks::None && current.is_none() && !scan.void.is_empty();
         let mut journal = Self {
             disk,
             identity,
@@ -131,6 +131,11 @@ impl<D: Disk> Journal<D> {
             // Both slots get one that can be read.
             journal.write_mark(true)?;
             journal.write_mark(true)?;
+        } else if unmarked {
+            journal.write_mark(true)?;
+        }
+        for number in scan.void {
+            journal.disk.remove(number).map_err(JournalError::Disk)?;
         }
         if let Some(promise) = promise.as_ref().filter(|_| promise_repaired) {
             journal.written += journal
