@@ -116,6 +116,8 @@ pub struct Node {
     checkpoint_asked: bool,
     tick_at: Option<u64>,
     tick_open: Option<BatchId>,
+    /// Which deadline the last empty batch was for, and when it was submitted.
+    tick_last: Option<(u64, Time)>,
     batch_next: u64,
     batches: BatchBuilder,
     malformed: u64,
@@ -193,6 +195,7 @@ impl Node {
             checkpoint_asked: false,
             tick_at: None,
             tick_open: None,
+            tick_last: None,
             batch_next: OWN_BATCHES,
             batches: BatchBuilder::new(),
             malformed: 0,
@@ -706,7 +709,8 @@ impl Node {
         for answer in &self.held {
             (&answer.route, answer.batch, &answer.results).hash(&mut hasher);
         }
-        (self.persisted, self.tick_at, self.tick_open).hash(&mut hasher);
+        (self.persisted, self.tick_at).hash(&mut hasher);
+        (self.tick_open, self.tick_last).hash(&mut hasher);
         let whole = self.fetch.is_none() && self.under_way.is_none() && self.events.is_empty();
         whole && final_only && self.replica.fingerprint(hasher)
     }
