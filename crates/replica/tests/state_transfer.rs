@@ -448,6 +448,23 @@ fn an_older_state_that_was_on_its_way_does_not_end_the_fetch_of_a_newer_one() {
 }
 
 #[test]
+fn a_fetch_that_nobody_can_serve_is_content_with_less_when_told_so() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    fetcher.pull("fetch", 8);
+    assert!(!exchange(&mut fetcher, &mut donor), "nobody has so much");
+    fetcher.pull("fetch", 4);
+    for _ in 0..10 {
+        fetcher.fire_fetch_timer();
+        if exchange(&mut fetcher, &mut donor) {
+            fetcher.save();
+            assert_eq!(fetcher.node.executed().slot, Slot(5));
+            return;
+        }
+    }
+    panic!("it goes on asking for what it no longer needs");
+}
+
+#[test]
 fn a_snapshot_with_a_long_beginning_still_holds_the_state_of_its_slot() {
     let mut place = donor(5);
     place.pull("summary", 5 << 20);

@@ -341,13 +341,17 @@ impl MultiPaxos {
         self.time_seen = self.time_seen.max(summary.time);
     }
 
+    /// Fetches a state that covers `at_least`. When less will do than was asked for before, less is
+    /// asked for: whoever had so much may be gone for good, and the others wait for this replica.
     pub(super) fn fetch_state(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>) {
-        if self.fetching.is_none() && at_least > self.executed {
-            ctx.mark("state transfer chosen");
-            self.fetching = Some(at_least);
-            self.fetching_since = ctx.now();
-            ctx.fetch_state(self.others, at_least);
+        if at_least <= self.executed || self.fetching.is_some_and(|asked| asked <= at_least) {
+            return;
         }
+        ctx.mark("state transfer chosen");
+        if self.fetching.replace(at_least).is_none() {
+            self.fetching_since = ctx.now();
+        }
+        ctx.fetch_state(self.others, at_least);
     }
 
     pub(super) fn on_trimmed(

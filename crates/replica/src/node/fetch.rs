@@ -10,11 +10,11 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
-        if self
-            .fetch
-            .as_ref()
-            .is_some_and(|fetch| fetch.at_least >= at_least)
+        if let Some(fetch) = &mut self.fetch
+            && fetch.at_least >= at_least
         {
+            // What is on its way will do, and so will less from now on.
+            fetch.at_least = at_least;
             return;
         }
         out.push(Output::Mark("state transfer"));

@@ -1,6 +1,6 @@
 //! The normal case, flow control and catching up.
 
-use super::group::{Group, MS, assert_converged, small};
+use super::group::{Group, MS, Packet, assert_converged, small};
 use crate::multipaxos::{Config, Message};
 use quintet_replica::{
     Durability, Event, Incarnation, Level, Link, Outcome, Peer, ReplicaId, Slot,
@@ -166,6 +166,26 @@ fn a_follower_behind_a_trimmed_log_fetches_state() {
         assert_converged(&group, 1200);
         assert!(group.marked("state transfer chosen") > 0);
     }
+}
+
+#[test]
+fn a_follower_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_is() {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.run(MS * 20);
+    group.isolate(2);
+    for _ in 0..1200 {
+        group.write(0);
+        group.run(MS);
+    }
+    group.heal();
+    // What it is told comes from a log that went further, and whoever kept that log is gone.
+    let trimmed = Message::Trimmed {
+        ballot: group.replica(0).promised,
+        first: Slot(5000),
+    };
+    group.deliver(Packet::new(0, 2, &trimmed));
+    group.run(MS * 1000);
+    assert_converged(&group, 1200);
 }
 
 #[test]
