@@ -244,7 +244,11 @@ impl World {
                 } else if fates
                     .iter()
                     .any(|f| matches!(f, Fate::Failed | Fate::Uncertain))
+                    && self.core_is_level()
                 {
+                    // A fault that was armed in the first phase, such as a sync that will fail, may
+                    // strike now: whoever stopped by it is asked once it is back, as nothing would
+                    // ever answer or fail what is asked of a replica that does not run.
                     self.read_all();
                 }
             }

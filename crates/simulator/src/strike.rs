@@ -105,6 +105,11 @@ impl World {
 
     /// A fault of the plan begins.
     pub fn strike(&mut self, index: usize, tries: u8) {
+        if self.phase != Phase::Safety {
+            // The first phase ended before its time had come: nothing new strikes a healed core.
+            self.strikes_open -= 1;
+            return;
+        }
         let strike = self.plan.strikes[index];
         let (kind, duration) = (strike.kind, strike.duration);
         self.rouse_clients();

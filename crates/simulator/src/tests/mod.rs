@@ -259,6 +259,23 @@ fn seeds_that_showed_something_are_clean() {
         (3, 2_000_980),
         // The rig took a half-written snapshot for one of the same name that was finished before.
         (5, 2_100_727),
+        // A journal begun again on a snapshot that was damaged later: an older one stood in for it,
+        // and the log between the two was gone. Found four times.
+        (3, 30_000_964),
+        (3, 30_003_369),
+        (3, 30_014_146),
+        (5, 50_014_275),
+        // Two crashes before the first record: the second segment was taken for what is left of a
+        // journal whose beginning is lost.
+        (3, 30_017_845),
+        // A clock ran ahead of the leader's: one empty batch after the other, to no end.
+        (5, 50_007_259),
+        // The rig asked a replica that was down, which nobody ever answered; and it let faults
+        // strike a healed core.
+        (3, 30_007_067),
+        (5, 50_002_454),
+        // A follower waited for a state that only lost replicas had, while the others waited for it.
+        (5, 730),
     ] {
         let campaign = Campaign {
             replicas,
