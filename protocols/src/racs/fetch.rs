@@ -68,9 +68,7 @@ impl Racs {
         for block in self.tree.commit(decided) {
             self.execute(&block, ctx);
         }
-        if self.rank(decided) > self.rank(self.high) || !self.tree.connected(self.high) {
-            self.high = decided;
-        }
+        self.stand_upon(decided);
         self.tree.trim_history(self.config.log_memory_bytes);
         let end = self.tree.root().end;
         if self.fetching.take_if(|at_least| *at_least <= end).is_some() {
@@ -80,6 +78,23 @@ impl Racs {
             lead.decided(decided.round);
         }
         self.on_progress(decided, ctx.now());
+    }
+
+    /// The highest block after something was decided: that, or one that extends it.
+    fn stand_upon(&mut self, decided: BlockId) {
+        if self.rank(decided) > self.rank(self.high) {
+            self.high = decided;
+        } else if !self.tree.connected(self.high) {
+            // Blocks that outrank a decided one extend it: what this replica voted for beside it
+            // would be decided without it. Only who has forgotten, and says nothing before it has
+            // asked, may hold something else: the highest block that its journal happens to have.
+            assert!(
+                matches!(self.mode, Mode::Recovering(_)) || self.weak(),
+                "the highest block {} outranks the decided {decided} and does not extend it",
+                self.high
+            );
+            self.high = decided;
+        }
     }
 
     fn execute(&mut self, block: &Block, ctx: &mut Context<'_, Self>) {
@@ -259,9 +274,7 @@ impl Racs {
         if self.decided.round < root.id.round {
             self.decided = root.id;
         }
-        if self.rank(self.high) < self.rank(root.id) || !self.tree.connected(self.high) {
-            self.high = root.id;
-        }
+        self.stand_upon(root.id);
         if let Some(lead) = &mut self.lead {
             lead.decided(root.id.round);
         }

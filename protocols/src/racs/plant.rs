@@ -41,4 +41,9 @@ impl Racs {
     pub(super) fn planted(&self, plant: Plant) -> bool {
         self.config.planted.is(plant)
     }
+
+    /// Whether any is: what it breaks is the checkers' to find, not an assertion's.
+    pub(super) fn weak(&self) -> bool {
+        self.config.planted != super::plant::Planted::default()
+    }
 }

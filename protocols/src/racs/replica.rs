@@ -670,7 +670,7 @@ impl Protocol for Racs {
 
     fn assert_invariants(&self) {
         self.tree.assert_invariants();
-        let weak = self.config.planted != super::plant::Planted::default();
+        let weak = self.weak();
         if !matches!(self.mode, Mode::Recovering(_)) && !weak {
             assert!(
                 self.tree.connected(self.high),
