@@ -11,6 +11,8 @@ use std::fs;
 
 /// The profile that comes with the program.
 const DEFAULT: &str = include_str!("../../../lab/profiles/two-cores.toml");
+/// The same costs, and a core of its own for each replica.
+const OWN_CORES: &str = include_str!("../../../lab/profiles/own-cores.toml");
 
 /// A profile as it stands in a file. All times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,18 +140,19 @@ impl ProfileFile {
     }
 }
 
-/// Reads a profile: the one that comes with the program when `name` is empty or `two-cores`, else
-/// a file.
+/// Reads a profile: one that comes with the program (`own-cores`, or `two-cores`, which stands for
+/// an empty name, too), else a file.
 ///
 /// # Errors
 /// When there is none, or with what is wrong in it.
 pub fn load(name: &str) -> Result<(ProfileFile, Profile)> {
     let text = match name {
         "" | "two-cores" => DEFAULT.to_owned(),
+        "own-cores" => OWN_CORES.to_owned(),
         path => fs::read_to_string(path).map_err(|error| {
             Error::usage(format!("{path}: {error}")).help(
-                "profiles are 'two-cores', which comes with the program, or a file that 'quintet \
-                 lab calibrate' wrote",
+                "profiles are 'two-cores' and 'own-cores', which come with the program, or a file \
+                 that 'quintet lab calibrate' wrote",
             )
         })?,
     };
@@ -171,6 +174,15 @@ mod tests {
         assert_eq!(ProfileFile::of(&profile, file.machine.clone()), file);
         let text = toml::to_string(&file).unwrap();
         assert_eq!(toml::from_str::<ProfileFile>(&text).unwrap(), file);
+        let (_, own) = load("own-cores").unwrap();
+        let placement = Placement::Own;
+        let cores = own.cores;
+        let expected = Profile {
+            cores,
+            placement,
+            ..profile
+        };
+        assert_eq!(own, expected, "costs are measured once");
         assert!(load("nowhere.toml").is_err());
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   conformance [PROTOCOL|all] [SCENARIO] [OPTION=VALUE]…     exit 6 when something fails
+//!   conformance PROTOCOL replicas=2,7                         with others than the kit's numbers
 //! ```
 //!
 //! `cargo run -p quintet-simulator --example conformance -- multipaxos partition` plays all
@@ -14,10 +15,14 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let (options, words): (Vec<String>, Vec<String>) = std::env::args()
         .skip(1)
         .partition(|word| word.contains('='));
-    let options: Vec<(String, String)> = (options.iter())
+    let mut options: Vec<(String, String)> = (options.iter())
         .filter_map(|option| option.split_once('='))
         .map(|(name, value)| (name.to_string(), value.to_string()))
         .collect();
+    let counts = options.extract_if(.., |(name, _)| name == "replicas");
+    let counts: String = counts.map(|(_, value)| value).collect();
+    let counts = counts.split(',').filter(|count| !count.is_empty());
+    let counts: Vec<usize> = counts.map(str::parse).collect::<Result<_, _>>()?;
     let names = match words.first().map(String::as_str) {
         None | Some("all") => protocols(),
         Some(name) => vec![name],
@@ -26,7 +31,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut failed = 0;
     for name in names {
         let began = Instant::now();
-        let verdict = judge(name, filter, &options)?;
+        let verdict = judge(name, filter, &options, &counts)?;
         let (mut passed, mut skipped) = (0, 0);
         for (scenario, performances) in &verdict.scenarios {
             let mut line = String::new();

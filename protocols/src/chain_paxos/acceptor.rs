@@ -328,7 +328,8 @@ impl ChainPaxos {
         }
         self.gap = Some((self.executed, base));
         self.committed = base;
-        self.held = base;
+        // A second gap may begin below what is held, and voted for, already.
+        self.held = self.held.max(base);
         self.decided = chain;
         self.missing_at = None;
         self.look_for_this_life(ctx);

@@ -20,10 +20,42 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 5] = [
+pub const BUILT_IN: [(&str, &str); 13] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
+    ),
+    (
+        "chain-bandwidth",
+        include_str!("../../../../lab/scenarios/chain-bandwidth.toml"),
+    ),
+    (
+        "chain-geo",
+        include_str!("../../../../lab/scenarios/chain-geo.toml"),
+    ),
+    (
+        "chain-latency",
+        include_str!("../../../../lab/scenarios/chain-latency.toml"),
+    ),
+    (
+        "chain-reads-chain",
+        include_str!("../../../../lab/scenarios/chain-reads-chain.toml"),
+    ),
+    (
+        "chain-reads-local",
+        include_str!("../../../../lab/scenarios/chain-reads-local.toml"),
+    ),
+    (
+        "chain-reads-replicas",
+        include_str!("../../../../lab/scenarios/chain-reads-replicas.toml"),
+    ),
+    (
+        "chain-reconfiguration",
+        include_str!("../../../../lab/scenarios/chain-reconfiguration.toml"),
+    ),
+    (
+        "chain-writes",
+        include_str!("../../../../lab/scenarios/chain-writes.toml"),
     ),
     (
         "leader-crash",

@@ -177,17 +177,23 @@ pub struct Performance {
 }
 
 impl Scenario {
-    /// Plays it for a protocol in all its settings.
+    /// Plays it for a protocol in all its settings; with these numbers of replicas, or with its
+    /// own when there are none.
     #[must_use]
-    pub fn play(&self, entry: Entry, options: &[(String, String)]) -> Vec<Performance> {
+    pub fn play(
+        &self,
+        entry: Entry,
+        options: &[(String, String)],
+        replicas: &[usize],
+    ) -> Vec<Performance> {
         let mut performances = Vec::new();
         let min = entry.info.replicas_min.max(1);
-        let mut counts: Vec<usize> = self
-            .replicas
-            .iter()
-            .copied()
-            .filter(|n| *n >= min)
-            .collect();
+        let chosen = if replicas.is_empty() {
+            self.replicas
+        } else {
+            replicas
+        };
+        let mut counts: Vec<usize> = chosen.iter().copied().filter(|n| *n >= min).collect();
         if counts.is_empty() {
             counts.push(min);
         }
@@ -243,7 +249,8 @@ impl Verdict {
     }
 }
 
-/// Plays all scenarios whose name contains `filter` for one protocol.
+/// Plays all scenarios whose name contains `filter` for one protocol, with these numbers of
+/// replicas, or with each scenario's own when there are none.
 ///
 /// # Errors
 /// When there is no such protocol.
@@ -251,13 +258,14 @@ pub fn judge(
     protocol: &str,
     filter: &str,
     options: &[(String, String)],
+    replicas: &[usize],
 ) -> Result<Verdict, UnknownProtocol> {
     let entry = *find(protocol)?;
     let chosen = SCENARIOS
         .iter()
         .filter(|scenario| scenario.name.contains(filter));
     let scenarios = chosen
-        .map(|scenario| (scenario.name, scenario.play(entry, options)))
+        .map(|scenario| (scenario.name, scenario.play(entry, options, replicas)))
         .collect();
     Ok(Verdict { scenarios })
 }
@@ -275,7 +283,7 @@ fn test(protocol: &str, scenario: &str) {
         .iter()
         .find(|it| it.name == scenario)
         .expect("in the table");
-    for Performance { setting, played } in scenario.play(entry, &[]) {
+    for Performance { setting, played } in scenario.play(entry, &[], &[]) {
         match played {
             Played::Passed => println!("{setting}: passed"),
             Played::Skipped(why) => println!("{setting}: skipped: {why}"),

@@ -1,9 +1,10 @@
 //! The normal case, and what goes over which link.
 
 use super::{Group, MS, assert_converged, chain, group, small};
-use crate::chain_paxos::{Config, Message};
-use alloc::vec::Vec;
-use quintet_replica::{Durability, Level, ReplicaId, Slot};
+use crate::chain_paxos::{Config, Entry, Message, Op};
+use crate::group::Packet;
+use alloc::{vec, vec::Vec};
+use quintet_replica::{CommandTime, Durability, Level, ReplicaId, Slot};
 
 fn groups() -> impl Iterator<Item = (usize, Durability)> {
     [1, 2, 3, 4, 5, 7, 9]
@@ -213,4 +214,36 @@ fn a_replica_far_behind_takes_the_state_and_forwards_meanwhile() {
         group.run(MS * 300);
         assert!(group.answered(2, read));
     }
+}
+
+#[test]
+fn what_it_voted_for_stays_held_when_the_chain_outruns_the_state_transfer() {
+    let mut group = Group::new(3, Durability::Memory, small());
+    group.run(MS * 20);
+    let ballot = group.replica(0).promised;
+    let chain = group.replica(0).decided.clone();
+    let base = Slot(100);
+    let skip = Message::Skip {
+        ballot,
+        base,
+        chain,
+    };
+    group.deliver(Packet::new(0, 2, &skip));
+    group.idle(2);
+    // Undecided entries, and more of them than may be kept while the state is on its way.
+    for number in 1..=6 {
+        let time = CommandTime(number);
+        let op = Op::Batch(vec![0_u8; 64 << 10].into());
+        let message = Message::Accept {
+            header: group.replica(0).header(),
+            first: Slot(base.0 + number),
+            entries: vec![Entry { time, op }],
+        };
+        group.deliver(Packet::new(0, 2, &message));
+        group.idle(2);
+    }
+    assert!(group.marked("state transfer overtaken") > 0);
+    let replica = group.replica(2);
+    assert_eq!(replica.votes.of(ReplicaId(2)), Slot(106), "its vote");
+    assert_eq!(replica.held, Slot(106), "is for something held");
 }
