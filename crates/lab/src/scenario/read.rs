@@ -277,15 +277,17 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
     for (protocol, values) in text.options {
         let entry =
             quintet_protocols::find(&protocol).map_err(|error| format!("options: {error}"))?;
-        for (name, value) in values {
-            let value = match value {
-                toml::Value::String(text) => text,
-                other => other.to_string(),
-            };
-            (entry.check)(&[(name.clone(), value.clone())])
-                .map_err(|error| format!("options.{protocol}: {error}"))?;
-            options.push((protocol.clone(), name, value));
-        }
+        let text = |value| match value {
+            toml::Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let given: Vec<(String, String)> = (values.into_iter())
+            .map(|(name, value)| (name, text(value)))
+            .collect();
+        // All together: one may be in order only beside another.
+        (entry.check)(&given).map_err(|error| format!("options.{protocol}: {error}"))?;
+        let own = given.into_iter();
+        options.extend(own.map(|(name, value)| (protocol.clone(), name, value)));
     }
     let workload = workload(text.workload, text.replicas)?;
     let begins = text.warmup.0;
@@ -460,6 +462,15 @@ mod tests {
             assert!(!scenario.cells(false).is_empty());
             assert!(scenario.cells(true).len() <= scenario.cells(false).len());
         }
+    }
+
+    #[test]
+    fn options_that_need_each_other_are_judged_together() {
+        let options = "[options.chain_paxos]\nelection_timeout_ms = 5000\n";
+        let pair = format!("{GOOD}{options}suspect_timeout_ms = 3000\n");
+        assert_eq!(parse(&pair, "f").unwrap().options.len(), 2);
+        let alone = pair.replace("election_timeout_ms = 5000\n", "");
+        assert!(parse(&alone, "f").is_err());
     }
 
     #[test]
