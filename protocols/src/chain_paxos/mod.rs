@@ -77,72 +77,77 @@
 //! # Deviations
 //!
 //! What the paper, its pseudo-code and its program leave open or say differently, and what is done
-//! here:
+//! here. What is unsafe as printed can be switched on in a build with the feature `plant`
+//! (`plant.rs`), and is told apart by a transcript: the rule for reads (K10), an acknowledgement
+//! that decides (K15), a candidate that decides its own copies (K6), a replaced life that promises
+//! (K2), passing on from one entry too late (K3), nothing sent again after a reset (K3).
 //!
-//! - **Marked nodes** (Alg. 3 sends only to `cnextok`; A.5 sends RemoveNode to both). The entry
+//! - **K1, marked nodes** (Alg. 3 sends only to `cnextok`; A.5 sends RemoveNode to both). The entry
 //!   that removes a node is the last that is sent to it; later ones go to the next working one.
-//! - **A count of acceptors** (Alg. 2, l. 17-22) could count one twice when re-propagation takes
-//!   another path. Votes are kept per acceptor, and merged by the larger.
-//! - **Quorum under membership change** (§3: the membership affects the quorum; A.5: a minimum
+//! - **K1, a count of acceptors** (Alg. 2, l. 17-22) could count one twice when re-propagation
+//!   takes another path. Votes are kept per acceptor, and merged by the larger.
+//! - **K2, quorum under membership change** (§3: the membership affects the quorum; A.5: a minimum
 //!   quorum). A majority of the present members is unsafe for a candidate that has not learned of
-//!   an addition, and blocks when two removals are in flight. The quorum is pinned to a majority
-//!   of the epoch's members, who all stay acceptors, in the chain or not. The paper's minimum is
-//!   this quorum: a removal is not proposed, and does nothing if it is decided all the same, when
-//!   fewer members would be left.
-//! - **Re-propagation** (Alg. 3, l. 5, against "from m_ack" in the prose): from the first entry not
-//!   known to be held by the next one, in order, before the entry that removes; also after a
+//!   an addition, and blocks when two removals are in flight. The quorum is pinned to a majority of
+//!   the epoch's members, who all stay acceptors, in the chain or not. The paper's minimum is this
+//!   quorum: a removal is not proposed, and does nothing if it is decided all the same, when fewer
+//!   members would be left.
+//! - **K3, re-propagation** (Alg. 3, l. 5, against "from m_ack" in the prose): from the first entry
+//!   not known to be held by the next one, in order, before the entry that removes; also after a
 //!   connection was made anew, after a new leader's chain, and whenever the next one reports a gap.
-//! - **Where a new node goes**: behind the tail as the leader sees it when it proposes, and the
+//! - **K4, where a new node goes**: behind the tail as the leader sees it when it proposes, and the
 //!   entry says behind whom, because another leader would see another tail. Behind the leader when
 //!   it was the link from the tail that had failed.
-//! - **A joiner** first catches up from the leader's log when it lacks much that is still kept;
+//! - **K5, a joiner** first catches up from the leader's log when it lacks much that is still kept;
 //!   then AddNode puts it into the chain, where it forwards at once. When the one before it no
 //!   longer keeps what it lacks, it goes on behind a decided slot and fetches a snapshot from any
 //!   replica, in pieces, from another one when the first fails. It neither reads, stands nor
 //!   executes until then. AddNode itself travels the working chain, in which a silent joiner is
 //!   removed like anyone else; its vote counts as soon as it holds AddNode in a life that forgot,
 //!   and always in a life that did not.
-//! - **`max_ack` and garbage collection**: entries stay in memory until all members of the epoch
-//!   have accepted them, or a bound is reached; whoever needs older ones takes the state. Phase 1
-//!   begins behind the candidate's own commit point, and a candidate below what an acceptor keeps
-//!   fetches state instead of deciding its own copies.
-//! - **An Accept of a decided slot under a higher ballot** keeps the value (asserted to be the
+//! - **K6, `max_ack` and garbage collection**: entries stay in memory until all members of the
+//!   epoch have accepted them, or a bound is reached; whoever needs older ones takes the state.
+//!   Phase 1 begins behind the candidate's own commit point, and a candidate below what an acceptor
+//!   keeps fetches state instead of deciding its own copies.
+//! - **K7, an Accept of a decided slot under a higher ballot** keeps the value (asserted to be the
 //!   same) and is passed on like any other: votes are cumulative, so the round completes.
-//! - **Alg. 4, l. 6** names `n_a` for `n_p`; l. 13 leaves the quorum open (see above); l. 15-17 leave
-//!   gaps, which are filled with nothing.
-//! - **Marks are cleared** by every higher ballot (l. 20-21), and what is not acknowledged is passed
-//!   on again to whoever is next then; the paper recomputes the next node and sends nothing.
-//! - **Local reads** as printed are stale after a change of the leader, and with a lagging executor
-//!   even without: what comes round may be older than what others decided. The read waits for a
-//!   message made by the leader *after* it had arrived, for a quorum to have passed that on, and
-//!   for everything proposed by then to be executed here. A round is a message, not an instance,
-//!   so reads cost no slot and no write to disk; when the chain is idle the leader is asked for one,
-//!   once for all reads of a turn.
-//! - **Retries**: what is forwarded again to a new leader may be ordered twice; sessions find it.
-//! - **Failure of the next, of several in a row, of the head, of the tail, chains of two**: one rule,
-//!   see `watch.rs`. When fewer than a quorum are left, the chain waits.
-//! - **Who may complain**: members, about the one that follows them. The leader ignores it while it
-//!   hears that one itself, unless the complaint goes on: then the link between the two is broken.
-//!   A replica that is not in the chain stands only when nobody has led for several timeouts, and
-//!   then adds itself; an answer "removed" to its Prepare would leave an epoch without a candidate
-//!   when the only intact majority holds no member that knows that it is one.
+//! - **K8, Alg. 4, l. 6** names `n_a` for `n_p`; l. 13 leaves the quorum open (see above); l. 15-17
+//!   leave gaps, which are filled with nothing.
+//! - **K9, marks are cleared** by every higher ballot (l. 20-21), and what is not acknowledged is
+//!   passed on again to whoever is next then; the paper recomputes the next node and sends nothing.
+//! - **K10, local reads** as printed are stale after a change of the leader, and with a lagging
+//!   executor even without: what comes round may be older than what others decided. The read waits
+//!   for a message made by the leader *after* it had arrived, for a quorum to have passed that on,
+//!   and for everything proposed by then to be executed here. A round is a message, not an
+//!   instance, so reads cost no slot and no write to disk; when the chain is idle the leader is
+//!   asked for one, once for all reads of a turn.
+//! - **K11, retries**: what is forwarded again to a new leader may be ordered twice; sessions find
+//!   it.
+//! - **K12, failure of the next, of several in a row, of the head, of the tail, chains of two**:
+//!   one rule, see `watch.rs`. When fewer than a quorum are left, the chain waits.
+//! - **K13, who may complain**: members, about the one that follows them. The leader ignores it
+//!   while it hears that one itself, unless the complaint goes on: then the link between the two is
+//!   broken. A replica that is not in the chain stands only when nobody has led for several
+//!   timeouts, and then adds itself; an answer "removed" to its Prepare would leave an epoch
+//!   without a candidate when the only intact majority holds no member that knows that it is one.
 //! - **Who goes on ahead of its state** keeps what it had accepted until the state is there, for
 //!   candidates, and sends nobody else ahead: whoever lacks what it lacks asks the leader. So a
-//!   vote is never taken back by dropping what it was for. The same holds when trimmed entries
-//!   were in a snapshot that can no longer be read.
-//! - **Durability** (none in the paper): entries travel ahead of the disk, votes follow when the
-//!   write is durable, so n disks work at the same time and not one after the other. Promise,
+//!   vote is never taken back by dropping what it was for. The same holds when trimmed entries were
+//!   in a snapshot that can no longer be read.
+//! - **K14, durability** (none in the paper): entries travel ahead of the disk, votes follow when
+//!   the write is durable, so n disks work at the same time and not one after the other. Promise,
 //!   entries with their ballot, and membership (it is in the log and in snapshots) are on disk.
-//! - **An acknowledgement decides** (Alg. 2, l. 27-28) whatever the number of acceptors: in a chain
-//!   of two whose second node is marked, the leader alone. Here it carries votes like any message.
-//! - **Two failure detectors**: the next one's keep-alive, and no new rounds from the leader, with
-//!   random waits and a pre-vote. Neither sees a link that is broken one way, behind which everyone
-//!   is heard and nothing arrives: keep-alives name the last round seen, and the leader removes
-//!   whom rounds no longer reach. The window bounds what is proposed and not decided; changes of
-//!   the chain and a new leader's recovered entries are exempt.
-//! - **A replica that is up and slow** is neither working nor to be removed: the leader measures how
-//!   far away each one is, moves it behind the middle, and takes the acknowledgement from the last
-//!   one before it as well; see `slow.rs`.
+//! - **K15, an acknowledgement decides** (Alg. 2, l. 27-28) whatever the number of acceptors: in a
+//!   chain of two whose second node is marked, the leader alone. Here it carries votes like any
+//!   message.
+//! - **K16, two failure detectors**: the next one's keep-alive, and no new rounds from the leader,
+//!   with random waits and a pre-vote. Neither sees a link that is broken one way, behind which
+//!   everyone is heard and nothing arrives: keep-alives name the last round seen, and the leader
+//!   removes whom rounds no longer reach. The window bounds what is proposed and not decided;
+//!   changes of the chain and a new leader's recovered entries are exempt.
+//! - **A replica that is up and slow** is neither working nor to be removed: the leader measures
+//!   how far away each one is, moves it behind the middle, and takes the acknowledgement from the
+//!   last one before it as well; see `slow.rs`.
 //! - Pre-vote, check-quorum and hand-off only decide who stands when.
 
 mod acceptor;
