@@ -6,8 +6,9 @@
 //!         ◄── Done ◄──frames────                         of each node's turns is added up apart
 //! ```
 //!
-//! `cargo bench -p quintet-protocols` prints a table for every registered protocol. "batching
-//! off" gives every command a batch, a slot and a message of its own; "on" puts 64 into a batch.
+//! `cargo bench -p quintet-protocols` prints a table for every registered protocol, and with
+//! ` -- chain_paxos multipaxos` behind it for these. "batching off" gives every command a batch, a
+//! slot and a message of its own; "on" puts 64 into a batch.
 
 use bytes::Bytes;
 use quintet_protocols::PROTOCOLS;
@@ -288,7 +289,13 @@ fn main() {
         "{:<14} {:>8} {:>14} {:>10} {:>10}",
         "protocol", "replicas", "batching", "busiest", "sum"
     );
-    for protocol in PROTOCOLS {
+    let named: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with('-'))
+        .collect();
+    let wanted =
+        |protocol: &&Entry| named.is_empty() || named.iter().any(|name| name == protocol.info.name);
+    for protocol in PROTOCOLS.iter().filter(wanted) {
         for members in [3, 5, 7] {
             for (name, per_batch, commands) in [("off", 1, 200_000), ("on (64)", 64, 3_200_000)] {
                 let mut rounds: Vec<_> = (0..5)
