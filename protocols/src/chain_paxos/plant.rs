@@ -18,7 +18,7 @@ quintet_replica::plants! {
         "what is passed on after a removal begins one entry too late (the prose of §3.4)";
     NoResend "no_resend_after_reset" 0 ""
         "nothing is sent again after a connection was reset";
-    PromiseNotDurable "vote_lost_on_restart" 3 ""
+    PromiseNotDurable "vote_lost_on_restart" 3 "transcript"
         "a promise is told before it is on disk";
     LowestBallotWins "lowest_ballot_wins" 0 ""
         "a new leader takes the value of the lowest ballot";
