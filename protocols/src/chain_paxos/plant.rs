@@ -20,7 +20,7 @@ quintet_replica::plants! {
         "nothing is sent again after a connection was reset";
     PromiseNotDurable "vote_lost_on_restart" 3 "transcript"
         "a promise is told before it is on disk";
-    LowestBallotWins "lowest_ballot_wins" 0 ""
+    LowestBallotWins "lowest_ballot_wins" 0 "transcript"
         "a new leader takes the value of the lowest ballot";
     VoteNotDurable "lazy_fsync_power_loss" 0 ""
         "a vote is told before it is durable";
