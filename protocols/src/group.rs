@@ -121,7 +121,7 @@ pub struct Group<P: Protocol> {
     pub decided: BTreeMap<Slot, Bytes>,
     pub done: BTreeMap<(u16, BatchId), Outcome>,
     batch_next: u64,
-    durability: Durability,
+    pub durability: Durability,
     config: P::Options,
     builder: BatchBuilder,
 }

@@ -18,6 +18,8 @@ pub mod chora;
 pub mod derecho;
 #[cfg(test)]
 mod group;
+#[cfg(test)]
+mod life;
 pub mod multipaxos;
 pub mod nezha;
 pub mod racs;

@@ -1,11 +1,13 @@
 //! Bugs are switched on, and the random faults find them. Those that show only in what clients see
 //! (stale reads) or that chance hardly reaches are the simulator's and the transcripts' to find.
 
-use super::{group::mode, random_faults::life, views};
-use crate::chora::{Config, Drive, Ended, Plant, Rounds};
+use super::{group::mode, views};
+use crate::{
+    chora::{Chora, Config, Drive, Ended, Plant, Rounds},
+    life::convicting,
+};
 use core::time::Duration;
 use quintet_replica::{Durability, Options, ReplicaId, ReplicaSet, Slot, Time};
-use std::panic;
 
 fn with(plant: Plant) -> Config {
     let mut config = mode(Drive::Responsive);
@@ -34,19 +36,6 @@ fn scripts_convict_what_chance_hardly_reaches() {
     assert_eq!(rounds.check(Time(1)), Some(Ended::Early));
 }
 
-fn found(plant: Plant) -> Option<u64> {
-    let durability = match plant {
-        Plant::RecoverySkipped => Durability::Memory,
-        _ => Durability::Disk,
-    };
-    (0..120).find(|seed| {
-        let planted = |config: &mut Config| {
-            config.set("plant", plant.name()).expect("its own name");
-        };
-        panic::catch_unwind(|| life(*seed, durability, planted)).is_err()
-    })
-}
-
 const FOUND_HERE: [Plant; 6] = [
     Plant::MinorityCommits,
     Plant::SlotReused,
@@ -58,14 +47,13 @@ const FOUND_HERE: [Plant; 6] = [
 
 #[test]
 fn planted_bugs_that_break_agreement_are_found() {
-    let quiet = panic::take_hook();
-    panic::set_hook(std::boxed::Box::new(|_| ()));
-    let found: alloc::vec::Vec<_> = FOUND_HERE
-        .iter()
-        .map(|plant| (*plant, found(*plant)))
-        .collect();
-    panic::set_hook(quiet);
+    let durability = |plant| match plant {
+        Plant::RecoverySkipped => Durability::Memory,
+        _ => Durability::Disk,
+    };
+    let found = convicting::<Chora, _>(&FOUND_HERE, 0..120, durability, |plant, config| {
+        config.set("plant", plant.name()).expect("its own name");
+    });
     std::println!("{found:?}");
-    let missed = found.iter().filter(|(_, seed)| seed.is_none());
-    assert_eq!(missed.count(), 0, "not found: {found:?}");
+    assert!(found.iter().all(|(_, seed)| seed.is_some()), "{found:?}");
 }
