@@ -1,5 +1,8 @@
-//! What can be said without a whole cluster: when a frontend calls a batch committed, and what a
-//! new leader keeps. Clusters are the simulator's.
+//! What can be said without a whole cluster: when a frontend calls a batch committed, what stands
+//! in logs, and what a new leader keeps. Clusters are the simulator's.
 
+mod logs;
 mod merge;
+#[cfg(feature = "plant")]
+mod planted;
 mod quorums;

@@ -27,6 +27,10 @@ const HASH: LogHash = LogHash {
 impl Case {
     /// A frontend of that many replicas that has sent batch 1.
     fn new(members: usize) -> Self {
+        Self::with(members, &Config::default())
+    }
+
+    fn with(members: usize, config: &Config) -> Self {
         let id = FrontendId(9);
         let setup = FrontendSetup {
             id,
@@ -40,7 +44,7 @@ impl Case {
                 leader_first: ReplicaId(0),
             },
             durability: Durability::Memory,
-            options: Config::default(),
+            options: config.clone(),
         };
         let clock = Clock {
             now: Time(1_000_000),
@@ -213,4 +217,39 @@ fn what_a_deposed_leader_said_is_dropped_when_its_successor_answers() {
     case.results(0, 1, HASH);
     case.slow(2, 1, 5, 4);
     assert!(case.committed(), "by the later one");
+}
+
+/// Of five, the leader and two followers hold the same log.
+pub fn three_of_five_commit(config: &Config) -> bool {
+    let mut case = Case::with(5, config);
+    case.results(0, 1, HASH);
+    case.fast(1, 0, HASH);
+    case.fast(2, 0, HASH);
+    case.committed()
+}
+
+/// Of three, a follower has forgotten since it said what it held.
+pub fn another_life_counts(config: &Config) -> bool {
+    let mut case = Case::with(3, config);
+    case.results(0, 1, LogHash { lives: 6, ..HASH });
+    case.fast(1, 0, HASH);
+    case.fast(2, 0, HASH);
+    case.committed()
+}
+
+/// Of five, one has synced and another has only appended.
+pub fn a_fast_reply_is_a_slow_one(config: &Config) -> bool {
+    let mut case = Case::with(5, config);
+    case.results(0, 3, HASH);
+    case.slow(1, 0, 5, 3);
+    case.fast(2, 0, HASH);
+    case.committed()
+}
+
+#[test]
+fn less_than_a_quorum_never_commits() {
+    let config = Config::default();
+    assert!(!three_of_five_commit(&config));
+    assert!(!another_life_counts(&config));
+    assert!(!a_fast_reply_is_a_slow_one(&config));
 }

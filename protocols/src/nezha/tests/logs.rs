@@ -1,0 +1,454 @@
+//! One or two replicas by hand: what stands in their logs, what they say of it, and what a new
+//! leader makes of it. Every case tells what was seen, so that planted bugs can be tried on it.
+//!
+//! ```text
+//!   request, peers' messages ──► Seat: one Driver<Nezha>, writes durable at once
+//!                                  └──► said (to replicas), replied (to frontends), executed
+//! ```
+
+use crate::{
+    group::Clock,
+    nezha::{
+        Config, Lives, LogHash, Message, Name, Nezha, Part, ReplyHeader, Stamp, Timer, Vote,
+        conflict::QUANTUM,
+    },
+};
+use alloc::{vec, vec::Vec};
+use quintet_replica::{
+    Access, At, BatchBuilder, BatchId, BatchView, Bytes, ClusterId, CommandId, Driver, Durability,
+    Effect, Epoch, EpochNumber, Event, FootprintVisitor, FrontendId, GroupId, Incarnation, Level,
+    Peer, Recipients, RecoveredBytes, Replica, ReplicaId, RequestKind, RestoreError, SessionId,
+    Setup, Slot, SnapshotProgress, StateMachine, Surroundings, Time, TimerKey, TimerOwner, Wire,
+};
+
+const FRONTEND: FrontendId = FrontendId(9);
+/// Deadlines are told from here; all of them lie in one quantum.
+const BASE: u64 = 1000 * QUANTUM;
+
+/// Its commands are the letter `r` or `w`, and the keys that are read or written.
+struct Keys;
+
+impl StateMachine for Keys {
+    fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn query(&self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn snapshot_chunk(&mut self, _: &mut Vec<u8>, _: usize) -> SnapshotProgress {
+        SnapshotProgress::Done
+    }
+    fn restore_chunk(&mut self, _: &[u8]) -> Result<(), RestoreError> {
+        Ok(())
+    }
+    fn finish_restore(&mut self) -> Result<(), RestoreError> {
+        Ok(())
+    }
+    fn footprint(&self, command: &[u8], visit: &mut dyn FootprintVisitor) {
+        let access = match command[0] {
+            b'w' => Access::Write,
+            _ => Access::Read,
+        };
+        for key in &command[1..] {
+            visit.key(u64::from(*key), access);
+        }
+    }
+    fn digest(&self) -> u128 {
+        0
+    }
+}
+
+/// A batch of one command in a session of its own.
+fn batch(number: u64, command: &[u8], level: Level) -> Bytes {
+    let mut builder = BatchBuilder::new();
+    let session = SessionId { owner: 1, number };
+    let id = CommandId {
+        session,
+        sequence: 1,
+    };
+    builder.push(id, RequestKind::Command, 0, command);
+    builder.finish(FRONTEND, BatchId(number), level)
+}
+
+fn stamp(after: u64, number: u64) -> Stamp {
+    let name = Name {
+        frontend: FRONTEND,
+        batch: BatchId(number),
+    };
+    let deadline = BASE + after;
+    Stamp { deadline, name }
+}
+
+/// One replica.
+struct Seat {
+    driver: Driver<Nezha>,
+    clock: Clock,
+    /// What it said to other replicas, oldest first.
+    said: Vec<Message>,
+    /// What it said to frontends.
+    replied: Vec<Message>,
+    executed: Vec<(Slot, BatchId)>,
+    headers: Vec<(BatchId, ReplyHeader)>,
+    rolled_back: Vec<Slot>,
+    queries: usize,
+    marks: Vec<&'static str>,
+}
+
+impl Seat {
+    fn new(id: u16, members: usize, config: &Config) -> Self {
+        let setup = Setup {
+            id: ReplicaId(id),
+            incarnation: Incarnation(1),
+            group: GroupId(0),
+            epoch: Epoch {
+                cluster: ClusterId(1),
+                number: EpochNumber(1),
+                members,
+                options: Vec::new(),
+                secret: [0; 32],
+                leader_first: ReplicaId(0),
+            },
+            durability: Durability::Memory,
+            options: config.clone(),
+            seed: 1,
+        };
+        let mut seat = Self {
+            driver: Driver::new(setup, FrontendId(100 + u64::from(id))),
+            clock: Clock {
+                now: Time(BASE),
+                room: 1 << 20,
+            },
+            said: Vec::new(),
+            replied: Vec::new(),
+            executed: Vec::new(),
+            headers: Vec::new(),
+            rolled_back: Vec::new(),
+            queries: 0,
+            marks: Vec::new(),
+        };
+        seat.event(Event::Start(RecoveredBytes {
+            first_boot: true,
+            ..RecoveredBytes::default()
+        }));
+        seat
+    }
+
+    fn event(&mut self, event: Event) {
+        let around = Surroundings {
+            world: &self.clock,
+            machine: Some(&Keys),
+        };
+        let mut effects = Vec::new();
+        self.driver
+            .on_event(event, around, &mut effects)
+            .expect("well-formed");
+        self.carry_out(effects);
+    }
+
+    fn idle(&mut self) {
+        let around = Surroundings {
+            world: &self.clock,
+            machine: Some(&Keys),
+        };
+        let mut effects = Vec::new();
+        let _ = self.driver.on_idle(around, &mut effects);
+        self.driver.assert_invariants();
+        self.carry_out(effects);
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        let mut durable = None;
+        for effect in effects {
+            match effect {
+                Effect::Send { to, frame, .. } => {
+                    let message = Message::decode_all(frame.into_bytes()).expect("its own words");
+                    match to {
+                        Recipients::Replicas(_) => self.said.push(message),
+                        Recipients::Frontend(_) => self.replied.push(message),
+                    }
+                }
+                Effect::Persist { id, .. } => durable = Some(id),
+                Effect::Execute {
+                    slot, batch, reply, ..
+                } => {
+                    let id = BatchView::new(&batch).expect("a batch").id();
+                    self.executed.push((slot, id));
+                    if let Some(reply) = reply {
+                        let header = ReplyHeader::decode_all(reply.header).expect("its own words");
+                        self.headers.push((id, header));
+                    }
+                }
+                Effect::RollBack { slot } => self.rolled_back.push(slot),
+                Effect::Query { .. } => self.queries += 1,
+                Effect::Mark(mark) => self.marks.push(mark),
+                _ => {}
+            }
+        }
+        if let Some(id) = durable {
+            self.event(Event::Persisted(id));
+        }
+    }
+
+    fn message(&mut self, from: Peer, message: &Message) {
+        self.event(Event::Message {
+            from,
+            arrived: self.clock.now,
+            message: message.encode_to_bytes(),
+        });
+    }
+
+    /// A request that comes now, with its deadline that much behind the base.
+    fn request(&mut self, number: u64, deadline: u64, command: &[u8]) {
+        let request = Message::Request {
+            sent: BASE,
+            bound: deadline,
+            deviation: 0,
+            level: Level::Ordered,
+            batch: batch(number, command, Level::Ordered),
+        };
+        self.message(Peer::Frontend(FRONTEND), &request);
+    }
+
+    fn at(&mut self, after: u64) {
+        self.clock.now = Time(BASE + after);
+        self.event(Event::Timer(TimerKey {
+            owner: TimerOwner::Replica,
+            timer: Timer::Release.into(),
+        }));
+        self.idle();
+    }
+
+    fn hear(&mut self, from: u16, view: u64, lives: &[u64], part: Part) {
+        let lives: Lives = lives.iter().copied().collect();
+        let message = Message::Between { view, lives, part };
+        self.message(Peer::Replica(ReplicaId(from)), &message);
+    }
+
+    /// What the leader said with this, of its first message that holds stamps.
+    fn placed(&self) -> Vec<Stamp> {
+        let stamps = self.said.iter().find_map(|message| match message {
+            Message::Between {
+                part: Part::LogModification { stamps, .. },
+                ..
+            } if !stamps.is_empty() => Some(stamps.clone()),
+            _ => None,
+        });
+        stamps.unwrap_or_default()
+    }
+
+    fn fast_reply(&self, number: u64) -> Option<LogHash> {
+        self.replied.iter().find_map(|message| match message {
+            Message::FastReply { batch, hash, .. } if batch.0 == number => Some(*hash),
+            _ => None,
+        })
+    }
+
+    fn results(&self, number: u64) -> Option<LogHash> {
+        let of = |(id, _): &&(BatchId, ReplyHeader)| id.0 == number;
+        Some(self.headers.iter().find(of)?.1.hash)
+    }
+
+    fn follows(&mut self, stamps: Vec<Stamp>) {
+        let part = Part::LogModification {
+            first: Slot(1),
+            stamps,
+            commit: Slot(0),
+            round: 1,
+        };
+        let mut lives = vec![0; 3];
+        lives[0] = 1;
+        self.hear(0, 0, &lives, part);
+        self.idle();
+    }
+}
+
+/// Leader and follower of the first view, as far as lives go: both know both.
+fn pair(config: &Config) -> (Seat, Seat) {
+    let (mut leader, mut follower) = (Seat::new(0, 3, config), Seat::new(1, 3, config));
+    let status = Part::LogStatus {
+        sync: Slot(0),
+        round: 0,
+    };
+    leader.hear(1, 0, &[1, 1, 0], status);
+    follower.hear(0, 0, &[1, 1, 0], Part::Suspect);
+    (leader, follower)
+}
+
+/// The leader got a batch only when it came again, with a later deadline; the follower had it
+/// before. Whether their fast replies agree on what comes next.
+pub fn hashes_agree_after_a_changed_deadline(config: &Config) -> bool {
+    let (mut leader, mut follower) = pair(config);
+    follower.request(1, 10, b"wa");
+    follower.at(20);
+    leader.request(1, 30, b"wa");
+    leader.at(35);
+    follower.clock.now = Time(BASE + 35);
+    assert_eq!(leader.placed(), [stamp(30, 1)]);
+    follower.follows(leader.placed());
+    assert!(
+        follower
+            .marks
+            .contains(&"an entry with another deadline was taken over")
+    );
+    for seat in [&mut leader, &mut follower] {
+        seat.request(2, 40, b"wa");
+        seat.at(50);
+    }
+    let (leads, follows) = (leader.results(2), follower.fast_reply(2));
+    assert!(leads.is_some() && follows.is_some(), "both hold it");
+    leads == follows
+}
+
+/// The leader has appended a write of two keys that the follower lacks. Whether their replies to
+/// a read of both keys agree.
+pub fn a_missing_write_of_both_keys_goes_unnoticed(config: &Config) -> bool {
+    let (mut leader, mut follower) = pair(config);
+    leader.request(1, 10, b"wab");
+    for seat in [&mut leader, &mut follower] {
+        seat.request(2, 20, b"rab");
+        seat.at(30);
+    }
+    let (leads, follows) = (leader.results(2), follower.fast_reply(2));
+    assert!(leads.is_some() && follows.is_some(), "both hold it");
+    leads == follows
+}
+
+/// Batch 1 on one key has its slot; batch 2 on another key came later with a lower deadline, and
+/// everybody appended it: it is committed. Then the leader is gone. What the next one executes.
+pub fn merged(config: &Config) -> Vec<u64> {
+    let mut new = Seat::new(1, 3, config);
+    new.request(1, 10, b"wa");
+    new.at(12);
+    new.follows(vec![stamp(10, 1)]);
+    new.request(2, 8, b"wb");
+    new.at(14);
+    assert!(new.fast_reply(2).is_some(), "it commutes, so it is in time");
+    new.hear(2, 1, &[1, 1, 1], Part::ViewChange(Slot(0)));
+    let vote = Vote {
+        view_normal: 0,
+        commit: Slot(0),
+        kept: Slot(1),
+        first: Slot(1),
+        synced: vec![stamp(10, 1)],
+        unsynced: vec![stamp(8, 2)],
+    };
+    new.hear(2, 1, &[1, 1, 1], Part::Vote(vote));
+    assert!(new.marks.contains(&"view changed"));
+    new.executed.iter().map(|(_, id)| id.0).collect()
+}
+
+/// A deadline lies too far ahead. Whether a follower appends the batch before anybody told it to.
+pub fn a_follower_appends_what_lies_too_far_ahead(config: &Config) -> bool {
+    let (_, mut follower) = pair(config);
+    follower.request(1, 1_000_000_000, b"wa");
+    follower.at(1);
+    follower.fast_reply(1).is_some()
+}
+
+/// Of five, replica 2 votes, forgets, and asks to recover; then replica 3 votes. Whether the view
+/// begins, though only two logs count.
+pub fn a_vote_of_an_earlier_life_counts(config: &Config) -> bool {
+    let mut new = Seat::new(1, 5, config);
+    let empty = || Vote {
+        view_normal: 0,
+        commit: Slot(0),
+        kept: Slot(1),
+        first: Slot(1),
+        synced: Vec::new(),
+        unsynced: Vec::new(),
+    };
+    new.hear(2, 1, &[1, 1, 1, 1, 1], Part::ViewChange(Slot(0)));
+    new.hear(2, 1, &[1, 1, 1, 1, 1], Part::Vote(empty()));
+    new.hear(2, 0, &[0, 0, 2, 0, 0], Part::Recover(7));
+    new.hear(3, 1, &[1, 1, 1, 1, 1], Part::Vote(empty()));
+    // A copy of the old vote that was long on its way is no better.
+    new.hear(2, 1, &[1, 1, 1, 1, 1], Part::Vote(empty()));
+    new.marks.contains(&"view changed")
+}
+
+/// A leader has executed a batch that nobody else has, and a higher view comes. What it undoes.
+pub fn undone_by_a_deposed_leader(config: &Config) -> Vec<Slot> {
+    let (mut leader, _) = pair(config);
+    leader.request(1, 10, b"wa");
+    leader.at(20);
+    assert_eq!(leader.executed.len(), 1);
+    leader.hear(1, 1, &[1, 1, 0], Part::ViewChange(Slot(0)));
+    leader.rolled_back
+}
+
+/// A read comes to a leader that has heard from nobody since. How many are answered.
+pub fn reads_answered_unconfirmed(config: &Config) -> usize {
+    let (mut leader, _) = pair(config);
+    let request = Message::Request {
+        sent: BASE,
+        bound: 0,
+        deviation: 0,
+        level: Level::Linearizable,
+        batch: batch(1, b"ra", Level::Linearizable),
+    };
+    leader.message(Peer::Frontend(FRONTEND), &request);
+    leader.idle();
+    let unconfirmed = leader.queries;
+    let status = Part::LogStatus {
+        sync: Slot(0),
+        round: 9,
+    };
+    leader.hear(1, 0, &[1, 1, 0], status);
+    assert_eq!(leader.queries, 1, "a majority has echoed the round");
+    unconfirmed
+}
+
+/// A follower hears of a new view that began with a slot it does not hold. Whether it takes part.
+pub fn takes_part_before_the_log_is_here(config: &Config) -> bool {
+    let mut follower = Seat::new(2, 3, config);
+    let part = Part::LogModification {
+        first: Slot(2),
+        stamps: Vec::new(),
+        commit: Slot(0),
+        round: 1,
+    };
+    follower.hear(1, 1, &[1, 1, 1], part);
+    follower.idle();
+    follower.driver.status().voting
+}
+
+#[test]
+fn a_changed_deadline_changes_the_hash() {
+    assert!(hashes_agree_after_a_changed_deadline(&Config::default()));
+}
+
+#[test]
+fn a_write_of_two_keys_that_is_missing_is_noticed_by_a_read_of_both() {
+    assert!(!a_missing_write_of_both_keys_goes_unnoticed(
+        &Config::default()
+    ));
+}
+
+#[test]
+fn what_everybody_appended_survives_whatever_its_deadline() {
+    assert_eq!(merged(&Config::default()), [1, 2]);
+}
+
+#[test]
+fn only_a_leader_shortens_deadlines() {
+    assert!(!a_follower_appends_what_lies_too_far_ahead(
+        &Config::default()
+    ));
+}
+
+#[test]
+fn a_vote_ends_with_the_life_that_gave_it() {
+    assert!(!a_vote_of_an_earlier_life_counts(&Config::default()));
+}
+
+#[test]
+fn a_deposed_leader_undoes_what_is_not_committed() {
+    let undone = undone_by_a_deposed_leader(&Config::default());
+    assert_eq!(undone, [Slot(0)]);
+}
+
+#[test]
+fn reads_wait_until_the_leader_knows_that_it_leads() {
+    assert_eq!(reads_answered_unconfirmed(&Config::default()), 0);
+}
+
+#[test]
+fn nobody_takes_part_in_a_view_without_its_log() {
+    assert!(!takes_part_before_the_log_is_here(&Config::default()));
+}
