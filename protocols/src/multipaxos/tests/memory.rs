@@ -149,3 +149,20 @@ fn a_majority_that_forgot_is_told_what_to_do() {
     }
     assert!(group.leaders().is_empty());
 }
+
+#[test]
+fn one_memory_too_many_is_told_what_to_do_though_others_are_intact() {
+    let mut group = group(5);
+    group.write(0);
+    group.run(MS * 5);
+    for id in 2..5 {
+        group.crash(id);
+    }
+    for id in 2..5 {
+        group.start(id);
+    }
+    group.run(MS * 20_000);
+    let halted = group.members.iter().map(|member| member.halted.is_some());
+    let halted: alloc::vec::Vec<bool> = halted.collect();
+    assert_eq!(halted, [false, false, true, true, true]);
+}

@@ -1,9 +1,9 @@
 //! The normal case, flow control and catching up.
 
 use super::group::{Group, MS, Packet, assert_converged, small};
-use crate::multipaxos::{Config, Message};
+use crate::multipaxos::{Config, Message, Record};
 use quintet_replica::{
-    Durability, Event, Incarnation, Level, Link, Outcome, Peer, ReplicaId, Slot,
+    Durability, Event, Incarnation, Level, Link, Outcome, Peer, ReplicaId, Slot, Wire,
 };
 
 fn groups() -> impl Iterator<Item = (usize, Durability)> {
@@ -213,6 +213,24 @@ fn everything_is_there_after_all_have_stopped() {
         group.status(group.leaders()[0]).view > 1,
         "a ballot is never used twice"
     );
+}
+
+#[test]
+fn a_journal_that_knows_more_to_be_decided_than_it_holds_is_refused() {
+    let mut group = Group::new(3, Durability::Disk, Config::default());
+    group.run(MS * 20);
+    for _ in 0..3 {
+        group.write(0);
+        group.run(MS);
+    }
+    group.crash(1);
+    let (slot, bytes) = group.members[1].disk.records.last_mut().expect("there");
+    let mut record = Record::decode_all(bytes.clone()).expect("its own");
+    record.committed = slot.next();
+    *bytes = record.encode_to_bytes();
+    group.start(1);
+    let why = group.members[1].halted.clone().expect("it does not go on");
+    assert!(why.contains("missing in its middle"), "{why}");
 }
 
 #[test]
