@@ -74,6 +74,8 @@ pub struct Member<P: Protocol> {
     pub halted: Option<String>,
     /// Who takes part, as it last told.
     pub route: Vec<u16>,
+    /// Who may take part next, as it last told.
+    pub route_ahead: Vec<u16>,
 }
 
 pub struct Packet<P> {
@@ -151,6 +153,7 @@ impl<P: Protocol> Group<P> {
             wake: None,
             halted: None,
             route: Vec::new(),
+            route_ahead: Vec::new(),
         };
         Self {
             clock: Clock {
@@ -340,8 +343,15 @@ impl<P: Protocol> Group<P> {
                     self.done.insert((id, batch), outcome);
                 }
                 Effect::Recovered => {}
-                Effect::Route { members, .. } => {
-                    self.members[me].route = members.iter().map(|(id, _)| id.0).collect();
+                Effect::Route {
+                    members, agreed, ..
+                } => {
+                    let members = members.iter().map(|(id, _)| id.0).collect();
+                    if agreed {
+                        self.members[me].route = members;
+                    } else {
+                        self.members[me].route_ahead = members;
+                    }
                 }
                 Effect::Mark(branch) => *self.marks.entry(branch).or_default() += 1,
                 Effect::Halt(reason) => {

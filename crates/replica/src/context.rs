@@ -362,6 +362,18 @@ impl<P: Protocol> Context<'_, P> {
         self.effects.push(Effect::Route {
             slot,
             members: SmallVec::from_slice(members),
+            agreed: true,
+        });
+    }
+
+    /// Tells who may be those that take part next: a vote for them has been cast, and whoever
+    /// decides must assume that it counts. Until a route from that slot on is reported, the
+    /// protocol promises progress only when the present route and this one could both progress.
+    pub fn route_may_become(&mut self, slot: Slot, members: &[(ReplicaId, Incarnation)]) {
+        self.effects.push(Effect::Route {
+            slot,
+            members: SmallVec::from_slice(members),
+            agreed: false,
         });
     }
 

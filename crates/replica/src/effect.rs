@@ -191,6 +191,8 @@ pub enum Effect {
         slot: Slot,
         /// The participants in the protocol's order (a chain from head to tail).
         members: SmallVec<[(ReplicaId, Incarnation); 8]>,
+        /// Decided; otherwise it may be decided yet.
+        agreed: bool,
     },
     /// The epoch's seal is stable at this slot.
     Seal {

@@ -1022,12 +1022,11 @@ impl World {
                     self.repaired(index);
                 }
             }
-            Output::Route { slot, members } => {
-                if slot >= self.route_slot {
-                    self.route_slot = slot;
-                    self.route = members.to_vec();
-                }
-            }
+            Output::Route {
+                slot,
+                members,
+                agreed,
+            } => self.note_route(slot, members.to_vec(), agreed),
             Output::Mark(branch) => {
                 if branch == "state transfer" {
                     self.maybe_crash_in_transfer(index);

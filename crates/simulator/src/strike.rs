@@ -17,9 +17,9 @@ use crate::{
     heal::Partition,
     network::Weather,
     process::{Armed, Harm, Moment, Process},
-    world::{Event, MILLISECOND, Phase, SECOND, World},
+    world::{Event, MILLISECOND, Phase, Route, SECOND, World},
 };
-use quintet_replica::{Control, Durability, Input, Link, NodeState, ReplicaId};
+use quintet_replica::{Control, Durability, Input, Link, NodeState, ReplicaId, Slot};
 
 const TRIES_MAX: u8 = 12;
 /// A crash that waits for its moment waits this long.
@@ -60,7 +60,22 @@ impl World {
     }
 
     fn viable(&self, states: &[NodeState]) -> bool {
-        (self.setup.entry.viable_in)(self.setup.replicas, states, &self.route)
+        let viable = |route| (self.setup.entry.viable_in)(self.setup.replicas, states, route);
+        viable(&self.route) && self.routes_ahead.iter().all(|(_, route)| viable(route))
+    }
+
+    /// Who takes part in the protocol from this slot on, or may do so once that is decided.
+    pub fn note_route(&mut self, slot: Slot, route: Route, agreed: bool) {
+        if agreed && slot >= self.route_slot {
+            self.route_slot = slot;
+            self.route = route;
+            self.routes_ahead.retain(|(ahead, _)| *ahead > slot);
+        } else if !agreed && slot > self.route_slot {
+            let route = (slot, route);
+            if !self.routes_ahead.contains(&route) {
+                self.routes_ahead.push(route);
+            }
+        }
     }
 
     fn draw_running(&mut self) -> Option<usize> {

@@ -49,6 +49,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+/// Who takes part in the protocol, in its order.
+pub(crate) type Route = Vec<(ReplicaId, Incarnation)>;
+
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MILLISECOND;
 /// Frontends of remote clients have this number plus their place.
@@ -254,8 +257,10 @@ pub(crate) struct World {
     pub embedded: BTreeMap<u64, u16>,
     pub outputs: Vec<Output>,
     /// Who takes part in the protocol, from which slot on, as told last.
-    pub route: Vec<(ReplicaId, Incarnation)>,
+    pub route: Route,
     pub route_slot: Slot,
+    /// Who may take part next: votes for them have been cast.
+    pub routes_ahead: Vec<(Slot, Route)>,
     /// Some replica has called one a leader.
     pub led: bool,
     pub events: u64,
@@ -425,6 +430,7 @@ impl World {
             outputs: Vec::new(),
             route: Vec::new(),
             route_slot: Slot(0),
+            routes_ahead: Vec::new(),
             led: false,
             events: 0,
             agreement: Agreement::default(),

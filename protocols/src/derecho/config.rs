@@ -29,6 +29,9 @@ pub struct Config {
     pub log_memory_bytes: usize,
     /// How many slots a replica may lack when it is let in.
     pub join_lag: u64,
+    /// How long a message waits for one member alone before that one counts as sluggish; zero for
+    /// never.
+    pub sluggish: Duration,
     /// A planted bug.
     pub(super) planted: Planted,
 }
@@ -45,6 +48,7 @@ impl Default for Config {
             queue_bytes: 64 << 20,
             log_memory_bytes: 64 << 20,
             join_lag: 256,
+            sluggish: Duration::from_millis(20),
             planted: Planted::default(),
         }
     }
@@ -125,6 +129,13 @@ impl Options for Config {
             help: "how many slots a replica may lack when it is let into a view; the view waits \
                    for it to fetch them (1 to 1000000)",
         },
+        OptionSpec {
+            name: "sluggish_ms",
+            default: "20",
+            help: "a member for which alone every message waits longer than this, in milliseconds, \
+                   and 8 times longer than for the others, is left out of the next views; 0 for \
+                   never (0 to 60000)",
+        },
         #[cfg(feature = "plant")]
         OptionSpec {
             name: "plant",
@@ -144,6 +155,7 @@ impl Options for Config {
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
             "log_memory_bytes" => self.log_memory_bytes = size(value, 64 << 10, 16 << 30)?,
             "join_lag" => self.join_lag = number(value, 1, 1_000_000, "slots")?,
+            "sluggish_ms" => self.sluggish = millis(value, 0, 60_000)?,
             #[cfg(feature = "plant")]
             "plant" => {
                 let found = Planted::named(value);

@@ -100,6 +100,22 @@ impl Derecho {
             let time = CommandTime(ctx.clock().now.max(self.time_seen.0 + 1));
             self.time_seen = time;
             self.send(Item::Body(Body { time, batches }), ctx);
+            if self.planted(Plant::NullInside) {
+                self.send_null_before(ctx);
+            }
+        }
+    }
+
+    /// The planted bug: peers see a null where this member has its last message, and that behind it.
+    fn send_null_before(&mut self, ctx: &mut Context<'_, Self>) {
+        if self.unacked.len() >= self.config.window || self.nulls_wanted() == 0 {
+            return;
+        }
+        self.send(Item::Nulls(1), ctx);
+        let mut last = self.unacked.iter_mut().rev();
+        if let (Some(null), Some(sent)) = (last.next(), last.next()) {
+            core::mem::swap(&mut null.body, &mut sent.body);
+            core::mem::swap(&mut null.bulk, &mut sent.bulk);
         }
     }
 

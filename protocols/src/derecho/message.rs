@@ -51,6 +51,15 @@ impl View {
         self.members.iter().map(|member| member.id).collect()
     }
 
+    /// Who they are, in which of their incarnations.
+    #[must_use]
+    pub fn route(&self) -> Vec<(ReplicaId, Incarnation)> {
+        let members = self.members.iter();
+        members
+            .map(|member| (member.id, member.incarnation))
+            .collect()
+    }
+
     /// The life in which a replica is a member.
     #[must_use]
     pub fn life(&self, id: ReplicaId) -> Option<u64> {

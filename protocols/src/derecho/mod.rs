@@ -94,8 +94,9 @@
 //! - **D10, two steps**: the pending version is the journal's; nobody sees it. Delivered means
 //!   persisted everywhere, and only then it is executed and answered.
 //! - **D11, sluggish senders** stay senders: their nulls cost one counter. A crashed one is removed
-//!   with its view. (§3.6 removes them from the senders at a view; the public code does not.) A
-//!   member that is slow and not silent slows everybody, because delivery waits for all.
+//!   with its view. (§3.6 removes them from the senders at a view; the public code does not.) That
+//!   would not help against a member that is slow and not silent, because delivery waits for all:
+//!   such a one leaves the view altogether, and comes back after a pause (`sluggish.rs`).
 //! - **D12, window**: a slot is written again when all members have taken it; otherwise requests
 //!   wait, and beyond `queue_bytes` they are refused as busy. Nothing blocks.
 //! - **D13**: views and counts are 64 bits.
@@ -136,6 +137,7 @@ mod plant;
 mod reads;
 mod replica;
 mod restart;
+mod sluggish;
 mod sst;
 mod triggers;
 mod view_change;

@@ -16,6 +16,10 @@ quintet_replica::plants! {
         "a read is answered from the local state without the barrier";
     EchoNotDurable "trim_echoed_before_logged" 0 ""
         "a ragged trim is echoed before it is on disk";
+    NullInside "null_inside_send" 0 ""
+        "a null takes the place that a message was given before it";
+    PutTorn "put_torn" 0 ""
+        "a slot's guard is put before its words";
     RestartAsMember "restart_counts_as_member" 0 ""
         "a restarted replica goes on as the member that it was";
 }

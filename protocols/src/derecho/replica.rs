@@ -6,6 +6,7 @@ use super::{
     plant::Plant,
     reads::Reads,
     restart::Inspection,
+    sluggish::Waits,
     sst::{Columns, HEARTBEAT, Layout, ON_ALL, ON_RING, ON_SELF, ON_SUSPECTED, Table},
     triggers::TRIGGERS,
 };
@@ -197,6 +198,7 @@ pub struct Derecho {
     pub(super) requests: KeptRequests,
     pub(super) queue: RequestQueue,
     pub(super) reads: Reads,
+    pub(super) waits: Waits,
     housekeeping: bool,
 }
 
@@ -504,6 +506,7 @@ impl Protocol for Derecho {
 
     const BRANCHES: &'static [&'static str] = &[
         "member suspected",
+        "sluggish member removed",
         "ragged trim computed",
         "ragged trim adopted",
         "view installed",
@@ -606,6 +609,7 @@ impl Protocol for Derecho {
             requests: KeptRequests::new(),
             queue: RequestQueue::default(),
             reads: Reads::default(),
+            waits: Waits::new(members),
             housekeeping: false,
         }
     }
@@ -794,6 +798,7 @@ impl Protocol for Derecho {
         }
         if self.phase == Phase::Active {
             self.push(ctx);
+            self.note_waiting(ctx.now());
         }
         Wake::Sleep
     }
@@ -973,6 +978,10 @@ impl Derecho {
             }
         }
         let mut ranges = self.ring_ranges(&words);
+        if self.planted(Plant::PutTorn) {
+            let single = ranges.iter().filter(|range| range.1.len() == 1);
+            ctx.put(to, &single.copied().collect::<Vec<_>>());
+        }
         ranges.extend(self.table.dirty_ranges(self.id, &self.own_dirty));
         ctx.put(to, &ranges);
         self.own_dirty.clear();

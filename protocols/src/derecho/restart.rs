@@ -328,6 +328,7 @@ impl Derecho {
                 && !join.coming
                 && join.complete
                 && near
+                && !self.waits.pauses(id, self.beat_at)
             {
                 ready.push(Member {
                     id,
@@ -613,6 +614,7 @@ impl Derecho {
         }
         self.promise.promised = ballot;
         self.promise.accepted = Some(proposal.clone());
+        self.tell_route_ahead(&proposal.view.clone(), ctx);
         self.wanted = None;
         self.save(Act::Accepted { to, ballot }, ctx);
     }

@@ -15,9 +15,7 @@ use super::{
     sst::{self, ON_ALL, ON_SUSPECTED, PERSISTED, WEDGED},
 };
 use alloc::vec::Vec;
-use quintet_replica::{
-    Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, parts::RequestQueue,
-};
+use quintet_replica::{Context, Lane, ReplicaId, ReplicaSet, Slot, parts::RequestQueue};
 
 /// How many past views are kept for whoever has missed some.
 const VIEWS_MAX: usize = 32;
@@ -56,6 +54,10 @@ impl Derecho {
                 return;
             }
             self.watch_acknowledgements(peer);
+        }
+        self.look_for_sluggish(ctx);
+        if self.phase != Phase::Active {
+            return;
         }
         self.beat_heart();
         if self.wedging && self.beats.is_multiple_of(4) {
@@ -243,6 +245,7 @@ impl Derecho {
     fn accept_in_view(&mut self, proposal: Proposal, ctx: &mut Context<'_, Self>) {
         self.proposing = proposal.ballot.proposer;
         self.promise.accepted = Some(proposal.clone());
+        self.tell_route_ahead(&proposal.view, ctx);
         if self.planted(Plant::EchoNotDurable) {
             self.on_echo_durable(&proposal);
         }
@@ -408,6 +411,7 @@ impl Derecho {
         self.fetching = None;
         self.donor = None;
         self.heard.fill(ctx.now());
+        self.waits.begin(ctx.now(), 0);
         self.lagging = self.peers();
         self.dirty = ON_ALL;
         let early = core::mem::take(&mut self.early);
@@ -433,14 +437,13 @@ impl Derecho {
         for (key, batch) in kept {
             self.queue.push(key, batch);
         }
-        let route: Vec<(ReplicaId, Incarnation)> = self
-            .promise
-            .view
-            .members
-            .iter()
-            .map(|member| (member.id, member.incarnation))
-            .collect();
         // Views may follow each other without a command between: their number is what orders them.
-        ctx.route_is(Slot(view), &route);
+        ctx.route_is(Slot(view), &self.promise.view.route());
+    }
+
+    /// From the first vote for a next view on, whoever restarts the group must assume that it was
+    /// agreed: its majority is needed as well as that of the present one.
+    pub(super) fn tell_route_ahead(&self, view: &View, ctx: &mut Context<'_, Self>) {
+        ctx.route_may_become(Slot(view.number), &view.route());
     }
 }

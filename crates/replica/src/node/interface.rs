@@ -140,6 +140,8 @@ pub enum Output {
         slot: Slot,
         /// The participants.
         members: SmallVec<[(ReplicaId, Incarnation); 8]>,
+        /// Decided; otherwise it may be decided yet.
+        agreed: bool,
     },
     /// A rare branch was taken.
     Mark(&'static str),

@@ -538,7 +538,15 @@ impl Node {
             Effect::RollBack { slot } => self.roll_back(slot, world, out),
             Effect::Checkpoint { slot, summary } => self.begin_snapshot(slot, summary, out),
             Effect::FetchState { from, at_least } => self.begin_fetch(from, at_least, world, out),
-            Effect::Route { slot, members } => out.push(Output::Route { slot, members }),
+            Effect::Route {
+                slot,
+                members,
+                agreed,
+            } => out.push(Output::Route {
+                slot,
+                members,
+                agreed,
+            }),
             Effect::Seal { .. } => out.push(Output::Mark("seal")),
             Effect::Recovered => out.push(Output::Recovered),
             Effect::Done { batch, outcome } => self.done(batch, outcome, out),

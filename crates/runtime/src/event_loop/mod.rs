@@ -460,8 +460,12 @@ impl EventLoop {
                     self.done(batch, outcome, now);
                     finished = true;
                 }
-                Output::Route { members, .. } => {
-                    self.route = members.iter().map(|(id, _)| id.0).collect();
+                Output::Route {
+                    members, agreed, ..
+                } => {
+                    if agreed {
+                        self.route = members.iter().map(|(id, _)| id.0).collect();
+                    }
                 }
                 Output::Recovered => {
                     self.repaired_at = Some(self.written);

@@ -598,7 +598,8 @@ impl Stage {
                 }
             }
             Output::Recovered => {}
-            Output::Route { slot, members } => {
+            Output::Route { agreed: false, .. } => {}
+            Output::Route { slot, members, .. } => {
                 let members: Vec<usize> = members.iter().map(|(id, _)| id.index()).collect();
                 self.say(|| format!("{index}: route from {slot} on is {members:?}"));
                 self.seats[index].route = (slot, members);

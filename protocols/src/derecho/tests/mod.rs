@@ -1,5 +1,7 @@
 //! Single cases by hand.
 
+#[cfg(feature = "plant")]
+mod planted;
 mod table;
 mod views;
 
