@@ -109,7 +109,9 @@
 //!   than the one that it forgot in.
 //! - **D17, reads**: by the barrier, from any member.
 //! - **D18**: views are subsets of the epoch's members; `viable_in` asks for a majority of the
-//!   newest view, not of the epoch.
+//!   newest view, not of the epoch. From the first vote for a next view on it asks for one of both:
+//!   whoever restarts the group cannot know who else voted for it, and must take it over. (B.6 takes
+//!   over the trim alone and counts the members anew; that may give one view two memberships.)
 //! - **Nulls** are sent by the rule of the public code, a run of them in one slot of the ring, and
 //!   are not written. A null is never put between a request and its place: messages are formed
 //!   whole at the end of a turn, so what #78 of the public code shows cannot happen.
