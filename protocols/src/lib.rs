@@ -23,6 +23,7 @@ mod life;
 pub mod multipaxos;
 pub mod nezha;
 pub mod racs;
+pub mod sadl;
 #[cfg(test)]
 mod stubs;
 

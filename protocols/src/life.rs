@@ -220,10 +220,20 @@ fn describe<P: Lives>(group: &Group<P>) -> Vec<String> {
 /// # Panics
 /// When something does not hold; the seed is the last one printed.
 pub fn lives<P: Lives>(seeds: Range<u64>, durability: Durability, rare: &[&str]) {
+    lives_with::<P>(seeds, durability, rare, |_, _| ());
+}
+
+/// The same, in configurations that `change` had a hand in, which is given the seed.
+pub fn lives_with<P: Lives>(
+    seeds: Range<u64>,
+    durability: Durability,
+    rare: &[&str],
+    change: impl Fn(u64, &mut P::Options),
+) {
     let mut marks = BTreeMap::new();
     for seed in seeds {
         std::println!("seed {seed}");
-        let group = life::<P>(seed, durability, |_| ());
+        let group = life::<P>(seed, durability, |config| change(seed, config));
         for (mark, count) in group.marks {
             *marks.entry(mark).or_insert(0) += count;
         }

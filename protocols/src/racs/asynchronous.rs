@@ -78,6 +78,9 @@ impl Racs {
 
     /// What this replica's clients wait for and what `parent` does not lead to.
     fn batches_above(&self, parent: BlockId) -> Vec<Bytes> {
+        if self.config.dissemination == super::config::Dissemination::Sadl {
+            return Vec::new();
+        }
         let path = self.tree.path(parent);
         let there: BTreeSet<_> = path
             .iter()
@@ -109,6 +112,7 @@ impl Racs {
         }
         let time = Self::time_after(time, ctx);
         let batches = self.batches_above(parent);
+        let ranges = self.ranges_above(parent);
         let view = self.view;
         let mut marks: BTreeMap<ReplicaId, super::Mark> = BTreeMap::new();
         if level == 1 {
@@ -138,6 +142,7 @@ impl Racs {
             time,
             marks,
             batches,
+            ranges,
         });
         self.tree.insert(block);
         let own = self.id;

@@ -5,6 +5,7 @@
 //!                       round = place in the chain; a block names its parent
 //! ```
 
+use crate::sadl::{Range, decode_ranges, encode_ranges};
 use alloc::{sync::Arc, vec::Vec};
 use quintet_replica::{
     Bytes, CommandTime, DecodeError, Reader, ReplicaId, ReplicaSet, Slot, Wire, Writer,
@@ -119,30 +120,30 @@ pub struct Block {
     pub marks: Vec<Mark>,
     /// Batches as their frontends encoded them.
     pub batches: Vec<Bytes>,
+    /// Batches that were disseminated before, by name: after those above, each in a slot.
+    pub ranges: Vec<Range>,
 }
 
 impl Block {
     /// The last slot that it takes.
     #[must_use]
-    pub const fn end(&self) -> Slot {
-        let slots = if self.batches.is_empty() {
-            1
-        } else {
-            self.batches.len() as u64
-        };
-        Slot(self.first.0 + slots - 1)
+    pub fn end(&self) -> Slot {
+        let named: u64 = self.ranges.iter().map(Range::count).sum();
+        let slots = named + self.batches.len() as u64;
+        let more = slots.saturating_sub(1);
+        Slot(self.first.0 + more)
     }
 
     /// What it takes in memory and on the wire, about.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let batches: usize = self.batches.iter().map(|batch| batch.len() + 4).sum();
-        BLOCK_BYTES + self.marks.len() * 18 + batches
+        BLOCK_BYTES + self.marks.len() * 18 + self.ranges.len() * Range::SIZE + batches
     }
 }
 
 /// More than a block takes besides its batches and marks.
-pub(super) const BLOCK_BYTES: usize = 2 * BlockId::SIZE + 32;
+pub(super) const BLOCK_BYTES: usize = 2 * BlockId::SIZE + 36;
 
 impl Wire for Block {
     fn encode(&self, writer: &mut Writer<'_>) {
@@ -158,6 +159,7 @@ impl Wire for Block {
         for batch in &self.batches {
             writer.blob(batch);
         }
+        encode_ranges(&self.ranges, writer);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let id = BlockId::decode(reader)?;
@@ -170,6 +172,7 @@ impl Wire for Block {
         let batches = (0..reader.length(4, "block batches")?)
             .map(|_| reader.blob("block batch"))
             .collect::<Result<_, _>>()?;
+        let ranges = decode_ranges(reader)?;
         // A parent is of an earlier view, or stands one step before in the same one.
         let fits = parent.round + 1 == id.round
             && match id.level {
@@ -187,13 +190,14 @@ impl Wire for Block {
             time,
             marks,
             batches,
+            ranges,
         })
     }
 }
 
 /// Reads a list of blocks; the elements are shared from then on.
 pub(super) fn decode_blocks(reader: &mut Reader) -> Result<Vec<Arc<Block>>, DecodeError> {
-    (0..reader.length(BLOCK_BYTES - 8, "blocks")?)
+    (0..reader.length(BLOCK_BYTES - 12, "blocks")?)
         .map(|_| Block::decode(reader).map(Arc::new))
         .collect()
 }

@@ -23,6 +23,10 @@ pub struct Config {
     pub queue_bytes: usize,
     /// The most bytes of executed entries kept in memory for followers that lag.
     pub log_memory_bytes: usize,
+    /// How batches reach the others.
+    pub dissemination: Dissemination,
+    /// The most batches disseminated and not yet executed.
+    pub sadl_window: u64,
     /// A planted bug.
     pub(super) planted: super::plant::Planted,
 }
@@ -38,7 +42,29 @@ impl Default for Config {
             batch_bytes_max: 1 << 20,
             queue_bytes: 64 << 20,
             log_memory_bytes: 64 << 20,
+            dissemination: Dissemination::Direct,
+            sadl_window: 256,
             planted: super::plant::Planted::default(),
+        }
+    }
+}
+
+/// How the batches of a replica's clients reach the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dissemination {
+    /// With the leader's blocks.
+    Direct,
+    /// Before they are ordered, from each replica to all; blocks name them.
+    Sadl,
+}
+
+impl Dissemination {
+    /// As the option has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Sadl => "sadl",
         }
     }
 }
@@ -106,6 +132,18 @@ impl Options for Config {
             help: "the most bytes of decided blocks kept in memory for replicas that lag; \
                    those further behind receive a snapshot (1024 to 17179869184)",
         },
+        OptionSpec {
+            name: "dissemination",
+            default: "direct",
+            help: "how the batches of a replica's clients reach the others: direct, in the \
+                   leader's blocks; sadl, from each replica to all before they are ordered",
+        },
+        OptionSpec {
+            name: "sadl_window",
+            default: "256",
+            help: "the most batches that a replica disseminates before they are executed, and at \
+                   most window_bytes of them (1 to 65536)",
+        },
         #[cfg(feature = "plant")]
         OptionSpec {
             name: "plant",
@@ -137,6 +175,14 @@ impl Options for Config {
             "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
             "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
+            "dissemination" => {
+                self.dissemination = match value {
+                    "direct" => Dissemination::Direct,
+                    "sadl" => Dissemination::Sadl,
+                    _ => return Err(format!("'{value}' is not direct or sadl")),
+                };
+            }
+            "sadl_window" => self.sadl_window = number(value, 1, 65_536, "batches")?,
             #[cfg(feature = "plant")]
             "plant" => {
                 let found = super::plant::Planted::named(value);

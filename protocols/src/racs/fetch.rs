@@ -11,6 +11,7 @@ use super::{
     replica::{Mode, Timer},
     tree::{Place, Root},
 };
+use crate::sadl::Name;
 use alloc::{sync::Arc, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{Bytes, Context, Lane, ReplicaId, Slot, parts::request_key};
@@ -47,7 +48,15 @@ impl Racs {
         }
         match self.tree.place(decided) {
             Place::Connected => {
-                self.commit(decided, ctx);
+                if self.rank(decided) > self.rank(self.high) {
+                    // Also while what it names is still on its way: views prune what the highest
+                    // block does not stand upon.
+                    self.high = decided;
+                }
+                let Some(ready) = self.ready(decided, ctx) else {
+                    return false;
+                };
+                self.commit(ready, ctx);
                 true
             }
             Place::Missing(_) => {
@@ -63,6 +72,20 @@ impl Racs {
         }
     }
 
+    /// The last block on the way to a connected one up to which all batches that blocks name are
+    /// here; what is missing is asked for.
+    fn ready(&mut self, decided: BlockId, ctx: &mut Context<'_, Self>) -> Option<BlockId> {
+        let mut ready = None;
+        for block in self.tree.path(decided) {
+            let from = self.decided_from;
+            if !self.have_batches(&block.ranges, from, ctx) {
+                break;
+            }
+            ready = Some(block.id);
+        }
+        ready
+    }
+
     fn commit(&mut self, decided: BlockId, ctx: &mut Context<'_, Self>) {
         self.write(decided, Why::Held, None, ctx);
         for block in self.tree.commit(decided) {
@@ -70,6 +93,7 @@ impl Racs {
         }
         self.stand_upon(decided);
         self.tree.trim_history(self.config.log_memory_bytes);
+        self.sadl.trim_history(self.config.log_memory_bytes);
         let end = self.tree.root().end;
         if self.fetching.take_if(|at_least| *at_least <= end).is_some() {
             ctx.mark("blocks overtook the state transfer");
@@ -98,19 +122,32 @@ impl Racs {
     }
 
     fn execute(&mut self, block: &Block, ctx: &mut Context<'_, Self>) {
-        if block.batches.is_empty() {
+        if block.batches.is_empty() && block.ranges.is_empty() {
             ctx.execute(block.first, block.time, Bytes::new(), None);
         }
-        for (index, batch) in block.batches.iter().enumerate() {
-            let slot = Slot(block.first.0 + index as u64);
+        let named: Vec<(Option<Name>, Bytes)> = block
+            .ranges
+            .iter()
+            .flat_map(|range| range.names())
+            .map(|name| {
+                let batch = self.sadl.batch(name).cloned();
+                (Some(name), batch.unwrap_or_default())
+            })
+            .collect();
+        let direct = block.batches.iter().map(|batch| (None, batch.clone()));
+        for (slot, (name, batch)) in (block.first.0..).map(Slot).zip(direct.chain(named)) {
+            if let Some(name) = name {
+                self.sadl.executed(name, slot);
+                self.shown = 0;
+            }
             let mut reply = None;
-            if let Some(key) = request_key(batch) {
+            if let Some(key) = request_key(&batch) {
                 if let Some(lead) = &mut self.lead {
                     lead.queue.finished(key);
                 }
                 reply = self.requests.executed(key).then_some((key.0, (), None));
             }
-            ctx.execute(slot, block.time, batch.clone(), reply);
+            ctx.execute(slot, block.time, batch, reply);
         }
         for mark in &block.marks {
             if mark.replica == self.id && mark.life == self.life {
@@ -142,11 +179,11 @@ impl Racs {
         }
     }
 
-    fn fetch_patience(&self) -> Duration {
+    pub(super) fn fetch_patience(&self) -> Duration {
         Duration::from_millis(40).max(self.round_trip * 2)
     }
 
-    fn next_peer(&self, after: ReplicaId) -> ReplicaId {
+    pub(super) fn next_peer(&self, after: ReplicaId) -> ReplicaId {
         let members = self.members as u16;
         let next = ReplicaId((after.0 + 1) % members);
         if next == self.id {
@@ -175,7 +212,8 @@ impl Racs {
             self.wanted.insert(tip, (next, root));
             ctx.send(next, Lane::Control, &Message::Fetch { tip, above: root });
         }
-        if !self.wanted.is_empty() {
+        self.fetch_batches_again(ctx);
+        if !self.wanted.is_empty() || !self.wanted_batches.is_empty() {
             self.fetch_armed = true;
             ctx.set_timer(Timer::Fetch, self.fetch_patience());
         }
@@ -278,7 +316,8 @@ impl Racs {
         if let Some(lead) = &mut self.lead {
             lead.decided(root.id.round);
         }
-        ctx.trim(slot.next());
+        self.sadl.install(&summary.heads);
+        self.trim(slot, ctx);
         self.drop_found();
         self.reads.repeat();
         if self.heard {

@@ -14,6 +14,9 @@ use super::{
     Block, BlockId, Mark,
     block::{NUMBER_MAX, decode_blocks, encode_blocks},
 };
+use crate::sadl::{
+    self, Heads, Name, Range, decode_heads, decode_ranges, encode_heads, encode_ranges,
+};
 use alloc::{sync::Arc, vec::Vec};
 use quintet_replica::{
     BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaSet, Slot, Wire,
@@ -139,7 +142,9 @@ pub enum Message {
         /// The blocks, oldest first.
         blocks: Vec<Arc<Block>>,
     },
-    /// Those blocks are no longer kept; a state that covers this slot is needed.
+    /// Of dissemination.
+    Sadl(sadl::Message),
+    /// Those blocks, or batches, are no longer kept; a state that covers this slot is needed.
     Trimmed {
         /// The slot.
         slot: Slot,
@@ -167,6 +172,8 @@ pub enum Message {
         fall: Vec<BlockId>,
         /// The last block that it knows to be decided.
         decided: BlockId,
+        /// Disseminated batches that it holds and has not executed.
+        held: Vec<Range>,
     },
 }
 
@@ -370,6 +377,7 @@ impl Wire for Message {
                 high,
                 fall,
                 decided,
+                held,
             } => {
                 writer.u8(15);
                 writer.u64(*nonce);
@@ -378,6 +386,11 @@ impl Wire for Message {
                 high.encode(writer);
                 encode_ids(fall, writer);
                 decided.encode(writer);
+                encode_ranges(held, writer);
+            }
+            Self::Sadl(message) => {
+                writer.u8(16);
+                message.encode(writer);
             }
         }
     }
@@ -473,7 +486,9 @@ impl Wire for Message {
                 high: BlockId::decode(reader)?,
                 fall: decode_ids(reader)?,
                 decided: BlockId::decode(reader)?,
+                held: decode_ranges(reader)?,
             },
+            16 => Self::Sadl(sadl::Message::decode(reader)?),
             _ => return Err(DecodeError::Bad("message kind")),
         })
     }
@@ -492,6 +507,8 @@ pub struct Promised {
     pub high: BlockId,
     /// The newest certificate that it can hand out.
     pub certificate: Option<Certificate>,
+    /// The number of the chain of batches that it began last.
+    pub chain: u64,
 }
 
 impl Wire for Promised {
@@ -501,6 +518,7 @@ impl Wire for Promised {
         writer.bool(self.asynchronous);
         self.high.encode(writer);
         encode_option(self.certificate.as_ref(), writer);
+        writer.u64(self.chain);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -509,6 +527,7 @@ impl Wire for Promised {
             asynchronous: reader.bool("asynchronous")?,
             high: BlockId::decode(reader)?,
             certificate: decode_option(reader)?,
+            chain: reader.u64("chain")?,
         })
     }
 }
@@ -529,30 +548,59 @@ pub enum Why {
 
 /// One record of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// What it says.
-    pub why: Why,
-    /// About which block.
-    pub id: BlockId,
-    /// The block, unless an earlier record has it.
-    pub block: Option<Arc<Block>>,
+pub enum Record {
+    /// Of the order.
+    Block {
+        /// What it says.
+        why: Why,
+        /// About which block.
+        id: BlockId,
+        /// The block, unless an earlier record has it.
+        block: Option<Arc<Block>>,
+    },
+    /// A disseminated batch.
+    Batch {
+        /// What it is called.
+        name: Name,
+        /// The batch.
+        batch: Bytes,
+    },
 }
+
+/// The kind of a record with a batch.
+const BATCH: u8 = 4;
 
 impl Wire for Record {
     fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u8(self.why as u8);
-        self.id.encode(writer);
-        encode_option(self.block.as_deref(), writer);
+        match self {
+            Self::Block { why, id, block } => {
+                writer.u8(*why as u8);
+                id.encode(writer);
+                encode_option(block.as_deref(), writer);
+            }
+            Self::Batch { name, batch } => {
+                writer.u8(BATCH);
+                name.encode(writer);
+                writer.blob(batch);
+            }
+        }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            why: match reader.u8("record kind")? {
-                0 => Why::Held,
-                1 => Why::High,
-                2 => Why::Fall,
-                3 => Why::Own,
-                _ => return Err(DecodeError::Bad("record kind")),
-            },
+        let why = match reader.u8("record kind")? {
+            0 => Why::Held,
+            1 => Why::High,
+            2 => Why::Fall,
+            3 => Why::Own,
+            BATCH => {
+                return Ok(Self::Batch {
+                    name: Name::decode(reader)?,
+                    batch: reader.blob("batch")?,
+                });
+            }
+            _ => return Err(DecodeError::Bad("record kind")),
+        };
+        Ok(Self::Block {
+            why,
             id: BlockId::decode(reader)?,
             block: decode_option::<Block>(reader)?.map(Arc::new),
         })
@@ -560,23 +608,27 @@ impl Wire for Record {
 }
 
 /// What a snapshot must carry: the block that it ends with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The last decided block.
     pub decided: BlockId,
     /// Its time.
     pub time: CommandTime,
+    /// How much of each member's batches it covers.
+    pub heads: Heads,
 }
 
 impl Wire for Summary {
     fn encode(&self, writer: &mut Writer<'_>) {
         self.decided.encode(writer);
         writer.u64(self.time.0);
+        encode_heads(&self.heads, writer);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             decided: BlockId::decode(reader)?,
             time: CommandTime(reader.u64("time")?),
+            heads: decode_heads(reader)?,
         })
     }
 }
@@ -596,6 +648,15 @@ mod tests {
         }
     }
 
+    fn range() -> Range {
+        let first = Name {
+            creator: ReplicaId(1),
+            chain: 2,
+            round: 3,
+        };
+        Range { first, last: 5 }
+    }
+
     fn block() -> Arc<Block> {
         let mark = Mark {
             replica: ReplicaId(1),
@@ -609,6 +670,7 @@ mod tests {
             time: CommandTime(5),
             marks: vec![mark],
             batches: vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")],
+            ranges: vec![range()],
         })
     }
 
@@ -690,7 +752,9 @@ mod tests {
                 high: id(3, 0, 7),
                 fall: vec![id(3, 2, 9)],
                 decided: id(2, 0, 5),
+                held: vec![range()],
             },
+            Message::Sadl(sadl::Message::Fetch { range: range() }),
         ];
         for message in messages {
             let bytes = message.encode_to_bytes();

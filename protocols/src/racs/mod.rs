@@ -40,6 +40,7 @@
 //! | `NewView` | replica, next leader | I am in your view; my highest block; how the last one ended |
 //! | `Exit` | replica, one behind | how that view ended: n-f completions |
 //! | `Fetch`, `Blocks`, `Trimmed` | replica, replica | what leads to this block? these; no longer kept |
+//! | `Sadl` | replica, replica | batches before they are ordered: see [`crate::sadl`] |
 //! | `Recover`, `RecoverOk` | forgetful, all; back | I forgot; what I hold |
 //!
 //! # Safety
@@ -63,7 +64,10 @@
 //!    among them and its own.
 //! 8. What is reported counts only once it is here with all that leads to it, so no report of a
 //!    block that died with its holder can stop anything: n-f others have reports that count.
-//! 9. Who forgot: see `recovery.rs`. Reads: see `reads.rs`.
+//! 9. With `dissemination=sadl` blocks name batches instead of carrying them. Only what n-f hold is
+//!    named; what a block names follows what its ancestors name, so each batch has one slot. A
+//!    decided block is executed when all that it names is here.
+//! 10. Who forgot: see `recovery.rs`. Reads: see `reads.rs`.
 //!
 //! # Deviations
 //!
@@ -105,7 +109,9 @@
 //!   replica that comes back costs the others one view.
 //! - *Pipelining* (R14). A vote is cumulative, so it is given only when all before it is here and
 //!   durable; what is proposed and undecided is bounded in blocks and bytes.
-//! - *Commands at other replicas* (R16) are forwarded to the leader.
+//! - *Commands at other replicas* (R16) are forwarded to the leader, or disseminated. A block may
+//!   carry batches and name others; the option can be changed at run time, for each replica's own
+//!   requests. The leader does not switch by itself (§5.5).
 //! - *Reads* (R17) are ordered by one marker per replica and turn.
 //! - A round is a place in the chain, as in Theorem C.8; several batches of a block take
 //!   consecutive slots.
@@ -114,6 +120,7 @@ mod asynchronous;
 mod block;
 mod coin;
 mod config;
+mod dissemination;
 mod fetch;
 mod frontend;
 mod message;
@@ -130,7 +137,7 @@ mod views;
 mod tests;
 
 pub use block::{Block, BlockId, Mark};
-pub use config::Config;
+pub use config::{Config, Dissemination};
 pub use frontend::Frontend;
 pub use message::{Certificate, Message, Promised, Record, Summary, Why};
 #[cfg(feature = "plant")]

@@ -32,6 +32,12 @@ quintet_replica::plants! {
         "a restarted leader proposes again in the view that it led before";
     RecoverySkipped "racs_recovery_skipped" 12 ""
         "a replica that forgot takes part at once";
+    BatchVoteNotDurable "racs_batch_vote_not_durable" 30 "--set dissemination=sadl"
+        "replicas vote for disseminated batches before they hold them durably";
+    ChainReused "racs_chain_reused" 9 "--set dissemination=sadl"
+        "a restarted replica gives names to its batches that it has given before";
+    BatchesNotRecovered "racs_batches_not_recovered" 12 "--set dissemination=sadl"
+        "a replica that forgot does not ask for the batches that it had voted for";
     ReadsUnmarked "racs_reads_unmarked" 33 ""
         "reads are answered without an ordered marker";
 }

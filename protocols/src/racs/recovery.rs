@@ -14,6 +14,8 @@
 //! too, and one of them is among the f+1 that answered. If it voted before it answered, its
 //! answer shows the block, as its highest one or in its B_fall. If it voted later, it knew the
 //! new life, and its vote tells the counter so, who then no longer counts the old vote (`lives`).
+//! The same holds of votes for disseminated batches: an answer lists what its sender holds and has
+//! not executed, and counts once all of that is here; what the sender has executed is decided.
 //! So what this replica says in later views covers all that its old votes helped to decide. In
 //! the views up to the highest that was told of or promised, it says nothing at all.
 
@@ -23,17 +25,19 @@ use super::{
     replica::{Mode, Timer},
     tree::Root,
 };
+use crate::sadl::Range;
 use alloc::{collections::BTreeMap, format, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{Context, Durability, Incarnation, Lane, Recovered, ReplicaId, Time};
 
 /// A replica's answer to one that has forgotten.
 #[derive(Clone, Debug, Hash)]
-struct Answer {
-    forgot: bool,
-    view: u64,
-    high: BlockId,
-    fall: Vec<BlockId>,
+pub(super) struct Answer {
+    pub forgot: bool,
+    pub view: u64,
+    pub high: BlockId,
+    pub fall: Vec<BlockId>,
+    pub held: Vec<Range>,
 }
 
 /// A replica that has forgotten.
@@ -75,7 +79,13 @@ impl Racs {
         } else {
             promise
         };
-        if let Some((end, Summary { decided, time })) = checkpoint {
+        if let Some((end, summary)) = checkpoint {
+            let Summary {
+                decided,
+                time,
+                heads,
+            } = summary;
+            self.sadl.install(&heads);
             self.tree.reset(Root {
                 id: decided,
                 end,
@@ -87,6 +97,7 @@ impl Racs {
         self.view = promise.view;
         self.stopped = promise.stopped;
         self.certificate = promise.certificate;
+        let chain = promise.chain;
         let mut found = Found {
             asynchronous: promise.asynchronous,
             ..Found::default()
@@ -97,7 +108,14 @@ impl Racs {
         } else {
             self.high
         };
-        for (_, Record { why, id, block }) in records {
+        for (slot, record) in records {
+            let (why, id, block) = match record {
+                Record::Block { why, id, block } => (why, id, block),
+                Record::Batch { name, batch } => {
+                    self.sadl.restore(name, batch, slot);
+                    continue;
+                }
+            };
             if let Some(block) = block {
                 self.tree.insert(block);
                 self.tree.set_written(id);
@@ -114,6 +132,8 @@ impl Racs {
                 Why::High | Why::Fall | Why::Own | Why::Held => {}
             }
         }
+        let reused = self.planted(Plant::ChainReused);
+        self.sadl.begin(if reused { 1 } else { chain + 1 });
         self.tree.drop_unconnected(u64::MAX);
         if self.tree.connected(high_id) {
             self.high = high_id;
@@ -141,12 +161,14 @@ impl Racs {
                 self.propose_level_1(ctx);
             }
             self.fallbacks += 1;
+            self.promise(ctx);
             self.say_due = true;
             return self.arm_repeat(ctx);
         }
         if self.high.view == self.view && self.high.level == 0 {
             self.voted = Some(self.high);
         }
+        self.promise(ctx);
         self.heard_at = ctx.now();
         ctx.set_timer(Timer::View, self.timeout());
         self.arm_repeat(ctx);
@@ -251,19 +273,16 @@ impl Racs {
             high: self.high,
             fall,
             decided: self.tree.root().id,
+            held: self.sadl.inventory(),
         };
         ctx.send(from, Lane::Control, &message);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     pub(super) fn on_recover_ok(
         &mut self,
         from: ReplicaId,
         nonce: u64,
-        forgot: bool,
-        view: u64,
-        high: BlockId,
-        fall: Vec<BlockId>,
+        answer: Answer,
         decided: BlockId,
         ctx: &mut Context<'_, Self>,
     ) {
@@ -274,12 +293,7 @@ impl Racs {
         if nonce != recovery.nonce {
             return ctx.mark("ignored: answer to another question");
         }
-        recovery.answers[from.index()] = Some(Answer {
-            forgot,
-            view,
-            high,
-            fall,
-        });
+        recovery.answers[from.index()] = Some(answer);
         let forgotten = recovery
             .answers
             .iter()
@@ -305,6 +319,11 @@ impl Racs {
             .enumerate()
             .filter_map(|(from, answer)| Some((ReplicaId(from as u16), answer.clone()?)))
             .filter(|(_, answer)| !answer.forgot)
+            .collect();
+        // Disseminated batches that this replica may have voted for.
+        let intact: BTreeMap<ReplicaId, Answer> = intact
+            .into_iter()
+            .filter(|(from, answer)| self.have_batches(&answer.held, *from, ctx))
             .collect();
         if intact.len() < self.quorum {
             return false;
@@ -335,6 +354,7 @@ impl Racs {
         self.view = views.fold(self.view, u64::max);
         self.mode = Mode::Synchronous;
         self.out = true;
+        self.wanted_batches.clear();
         self.high = if self.tree.connected(high) {
             high
         } else {

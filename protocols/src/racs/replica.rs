@@ -7,9 +7,15 @@
 
 use super::{
     Block, BlockId, Certificate, Config, Frontend, Mark, Message, Promised, Record, Summary,
-    asynchronous::Fallback, coin::Coin, plant::Plant, reads::Reads, recovery::Recovery, sync::Lead,
+    asynchronous::Fallback,
+    coin::Coin,
+    plant::Plant,
+    reads::Reads,
+    recovery::{Answer, Recovery},
+    sync::Lead,
     tree::Tree,
 };
+use crate::sadl::{Name, Sadl};
 use alloc::{
     collections::{BTreeMap, VecDeque},
     format,
@@ -49,6 +55,8 @@ pub enum Timer {
     Fetch = 3,
     /// Requests and reads under way are looked through.
     Housekeeping = 4,
+    /// Batches are shown again.
+    Show = 5,
 }
 
 impl From<Timer> for u32 {
@@ -66,6 +74,7 @@ impl TryFrom<u32> for Timer {
             2 => Self::Repeat,
             3 => Self::Fetch,
             4 => Self::Housekeeping,
+            5 => Self::Show,
             _ => return Err(()),
         })
     }
@@ -83,6 +92,10 @@ pub(super) enum Due {
     VoteAsync(BlockId),
     /// An own block of the asynchronous mode.
     Own(BlockId),
+    /// A batch that is disseminated.
+    Batch(Name),
+    /// What stood in the journal up to this slot stands in it again, or in a snapshot.
+    Trim(Slot),
 }
 
 /// What a replica last said about a view: its number, its highest block, its reads.
@@ -163,6 +176,14 @@ pub struct Racs {
     executed_done: Slot,
 
     pub(super) requests: KeptRequests,
+    pub(super) sadl: Sadl,
+    /// The number of the own chain of batches is durable.
+    pub(super) chain_settled: bool,
+    pub(super) show_armed: bool,
+    /// How often batches have been shown again since some were executed.
+    pub(super) shown: u32,
+    /// Batches that are asked for, and whom last.
+    pub(super) wanted_batches: BTreeMap<Name, (ReplicaId, u64)>,
     pub(super) reads: Reads,
     /// Since when something has waited while nothing was decided.
     pub(super) waiting_since: Option<Time>,
@@ -207,6 +228,7 @@ impl Racs {
             asynchronous: matches!(self.mode, Mode::Asynchronous(_)),
             high: self.high,
             certificate: self.certificate.clone(),
+            chain: self.sadl.chain(),
         };
         self.promise = Some(ctx.persist_promise(&promised));
     }
@@ -228,7 +250,7 @@ impl Racs {
                 super::Why::Held
             };
             said |= block.id == id;
-            let record = Record {
+            let record = Record::Block {
                 why,
                 id: block.id,
                 block: Some(block.clone()),
@@ -240,7 +262,7 @@ impl Racs {
                 .tree
                 .get(id)
                 .map_or(self.tree.root().end, |block| block.first);
-            let record = Record {
+            let record = Record::Block {
                 why,
                 id,
                 block: None,
@@ -255,11 +277,17 @@ impl Racs {
         }
     }
 
+    pub(super) fn due_after(&mut self, write: PersistId, due: Due) {
+        self.due.push_back((write, due));
+    }
+
     fn on_due(&mut self, due: Due, ctx: &mut Context<'_, Self>) {
         match due {
             Due::Vote(id) => self.on_vote_durable(id),
             Due::VoteAsync(id) => self.send_vote_async(id, ctx),
             Due::Own(id) => self.on_own_durable(id, ctx),
+            Due::Batch(name) => self.sadl.on_durable(name),
+            Due::Trim(slot) => ctx.trim(self.sadl.trim_below(slot)),
         }
     }
 
@@ -276,6 +304,7 @@ impl Racs {
             ctx.mark("peer came back in a new life");
         }
         *known = life;
+        self.sadl.forget(peer);
         if let Some(lead) = &mut self.lead {
             lead.votes[peer.index()] = None;
         }
@@ -348,6 +377,7 @@ impl Racs {
             self.say(ctx);
         }
         self.flush_requests(ctx);
+        self.flush_batches(ctx);
         self.flush_leader(ctx);
         if self.answer_due {
             self.send_vote(ctx);
@@ -383,6 +413,8 @@ impl Protocol for Racs {
         "recovery quorum",
         "view entered by a proposal",
         "view opened",
+        "batches fetched",
+        "batches shown again",
     ];
 
     const INFO: Info = Info {
@@ -458,6 +490,11 @@ impl Protocol for Racs {
             fetching: None,
             executed_done: Slot(0),
             requests: KeptRequests::new(),
+            sadl: Sadl::new(id, members, epoch.majority()),
+            chain_settled: false,
+            show_armed: false,
+            shown: 0,
+            wanted_batches: BTreeMap::new(),
             reads: Reads::default(),
             waiting_since: None,
             say_due: false,
@@ -511,12 +548,14 @@ impl Protocol for Racs {
             Timer::Repeat => self.on_repeat(ctx),
             Timer::Fetch => self.on_fetch_timer(ctx),
             Timer::Housekeeping => self.on_housekeeping(ctx),
+            Timer::Show => self.on_show_timer(ctx),
         }
     }
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
         if self.promise.is_some_and(|write| write <= upto) {
             self.promise = None;
+            self.chain_settled = true;
             self.say_due = true;
         }
         while let Some((write, due)) = self.due.front().copied() {
@@ -540,7 +579,7 @@ impl Protocol for Racs {
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
         self.in_turn = true;
-        ctx.trim(slot.next());
+        self.trim(slot, ctx);
     }
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
@@ -575,6 +614,7 @@ impl Protocol for Racs {
                     let summary = Summary {
                         decided: root.id,
                         time: root.time,
+                        heads: self.sadl.covered().to_vec(),
                     };
                     ctx.checkpoint(root.end, &summary);
                 }
@@ -588,7 +628,13 @@ impl Protocol for Racs {
             Control::Option { name, value } => {
                 let mut changed = self.config.clone();
                 match changed.set(&name, &value).and_then(|()| changed.check()) {
-                    Ok(()) => self.config = changed,
+                    Ok(()) => {
+                        let other = changed.dissemination != self.config.dissemination;
+                        self.config = changed;
+                        if other {
+                            self.on_dissemination(ctx);
+                        }
+                    }
                     Err(_) => ctx.mark("ignored: option value"),
                 }
             }
@@ -635,6 +681,12 @@ impl Protocol for Racs {
                 ("round_trip_us", self.round_trip.as_micros().to_string()),
                 ("blocks_held", self.tree.len().to_string()),
                 ("history_bytes", self.tree.history_bytes().to_string()),
+                (
+                    "dissemination",
+                    self.config.dissemination.name().to_string(),
+                ),
+                ("batches_held", self.sadl.len().to_string()),
+                ("batches_bytes", self.sadl.bytes().to_string()),
                 ("requests", self.requests.len().to_string()),
                 ("requests_bytes", self.requests.bytes().to_string()),
                 ("reads_waiting", self.reads.len().to_string()),
@@ -670,6 +722,7 @@ impl Protocol for Racs {
 
     fn assert_invariants(&self) {
         self.tree.assert_invariants();
+        self.sadl.assert_invariants();
         let weak = self.weak();
         if !matches!(self.mode, Mode::Recovering(_)) && !weak {
             assert!(
@@ -793,6 +846,7 @@ impl Racs {
             }
             Message::Fetch { tip, above } => self.on_fetch(from, tip, above, ctx),
             Message::Blocks { blocks } => self.on_blocks(from, blocks, ctx),
+            Message::Sadl(message) => self.on_sadl(from, message, ctx),
             Message::Trimmed { slot } => self.on_trimmed(slot, ctx),
             Message::Recover {
                 incarnation,
@@ -809,8 +863,16 @@ impl Racs {
                 high,
                 fall,
                 decided,
+                held,
             } => {
-                self.on_recover_ok(from, nonce, forgot, view, high, fall, decided, ctx);
+                let answer = Answer {
+                    forgot,
+                    view,
+                    high,
+                    fall,
+                    held,
+                };
+                self.on_recover_ok(from, nonce, answer, decided, ctx);
             }
             Message::Request { .. } | Message::Taken { .. } => {
                 ctx.mark("ignored: not a replica's message");

@@ -7,7 +7,7 @@
 //!   a new leader is heard: all of it goes out again; what stands in a chain is not repeated there
 //! ```
 
-use super::{Mark, Message, Racs, replica::Mode};
+use super::{Mark, Message, Racs, config::Dissemination, replica::Mode};
 use alloc::vec::Vec;
 use quintet_replica::{
     Bytes, Context, FrontendId, Lane, Level, ReplicaId, Slot,
@@ -51,7 +51,9 @@ impl Racs {
         }
         self.waiting_since.get_or_insert(ctx.now());
         self.arm_housekeeping(ctx);
-        if let Some(lead) = &mut self.lead {
+        if self.config.dissemination == Dissemination::Sadl {
+            self.sadl.submit(key, batch);
+        } else if let Some(lead) = &mut self.lead {
             if lead.open {
                 lead.queue.push(key, batch);
             }
@@ -105,6 +107,9 @@ impl Racs {
                 batches: Vec::new(),
             };
             ctx.send(leader, Lane::Control, &message);
+        }
+        if self.config.dissemination == Dissemination::Sadl {
+            return self.requests.pass_on_nothing();
         }
         let overhead = super::sync::MESSAGE_BYTES;
         let message = |batches| Message::Forward {

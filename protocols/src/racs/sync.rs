@@ -158,11 +158,12 @@ impl Racs {
                 break;
             };
             let time = Self::time_after(time, ctx);
+            let ranges = self.ranges_above(self.high);
             let Some(lead) = &mut self.lead else { break };
             // What a view inherited undecided is decided by a block of its own, if need be an
             // empty one.
             let inherited = self.high != root.id && self.high.view < self.view;
-            if lead.queue.is_empty() && lead.marks.is_empty() && !inherited {
+            if lead.queue.is_empty() && lead.marks.is_empty() && ranges.is_empty() && !inherited {
                 break;
             }
             let full = lead.proposed.len() >= self.config.window
@@ -195,6 +196,7 @@ impl Racs {
                 time,
                 marks,
                 batches,
+                ranges,
             });
             lead.proposed.insert(id.round, block.bytes());
             lead.proposed_bytes += block.bytes();

@@ -415,7 +415,8 @@ impl Racs {
             .filter_map(|batch| request_key(batch))
             .collect();
         let mut queue = RequestQueue::proposed(keys.into_iter());
-        for (key, batch) in self.requests.iter() {
+        let direct = self.config.dissemination == super::config::Dissemination::Direct;
+        for (key, batch) in self.requests.iter().filter(|_| direct) {
             queue.push(key, batch.clone());
         }
         if let Some(lead) = &mut self.lead {

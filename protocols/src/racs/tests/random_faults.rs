@@ -1,10 +1,11 @@
 //! Groups under random loss, duplication, delay, cuts and crashes; then healed, and complete.
 
 use crate::{
-    life::{Lives, Random, lives},
+    life::{Lives, Random, lives, lives_with},
     racs::{Config, Racs},
 };
-use quintet_replica::Durability;
+use core::ops::Range;
+use quintet_replica::{Durability, Options};
 
 impl Lives for Racs {
     fn draw(random: &mut Random, _: u64) -> Config {
@@ -26,6 +27,16 @@ const RARE: [&str; 6] = [
     "missing block asked for",
 ];
 
+/// Batches go out before they are ordered, and blocks name them.
+fn disseminated(seeds: Range<u64>, durability: Durability) {
+    let mut rare = RARE.to_vec();
+    rare.push("batches fetched");
+    lives_with::<Racs>(seeds, durability, &rare, |seed, config| {
+        config.set("dissemination", "sadl").expect("an option");
+        config.sadl_window = 1 + seed % 7;
+    });
+}
+
 #[test]
 fn nothing_acknowledged_is_lost_on_disk() {
     lives::<Racs>(100..260, Durability::Disk, &RARE);
@@ -34,4 +45,14 @@ fn nothing_acknowledged_is_lost_on_disk() {
 #[test]
 fn nothing_acknowledged_is_lost_in_memory() {
     lives::<Racs>(1000..1150, Durability::Memory, &RARE);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_on_disk_with_batches_disseminated_before() {
+    disseminated(2000..2100, Durability::Disk);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_memory_with_batches_disseminated_before() {
+    disseminated(3000..3100, Durability::Memory);
 }

@@ -1,13 +1,31 @@
 //! Groups with nothing wrong, and with one thing wrong.
 
 use super::group::{Group, MS, assert_converged, small};
-use quintet_replica::{Durability, Level};
+use crate::racs::{Config, Dissemination, Message};
+use crate::sadl;
+use quintet_replica::{Durability, Level, ReplicaId};
 
 #[test]
 fn every_replica_answers_writes_and_reads_of_its_own_clients() {
+    answers_all(&small());
+}
+
+#[test]
+fn and_with_batches_disseminated_before() {
+    answers_all(&disseminating());
+}
+
+fn disseminating() -> Config {
+    Config {
+        dissemination: Dissemination::Sadl,
+        ..small()
+    }
+}
+
+fn answers_all(config: &Config) {
     for members in [1, 2, 3, 5, 7] {
         for durability in [Durability::Disk, Durability::Memory] {
-            let mut group = Group::new(members, durability, small());
+            let mut group = Group::new(members, durability, config.clone());
             group.run(MS * 100);
             let mut asked = alloc::vec::Vec::new();
             for round in 0..10 {
@@ -47,4 +65,54 @@ fn a_leader_that_is_cut_off_is_replaced_by_way_of_the_asynchronous_mode() {
     group.run(MS * 3000);
     assert_converged(&group, 1);
     assert_eq!(group.leaders().len(), 1);
+}
+
+#[test]
+fn a_batch_that_never_reached_a_replica_is_fetched_before_it_is_executed() {
+    let mut group = Group::new(3, Durability::Disk, disseminating());
+    group.run(MS * 100);
+    let batch = group.write(1);
+    for _ in 0..40 {
+        for id in 0..3 {
+            group.sync(id);
+            group.idle(id);
+        }
+        // Replica 2 hears of the order, and not of what is ordered.
+        let shown = |message: &Message| matches!(message, Message::Sadl(sadl::Message::New { batches, .. }) if !batches.is_empty());
+        for _ in 0..group.network.len() {
+            let packet = group.network.pop_front().expect("counted");
+            if !(packet.to == ReplicaId(2) && shown(&packet.message())) {
+                group.deliver(packet);
+            }
+        }
+    }
+    assert!(group.answered(1, batch), "two of three hold it");
+    assert!(group.marked("batches fetched") > 0);
+    assert!(group.batches(2).contains(&batch));
+    assert_converged(&group, 1);
+}
+
+#[test]
+fn a_restarted_replica_gives_its_batches_new_names() {
+    for durability in [Durability::Disk, Durability::Memory] {
+        let mut group = Group::new(3, durability, disseminating());
+        group.run(MS * 100);
+        let before: alloc::vec::Vec<_> = (0..4).map(|_| group.write(1)).collect();
+        group.run(MS * 200);
+        group.crash(1);
+        group.run(MS * 2000);
+        group.start(1);
+        group.run(MS * 6000);
+        let after = group.write(1);
+        group.run(MS * 1000);
+        assert!(group.answered(1, after));
+        let held = group.batches(2);
+        assert!(
+            before
+                .iter()
+                .chain([&after])
+                .all(|batch| held.contains(batch))
+        );
+        assert_converged(&group, 5);
+    }
 }
