@@ -50,8 +50,9 @@ impl Racs {
             Place::Connected => {
                 if self.rank(decided) > self.rank(self.high) {
                     // Also while what it names is still on its way: views prune what the highest
-                    // block does not stand upon.
+                    // block does not stand upon. A promise that names it may be next.
                     self.high = decided;
+                    self.write(decided, Why::Held, None, ctx);
                 }
                 let Some(ready) = self.ready(decided, ctx) else {
                     return false;

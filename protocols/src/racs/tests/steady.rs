@@ -3,7 +3,7 @@
 use super::group::{Group, MS, assert_converged, small};
 use crate::racs::{Config, Dissemination, Message};
 use crate::sadl;
-use quintet_replica::{Durability, Level, ReplicaId};
+use quintet_replica::{Control, Durability, Event, Level, ReplicaId};
 
 #[test]
 fn every_replica_answers_writes_and_reads_of_its_own_clients() {
@@ -115,4 +115,40 @@ fn a_restarted_replica_gives_its_batches_new_names() {
         );
         assert_converged(&group, 5);
     }
+}
+
+#[test]
+fn a_decided_block_that_waits_for_its_batches_is_written_before_a_promise_names_it() {
+    let mut group = Group::new(3, Durability::Disk, disseminating());
+    group.run(MS * 100);
+    let batch = group.write(1);
+    for _ in 0..60 {
+        for id in 0..3 {
+            group.sync(id);
+            group.idle(id);
+        }
+        // Replica 2 hears that a block is decided, asks for it, and gets nothing that it names.
+        let held_back = |message: &Message| match message {
+            Message::Sadl(sadl::Message::New { batches, .. }) => !batches.is_empty(),
+            Message::Sadl(sadl::Message::Found { .. }) => true,
+            Message::Propose { blocks, .. } => !blocks.is_empty(),
+            _ => false,
+        };
+        for _ in 0..group.network.len() {
+            let packet = group.network.pop_front().expect("counted");
+            if !(packet.to == ReplicaId(2) && held_back(&packet.message())) {
+                group.deliver(packet);
+            }
+        }
+    }
+    assert!(group.answered(1, batch) && !group.batches(2).contains(&batch));
+    let control = Control::ReportFailure(ReplicaId(0));
+    group.event(2, Event::Control(control));
+    group.idle(2);
+    group.sync(2);
+    group.crash(2);
+    group.start(2);
+    group.run(MS * 4000);
+    assert!(group.batches(2).contains(&batch));
+    assert_converged(&group, 1);
 }
