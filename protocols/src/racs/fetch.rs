@@ -162,7 +162,9 @@ impl Racs {
         if self.wanted.contains_key(&tip) || self.wanted.len() >= WANTED_MAX {
             return;
         }
-        if tip.round <= self.tree.root().id.round || self.others.is_empty() {
+        // What is here and not decided yet is not missing, whoever names it.
+        let here = tip.round <= self.tree.root().id.round || self.tree.connected(tip);
+        if here || self.others.is_empty() {
             return;
         }
         ctx.mark("missing block asked for");
