@@ -83,15 +83,20 @@ bench-redis *arguments: build
     python3 bench/speed.py {{ arguments }}
 
 # The systems that `quintet lab compare` can measure beside this one, from their registries: Redis and
-# a Java machine from Debian, ZooKeeper from Maven Central, etcd from the Go module proxy.
-peers:
+# a Java machine from Debian, ZooKeeper from Maven Central, etcd from the Go module proxy, a store on
+# openraft from crates.io.
+peers: openraft
     {{ if `id -u` == "0" { "" } else { "sudo " } }}apt-get install -y redis-server default-jre-headless maven golang-go
     cd bench/peers/zookeeper && mvn -q -B dependency:copy-dependencies -DoutputDirectory="{{ justfile_directory() }}/target/peers/zookeeper"
     cd bench/peers/etcd && go build -o "{{ justfile_directory() }}/target/peers/etcd" .
 
-# Beside etcd, ZooKeeper and Redis, in interleaved rounds (needs `just peers`).
+# The store on openraft alone; in a workspace and a target directory of its own.
+openraft:
+    cargo build --release --locked --manifest-path bench/openraft-store/Cargo.toml --target-dir target/peers/openraft
+
+# Beside etcd, ZooKeeper, openraft and Redis, in interleaved rounds (needs `just peers`).
 compare *arguments: build
-    target/release/quintet lab compare --etcd target/peers/etcd --zookeeper 'target/peers/zookeeper/*' {{ arguments }}
+    target/release/quintet lab compare --etcd target/peers/etcd --zookeeper 'target/peers/zookeeper/*' --openraft target/peers/openraft/release/openraft-store {{ arguments }}
 
 # Licences and advisories of dependencies (needs cargo-deny).
 deny:

@@ -187,6 +187,16 @@ impl Spread {
             max: figures.iter().copied().reduce(f64::max).unwrap_or(0.0),
         }
     }
+
+    /// The same in another unit.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        Self {
+            min: self.min * factor,
+            median: self.median * factor,
+            max: self.max * factor,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod compare;
 mod error;
 pub mod figures;
 pub mod http;
+mod kept;
 pub mod load;
 pub mod profile;
 pub mod report;

@@ -11,7 +11,7 @@ fn is_installed(program: &str) -> bool {
 }
 
 #[test]
-fn a_comparison_measures_each_system_in_each_round() {
+fn a_comparison_measures_each_system_in_each_round_and_goes_on_where_it_stopped() {
     if !is_installed("redis-server") {
         println!("skipped: redis-server is not installed");
         return;
@@ -68,9 +68,35 @@ fn a_comparison_measures_each_system_in_each_round() {
         serde_json::from_str::<serde_json::Value>(&written).unwrap(),
         found
     );
-    // Nothing is left behind but what was asked for: the figures and the page.
-    let left = std::fs::read_dir(directory.path()).unwrap().count();
-    assert_eq!(left, 2);
+    // Nothing is left behind but what was asked for: the figures, what they are made of, the page.
+    let mut left: Vec<_> = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(
+        left,
+        ["report.html", "results.csv", "results.json", "rows.jsonl"]
+    );
+    let csv = std::fs::read_to_string(directory.path().join("results.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 5);
+    let columns = |line: &str| line.split(',').count();
+    assert!(
+        csv.lines()
+            .all(|line| columns(line) == columns(csv.lines().next().unwrap()))
+    );
+    // The last round is cut off: the same command measures that one again, and no other.
+    let kept = std::fs::read_to_string(directory.path().join("rows.jsonl")).unwrap();
+    let whole: Vec<_> = kept.split_inclusive('\n').collect();
+    std::fs::write(directory.path().join("rows.jsonl"), whole[..4].concat()).unwrap();
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let again = std::fs::read_to_string(directory.path().join("rows.jsonl")).unwrap();
+    assert!(
+        again.starts_with(&whole[..3].concat()),
+        "the first round stands"
+    );
+    assert_eq!(again.lines().count(), 5);
     look_at(&directory.path().join("report.html"));
 }
 

@@ -14,12 +14,13 @@ mod page;
 pub(crate) mod processes;
 mod systems;
 
-pub use page::{html, row};
+pub use page::{HEADER, csv, html, row};
 pub use systems::{Durability, Installed, Spec, System};
 
 use crate::{
     error::{Error, Result},
     figures::{self, Machine, Spread, Syncs},
+    kept::{self, Kept},
     load::{Distribution, Load, Mix, Summary, fill, run},
 };
 use serde::{Deserialize, Serialize};
@@ -85,9 +86,30 @@ pub struct Plan {
     pub quick: bool,
     /// Where the programs are.
     pub installed: Installed,
+    /// Where rounds are kept, for a later run that goes on from there.
+    pub out: Option<PathBuf>,
 }
 
 impl Plan {
+    /// What rounds must have in common to be compared.
+    fn identity(&self) -> String {
+        let names: Vec<_> = self.systems.iter().map(Spec::name).collect();
+        let versions = env!("CARGO_PKG_VERSION");
+        kept::identity(&format!(
+            "{names:?}{:?}{}{}{:?}{:?}{}{}{}{}{versions}{:?}",
+            self.cells,
+            self.value_size,
+            self.keys,
+            self.warmup,
+            self.measured,
+            self.threads,
+            self.etcd_sharing,
+            self.members,
+            self.seed,
+            Machine::this(),
+        ))
+    }
+
     /// How long it takes, about.
     pub fn duration(&self) -> Duration {
         let cells = self.systems.len() * self.cells.len() * self.rounds;
@@ -203,8 +225,8 @@ pub struct Step<'a> {
     pub now: &'a str,
 }
 
-/// Runs a comparison. `watch` is told each step and says whether to go on; what was measured until
-/// then is kept.
+/// Runs a comparison, or what is left of it. `watch` is told each step and says whether to go on;
+/// what was measured until then is kept, and rounds that are whole are not run again.
 ///
 /// # Errors
 /// When a system cannot be started, or loses its data or its leader for good.
@@ -215,13 +237,20 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Result<C
     let all = plan.systems.len() * plan.cells.len() * plan.rounds;
     let syncs = Syncs::count();
     let mut running: Vec<System> = Vec::new();
-    let mut samples = Vec::new();
+    let mut kept: Kept<Sample> = Kept::open(plan.out.as_deref(), &plan.identity())?;
+    // A round is whole or it is run again: systems within one belong together.
+    let in_round = plan.systems.len() * plan.cells.len();
+    let of_round = |rows: &[Sample], round| rows.iter().filter(|row| row.round == round).count();
+    let first = (0..plan.rounds)
+        .find(|round| of_round(&kept.rows, *round) < in_round)
+        .unwrap_or(plan.rounds);
+    kept.drop_where(|sample| sample.round >= first)?;
     let mut described = Vec::new();
     let mut goes_on = true;
     for (index, spec) in plan.systems.iter().enumerate() {
         goes_on = goes_on
             && watch(Step {
-                done: 0,
+                done: kept.rows.len(),
                 all,
                 now: &format!("starting {}", spec.name()),
             });
@@ -257,8 +286,8 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Result<C
         system.pause()?;
         running.push(system);
     }
-    let mut done = 0;
-    'rounds: for round in 0..plan.rounds {
+    let mut done = kept.rows.len();
+    'rounds: for round in first..plan.rounds {
         for turn in 0..running.len() {
             let index = (turn + round) % running.len();
             let system = &mut running[index];
@@ -274,7 +303,7 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Result<C
                 if !goes_on {
                     break 'rounds;
                 }
-                samples.push(measure(plan, system, cell, round, syncs.as_ref())?);
+                kept.append(measure(plan, system, cell, round, syncs.as_ref())?)?;
                 done += 1;
             }
             system.pause()?;
@@ -283,6 +312,7 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Result<C
     for system in running {
         system.stop();
     }
+    let samples = kept.rows;
     let lines = lines(plan, &samples);
     Ok(Comparison {
         systems: described,

@@ -10,6 +10,23 @@ use crate::{
     report::{Section, bars, page},
 };
 
+/// The table's columns, on the page and on the terminal.
+pub const HEADER: [&str; 13] = [
+    "load",
+    "system",
+    "per second",
+    "min..max",
+    "p50 ms",
+    "p99 ms",
+    "p99.9 ms",
+    "cpu s/M",
+    "MiB",
+    "wire B/op",
+    "syncs/k",
+    "own cpu",
+    "",
+];
+
 /// The whole page; `command` is what was typed.
 pub fn html(found: &Comparison, command: &str, commit: &str) -> String {
     let machine = &found.machine;
@@ -73,36 +90,13 @@ pub fn html(found: &Comparison, command: &str, commit: &str) -> String {
         figures.push(bars(&format!("{cell}: operations per second"), &throughput));
         let p99: Vec<_> = of(cell)
             .iter()
-            .map(|line| {
-                let thousandth = |value: f64| value / 1e3;
-                let spread = Spread {
-                    min: thousandth(line.p99.min),
-                    median: thousandth(line.p99.median),
-                    max: thousandth(line.p99.max),
-                };
-                (line.system.clone(), spread)
-            })
+            .map(|line| (line.system.clone(), line.p99.times(1e-3)))
             .collect();
         figures.push(bars(
             &format!("{cell}: 99th percentile of latency, ms"),
             &p99,
         ));
     }
-    let header = [
-        "load",
-        "system",
-        "per second",
-        "min..max",
-        "p50 ms",
-        "p99 ms",
-        "p99.9 ms",
-        "cpu s/M",
-        "MiB",
-        "wire B/op",
-        "syncs/k",
-        "own cpu",
-        "",
-    ];
     page(
         "Comparison",
         "The same load on several systems, one at a time, in one run. Ratios mean something within \
@@ -111,13 +105,49 @@ pub fn html(found: &Comparison, command: &str, commit: &str) -> String {
         &[Section {
             title: "Figures",
             figures,
-            header: header.map(str::to_owned).to_vec(),
+            header: HEADER.map(str::to_owned).to_vec(),
             rows: found.lines.iter().map(|line| row(found, line)).collect(),
         }],
     )
 }
 
-/// A line of the table, on the page and on the terminal.
+/// A line for each repetition.
+pub fn csv(found: &Comparison) -> String {
+    let mut text = "system,cell,round,throughput,answered,unanswered,errors,mean_us,p50_us,p90_us,\
+                    p99_us,p999_us,max_us,cpu_seconds,resident,loopback_bytes,syncs,\
+                    generator_cores,generator_bound\n"
+        .to_owned();
+    let whole = |figure: Option<u64>| figure.map_or_else(String::new, |one| one.to_string());
+    let part = |figure: Option<f64>| figure.map_or_else(String::new, |one| format!("{one:.3}"));
+    for sample in &found.samples {
+        let (seen, latency) = (&sample.seen, &sample.seen.latency);
+        text.push_str(&format!(
+            "{},{},{},{:.3},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{},{}\n",
+            sample.system,
+            sample.cell,
+            sample.round,
+            seen.throughput,
+            seen.answered,
+            seen.unanswered,
+            seen.errors.values().sum::<u64>(),
+            latency.mean,
+            latency.p50,
+            latency.p90,
+            latency.p99,
+            latency.p999,
+            latency.max,
+            part(sample.cpu_seconds),
+            whole(sample.resident),
+            whole(sample.loopback_bytes),
+            whole(sample.syncs),
+            part(seen.generator_cores),
+            seen.generator_bound,
+        ));
+    }
+    text
+}
+
+/// A line of the table, see [`HEADER`].
 pub fn row(found: &Comparison, line: &Line) -> Vec<String> {
     let milliseconds = |spread: &Spread| format!("{:.2}", spread.median / 1e3);
     let mut notes = Vec::new();

@@ -47,6 +47,8 @@ pub struct Installed {
     pub zookeeper: String,
     /// Redis's server.
     pub redis: PathBuf,
+    /// The store on openraft, `bench/openraft-store`.
+    pub openraft: PathBuf,
 }
 
 /// What an acknowledgement promises.
@@ -65,6 +67,7 @@ enum What {
     ZooKeeper,
     Redis,
     RedisReplica,
+    Openraft,
 }
 
 /// A system to be compared.
@@ -76,13 +79,14 @@ pub struct Spec {
 
 impl Spec {
     /// All kinds, as examples of what [`Spec::parse`] reads.
-    pub const EXAMPLES: [&str; 6] = [
+    pub const EXAMPLES: [&str; 7] = [
         "quintet/disk",
         "quintet:multipaxos/memory",
         "etcd/disk",
         "zookeeper/disk",
         "redis/disk",
         "redis-replica/memory",
+        "openraft/disk",
     ];
 
     /// Reads `SYSTEM/DURABILITY`; `quintet` may name its protocol, `quintet:multipaxos`.
@@ -92,8 +96,8 @@ impl Spec {
     pub fn parse(text: &str) -> Result<Self> {
         let refuse = |what: &str| {
             Error::usage(format!("'{text}': {what}")).help(format!(
-                "accepted are quintet[:PROTOCOL], etcd, zookeeper, redis, redis-replica, each \
-                 followed by /disk or /memory: {}",
+                "accepted are quintet[:PROTOCOL], etcd, zookeeper, openraft, redis, redis-replica, \
+                 each followed by /disk or /memory: {}",
                 Self::EXAMPLES.join(", ")
             ))
         };
@@ -114,6 +118,7 @@ impl Spec {
             ("zookeeper", "") => What::ZooKeeper,
             ("redis", "") => What::Redis,
             ("redis-replica", "") => What::RedisReplica,
+            ("openraft", "") => What::Openraft,
             _ => return Err(refuse("no such system")),
         };
         Ok(Self { what, durability })
@@ -139,6 +144,7 @@ impl Spec {
             What::ZooKeeper => format!("zookeeper/{durability}"),
             What::Redis => format!("redis/{durability}"),
             What::RedisReplica => format!("redis-replica/{durability}"),
+            What::Openraft => format!("openraft/{durability}"),
         }
     }
 }
@@ -222,6 +228,7 @@ impl System {
             What::ZooKeeper => system.start_zookeeper(plan, base, &path)?,
             What::Redis => system.start_redis(plan, base, &path, 1)?,
             What::RedisReplica => system.start_redis(plan, base, &path, 2)?,
+            What::Openraft => system.start_openraft(plan, base, &path)?,
         }
         system.settle()?;
         if spec.what == What::ZooKeeper {
@@ -399,6 +406,32 @@ impl System {
         Ok(())
     }
 
+    fn start_openraft(&mut self, plan: &Plan, base: u16, path: &Path) -> Result<()> {
+        let durability = match self.spec.durability {
+            Durability::Disk => "disk",
+            Durability::Memory => "memory",
+        };
+        let listed = |offset: u16| -> String {
+            let all = (0..plan.members).map(|id| local(base + offset + id).to_string());
+            all.collect::<Vec<_>>().join(",")
+        };
+        self.version = version_of(&plan.installed.openraft, "--version");
+        for id in 0..plan.members {
+            let mut command = Command::new(&plan.installed.openraft);
+            command
+                .args(["--id", &id.to_string(), "--durability", durability])
+                .args(["--clients", &listed(0), "--peers", &listed(PEER_OFFSET)])
+                .arg("--dir")
+                .arg(path.join(format!("m{id}")));
+            let log = self.log.clone();
+            self.processes.start(command, &log)?;
+            self.processes.count_last();
+            self.clients.push(local(base + id));
+            self.admin.push(local(base + id));
+        }
+        Ok(())
+    }
+
     /// Its name in tables.
     pub fn name(&self) -> String {
         self.spec.name()
@@ -411,7 +444,7 @@ impl System {
 
     fn language(&self) -> Language {
         match self.spec.what {
-            What::Quintet { .. } | What::Redis => Language::resp(),
+            What::Quintet { .. } | What::Redis | What::Openraft => Language::resp(),
             What::RedisReplica => Language::Resp {
                 password: None,
                 wait: Some(1),
@@ -460,6 +493,16 @@ impl System {
                     }
                     if !said.contains("Mode: follower") {
                         return Err(format!("{admin} does not serve yet"));
+                    }
+                }
+                Err("no member leads".to_owned())
+            }
+            What::Openraft => {
+                for (member, admin) in self.admin.iter().enumerate() {
+                    let said = ask(*admin, b"INFO replication\r\nQUIT\r\n");
+                    let said = said.map_err(|error| format!("{admin}: {error}"))?;
+                    if said.contains("role:leader") {
+                        return Ok(Some(member));
                     }
                 }
                 Err("no member leads".to_owned())
@@ -633,6 +676,16 @@ impl System {
                 self.version.clone(),
                 "not stored; WAIT 1: the replica has received it",
                 "of the first process",
+            ),
+            (What::Openraft, Durability::Disk) => (
+                format!("{} on openraft 0.9", self.version),
+                "fsynced on a majority",
+                "linearizable",
+            ),
+            (What::Openraft, Durability::Memory) => (
+                format!("{} on openraft 0.9", self.version),
+                "in a majority's memory",
+                "linearizable",
             ),
         };
         format!(

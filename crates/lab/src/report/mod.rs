@@ -103,11 +103,7 @@ fn axis_name(axis: Axis, swept: Option<Parameter>) -> &'static str {
 }
 
 fn spread_of(axis: Axis, line: &Line) -> Spread {
-    let thousandth = |spread: Spread| Spread {
-        min: spread.min / 1e3,
-        median: spread.median / 1e3,
-        max: spread.max / 1e3,
-    };
+    let thousandth = |spread: Spread| spread.times(1e-3);
     match axis {
         Axis::Swept | Axis::Time => Spread::of([line.value as f64]),
         Axis::Throughput => line.throughput,
@@ -229,20 +225,6 @@ fn report(results: &Results) -> String {
     if !results.paper.is_empty() {
         facts.push(("paper".to_owned(), results.paper.clone()));
     }
-    let swept = results.swept.map_or("", Parameter::name);
-    let header = [
-        "bed",
-        "protocol",
-        swept,
-        "per second",
-        "min..max",
-        "p50 ms",
-        "p99 ms",
-        "p99.9 ms",
-        "cpu s/M",
-        "own cpu",
-        "",
-    ];
     let rows = results.lines.iter().map(|line| cells(results, line));
     page(
         &results.name,
@@ -251,13 +233,33 @@ fn report(results: &Results) -> String {
         &[Section {
             title: "Figures",
             figures: charts(results).iter().map(chart).collect(),
-            header: header.map(str::to_owned).to_vec(),
+            header: header(results).map(str::to_owned).to_vec(),
             rows: rows.collect(),
         }],
     )
 }
 
-/// A line of the table, on the page and on the terminal.
+/// The table's columns, on the page and on the terminal.
+pub fn header(results: &Results) -> [&'static str; 14] {
+    [
+        "bed",
+        "protocol",
+        results.swept.map_or("", Parameter::name),
+        "per second",
+        "min..max",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "cpu s/M",
+        "MiB",
+        "wire B/op",
+        "syncs/k",
+        "own cpu",
+        "",
+    ]
+}
+
+/// A line of the table, see [`header`].
 pub fn cells(results: &Results, line: &Line) -> Vec<String> {
     let milliseconds = |spread: Spread| format!("{:.3}", spread.median / 1e3);
     let maybe = |spread: Option<Spread>, digits: usize| {
@@ -290,6 +292,13 @@ pub fn cells(results: &Results, line: &Line) -> Vec<String> {
         milliseconds(line.p99),
         milliseconds(line.p999),
         maybe(line.cpu_per_million, 1),
+        maybe(
+            line.resident
+                .map(|bytes| bytes.times(1.0 / f64::from(1 << 20))),
+            0,
+        ),
+        maybe(line.bytes_per_operation, 0),
+        maybe(line.syncs_per_thousand, 1),
         maybe(line.generator_cores, 2),
         notes.join(", "),
     ]

@@ -13,17 +13,13 @@ mod simulated;
 use crate::{
     error::{Error, Result},
     figures::{Machine, Spread},
+    kept::{self, Kept},
     load::Latency,
     profile,
     scenario::{Bed, Parameter, Plot, Published, Scenario, Shade},
 };
 use serde::{Deserialize, Serialize};
-use std::{
-    fs::{self, OpenOptions},
-    io::Write,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 /// How a run is done.
 #[derive(Clone, Debug)]
@@ -119,6 +115,12 @@ pub struct Line {
     pub p999: Spread,
     /// CPU seconds of all replicas per million operations.
     pub cpu_per_million: Option<Spread>,
+    /// Bytes between replicas per operation; on real processes with the clients' bytes.
+    pub bytes_per_operation: Option<Spread>,
+    /// Synchronisations of journals per thousand operations.
+    pub syncs_per_thousand: Option<Spread>,
+    /// Resident memory of all replicas, bytes.
+    pub resident: Option<Spread>,
     /// The generator's own cores.
     pub generator_cores: Option<Spread>,
     /// In how many repetitions the generator was the bottleneck.
@@ -224,10 +226,8 @@ pub fn run(
         .filter(|_| options.quick)
         .unwrap_or(scenario.measured);
     let cells = scenario.cells(options.quick);
-    fs::create_dir_all(&options.out)
-        .map_err(|error| Error::failed(format!("{}: {error}", options.out.display())))?;
-    let mut kept = Kept::open(
-        &options.out,
+    let mut kept: Kept<Row> = Kept::open(
+        Some(&options.out),
         &identity(scenario, measured, &file, options.namespaces)?,
     )?;
     let all = repetitions * beds.len() * cells.len();
@@ -323,12 +323,7 @@ fn identity(
         "{scenario:?}{measured:?}{profile}{}{network}",
         env!("CARGO_PKG_VERSION")
     );
-    // FNV-1a: this only has to tell a changed scenario from the same one.
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for byte in text.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    }
-    Ok(format!("{hash:016x}"))
+    Ok(kept::identity(&text))
 }
 
 /// The commit of the working directory, if it is one.
@@ -341,42 +336,6 @@ pub fn commit() -> String {
             String::from_utf8_lossy(&output.stdout).trim().to_owned()
         }
         _ => String::new(),
-    }
-}
-
-/// Rows as they are measured, in a file that a later run continues.
-#[derive(Debug)]
-struct Kept {
-    path: PathBuf,
-    rows: Vec<Row>,
-}
-
-impl Kept {
-    fn open(directory: &Path, identity: &str) -> Result<Self> {
-        let path = directory.join("rows.jsonl");
-        let text = fs::read_to_string(&path).unwrap_or_default();
-        let mut lines = text.lines();
-        let mut rows = Vec::new();
-        if lines.next() == Some(identity) {
-            // A line that was cut off by a crash is measured again.
-            rows.extend(lines.map_while(|line| serde_json::from_str(line).ok()));
-        }
-        let mut text = format!("{identity}\n");
-        for row in &rows {
-            text.push_str(&serde_json::to_string(row).map_err(Error::failed)?);
-            text.push('\n');
-        }
-        fs::write(&path, text)
-            .map_err(|error| Error::failed(format!("{}: {error}", path.display())))?;
-        Ok(Self { path, rows })
-    }
-
-    fn append(&mut self, row: Row) -> Result<()> {
-        let mut file = OpenOptions::new().append(true).open(&self.path)?;
-        let text = serde_json::to_string(&row).map_err(Error::failed)?;
-        file.write_all(format!("{text}\n").as_bytes())?;
-        self.rows.push(row);
-        Ok(())
     }
 }
 
@@ -408,6 +367,9 @@ fn lines(rows: &[Row]) -> Vec<Line> {
             p99: spread(|row| row.latency.p99),
             p999: spread(|row| row.latency.p999),
             cpu_per_million: maybe(|row| row.cpu_per_million),
+            bytes_per_operation: maybe(|row| row.bytes_per_operation),
+            syncs_per_thousand: maybe(|row| row.syncs_per_thousand),
+            resident: maybe(|row| row.resident.map(|bytes| bytes as f64)),
             generator_cores: maybe(|row| row.generator_cores),
             generator_bound: own.iter().filter(|row| row.generator_bound).count(),
             failed: own.iter().map(|row| row.failed + row.unanswered).sum(),

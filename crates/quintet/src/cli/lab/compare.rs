@@ -12,12 +12,12 @@ use crate::cli::{
 };
 use clap::Args;
 use quintet_lab::{
-    compare::{Cell, Comparison, Installed, Plan, Spec, compare, html, row},
+    compare::{Cell, Comparison, HEADER, Installed, Plan, Spec, compare, csv, html, row},
     run::commit,
 };
 use std::{fs, path::PathBuf, time::Duration};
 
-/// Measure Quintet beside etcd, ZooKeeper and Redis, in interleaved rounds
+/// Measure Quintet beside etcd, ZooKeeper, openraft and Redis, in interleaved rounds
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -25,21 +25,22 @@ Examples:
   quintet lab compare quintet:multipaxos/disk etcd/disk zookeeper/disk redis/disk
   quintet lab compare --clients 64,256 --reads 0,1 --rounds 5 --out results
 
-A system is quintet[:PROTOCOL], etcd, zookeeper, redis or redis-replica, with /disk (the default) or
-/memory behind it. Replicated systems have --members members on loopback; clients are at the leader,
+A system is quintet[:PROTOCOL], etcd, zookeeper, openraft, redis or redis-replica, with /disk (the
+default) or /memory behind it. Replicated systems have --members members on loopback; clients are at the leader,
 each with one request under way. All start empty; the ones that are not under load are stopped by a
 signal. Figures are medians over the rounds, with the smallest and the largest. CPU and memory are
 those of all members; wire bytes are all that went over loopback, clients' included; syncs are how
 often members waited for the disk (root's rights and a mounted tracefs needed), per thousand
 operations. Own CPU is the load generator's, in cores. What is compared must be quiet: nothing else should run on the machine.
-'just peers' installs the other systems.")]
+'just peers' installs the other systems. With --out, Ctrl-C keeps the rounds that are done, and the
+same command goes on from there.")]
 pub struct Compare {
     /// What to compare [default: all, with disk and with memory]
     #[arg(value_name = "SYSTEM", value_parser = spec)]
     systems: Vec<Spec>,
 
-    /// How many clients, one load for each number
-    #[arg(short, long, value_name = "N,…", default_value = "64,256", value_delimiter = ',',
+    /// How many clients, one load for each number [default: 64,256, with --quick 64]
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',',
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clients: Vec<u32>,
 
@@ -60,7 +61,7 @@ pub struct Compare {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rounds: Option<u32>,
 
-    /// How long to measure each load [default: 3, with --quick 1]
+    /// How long to measure each load [default: 2.5, with --quick 1]
     #[arg(short, long, value_name = "SECONDS", value_parser = super::super::bench::seconds)]
     seconds: Option<Duration>,
 
@@ -116,11 +117,15 @@ pub struct Compare {
     #[arg(long, value_name = "PROGRAM", default_value = "redis-server")]
     redis: PathBuf,
 
+    /// The store on openraft, bench/openraft-store
+    #[arg(long, value_name = "PROGRAM", default_value = "openraft-store")]
+    openraft: PathBuf,
+
     /// Draws the keys
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Where to write report.html and results.json
+    /// Where to write report.html, results.json and results.csv
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
@@ -129,14 +134,16 @@ pub struct Compare {
     output: Format,
 }
 
-const ALL: [&str; 9] = [
+const ALL: [&str; 11] = [
     "quintet/disk",
     "etcd/disk",
     "zookeeper/disk",
+    "openraft/disk",
     "redis/disk",
     "quintet/memory",
     "etcd/memory",
     "zookeeper/memory",
+    "openraft/memory",
     "redis/memory",
     "redis-replica/memory",
 ];
@@ -179,6 +186,7 @@ impl Compare {
             fs::create_dir_all(directory)?;
             let text = serde_json::to_string_pretty(&found).map_err(anyhow::Error::from)?;
             fs::write(directory.join("results.json"), text + "\n")?;
+            fs::write(directory.join("results.csv"), csv(&found))?;
             let words: Vec<String> = std::env::args().skip(1).collect();
             let command = format!("quintet {}", words.join(" "));
             let page = html(&found, &command, &commit());
@@ -189,10 +197,14 @@ impl Compare {
             Format::Table => show(&found)?,
         }
         if !found.is_complete {
-            return Err(Failure::new(
-                Exit::Failed,
-                "stopped before all was measured",
-            ));
+            return Err(
+                Failure::new(Exit::Failed, "stopped before all was measured").help(
+                    match self.out {
+                        Some(_) => "the same command goes on from here",
+                        None => "with --out DIR the same command would go on from here",
+                    },
+                ),
+            );
         }
         Ok(())
     }
@@ -212,9 +224,14 @@ impl Compare {
                 crate::cli::settings::protocol(protocol)?;
             }
         }
+        let clients: &[u32] = match (self.clients.as_slice(), self.quick) {
+            ([], true) => &[64],
+            ([], false) => &[64, 256],
+            (named, _) => named,
+        };
         let mut cells = Vec::new();
         for read_ratio in &self.reads {
-            for clients in &self.clients {
+            for clients in clients {
                 cells.push(Cell {
                     clients: *clients as usize,
                     read_ratio: *read_ratio,
@@ -230,7 +247,7 @@ impl Compare {
             keys: self.keys,
             rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }) as usize,
             warmup: self.warmup.unwrap_or_else(|| or(0.7, 0.3)),
-            measured: self.seconds.unwrap_or_else(|| or(3.0, 1.0)),
+            measured: self.seconds.unwrap_or_else(|| or(2.5, 1.0)),
             threads: self.threads as usize,
             etcd_sharing: self.etcd_sharing as usize,
             prewarm: or(4.0, 2.0),
@@ -246,7 +263,9 @@ impl Compare {
                 java: self.java.clone(),
                 zookeeper: self.zookeeper.clone(),
                 redis: self.redis.clone(),
+                openraft: self.openraft.clone(),
             },
+            out: self.out.clone(),
         })
     }
 }
@@ -271,20 +290,7 @@ fn show(found: &Comparison) -> Outcome {
     }
     text.push('\n');
     output::print(&text)?;
-    let mut table = output::table(&[
-        "load",
-        "system",
-        "per second",
-        "min..max",
-        "p50 ms",
-        "p99 ms",
-        "p99.9 ms",
-        "cpu s/M",
-        "MiB",
-        "wire B/op",
-        "own cpu",
-        "",
-    ]);
+    let mut table = output::table(&HEADER);
     for line in &found.lines {
         let cells = row(found, line).into_iter().enumerate();
         table.add_row(cells.map(|(column, text)| match column {

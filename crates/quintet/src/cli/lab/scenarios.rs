@@ -222,24 +222,11 @@ fn show(found: &Results) -> Outcome {
         found.warmup_seconds,
         if found.quick { " (a quick run)" } else { "" },
     ))?;
-    let swept = found.swept.map_or("", |swept| swept.name());
-    let mut table = output::table(&[
-        "bed",
-        "protocol",
-        swept,
-        "per second",
-        "min..max",
-        "p50 ms",
-        "p99 ms",
-        "p99.9 ms",
-        "cpu s/M",
-        "own cpu",
-        "",
-    ]);
+    let mut table = output::table(&report::header(found));
     for line in &found.lines {
         let cells = report::cells(found, line).into_iter().enumerate();
         table.add_row(cells.map(|(column, text)| match column {
-            0 | 1 | 10 => comfy_table::Cell::new(text),
+            0 | 1 | 13 => comfy_table::Cell::new(text),
             _ => output::number(text),
         }));
     }
