@@ -23,14 +23,16 @@ use quintet_simulator::bed::{self, Costs, Placement, Profile};
 use rustix::{
     fd::AsFd,
     fs::{FallocateFlags, OFlags, fallocate},
+    time::{ClockId, clock_gettime},
 };
 use std::{
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
     hint::black_box,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::Barrier,
     thread,
     time::{Duration, Instant},
 };
@@ -68,6 +70,9 @@ const MEMORY: usize = 128 << 20;
 const SYNCS: usize = 400;
 /// Where a buffer must begin that goes past the page cache.
 const ALIGNED: usize = 4096;
+const SMALL: usize = 4 << 10;
+const LARGE_SYNC: usize = 64 << 10;
+const REPLICAS: usize = 3;
 const VALUE: usize = 128;
 const FITS: usize = 6;
 
@@ -146,14 +151,65 @@ fn system_calls(length: usize, apart: usize) -> Result<(u64, u64)> {
     Ok((quantile(&writes, 0.5), quantile(&reads, 0.5)))
 }
 
-/// Latencies of synchronised writes of `length` bytes to a preallocated file, sorted.
-fn synchronisations(directory: &Path, length: usize) -> Result<Vec<u64>> {
-    let path = directory.join(format!("quintet-lab-{}", std::process::id()));
-    let measured = (|| -> std::io::Result<Vec<u64>> {
+/// What synchronised writes take.
+struct Synchronised {
+    /// Of each, sorted, in nanoseconds.
+    latencies: Vec<u64>,
+    /// CPU time of each.
+    cpu: u64,
+    /// The time of all, divided by their number: what the disk needs when it is kept busy.
+    each: u64,
+}
+
+/// Writes `length` bytes at a time to preallocated files, as many at once as there are journals on
+/// the machine.
+fn synchronisations(directory: &Path, length: usize, journals: usize) -> Result<Synchronised> {
+    let begins = Barrier::new(journals);
+    let one = |journal: usize| {
+        let path = directory.join(format!("quintet-lab-{}-{journal}", std::process::id()));
+        let measured = synchronise(&path, length, &begins);
+        // It may never have been made.
+        let _ = std::fs::remove_file(&path);
+        measured.map_err(|error| Error::failed(format!("{}: {error}", path.display())))
+    };
+    let found: Vec<Result<(Vec<u64>, u64, u64)>> = thread::scope(|scope| {
+        let one = &one;
+        let threads: Vec<_> = (0..journals)
+            .map(|journal| scope.spawn(move || one(journal)))
+            .collect();
+        let ended = |thread: thread::ScopedJoinHandle<'_, _>| {
+            let failed = || Err(Error::failed("measuring the disk failed"));
+            thread.join().unwrap_or_else(|_| failed())
+        };
+        threads.into_iter().map(ended).collect()
+    });
+    let (mut latencies, mut cpu, mut elapsed) = (Vec::new(), 0, 0);
+    for one in found {
+        let (own, own_cpu, own_elapsed) = one?;
+        latencies.extend(own);
+        cpu += own_cpu;
+        elapsed = elapsed.max(own_elapsed);
+    }
+    latencies.sort_unstable();
+    let count = latencies.len().max(1) as u64;
+    Ok(Synchronised {
+        latencies,
+        cpu: cpu / count,
+        each: elapsed / count,
+    })
+}
+
+/// Latencies, CPU time and time of one journal's writes.
+fn synchronise(
+    path: &Path,
+    length: usize,
+    begins: &Barrier,
+) -> std::io::Result<(Vec<u64>, u64, u64)> {
+    let prepared = (|| -> std::io::Result<File> {
         let open = |flags: OFlags| {
             let mut options = OpenOptions::new();
             let options = options.create(true).truncate(false).write(true);
-            options.custom_flags(flags.bits() as i32).open(&path)
+            options.custom_flags(flags.bits() as i32).open(path)
         };
         let plain = open(OFlags::empty())?;
         let all = (SYNCS * length) as u64;
@@ -162,26 +218,27 @@ fn synchronisations(directory: &Path, length: usize) -> Result<Vec<u64>> {
         plain.write_all_at(&vec![0; SYNCS * length], 0)?;
         plain.sync_all()?;
         // Past the page cache where the file system can, as the journal writes.
-        let direct = open(OFlags::DSYNC | OFlags::DIRECT);
-        let file = match direct {
-            Ok(file) => file,
-            Err(_) => open(OFlags::DSYNC)?,
-        };
-        let buffer = vec![7; length + ALIGNED];
-        let begin = buffer.as_ptr().align_offset(ALIGNED);
-        let bytes = &buffer[begin..begin + length];
-        let mut times = Vec::with_capacity(SYNCS);
-        for at in 0..SYNCS {
-            let begun = Instant::now();
-            file.write_all_at(bytes, (at * length) as u64)?;
-            times.push(begun.elapsed().as_nanos() as u64);
-        }
-        times.sort_unstable();
-        Ok(times)
+        open(OFlags::DSYNC | OFlags::DIRECT).or_else(|_| open(OFlags::DSYNC))
     })();
-    // It may never have been made.
-    let _ = std::fs::remove_file(&path);
-    measured.map_err(|error| Error::failed(format!("{}: {error}", path.display())))
+    // Whoever failed must not keep the others waiting.
+    begins.wait();
+    let file = prepared?;
+    let buffer = vec![7; length + ALIGNED];
+    let begin = buffer.as_ptr().align_offset(ALIGNED);
+    let bytes = &buffer[begin..begin + length];
+    let cpu = || {
+        let used = clock_gettime(ClockId::ThreadCPUTime);
+        used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
+    };
+    let mut times = Vec::with_capacity(SYNCS);
+    let (cpu_begun, all_begun) = (cpu(), Instant::now());
+    for at in 0..SYNCS {
+        let begun = Instant::now();
+        file.write_all_at(bytes, (at * length) as u64)?;
+        times.push(begun.elapsed().as_nanos() as u64);
+    }
+    let elapsed = all_begun.elapsed().as_nanos() as u64;
+    Ok((times, cpu() - cpu_begun, elapsed))
 }
 
 /// What the fitted cell measured.
@@ -202,7 +259,7 @@ fn baseline(options: &Options) -> Result<Baseline> {
         options: Vec::new(),
         // Looking for work while there is none would count as work.
         settings: vec![("spin_max".to_owned(), "0s".to_owned())],
-        replicas: 3,
+        replicas: REPLICAS,
         durability: Durability::Disk,
         links: None,
         began: Duration::ZERO,
@@ -247,7 +304,8 @@ fn scaled(value: u64, by: f64) -> u64 {
     (value as f64 * by).round() as u64
 }
 
-/// The costs with the replicas' and the generator's parts scaled; costs per KiB are as measured.
+/// The costs with the replicas' and the generator's parts scaled; costs per KiB and those of a
+/// synchronisation are as measured.
 fn scale(costs: &Costs, replicas: f64, generator: f64) -> Costs {
     Costs {
         turn: scaled(costs.turn, replicas),
@@ -258,7 +316,6 @@ fn scale(costs: &Costs, replicas: f64, generator: f64) -> Costs {
         reply: scaled(costs.reply, replicas),
         batch: scaled(costs.batch, replicas),
         execute: scaled(costs.execute, replicas),
-        sync: scaled(costs.sync, replicas),
         generator: scaled(costs.generator, generator),
         generator_turn: scaled(costs.generator_turn, generator),
         ..*costs
@@ -273,7 +330,7 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
     let found = bed::run(bed::Setup {
         entry,
         options: Vec::new(),
-        replicas: 3,
+        replicas: REPLICAS,
         durability: Durability::Disk,
         links: Links::default(),
         profile: profile.clone(),
@@ -281,6 +338,7 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
             clients,
             rate: None,
             value_size: VALUE,
+            batch: 0,
             reads: 0,
             at: vec![0],
         },
@@ -315,12 +373,16 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
         |large: u64, small: u64| large.saturating_sub(small) * 1024 / (LARGE - MESSAGE) as u64;
     let (write_kib, read_kib) = (kib(write_large, write), kib(read_large, read));
     go_on("synchronising files")?;
-    let syncs = synchronisations(&options.data, 4 << 10)?;
-    let large = synchronisations(&options.data, 64 << 10)?;
-    let sync_kib = quantile(&large, 0.5).saturating_sub(quantile(&syncs, 0.5)) / 60;
+    // As many at once as there are replicas in the cell that is fitted: they share the disk.
+    let small = synchronisations(&options.data, SMALL, REPLICAS)?;
+    let large = synchronisations(&options.data, LARGE_SYNC, REPLICAS)?;
+    let more = ((LARGE_SYNC - SMALL) / 1024) as u64;
+    let sync_kib = large.each.saturating_sub(small.each) / more;
+    let sync_cpu_kib = large.cpu.saturating_sub(small.cpu) / more;
+    let syncs = &small.latencies;
     // The very last are hiccups of the machine, not of its disk.
     let quantiles: Vec<u64> = (0..=8)
-        .map(|step| quantile(&syncs, f64::from(step) / 8.0 * 0.98))
+        .map(|step| quantile(syncs, f64::from(step) / 8.0 * 0.98))
         .collect();
     let machine = Machine::this();
     let start = Costs {
@@ -336,8 +398,8 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
         batch: 1_000,
         execute: 300,
         execute_kib: 60,
-        sync: 5_000,
-        sync_kib: write_kib,
+        sync: small.cpu,
+        sync_kib: sync_cpu_kib,
         generator: write + read + 500,
         generator_turn: 1_000,
     };
@@ -383,12 +445,18 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
              in no cache"
         ),
         format!(
-            "sync: direct, synchronous writes of 4 KiB to a preallocated file, median {:.0} us; \
-             per KiB from writes of 64 KiB",
-            quantile(&syncs, 0.5) as f64 / 1e3
+            "sync: direct, synchronous writes of 4 KiB to preallocated files, {REPLICAS} at once, \
+             median {:.0} us, {:.1} us of CPU; of 64 KiB, median {:.0} us, {:.1} us of CPU; per KiB \
+             from how long the disk needs for each when kept busy, {:.0} us and {:.0} us",
+            quantile(syncs, 0.5) as f64 / 1e3,
+            small.cpu as f64 / 1e3,
+            quantile(&large.latencies, 0.5) as f64 / 1e3,
+            large.cpu as f64 / 1e3,
+            small.each as f64 / 1e3,
+            large.each as f64 / 1e3,
         ),
         format!(
-            "turn, send_frame, batch, execute, sync (CPU): assumed in proportion, times \
+            "turn, send_frame, batch, execute: assumed in proportion, times \
              {replicas:.2}; execute_kib, hop: assumed"
         ),
         format!(
@@ -433,9 +501,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (write, read) = system_calls(MESSAGE, 0).unwrap();
         assert!(write > 0 && read > 0);
-        let syncs = synchronisations(directory.path(), 4096).unwrap();
-        assert_eq!(syncs.len(), SYNCS);
-        assert!(syncs.is_sorted());
+        let syncs = synchronisations(directory.path(), 4096, 2).unwrap();
+        assert_eq!(syncs.latencies.len(), 2 * SYNCS);
+        assert!(syncs.latencies.is_sorted());
+        assert!(syncs.cpu > 0 && syncs.each > 0);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   /proc/PID/stat ──► CPU time     /proc/PID/status ──► resident memory
 //!   /sys/class/net/lo ──► bytes that went over loopback
-//!   /sys/kernel/tracing ──► synchronisations of files, by thread (needs root)
+//!   /sys/kernel/tracing ──► synchronisations of files (needs root)
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -70,42 +71,124 @@ fn sent_bytes(table: &str) -> Option<u64> {
     cables.or(loopback)
 }
 
+const TRACING: &str = "/sys/kernel/tracing";
+const EVENT: &str = "events/ext4/ext4_sync_file_enter";
 const COUNT: &str = "hist:keys=common_pid";
 
 /// Counts how often threads wait for their writes to reach the disk: `fsync`, `fdatasync` and
 /// writes to files that were opened to be synchronous, on ext4.
 #[derive(Debug)]
 pub struct Syncs {
-    event: PathBuf,
+    by: By,
+}
+
+#[derive(Debug)]
+enum By {
+    /// The kernel counts by thread.
+    Thread(PathBuf),
+    /// This kernel cannot: it keeps the events of some threads in a ring, and counts those it
+    /// overwrites.
+    Ring {
+        instance: PathBuf,
+        filter: Mutex<String>,
+    },
 }
 
 impl Syncs {
     /// Begins to count; `None` without root's rights, without a mounted tracefs, or without ext4.
     pub fn count() -> Option<Self> {
-        let event = PathBuf::from("/sys/kernel/tracing/events/ext4/ext4_sync_file_enter");
-        fs::write(event.join("trigger"), COUNT).ok()?;
-        Some(Self { event })
+        let event = Path::new(TRACING).join(EVENT);
+        if fs::write(event.join("trigger"), COUNT).is_ok() {
+            let by = By::Thread(event);
+            return Some(Self { by });
+        }
+        let name = format!("instances/quintet-lab-{}", std::process::id());
+        let instance = Path::new(TRACING).join(name);
+        fs::create_dir(&instance).ok()?;
+        let filter = Mutex::default();
+        let by = By::Ring { instance, filter };
+        // From here on it is removed again.
+        let syncs = Self { by };
+        syncs.enable().ok()?;
+        Some(syncs)
     }
 
-    /// How often the threads of these processes have done so.
+    fn enable(&self) -> std::io::Result<()> {
+        if let By::Ring { instance, .. } = &self.by {
+            fs::write(instance.join("buffer_size_kb"), "16")?;
+            fs::write(instance.join(EVENT).join("enable"), "1")?;
+        }
+        Ok(())
+    }
+
+    /// How often the threads of these processes have done so, since some time that stays the same
+    /// while the same processes are asked for.
     pub fn of(&self, pids: &[u32]) -> Option<u64> {
-        let mut threads = BTreeSet::new();
+        let mut processes = Vec::new();
         for pid in pids {
+            let mut threads = BTreeSet::new();
             for entry in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
                 let name = entry.file_name();
                 threads.extend(name.to_str().and_then(|tid| tid.parse::<u32>().ok()));
             }
+            processes.push(threads);
         }
-        let text = fs::read_to_string(self.event.join("hist")).ok()?;
-        Some(counted(&text, &threads))
+        match &self.by {
+            By::Thread(event) => {
+                let text = fs::read_to_string(event.join("hist")).ok()?;
+                let threads = processes.into_iter().flatten().collect();
+                Some(counted(&text, &threads))
+            }
+            By::Ring { instance, filter } => {
+                // As far as a filter may be long: from the first thread of each to its last.
+                let wanted = filter_of(&processes);
+                let mut current = filter.lock().unwrap_or_else(PoisonError::into_inner);
+                if *current != wanted {
+                    fs::write(instance.join(EVENT).join("filter"), &wanted).ok()?;
+                    *current = wanted;
+                }
+                let mut all = 0;
+                for cpu in fs::read_dir(instance.join("per_cpu")).ok()?.flatten() {
+                    all += kept_in(&fs::read_to_string(cpu.path().join("stats")).ok()?);
+                }
+                Some(all)
+            }
+        }
     }
 }
 
 impl Drop for Syncs {
     fn drop(&mut self) {
-        // Counting on costs next to nothing.
-        let _ = fs::write(self.event.join("trigger"), format!("!{COUNT}"));
+        match &self.by {
+            // Counting on costs next to nothing.
+            By::Thread(event) => {
+                let _ = fs::write(event.join("trigger"), format!("!{COUNT}"));
+            }
+            // As does an instance that stays.
+            By::Ring { instance, .. } => {
+                let _ = fs::remove_dir(instance);
+            }
+        }
     }
+}
+
+fn filter_of(processes: &[BTreeSet<u32>]) -> String {
+    let range = |threads: &BTreeSet<u32>| {
+        let (first, last) = (threads.first()?, threads.last()?);
+        Some(format!("(common_pid >= {first} && common_pid <= {last})"))
+    };
+    let ranges: Vec<String> = processes.iter().filter_map(range).collect();
+    ranges.join(" || ")
+}
+
+/// Events that are in a ring or were overwritten in it.
+fn kept_in(stats: &str) -> u64 {
+    let line = |line: &str| {
+        let (name, count) = line.split_once(": ")?;
+        let counts = matches!(name, "entries" | "overrun");
+        counts.then(|| count.trim().parse::<u64>().ok()).flatten()
+    };
+    stats.lines().filter_map(line).sum()
 }
 
 /// Adds up lines such as `{ common_pid:  4711 } hitcount:  12`.
@@ -230,6 +313,17 @@ mod tests {
                     { common_pid:       4711 } hitcount:        400\n\
                     { common_pid:       4712 } hitcount:          2\n\nTotals:\n    Hits: 412\n";
         assert_eq!(counted(text, &BTreeSet::from([4711, 4712, 9])), 402);
+    }
+
+    #[test]
+    fn events_count_whether_they_are_still_in_the_ring_or_not() {
+        let stats = "entries: 3\noverrun: 40\ncommit overrun: 7\nbytes: 9\ndropped events: 5\n";
+        assert_eq!(kept_in(stats), 43);
+        let processes = [BTreeSet::from([8, 7, 12]), BTreeSet::from([20])];
+        assert_eq!(
+            filter_of(&processes),
+            "(common_pid >= 7 && common_pid <= 12) || (common_pid >= 20 && common_pid <= 20)"
+        );
     }
 
     #[test]

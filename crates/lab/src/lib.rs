@@ -13,6 +13,7 @@ pub mod cluster;
 pub mod compare;
 mod error;
 pub mod figures;
+pub mod fit;
 pub mod http;
 mod kept;
 pub mod load;

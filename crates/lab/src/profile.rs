@@ -9,10 +9,38 @@ use quintet_simulator::bed::{Costs, Placement, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// The profile that comes with the program.
-const DEFAULT: &str = include_str!("../../../lab/profiles/two-cores.toml");
-/// The same costs, and a core of its own for each replica.
-const OWN_CORES: &str = include_str!("../../../lab/profiles/own-cores.toml");
+/// The profiles that come with the program; the first is used where none is named.
+pub const BUILT_IN: [(&str, &str); 4] = [
+    (
+        "two-cores",
+        include_str!("../../../lab/profiles/two-cores.toml"),
+    ),
+    (
+        "own-cores",
+        include_str!("../../../lab/profiles/own-cores.toml"),
+    ),
+    ("chora", include_str!("../../../lab/profiles/chora.toml")),
+    (
+        "racs-lan",
+        include_str!("../../../lab/profiles/racs-lan.toml"),
+    ),
+];
+
+/// The one cell that a profile's costs are fitted to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BaselineFile {
+    /// The paper, its figure or table, and what it shows.
+    pub source: String,
+    /// The scenario with that cell.
+    pub scenario: String,
+    /// The protocol.
+    pub protocol: String,
+    /// The sweep's value.
+    pub value: u64,
+    /// Operations per second.
+    pub throughput: u64,
+}
 
 /// A profile as it stands in a file. All times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +64,9 @@ pub struct ProfileFile {
     pub sync_kib: u64,
     /// CPU time.
     pub costs: CostsFile,
+    /// What they are fitted to; none where they were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<BaselineFile>,
 }
 
 macro_rules! costs_file {
@@ -136,24 +167,28 @@ impl ProfileFile {
             sync: profile.sync.clone(),
             sync_kib: profile.sync_kib,
             costs: CostsFile::from(&profile.costs),
+            baseline: None,
         }
     }
 }
 
-/// Reads a profile: one that comes with the program (`own-cores`, or `two-cores`, which stands for
-/// an empty name, too), else a file.
+/// Reads a profile: one that comes with the program, the first of them when `name` is empty, or a
+/// file.
 ///
 /// # Errors
 /// When there is none, or with what is wrong in it.
 pub fn load(name: &str) -> Result<(ProfileFile, Profile)> {
-    let text = match name {
-        "" | "two-cores" => DEFAULT.to_owned(),
-        "own-cores" => OWN_CORES.to_owned(),
-        path => fs::read_to_string(path).map_err(|error| {
-            Error::usage(format!("{path}: {error}")).help(
-                "profiles are 'two-cores' and 'own-cores', which come with the program, or a file \
-                 that 'quintet lab calibrate' wrote",
-            )
+    let known = BUILT_IN
+        .iter()
+        .find(|(known, _)| *known == name || name.is_empty());
+    let text = match (known, name) {
+        (Some((_, text)), _) => (*text).to_owned(),
+        (None, path) => fs::read_to_string(path).map_err(|error| {
+            let names = BUILT_IN.map(|(known, _)| known).join(", ");
+            Error::usage(format!("{path}: {error}")).help(format!(
+                "profiles are {names}, which come with the program, or a file that 'quintet lab \
+                 calibrate' wrote"
+            ))
         })?,
     };
     let file: ProfileFile =
@@ -184,5 +219,8 @@ mod tests {
         };
         assert_eq!(own, expected, "costs are measured once");
         assert!(load("nowhere.toml").is_err());
+        for (name, _) in BUILT_IN {
+            load(name).unwrap();
+        }
     }
 }

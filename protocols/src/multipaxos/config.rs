@@ -24,6 +24,8 @@ pub struct Config {
     pub window_bytes: usize,
     /// The most bytes of entries in one message.
     pub batch_bytes_max: usize,
+    /// The most slots in one message.
+    pub slots_max: usize,
     /// The most bytes of requests that a replica keeps for its own frontends.
     pub queue_bytes: usize,
     /// The most bytes of executed entries kept in memory for followers that lag.
@@ -42,6 +44,7 @@ impl Default for Config {
             window_gap: Duration::ZERO,
             window_bytes: 8 << 20,
             batch_bytes_max: 1 << 20,
+            slots_max: 1_000_000,
             queue_bytes: 64 << 20,
             log_memory_bytes: 64 << 20,
             planted: super::plant::Planted::default(),
@@ -108,6 +111,12 @@ impl Options for Config {
                    larger (4096 to 67108864)",
         },
         OptionSpec {
+            name: "slots_max",
+            default: "1000000",
+            help: "the most slots in one Accept message; 1 turns batching between replicas off, \
+                   which is slower and only serves to compare (1 to 1000000)",
+        },
+        OptionSpec {
             name: "queue_bytes",
             default: "67108864",
             help: "the most bytes of requests that a replica keeps for its clients before it \
@@ -144,6 +153,7 @@ impl Options for Config {
             }
             "window_bytes" => self.window_bytes = size(value, 64 << 10, 1 << 30)?,
             "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,
+            "slots_max" => self.slots_max = number(value, 1, 1_000_000, "slots")? as usize,
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
             "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
             #[cfg(feature = "plant")]

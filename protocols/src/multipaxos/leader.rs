@@ -188,9 +188,9 @@ impl MultiPaxos {
         }
         let clock = ctx.clock().now;
         loop {
-            let mut bytes = 0;
+            let (mut bytes, mut slots) = (0, 0);
             let mut write = None;
-            loop {
+            while slots < self.config.slots_max {
                 let Role::Leader(lead) = &mut self.role else {
                     return Wake::Sleep;
                 };
@@ -204,6 +204,7 @@ impl MultiPaxos {
                     break;
                 };
                 bytes += batch.len();
+                slots += 1;
                 let time = CommandTime(clock.max(self.time_seen.0 + 1));
                 let slot = self.log.end();
                 write = Some(self.append(slot, self.promised, Proposal { time, batch }, ctx));
@@ -265,7 +266,7 @@ impl MultiPaxos {
             let mut bytes = 0;
             let mut last = next;
             let mut proposals = core::mem::take(&mut lead.scratch);
-            for (slot, held) in self.log.iter_from(next) {
+            for (slot, held) in self.log.iter_from(next).take(self.config.slots_max) {
                 if bytes > 0 && bytes + held.bytes() > self.config.batch_bytes_max {
                     break;
                 }

@@ -20,7 +20,7 @@ pub struct Section {
 }
 
 const STYLE: &str = "\
-body{font:15px/1.45 system-ui,sans-serif;color:#1a1a1a;background:#fff;max-width:1080px;\
+body{font:15px/1.45 system-ui,sans-serif;color:#1a1a1a;background:#fff;max-width:1200px;\
 margin:2em auto;padding:0 1em}\
 h1{font-size:1.5em;margin-bottom:.1em}h2{font-size:1.15em;margin-top:1.6em}\
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;font-size:.92em}\
@@ -30,7 +30,7 @@ svg{width:100%;height:auto}.grid{stroke:#ddd}.tick{font-size:11px;fill:#555}\
 .axis{font-size:12.5px;fill:#222}.shade{fill:#f3b5a5;opacity:.35}\
 .legend{font-size:.88em;margin:.1em 0 0 4em}.legend span{margin-right:1em}\
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;\
-font-size:.88em}th,td{padding:.22em .7em;text-align:right;white-space:nowrap}\
+font-size:.88em}th,td{padding:.22em .5em;text-align:right;white-space:nowrap}\
 th{border-bottom:1px solid #999;color:#444}tr:nth-child(even) td{background:#f6f6f6}\
 td:first-child,th:first-child,td:nth-child(2),th:nth-child(2),td:last-child{text-align:left}";
 

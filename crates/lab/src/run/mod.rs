@@ -310,6 +310,21 @@ pub fn run(
     Ok(results)
 }
 
+/// What one cell gives in virtual time, operations per second, measured as long as in a quick run.
+pub(crate) fn simulate(
+    scenario: &Scenario,
+    cell: &crate::scenario::Cell,
+    profile: &quintet_simulator::bed::Profile,
+) -> Result<f64> {
+    let job = Job {
+        scenario,
+        cell,
+        measured: scenario.measured_quick.unwrap_or(scenario.measured),
+        repetition: 0,
+    };
+    simulated::run(&job, profile).map(|row| row.throughput)
+}
+
 /// What rows must have in common with a run to be part of it.
 fn identity(
     scenario: &Scenario,

@@ -37,6 +37,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
             clients: load.clients,
             rate: load.rate.map(|rate| rate as u64),
             value_size: load.value_size,
+            batch: load.batch,
             reads: (load.mix.read_ratio * 1e3).round() as u64,
             at,
         },

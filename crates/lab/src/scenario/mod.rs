@@ -104,6 +104,8 @@ pub struct Workload {
     pub rate: Option<f64>,
     /// Bytes per value.
     pub value_size: usize,
+    /// The most requests that a replica orders together; 0 for as many as there are.
+    pub batch: usize,
     /// Which requests.
     pub mix: Mix,
     /// How many keys.

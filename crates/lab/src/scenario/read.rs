@@ -20,7 +20,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 13] = [
+pub const BUILT_IN: [(&str, &str); 15] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -58,8 +58,16 @@ pub const BUILT_IN: [(&str, &str); 13] = [
         include_str!("../../../../lab/scenarios/chain-writes.toml"),
     ),
     (
+        "chora-baseline",
+        include_str!("../../../../lab/scenarios/chora-baseline.toml"),
+    ),
+    (
         "leader-crash",
         include_str!("../../../../lab/scenarios/leader-crash.toml"),
+    ),
+    (
+        "racs-lan-baseline",
+        include_str!("../../../../lab/scenarios/racs-lan-baseline.toml"),
     ),
     (
         "replicas",
@@ -83,6 +91,8 @@ struct WorkloadText {
     rate: Option<f64>,
     #[serde(default = "value_size")]
     value_size: usize,
+    #[serde(default)]
+    batch: usize,
     #[serde(default)]
     reads: f64,
     ycsb: Option<String>,
@@ -289,6 +299,9 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
         let own = given.into_iter();
         options.extend(own.map(|(name, value)| (protocol.clone(), name, value)));
     }
+    if text.workload.batch > 0 && text.beds.contains(&Bed::Processes) {
+        return Err("workload: batch: real replicas always batch; beds = ['simulated']".to_owned());
+    }
     let workload = workload(text.workload, text.replicas)?;
     let begins = text.warmup.0;
     let links = text
@@ -439,6 +452,7 @@ fn workload(text: WorkloadText, replicas: usize) -> std::result::Result<Workload
         clients: text.clients,
         rate: text.rate,
         value_size: text.value_size,
+        batch: text.batch,
         mix,
         keys: text.keys,
         distribution,
@@ -508,6 +522,7 @@ mod tests {
                 "f:9: workload: distribution 'zip'",
             ),
             ("replicas = 3", "replicas = 'three'", "f:5:"),
+            ("beds = ['simulated']", "beds = []", "beds and protocols"),
             ("replicas = 3\n", "", "missing field `replicas`"),
         ] {
             let error = parse(&GOOD.replace(from, to), "f").unwrap_err();

@@ -38,6 +38,8 @@ pub struct Load {
     pub rate: Option<u64>,
     /// Bytes per value.
     pub value_size: usize,
+    /// The most requests that a replica orders together; 0 for as many as there are.
+    pub batch: usize,
     /// Of a thousand requests, so many are reads.
     pub reads: u64,
     /// At which replicas the clients are, taking turns.
@@ -139,6 +141,7 @@ mod tests {
                 clients,
                 rate: None,
                 value_size: 128,
+                batch: 0,
                 reads: 0,
                 at: vec![0],
             },

@@ -443,69 +443,85 @@ impl World {
     fn submit(&mut self, index: usize) -> u64 {
         let mut submitted = 0;
         for level in [Level::Ordered, Level::Linearizable] {
-            let (now, value_size) = (self.now, self.setup.load.value_size);
-            let replica = &mut self.replicas[index];
-            let Some(frontend) = replica.node.as_ref().map(Node::frontend) else {
-                continue;
-            };
-            let pending = match level {
-                Level::Ordered => &mut replica.ordered,
-                _ => &mut replica.reads,
-            };
-            if !pending.may_go() {
-                continue;
-            }
-            let requests = std::mem::take(&mut pending.requests);
-            pending.in_flight += 1;
-            replica.batches += 1;
-            submitted += 1;
-            let mut batch = BatchBuilder::new();
-            let mut entries = Vec::with_capacity(requests.len());
-            for request in requests {
-                let bytes = payload(request.read, value_size);
-                if request.read {
-                    batch.push(CommandId::default(), RequestKind::Command, 0, &bytes);
-                    entries.push(Some(request));
-                    continue;
+            while self.submit_one(index, level) {
+                submitted += 1;
+                if self.setup.load.batch == 0 {
+                    break;
                 }
-                let owner = replica.owner;
-                let of = |number| SessionId { owner, number };
-                let (number, sequence) =
-                    replica.sessions.entry(request.client).or_insert_with(|| {
-                        replica.session_next += 1;
-                        let id = CommandId {
-                            session: of(replica.session_next),
-                            sequence: 0,
-                        };
-                        let started = replica.started.to_le_bytes();
-                        batch.push(id, RequestKind::Open, 0, &started);
-                        entries.push(None);
-                        (replica.session_next, 1)
-                    });
-                let id = CommandId {
-                    session: of(*number),
-                    sequence: *sequence,
-                };
-                *sequence += 1;
-                batch.push(id, RequestKind::Command, 0, &bytes);
-                entries.push(Some(request));
             }
-            let id = BatchId(replica.batches);
-            let open = Open {
-                level,
-                requests: entries,
-                submitted: now,
-            };
-            replica.open.insert(id.0, open);
-            let submission = Submission {
-                id,
-                level,
-                batch: batch.finish(frontend, id, level),
-                deadline: Time(now) + PATIENCE,
-            };
-            self.input(index, Input::Submit(submission));
         }
         submitted
+    }
+
+    /// Makes one batch of what clients want, if they want something that may go now.
+    fn submit_one(&mut self, index: usize, level: Level) -> bool {
+        let (now, value_size) = (self.now, self.setup.load.value_size);
+        let together = self.setup.load.batch;
+        let replica = &mut self.replicas[index];
+        let Some(frontend) = replica.node.as_ref().map(Node::frontend) else {
+            return false;
+        };
+        let pending = match level {
+            Level::Ordered => &mut replica.ordered,
+            _ => &mut replica.reads,
+        };
+        // Without batching nothing waits for company.
+        let requests = match together {
+            0 if !pending.may_go() => return false,
+            0 => std::mem::take(&mut pending.requests),
+            _ if pending.requests.is_empty() => return false,
+            most => pending
+                .requests
+                .drain(..most.min(pending.requests.len()))
+                .collect(),
+        };
+        pending.in_flight += 1;
+        replica.batches += 1;
+        let mut batch = BatchBuilder::new();
+        let mut entries = Vec::with_capacity(requests.len());
+        for request in requests {
+            let bytes = payload(request.read, value_size);
+            if request.read {
+                batch.push(CommandId::default(), RequestKind::Command, 0, &bytes);
+                entries.push(Some(request));
+                continue;
+            }
+            let owner = replica.owner;
+            let of = |number| SessionId { owner, number };
+            let (number, sequence) = replica.sessions.entry(request.client).or_insert_with(|| {
+                replica.session_next += 1;
+                let id = CommandId {
+                    session: of(replica.session_next),
+                    sequence: 0,
+                };
+                let started = replica.started.to_le_bytes();
+                batch.push(id, RequestKind::Open, 0, &started);
+                entries.push(None);
+                (replica.session_next, 1)
+            });
+            let id = CommandId {
+                session: of(*number),
+                sequence: *sequence,
+            };
+            *sequence += 1;
+            batch.push(id, RequestKind::Command, 0, &bytes);
+            entries.push(Some(request));
+        }
+        let id = BatchId(replica.batches);
+        let open = Open {
+            level,
+            requests: entries,
+            submitted: now,
+        };
+        replica.open.insert(id.0, open);
+        let submission = Submission {
+            id,
+            level,
+            batch: batch.finish(frontend, id, level),
+            deadline: Time(now) + PATIENCE,
+        };
+        self.input(index, Input::Submit(submission));
+        true
     }
 
     /// Keeps what a node asked for until the turn ends; gives how many batches are finished.

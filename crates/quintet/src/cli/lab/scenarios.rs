@@ -113,7 +113,8 @@ pub struct Run {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     repetitions: Option<u32>,
 
-    /// The simulated machine: 'two-cores', 'own-cores', or a file [default: the scenario's]
+    /// The simulated machine: 'two-cores', 'own-cores', one of a paper, or a file [default: the
+    /// scenario's]
     #[arg(long, value_name = "PROFILE")]
     profile: Option<String>,
 
