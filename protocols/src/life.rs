@@ -38,13 +38,16 @@ impl Random {
     }
 }
 
+/// Draws an option and its value, for so many members.
+pub type DrawOption = fn(&mut Random, u64) -> (&'static str, String);
+
 /// What a protocol adds to the lives of its groups.
 pub trait Lives: Protocol {
     /// A configuration with limits so small that they are reached.
     fn draw(random: &mut Random, members: u64) -> Self::Options;
 
-    /// Draws an option that changes while the group runs, with its value.
-    const OPTION: Option<fn(&mut Random, u64) -> (&'static str, String)> = None;
+    /// Draws what changes while the group runs.
+    const OPTION: Option<DrawOption> = None;
 
     /// Where a replica stands, for who reads a failure.
     fn describe(&self) -> String {

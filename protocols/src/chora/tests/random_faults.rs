@@ -2,7 +2,7 @@
 
 use crate::{
     chora::{Chora, Config, Drive},
-    life::{Lives, Random, lives},
+    life::{DrawOption, Lives, Random, lives},
 };
 use alloc::{
     format,
@@ -27,13 +27,12 @@ impl Lives for Chora {
         }
     }
 
-    const OPTION: Option<fn(&mut Random, u64) -> (&'static str, String)> =
-        Some(|random, members| match random.below(4) {
-            0 => ("proposers", random.below(members + 1).to_string()),
-            1 => ("mode", "pulsing".to_string()),
-            2 => ("mode", "responsive".to_string()),
-            _ => ("mode", "auto".to_string()),
-        });
+    const OPTION: Option<DrawOption> = Some(|random, members| match random.below(4) {
+        0 => ("proposers", random.below(members + 1).to_string()),
+        1 => ("mode", "pulsing".to_string()),
+        2 => ("mode", "responsive".to_string()),
+        _ => ("mode", "auto".to_string()),
+    });
 
     fn describe(&self) -> String {
         let peers: Vec<_> = (self.peers.iter())
