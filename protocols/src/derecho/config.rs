@@ -1,6 +1,6 @@
 //! Options of Derecho.
 
-use super::plant::Planted;
+use super::{plant::Planted, schedule::Schedule};
 use alloc::{
     format,
     string::{String, ToString},
@@ -21,6 +21,16 @@ pub struct Config {
     pub window: usize,
     /// The largest message that travels in a slot of the ring.
     pub smc_bytes_max: usize,
+    /// Larger messages go in blocks.
+    pub rdmc_bytes_min: usize,
+    /// The length of a block.
+    pub rdmc_block_bytes: usize,
+    /// The most blocks under way to one member.
+    pub rdmc_credits: usize,
+    /// Which schedule all large messages follow; by size and fan-out when there is none.
+    pub rdmc_schedule: Option<Schedule>,
+    /// The most bytes of own messages besides the ring that not all members have taken.
+    pub bulk_window_bytes: usize,
     /// The most bytes of batches in one message.
     pub batch_bytes_max: usize,
     /// The most bytes of requests that a replica keeps for its own frontends.
@@ -44,6 +54,11 @@ impl Default for Config {
             restart_timeout: Duration::from_millis(1000),
             window: 16,
             smc_bytes_max: 1024,
+            rdmc_bytes_min: 64 << 10,
+            rdmc_block_bytes: 128 << 10,
+            rdmc_credits: 8,
+            rdmc_schedule: None,
+            bulk_window_bytes: 32 << 20,
             batch_bytes_max: 1 << 20,
             queue_bytes: 64 << 20,
             log_memory_bytes: 64 << 20,
@@ -106,6 +121,35 @@ impl Options for Config {
                    go on the lane for bulk (64 to 65536)",
         },
         OptionSpec {
+            name: "rdmc_bytes_min",
+            default: "65536",
+            help: "messages larger than this, in bytes, go in blocks that members pass on \
+                   (64 to 67108864)",
+        },
+        OptionSpec {
+            name: "rdmc_block_bytes",
+            default: "131072",
+            help: "the length of those blocks; longer when a message would have more than 1024 \
+                   (64 to 16777216)",
+        },
+        OptionSpec {
+            name: "rdmc_credits",
+            default: "8",
+            help: "the most blocks under way from one member to another (1 to 1024)",
+        },
+        OptionSpec {
+            name: "rdmc_schedule",
+            default: "auto",
+            help: "how they spread: sequential, tree, chain, binomial, or auto for what takes the \
+                   fewest steps",
+        },
+        OptionSpec {
+            name: "bulk_window_bytes",
+            default: "33554432",
+            help: "the most bytes of a sender's larger messages that not all members have taken, \
+                   unless a single one is larger (65536 to 4294967296)",
+        },
+        OptionSpec {
             name: "batch_bytes_max",
             default: "1048576",
             help: "the most bytes of batches in one message, unless a single batch is larger \
@@ -151,6 +195,19 @@ impl Options for Config {
             "restart_timeout_ms" => self.restart_timeout = millis(value, 10, 600_000)?,
             "window" => self.window = number(value, 1, 1024, "slots")? as usize,
             "smc_bytes_max" => self.smc_bytes_max = size(value, 64, 64 << 10)?,
+            "rdmc_bytes_min" => self.rdmc_bytes_min = size(value, 64, 64 << 20)?,
+            "rdmc_block_bytes" => self.rdmc_block_bytes = size(value, 64, 16 << 20)?,
+            "rdmc_credits" => self.rdmc_credits = number(value, 1, 1024, "blocks")? as usize,
+            "rdmc_schedule" => {
+                let named = Schedule::ALL.into_iter().find(|kind| kind.name() == value);
+                if named.is_none() && value != "auto" {
+                    return Err(format!(
+                        "'{value}' is no schedule: auto, sequential, tree, chain or binomial"
+                    ));
+                }
+                self.rdmc_schedule = named;
+            }
+            "bulk_window_bytes" => self.bulk_window_bytes = size(value, 64 << 10, 4 << 30)?,
             "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
             "log_memory_bytes" => self.log_memory_bytes = size(value, 64 << 10, 16 << 30)?,

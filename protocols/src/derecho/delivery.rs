@@ -14,7 +14,7 @@ use super::{
     Derecho,
     message::{Body, Entry, Message},
     plant::Plant,
-    replica::{Item, Phase, Sent, Writing},
+    replica::{Item, Path, Phase, Sent, Writing},
     sst::{self, PERSISTED},
 };
 use alloc::{vec, vec::Vec};
@@ -29,6 +29,9 @@ const KIND_NULLS: u64 = 1;
 const KIND_BULK: u64 = 2;
 const KIND_SHIFT: u32 = 48;
 const LENGTH: u64 = (1 << KIND_SHIFT) - 1;
+
+/// The most nulls in one slot of the ring: what a receiver does because of one is bounded.
+const NULLS_MAX: u64 = 4096;
 
 impl Derecho {
     pub(super) fn on_request(
@@ -74,18 +77,21 @@ impl Derecho {
             }
             if self.queue.peek().is_none() {
                 let behind = self.nulls_wanted();
-                if behind > 0 {
-                    ctx.mark("nulls sent");
-                    self.send(Item::Nulls(behind), ctx);
+                if behind == 0 {
+                    return;
                 }
-                return;
+                ctx.mark("nulls sent");
+                self.send(Item::Nulls(behind.min(NULLS_MAX)), ctx);
+                continue;
             }
             let small = self.table.layout.slot_bytes();
             let peers = self.peers().iter();
             let room = peers.map(|peer| ctx.room(peer)).min();
             let room = room.unwrap_or(usize::MAX) / 2;
             let next = self.queue.peek().map_or(0, Bytes::len);
-            if next > small && next > room && !self.unacked.is_empty() {
+            let window = self.config.bulk_window_bytes;
+            let full = |under_way: usize| next > room || under_way + next > window;
+            if next > small && !self.unacked.is_empty() && full(self.large_bytes()) {
                 return ctx.mark("a large message waits for room");
             }
             let bytes_max = self.config.batch_bytes_max.min(room).max(small);
@@ -115,7 +121,7 @@ impl Derecho {
         let mut last = self.unacked.iter_mut().rev();
         if let (Some(null), Some(sent)) = (last.next(), last.next()) {
             core::mem::swap(&mut null.body, &mut sent.body);
-            core::mem::swap(&mut null.bulk, &mut sent.bulk);
+            core::mem::swap(&mut null.path, &mut sent.path);
         }
     }
 
@@ -148,13 +154,21 @@ impl Derecho {
             Item::Nulls(count) => (*count, Bytes::new()),
             Item::Body(body) => (1, body.encode_to_bytes()),
         };
-        let bulk = body.len() > self.table.layout.slot_bytes();
+        let path = self.path(&body);
+        match path {
+            Path::Slot => {}
+            Path::Whole => ctx.mark("multicast whole"),
+            Path::Blocks => {
+                ctx.mark("multicast by rdmc");
+                self.start_blocks(self.sent, &body);
+            }
+        }
         self.unacked.push_back(Sent {
             slot: self.slots_sent,
             first: self.sent,
             count,
             body,
-            bulk,
+            path,
         });
         self.slots_sent += 1;
         self.sent += count;
@@ -166,6 +180,23 @@ impl Derecho {
         self.order(ctx);
     }
 
+    /// On which way a message goes to the others.
+    fn path(&self, body: &Bytes) -> Path {
+        if body.len() <= self.table.layout.slot_bytes() {
+            Path::Slot
+        } else if body.len() > self.config.rdmc_bytes_min && !self.peers().is_empty() {
+            Path::Blocks
+        } else {
+            Path::Whole
+        }
+    }
+
+    /// Bytes of own messages besides the ring that not all members have taken.
+    fn large_bytes(&self) -> usize {
+        let large = self.unacked.iter().filter(|sent| sent.path != Path::Slot);
+        large.map(|sent| sent.body.len()).sum()
+    }
+
     /// A slot's words: its guard, its kind and length, the message.
     pub(super) fn slot_words(&self, sent: &Sent) -> Vec<u64> {
         let guard = sent.slot + 1;
@@ -173,7 +204,7 @@ impl Derecho {
             return vec![guard, KIND_NULLS << KIND_SHIFT | sent.count];
         }
         let length = sent.body.len() as u64;
-        if sent.bulk {
+        if sent.path != Path::Slot {
             return vec![guard, KIND_BULK << KIND_SHIFT | length];
         }
         let mut words = Vec::with_capacity(2 + sent.body.len().div_ceil(8));
@@ -199,17 +230,23 @@ impl Derecho {
         ranges
     }
 
-    pub(super) fn on_bulk(&mut self, from: ReplicaId, view: u64, index: u64, body: Bytes) {
+    pub(super) fn on_bulk(&mut self, from: ReplicaId, index: u64, body: Bytes) {
+        let stream = &mut self.streams[from.index()];
+        if index >= stream.received && stream.bulk.len() < self.config.window {
+            stream.bulk.insert(index, body);
+        }
+        self.dirty |= sst::ON_RING;
+    }
+
+    /// Takes a message of a view that is not at work here yet to wait until it is.
+    pub(super) fn wait_for_view(&mut self, from: ReplicaId, view: u64, message: Message) {
         let mine = self.promise.view.number;
-        let ahead_max = self.config.window * self.members;
-        if view == mine + 1 && self.early.len() < ahead_max {
-            self.early.push_back((from, view, index, body));
-        } else if view == mine {
-            let stream = &mut self.streams[from.index()];
-            if index >= stream.received && stream.bulk.len() < self.config.window {
-                stream.bulk.insert(index, body);
+        let ahead_max = (self.config.window + self.config.rdmc_credits) * self.members;
+        if view == mine + 1 || view == mine && self.phase != Phase::Active {
+            self.early.retain(|(_, of, _)| *of >= mine);
+            if self.early.len() < ahead_max {
+                self.early.push_back((from, view, message));
             }
-            self.dirty |= sst::ON_RING;
         }
     }
 
@@ -240,7 +277,9 @@ impl Derecho {
         let meta = self.table.get(sender, at + 1);
         let length = meta & LENGTH;
         let body = match meta >> KIND_SHIFT {
-            KIND_NULLS => return Some((Item::Nulls(length), length)),
+            KIND_NULLS if (1..=NULLS_MAX).contains(&length) => {
+                return Some((Item::Nulls(length), length));
+            }
             KIND_BULK => stream.bulk.remove(&stream.received)?,
             KIND_SMALL if length as usize <= self.table.layout.slot_bytes() => {
                 let words = self

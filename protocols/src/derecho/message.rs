@@ -3,12 +3,14 @@
 //! ```text
 //!   frontend ── Request ──► member           frontend ◄── Taken ── member
 //!   member ──── Bulk ─────► members          a message too large for a slot of the ring
+//!   member ──── Block ────► member           a part of one that is large even for that
 //!   outsider ── Join ─────► all              I am not in the view (or not complete in it)
 //!   anyone ──── Views ────► whoever knows an older view
 //!   outsider ── Fetch ────► donor ── Tail, Behind ──► outsider
 //!   inspector ─ Prepare, Accept ──► members of the last view ── Promise, Accepted ──► inspector
 //! ```
 
+use super::schedule::Schedule;
 use alloc::vec::Vec;
 use quintet_replica::{
     BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet,
@@ -166,6 +168,19 @@ pub enum Message {
         /// A [`Body`].
         body: Bytes,
     },
+    /// A part of a large message, from whoever the schedule says; the slot announces the message.
+    Block {
+        /// The view.
+        view: u64,
+        /// Ascends by one on each link within the view; what arrived is acknowledged by it.
+        number: u64,
+        /// Which message, and how it is cut.
+        large: Large,
+        /// Which part.
+        block: u32,
+        /// Its bytes.
+        bytes: Bytes,
+    },
     /// The sender is not in the view, or not complete in it.
     Join(Join),
     /// Views that were agreed, ascending.
@@ -238,6 +253,41 @@ pub enum Message {
         /// The ballot.
         ballot: Ballot,
     },
+}
+
+/// A message in blocks: whose it is, and all that its receivers need to know of it to take each
+/// block to its place and pass it on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Large {
+    /// The message's number within the view and sender.
+    pub index: u64,
+    /// Whose message it is.
+    pub sender: ReplicaId,
+    /// Its length in bytes.
+    pub length: u32,
+    /// The length of its blocks; the last may be shorter.
+    pub size: u32,
+    /// How it spreads.
+    pub schedule: Schedule,
+}
+
+/// The most blocks of one message.
+pub(super) const BLOCKS_MAX: usize = 1024;
+
+impl Large {
+    /// How many blocks it has.
+    #[must_use]
+    pub const fn blocks(&self) -> usize {
+        self.length.div_ceil(self.size) as usize
+    }
+
+    /// Where a block lies in the message.
+    #[must_use]
+    pub fn place(&self, block: u32) -> core::ops::Range<usize> {
+        let start = u64::from(block) * u64::from(self.size);
+        let end = (start + u64::from(self.size)).min(u64::from(self.length));
+        start as usize..end as usize
+    }
 }
 
 /// What one multicast carries: the batches that had piled up at its sender.
@@ -455,6 +505,29 @@ impl Wire for Join {
     }
 }
 
+impl Wire for Large {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.index);
+        writer.u16(self.sender.0);
+        writer.u32(self.length);
+        writer.u32(self.size);
+        writer.u8(self.schedule as u8);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let large = Self {
+            index: get_view(reader)?,
+            sender: get_replica(reader)?,
+            length: reader.u32("length")?,
+            size: reader.u32("block size")?,
+            schedule: Schedule::of(reader.u8("schedule")?).ok_or(DecodeError::Bad("schedule"))?,
+        };
+        if large.length == 0 || large.size == 0 || large.blocks() > BLOCKS_MAX {
+            return Err(DecodeError::Bad("block size"));
+        }
+        Ok(large)
+    }
+}
+
 impl Wire for Message {
     fn encode(&self, writer: &mut Writer<'_>) {
         match self {
@@ -477,6 +550,20 @@ impl Wire for Message {
                 writer.u64(*view);
                 writer.u64(*index);
                 writer.blob(body);
+            }
+            Self::Block {
+                view,
+                number,
+                large,
+                block,
+                bytes,
+            } => {
+                writer.u8(12);
+                writer.u64(*view);
+                writer.u64(*number);
+                large.encode(writer);
+                writer.u32(*block);
+                writer.blob(bytes);
             }
             Self::Join(join) => {
                 writer.u8(3);
@@ -624,6 +711,21 @@ impl Wire for Message {
                 view: get_view(reader)?,
                 ballot: Ballot::decode(reader)?,
             },
+            12 => {
+                let (view, number) = (get_view(reader)?, get_view(reader)?);
+                let large = Large::decode(reader)?;
+                let (block, bytes) = (reader.u32("block")?, reader.blob("bytes")?);
+                if block as usize >= large.blocks() || bytes.len() != large.place(block).len() {
+                    return Err(DecodeError::Bad("block"));
+                }
+                Self::Block {
+                    view,
+                    number,
+                    large,
+                    block,
+                    bytes,
+                }
+            }
             _ => return Err(DecodeError::Bad("message tag")),
         })
     }

@@ -35,6 +35,7 @@
 //! | put: PROPOSED, proposal | leader; then each as its echo | trim, next members, whose rank |
 //! | put: BARRIER, ECHO | reader, others | reads wait; I had not wedged after that |
 //! | `Bulk` | sender, members | a message too large for a slot |
+//! | `Block` | whoever the schedule says, member | a part of one that is large even for that |
 //! | `Request`, `Taken` | frontend, replica | order this; I could not take it |
 //! | `Join`, `Views` | outsider, anyone | I am here and hold up to …; what was agreed since |
 //! | `Fetch`, `Tail`, `Behind` | outsider, donor | entries; or fetch a snapshot |
@@ -127,8 +128,11 @@
 //!   what a peer says of itself: a Join of a later life is a failure of the earlier one.
 //! - **The SST's lambdas** are a table of plain functions with the columns they look at
 //!   (`triggers.rs`); a reducer's result is not stored in the table, because nobody else reads it.
-//! - **RDMC**: large messages go from their sender to each member on the lane for bulk (the paper's
-//!   sequential schedule). The other schedules are not built.
+//! - **RDMC**: messages above `rdmc_bytes_min` go in blocks; what lies between that and a slot of
+//!   the ring goes whole from its sender to each member. The schedule is the binomial pipeline
+//!   wherever it saves a step (`schedule.rs`); blocks are sent as soon as they are there and may go,
+//!   not in lock step. A block says whose it is, so that one that a broken connection lost is sent
+//!   again on the same way instead of failing a member (`rdmc.rs`). Hybrids are not built.
 //! - **Handing off**: a member about to stop suspects itself, when the rest is a majority.
 
 mod config;
@@ -136,9 +140,11 @@ mod delivery;
 mod frontend;
 mod message;
 mod plant;
+mod rdmc;
 mod reads;
 mod replica;
 mod restart;
+mod schedule;
 mod sluggish;
 mod sst;
 mod triggers;
@@ -149,7 +155,10 @@ mod tests;
 
 pub use config::Config;
 pub use frontend::Frontend;
-pub use message::{Ballot, Body, Entry, Join, Member, Message, Promised, Proposal, Summary, View};
+pub use message::{
+    Ballot, Body, Entry, Join, Large, Member, Message, Promised, Proposal, Summary, View,
+};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
 pub use replica::{Derecho, Timer};
+pub use schedule::{Hop, Schedule};

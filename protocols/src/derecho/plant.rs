@@ -20,6 +20,8 @@ quintet_replica::plants! {
         "a null takes the place that a message was given before it";
     PutTorn "put_torn" 0 ""
         "a slot's guard is put before its words";
+    BlocksByArrival "blocks_in_order_of_arrival" 0 ""
+        "a block of a large message takes the next free place and not its own";
     RestartAsMember "restart_counts_as_member" 0 ""
         "a restarted replica goes on as the member that it was";
 }

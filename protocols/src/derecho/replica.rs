@@ -4,6 +4,7 @@ use super::{
     Config, Frontend,
     message::{Ballot, Body, Entry, Join, Member, Message, Promised, Proposal, Summary, View},
     plant::Plant,
+    rdmc::Rdmc,
     reads::Reads,
     restart::Inspection,
     sluggish::Waits,
@@ -108,8 +109,18 @@ pub(super) struct Sent {
     pub first: u64,
     pub count: u64,
     pub body: Bytes,
-    /// Too large for the ring: the body goes on the lane for bulk.
-    pub bulk: bool,
+    pub path: Path,
+}
+
+/// On which way the bytes of a message go to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path {
+    /// In its slot of the ring (SMC).
+    Slot,
+    /// On the lane for bulk, whole.
+    Whole,
+    /// On the lane for bulk, in blocks that members pass on (RDMC).
+    Blocks,
 }
 
 /// A write under way.
@@ -171,8 +182,9 @@ pub struct Derecho {
     pub(super) slots_sent: u64,
     pub(super) slots_put: u64,
     pub(super) unacked: VecDeque<Sent>,
-    /// Large messages of the next view, whose senders are ahead.
-    pub(super) early: VecDeque<(ReplicaId, u64, u64, Bytes)>,
+    /// Large messages, and blocks of them, of the next view, whose senders are ahead.
+    pub(super) early: VecDeque<(ReplicaId, u64, Message)>,
+    pub(super) rdmc: Rdmc,
     pub(super) acked_before: Vec<(u64, u32)>,
 
     pub(super) suspected: ReplicaSet,
@@ -409,7 +421,11 @@ impl Derecho {
         true
     }
 
-    fn on_replica_message(
+    fn active_in(&self, view: u64) -> bool {
+        self.phase == Phase::Active && self.promise.view.number == view
+    }
+
+    pub(super) fn on_replica_message(
         &mut self,
         from: ReplicaId,
         message: Message,
@@ -420,7 +436,17 @@ impl Derecho {
             return;
         }
         match message {
-            Message::Bulk { view, index, body } => self.on_bulk(from, view, index, body),
+            Message::Bulk { view, .. } | Message::Block { view, .. } if !self.active_in(view) => {
+                self.wait_for_view(from, view, message);
+            }
+            Message::Bulk { index, body, .. } => self.on_bulk(from, index, body),
+            Message::Block {
+                number,
+                large,
+                block,
+                bytes,
+                ..
+            } => self.on_block(from, number, large, (block, bytes), ctx),
             Message::Join(join) => self.on_join(from, join, ctx),
             Message::Views { views, active } => self.on_views(from, views, active, ctx),
             Message::Fetch { view, have, upto } => self.on_fetch(from, view, have, upto, ctx),
@@ -517,6 +543,7 @@ impl Protocol for Derecho {
         "restart agreed",
         "state installed",
         "nulls sent",
+        "multicast by rdmc",
         "read waits for the next view",
     ];
 
@@ -588,6 +615,7 @@ impl Protocol for Derecho {
             slots_put: 0,
             unacked: VecDeque::new(),
             early: VecDeque::new(),
+            rdmc: Rdmc::default(),
             acked_before: vec![(0, 0); members],
             suspected: ReplicaSet::EMPTY,
             wedging: false,
@@ -747,6 +775,7 @@ impl Protocol for Derecho {
                 self.down = self.down.without(peer);
                 self.lagging.insert(peer);
                 self.acked_before[peer.index()].1 = 0;
+                self.rdmc.on_link_up(peer);
                 if self.phase == Phase::Out {
                     self.send_join(ReplicaSet::EMPTY.with(peer), ctx);
                 }
@@ -829,6 +858,7 @@ impl Protocol for Derecho {
             ("requests", self.requests.len().to_string()),
             ("reads", self.reads.len().to_string()),
             ("unacknowledged", self.unacked.len().to_string()),
+            ("block_bytes", self.rdmc.bytes().to_string()),
         ];
         Status {
             role,
@@ -968,7 +998,7 @@ impl Derecho {
             .filter(|sent| sent.slot >= self.slots_put)
         {
             words.push((sent.slot, self.slot_words(sent)));
-            if sent.bulk {
+            if sent.path == Path::Whole {
                 let message = Message::Bulk {
                     view: self.promise.view.number,
                     index: sent.first,
@@ -996,7 +1026,7 @@ impl Derecho {
         let mut words = Vec::new();
         for sent in self.unacked.iter().filter(missing) {
             words.push((sent.slot, self.slot_words(sent)));
-            if sent.bulk && ctx.room(peer) >= sent.body.len() + 1024 {
+            if sent.path == Path::Whole && ctx.room(peer) >= sent.body.len() + 1024 {
                 let (index, body) = (sent.first, sent.body.clone());
                 ctx.send(peer, Lane::Bulk, &Message::Bulk { view, index, body });
             }
@@ -1009,7 +1039,7 @@ impl Derecho {
 
     /// More than a push of the row and the ring takes.
     fn row_bytes(&self) -> usize {
-        let small = self.unacked.iter().filter(|sent| !sent.bulk);
+        let small = self.unacked.iter().filter(|sent| sent.path == Path::Slot);
         let ring: usize = small.map(|sent| sent.body.len() + 64).sum();
         self.table.layout.ring() as usize * 8 + ring + 4096
     }

@@ -180,6 +180,10 @@ impl Derecho {
             self.donor = self.next_donor();
             return;
         };
+        if self.fetching.is_some_and(|at_least| self.end() >= at_least) {
+            // The log came first: no snapshot is installed any more.
+            self.fetching = None;
+        }
         if self.phase != Phase::Out || self.fetching.is_some() {
             return;
         }

@@ -4,7 +4,7 @@
 //! ```text
 //!   area of odd views | area of even views                  each area of a row:
 //!   HEAD | VIEW | HEARTBEAT | SUSPECTED | WEDGED | PERSISTED | BARRIER | RECEIVED[n] | ECHO[n]
-//!        | PROPOSED | proposal … | ring of slots: (guard | meta | words) …
+//!        | BLOCKS[n] | PROPOSED | proposal … | ring of slots: (guard | meta | words) …
 //!
 //!   own row ── put of what changed ──► the others' copies ── on_put ──► dirty columns ──► triggers
 //! ```
@@ -39,7 +39,8 @@ pub(super) const ON_PROPOSED: Columns = 1 << 7;
 pub(super) const ON_RING: Columns = 1 << 8;
 /// Not a column: something of this replica alone has changed.
 pub(super) const ON_SELF: Columns = 1 << 9;
-pub(super) const ON_ALL: Columns = (1 << 10) - 1;
+pub(super) const ON_BLOCKS: Columns = 1 << 10;
+pub(super) const ON_ALL: Columns = (1 << 11) - 1;
 
 /// A trigger: fires when its predicate holds, looked at when one of its columns has changed. Plain
 /// functions, in a table that is there at compile time.
@@ -74,8 +75,11 @@ impl Layout {
     pub const fn echo(&self, reader: ReplicaId) -> u32 {
         RECEIVED + self.members + reader.0 as u32
     }
+    pub const fn blocks(&self, from: ReplicaId) -> u32 {
+        RECEIVED + 2 * self.members + from.0 as u32
+    }
     pub const fn proposed(&self) -> u32 {
-        RECEIVED + 2 * self.members
+        RECEIVED + 3 * self.members
     }
     const fn proposal_words(&self) -> u32 {
         3 + 2 * self.members
@@ -105,7 +109,8 @@ impl Layout {
             PERSISTED => ON_PERSISTED,
             BARRIER => ON_BARRIER,
             _ if column < RECEIVED + self.members => ON_RECEIVED,
-            _ if column < self.proposed() => ON_ECHO,
+            _ if column < RECEIVED + 2 * self.members => ON_ECHO,
+            _ if column < self.proposed() => ON_BLOCKS,
             _ if column < self.ring() => ON_PROPOSED,
             _ => ON_RING,
         }

@@ -12,7 +12,7 @@
 use super::{
     Derecho,
     sst::{
-        ON_BARRIER, ON_ECHO, ON_PERSISTED, ON_PROPOSED, ON_RECEIVED, ON_RING, ON_SELF,
+        ON_BARRIER, ON_BLOCKS, ON_ECHO, ON_PERSISTED, ON_PROPOSED, ON_RECEIVED, ON_RING, ON_SELF,
         ON_SUSPECTED, ON_VIEW, ON_WEDGED, Trigger,
     },
 };
@@ -38,6 +38,12 @@ pub(super) const TRIGGERS: &[Trigger<Derecho>] = &[
         once: false,
         when: |replica| !replica.unacked.is_empty(),
         act: |replica, _| replica.forget_acknowledged(),
+    },
+    Trigger {
+        columns: ON_BLOCKS | ON_RECEIVED | ON_VIEW | ON_SELF,
+        once: false,
+        when: |replica| !replica.wedging && replica.has_blocks(),
+        act: Derecho::send_blocks,
     },
     Trigger {
         columns: ON_BARRIER | ON_VIEW,

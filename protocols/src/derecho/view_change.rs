@@ -11,6 +11,7 @@ use super::{
     Derecho,
     message::{Ballot, Member, Message, Proposal, View},
     plant::Plant,
+    rdmc::Rdmc,
     replica::{Act, Phase, Stream, Timer},
     sst::{self, ON_ALL, ON_SUSPECTED, PERSISTED, WEDGED},
 };
@@ -54,6 +55,7 @@ impl Derecho {
                 return;
             }
             self.watch_acknowledgements(peer);
+            self.rdmc.watch(peer);
         }
         self.look_for_sluggish(ctx);
         if self.phase != Phase::Active {
@@ -126,6 +128,7 @@ impl Derecho {
     pub(super) fn leave(&mut self, ctx: &mut Context<'_, Self>) {
         self.phase = Phase::Out;
         self.left = true;
+        self.rdmc = Rdmc::default();
         self.out_since = ctx.now();
         self.active_at = ctx.now();
         self.joins.fill(None);
@@ -363,6 +366,7 @@ impl Derecho {
         self.promise.accepted = None;
         self.left = false;
         self.phase = Phase::Out;
+        self.rdmc = Rdmc::default();
         self.inspection = None;
         self.wanted = None;
         self.fired = 0;
@@ -404,6 +408,7 @@ impl Derecho {
         self.slots_put = 0;
         self.unacked.clear();
         self.acked_before.fill((0, 0));
+        self.rdmc = Rdmc::new(self.members);
         self.own_dirty.clear();
         self.fired = 0;
         self.wedging = false;
@@ -415,8 +420,10 @@ impl Derecho {
         self.lagging = self.peers();
         self.dirty = ON_ALL;
         let early = core::mem::take(&mut self.early);
-        for (from, of, index, body) in early {
-            self.on_bulk(from, of, index, body);
+        for (from, of, message) in early {
+            if of == view {
+                self.on_replica_message(from, message, ctx);
+            }
         }
         if !self.suspected.is_empty() {
             self.set_own_suspected();

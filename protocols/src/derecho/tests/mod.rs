@@ -1,5 +1,6 @@
 //! Single cases by hand.
 
+mod large;
 #[cfg(feature = "plant")]
 mod planted;
 mod table;

@@ -1,6 +1,9 @@
 //! Bugs that chance hardly reaches: scripts that end well, and otherwise with the bug.
 
-use super::*;
+use super::{
+    large::{in_blocks, write_large},
+    *,
+};
 use crate::derecho::{Plant, View};
 use alloc::vec::Vec;
 use quintet_replica::{Control, Event, Options, ReplicaId, Slot};
@@ -59,6 +62,16 @@ fn first_learns_alone(config: Config) -> (Vec<u16>, Vec<u16>) {
     assert_eq!(first.number, 2, "it learns");
     group.crash(0);
     group.network.clear();
+    // Replica 1 takes over before the echoes of the two others have reached them all: they would
+    // agree by themselves with what the first one learned.
+    group.heal();
+    group.cut.extend([(2, 3), (3, 2)]);
+    for id in 1..4 {
+        group.event(id, Event::Control(Control::ReportFailure(ReplicaId(0))));
+    }
+    group.reset(1, 2);
+    group.reset(1, 3);
+    group.settle();
     group.heal();
     group.run(MS * 3000);
     let mut views = group.replica(1).views.iter();
@@ -155,4 +168,94 @@ fn a_place_once_given_holds_the_message_and_a_guard_follows_its_words() {
     assert!(same_order(Config::default()));
     assert!(!same_order(with(Plant::NullInside)), "the bug shows");
     assert!(!same_order(with(Plant::PutTorn)), "the bug shows");
+}
+
+/// Whether a message is answered though one member has not received it, or not on its disk.
+fn answered_without(config: Config, received: bool) -> bool {
+    let mut group = Group::<Derecho>::new(3, Durability::Disk, config);
+    if received {
+        group.members[2].slow_disk = true;
+    } else {
+        group.isolate(2);
+    }
+    let batch = group.write(0);
+    group.settle();
+    group.answered(0, batch)
+}
+
+#[test]
+fn a_message_is_delivered_when_all_have_received_and_persisted_it() {
+    assert!(!answered_without(Config::default(), false));
+    assert!(!answered_without(Config::default(), true));
+    let early = answered_without(with(Plant::DeliverBeforeAll), false);
+    assert!(early, "the bug shows");
+    let early = answered_without(with(Plant::PersistedEarly), true);
+    assert!(early, "the bug shows");
+}
+
+/// Whether one of three goes on alone.
+fn one_of_three_goes_on(config: Config) -> bool {
+    let mut group = Group::<Derecho>::new(3, Durability::Disk, config);
+    group.isolate(0);
+    let batch = group.write(0);
+    group.run(MS * 1500);
+    group.answered(0, batch)
+}
+
+#[test]
+fn who_suspects_a_majority_halts() {
+    assert!(!one_of_three_goes_on(Config::default()));
+    let alone = one_of_three_goes_on(with(Plant::MinorityContinues));
+    assert!(alone, "the bug shows");
+}
+
+/// Whether a replica that restarted is a member at once, in the view that it was in.
+fn restarts_as_member(config: Config) -> bool {
+    let mut group = Group::<Derecho>::new(3, Durability::Disk, config);
+    group.write(1);
+    group.settle();
+    group.crash(1);
+    group.start(1);
+    group.settle();
+    group.status(1).role == "member" && group.status(1).view == 1
+}
+
+#[test]
+fn who_restarted_is_no_member_before_the_others_let_it_in() {
+    assert!(!restarts_as_member(Config::default()));
+    let member = restarts_as_member(with(Plant::RestartAsMember));
+    assert!(member, "the bug shows");
+}
+
+/// Whether a message in blocks, which come in another order than they have in it, is the same at
+/// all replicas.
+fn comes_as_it_was(plant: Option<Plant>) -> bool {
+    let mut config = in_blocks("binomial");
+    if let Some(plant) = plant {
+        config.set("plant", plant.name()).expect("its own name");
+    }
+    let mut group = Group::<Derecho>::new(4, Durability::Disk, config);
+    write_large(&mut group, 0);
+    while let Some(packet) = group.network.pop_front() {
+        let to = packet.to.0;
+        group.deliver(packet);
+        group.idle(to);
+    }
+    let [first, others @ ..] = [0, 1, 2, 3].map(|id| {
+        let entries = group.replica(id).log.iter_from(Slot(1));
+        entries
+            .map(|(_, entry)| entry.batch.clone())
+            .collect::<Vec<_>>()
+    });
+    assert!(!first.is_empty(), "the sender has ordered it");
+    others.iter().all(|order| *order == first)
+}
+
+#[test]
+fn a_block_takes_its_own_place() {
+    assert!(comes_as_it_was(None));
+    assert!(
+        !comes_as_it_was(Some(Plant::BlocksByArrival)),
+        "the bug shows"
+    );
 }

@@ -176,6 +176,48 @@ fn views_shrink_one_by_one_below_a_majority_of_the_epoch() {
     assert!(group.answered(1, batch), "{:?}", group.status(1));
 }
 
+/// A donor says that it no longer keeps what was asked for, and what another one sent covers that
+/// before any snapshot comes: none is installed then, and the rest must still be asked for.
+#[test]
+fn a_snapshot_that_the_log_overtook_is_waited_for_no_more() {
+    let config = Config {
+        batch_bytes_max: 4096,
+        ..Config::default()
+    };
+    let mut group = Group::<Derecho>::new(3, Durability::Disk, config);
+    group.crash(2);
+    group.run(MS * 1000);
+    for _ in 0..200 {
+        group.write(0);
+    }
+    group.settle();
+    group.start(2);
+    group.sync(2);
+    let mut behind = false;
+    while let Some(packet) = group.network.pop_front() {
+        let to = packet.to.0;
+        let fetches =
+            packet.from.0 == 2 && !packet.put && matches!(packet.message(), Message::Fetch { .. });
+        group.deliver(packet);
+        if fetches && !behind {
+            behind = true;
+            let at_least = quintet_replica::Slot(3);
+            let message = Message::Behind { at_least };
+            group.deliver(crate::group::Packet::new(1, 2, &message));
+        }
+        group.sync(to);
+        group.sync(2);
+        group.idle(to);
+        if group.replica(2).end() >= quintet_replica::Slot(3) {
+            break;
+        }
+    }
+    assert!(behind && group.replica(2).executed < quintet_replica::Slot(200));
+    group.run(MS * 3000);
+    assert_eq!(group.status(2).role, "member", "{:?}", group.status(2));
+    assert_converged(&group, 200);
+}
+
 #[test]
 fn a_member_that_missed_a_view_answers_no_read() {
     let mut group = group(3);

@@ -1,0 +1,216 @@
+//! Large messages in blocks, and runs of nulls.
+
+use super::*;
+use crate::{
+    derecho::{Message, Schedule, sst},
+    group::Packet,
+};
+use alloc::vec::Vec;
+use quintet_replica::{BatchId, Event, Options, ReplicaId};
+
+/// Small enough that a few batches make a message of several blocks.
+pub fn in_blocks(schedule: &str) -> Config {
+    let mut config = Config::default();
+    for (name, value) in [
+        ("smc_bytes_max", "64"),
+        ("rdmc_bytes_min", "64"),
+        ("rdmc_block_bytes", "64"),
+        ("rdmc_credits", "3"),
+        ("rdmc_schedule", schedule),
+    ] {
+        config.set(name, value).expect("in its range");
+    }
+    config
+}
+
+/// Several batches, which go in one message of several blocks.
+pub fn write_large(group: &mut Group<Derecho>, id: u16) -> Vec<(u16, BatchId)> {
+    let batches = (0..6).map(|_| (id, group.write(id))).collect();
+    group.idle(id);
+    batches
+}
+
+fn is_block(packet: &Packet<Derecho>) -> bool {
+    !packet.put && matches!(packet.message(), Message::Block { .. })
+}
+
+/// Delivers so many packets, one after the other; disks work, and every turn ends.
+fn deliver(group: &mut Group<Derecho>, packets: usize) {
+    for _ in 0..packets {
+        let Some(packet) = group.network.pop_front() else {
+            return;
+        };
+        let to = packet.to.0;
+        group.deliver(packet);
+        group.sync(to);
+        group.idle(to);
+    }
+}
+
+#[test]
+fn by_each_schedule_a_large_message_comes_whole_to_all() {
+    for schedule in Schedule::ALL {
+        for members in 2..=6 {
+            let mut group = Group::new(members, Durability::Disk, in_blocks(schedule.name()));
+            let mut batches = Vec::new();
+            for id in 0..members as u16 {
+                batches.extend(write_large(&mut group, id));
+                batches.extend(write_large(&mut group, id));
+            }
+            let relayed = group.network.iter().filter(|packet| is_block(packet));
+            assert!(relayed.count() > 0);
+            group.settle();
+            for (id, batch) in &batches {
+                assert!(group.answered(*id, *batch), "{schedule:?} of {members}");
+            }
+            assert_converged(&group, batches.len() as u64);
+            assert!(group.marked("multicast by rdmc") >= 2 * members as u32);
+            for id in 0..members as u16 {
+                assert_eq!(group.replica(id).rdmc.bytes(), 0, "nothing is kept");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_more_blocks_are_under_way_than_there_is_credit() {
+    let mut group = Group::new(4, Durability::Disk, in_blocks("sequential"));
+    let mut most = 0;
+    for _ in 0..3 {
+        write_large(&mut group, 1);
+    }
+    while !group.network.is_empty() {
+        for to in [0, 2, 3] {
+            let on_it = |packet: &&Packet<Derecho>| {
+                is_block(packet) && (packet.from.0, packet.to.0) == (1, to)
+            };
+            most = most.max(group.network.iter().filter(on_it).count());
+        }
+        deliver(&mut group, 1);
+    }
+    assert_eq!(most, 3, "all the credit is used, and no more");
+}
+
+/// A connection breaks after every number of packets, with all that is on it.
+#[test]
+fn blocks_that_a_broken_connection_lost_come_again() {
+    for (a, b) in [(0, 1), (1, 2), (2, 3), (0, 3)] {
+        for packets in (0..80).step_by(3) {
+            let mut group = Group::new(4, Durability::Disk, in_blocks("binomial"));
+            let mut batches = write_large(&mut group, 0);
+            batches.extend(write_large(&mut group, 2));
+            deliver(&mut group, packets);
+            group.reset(a, b);
+            group.settle();
+            for (id, batch) in &batches {
+                let answered = group.answered(*id, *batch);
+                assert!(answered, "{a}-{b} broke after {packets} packets");
+            }
+            assert_eq!(group.status(0).view, 1, "that is no failure");
+            assert_converged(&group, batches.len() as u64);
+        }
+    }
+}
+
+/// A member dies after every number of packets while large messages pass through it: the view
+/// wedges, the trim says what of them is delivered, and the rest is sent in the next view.
+#[test]
+fn a_member_that_dies_while_it_passes_blocks_on_leaves_nothing_half_delivered() {
+    for dies in [0, 1, 2] {
+        for packets in (0..120).step_by(5) {
+            let mut group = Group::new(4, Durability::Disk, in_blocks("binomial"));
+            let mut batches = write_large(&mut group, 0);
+            batches.extend(write_large(&mut group, 3));
+            deliver(&mut group, packets);
+            group.crash(dies);
+            group
+                .network
+                .retain(|packet| packet.from != ReplicaId(dies));
+            group.run(MS * 1500);
+            let mut executed = group.batches(3);
+            for (id, batch) in batches.iter().filter(|(id, _)| *id != dies) {
+                let answered = group.answered(*id, *batch);
+                assert!(answered, "{dies} died after {packets} packets");
+            }
+            assert!(group.status(3).view > 1);
+            assert_converged(&group, 6);
+            executed.sort_unstable();
+            let all = executed.len();
+            executed.dedup();
+            assert_eq!(executed.len(), all, "each once");
+        }
+    }
+}
+
+#[test]
+fn a_member_that_joins_gets_blocks_that_came_before_its_view() {
+    let mut group = Group::new(3, Durability::Disk, in_blocks("chain"));
+    group.crash(2);
+    group.run(MS * 1000);
+    write_large(&mut group, 0);
+    group.start(2);
+    let mut batches = Vec::new();
+    for _ in 0..80 {
+        group.run(MS * 25);
+        batches.extend(write_large(&mut group, 0));
+    }
+    group.run(MS * 1000);
+    assert_eq!(group.status(2).role, "member", "{:?}", group.status(2));
+    assert!(
+        batches
+            .iter()
+            .all(|(id, batch)| group.answered(*id, *batch))
+    );
+    assert_converged(&group, batches.len() as u64);
+}
+
+/// What a slot says of a run of nulls is bounded by its receivers, whoever wrote it.
+#[test]
+fn a_slot_that_announces_a_huge_run_of_nulls_is_not_taken_at_its_word() {
+    let mut group = group(3);
+    let layout = group.replica(1).table.layout;
+    let slot = layout.area(1) + layout.slot(0);
+    let head = layout.area(1) + sst::HEAD;
+    let huge = 1 << 48 | 3_000_000;
+    let ranges = quintet_replica::put_ranges(&[(head, &[1]), (slot + 1, &[huge]), (slot, &[1])]);
+    for to in [0, 2] {
+        let from = ReplicaId(1);
+        let ranges = ranges.clone();
+        group.event(to, Event::Put { from, ranges });
+    }
+    group.idle(0);
+    group.idle(2);
+    group.settle();
+    for id in [0, 2] {
+        assert!(group.replica(id).ordered < 100_000, "replica {id}");
+        assert!(group.replica(id).marks.len() < 100_000, "replica {id}");
+    }
+}
+
+#[test]
+fn who_fell_far_behind_fills_its_places_in_several_runs() {
+    let mut group = group(3);
+    let layout = group.replica(1).table.layout;
+    let head = layout.area(1) + sst::HEAD;
+    let at = |slot: u64| layout.area(1) + layout.slot(slot);
+    let run: &[u64] = &[1 << 48 | 4096];
+    let ranges = quintet_replica::put_ranges(&[
+        (head, &[1]),
+        (at(0) + 1, run),
+        (at(0), &[1]),
+        (at(1) + 1, run),
+        (at(1), &[2]),
+    ]);
+    for to in [0, 2] {
+        let from = ReplicaId(1);
+        let ranges = ranges.clone();
+        group.event(to, Event::Put { from, ranges });
+    }
+    group.idle(0);
+    group.idle(2);
+    assert_eq!(group.replica(0).unacked.len(), 2, "a slot for each run");
+    assert_eq!(group.replica(0).sent, 2 * 4096);
+    let batch = group.write(2);
+    group.settle();
+    assert!(group.answered(2, batch));
+}
