@@ -144,7 +144,7 @@ impl Racs {
             batches,
             ranges,
         });
-        self.tree.insert(block);
+        self.take(block);
         let own = self.id;
         if let Some(fallback) = self.fallback() {
             fallback.own[usize::from(level) - 1] = Some(id);
@@ -226,7 +226,7 @@ impl Racs {
                 Some(false) => {}
                 None => {
                     fallback.waiting.insert(id);
-                    self.tree.insert(block);
+                    self.take(block);
                 }
             }
             return;
@@ -336,7 +336,7 @@ impl Racs {
         }
         for block in blocks {
             let id = block.id;
-            self.tree.insert(block);
+            self.take(block);
             if let Some(fallback) = self.fallback()
                 && !fallback.voted.contains_key(&id)
             {

@@ -15,7 +15,7 @@ use super::{
     replica::{Due, Timer},
 };
 use crate::sadl::{self, Heads, Name, Range};
-use alloc::vec::Vec;
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{Context, Lane, ReplicaId, Slot, parts::request_key};
 
@@ -23,8 +23,19 @@ use quintet_replica::{Context, Lane, ReplicaId, Slot, parts::request_key};
 const NAMED_MAX: u64 = 4096;
 /// About how many bytes of batches are sent at a time.
 const PAGE_BYTES: usize = 1 << 20;
-/// The most ranges that are asked for at a time.
+/// The most ranges that are asked for at a time, each of another chain.
 const WANTED_MAX: usize = 64;
+/// So many decided blocks are looked through for batches to ask for together.
+const SCANNED_MAX: u64 = 1024;
+
+/// Batches that are asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AskedBatches {
+    range: Range,
+    /// Whom last.
+    from: ReplicaId,
+    tries: u32,
+}
 
 impl Racs {
     /// How far the blocks up to this one have come with each member's batches.
@@ -149,9 +160,11 @@ impl Racs {
                 if first.creator != from {
                     return ctx.mark("ignored: batches of another");
                 }
-                let new = self.sadl.on_new(first, batches, completed);
+                // Who lags leaves what is new to those who do not, and fetches what it needs.
+                let bytes_max = self.config.window_bytes.saturating_mul(4 * self.members);
+                let new = self.sadl.on_new(first, batches, completed, bytes_max);
                 self.store(new, ctx);
-                self.drop_found_batches();
+                self.drop_found_batches(ctx);
             }
             sadl::Message::Vote {
                 chain,
@@ -166,25 +179,25 @@ impl Racs {
             }
             sadl::Message::Fetch { range } => self.on_fetch_batches(from, range, ctx),
             sadl::Message::Found { first, batches } => {
-                let asked = |(name, (_, last)): (&Name, &(ReplicaId, u64))| {
-                    (name.creator, name.chain) == (first.creator, first.chain)
-                        && name.round <= first.round
-                        && first.round + batches.len() as u64 <= last + 1
+                let asked = self.wanted_batches.get(&(first.creator, first.chain));
+                let fits = |asked: &AskedBatches| {
+                    asked.range.first.round <= first.round
+                        && first.round + batches.len() as u64 <= asked.range.last + 1
                 };
-                if !self.wanted_batches.iter().any(asked) {
+                if !asked.is_some_and(fits) {
                     return ctx.mark("ignored: batches that were not asked for");
                 }
                 ctx.mark("batches fetched");
                 let new = self.sadl.on_found(first, batches);
                 self.store(new, ctx);
-                self.drop_found_batches();
+                self.drop_found_batches(ctx);
             }
         }
     }
 
     fn on_fetch_batches(&self, from: ReplicaId, range: Range, ctx: &mut Context<'_, Self>) {
         let room = ctx.room(from).saturating_sub(super::sync::MESSAGE_BYTES);
-        match self.sadl.find(range, PAGE_BYTES.min(room / 2)) {
+        match self.sadl.find(range, self.page_bytes().min(room / 2)) {
             Some(batches) if batches.is_empty() => {}
             Some(batches) => {
                 let bytes: usize = batches.iter().map(|batch| batch.len() + 4).sum();
@@ -216,60 +229,114 @@ impl Racs {
         }
         let mut complete = true;
         for range in ranges {
-            let Some(missing) = self.sadl.missing(*range) else {
-                continue;
-            };
-            complete = false;
-            if self.wanted_batches.contains_key(&missing.first)
-                || self.wanted_batches.len() >= WANTED_MAX
-            {
-                continue;
-            }
-            let creator = missing.first.creator;
-            let asked = [creator, from]
-                .into_iter()
-                .find(|peer| self.others.contains(*peer))
-                .unwrap_or_else(|| self.next_peer(self.id));
-            if self.others.is_empty() {
-                continue;
-            }
-            self.wanted_batches
-                .insert(missing.first, (asked, missing.last));
-            let fetch = sadl::Message::Fetch { range: missing };
-            ctx.send(asked, Lane::Control, &Message::Sadl(fetch));
-            if !self.fetch_armed {
-                self.fetch_armed = true;
-                ctx.set_timer(Timer::Fetch, self.fetch_patience());
+            if let Some(missing) = self.sadl.missing(*range) {
+                complete = false;
+                self.want_batches(missing, from, ctx);
             }
         }
         complete
     }
 
-    fn drop_found_batches(&mut self) {
-        let sadl = &self.sadl;
-        self.wanted_batches.retain(|first, (_, last)| {
-            let range = Range {
-                first: *first,
-                last: *last,
-            };
-            sadl.missing(range).is_some_and(|left| left == range)
+    /// The last block on the way to a connected one up to which all batches that blocks name are
+    /// here; what is missing is asked for.
+    pub(super) fn ready(
+        &mut self,
+        decided: BlockId,
+        ctx: &mut Context<'_, Self>,
+    ) -> Option<BlockId> {
+        let root = self.tree.root().id;
+        if let Some((at, name)) = self.stalled
+            && at == root
+            && self.sadl.missing(name.into()).is_some()
+            && self
+                .wanted_batches
+                .contains_key(&(name.creator, name.chain))
+        {
+            // It is asked for, and all else waits for it.
+            return None;
+        }
+        self.stalled = None;
+        let mut ready = None;
+        let mut needs: BTreeMap<(ReplicaId, u64), Range> = BTreeMap::new();
+        let mut scanned = 0;
+        for block in self.tree.path(decided) {
+            for range in &block.ranges {
+                let Some(missing) = self.sadl.missing(*range) else {
+                    continue;
+                };
+                self.stalled.get_or_insert((root, missing.first));
+                let key = (missing.first.creator, missing.first.chain);
+                let need = needs.entry(key).or_insert(missing);
+                let follows = need.last + 1 == missing.first.round;
+                if follows && need.count() + missing.count() <= NAMED_MAX {
+                    need.last = missing.last;
+                }
+            }
+            if self.stalled.is_none() {
+                ready = Some(block.id);
+            } else {
+                scanned += 1;
+                if scanned > SCANNED_MAX {
+                    break;
+                }
+            }
+        }
+        let from = self.decided_from;
+        for need in needs.into_values() {
+            self.want_batches(need, from, ctx);
+        }
+        ready
+    }
+
+    fn want_batches(&mut self, missing: Range, from: ReplicaId, ctx: &mut Context<'_, Self>) {
+        let creator = missing.first.creator;
+        let key = (creator, missing.first.chain);
+        let full = self.wanted_batches.len() >= WANTED_MAX;
+        if full || self.wanted_batches.contains_key(&key) || self.others.is_empty() {
+            return;
+        }
+        let asked = AskedBatches {
+            range: missing,
+            from: [creator, from]
+                .into_iter()
+                .find(|peer| self.others.contains(*peer))
+                .unwrap_or_else(|| self.next_peer(self.id)),
+            tries: 0,
+        };
+        self.wanted_batches.insert(key, asked);
+        let fetch = sadl::Message::Fetch { range: missing };
+        ctx.send(asked.from, Lane::Control, &Message::Sadl(fetch));
+        self.arm_fetch(ctx);
+    }
+
+    fn drop_found_batches(&mut self, ctx: &mut Context<'_, Self>) {
+        let (sadl, tries_max) = (&self.sadl, 2 * self.members as u32);
+        let before = self.wanted_batches.len();
+        // Who has asked everybody twice looks anew at what is needed.
+        self.wanted_batches.retain(|_, asked| {
+            let left = sadl.missing(asked.range);
+            asked.tries <= tries_max && left.is_some_and(|left| left == asked.range)
         });
+        if self.wanted_batches.len() < before {
+            self.fetch_moves(ctx);
+        }
     }
 
     /// Others are asked for what has not come.
     pub(super) fn fetch_batches_again(&mut self, ctx: &mut Context<'_, Self>) {
-        self.drop_found_batches();
-        let wanted: Vec<(Name, (ReplicaId, u64))> = self
-            .wanted_batches
-            .iter()
-            .map(|(first, asked)| (*first, *asked))
-            .collect();
-        for (first, (asked, last)) in wanted {
-            let next = self.next_peer(asked);
-            self.wanted_batches.insert(first, (next, last));
-            let range = Range { first, last };
+        self.drop_found_batches(ctx);
+        let keys: Vec<(ReplicaId, u64)> = self.wanted_batches.keys().copied().collect();
+        for key in keys {
+            let Some(asked) = self.wanted_batches.get(&key).copied() else {
+                continue;
+            };
+            let from = self.next_peer(asked.from);
+            let tries = asked.tries + 1;
+            let range = asked.range;
+            let again = AskedBatches { range, from, tries };
+            self.wanted_batches.insert(key, again);
             let fetch = sadl::Message::Fetch { range };
-            ctx.send(next, Lane::Control, &Message::Sadl(fetch));
+            ctx.send(from, Lane::Control, &Message::Sadl(fetch));
         }
     }
 

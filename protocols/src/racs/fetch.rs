@@ -1,34 +1,67 @@
 //! Blocks that are missing, and blocks that are decided.
 //!
 //! ```text
-//!   a block is named that is not connected here ──► Fetch{tip, above} ──► its sender, then others
+//!   a block is named that is not connected here ──► Fetch{missing, have} ──► its sender, then others
 //!   ◄── Blocks, oldest first, page by page ── or Trimmed: a state is fetched instead
 //!   decided and connected ──► execute, oldest first ──► the root moves up
 //! ```
+//!
+//! A question names some blocks that are here, so the answer begins behind the newest of them that
+//! leads to what is missing: nothing that a journal brought back is sent again. Of what is missing
+//! on one branch one page is under way at a time, and each tells how far it is decided, so that it
+//! is executed before the next one comes. A replica that is far behind asks for what is decided and
+//! for nothing else, and keeps little of what is newer: it would not carry the rest, too.
 
 use super::{
     Block, BlockId, Message, Racs, Summary, Why,
     replica::{Mode, Timer},
-    tree::{Place, Root},
+    tree::{Chain, Place, Root},
 };
 use crate::sadl::Name;
 use alloc::{sync::Arc, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{Bytes, Context, Lane, ReplicaId, Slot, parts::request_key};
 
-/// The most blocks that are asked for at a time: a few branches, each asked for at its tip.
+/// The most missing blocks that are asked for at a time, each on a branch of its own.
 const WANTED_MAX: usize = 64;
-/// About how many bytes of blocks are sent at a time.
+/// About how many bytes of blocks are sent at a time, at most.
 const PAGE_BYTES: usize = 1 << 20;
+/// No more blocks are fetched when so many wait for batches.
+const AHEAD_MAX: u64 = 4096;
+/// A question's patience is doubled at most so often.
+const TRIES_MAX: u32 = 3;
+
+/// A missing block that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// Whom last.
+    from: ReplicaId,
+    /// The newest block on the way that has come.
+    last: BlockId,
+    /// What is decided stands upon it.
+    decided: bool,
+}
 
 impl Racs {
+    /// Takes up a block; not when its parent is missing and much waits already.
+    pub(super) fn take(&mut self, block: Arc<Block>) -> bool {
+        let bytes_max = self.config.window_bytes.saturating_mul(2);
+        self.tree.insert(block, (self.config.window * 4, bytes_max))
+    }
+
+    /// What is decided is further away than what a link's loss can explain.
+    fn far_behind(&self) -> bool {
+        let reached = self.reached.round.max(self.tree.root().id.round);
+        self.decided.round > reached + self.config.window as u64 * 4
+    }
+
     /// A block is decided, says a peer.
     pub(super) fn learn(&mut self, decided: BlockId, from: ReplicaId, ctx: &mut Context<'_, Self>) {
         // What is here already can be executed while something higher is still on its way.
-        let here = decided.round > self.tree.root().id.round
-            && self.tree.connected(decided)
-            && !self.tree.connected(self.decided);
-        if decided.round <= self.decided.round && !here {
+        if decided.round > self.reached.round && self.tree.connected(decided) {
+            self.reached = decided;
+        }
+        if decided.round <= self.decided.round {
             return;
         }
         self.decided = decided;
@@ -42,49 +75,43 @@ impl Racs {
 
     /// Executes what is decided and here. True when there was something.
     pub(super) fn maybe_commit(&mut self, ctx: &mut Context<'_, Self>) -> bool {
-        let decided = self.decided;
-        if decided.round <= self.tree.root().id.round {
+        let (decided, root) = (self.decided, self.tree.root().id);
+        if decided.round <= root.round {
             return false;
         }
-        match self.tree.place(decided) {
-            Place::Connected => {
-                if self.rank(decided) > self.rank(self.high) {
-                    // Also while what it names is still on its way: views prune what the highest
-                    // block does not stand upon. A promise that names it may be next.
-                    self.high = decided;
-                    self.write(decided, Why::Held, None, ctx);
-                }
-                let Some(ready) = self.ready(decided, ctx) else {
-                    return false;
-                };
-                self.commit(ready, ctx);
-                true
-            }
-            Place::Missing(_) => {
-                let from = self.decided_from;
-                self.want(decided, from, ctx);
-                false
-            }
-            Place::Lost => {
-                ctx.mark("ignored: decided beside what is decided here");
-                self.decided = self.tree.root().id;
-                false
-            }
+        if self.tree.connected(decided) {
+            self.reached = decided;
+        } else {
+            self.want_decided(ctx);
         }
+        let reached = self.reached;
+        if reached.round <= root.round || !self.tree.connected(reached) {
+            self.reached = root;
+            return false;
+        }
+        if self.rank(reached) > self.rank(self.high) {
+            // Also while what it names is still on its way: views prune what the highest
+            // block does not stand upon. A promise that names it may be next.
+            self.high = reached;
+            self.write(reached, Why::Held, None, ctx);
+        }
+        let Some(ready) = self.ready(reached, ctx) else {
+            return false;
+        };
+        self.commit(ready, ctx);
+        true
     }
 
-    /// The last block on the way to a connected one up to which all batches that blocks name are
-    /// here; what is missing is asked for.
-    fn ready(&mut self, decided: BlockId, ctx: &mut Context<'_, Self>) -> Option<BlockId> {
-        let mut ready = None;
-        for block in self.tree.path(decided) {
-            let from = self.decided_from;
-            if !self.have_batches(&block.ranges, from, ctx) {
-                break;
-            }
-            ready = Some(block.id);
+    fn want_decided(&mut self, ctx: &mut Context<'_, Self>) {
+        if self.wanted.values().any(|asked| asked.decided) {
+            return;
         }
-        ready
+        if self.tree.place(self.decided) == Place::Lost {
+            ctx.mark("ignored: decided beside what is decided here");
+            self.decided = self.tree.root().id;
+            return;
+        }
+        self.want(self.decided, self.decided_from, ctx);
     }
 
     fn commit(&mut self, decided: BlockId, ctx: &mut Context<'_, Self>) {
@@ -159,31 +186,71 @@ impl Racs {
 
     /// A block, or something that leads to it, is missing.
     pub(super) fn want(&mut self, tip: BlockId, from: ReplicaId, ctx: &mut Context<'_, Self>) {
-        if self.wanted.contains_key(&tip) || self.wanted.len() >= WANTED_MAX {
+        let decided = tip == self.decided;
+        if self.others.is_empty() || !decided && self.far_behind() {
             return;
         }
         // What is here and not decided yet is not missing, whoever names it.
-        let here = tip.round <= self.tree.root().id.round || self.tree.connected(tip);
-        if here || self.others.is_empty() {
+        let Place::Missing(missing) = self.tree.place(tip) else {
+            return;
+        };
+        if let Some(asked) = self.wanted.get_mut(&missing) {
+            asked.decided |= decided;
+            return;
+        }
+        if self.wanted.len() >= WANTED_MAX && !decided {
             return;
         }
         ctx.mark("missing block asked for");
-        let from = if self.others.contains(from) {
-            from
-        } else {
-            self.next_peer(self.id)
+        let asked = Asked {
+            from: if self.others.contains(from) {
+                from
+            } else {
+                self.next_peer(self.id)
+            },
+            last: BlockId::GENESIS,
+            decided,
         };
-        let above = self.tree.root().id.round;
-        self.wanted.insert(tip, (from, above));
-        ctx.send(from, Lane::Control, &Message::Fetch { tip, above });
+        self.wanted.insert(missing, asked);
+        self.ask(missing, ctx);
+    }
+
+    fn ask(&mut self, missing: BlockId, ctx: &mut Context<'_, Self>) {
+        self.arm_fetch(ctx);
+        let Some(asked) = self.wanted.get(&missing).copied() else {
+            return;
+        };
+        let ahead = self.reached.round.saturating_sub(self.tree.root().id.round);
+        if ahead > AHEAD_MAX || !asked.decided && self.far_behind() {
+            return;
+        }
+        let mut have = self.tree.steps(self.high);
+        let here = |id: &BlockId| self.tree.connected(*id);
+        have.extend([asked.last, self.reached].into_iter().filter(here));
+        have.sort_unstable_by_key(|id| core::cmp::Reverse((id.round, *id)));
+        have.dedup();
+        let question = Message::Fetch { tip: missing, have };
+        ctx.send(asked.from, Lane::Control, &question);
+    }
+
+    pub(super) fn arm_fetch(&mut self, ctx: &mut Context<'_, Self>) {
         if !self.fetch_armed {
             self.fetch_armed = true;
-            ctx.set_timer(Timer::Fetch, self.fetch_patience());
+            let patience = Duration::from_millis(40).max(self.round_trip * 2);
+            ctx.set_timer(
+                Timer::Fetch,
+                patience * (1 << self.fetch_tries.min(TRIES_MAX)),
+            );
         }
     }
 
-    pub(super) fn fetch_patience(&self) -> Duration {
-        Duration::from_millis(40).max(self.round_trip * 2)
+    /// Something that was asked for has come: what is left is waited for anew.
+    pub(super) fn fetch_moves(&mut self, ctx: &mut Context<'_, Self>) {
+        self.fetch_tries = 0;
+        self.fetch_armed = false;
+        if !self.wanted.is_empty() || !self.wanted_batches.is_empty() {
+            self.arm_fetch(ctx);
+        }
     }
 
     pub(super) fn next_peer(&self, after: ReplicaId) -> ReplicaId {
@@ -199,26 +266,28 @@ impl Racs {
     fn drop_found(&mut self) {
         let tree = &self.tree;
         self.wanted
-            .retain(|tip, _| matches!(tree.place(*tip), Place::Missing(_)));
+            .retain(|missing, _| tree.place(*missing) == Place::Missing(*missing));
     }
 
     pub(super) fn on_fetch_timer(&mut self, ctx: &mut Context<'_, Self>) {
         self.fetch_armed = false;
+        self.fetch_tries = self.fetch_tries.saturating_add(1);
         self.drop_found();
-        let root = self.tree.root().id.round;
-        let tips: Vec<BlockId> = self.wanted.keys().copied().collect();
-        for tip in tips {
-            let Some((from, _)) = self.wanted.get(&tip).copied() else {
-                continue;
-            };
-            let next = self.next_peer(from);
-            self.wanted.insert(tip, (next, root));
-            ctx.send(next, Lane::Control, &Message::Fetch { tip, above: root });
+        let missing: Vec<BlockId> = self.wanted.keys().copied().collect();
+        for missing in missing {
+            if let Some(from) = self.wanted.get(&missing).map(|asked| asked.from) {
+                let next = self.next_peer(from);
+                self.wanted
+                    .entry(missing)
+                    .and_modify(|asked| asked.from = next);
+                self.ask(missing, ctx);
+            }
         }
         self.fetch_batches_again(ctx);
-        if !self.wanted.is_empty() || !self.wanted_batches.is_empty() {
-            self.fetch_armed = true;
-            ctx.set_timer(Timer::Fetch, self.fetch_patience());
+        if self.wanted.is_empty() && self.wanted_batches.is_empty() {
+            self.fetch_tries = 0;
+        } else {
+            self.arm_fetch(ctx);
         }
     }
 
@@ -226,19 +295,24 @@ impl Racs {
         &mut self,
         from: ReplicaId,
         tip: BlockId,
-        above: u64,
+        have: &[BlockId],
         ctx: &mut Context<'_, Self>,
     ) {
         let room = ctx.room(from).saturating_sub(super::sync::MESSAGE_BYTES);
-        match self.tree.chain(tip, above, PAGE_BYTES.min(room / 2)) {
-            Some(blocks) if blocks.is_empty() => {}
-            Some(blocks) => {
+        match self.tree.chain(tip, have, self.page_bytes().min(room / 2)) {
+            Chain::Nothing => {}
+            Chain::Blocks(blocks, decided) => {
                 let bytes: usize = blocks.iter().map(|block| block.bytes()).sum();
                 if bytes < room {
-                    ctx.send(from, Lane::Bulk, &Message::Blocks { blocks });
+                    let page = Message::Blocks {
+                        tip,
+                        blocks,
+                        decided,
+                    };
+                    ctx.send(from, Lane::Bulk, &page);
                 }
             }
-            None => {
+            Chain::Trimmed => {
                 let slot = self
                     .tree
                     .kept_from()
@@ -248,40 +322,36 @@ impl Racs {
         }
     }
 
+    pub(super) fn page_bytes(&self) -> usize {
+        PAGE_BYTES.min(self.config.batch_bytes_max)
+    }
+
     pub(super) fn on_blocks(
         &mut self,
         from: ReplicaId,
+        tip: BlockId,
         blocks: Vec<Arc<Block>>,
+        decided: BlockId,
         ctx: &mut Context<'_, Self>,
     ) {
         let last = blocks.last().map(|block| block.id);
+        let reached = self.reached;
         let mut new = false;
         for block in blocks {
-            new |= self.tree.insert(block);
+            new |= self.take(block);
         }
+        self.learn(decided, from, ctx);
         self.drop_found();
-        let Some(last) = last.filter(|last| new && self.tree.connected(*last)) else {
+        if !new && self.reached == reached {
             return;
-        };
+        }
+        self.fetch_moves(ctx);
         // More of the same: the next page.
-        let more: Vec<BlockId> = self
-            .wanted
-            .iter()
-            .filter(|(tip, (asked, above))| *asked == from && *above < last.round && **tip > last)
-            .map(|(tip, _)| *tip)
-            .collect();
-        for tip in more {
-            self.wanted.insert(tip, (from, last.round));
-            ctx.send(
-                from,
-                Lane::Control,
-                &Message::Fetch {
-                    tip,
-                    above: last.round,
-                },
-            );
-            ctx.set_timer(Timer::Fetch, self.fetch_patience());
-            self.fetch_armed = true;
+        let connected = last.filter(|last| self.tree.connected(*last));
+        if let Some(asked) = self.wanted.get_mut(&tip) {
+            asked.from = from;
+            asked.last = connected.unwrap_or(asked.last);
+            self.ask(tip, ctx);
         }
     }
 
@@ -314,6 +384,9 @@ impl Racs {
         self.tree.reset(root);
         if self.decided.round < root.id.round {
             self.decided = root.id;
+        }
+        if self.reached.round < root.id.round {
+            self.reached = root.id;
         }
         self.stand_upon(root.id);
         if let Some(lead) = &mut self.lead {

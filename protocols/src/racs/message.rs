@@ -134,13 +134,18 @@ pub enum Message {
     Fetch {
         /// The block.
         tip: BlockId,
-        /// The last round decided at the asker.
-        above: u64,
+        /// Blocks that the asker holds with all before them, newest first; the last is the last
+        /// that it knows to be decided.
+        have: Vec<BlockId>,
     },
     /// An answer to `Fetch`: the oldest of them.
     Blocks {
+        /// What was asked for.
+        tip: BlockId,
         /// The blocks, oldest first.
         blocks: Vec<Arc<Block>>,
+        /// Up to here they, and what they stand upon, are decided.
+        decided: BlockId,
     },
     /// Of dissemination.
     Sadl(sadl::Message),
@@ -176,6 +181,10 @@ pub enum Message {
         held: Vec<Range>,
     },
 }
+
+/// The most blocks that a question names as held; their distances double, so that this is more
+/// than there can be.
+pub(super) const HAVE_MAX: usize = 128;
 
 fn encode_lives(lives: &[Incarnation], writer: &mut Writer<'_>) {
     writer.length(lives.len());
@@ -346,14 +355,20 @@ impl Wire for Message {
                 certificate.encode(writer);
                 decided.encode(writer);
             }
-            Self::Fetch { tip, above } => {
+            Self::Fetch { tip, have } => {
                 writer.u8(11);
                 tip.encode(writer);
-                writer.u64(*above);
+                encode_ids(have, writer);
             }
-            Self::Blocks { blocks } => {
+            Self::Blocks {
+                tip,
+                blocks,
+                decided,
+            } => {
                 writer.u8(12);
+                tip.encode(writer);
                 encode_blocks(blocks, writer);
+                decided.encode(writer);
             }
             Self::Trimmed { slot } => {
                 writer.u8(13);
@@ -459,10 +474,15 @@ impl Wire for Message {
             },
             11 => Self::Fetch {
                 tip: BlockId::decode(reader)?,
-                above: reader.u64("round")?,
+                have: match decode_ids(reader)? {
+                    have if have.len() <= HAVE_MAX => have,
+                    _ => return Err(DecodeError::Bad("blocks that are held")),
+                },
             },
             12 => Self::Blocks {
+                tip: BlockId::decode(reader)?,
                 blocks: decode_blocks(reader)?,
+                decided: BlockId::decode(reader)?,
             },
             13 => Self::Trimmed {
                 slot: Slot(reader.u64("slot")?),
@@ -734,10 +754,12 @@ mod tests {
             },
             Message::Fetch {
                 tip: id(3, 0, 7),
-                above: 2,
+                have: vec![id(3, 0, 4), id(2, 0, 3)],
             },
             Message::Blocks {
+                tip: id(3, 0, 7),
                 blocks: vec![block(), block()],
+                decided: id(2, 0, 3),
             },
             Message::Trimmed { slot: Slot(3) },
             Message::Recover {

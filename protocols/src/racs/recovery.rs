@@ -92,6 +92,7 @@ impl Racs {
                 time,
             });
             self.decided = decided;
+            self.reached = decided;
             self.high = decided;
         }
         self.view = promise.view;
@@ -117,7 +118,7 @@ impl Racs {
                 }
             };
             if let Some(block) = block {
-                self.tree.insert(block);
+                self.take(block);
                 self.tree.set_written(id);
             }
             match why {

@@ -9,6 +9,8 @@ use super::{
     Block, BlockId, Certificate, Config, Frontend, Mark, Message, Promised, Record, Summary,
     asynchronous::Fallback,
     coin::Coin,
+    dissemination::AskedBatches,
+    fetch::Asked,
     plant::Plant,
     reads::Reads,
     recovery::{Answer, Recovery},
@@ -168,10 +170,14 @@ pub struct Racs {
     pub(super) elected: u64,
     pub(super) leaving: bool,
 
-    /// Blocks that are asked for: whom last, and from which round on.
-    pub(super) wanted: BTreeMap<BlockId, (ReplicaId, u64)>,
+    /// The highest block that is known to be decided and here, with all before it.
+    pub(super) reached: BlockId,
+    /// Missing blocks that are asked for.
+    pub(super) wanted: BTreeMap<BlockId, Asked>,
     pub(super) decided_from: ReplicaId,
     pub(super) fetch_armed: bool,
+    /// How often questions have been repeated since something came.
+    pub(super) fetch_tries: u32,
     pub(super) fetching: Option<Slot>,
     executed_done: Slot,
 
@@ -182,8 +188,10 @@ pub struct Racs {
     pub(super) show_armed: bool,
     /// How often batches have been shown again since some were executed.
     pub(super) shown: u32,
-    /// Batches that are asked for, and whom last.
-    pub(super) wanted_batches: BTreeMap<Name, (ReplicaId, u64)>,
+    /// Batches that are asked for, by creator and chain.
+    pub(super) wanted_batches: BTreeMap<(ReplicaId, u64), AskedBatches>,
+    /// The root, and the batch that must come before anything upon it can be executed.
+    pub(super) stalled: Option<(BlockId, Name)>,
     pub(super) reads: Reads,
     /// Since when something has waited while nothing was decided.
     pub(super) waiting_since: Option<Time>,
@@ -484,9 +492,11 @@ impl Protocol for Racs {
             fallbacks: 0,
             elected: 0,
             leaving: false,
+            reached: BlockId::GENESIS,
             wanted: BTreeMap::new(),
             decided_from: id,
             fetch_armed: false,
+            fetch_tries: 0,
             fetching: None,
             executed_done: Slot(0),
             requests: KeptRequests::new(),
@@ -495,6 +505,7 @@ impl Protocol for Racs {
             show_armed: false,
             shown: 0,
             wanted_batches: BTreeMap::new(),
+            stalled: None,
             reads: Reads::default(),
             waiting_since: None,
             say_due: false,
@@ -844,8 +855,12 @@ impl Racs {
                 }
                 self.on_certificate(certificate);
             }
-            Message::Fetch { tip, above } => self.on_fetch(from, tip, above, ctx),
-            Message::Blocks { blocks } => self.on_blocks(from, blocks, ctx),
+            Message::Fetch { tip, have } => self.on_fetch(from, tip, &have, ctx),
+            Message::Blocks {
+                tip,
+                blocks,
+                decided,
+            } => self.on_blocks(from, tip, blocks, decided, ctx),
             Message::Sadl(message) => self.on_sadl(from, message, ctx),
             Message::Trimmed { slot } => self.on_trimmed(slot, ctx),
             Message::Recover {

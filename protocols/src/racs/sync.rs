@@ -200,7 +200,7 @@ impl Racs {
             });
             lead.proposed.insert(id.round, block.bytes());
             lead.proposed_bytes += block.bytes();
-            self.tree.insert(block.clone());
+            self.take(block.clone());
             self.high = id;
             self.write(id, Why::High, Some(Due::Vote(id)), ctx);
             blocks.push(block);
@@ -274,7 +274,7 @@ impl Racs {
         }
         let own = |block: &Arc<Block>| block.id.level == 0 && block.id.owner == from;
         for block in blocks.into_iter().filter(own) {
-            self.tree.insert(block);
+            self.take(block);
         }
         if matches!(self.mode, Mode::Recovering(_)) {
             return;

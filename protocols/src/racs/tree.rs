@@ -8,7 +8,7 @@
 
 use super::{Block, BlockId};
 use alloc::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     vec::Vec,
 };
@@ -28,8 +28,7 @@ pub(super) enum Place {
 #[derive(Hash)]
 struct Held {
     block: Arc<Block>,
-    connected: bool,
-    /// It was handed to the journal.
+    /// It was handed to the journal, and so was what leads to it.
     written: bool,
 }
 
@@ -42,13 +41,28 @@ pub(super) struct Root {
     pub time: CommandTime,
 }
 
+/// What a replica can give one that asks for the blocks up to some tip.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Chain {
+    /// These come next, oldest first; decided up to this one, if it is of any use to the asker.
+    Blocks(Vec<Arc<Block>>, BlockId),
+    /// Nothing that the asker lacks.
+    Nothing,
+    /// The next ones are no longer kept.
+    Trimmed,
+}
+
 /// See the module.
 #[derive(Hash)]
 pub(super) struct Tree {
     root: Root,
+    /// Connected ones.
     held: BTreeMap<BlockId, Held>,
-    /// How many of them are not connected.
-    loose: usize,
+    /// Those that something below is missing of.
+    loose: BTreeMap<BlockId, Held>,
+    loose_bytes: usize,
+    /// Parent and child, for all that are held, connected or not.
+    edges: BTreeSet<(BlockId, BlockId)>,
     history: VecDeque<Arc<Block>>,
     history_bytes: usize,
 }
@@ -63,7 +77,9 @@ impl Default for Tree {
         Self {
             root,
             held: BTreeMap::new(),
-            loose: 0,
+            loose: BTreeMap::new(),
+            loose_bytes: 0,
+            edges: BTreeSet::new(),
             history: VecDeque::new(),
             history_bytes: 0,
         }
@@ -76,7 +92,7 @@ impl Tree {
     }
 
     pub fn len(&self) -> usize {
-        self.held.len()
+        self.held.len() + self.loose.len()
     }
 
     pub fn history_bytes(&self) -> usize {
@@ -90,12 +106,19 @@ impl Tree {
 
     /// A block that is held, decided or not.
     pub fn get(&self, id: BlockId) -> Option<&Arc<Block>> {
-        if let Some(held) = self.held.get(&id) {
+        if let Some(held) = self.held.get(&id).or_else(|| self.loose.get(&id)) {
             return Some(&held.block);
         }
+        let index = self.history_index(id)?;
+        self.history.get(index)
+    }
+
+    /// Where a decided block stands in the history.
+    fn history_index(&self, id: BlockId) -> Option<usize> {
         let first = self.history.front()?.id.round;
         let index = usize::try_from(id.round.checked_sub(first)?).ok()?;
-        self.history.get(index).filter(|block| block.id == id)
+        let found = self.history.get(index)?;
+        (found.id == id).then_some(index)
     }
 
     /// Last slot and time of a connected block.
@@ -103,12 +126,12 @@ impl Tree {
         if id == self.root.id {
             return Some((self.root.end, self.root.time));
         }
-        let held = self.held.get(&id).filter(|held| held.connected)?;
+        let held = self.held.get(&id)?;
         Some((held.block.end(), held.block.time))
     }
 
     pub fn connected(&self, id: BlockId) -> bool {
-        id == self.root.id || self.held.get(&id).is_some_and(|held| held.connected)
+        id == self.root.id || self.held.contains_key(&id)
     }
 
     pub fn place(&self, id: BlockId) -> Place {
@@ -120,35 +143,39 @@ impl Tree {
             if at.round <= self.root.id.round {
                 return Place::Lost;
             }
-            match self.held.get(&at) {
+            match self.loose.get(&at) {
                 Some(held) => at = held.block.parent,
                 None => return Place::Missing(at),
             }
         }
     }
 
-    /// Takes a block up. False when it is held already, decided, or does not fit its parent.
-    pub fn insert(&mut self, block: Arc<Block>) -> bool {
+    /// Takes a block up. False when it is held already, decided, or does not fit its parent; and
+    /// when its parent is missing and more than this many blocks or bytes wait for theirs.
+    pub fn insert(&mut self, block: Arc<Block>, (loose_max, bytes_max): (usize, usize)) -> bool {
         let id = block.id;
-        if id.round <= self.root.id.round || self.held.contains_key(&id) {
+        let here = self.held.contains_key(&id) || self.loose.contains_key(&id);
+        if id.round <= self.root.id.round || here {
             return false;
         }
-        let connected = self.connected(block.parent);
+        let (parent, bytes) = (block.parent, block.bytes());
+        let connected = self.connected(parent);
         if connected && !self.fits(&block) {
             return false;
         }
-        self.held.insert(
-            id,
-            Held {
-                block,
-                connected,
-                written: false,
-            },
-        );
+        let full = self.loose.len() >= loose_max || self.loose_bytes + bytes > bytes_max;
+        if !connected && full && !self.loose.is_empty() {
+            return false;
+        }
+        self.edges.insert((parent, id));
+        let written = false;
+        let held = Held { block, written };
         if connected {
+            self.held.insert(id, held);
             self.connect_above(id);
         } else {
-            self.loose += 1;
+            self.loose_bytes += bytes;
+            self.loose.insert(id, held);
         }
         true
     }
@@ -158,49 +185,85 @@ impl Tree {
             .is_some_and(|(end, time)| block.first == end.next() && block.time >= time)
     }
 
+    fn children(&self, parent: BlockId) -> Vec<BlockId> {
+        let lowest = BlockId::GENESIS;
+        self.edges
+            .range((parent, lowest)..)
+            .take_while(|(of, _)| *of == parent)
+            .map(|(_, child)| *child)
+            .collect()
+    }
+
     /// Blocks that waited for this one are connected now, too.
     fn connect_above(&mut self, id: BlockId) {
         let mut next: Vec<BlockId> = alloc::vec![id];
         while let Some(parent) = next.pop() {
-            if self.loose == 0 {
+            if self.loose.is_empty() {
                 return;
             }
-            // Children stand one round above, and those of a view stand together in the map.
-            let children: Vec<BlockId> = self
-                .held
-                .values()
-                .filter(|held| !held.connected && held.block.parent == parent)
-                .map(|held| held.block.id)
-                .collect();
-            for child in children {
-                let fits = self
-                    .held
-                    .get(&child)
-                    .is_some_and(|held| self.fits(&held.block));
-                self.loose -= 1;
-                if !fits {
-                    self.held.remove(&child);
-                } else if let Some(held) = self.held.get_mut(&child) {
-                    held.connected = true;
+            for child in self.children(parent) {
+                let Some(held) = self.loose.remove(&child) else {
+                    continue;
+                };
+                self.loose_bytes -= held.block.bytes();
+                if self.fits(&held.block) {
+                    self.held.insert(child, held);
                     next.push(child);
+                } else {
+                    self.edges.remove(&(parent, child));
                 }
             }
         }
     }
 
+    fn remove(&mut self, id: BlockId) -> Option<Held> {
+        let held = match self.held.remove(&id) {
+            Some(held) => held,
+            None => {
+                let held = self.loose.remove(&id)?;
+                self.loose_bytes -= held.block.bytes();
+                held
+            }
+        };
+        self.edges.remove(&(held.block.parent, id));
+        Some(held)
+    }
+
+    /// Forgets a block and all upon it.
+    fn remove_from(&mut self, id: BlockId) {
+        let mut next: Vec<BlockId> = alloc::vec![id];
+        while let Some(id) = next.pop() {
+            next.extend(self.children(id));
+            self.remove(id);
+        }
+    }
+
     /// The blocks above the root up to a connected one, oldest first.
     pub fn path(&self, id: BlockId) -> Vec<Arc<Block>> {
-        let mut path = Vec::new();
-        let mut at = id;
-        while at != self.root.id {
-            let Some(held) = self.held.get(&at) else {
-                break;
-            };
-            path.push(held.block.clone());
-            at = held.block.parent;
-        }
+        let mut path: Vec<_> = self.down(id).map(|held| held.block.clone()).collect();
         path.reverse();
         path
+    }
+
+    /// A connected block and what leads to it, down to the root.
+    fn down(&self, id: BlockId) -> impl Iterator<Item = &Held> {
+        let above = |id: BlockId| self.held.get(&id).filter(|_| id != self.root.id);
+        core::iter::successors(above(id), move |held| above(held.block.parent))
+    }
+
+    /// Some of the connected blocks that lead to this one: it, and others in steps that double;
+    /// the root is the last.
+    pub fn steps(&self, id: BlockId) -> Vec<BlockId> {
+        let mut steps = Vec::new();
+        let mut next = 0_usize;
+        for (index, held) in self.down(id).enumerate() {
+            if index == next {
+                steps.push(held.block.id);
+                next = (next * 2).max(1);
+            }
+        }
+        steps.push(self.root.id);
+        steps
     }
 
     /// Those on the way to a connected block that the journal does not have yet, oldest first;
@@ -209,13 +272,11 @@ impl Tree {
         let mut path = Vec::new();
         let mut at = id;
         while at != self.root.id {
-            let Some(held) = self.held.get_mut(&at) else {
+            let Some(held) = self.held.get_mut(&at).filter(|held| !held.written) else {
                 break;
             };
-            if !held.written {
-                held.written = true;
-                path.push(held.block.clone());
-            }
+            held.written = true;
+            path.push(held.block.clone());
             at = held.block.parent;
         }
         path.reverse();
@@ -224,16 +285,26 @@ impl Tree {
 
     /// It came from the journal.
     pub fn set_written(&mut self, id: BlockId) {
-        if let Some(held) = self.held.get_mut(&id) {
+        let held = match self.held.get_mut(&id) {
+            Some(held) => Some(held),
+            None => self.loose.get_mut(&id),
+        };
+        if let Some(held) = held {
             held.written = true;
         }
     }
 
-    /// Decides a connected block; gives it and its undecided ancestors, oldest first.
+    /// Decides a connected block; gives it and its undecided ancestors, oldest first. What stands
+    /// beside them is forgotten.
     pub fn commit(&mut self, id: BlockId) -> Vec<Arc<Block>> {
         let path = self.path(id);
         for block in &path {
-            self.held.remove(&block.id);
+            for beside in self.children(block.parent) {
+                if beside != block.id {
+                    self.remove_from(beside);
+                }
+            }
+            self.remove(block.id);
             self.history_bytes += block.bytes();
             self.history.push_back(block.clone());
         }
@@ -253,61 +324,65 @@ impl Tree {
         self.root = root;
         self.history.clear();
         self.history_bytes = 0;
-        self.held.retain(|id, _| id.round > root.id.round);
-        self.connect_again();
-    }
-
-    /// Forgets what stands beside the decided chain.
-    fn drop_lost(&mut self) {
-        let round = self.root.id.round;
-        let before = self.held.len();
-        self.held.retain(|id, _| id.round > round);
-        if self.held.len() == before {
-            return;
+        let held = self.held.keys().chain(self.loose.keys()).copied();
+        let below: Vec<BlockId> = held.filter(|held| held.round <= root.id.round).collect();
+        for id in below {
+            self.remove(id);
         }
         self.connect_again();
+        self.drop_lost();
+    }
+
+    /// Forgets unconnected blocks that cannot be connected any more.
+    fn drop_lost(&mut self) {
         let lost: Vec<BlockId> = self
-            .held
-            .keys()
-            .copied()
-            .filter(|id| self.place(*id) == Place::Lost)
+            .loose
+            .values()
+            .filter(|held| held.block.parent.round <= self.root.id.round)
+            .map(|held| held.block.id)
             .collect();
         for id in lost {
-            self.held.remove(&id);
+            self.remove_from(id);
         }
-        self.count_loose();
     }
 
+    /// Works out anew what is connected.
     fn connect_again(&mut self) {
-        for held in self.held.values_mut() {
-            held.connected = false;
+        for (id, held) in core::mem::take(&mut self.held) {
+            self.loose_bytes += held.block.bytes();
+            self.loose.insert(id, held);
         }
-        self.loose = self.held.len();
         self.connect_above(self.root.id);
-    }
-
-    fn count_loose(&mut self) {
-        self.loose = self.held.values().filter(|held| !held.connected).count();
     }
 
     /// Forgets undecided blocks of views below `view` that `tip` does not extend.
     pub fn prune(&mut self, view: u64, tip: BlockId) {
-        let keep: alloc::collections::BTreeSet<BlockId> =
-            self.path(tip).iter().map(|block| block.id).collect();
-        let before = self.held.len();
-        self.held
-            .retain(|id, _| id.view >= view || keep.contains(id));
-        if self.held.len() < before {
-            // Blocks of later views may have stood upon what is gone.
-            self.connect_again();
+        let keep: BTreeSet<BlockId> = self.down(tip).map(|held| held.block.id).collect();
+        let held = self.held.keys().chain(self.loose.keys()).copied();
+        let old: Vec<BlockId> = held
+            .filter(|id| id.view < view && !keep.contains(id))
+            .collect();
+        if old.is_empty() {
+            return;
         }
+        for id in old {
+            self.remove(id);
+        }
+        // Blocks of later views may have stood upon what is gone.
+        self.connect_again();
     }
 
     /// Forgets the blocks that are not connected and stand in views up to `view`.
     pub fn drop_unconnected(&mut self, view: u64) {
-        self.held
-            .retain(|id, held| held.connected || id.view > view);
-        self.count_loose();
+        let old: Vec<BlockId> = self
+            .loose
+            .keys()
+            .copied()
+            .filter(|id| id.view <= view)
+            .collect();
+        for id in old {
+            self.remove(id);
+        }
     }
 
     /// Keeps at most so many bytes of decided blocks.
@@ -320,59 +395,88 @@ impl Tree {
         }
     }
 
-    /// The blocks between round `above` and `tip`, oldest first, about `bytes_max` of them; none
-    /// when the oldest of them are no longer kept.
-    pub fn chain(&self, tip: BlockId, above: u64, bytes_max: usize) -> Option<Vec<Arc<Block>>> {
-        let mut upper = Vec::new();
-        let mut at = tip;
-        while at.round > self.root.id.round.max(above) {
-            let Some(held) = self.held.get(&at) else {
+    /// What follows the first of `have`, newest first, that leads to `tip`, about `bytes_max` of
+    /// it. To somebody who asks for what is not here, what is decided.
+    pub fn chain(&self, tip: BlockId, have: &[BlockId], bytes_max: usize) -> Chain {
+        let mut upper: Vec<&Arc<Block>> = Vec::new();
+        let mut base = None;
+        let tip = if self.connected(tip) {
+            tip
+        } else {
+            self.root.id
+        };
+        for held in self.down(tip) {
+            if have.contains(&held.block.id) {
+                base = Some(held.block.id);
                 break;
+            }
+            upper.push(&held.block);
+        }
+        let root = self.root.id;
+        let mut skip = self.history.len();
+        if base.is_none() {
+            let oldest = self.history.front();
+            let known = |id: &&BlockId| {
+                **id == root
+                    || self.history_index(**id).is_some()
+                    || oldest.is_some_and(|block| block.parent == **id)
             };
-            upper.push(held.block.clone());
-            at = held.block.parent;
+            let Some(known) = have.iter().find(known) else {
+                let kept = oldest.map_or(root, |block| block.parent);
+                let trimmed = have.last().is_some_and(|id| id.round < kept.round);
+                return if trimmed {
+                    Chain::Trimmed
+                } else {
+                    Chain::Nothing
+                };
+            };
+            base = Some(*known);
+            if *known != root {
+                skip = self.history_index(*known).map_or(0, |index| index + 1);
+            }
         }
-        let mut chain = Vec::new();
+        let mut decided = base.filter(|id| id.round <= root.round);
+        let mut blocks = Vec::new();
         let mut bytes = 0;
-        if above < self.root.id.round && at.round <= self.root.id.round {
-            let first = self
-                .history
-                .front()
-                .map_or(u64::MAX, |block| block.id.round);
-            if first > above + 1 {
-                return None;
-            }
-            let skip = usize::try_from(above + 1 - first).unwrap_or(usize::MAX);
-            for block in self.history.iter().skip(skip) {
-                if bytes > bytes_max {
-                    return Some(chain);
-                }
-                bytes += block.bytes();
-                chain.push(block.clone());
-            }
-        }
-        for block in upper.into_iter().rev() {
-            if bytes > bytes_max {
+        let next = self.history.iter().skip(skip);
+        for block in next.chain(upper.into_iter().rev()) {
+            if bytes > 0 && bytes + block.bytes() > bytes_max {
                 break;
             }
             bytes += block.bytes();
-            chain.push(block);
+            blocks.push(block.clone());
+            if block.id.round <= root.round {
+                decided = Some(block.id);
+            }
         }
-        Some(chain)
+        let news = decided.filter(|id| have.last().is_some_and(|last| last.round < id.round));
+        if blocks.is_empty() && news.is_none() {
+            return Chain::Nothing;
+        }
+        Chain::Blocks(blocks, news.unwrap_or_default())
     }
 
     pub fn assert_invariants(&self) {
+        let mut all = self.held.keys().chain(self.loose.keys());
         assert!(
-            self.held.keys().all(|id| id.round > self.root.id.round),
+            all.all(|id| id.round > self.root.id.round),
             "what is undecided stands above what is decided"
         );
-        let reaches = |held: &Held| self.connected(held.block.parent);
         assert!(
             self.held
                 .values()
-                .all(|held| !held.connected || reaches(held)),
+                .all(|held| self.connected(held.block.parent)),
             "what is connected stands upon what is"
         );
+        assert!(
+            self.loose
+                .values()
+                .all(|held| !self.connected(held.block.parent)),
+            "and what is not does not"
+        );
+        let bytes: usize = self.loose.values().map(|held| held.block.bytes()).sum();
+        assert!(bytes == self.loose_bytes, "what waits is counted");
+        assert!(self.edges.len() == self.len(), "each block has its parent");
         if let Some(last) = self.history.back() {
             assert!(last.id == self.root.id, "the history ends at the root");
         }

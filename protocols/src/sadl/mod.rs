@@ -268,8 +268,15 @@ impl Sadl {
     }
 
     /// A member shows batches of its chain, and how much of it is completed. The names that the
-    /// host has to write; then it says [`Self::on_durable`].
-    pub fn on_new(&mut self, first: Name, batches: Vec<Bytes>, completed: u64) -> Vec<Name> {
+    /// host has to write; then it says [`Self::on_durable`]. Not more than so many bytes are held
+    /// before they are executed: what is left out is fetched when it is needed.
+    pub fn on_new(
+        &mut self,
+        first: Name,
+        batches: Vec<Bytes>,
+        completed: u64,
+        bytes_max: usize,
+    ) -> Vec<Name> {
         let Some(chain) = self.chains.get_mut(first.creator.index()) else {
             return Vec::new();
         };
@@ -296,6 +303,10 @@ impl Sadl {
                 Some(held) if held.written.is_some() => {}
                 Some(_) => write.push(name),
                 None => {
+                    let waiting = self.held_bytes.saturating_sub(self.history_bytes);
+                    if waiting + batch.len() > bytes_max {
+                        break;
+                    }
                     self.hold(name, batch);
                     write.push(name);
                 }

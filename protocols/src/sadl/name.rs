@@ -134,6 +134,13 @@ impl Range {
     }
 }
 
+impl From<Name> for Range {
+    fn from(first: Name) -> Self {
+        let last = first.round;
+        Self { first, last }
+    }
+}
+
 impl Wire for Range {
     fn encode(&self, writer: &mut Writer<'_>) {
         self.first.encode(writer);

@@ -46,7 +46,7 @@ fn take(sadl: &mut Sadl, message: Message) -> Vec<Name> {
     else {
         panic!("batches are shown");
     };
-    sadl.on_new(first, batches, completed)
+    sadl.on_new(first, batches, completed, 1 << 20)
 }
 
 fn voter() -> Sadl {
@@ -137,12 +137,12 @@ fn a_batch_of_a_newer_chain_ends_the_older_ones() {
     let mut voter = voter();
     for chain in 1..=2 {
         let first = name(chain, 1);
-        let names = voter.on_new(first, alloc::vec![bytes("x"), bytes("y")], 1);
+        let names = voter.on_new(first, alloc::vec![bytes("x"), bytes("y")], 1, 1 << 20);
         assert_eq!(names.len(), 2);
     }
     assert!(
         voter
-            .on_new(name(1, 3), alloc::vec![bytes("z")], 1)
+            .on_new(name(1, 3), alloc::vec![bytes("z")], 1, 1 << 20)
             .is_empty()
     );
     voter.executed(name(1, 1), Slot(3));
@@ -165,7 +165,7 @@ fn a_batch_of_a_newer_chain_ends_the_older_ones() {
 fn the_journal_keeps_what_no_snapshot_has() {
     let mut voter = voter();
     let batches = alloc::vec![bytes("a"), bytes("b"), bytes("c")];
-    for name in voter.on_new(name(1, 1), batches, 3) {
+    for name in voter.on_new(name(1, 1), batches, 3, 1 << 20) {
         voter.written(name, Slot(5));
         voter.on_durable(name);
     }

@@ -1,0 +1,141 @@
+//! Replicas that are far behind, while the others go on.
+
+use super::group::{Group, MS, assert_converged, small};
+use crate::racs::{Config, Dissemination, Message};
+use alloc::vec::Vec;
+use quintet_replica::{Durability, ReplicaId, Slot};
+
+/// What one page of these groups takes, at most.
+const PAGE: usize = 4096;
+
+/// One turn of everybody: what is on the way arrives, nothing else does. What the others say to
+/// `lagging` and `lost` says is lost. Gives how many blocks were sent to it when asked for.
+fn turn(group: &mut Group, lagging: u16, lost: impl Fn(&Message) -> bool) -> usize {
+    let mut sent = 0;
+    for _ in 0..group.network.len() {
+        let packet = group.network.pop_front().expect("counted");
+        let message = packet.message();
+        if packet.to == ReplicaId(lagging) {
+            if lost(&message) {
+                continue;
+            }
+            if let Message::Blocks { blocks, .. } = &message {
+                let bytes: usize = blocks.iter().map(|block| block.bytes()).sum();
+                assert!(bytes <= PAGE, "a page has {bytes} bytes");
+                sent += blocks.len();
+            }
+        }
+        group.deliver(packet);
+    }
+    for id in 0..group.members.len() as u16 {
+        group.sync(id);
+        group.transfer(id);
+        group.idle(id);
+    }
+    group.clock.now = group.clock.now + MS;
+    sent
+}
+
+/// Replica 0 dies with much in its journal and comes back while the others go on: so many blocks
+/// before, and meanwhile. Gives the group when it has caught up, and how many blocks it was sent.
+fn comes_back(config: &Config, before: u64, meanwhile: u64) -> (Group, usize) {
+    let mut group = Group::new(3, Durability::Disk, config.clone());
+    group.run(MS * 100);
+    for _ in 0..before {
+        group.write(0);
+        group.settle();
+    }
+    assert_eq!(group.leaders(), [0]);
+    group.crash(0);
+    group.run(MS * 3000);
+    for _ in 0..meanwhile {
+        group.write(1);
+        group.settle();
+    }
+    group.start(0);
+    let (mut sent, mut turns) = (0, 0);
+    loop {
+        // As fast as the others can: one block in flight all the time.
+        group.write(1);
+        sent += turn(&mut group, 0, |_| false);
+        turns += 1;
+        let slots = |id: usize| group.members[id].executed.0;
+        if slots(0) + 8 >= slots(1) {
+            return (group, sent);
+        }
+        assert!(
+            turns < before + meanwhile,
+            "after {turns} turns replica 0 is at slot {}, replica 1 at {}",
+            slots(0),
+            slots(1)
+        );
+    }
+}
+
+#[test]
+fn a_replica_with_a_long_journal_catches_up_under_load_and_is_sent_only_what_it_lacks() {
+    let (mut group, sent) = comes_back(&small(), 200, 150);
+    let missed = 150;
+    assert!(sent < 2 * missed, "{sent} blocks were sent");
+    group.run(MS * 1000);
+    assert_converged(&group, 350);
+}
+
+#[test]
+fn and_with_batches_disseminated_before() {
+    let config = Config {
+        dissemination: Dissemination::Sadl,
+        ..small()
+    };
+    let (mut group, _) = comes_back(&config, 200, 150);
+    group.run(MS * 1000);
+    assert_converged(&group, 350);
+}
+
+#[test]
+fn a_replica_that_lacks_what_nobody_keeps_any_more_takes_a_state_and_goes_on_from_there() {
+    let config = Config {
+        log_memory_bytes: 8 << 10,
+        ..small()
+    };
+    let (mut group, _) = comes_back(&config, 100, 300);
+    assert!(group.marked("needs trimmed blocks") > 0);
+    group.run(MS * 1000);
+    assert_converged(&group, 400);
+}
+
+#[test]
+fn a_replica_that_is_sent_nothing_that_it_asks_for_keeps_little_of_what_is_new() {
+    let config = Config {
+        window: 4,
+        ..small()
+    };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 100);
+    let lost = |message: &Message| matches!(message, Message::Blocks { .. });
+    group.isolate(2);
+    group.write(0);
+    group.settle();
+    group.heal();
+    for _ in 0..100 {
+        group.write(0);
+        turn(&mut group, 2, lost);
+    }
+    let held = |name: &str| -> usize {
+        let details = group.status(2).details;
+        let found = details.iter().find(|(of, _)| *of == name);
+        found.expect("told").1.parse().expect("a number")
+    };
+    assert_eq!(group.members[2].executed, Slot(0));
+    assert!(held("blocks_held") <= 16, "{}", held("blocks_held"));
+    let asked: Vec<Message> = group
+        .network
+        .iter()
+        .filter(|packet| packet.from == ReplicaId(2))
+        .map(super::group::Packet::message)
+        .filter(|message| matches!(message, Message::Fetch { .. }))
+        .collect();
+    assert!(asked.len() <= 1, "{asked:?}");
+    group.run(MS * 1000);
+    assert_converged(&group, 101);
+}
