@@ -28,7 +28,7 @@ use crate::{
 };
 use quintet_replica::{
     Boot, Bytes, ClockReading, ClusterId, Control, Deadline, Durability, Epoch, EpochNumber,
-    Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link, Node,
+    Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link, NOT_UNDONE, Node,
     NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId, ReplicaSet, Slot,
     SnapshotInfo, Time, TimerKey, Wake, World as Outside, Write,
     journal::{Identity, JournalError},
@@ -140,8 +140,6 @@ pub(crate) struct Process {
     /// Executed and not final.
     speculated: Speculated,
     handled: u64,
-    /// The promise write under way and the view shown when it was asked for.
-    promises: VecDeque<(PersistId, u64)>,
 }
 
 /// What a handler of one replica may look at.
@@ -206,7 +204,6 @@ impl Process {
             executed: Slot(0),
             speculated: Speculated::default(),
             handled: 0,
-            promises: VecDeque::new(),
         }
     }
 
@@ -365,7 +362,6 @@ impl World {
         process.executed = node.executed().slot;
         process.node = Some(node);
         (process.busy_until, process.idle_at, process.step_queued) = (self.now, u64::MAX, false);
-        process.promises.clear();
         self.check_restarted(index);
         self.after_input(index);
         self.carry_out(index, outputs);
@@ -806,11 +802,7 @@ impl World {
         let process = &mut self.processes[index];
         process.durable = upto;
         self.held.synced(index, upto);
-        while process.promises.front().is_some_and(|(id, _)| *id <= upto) {
-            if let Some((_, view)) = process.promises.pop_front() {
-                self.monotone[index].promised(view);
-            }
-        }
+        self.monotone[index].durable(upto);
         self.trace
             .say(self.now, || format!("r{index} durable up to {upto}"));
         if let Some((Armed::BeforePersisted, _)) = self.processes[index].armed {
@@ -888,6 +880,11 @@ impl World {
             0 => ReplicaSet::EMPTY,
             _ => recipients(&outputs),
         };
+        // A snapshot that the disk damaged is met when something must be undone.
+        let stops = (outputs.iter())
+            .position(|it| matches!(it, Output::Halt(reason) if reason.starts_with(NOT_UNDONE)))
+            .filter(|_| matches!(self.processes[index].damaged, Some((Kind::RotSnapshot, _))));
+        outputs.truncate(stops.unwrap_or(outputs.len()));
         for (at, output) in outputs.drain(..).enumerate() {
             if cut != Some(at) {
                 self.carry_out_one(index, output, usize::MAX);
@@ -907,6 +904,10 @@ impl World {
         }
         if voted || mid_snapshot {
             self.crash_armed(index);
+        }
+        if stops.is_some() && self.processes[index].node.is_some() {
+            let down = self.random.between(5, 800) * MILLISECOND;
+            self.crash_for(index, down);
         }
         if !sent_to.is_empty() && self.processes[index].node.is_some() {
             self.reset_unsent(index, sent_to);
@@ -1053,7 +1054,7 @@ impl World {
                 .node
                 .as_ref()
                 .map_or(0, |node| node.protocol_status().view);
-            process.promises.push_back((id, view));
+            self.monotone[index].promises(id, self.now, view);
         }
         if let Some(latency) = process.disk.append(id, write, &mut self.random) {
             let (node, boot) = (index as u16, process.boot);

@@ -57,6 +57,7 @@ mod ticks;
 use frames::envelope;
 pub use frames::{ClientFrame, client_frame, put_frame, read_client_frame};
 pub use interface::*;
+pub use speculation::NOT_UNDONE;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]

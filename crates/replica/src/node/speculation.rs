@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// How the reason begins when a replica stops because a snapshot that it needs is damaged.
+pub const NOT_UNDONE: &str = "what was executed ahead of its commit cannot be undone";
+
 impl Node {
     pub(super) fn became_stable(&mut self, slot: Slot, out: &mut Vec<Output>) {
         let mut answers = SmallVec::<[Answer; 4]>::new();
@@ -51,8 +54,8 @@ impl Node {
         };
         if let Err(error) = restored {
             out.push(Output::Halt(format!(
-                "what was executed ahead of its commit cannot be undone: {error}. Start the \
-                 replica again; it will recover from what is durable"
+                "{NOT_UNDONE}: {error}. Start the replica again; it will recover from what is \
+                 durable"
             )));
             return;
         }

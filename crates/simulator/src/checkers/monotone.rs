@@ -7,7 +7,8 @@
 //! ```
 
 use super::Violation;
-use quintet_replica::{Slot, Status};
+use quintet_replica::{PersistId, Slot, Status};
+use std::collections::VecDeque;
 
 /// What one replica has shown so far.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,8 @@ pub struct Monotone {
     executed: Slot,
     /// The view at the last promise that is durable.
     promised: u64,
+    /// Promises on their way to the disk: when they were made, and the view shown then.
+    promises: VecDeque<(PersistId, u64, u64)>,
 }
 
 const PROPERTY: &str = "monotone";
@@ -62,6 +65,25 @@ impl Monotone {
         }
         (self.view, self.committed, self.executed) = (status.view, status.committed, executed);
         Ok(())
+    }
+
+    /// A promise is on its way to the disk, made `now` by a turn that ends with this `view`. Of
+    /// several in one turn only the last need tell it.
+    pub fn promises(&mut self, id: PersistId, now: u64, view: u64) {
+        let last = self.promises.back();
+        if last.is_some_and(|(_, at, shown)| (*at, *shown) == (now, view)) {
+            self.promises.pop_back();
+        }
+        self.promises.push_back((id, now, view));
+    }
+
+    /// All writes up to this one are durable.
+    pub fn durable(&mut self, upto: PersistId) {
+        while self.promises.front().is_some_and(|(id, ..)| *id <= upto) {
+            if let Some((_, _, view)) = self.promises.pop_front() {
+                self.promised(view);
+            }
+        }
     }
 
     /// A promise made when the replica showed `view` is durable.
@@ -131,8 +153,22 @@ mod tests {
     #[test]
     fn a_durable_promise_outlives_a_restart() {
         let mut monotone = Monotone::default();
-        monotone.promised(3);
+        monotone.promises(PersistId(1), 5, 3);
+        assert_eq!(monotone.clone().restarted(0, 2), Ok(()), "not durable");
+        monotone.durable(PersistId(1));
         assert_eq!(monotone.restarted(0, 3), Ok(()));
         assert!(monotone.restarted(0, 2).is_err());
+    }
+
+    #[test]
+    fn of_promises_in_one_turn_the_last_tells_the_view() {
+        let mut monotone = Monotone::default();
+        monotone.promises(PersistId(1), 5, 2);
+        monotone.promises(PersistId(2), 5, 2);
+        monotone.promises(PersistId(3), 6, 2);
+        monotone.durable(PersistId(1));
+        assert_eq!(monotone.clone().restarted(0, 1), Ok(()));
+        monotone.durable(PersistId(2));
+        assert!(monotone.restarted(0, 1).is_err());
     }
 }

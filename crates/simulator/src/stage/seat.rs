@@ -111,7 +111,6 @@ pub(crate) struct Seat {
     executed: Slot,
     /// Executed and not final.
     speculated: Speculated,
-    promises: VecDeque<(PersistId, u64)>,
 }
 
 impl Default for Seat {
@@ -135,7 +134,6 @@ impl Default for Seat {
             record: Record::default(),
             executed: Slot(0),
             speculated: Speculated::default(),
-            promises: VecDeque::new(),
         }
     }
 }
@@ -276,7 +274,6 @@ impl Stage {
         let view = node.protocol_status().view;
         self.seats[index].executed = node.executed().slot;
         self.seats[index].node = Some(node);
-        self.seats[index].promises.clear();
         let checked = self.monotone[index].restarted(index as u16, view);
         self.demand(checked);
         self.say(|| format!("{index}: starts"));
@@ -628,7 +625,7 @@ impl Stage {
                 .node
                 .as_ref()
                 .map_or(0, |node| node.protocol_status().view);
-            seat.promises.push_back((id, view));
+            self.monotone[index].promises(id, self.now, view);
         }
         seat.disk.pending.push_back((id, write));
         self.begin_sync(index);
@@ -687,11 +684,7 @@ impl Stage {
                 seat.disk.keep(write);
             }
         }
-        while seat.promises.front().is_some_and(|(id, _)| *id <= upto) {
-            if let Some((_, view)) = seat.promises.pop_front() {
-                self.monotone[index].promised(view);
-            }
-        }
+        self.monotone[index].durable(upto);
         seat.disk.syncing = false;
         if seat.paused {
             // Durable, and not yet told.
