@@ -75,6 +75,9 @@ pub struct Status {
     pub stable: Slot,
     /// Whether it takes part in quorums (false while it recovers or catches up).
     pub voting: bool,
+    /// How what its own frontend submitted was committed, by path, since it began; empty where
+    /// there is one path only.
+    pub paths: Vec<(&'static str, u64)>,
     /// More, by name; shown as they are.
     pub details: Vec<(&'static str, String)>,
 }

@@ -615,6 +615,7 @@ impl Protocol for ChainPaxos {
             stable: self.executed,
             voting: self.whole && !self.hollow(),
             details,
+            ..Status::default()
         }
     }
 

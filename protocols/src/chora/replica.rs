@@ -647,6 +647,7 @@ impl Protocol for Chora {
             stable: self.executed,
             voting: self.recovery.is_none() && self.fetching.is_none(),
             details,
+            ..Status::default()
         }
     }
 

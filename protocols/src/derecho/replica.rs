@@ -869,6 +869,7 @@ impl Protocol for Derecho {
             stable: self.executed,
             voting: self.phase == Phase::Active,
             details,
+            ..Status::default()
         }
     }
 

@@ -479,6 +479,7 @@ impl Protocol for MultiPaxos {
             stable: self.executed,
             voting: !matches!(self.role, Role::Recovering(_)) && self.fetching.is_none(),
             details,
+            ..Status::default()
         }
     }
 

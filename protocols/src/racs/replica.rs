@@ -703,6 +703,7 @@ impl Protocol for Racs {
                 ("reads_waiting", self.reads.len().to_string()),
                 ("incarnation", format!("{}", self.incarnation.0)),
             ],
+            ..Status::default()
         }
     }
 

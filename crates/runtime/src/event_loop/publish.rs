@@ -166,6 +166,7 @@ impl EventLoop {
             frames_malformed: node.frames_malformed,
             frames_foreign: node.frames_foreign,
             route: self.route.clone(),
+            paths: protocol.paths.iter().copied().collect(),
             details: details
                 .map(|(name, value)| (*name, value.clone()))
                 .collect(),

@@ -115,6 +115,8 @@ pub struct StatusReport {
     pub frames_foreign: u64,
     /// Who takes part in the protocol, in its order; empty when it does not say.
     pub route: Vec<u16>,
+    /// How what was submitted here was committed, by path, if the protocol has several.
+    pub paths: BTreeMap<&'static str, u64>,
     /// More of the protocol's own, by name.
     pub details: BTreeMap<&'static str, String>,
     /// All members but this one.
@@ -445,6 +447,16 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
     for (name, help, value) in gauges {
         out.gauge(name, help, value);
     }
+    if !report.paths.is_empty() {
+        let samples = (report.paths.iter())
+            .map(|(path, count)| (format!("path=\"{}\"", label(path)), *count as f64));
+        out.add(
+            MetricKind::Counter,
+            "commits_total",
+            "Batches submitted here that were committed, by the path they took.",
+            samples.collect(),
+        );
+    }
     let per_peer = |value: fn(&PeerReport) -> f64| {
         let label = |peer: &PeerReport| format!("peer=\"{}\"", peer.id);
         report
@@ -494,6 +506,7 @@ mod tests {
                 role: "leader".to_owned(),
                 members: 3,
                 executed: 7,
+                paths: [("fast", 5), ("slow", 1)].into(),
                 peers: vec![
                     peer,
                     PeerReport {
@@ -591,6 +604,9 @@ mod tests {
         let (code, body) = ask(&admin, "GET /metrics");
         assert_eq!(code, 200);
         assert!(body.contains("quintet_slot_executed 7\n"), "{body}");
+        let by_path = "quintet_commits_total{path=\"fast\"} 5\n\
+                       quintet_commits_total{path=\"slow\"} 1\n";
+        assert!(body.contains(by_path), "{body}");
         assert!(
             body.contains("quintet_peer_linked{peer=\"2\"} 0\n"),
             "{body}"

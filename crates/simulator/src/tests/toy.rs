@@ -466,7 +466,7 @@ impl Protocol for Toy {
             committed: Slot(self.committed),
             stable: Slot(self.executed),
             voting: true,
-            details: Vec::new(),
+            ..Status::default()
         }
     }
 
