@@ -30,7 +30,7 @@ mod stubs;
 use alloc::string::{String, ToString};
 use quintet_replica::Entry;
 
-quintet_replica::registry! { multipaxos::MultiPaxos, chain_paxos::ChainPaxos, chora::Chora, racs::Racs, derecho::Derecho }
+quintet_replica::registry! { multipaxos::MultiPaxos, chain_paxos::ChainPaxos, chora::Chora, racs::Racs, derecho::Derecho, nezha::Nezha }
 
 /// No protocol has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

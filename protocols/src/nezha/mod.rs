@@ -74,7 +74,8 @@
 //! - **Hash** (N3): 128 bits of deadline and name, mixed once more with each key that the batch
 //!   writes, so that a batch on two keys does not cancel out of one that reads both. Batches are
 //!   unique by name before they are hashed; a changed deadline is a removal and an addition. What
-//!   is committed is left out in steps of 4,096 slots, and the step stands beside the hash.
+//!   is committed is left out in steps of 4,096 slots, and the step stands beside the hash. The
+//!   log may be trimmed to the commit point before: what is trimmed stays in the hash.
 //! - **Order** (N4): deadline, then frontend, then batch number. A leader gives a late batch the
 //!   lowest deadline above all that conflicts with it.
 //! - **Quorums** (N5): sync-points are kept per replica with view and lives, and count only with
@@ -97,7 +98,8 @@
 //! - **First boot** (N12) is the world's to tell; too many that forgot stop with the remedy.
 //! - **Durable variant** (N13): every entry, every slot it takes and the log that a view begins
 //!   with (one record, whole or not there) are on disk before any reply rests on them.
-//! - **Deposed leaders** (N14) roll back to the commit point.
+//! - **Deposed leaders** (N14) roll back to the commit point. One whose snapshot is damaged cannot;
+//!   it stops, and comes back as after any damage.
 //! - **A recovering leader** (N15) does not lead its view again; others move on without it.
 //! - **Reads** (N16) take no slot: the leader confirms that it leads and answers when all that the
 //!   read saw is committed.

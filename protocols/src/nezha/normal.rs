@@ -25,7 +25,7 @@ const STAMPS_MAX: u64 = 1024;
 /// How far beyond its sync-point a follower remembers what the leader placed.
 const PENDING_MAX: u64 = 65_536;
 /// Hashes leave out what is committed in steps of this many slots.
-const HASH_SPAN: u64 = 4096;
+pub(super) const HASH_SPAN: u64 = 4096;
 /// The most keys that a leader watches before it begins the next quantum early.
 const MARKS_MAX: usize = 65_536;
 /// The most reads that wait for a confirmation.
@@ -760,9 +760,21 @@ impl Nezha {
         if base <= self.hash.base {
             return;
         }
-        self.hash = SetHash::above(base, self.planted(Plant::OneHashForAllKeys));
-        self.hash.known = self.log.first() <= base.next();
-        for (_, entry) in self.log.iter_from(base.next()) {
+        self.hash_above(base, self.log.first() <= base.next());
+    }
+
+    /// Begins the hashes anew above `base`, which no trimmed slot lies behind, or they are not
+    /// `known`.
+    pub(super) fn hash_above(&mut self, base: Slot, known: bool) {
+        self.hash_trimmed = SetHash::above(base, self.planted(Plant::OneHashForAllKeys));
+        self.hash_trimmed.known = known;
+        self.count_hash();
+    }
+
+    /// The hashes of all that is held here above their base.
+    pub(super) fn count_hash(&mut self) {
+        self.hash = self.hash_trimmed.clone();
+        for (_, entry) in self.log.iter_from(self.hash.base.next()) {
             self.hash.add(entry.stamp, &entry.footprint);
         }
         for (stamp, entry) in &self.unsynced {
@@ -783,12 +795,15 @@ impl Nezha {
         ctx.checkpoint(self.executed, &Summary { marks });
     }
 
-    /// Forgets what a durable snapshot covers and no hash is about.
+    /// Forgets what a durable snapshot covers; what hashes are still about stays in them.
     pub(super) fn trim(&mut self, ctx: &mut Context<'_, Self>) {
-        let upto = self.checkpointed.min(self.hash.base).min(self.commit);
-        let (known, first) = (&mut self.known, self.log.first());
+        let upto = self.checkpointed.min(self.commit);
+        let (known, hash, first) = (&mut self.known, &mut self.hash_trimmed, self.log.first());
         let mut slot = first;
         self.log.trim(upto.next().max(first), |entry| {
+            if slot > hash.base {
+                hash.add(entry.stamp, &entry.footprint);
+            }
             if known.get(&entry.stamp.name) == Some(&Place::Slot(slot)) {
                 known.remove(&entry.stamp.name);
             }
@@ -838,12 +853,17 @@ impl Nezha {
         self.marks = marks;
         self.pending.retain(|at, _| *at > self.sync);
         self.slow_waiting.retain(|(at, _)| *at > slot);
-        self.hash.known = false;
+        // Of what the state covers only where it ends is known: at a common base that is enough.
+        self.hash_above(slot, slot.0.is_multiple_of(HASH_SPAN));
         self.status_due = true;
         self.trim(ctx);
-        match self.phase {
+        match &mut self.phase {
             Phase::Changing(_) => self.maybe_merge(ctx),
-            Phase::Joining(_) => self.rejoin(ctx),
+            Phase::Joining(joining) => {
+                // What was gathered followed the commit point that was.
+                joining.gathered.clear();
+                self.rejoin(ctx);
+            }
             _ => self.place_pending(ctx),
         }
     }

@@ -15,9 +15,8 @@
 
 use super::{
     Nezha, Part, Promised, Record, Summary,
-    conflict::SetHash,
     dom::Name,
-    plant::Plant,
+    normal::HASH_SPAN,
     replica::{Phase, Place, name_of},
     view::Changing,
 };
@@ -137,12 +136,17 @@ impl Nezha {
         entry: super::replica::Entry,
         ctx: &mut Context<'_, Self>,
     ) {
-        if slot != self.sync.next() {
+        if slot > self.sync.next() {
             return;
         }
         let (stamp, footprint) = (entry.stamp, entry.footprint.clone());
         if let Some(Place::Unsynced(before)) = self.known.get(&stamp.name) {
             self.unsynced.remove(before);
+            self.known.remove(&stamp.name);
+        }
+        if slot < self.sync.next() {
+            // The snapshot covers it.
+            return;
         }
         self.put(slot, entry, ctx);
         let _ = self.take_barred(stamp, &footprint);
@@ -151,22 +155,14 @@ impl Nezha {
     /// Makes watermarks and hashes anew from the log.
     fn recount(&mut self) {
         self.marks = self.marks_committed.clone();
-        let base = Slot(self.commit.0);
-        self.hash = SetHash::above(base, self.planted(Plant::OneHashForAllKeys));
-        // The next base that all replicas share is a multiple of the span.
-        self.hash.known = self.commit == Slot(0);
         for (_, entry) in self.log.iter_from(self.log.first()) {
             self.marks.note(entry.stamp, &entry.footprint);
         }
-        for (slot, entry) in self.log.iter_from(self.log.first()) {
-            if slot > base {
-                self.hash.add(entry.stamp, &entry.footprint);
-            }
-        }
         for (stamp, entry) in &self.unsynced {
             self.marks.note(*stamp, &entry.footprint);
-            self.hash.add(*stamp, &entry.footprint);
         }
+        // Bases that all replicas share are multiples of the span.
+        self.hash_above(self.commit, self.commit.0.is_multiple_of(HASH_SPAN));
     }
 
     // ---------------------------------------------------------------- without its memory

@@ -152,6 +152,8 @@ pub struct Nezha {
     /// Of what is committed.
     pub(super) marks_committed: Marks,
     pub(super) hash: SetHash,
+    /// Of the slots above the hashes' base that the log no longer holds.
+    pub(super) hash_trimmed: SetHash,
     pub(super) delays: OneWayDelays,
 
     pub(super) persisted: PersistId,
@@ -427,6 +429,7 @@ impl Protocol for Nezha {
             marks: Marks::default(),
             marks_committed: Marks::default(),
             hash: SetHash::above(Slot(0), same),
+            hash_trimmed: SetHash::above(Slot(0), same),
             persisted: PersistId(0),
             ready_after: PersistId(0),
             fast_waiting: VecDeque::new(),
@@ -580,6 +583,14 @@ impl Protocol for Nezha {
             Phase::Recovering(_) => "recovering",
         };
         let (fast, slow) = self.paths;
+        let mut details = vec![
+            ("sync_point", format!("{}", self.sync_durable.0)),
+            ("early_buffer", format!("{}", self.early.len())),
+            ("late_buffer", format!("{}", self.late.len())),
+        ];
+        if let Some(share) = (fast * 100).checked_div(fast + slow) {
+            details.push(("fast_percent", format!("{share}")));
+        }
         Status {
             role,
             leader: self.is_normal().then(|| self.leader()),
@@ -588,13 +599,8 @@ impl Protocol for Nezha {
             committed: self.commit,
             stable: self.commit.min(self.executed),
             voting: self.is_normal(),
-            details: vec![
-                ("sync point", format!("{}", self.sync_durable.0)),
-                ("early buffer", format!("{}", self.early.len())),
-                ("late buffer", format!("{}", self.late.len())),
-                ("fast commits", format!("{fast}")),
-                ("slow commits", format!("{slow}")),
-            ],
+            paths: vec![("fast", fast), ("slow", slow)],
+            details,
         }
     }
 

@@ -14,7 +14,6 @@
 
 use super::{
     Nezha, Part, Placed, Record, Vote,
-    conflict::SetHash,
     dom::{Name, Stamp},
     plant::Plant,
     quorum::survivor_quorum,
@@ -49,7 +48,7 @@ pub(super) struct Joining {
     /// It forgot, and comes from recovery.
     pub(super) forgot: bool,
     since: Time,
-    gathered: Vec<Placed>,
+    pub(super) gathered: Vec<Placed>,
     /// The leader's last slot when it was first asked.
     end: Option<Slot>,
 }
@@ -450,15 +449,9 @@ impl Nezha {
         self.sync_durable = self.sync_durable.min(keep);
         self.sync_writes.clear();
         self.marks = self.marks_committed.clone();
-        let base = self.hash.base;
-        let known = self.log.first() <= base.next();
-        self.hash = SetHash::above(base, self.planted(Plant::OneHashForAllKeys));
-        self.hash.known = known;
+        self.count_hash();
         for (slot, entry) in self.log.iter_from(self.log.first()) {
             self.known.insert(entry.stamp.name, Place::Slot(slot));
-            if slot > base {
-                self.hash.add(entry.stamp, &entry.footprint);
-            }
         }
         for mut entry in entries {
             entry.journal = journal;

@@ -9,16 +9,17 @@
 use crate::{
     group::Clock,
     nezha::{
-        Config, Lives, LogHash, Message, Name, Nezha, Part, ReplyHeader, Stamp, Timer, Vote,
-        conflict::QUANTUM,
+        Config, Lives, LogHash, Message, Name, Nezha, Part, Placed, ReplyHeader, Stamp, Timer,
+        Vote, conflict::QUANTUM,
     },
 };
 use alloc::{vec, vec::Vec};
 use quintet_replica::{
-    Access, At, BatchBuilder, BatchId, BatchView, Bytes, ClusterId, CommandId, Driver, Durability,
-    Effect, Epoch, EpochNumber, Event, FootprintVisitor, FrontendId, GroupId, Incarnation, Level,
-    Peer, Recipients, RecoveredBytes, Replica, ReplicaId, RequestKind, RestoreError, SessionId,
-    Setup, Slot, SnapshotProgress, StateMachine, Surroundings, Time, TimerKey, TimerOwner, Wire,
+    Access, At, BatchBuilder, BatchId, BatchView, Bytes, ClusterId, CommandId, Control, Driver,
+    Durability, Effect, Epoch, EpochNumber, Event, FootprintVisitor, FrontendId, GroupId,
+    Incarnation, Level, Peer, Recipients, RecoveredBytes, Replica, ReplicaId, RequestKind,
+    RestoreError, SessionId, Setup, Slot, SnapshotProgress, StateMachine, Surroundings, Time,
+    TimerKey, TimerOwner, Wire,
 };
 
 const FRONTEND: FrontendId = FrontendId(9);
@@ -81,6 +82,8 @@ struct Seat {
     clock: Clock,
     /// What it said to other replicas, oldest first.
     said: Vec<Message>,
+    /// What its newest snapshot says of the log.
+    summary: Bytes,
     /// What it said to frontends.
     replied: Vec<Message>,
     executed: Vec<(Slot, BatchId)>,
@@ -115,6 +118,7 @@ impl Seat {
                 room: 1 << 20,
             },
             said: Vec::new(),
+            summary: Bytes::new(),
             replied: Vec::new(),
             executed: Vec::new(),
             headers: Vec::new(),
@@ -153,7 +157,7 @@ impl Seat {
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) {
-        let mut durable = None;
+        let (mut durable, mut saved) = (None, None);
         for effect in effects {
             match effect {
                 Effect::Send { to, frame, .. } => {
@@ -174,6 +178,10 @@ impl Seat {
                         self.headers.push((id, header));
                     }
                 }
+                Effect::Checkpoint { slot, summary } => {
+                    self.summary = summary;
+                    saved = Some(slot);
+                }
                 Effect::RollBack { slot } => self.rolled_back.push(slot),
                 Effect::Query { .. } => self.queries += 1,
                 Effect::Mark(mark) => self.marks.push(mark),
@@ -182,6 +190,9 @@ impl Seat {
         }
         if let Some(id) = durable {
             self.event(Event::Persisted(id));
+        }
+        if let Some(slot) = saved {
+            self.event(Event::Checkpointed(slot));
         }
     }
 
@@ -245,16 +256,32 @@ impl Seat {
     }
 
     fn follows(&mut self, stamps: Vec<Stamp>) {
+        self.follows_to(stamps, Slot(0));
+    }
+
+    fn follows_to(&mut self, stamps: Vec<Stamp>, commit: Slot) {
         let part = Part::LogModification {
             first: Slot(1),
             stamps,
-            commit: Slot(0),
+            commit,
             round: 1,
         };
         let mut lives = vec![0; 3];
         lives[0] = 1;
         self.hear(0, 0, &lives, part);
         self.idle();
+    }
+
+    /// Which slots of the log it asked its leader for, oldest first.
+    fn asked(&self) -> Vec<Slot> {
+        let asked = self.said.iter().filter_map(|message| match message {
+            Message::Between {
+                part: Part::GetLog(first),
+                ..
+            } => Some(*first),
+            _ => None,
+        });
+        asked.collect()
     }
 }
 
@@ -406,6 +433,102 @@ pub fn takes_part_before_the_log_is_here(config: &Config) -> bool {
     follower.hear(1, 1, &[1, 1, 1], part);
     follower.idle();
     follower.driver.status().voting
+}
+
+/// A page of a log of view 3, from `first` on: batches that write key `a`, the numbers of which are
+/// their slots'.
+fn page(first: u64, numbers: core::ops::Range<u64>, end: u64) -> Part {
+    let entries = numbers.map(|number| Placed {
+        deadline: BASE + 10 * number,
+        batch: batch(number, b"wa", Level::Ordered),
+    });
+    Part::LogPage {
+        first: Slot(first),
+        entries: entries.collect(),
+        end: Slot(end),
+    }
+}
+
+fn heartbeat() -> Part {
+    Part::LogModification {
+        first: Slot(1),
+        stamps: Vec::new(),
+        commit: Slot(0),
+        round: 1,
+    }
+}
+
+#[test]
+fn what_was_trimmed_stays_in_the_hash_through_a_change_of_view() {
+    let (mut leader, mut follower) = pair(&Config::default());
+    for seat in [&mut leader, &mut follower] {
+        seat.request(1, 10, b"wa");
+        seat.at(20);
+    }
+    follower.follows_to(leader.placed(), Slot(1));
+    follower.event(Event::Control(Control::CheckpointDue));
+    assert!(
+        !follower.summary.is_empty(),
+        "the log is trimmed to its end"
+    );
+
+    let lives = [1, 1, 0];
+    leader.hear(1, 3, &lives, Part::ViewChange(Slot(1)));
+    let vote = Vote {
+        view_normal: 0,
+        commit: Slot(1),
+        kept: Slot(2),
+        first: Slot(2),
+        synced: Vec::new(),
+        unsynced: Vec::new(),
+    };
+    leader.hear(1, 3, &lives, Part::Vote(vote));
+    assert!(leader.marks.contains(&"view changed"));
+    follower.hear(0, 3, &lives, heartbeat());
+    follower.hear(0, 3, &lives, page(2, 0..0, 1));
+    assert!(follower.marks.contains(&"view joined"));
+
+    for seat in [&mut leader, &mut follower] {
+        seat.request(2, 40, b"wa");
+        seat.at(50);
+    }
+    let (leads, follows) = (leader.results(2), follower.fast_reply(2));
+    assert!(leads.is_some_and(|hash| hash.known));
+    assert_eq!(leads, follows, "the trimmed write is in both");
+}
+
+#[test]
+fn a_state_that_comes_while_joining_takes_the_place_of_the_pages_before_it() {
+    let (_, mut donor) = pair(&Config::default());
+    for number in 1..=4 {
+        donor.request(number, 10 * number, b"wa");
+    }
+    donor.at(50);
+    donor.follows_to((1..=4).map(|n| stamp(10 * n, n)).collect(), Slot(4));
+    donor.event(Event::Control(Control::CheckpointDue));
+
+    let mut joins = Seat::new(2, 3, &Config::default());
+    let lives = [1, 1, 1];
+    joins.hear(0, 3, &lives, heartbeat());
+    joins.hear(0, 3, &lives, page(1, 1..3, 6));
+    joins.hear(0, 3, &lives, Part::Trimmed(Slot(5)));
+    joins.event(Event::Installed {
+        slot: Slot(4),
+        summary: donor.summary.clone(),
+    });
+    assert_eq!(joins.asked(), [1, 3, 5].map(Slot));
+    joins.hear(0, 3, &lives, page(5, 5..7, 6));
+    assert!(joins.marks.contains(&"view joined"));
+    assert_eq!(joins.driver.status().accepted, Slot(6));
+    let part = Part::LogModification {
+        first: Slot(7),
+        stamps: Vec::new(),
+        commit: Slot(6),
+        round: 2,
+    };
+    joins.hear(0, 3, &lives, part);
+    let executed = joins.executed.iter().map(|(slot, id)| (slot.0, id.0));
+    assert_eq!(executed.collect::<Vec<_>>(), [(5, 5), (6, 6)]);
 }
 
 #[test]
