@@ -28,8 +28,8 @@ use crate::{
 };
 use quintet_replica::{
     Boot, Bytes, ClockReading, ClusterId, Control, Deadline, Durability, Epoch, EpochNumber,
-    Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link, NOT_UNDONE, Node,
-    NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId, ReplicaSet, Slot,
+    Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link, NOT_UNDONE,
+    Node, NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId, ReplicaSet, Slot,
     SnapshotInfo, Time, TimerKey, Wake, World as Outside, Write,
     journal::{Identity, JournalError},
     put_frame,
