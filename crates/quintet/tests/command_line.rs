@@ -335,7 +335,15 @@ fn a_script_is_replayed_with_its_picture_and_says_by_its_code_whether_it_still_f
 
 #[test]
 fn a_small_scope_is_searched_whole() {
-    let scope = ["simulate", "--exhaustive", "--set", "pre_vote=false"];
+    let told = "commit_notice_us=0";
+    let scope = [
+        "simulate",
+        "--exhaustive",
+        "--set",
+        "pre_vote=false",
+        "--set",
+        told,
+    ];
     let small = ["--commands", "1", "--crashes", "0", "--timers", "0"];
     let output = run(&[&scope[..], &small[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -158,7 +158,8 @@ pub trait StateMachine: Send + 'static {
     }
 
     /// The earliest time at which the state changes by itself (a key expires). The runtime then
-    /// orders an empty batch with a time at or after it. `None`: never.
+    /// orders an empty batch with a time at or after it, and more of them, a little apart, as long
+    /// as the deadline stays. `None`: never.
     fn next_deadline(&self) -> Option<CommandTime> {
         None
     }

@@ -112,14 +112,22 @@ impl Frontend<Lagging> for Plain {
     }
 }
 
-/// Something ends at a time that the log never reaches.
-struct Expiring;
+/// Things end at a time. When it has come, one is removed at a time.
+struct Expiring {
+    at: CommandTime,
+    left: u64,
+}
 
 impl StateMachine for Expiring {
     fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
     fn query(&self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
     fn next_deadline(&self) -> Option<CommandTime> {
-        Some(CommandTime(1_000_000))
+        (self.left > 0).then_some(self.at)
+    }
+    fn tick(&mut self, at: &At) {
+        if at.time >= self.at {
+            self.left = self.left.saturating_sub(1);
+        }
     }
     fn snapshot_chunk(&mut self, _: &mut Vec<u8>, _: usize) -> SnapshotProgress {
         SnapshotProgress::Done
@@ -134,7 +142,7 @@ impl StateMachine for Expiring {
         0
     }
     fn entries(&self) -> u64 {
-        0
+        self.left
     }
 }
 
@@ -162,7 +170,7 @@ impl World for Outside {
     }
 }
 
-fn node(id: u16, world: &Outside) -> Node {
+fn node(id: u16, state: Expiring, world: &Outside) -> Node {
     let setup = NodeSetup {
         id: ReplicaId(id),
         incarnation: Incarnation(0),
@@ -183,7 +191,7 @@ fn node(id: u16, world: &Outside) -> Node {
         limits: ExecutorLimits::default(),
     };
     let entry = Entry::of::<Lagging>();
-    let mut node = Node::new(setup, &entry, Box::new(Expiring)).expect("no options");
+    let mut node = Node::new(setup, &entry, Box::new(state)).expect("no options");
     let recovered = RecoveredBytes {
         first_boot: true,
         ..RecoveredBytes::default()
@@ -193,24 +201,63 @@ fn node(id: u16, world: &Outside) -> Node {
     node
 }
 
+/// The timer for empty batches fires, and the node does what follows from it.
+fn tick_timer(node: &mut Node, world: &Outside, out: &mut Vec<Output>) {
+    let timer = TimerKey {
+        owner: TimerOwner::Node,
+        timer: 1,
+    };
+    node.on_input(Input::Timer(timer), world, out)
+        .expect("no frame is bad");
+    for _ in 0..20 {
+        node.on_idle(world, out);
+    }
+}
+
+#[test]
+fn what_one_empty_batch_leaves_goes_with_the_next_ones_soon() {
+    let world = Outside::default();
+    let many = Expiring {
+        at: CommandTime(1),
+        left: 100,
+    };
+    let mut node = node(0, many, &world);
+    let mut out = Vec::new();
+    let mut latest = 0;
+    for _ in 0..100 {
+        world.0.set(latest);
+        tick_timer(&mut node, &world, &mut out);
+        let timers = out.drain(..).filter_map(|output| match output {
+            Output::SetTimer {
+                at: Deadline::At(at),
+                ..
+            } => Some(at.0),
+            _ => None,
+        });
+        latest = timers.max().unwrap_or(latest);
+    }
+    assert_eq!(node.executed().slot, Slot(100), "one after the other");
+    assert!(latest > 0, "with a pause between them");
+    assert!(
+        Time(latest) < Time(0) + Duration::from_secs(1),
+        "and without waiting for each as if it were lost"
+    );
+}
+
 #[test]
 fn a_deadline_that_the_log_does_not_reach_is_not_chased_without_a_pause() {
     // The leader, and one that steps in for it.
     for id in [0, 1] {
         let world = Outside::default();
-        let mut node = node(id, &world);
+        let never = Expiring {
+            at: CommandTime(1_000_000),
+            left: 1,
+        };
+        let mut node = node(id, never, &world);
         let mut out = Vec::new();
         for seconds in 0..10 {
             world.0.set(seconds * 1_000_000_000);
-            let timer = TimerKey {
-                owner: TimerOwner::Node,
-                timer: 1,
-            };
-            node.on_input(Input::Timer(timer), &world, &mut out)
-                .expect("no frame is bad");
-            for _ in 0..20 {
-                node.on_idle(&world, &mut out);
-            }
+            tick_timer(&mut node, &world, &mut out);
         }
         // One in two seconds, as often as a lost one would be repeated.
         assert_eq!(node.executed().slot, Slot(5), "replica {id}");

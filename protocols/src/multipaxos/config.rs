@@ -16,6 +16,8 @@ pub struct Config {
     pub heartbeat: Duration,
     /// Whether a replica asks before it stands.
     pub pre_vote: bool,
+    /// How long a leader waits for an Accept to tell a follower what is decided.
+    pub commit_notice: Duration,
     /// The most Accept messages without a majority's answer.
     pub window: usize,
     /// The shortest time between two Accept messages while one is unanswered.
@@ -40,6 +42,7 @@ impl Default for Config {
             election_timeout: Duration::from_millis(500),
             heartbeat: Duration::from_millis(100),
             pre_vote: true,
+            commit_notice: Duration::from_millis(2),
             window: 64,
             window_gap: Duration::ZERO,
             window_bytes: 8 << 20,
@@ -86,6 +89,13 @@ impl Options for Config {
             default: "true",
             help: "ask a majority before standing, so that a returning replica does not depose \
                    a good leader (true or false)",
+        },
+        OptionSpec {
+            name: "commit_notice_us",
+            default: "2000",
+            help: "after this many microseconds a leader tells followers what is decided, if no \
+                   Accept message did before; those whose clients wait hear it at once (0 to \
+                   1000000)",
         },
         OptionSpec {
             name: "window",
@@ -146,6 +156,10 @@ impl Options for Config {
                 self.heartbeat = Duration::from_millis(number(value, 1, 60_000, "milliseconds")?);
             }
             "pre_vote" => self.pre_vote = parse_option(value, "true or false")?,
+            "commit_notice_us" => {
+                self.commit_notice =
+                    Duration::from_micros(number(value, 0, 1_000_000, "microseconds")?);
+            }
             "window" => self.window = number(value, 1, 4096, "messages")? as usize,
             "window_gap_us" => {
                 self.window_gap =

@@ -52,6 +52,8 @@ pub(super) struct Lead {
     pub questions: Vec<Option<u64>>,
     /// Leadership is being handed over since then.
     pub leaving: Option<Time>,
+    /// Since when something is decided of which a follower has not been told.
+    untold_since: Option<Time>,
     /// Reused from message to message.
     scratch: Vec<Proposal>,
     committed_before: Slot,
@@ -118,6 +120,8 @@ impl MultiPaxos {
                 if let Some(slot) = next.get(peer).copied().flatten() {
                     progress.rewind(slot.min(self.held));
                 }
+                // Its clients' requests may be among those that a predecessor proposed.
+                progress.waits = self.held;
                 progress
             })
             .collect();
@@ -134,6 +138,7 @@ impl MultiPaxos {
             confirmations: VecDeque::new(),
             questions: alloc::vec![None; self.members],
             leaving: None,
+            untold_since: None,
             scratch: Vec::new(),
             committed_before: self.committed,
         };
@@ -158,6 +163,12 @@ impl MultiPaxos {
     /// The end of a leader's turn. What it proposes may reopen nothing, so one pass is enough.
     pub(super) fn flush_leader(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
         let proposals = self.propose(ctx);
+        if let Role::Leader(lead) = &mut self.role {
+            let more = !lead.queue.is_empty();
+            for peer in &mut lead.peers {
+                peer.proposed(self.held, more);
+            }
+        }
         // An answer of this turn may end a round and so let the next begin.
         self.finish_confirmations(ctx);
         let reads = self.begin_confirmation(ctx);
@@ -309,19 +320,37 @@ impl MultiPaxos {
         }
     }
 
-    /// Tells followers at once what is newly decided, where no Accept did, and asks as many of
-    /// them as it takes to confirm reads.
+    /// Tells followers what is newly decided, where no Accept did: at once those whose clients
+    /// wait for it, the others a little later, since the next Accept may say it by then. Asks as
+    /// many of them as it takes to confirm reads.
     fn send_commit(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
-        let (confirmers, wake) = self.confirmers(ctx);
-        let Role::Leader(lead) = &self.role else {
+        let (confirmers, mut wake) = self.confirmers(ctx);
+        let committed = self.committed;
+        let Role::Leader(lead) = &mut self.role else {
             return Wake::Sleep;
         };
-        let behind = |id: &ReplicaId| {
-            let peer = &lead.peers[id.index()];
-            let news = peer.commit_sent < self.committed && peer.flow == Flow::Replicate;
-            confirmers.contains(*id) || (news && !peer.down)
+        let news = |peer: &Progress| {
+            peer.commit_sent < committed && peer.flow == Flow::Replicate && !peer.down
         };
-        let to = self.others.iter().filter(behind).collect();
+        let untold = self.others.iter().any(|id| news(&lead.peers[id.index()]));
+        let mut late = false;
+        if untold {
+            let since = *lead.untold_since.get_or_insert(ctx.now());
+            let at = since + self.config.commit_notice;
+            late = ctx.now() >= at;
+            if !late {
+                wake = wake.min(Wake::At(at));
+            }
+        }
+        if late || !untold {
+            lead.untold_since = None;
+        }
+        let told = |id: &ReplicaId| {
+            let peer = &lead.peers[id.index()];
+            let waits = peer.commit_sent < peer.waits;
+            confirmers.contains(*id) || (news(peer) && (late || waits))
+        };
+        let to = self.others.iter().filter(told).collect();
         self.send_commit_to(to, false, ctx);
         wake
     }

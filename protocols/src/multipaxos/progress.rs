@@ -45,6 +45,11 @@ pub(super) struct Progress {
     pub flight_bytes: usize,
     /// The link is down: nothing but heartbeats is sent.
     pub down: bool,
+    /// It has passed on requests that are still queued.
+    pub forwarded: bool,
+    /// Up to here its clients wait for what is decided: for requests that it passed on, and for
+    /// reads.
+    pub waits: Slot,
 }
 
 impl Progress {
@@ -65,6 +70,16 @@ impl Progress {
             flight: VecDeque::new(),
             flight_bytes: 0,
             down: false,
+            forwarded: false,
+            waits: Slot(0),
+        }
+    }
+
+    /// All that was queued up to now stands at or below `last`.
+    pub fn proposed(&mut self, last: Slot, more: bool) {
+        if self.forwarded {
+            self.waits = last;
+            self.forwarded = more;
         }
     }
 

@@ -268,6 +268,11 @@ impl MultiPaxos {
             let Some(Confirmation { index, asked, .. }) = lead.confirmations.pop_front() else {
                 return;
             };
+            for (peer, _) in &asked {
+                // It answers its reads when it knows that much to be decided.
+                let waits = &mut lead.peers[peer.index()].waits;
+                *waits = index.max(*waits);
+            }
             for (peer, round) in asked {
                 if peer == id {
                     self.on_read_index_ok(round, index, ctx);

@@ -680,7 +680,7 @@ impl MultiPaxos {
             }
             Message::Reject { ballot, promised } => self.on_reject(from, ballot, promised, ctx),
             Message::Trimmed { ballot, first } => self.on_trimmed(from, ballot, first, ctx),
-            Message::Forward { batches } => self.on_forward(batches, ctx),
+            Message::Forward { batches } => self.on_forward(from, batches, ctx),
             Message::PreVote { ballot, committed } => {
                 self.on_pre_vote(from, ballot, committed, ctx);
             }

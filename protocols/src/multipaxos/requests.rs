@@ -9,7 +9,7 @@
 use super::{Message, MultiPaxos, replica::Role};
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, Context, FrontendId, Level, Slot,
+    Bytes, Context, FrontendId, Level, ReplicaId, Slot,
     parts::{RequestKey, Taken, own_request},
 };
 
@@ -55,14 +55,22 @@ impl MultiPaxos {
     }
 
     /// Batches that another replica took from its frontends.
-    pub(super) fn on_forward(&mut self, batches: Vec<Bytes>, ctx: &mut Context<'_, Self>) {
+    pub(super) fn on_forward(
+        &mut self,
+        from: ReplicaId,
+        batches: Vec<Bytes>,
+        ctx: &mut Context<'_, Self>,
+    ) {
         // One replica's frontends can wait for no more than its queue holds.
         let bytes_max = self.config.queue_bytes.saturating_mul(self.members);
         match &mut self.role {
             Role::Leader(lead) if lead.leaving.is_some() => {
                 ctx.mark("ignored: forwarded to a leader about to stop");
             }
-            Role::Leader(lead) => lead.queue.take_in(batches, bytes_max, ctx),
+            Role::Leader(lead) => {
+                lead.peers[from.index()].forwarded = true;
+                lead.queue.take_in(batches, bytes_max, ctx);
+            }
             _ => ctx.mark("ignored: forwarded to a follower"),
         }
     }

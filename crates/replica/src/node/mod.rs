@@ -45,7 +45,11 @@ const TIMER_FETCH: u32 = 0;
 const TIMER_TICK: u32 = 1;
 /// Batches of the node's own are numbered from here, far above any server's.
 const OWN_BATCHES: u64 = 1 << 63;
+/// After this an empty batch counts as lost, and others than the leader step in.
 const TICK_PATIENCE: Duration = Duration::from_secs(2);
+/// Between empty batches for one deadline that has come: commands come in between, and a state
+/// whose deadline never goes away does not keep its replicas busy.
+const TICK_PAUSE: Duration = Duration::from_millis(1);
 
 mod fetch;
 mod frames;

@@ -71,11 +71,18 @@ impl Node {
             });
             return;
         }
-        // The log's time is that of whoever orders. Where it is behind this clock, the deadline
-        // stands after the batch as before, and another one at once would change nothing either.
         if let Some((last, submitted)) = self.tick_last {
-            let again = submitted + TICK_PATIENCE;
-            if world.now() < again && (last == deadline.0 || !self.leads()) {
+            // The log's time is that of whoever orders. Where it is behind this clock, the deadline
+            // stands after the batch as before, and another one at once would change nothing
+            // either. Where it has come, one batch was not enough for all that ends then.
+            let came = self.executor.time() >= deadline;
+            let pause = match (self.leads(), last == deadline.0) {
+                (true, true) if came => TICK_PAUSE,
+                (true, false) => Duration::ZERO,
+                _ => TICK_PATIENCE,
+            };
+            let again = submitted + pause;
+            if world.now() < again {
                 self.tick_at = Some(deadline.0);
                 out.push(Output::SetTimer {
                     key: node_timer(TIMER_TICK),

@@ -4,7 +4,8 @@ use super::group::{Group, MS, Packet, assert_converged};
 use crate::multipaxos::{Accepted, Config, Message, Proposal, replica::Timer};
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, CommandTime, Control, Durability, Event, Incarnation, ReplicaId, Slot, parts::Ballot,
+    Bytes, CommandTime, Control, Durability, Event, Incarnation, Link, Peer, ReplicaId, Slot,
+    parts::Ballot,
 };
 
 fn group(members: usize) -> Group {
@@ -35,7 +36,7 @@ fn value(byte: u8) -> Proposal {
     }
 }
 
-fn accept(ballot: Ballot, first: u64, values: &[u8]) -> Message {
+pub fn accept(ballot: Ballot, first: u64, values: &[u8]) -> Message {
     Message::Accept {
         ballot,
         first: Slot(first),
@@ -321,14 +322,11 @@ fn the_value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
 fn a_promise_of_an_earlier_life_does_not_count() {
     let mut group = group(5);
     let ask = candidate(&mut group);
-    let up = quintet_replica::Link::Up {
+    let up = Link::Up {
         incarnation: Incarnation(2),
     };
     send(&mut group, 2, 1, &promise(ask, &[]));
-    group.event(
-        1,
-        Event::Link(quintet_replica::Peer::Replica(ReplicaId(2)), up),
-    );
+    group.event(1, Event::Link(Peer::Replica(ReplicaId(2)), up));
     send(&mut group, 3, 1, &promise(ask, &[]));
     assert_eq!(
         group.status(1).role,
@@ -383,6 +381,58 @@ fn a_candidate_behind_a_trimmed_log_fetches_state_instead_of_leading() {
     group.run(MS * 5000);
     assert!(group.marked("candidate is behind a trimmed log") > 0);
     assert_converged(&group, 1000);
+}
+
+#[test]
+fn a_refused_pre_vote_tells_a_candidate_to_fetch_state() {
+    let mut group = group(3);
+    group.isolate(1);
+    group.run(MS * 1500);
+    assert_eq!(group.status(1).role, "candidate");
+    let ask = group.replica(1).promised.next(ReplicaId(1));
+    let refusal = |first| Message::PreVoteOk {
+        ballot: ask,
+        granted: false,
+        promised: ballot(1, 0),
+        first: Slot(first),
+    };
+    send(&mut group, 2, 1, &refusal(1));
+    assert_eq!(
+        group.status(1).role,
+        "candidate",
+        "the log begins where it stands"
+    );
+    send(&mut group, 2, 1, &refusal(50));
+    assert_eq!(group.status(1).role, "follower");
+    assert_eq!(group.marked("state transfer chosen"), 1);
+}
+
+#[test]
+fn a_leader_that_others_went_past_steps_down() {
+    let config = Config {
+        pre_vote: false,
+        ..Config::default()
+    };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 20);
+    group.isolate(0);
+    let leader = Peer::Replica(ReplicaId(0));
+    group.event(1, Event::Link(leader, Link::Down));
+    group.fire(1, Timer::Election);
+    group.settle();
+    group.write(1);
+    group.settle();
+    assert_eq!(group.leaders(), [0, 1], "0 does not know yet");
+    group.event(1, Event::Control(Control::CheckpointDue));
+    let checkpoint = group.members[1].disk.checkpoint.clone();
+    let (slot, summary) = checkpoint.expect("just taken");
+    assert!(slot > group.status(0).committed);
+    let state = group.members[1].state.clone();
+    let member = &mut group.members[0];
+    (member.state, member.executed) = (state, slot);
+    member.disk.checkpoint = Some((slot, summary.clone()));
+    group.event(0, Event::Installed { slot, summary });
+    assert_eq!(group.leaders(), [1]);
 }
 
 #[test]

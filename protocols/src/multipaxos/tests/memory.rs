@@ -1,8 +1,8 @@
 //! Memory durability: replicas that come back having forgotten.
 
-use super::group::{Group, MS, assert_converged, small};
-use crate::multipaxos::{Config, replica::Role};
-use quintet_replica::{Durability, Slot};
+use super::group::{Group, MS, Packet, assert_converged, small};
+use crate::multipaxos::{Config, Message, Part, replica::Role};
+use quintet_replica::{Durability, Event, Incarnation, Link, Peer, ReplicaId, Slot, parts::Ballot};
 
 fn group(members: usize) -> Group {
     let mut group = Group::new(members, Durability::Memory, Config::default());
@@ -165,4 +165,85 @@ fn one_memory_too_many_is_told_what_to_do_though_others_are_intact() {
     let halted = group.members.iter().map(|member| member.halted.is_some());
     let halted: alloc::vec::Vec<bool> = halted.collect();
     assert_eq!(halted, [false, false, true, true, true]);
+}
+
+/// Replica 2 of three has come back, and was answered by leader 0, whose log goes up to slot 3.
+fn answered_by_the_leader() -> Group {
+    let mut group = group(3);
+    group.crash(2);
+    group.network.clear();
+    group.start(2);
+    let asked = group
+        .network
+        .iter()
+        .find_map(|packet| match packet.message() {
+            Message::Recover { nonce, .. } => Some(nonce),
+            _ => None,
+        });
+    let nonce = asked.expect("it asks as it starts");
+    group.network.clear();
+    let promised = group.replica(0).promised;
+    for (from, part) in [(0, Part::Leader { end: Slot(4) }), (1, Part::Intact)] {
+        let answer = Message::RecoverOk {
+            nonce,
+            promised,
+            part,
+        };
+        group.deliver(Packet::new(from, 2, &answer));
+    }
+    assert_eq!(group.marked("recovery quorum"), 1);
+    group
+}
+
+fn accept(ballot: Ballot, slots: u8) -> Message {
+    let values: alloc::vec::Vec<u8> = (1..=slots).collect();
+    super::elections::accept(ballot, 1, &values)
+}
+
+#[test]
+fn it_votes_when_it_has_all_that_the_leader_had_and_not_before() {
+    let mut group = answered_by_the_leader();
+    let ballot = group.replica(0).promised;
+    assert_eq!(group.status(2).role, "recovering");
+    for (slots, role) in [(2, "recovering"), (3, "follower")] {
+        group.deliver(Packet::new(0, 2, &accept(ballot, slots)));
+        group.idle(2);
+        group.sync(2);
+        assert_eq!(group.status(2).role, role, "with {slots} slots of three");
+    }
+}
+
+#[test]
+fn a_newer_leader_makes_a_recovering_replica_ask_again() {
+    let mut group = answered_by_the_leader();
+    let newer = group.replica(0).promised.next(ReplicaId(1));
+    group.deliver(Packet::new(1, 2, &accept(newer, 1)));
+    assert_eq!(group.marked("recovery starts over"), 1);
+    let asks = |packet: &Packet| matches!(packet.message(), Message::Recover { .. });
+    assert!(group.network.iter().any(asks));
+    assert_eq!(group.status(2).role, "recovering");
+}
+
+#[test]
+fn a_question_of_an_earlier_life_is_not_answered() {
+    let mut group = group(3);
+    let incarnation = Incarnation(3);
+    let up = Link::Up { incarnation };
+    group.event(0, Event::Link(Peer::Replica(ReplicaId(2)), up));
+    group.network.clear();
+    let question = |incarnation| Message::Recover {
+        incarnation: Incarnation(incarnation),
+        nonce: incarnation,
+        promised: Ballot::default(),
+    };
+    let mut answers = |incarnation| {
+        group.deliver(Packet::new(2, 0, &question(incarnation)));
+        let to_it = |packet: &Packet| match packet.message() {
+            Message::RecoverOk { nonce, .. } => nonce == incarnation,
+            _ => false,
+        };
+        group.network.iter().filter(|packet| to_it(packet)).count()
+    };
+    assert_eq!([answers(2), answers(3)], [0, 1]);
+    assert_eq!(group.marked("ignored: question of an earlier life"), 1);
 }

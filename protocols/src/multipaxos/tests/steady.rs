@@ -1,7 +1,7 @@
 //! The normal case, flow control and catching up.
 
 use super::group::{Group, MS, Packet, assert_converged, small};
-use crate::multipaxos::{Config, Message, Record};
+use crate::multipaxos::{Config, Message, Proposal, Record};
 use quintet_replica::{
     Durability, Event, Incarnation, Level, Link, Outcome, Peer, ReplicaId, Slot, Wire,
 };
@@ -44,11 +44,16 @@ fn all_requests_of_a_turn_travel_in_one_accept() {
         .network
         .iter()
         .filter_map(|packet| match packet.message() {
-            Message::Accept { proposals, .. } => Some(proposals.len()),
+            Message::Accept { proposals, .. } => Some(proposals),
             _ => None,
         })
         .collect();
-    assert_eq!(accepts, [20, 20], "one message to each follower");
+    assert_eq!(accepts.len(), 2, "one message to each follower");
+    for proposals in accepts {
+        assert_eq!(proposals.len(), 20);
+        let later = |pair: &[Proposal]| pair[0].time < pair[1].time;
+        assert!(proposals.windows(2).all(later), "no two at the same time");
+    }
 }
 
 #[test]
@@ -347,4 +352,42 @@ fn slow_replica_isolated() {
             group.replica(0).log_bytes
         );
     }
+}
+
+#[test]
+fn a_replica_that_has_fetched_state_stands_as_soon_as_the_leader_is_gone() {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.run(MS * 20);
+    group.isolate(2);
+    for _ in 0..1200 {
+        group.write(0);
+        group.run(MS);
+    }
+    group.heal();
+    group.run(MS * 1000);
+    assert!(group.marked("state transfer chosen") > 0);
+    assert_eq!(group.marked("log overtook the state transfer"), 0);
+    assert_converged(&group, 1200);
+    group.crash(0);
+    group.members[1].timers.clear();
+    group.run(MS * 3000);
+    assert_eq!(group.leaders(), [2]);
+    assert_eq!(group.marked("does not stand while it fetches state"), 0);
+}
+
+#[test]
+fn followers_whose_clients_wait_hear_at_once_what_is_decided_and_the_others_a_little_later() {
+    let mut group = Group::new(3, Durability::Memory, Config::default());
+    group.run(MS * 20);
+    let committed = |group: &Group| [0, 1, 2].map(|id| group.status(id).committed);
+    let write = group.write(1);
+    group.settle();
+    assert!(group.answered(1, write));
+    assert_eq!(committed(&group), [Slot(1), Slot(1), Slot(0)]);
+    // The next proposal says it too.
+    group.write(0);
+    group.settle();
+    assert_eq!(committed(&group), [Slot(2), Slot(1), Slot(1)]);
+    group.run(MS * 3);
+    assert_eq!(committed(&group), [Slot(2); 3]);
 }
