@@ -564,12 +564,16 @@ impl ChainPaxos {
         self.durable = self.durable.max(slot);
     }
 
+    /// Fetches a state that covers `at_least`, and whatever was gone over. When less will do than
+    /// was asked for before, less is asked for: whoever had so much may be gone for good.
     pub(super) fn fetch_state(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>) {
-        if self.fetching.is_none() && at_least > self.executed {
-            ctx.mark("state transfer chosen");
-            self.fetching = Some(at_least);
-            ctx.fetch_state(self.others, at_least);
+        let at_least = self.gap.map_or(at_least, |(_, upto)| upto.max(at_least));
+        if at_least <= self.executed || self.fetching.is_some_and(|asked| asked <= at_least) {
+            return;
         }
+        ctx.mark("state transfer chosen");
+        self.fetching = Some(at_least);
+        ctx.fetch_state(self.others, at_least);
     }
 
     /// Recomputes the working chain: as decided, with every entry held under the promised ballot.

@@ -325,7 +325,10 @@ impl Chora {
         if !self.in_view(from, view, ctx) || first <= self.verified.next() {
             return;
         }
-        if self.fetching.is_none() && executed > self.executed {
+        // When less will do than was asked for before, less is asked for: whoever had so much may
+        // be gone for good.
+        let enough = self.fetching.is_some_and(|asked| asked <= executed);
+        if executed > self.executed && !enough {
             ctx.mark("state transfer chosen");
             self.fetching = Some(executed);
             ctx.fetch_state(self.others, executed);

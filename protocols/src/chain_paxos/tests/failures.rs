@@ -1,7 +1,8 @@
 //! The failure cases of §3.4 and Appendix A.
 
-use super::{Group, MS, assert_converged, chain, group, write_within};
-use crate::chain_paxos::{Config, Message, Op};
+use super::{Group, MS, assert_converged, chain, group, small, write_within};
+use crate::chain_paxos::{Config, Message, Op, Timer};
+use crate::group::Packet;
 use alloc::vec::Vec;
 use quintet_replica::{Durability, ReplicaId, Slot};
 
@@ -250,6 +251,44 @@ fn what_is_passed_on_after_a_removal_begins_with_the_first_unknown_entry() {
         "in order, without asking"
     );
     assert_converged(&group, before.0 + 4);
+}
+
+#[test]
+fn a_candidate_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_is() {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.run(MS * 20);
+    group.isolate(2);
+    for _ in 0..1200 {
+        group.write(0);
+        group.run(MS * 2);
+    }
+    // It stands, and is refused by one whose log begins further up; then that one is gone.
+    let asked = |group: &mut Group| {
+        group.fire(2, Timer::Election);
+        let asks = |packet: &Packet<_>| match packet.message() {
+            Message::PreVote { ballot, .. } => Some(ballot),
+            _ => None,
+        };
+        group.network.iter().find_map(asks)
+    };
+    group.cut.remove(&(2, 1));
+    group.cut.remove(&(1, 2));
+    let ballot = asked(&mut group).expect("nobody led for long");
+    group.network.clear();
+    let refused = Message::PreVoteOk {
+        ballot,
+        granted: false,
+        promised: group.replica(0).promised,
+        first: Slot(5000),
+    };
+    group.deliver(Packet::new(0, 2, &refused));
+    assert_eq!(group.replica(2).fetching, Some(Slot(4999)));
+    // The next one that refuses it has less, and that is what there is.
+    asked(&mut group).expect("it still may stand");
+    group.settle();
+    assert!(group.marked("state installed") > 0);
+    assert!(group.replica(2).executed >= Slot(1000));
+    assert_eq!(group.replica(2).fetching, None);
 }
 
 #[test]

@@ -146,6 +146,35 @@ fn what_is_no_longer_kept_comes_as_a_snapshot() {
     }
 }
 
+#[test]
+fn a_state_that_nobody_has_any_more_is_not_waited_for() {
+    let config = Config {
+        log_memory_bytes: 16 << 10,
+        ..mode(Drive::Responsive)
+    };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 10);
+    group.isolate(2);
+    group.run(MS * 1500);
+    for _ in 0..600 {
+        group.write(0);
+        group.run(MS);
+    }
+    // What it is told comes from a log that went further, and whoever kept that log is gone.
+    let trimmed = Message::Trimmed {
+        view: group.replica(2).view,
+        first: Slot(5000),
+        executed: Slot(5000),
+    };
+    group.deliver(Packet::new(0, 2, &trimmed));
+    assert_eq!(group.replica(2).fetching, Some(Slot(5000)));
+    group.heal();
+    group.run(MS * 6000);
+    assert!(group.marked("state installed") > 0);
+    assert_eq!(proposers(&group), 3);
+    assert_converged(&group, 600);
+}
+
 /// A pulse of replica `from` as it might have left in an old view.
 fn acknowledgement(view: u64, ack: u64) -> Message {
     Message::Pulse(Pulse {
