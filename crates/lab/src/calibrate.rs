@@ -339,6 +339,8 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
             rate: None,
             value_size: VALUE,
             batch: 0,
+            batch_bytes: bed::BATCH_BYTES,
+            batch_requests: bed::BATCH_REQUESTS,
             reads: 0,
             at: vec![0],
         },

@@ -29,6 +29,11 @@ pub struct Limits {
     /// The most memory that the state may take, in bytes; 0 for no limit. Replicated: the same on
     /// every member.
     pub memory_max: u64,
+    /// Clients' requests are ordered together up to so many bytes; more of them become a further
+    /// batch at once.
+    pub batch_bytes: usize,
+    /// The same by the number of connections whose requests are ordered together.
+    pub batch_requests: usize,
 }
 
 impl Default for Limits {
@@ -37,6 +42,8 @@ impl Default for Limits {
             key_bytes_max: 64 << 10,
             value_bytes_max: 64 << 20,
             memory_max: 0,
+            batch_bytes: 1 << 20,
+            batch_requests: 128,
         }
     }
 }
@@ -192,6 +199,12 @@ impl Config {
         }
         if self.clients_max == 0 {
             return refuse("clients_max: must be at least 1".to_owned());
+        }
+        if !(4 << 10..=4 << 20).contains(&self.limits.batch_bytes) {
+            return refuse("limits.batch_bytes: accepted are 4 KiB to 4 MiB".to_owned());
+        }
+        if !(1..=65_536).contains(&self.limits.batch_requests) {
+            return refuse("limits.batch_requests: accepted are 1 to 65536".to_owned());
         }
         if self.client_deadline.is_zero() || self.session_lifetime < Duration::from_secs(1) {
             return refuse(

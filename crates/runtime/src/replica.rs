@@ -560,6 +560,8 @@ fn gateway_config(config: &Config, address: SocketAddr) -> GatewayConfig {
         value_bytes_max: config.limits.value_bytes_max,
         session_lifetime: config.session_lifetime,
         memory_max: config.limits.memory_max,
+        batch_bytes: config.limits.batch_bytes,
+        batch_requests: config.limits.batch_requests,
         ..GatewayConfig::default()
     }
 }

@@ -21,7 +21,7 @@ use super::{
 };
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, Context, Durability, Lane, PersistId, Recovered, ReplicaId, Slot,
+    Bytes, Context, Durability, Lane, PersistId, Recovered, ReplicaId, Slot, Wake,
     parts::{Ballot, request_key},
 };
 
@@ -393,10 +393,23 @@ impl ChainPaxos {
         self.vote();
     }
 
-    /// Executes what is decided and held.
+    /// Executes what is decided and held, all of it.
     pub(super) fn execute(&mut self, ctx: &mut Context<'_, Self>) {
+        let due = self.committed.0 - self.executed.0;
+        let _ = self.execute_some(due, ctx);
+    }
+
+    /// Executes so many slots of what is decided and held, and what this moment has room for
+    /// besides; says when to go on.
+    pub(super) fn execute_some(&mut self, least: u64, ctx: &mut Context<'_, Self>) -> Wake {
+        let least = Slot(self.executed.0 + least);
+        let mut wake = Wake::Sleep;
         while self.executed < self.committed {
             let slot = self.executed.next();
+            if slot > least && self.share.is_spent() {
+                wake = self.share.next();
+                break;
+            }
             let Some(held) = self.log.get(slot).filter(|_| !self.lacks(slot)) else {
                 break;
             };
@@ -424,6 +437,7 @@ impl ChainPaxos {
             }
             self.executed = slot;
             self.time_executed = time;
+            self.share.execute(batch.len());
             ctx.execute(slot, time, batch, reply);
         }
         if self
@@ -435,6 +449,7 @@ impl ChainPaxos {
             self.maybe_recovered(ctx);
         }
         self.trim_log(ctx);
+        wake
     }
 
     /// Forgets executed entries beyond what may be kept for those that lag.

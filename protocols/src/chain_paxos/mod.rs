@@ -161,6 +161,7 @@ mod plant;
 mod reads;
 mod replica;
 mod requests;
+mod share;
 mod slow;
 mod stream;
 mod votes;

@@ -143,6 +143,11 @@ impl Reads {
         Some(read)
     }
 
+    fn put_back(&mut self, read: Read) {
+        self.bytes += read.batch.len();
+        self.waiting.push_front(read);
+    }
+
     fn pop_upto(&mut self, stamp: u64) -> Option<Read> {
         self.waiting.front().filter(|read| read.stamp <= stamp)?;
         self.pop()
@@ -195,10 +200,11 @@ impl ChainPaxos {
         }
     }
 
-    /// Runs the reads that may run.
-    pub(super) fn release_reads(&mut self, ctx: &mut Context<'_, Self>) {
+    /// Runs the reads that may run: so many, and what this moment has room for besides; says when
+    /// to go on.
+    pub(super) fn release_reads(&mut self, least: u64, ctx: &mut Context<'_, Self>) -> Wake {
         if self.reads.is_empty() {
-            return;
+            return Wake::Sleep;
         }
         if let Some((stamp, slot)) = self.reads.ordered.take() {
             while let Some(Read { key, batch, .. }) = self.reads.pop_upto(stamp) {
@@ -212,18 +218,26 @@ impl ChainPaxos {
                     ctx.query(batch, Slot(0), false, key.0, &());
                 }
             }
-            return;
+            return Wake::Sleep;
         }
-        let confirmed = self.confirmed();
+        let (confirmed, mut run) = (self.confirmed(), 0);
         while let Some(bound) = self.reads.bound.pop_front() {
             if bound.round > confirmed {
                 self.reads.bound.push_front(bound);
                 break;
             }
-            while let Some(Read { key, batch, .. }) = self.reads.pop_upto(bound.stamp) {
-                ctx.query(batch, bound.end, false, key.0, &());
+            while let Some(read) = self.reads.pop_upto(bound.stamp) {
+                if run >= least && self.share.is_spent() {
+                    self.reads.put_back(read);
+                    self.reads.bound.push_front(bound);
+                    return self.share.next();
+                }
+                run += 1;
+                self.share.read(read.batch.len());
+                ctx.query(read.batch, bound.end, false, read.key.0, &());
             }
         }
+        Wake::Sleep
     }
 
     /// The end of a turn: asks the leader when reads wait and the chain is idle, once for all.

@@ -7,6 +7,7 @@ use super::{
     leader::Lead,
     plant::Plant,
     reads::Reads,
+    share::Share,
     stream::Stream,
     votes::{Vote, Votes},
     watch::Watch,
@@ -163,6 +164,7 @@ pub struct ChainPaxos {
 
     pub(super) requests: KeptRequests,
     pub(super) reads: Reads,
+    pub(super) share: Share,
     housekeeping: bool,
 }
 
@@ -390,6 +392,7 @@ impl Protocol for ChainPaxos {
             progressed: false,
             requests: KeptRequests::default(),
             reads: Reads::default(),
+            share: Share::default(),
             housekeeping: false,
         }
     }
@@ -567,8 +570,10 @@ impl Protocol for ChainPaxos {
         // Passed on before it is executed: nobody downstream waits for this replica's store.
         self.send_stream(ctx);
         self.send_forward(ctx);
-        self.execute(ctx);
-        self.release_reads(ctx);
+        let (slots, reads) = (self.committed.0 - self.executed.0, self.reads.len() as u64);
+        let (slots, reads) = self.share.of(slots, reads, ctx.now());
+        let wake = wake.min(self.execute_some(slots, ctx));
+        let wake = wake.min(self.release_reads(reads, ctx));
         let wake = wake.min(self.ask_for_reads(ctx));
         let outside = self.position.is_none() || !self.whole;
         if core::mem::take(&mut self.progressed)

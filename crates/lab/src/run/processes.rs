@@ -36,11 +36,15 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
     let namespaces = options
         .namespaces
         .then(|| std::mem::take(&mut links.egress));
+    let setting = |name: &str, value: usize| (format!("limits.{name}"), value.to_string());
     let cluster = Cluster::start(ClusterPlan {
         program: options.program.clone(),
         protocol: cell.protocol.clone(),
         options: scenario.options_of(&cell.protocol),
-        settings: Vec::new(),
+        settings: vec![
+            setting("batch_bytes", cell.workload.batch_bytes),
+            setting("batch_requests", cell.workload.batch_requests),
+        ],
         replicas: cell.replicas,
         durability: scenario.durability,
         links: (!links.is_plain()).then(|| crate::scenario::links_text(&links)),

@@ -38,6 +38,8 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
             rate: load.rate.map(|rate| rate as u64),
             value_size: load.value_size,
             batch: load.batch,
+            batch_bytes: load.batch_bytes,
+            batch_requests: load.batch_requests,
             reads: (load.mix.read_ratio * 1e3).round() as u64,
             at,
         },

@@ -106,6 +106,10 @@ pub struct Workload {
     pub value_size: usize,
     /// The most requests that a replica orders together; 0 for as many as there are.
     pub batch: usize,
+    /// A batch of so many bytes is full: more requests become a further one at once.
+    pub batch_bytes: usize,
+    /// The same for so many requests.
+    pub batch_requests: usize,
     /// Which requests.
     pub mix: Mix,
     /// How many keys.

@@ -15,7 +15,7 @@ use crate::{
     suggest,
 };
 use quintet_replica::Durability;
-use quintet_simulator::bed::{Fault, FaultKind};
+use quintet_simulator::bed::{BATCH_BYTES, BATCH_REQUESTS, Fault, FaultKind};
 use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
@@ -93,6 +93,10 @@ struct WorkloadText {
     value_size: usize,
     #[serde(default)]
     batch: usize,
+    #[serde(default = "batch_bytes")]
+    batch_bytes: usize,
+    #[serde(default = "batch_requests")]
+    batch_requests: usize,
     #[serde(default)]
     reads: f64,
     ycsb: Option<String>,
@@ -115,6 +119,14 @@ const fn clients() -> usize {
 
 const fn value_size() -> usize {
     128
+}
+
+const fn batch_bytes() -> usize {
+    BATCH_BYTES
+}
+
+const fn batch_requests() -> usize {
+    BATCH_REQUESTS
 }
 
 const fn keys() -> u64 {
@@ -445,6 +457,12 @@ fn workload(text: WorkloadText, replicas: usize) -> std::result::Result<Workload
     if !(1..=100_000).contains(&text.clients) || text.keys == 0 {
         return Err("workload: clients and keys must be above 0".to_owned());
     }
+    if !(1..=65_536).contains(&text.batch_requests) {
+        return Err("workload: batch_requests: accepted are 1 to 65536".to_owned());
+    }
+    if !(4 << 10..=4 << 20).contains(&text.batch_bytes) {
+        return Err("workload: batch_bytes: accepted are 4096 to 4194304".to_owned());
+    }
     if text.rate.is_some_and(|rate| !(1.0..=1e8).contains(&rate)) {
         return Err("workload: rate: accepted are 1 to 100000000".to_owned());
     }
@@ -453,6 +471,8 @@ fn workload(text: WorkloadText, replicas: usize) -> std::result::Result<Workload
         rate: text.rate,
         value_size: text.value_size,
         batch: text.batch,
+        batch_bytes: text.batch_bytes,
+        batch_requests: text.batch_requests,
         mix,
         keys: text.keys,
         distribution,

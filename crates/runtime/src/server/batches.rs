@@ -9,7 +9,9 @@
 //! On a fast network one batch at a time is best: what comes meanwhile becomes the next, and
 //! batches grow with the load. Over a long way more must be under way or the line stands idle.
 //! What counts is the shortest time that a batch took lately: under load all take longer, and
-//! smaller batches would only make it worse.
+//! smaller batches would only make it worse. But a batch that is full waits for no other, and what
+//! follows becomes the next: a protocol that hands values on from replica to replica has only one
+//! replica at work on what comes as one piece.
 
 use bytes::Bytes;
 use quintet_replica::{BatchBuilder, CommandId, Level, RequestKind, SessionId, Time};
@@ -69,6 +71,10 @@ pub(super) struct Window {
     pub batches_max: usize,
     /// One, and one more for each such interval that a batch takes; zero is "as many as may be".
     pub interval: Duration,
+    /// A batch of so many bytes is full.
+    pub bytes: usize,
+    /// A batch of so many requests is full.
+    pub requests: usize,
 }
 
 impl Pending {
@@ -115,10 +121,18 @@ impl Pending {
             .min(1 + usize::try_from(intervals).unwrap_or(usize::MAX - 1))
     }
 
+    /// Whether it waits for no company any more, and need not wait for those before it.
+    pub fn is_full(&self, window: Window) -> bool {
+        let full = self.batch.len() >= window.bytes || self.entries.len() >= window.requests;
+        full && !self.entries.is_empty() && self.in_flight < window.batches_max
+    }
+
     /// Whether it is to be submitted now.
     pub fn may_go(&self, now: Time, window: Window) -> bool {
         !self.entries.is_empty()
-            && (self.in_flight < self.open(window) || now >= self.goes_at(window))
+            && (self.in_flight < self.open(window)
+                || self.is_full(window)
+                || now >= self.goes_at(window))
     }
 
     /// When it goes at the latest if nothing ends before.
@@ -138,6 +152,8 @@ mod tests {
     const WINDOW: Window = Window {
         batches_max: 64,
         interval: Duration::from_micros(250),
+        bytes: 1 << 10,
+        requests: 3,
     };
 
     fn after(took: &[u64]) -> usize {
@@ -166,6 +182,24 @@ mod tests {
         assert_eq!(after(&longer), 1);
         let long = [vec![100; 10], vec![2_000_000; 8]].concat();
         assert_eq!(after(&long), 64);
+    }
+
+    #[test]
+    fn a_full_batch_waits_for_none_before_it_while_there_is_room() {
+        for (requests, payload) in [(3, 0), (1, 2 << 10)] {
+            let mut pending = Pending {
+                in_flight: 1,
+                ..Pending::default()
+            };
+            for number in 1..=requests {
+                assert!(!pending.may_go(Time(5), WINDOW));
+                let (id, kind) = (CommandId::default(), RequestKind::Command);
+                pending.push(Entry::Read(number), id, kind, &vec![0; payload], Time(5));
+            }
+            assert!(pending.may_go(Time(5), WINDOW));
+            pending.in_flight = WINDOW.batches_max;
+            assert!(!pending.may_go(Time(5), WINDOW));
+        }
     }
 
     #[test]

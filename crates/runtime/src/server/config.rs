@@ -40,7 +40,13 @@ pub struct GatewayConfig {
     pub request_bytes_max: usize,
     /// The most commands of one connection that are ordered as one request.
     pub request_commands_max: usize,
-    /// The most bytes of requests in one batch. A single request may be larger.
+    /// A batch of so many bytes is submitted whatever is under way, and more requests begin the
+    /// next. A single request may be larger.
+    pub batch_bytes: usize,
+    /// The same for so many requests of connections.
+    pub batch_requests: usize,
+    /// The most bytes of requests that gather in one batch while as many are under way as may be.
+    /// A single request may be larger.
     pub batch_bytes_max: usize,
     /// The most ordered batches under way at once; more requests wait for the next.
     pub ordered_batches_max: usize,
@@ -82,6 +88,8 @@ impl Default for GatewayConfig {
             command_bytes_max: 128 << 20,
             request_bytes_max: 1 << 20,
             request_commands_max: 1024,
+            batch_bytes: 1 << 20,
+            batch_requests: 128,
             batch_bytes_max: 4 << 20,
             ordered_batches_max: 64,
             linearizable_batches_max: 64,

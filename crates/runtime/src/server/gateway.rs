@@ -316,6 +316,7 @@ impl Gateway {
             }
             if let Some(index) = self.ready.pop_front() {
                 self.serve(index);
+                self.submit_full(now, submissions);
             }
         }
         self.push_own(now);
@@ -338,6 +339,19 @@ impl Gateway {
         Window {
             batches_max,
             interval: self.config.batch_interval,
+            bytes: self.config.batch_bytes,
+            requests: self.config.batch_requests,
+        }
+    }
+
+    /// Batches that are full go before more is put into them.
+    fn submit_full(&mut self, now: Time, submissions: &mut Vec<Submission>) {
+        if self.ordered.is_full(self.window(Level::Ordered)) {
+            self.submit(Level::Ordered, now, submissions);
+        }
+        let window = self.window(Level::Linearizable);
+        if self.linearizable.is_full(window) {
+            self.submit(Level::Linearizable, now, submissions);
         }
     }
 

@@ -28,6 +28,11 @@ pub use profile::{Costs, Placement, Profile};
 use quintet_replica::{Durability, Entry, links::Links};
 use std::time::Duration;
 
+/// As the runtime's server has it unless told otherwise: bytes of a full batch …
+pub const BATCH_BYTES: usize = 1 << 20;
+/// … and its requests.
+pub const BATCH_REQUESTS: usize = 128;
+
 /// How the clients ask.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
@@ -40,6 +45,10 @@ pub struct Load {
     pub value_size: usize,
     /// The most requests that a replica orders together; 0 for as many as there are.
     pub batch: usize,
+    /// A batch of so many bytes of values is full, and need not wait for those before it.
+    pub batch_bytes: usize,
+    /// The same for so many requests.
+    pub batch_requests: usize,
     /// Of a thousand requests, so many are reads.
     pub reads: u64,
     /// At which replicas the clients are, taking turns.
@@ -142,6 +151,8 @@ mod tests {
                 rate: None,
                 value_size: 128,
                 batch: 0,
+                batch_bytes: BATCH_BYTES,
+                batch_requests: BATCH_REQUESTS,
                 reads: 0,
                 at: vec![0],
             },

@@ -155,9 +155,11 @@ const fn clock(now: u64) -> ClockReading {
 }
 
 impl Pending {
-    fn may_go(&self) -> bool {
+    /// Whether a batch goes, of at most so many requests.
+    fn may_go(&self, full: usize) -> bool {
         let window = 1 + self.shortest.unwrap_or(0) / BATCH_INTERVAL;
-        !self.requests.is_empty() && self.in_flight < window.min(BATCHES_MAX)
+        let open = self.in_flight < window || self.requests.len() >= full;
+        !self.requests.is_empty() && open && self.in_flight < BATCHES_MAX
     }
 }
 
@@ -445,9 +447,6 @@ impl World {
         for level in [Level::Ordered, Level::Linearizable] {
             while self.submit_one(index, level) {
                 submitted += 1;
-                if self.setup.load.batch == 0 {
-                    break;
-                }
             }
         }
         submitted
@@ -457,6 +456,14 @@ impl World {
     fn submit_one(&mut self, index: usize, level: Level) -> bool {
         let (now, value_size) = (self.now, self.setup.load.value_size);
         let together = self.setup.load.batch;
+        // Reads carry no value.
+        let value = if level == Level::Ordered {
+            value_size
+        } else {
+            0
+        };
+        let by_bytes = (self.setup.load.batch_bytes / value.max(1)).max(1);
+        let full = by_bytes.min(self.setup.load.batch_requests).max(1);
         let replica = &mut self.replicas[index];
         let Some(frontend) = replica.node.as_ref().map(Node::frontend) else {
             return false;
@@ -466,9 +473,14 @@ impl World {
             _ => &mut replica.reads,
         };
         // Without batching nothing waits for company.
-        let requests = match together {
-            0 if !pending.may_go() => return false,
-            0 => std::mem::take(&mut pending.requests),
+        let requests: Vec<_> = match together {
+            0 if !pending.may_go(full) => return false,
+            // What gathers while no more batches may be under way goes as one.
+            0 if pending.in_flight + 1 == BATCHES_MAX => std::mem::take(&mut pending.requests),
+            0 => pending
+                .requests
+                .drain(..full.min(pending.requests.len()))
+                .collect(),
             _ if pending.requests.is_empty() => return false,
             most => pending
                 .requests

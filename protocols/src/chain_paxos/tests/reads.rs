@@ -2,6 +2,7 @@
 
 use super::{Group, MS, group, write_within};
 use crate::chain_paxos::{Config, Message, ReadsBy};
+use alloc::vec::Vec;
 use quintet_replica::{Durability, Level, Outcome, Slot};
 
 fn value(group: &Group, id: u16, read: quintet_replica::BatchId) -> Option<u64> {
@@ -28,6 +29,22 @@ fn every_replica_answers_reads_without_an_entry() {
             "nothing was written for them"
         );
     }
+}
+
+#[test]
+fn many_reads_hold_no_round_up() {
+    let mut group = group(3, Durability::Memory);
+    let reads: Vec<_> = (0..400)
+        .map(|_| group.submit(1, Level::Linearizable))
+        .collect();
+    let answered = |group: &Group| reads.iter().filter(|id| group.answered(1, **id)).count();
+    // Long enough for it to ask; then time stands still, and what is answered is a share.
+    group.clock.now = group.clock.now + MS;
+    group.settle();
+    let at_once = answered(&group);
+    assert!((1..100).contains(&at_once), "{at_once}");
+    group.run(MS * 20);
+    assert_eq!(answered(&group), 400);
 }
 
 #[test]

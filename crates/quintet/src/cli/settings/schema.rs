@@ -276,6 +276,24 @@ pub const KEYS: &[Key] = &[
         |config| units::show_bytes(config.limits.memory_max),
     ),
     key(
+        "limits.batch_bytes",
+        "Requests are ordered together up to so many bytes, 4KiB to 4MiB",
+        |config, text| {
+            config.limits.batch_bytes = units::length(text)?;
+            Ok(())
+        },
+        |config| units::show_bytes(config.limits.batch_bytes as u64),
+    ),
+    key(
+        "limits.batch_requests",
+        "Requests of so many connections are ordered together, 1 to 65536",
+        |config, text| {
+            config.limits.batch_requests = number(text)?;
+            Ok(())
+        },
+        |config| config.limits.batch_requests.to_string(),
+    ),
+    key(
         "journal.segment_bytes",
         "The size of a preallocated journal file, 1MiB to 1GiB",
         |config, text| {
