@@ -273,10 +273,16 @@ impl Ground {
                 pool.push(Kind::Duplicate);
             }
         }
+        // Of one or two memories none may be lost, not even for a while.
+        let may_crash = disk || replicas >= 3;
         if self.allowed.crash {
-            pool.extend([Kind::Crash, Kind::CrashMidStep, Kind::Stop]);
+            if may_crash {
+                pool.extend([Kind::Crash, Kind::CrashMidStep, Kind::Stop]);
+            }
             pool.extend([Kind::Pause, Kind::PauseLong, Kind::SlowReplica]);
-            pool.extend([Kind::CrashInSnapshot, Kind::CrashInRecovery]);
+            if may_crash {
+                pool.extend([Kind::CrashInSnapshot, Kind::CrashInRecovery]);
+            }
             pool.extend([Kind::ClientAbandons, Kind::ClientReturns]);
             if self.sessions_expire {
                 pool.push(Kind::ClientReturnsLate);
@@ -286,7 +292,11 @@ impl Ground {
             }
             if disk {
                 pool.extend([Kind::CrashBeforePersisted, Kind::CrashAfterWrite]);
-                pool.extend([Kind::CrashVoter, Kind::CrashAll]);
+                // Beside the leader that is silenced, one must stand and another vote for it.
+                if replicas >= 3 {
+                    pool.push(Kind::CrashVoter);
+                }
+                pool.push(Kind::CrashAll);
             }
             if (disk && replicas >= 2) || replicas >= 5 {
                 pool.push(Kind::CrashSet);
@@ -294,7 +304,9 @@ impl Ground {
         }
         // In memory durability only promises are on the disk.
         if self.allowed.disk {
-            pool.push(Kind::RotPromise);
+            if may_crash {
+                pool.push(Kind::RotPromise);
+            }
             if disk {
                 pool.extend([Kind::SlowDisk, Kind::SyncFails, Kind::DiskFull]);
                 if replicas >= 3 && self.repairs {
@@ -469,5 +481,21 @@ mod tests {
         assert_eq!(seen.len(), Kind::ALL.len());
         let none = Plan::draw(&ground(FaultSet::NONE), &mut Random::new(1));
         assert!(none.kinds.is_empty());
+    }
+
+    #[test]
+    fn what_a_group_of_two_can_never_show_is_not_drawn_for_it() {
+        let ground = Ground {
+            replicas: 2,
+            ..ground(FaultSet::ALL)
+        };
+        assert!(ground.pool().contains(&Kind::Crash));
+        assert!(!ground.pool().contains(&Kind::CrashVoter));
+        let memory = Ground {
+            durability: Durability::Memory,
+            ..ground
+        };
+        let crashes = [Kind::Crash, Kind::Stop, Kind::CrashInRecovery];
+        assert!(!crashes.iter().any(|kind| memory.pool().contains(kind)));
     }
 }
