@@ -248,7 +248,8 @@ impl ChainPaxos {
         }
     }
 
-    /// A slot is proposed once per ballot, and decided once.
+    /// A slot is proposed once per ballot, and decided once. What lies in a gap may never have been
+    /// decided: it is kept for candidates only.
     fn assert_same(&self, slot: Slot, entry: &Entry) {
         let Some(held) = self.log.get(slot) else {
             return;
@@ -258,7 +259,7 @@ impl ChainPaxos {
                 held.entry == *entry,
                 "one value per slot and ballot, in {slot}"
             );
-        } else if slot <= self.committed {
+        } else if slot <= self.committed && !self.lacks(slot) {
             assert!(
                 held.entry.op == entry.op,
                 "one decision per slot, in {slot}"

@@ -3,7 +3,7 @@
 use super::{Group, MS, assert_converged, chain, group, small, write_within};
 use crate::chain_paxos::{Config, Message, Op, Timer};
 use crate::group::Packet;
-use alloc::vec::Vec;
+use alloc::{vec, vec::Vec};
 use quintet_replica::{Durability, ReplicaId, Slot};
 
 const BOTH: [Durability; 2] = [Durability::Disk, Durability::Memory];
@@ -251,6 +251,46 @@ fn what_is_passed_on_after_a_removal_begins_with_the_first_unknown_entry() {
         "in order, without asking"
     );
     assert_converged(&group, before.0 + 4);
+}
+
+#[test]
+fn what_lies_in_a_gap_is_not_taken_for_decided_when_the_leader_sends_it_after_all() {
+    let mut group = group(3, Durability::Disk);
+    assert!(write_within(&mut group, 0, MS * 100));
+    // A head that is cut off holds an entry of its own where the others decide another.
+    group.isolate(0);
+    group.write(0);
+    group.idle(0);
+    let slot = group.replica(0).held;
+    assert!(write_within(&mut group, 1, MS * 6000));
+    let [leader] = group.leaders()[..] else {
+        panic!("one leads");
+    };
+    let of = group.replica(leader);
+    let (ballot, base, chain) = (of.promised, of.committed, of.decided.clone());
+    let entry = of.log.get(slot).expect("it is kept").entry.clone();
+    assert_ne!(
+        group.replica(0).log.get(slot).expect("its own").entry,
+        entry
+    );
+    let header = of.header();
+    // Back, it is told by one to go on ahead, and gets from another what it had asked for.
+    let skip = Message::Skip {
+        ballot,
+        base,
+        chain,
+    };
+    let late = Message::Accept {
+        header,
+        first: slot,
+        entries: vec![entry],
+    };
+    group.deliver(Packet::new(leader, 0, &skip));
+    group.deliver(Packet::new(leader, 0, &late));
+    assert_eq!(group.replica(0).committed, base);
+    group.heal();
+    group.run(MS * 6000);
+    assert_converged(&group, base.0);
 }
 
 #[test]
