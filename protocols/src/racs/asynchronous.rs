@@ -306,7 +306,8 @@ impl Racs {
             && let Some(parent) = fallback.own[0]
         {
             self.propose_own(2, parent, ctx);
-            moved = true;
+            // Nothing, when what was decided meanwhile stands beside the own level 1.
+            moved |= self.fallback().is_some_and(|mode| mode.own[1].is_some());
         }
         let Some(fallback) = self.fallback() else {
             return moved;

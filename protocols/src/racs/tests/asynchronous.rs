@@ -1,7 +1,7 @@
 //! The asynchronous mode by hand: what each message that is lost or late leads to.
 
 use super::group::{Group, MS, Packet, assert_converged, small};
-use crate::racs::{BlockId, Message};
+use crate::racs::{BlockId, Message, Timer};
 use alloc::vec::Vec;
 use quintet_replica::{Control, Durability, Event, ReplicaId};
 
@@ -65,6 +65,43 @@ fn a_replica_left_behind_in_the_asynchronous_mode_gets_the_certificate() {
     assert!(group.answered(2, batch), "two of three go on");
     group.start(1);
     group.run(MS * 4000);
+    assert_converged(&group, 1);
+}
+
+#[test]
+fn votes_for_a_level_1_that_lost_meanwhile_lead_nowhere_and_stop_nothing() {
+    let mut group = timed_out(&[1, 2]);
+    let coin = group.replica(0).coin.flip(1).0;
+    let behind = if coin == 2 { 1 } else { 2 };
+    let other = 3 - behind;
+    // The others decide what the coin elects; this one hears neither of it nor of its own votes.
+    let kept_from_it = |message: &Message| match message {
+        Message::ProposeAsync { block } => block.id.level == 2,
+        Message::VoteAsync { .. }
+        | Message::Complete { .. }
+        | Message::Exit { .. }
+        | Message::NewView { .. }
+        | Message::Propose { .. } => true,
+        _ => false,
+    };
+    let pass = |packet: &Packet, message: &Message| {
+        packet.to != ReplicaId(behind) || !kept_from_it(message)
+    };
+    pump(&mut group, pass);
+    assert!(group.status(0).view > 1 && group.status(other).view > 1);
+    // It learns what is decided, and not how its view ended.
+    group.clock.now = group.clock.now + MS * 20_000;
+    group.fire(0, Timer::View);
+    pump(&mut group, pass);
+    assert_eq!(group.status(behind).role, "asynchronous");
+    assert_eq!(group.status(behind).view, 1);
+    assert_eq!(
+        group.members[usize::from(behind)].executed,
+        group.members[0].executed
+    );
+    let votes = |_: &Packet, message: &Message| matches!(message, Message::VoteAsync { .. });
+    pump(&mut group, votes);
+    group.run(MS * 6000);
     assert_converged(&group, 1);
 }
 
