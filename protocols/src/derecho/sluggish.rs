@@ -153,3 +153,26 @@ impl Derecho {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_begin_anew_after_good_conduct() {
+        let (id, mut waits) = (ReplicaId(1), Waits::new(2));
+        let mut now = Time(0) + PAUSE_MAX * 2;
+        let mut pause = PAUSE_MIN;
+        for _ in 0..8 {
+            waits.pause(id, now);
+            let end = now + pause;
+            assert!(waits.pauses(id, now) && !waits.pauses(id, end));
+            assert!(!waits.pauses(ReplicaId(0), now), "another one's pause");
+            now = end;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        now = now + PAUSE_MAX;
+        waits.pause(id, now);
+        assert!(!waits.pauses(id, now + PAUSE_MIN));
+    }
+}

@@ -3,6 +3,7 @@
 mod large;
 #[cfg(feature = "plant")]
 mod planted;
+mod slow;
 mod table;
 mod views;
 
