@@ -188,11 +188,15 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
     fn new(setup: FrontendSetup<Config>) -> Self {
         let members = setup.epoch.members;
         let first = u64::try_from(setup.options.bound_first.as_nanos()).unwrap_or(u64::MAX);
+        let mut bounds = vec![first; members];
+        if let Some(own) = setup.embedded {
+            bounds[own.index()] = 0;
+        }
         Self {
             embedded: setup.embedded,
             members,
             leader_first: setup.epoch.leader_first,
-            bounds: vec![first; members],
+            bounds,
             config: setup.options,
             syncs: vec![(0, 0, Slot(0)); members],
             view: 0,
@@ -344,5 +348,34 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
 
     fn open(&self) -> usize {
         self.open.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_replica::{ClusterId, Durability, Epoch, EpochNumber, Frontend as _, FrontendId};
+
+    #[test]
+    fn the_bound_is_the_largest_that_a_replica_asked_for_and_the_own_one_asks_for_none() {
+        let mut frontend = Frontend::new(FrontendSetup {
+            id: FrontendId(1),
+            embedded: Some(ReplicaId(0)),
+            epoch: Epoch {
+                cluster: ClusterId(1),
+                number: EpochNumber(1),
+                members: 3,
+                options: Vec::new(),
+                secret: [0; 32],
+                leader_first: ReplicaId(0),
+            },
+            durability: Durability::Memory,
+            options: Config::default(),
+        });
+        assert_eq!(frontend.bound(), 200_000, "before anything was measured");
+        for (replica, bound) in [(0, 0), (1, 50_000), (2, 60_000)] {
+            frontend.note_bound(ReplicaId(replica), bound);
+        }
+        assert_eq!(frontend.bound(), 60_000);
     }
 }
