@@ -20,7 +20,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 15] = [
+pub const BUILT_IN: [(&str, &str); 16] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -64,6 +64,10 @@ pub const BUILT_IN: [(&str, &str); 15] = [
     (
         "leader-crash",
         include_str!("../../../../lab/scenarios/leader-crash.toml"),
+    ),
+    (
+        "nezha-open-loop",
+        include_str!("../../../../lab/scenarios/nezha-open-loop.toml"),
     ),
     (
         "racs-lan-baseline",

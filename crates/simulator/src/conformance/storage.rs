@@ -1,7 +1,7 @@
 //! Restarts, forgetting, snapshots, disks.
 
 use super::{Skip, cast};
-use crate::stage::{MILLISECOND, SECOND, Setting, Stage};
+use crate::stage::{MILLISECOND, SECOND, Setting};
 use quintet_replica::Control;
 
 pub(super) fn total_restart_from_disk(mut setting: Setting) -> Result<(), Skip> {
@@ -115,7 +115,11 @@ pub(super) fn snapshot_under_load(mut setting: Setting) -> Result<(), Skip> {
             stage.crash(seat);
             stage.run(MILLISECOND);
             stage.start(seat);
-            stage.until("it comes level", Stage::level);
+            // With the state a memory need not be back: the next one may only go when it is.
+            stage.until("it comes level and votes", |stage| {
+                let node = stage.seats[seat].node.as_ref();
+                stage.level() && node.is_some_and(|node| node.protocol_status().voting)
+            });
         }
     }
     stage.finale();
