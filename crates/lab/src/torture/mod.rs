@@ -52,8 +52,11 @@ use std::{
 };
 use workload::{Client, Shared};
 
-/// The room that a replica on a small disk has, in bytes.
+/// The room that a replica on a small disk has, in bytes: at first, and for every request that it
+/// is to live through. Without the second the data outgrows the disk in a long run, and the replica
+/// rightly stays read-only.
 const SMALL_DISK: u64 = 24 << 20;
+const SMALL_DISK_PER_REQUEST: u64 = 48;
 const VIOLATIONS_MAX: usize = 20;
 
 /// What is to be done.
@@ -254,8 +257,10 @@ fn mount_small_disks(plan: &Plan) -> io::Result<BTreeSet<u16>> {
         // Below the number of replicas.
         chosen.insert(random.below(plan.replicas.into()) as u16);
     }
+    let requests = u64::from(plan.rate).saturating_mul(plan.duration.as_secs());
+    let bytes = SMALL_DISK.saturating_add(requests.saturating_mul(SMALL_DISK_PER_REQUEST));
     for id in &chosen {
-        sandbox::mount_small(&data_of(plan, *id), SMALL_DISK)?;
+        sandbox::mount_small(&data_of(plan, *id), bytes)?;
     }
     Ok(chosen)
 }
