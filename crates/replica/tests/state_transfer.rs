@@ -93,6 +93,9 @@ impl Protocol for Puppet {
                         let others = ReplicaSet::all(2).without(self.id);
                         ctx.fetch_state(others, Slot(number));
                     }
+                    "write" => {
+                        ctx.persist(Slot(number), &());
+                    }
                     "summary" => self.summary = number as usize,
                     other => panic!("no such string: {other}"),
                 }
@@ -196,7 +199,7 @@ const FETCH: TimerKey = TimerKey {
 };
 
 impl Place {
-    fn node(id: u16) -> Node {
+    fn node(id: u16, durability: Durability) -> Node {
         let setup = NodeSetup {
             id: ReplicaId(id),
             incarnation: Incarnation(0),
@@ -210,7 +213,7 @@ impl Place {
                 secret: [0; 32],
                 leader_first: ReplicaId(0),
             },
-            durability: Durability::Memory,
+            durability,
             seed: id.into(),
             frontend: FrontendId(u64::from(id) + 1),
             snapshot_bytes_min: u64::MAX,
@@ -220,8 +223,12 @@ impl Place {
     }
 
     fn new(id: u16) -> Self {
+        Self::with(id, Durability::Memory)
+    }
+
+    fn with(id: u16, durability: Durability) -> Self {
         let mut place = Self {
-            node: Self::node(id),
+            node: Self::node(id, durability),
             world: Outside::default(),
             out: Vec::new(),
             writing: None,
@@ -473,7 +480,7 @@ fn a_snapshot_with_a_long_beginning_still_holds_the_state_of_its_slot() {
     place.finish_snapshot();
     let mut restored = Place::new(1);
     restored.world = std::mem::take(&mut place.world);
-    let mut node = Place::node(1);
+    let mut node = Place::node(1, Durability::Memory);
     let recovered = RecoveredBytes::default();
     node.start(recovered, &restored.world, &mut restored.out)
         .expect("starts");
@@ -506,4 +513,24 @@ fn two_snapshots_quickly() {
     fetcher.save();
     assert_eq!(fetcher.node.executed().slot, Slot(6));
     assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+}
+
+#[test]
+fn a_snapshot_is_finished_when_the_log_that_led_to_it_is_durable() {
+    let mut place = Place::with(0, Durability::Disk);
+    place.pull("write", 1);
+    place.pull("execute", 1);
+    let written = |output: &Output| match output {
+        Output::Journal { id, .. } => Some(*id),
+        _ => None,
+    };
+    let id = place.out.iter().find_map(written).expect("a write");
+    place.input(Input::Control(Control::CheckpointDue));
+    for _ in 0..10 {
+        place.node.on_idle(&place.world, &mut place.out);
+    }
+    assert!(!place.take().1, "the write before it is under way");
+    place.pull("write", 2);
+    place.input(Input::Persisted(id));
+    assert!(place.take().1, "what is written later does not matter");
 }

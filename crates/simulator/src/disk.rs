@@ -799,11 +799,14 @@ impl Disk {
         let length = bytes.len() as u64;
         let info = SnapshotInfo { id, length };
         let bytes = bytes.into();
-        self.snapshots.retain(|kept| kept.info.id != id);
+        // One that came from a peer may be taken again: the log before it has a gap as before.
+        let same = |kept: &Kept| kept.info.id == id;
+        let gap = self.snapshots.iter().any(|kept| same(kept) && kept.fetched);
+        self.snapshots.retain(|kept| !same(kept));
         self.snapshots.push(Kept {
             info,
             bytes,
-            fetched,
+            fetched: fetched || gap,
         });
         self.snapshots.sort_by_key(|kept| kept.info.id);
         if self.snapshots.len() > 2 {

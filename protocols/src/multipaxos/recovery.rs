@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   Recover{incarnation, nonce} ──► all
-//!   ◄── RecoverOk{promised, part} from a majority of others, none of them recovering,
-//!       among them the leader of the highest ballot, not below the own durable promise
+//!   ◄── RecoverOk{promised, part} from a majority of others, none of them recovering, none with
+//!       a higher promise than the leader among them, whose ballot is not below the own promise
 //!   ◄── Accept (or state transfer) until all is here that the leader's log held when it answered
 //!   voter again
 //! ```
@@ -189,17 +189,17 @@ impl MultiPaxos {
             recovery.lost_since = None;
         }
         let intact = || answers().filter(|(_, part)| *part != Part::Recovering);
-        let Some(best) = intact().map(|(promised, _)| *promised).max() else {
-            return;
-        };
+        // Whoever promised more than the leader's ballot may be a candidate that never wins, or is
+        // gone for good. Any majority will do, so its answer may as well not have come.
         let leads = |(promised, part): &(Ballot, Part)| match part {
-            Part::Leader { end } if *promised == best => Some(*end),
+            Part::Leader { end } => Some((*promised, *end)),
             _ => None,
         };
-        let Some(end) = intact().find_map(leads) else {
+        let Some((best, end)) = intact().filter_map(leads).max() else {
             return;
         };
-        if intact().count() < majority || best < own {
+        let below = intact().filter(|(promised, _)| *promised <= best).count();
+        if below < majority || best < own {
             return;
         }
         ctx.mark("recovery quorum");

@@ -82,8 +82,14 @@ enum FrameKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Under {
     /// From this node's executor. One of a state that may still be undone is finished when it
-    /// cannot be any more.
-    Own { whole: bool, finished: bool },
+    /// cannot be any more; and none before what was written until it began is durable, or the log
+    /// would have a hole before it, should the process die in between and the snapshot be damaged
+    /// later.
+    Own {
+        whole: bool,
+        finished: bool,
+        after: PersistId,
+    },
     /// From a peer.
     Fetched { whole: bool },
 }
@@ -112,6 +118,8 @@ pub struct Node {
     events: VecDeque<Event>,
     executed_told: Slot,
     persisted: PersistId,
+    /// The last write that was handed over.
+    written: PersistId,
     /// Answers that wait for durability, ascending by what they wait for.
     held: VecDeque<Answer>,
     under_way: Option<UnderWay>,
@@ -192,6 +200,7 @@ impl Node {
             events: VecDeque::new(),
             executed_told: Slot(0),
             persisted: PersistId(0),
+            written: PersistId(0),
             held: VecDeque::new(),
             under_way: None,
             fetch: None,
@@ -309,6 +318,7 @@ impl Node {
                 self.persisted = upto;
                 self.events.push_back(Event::Persisted(upto));
                 self.release_held(out);
+                self.maybe_finish_snapshot(out);
             }
             Input::SnapshotWritten(bytes) => {
                 if let Some(under_way) = &mut self.under_way {
@@ -503,6 +513,7 @@ impl Node {
             }
             Effect::Put { to, ranges } => out.push(Output::Put { to, ranges }),
             Effect::Persist { id, write } => {
+                self.written = id;
                 out.push(Output::Journal { id, write });
             }
             Effect::Trim { below } => out.push(Output::Trim { below }),

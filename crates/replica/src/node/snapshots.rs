@@ -22,6 +22,7 @@ impl Node {
             kind: Under::Own {
                 whole: false,
                 finished: false,
+                after: self.written,
             },
             id,
             appended,
@@ -56,10 +57,9 @@ impl Node {
         under_way.appended += chunk.len() as u64;
         out.push(Output::SnapshotAppend(chunk));
         if progress == SnapshotProgress::Done {
-            under_way.kind = Under::Own {
-                whole: true,
-                finished: false,
-            };
+            if let Under::Own { whole, .. } = &mut under_way.kind {
+                *whole = true;
+            }
             self.maybe_finish_snapshot(out);
             if self.planted.is(Plant::SnapshotCountsEarly)
                 && let Some(under_way) = &self.under_way

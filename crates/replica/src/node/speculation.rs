@@ -17,14 +17,18 @@ impl Node {
     }
 
     /// A snapshot that may still turn out to be of something that never was must not be taken
-    /// for the newest one after a crash.
+    /// for the newest one after a crash, and one that the log does not reach leaves a hole in it.
     pub(super) fn maybe_finish_snapshot(&mut self, out: &mut Vec<Output>) {
         let stable = self.executor.stable();
         if let Some(under_way) = &mut self.under_way
-            && let Under::Own { whole, finished } = &mut under_way.kind
-            && *whole
+            && let Under::Own {
+                whole: true,
+                finished,
+                after,
+            } = &mut under_way.kind
             && !*finished
             && under_way.id.slot <= stable
+            && *after <= self.persisted
         {
             *finished = true;
             out.push(Output::SnapshotFinish);

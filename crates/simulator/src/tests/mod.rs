@@ -276,6 +276,13 @@ fn seeds_that_showed_something_are_clean() {
         (5, 50_002_454),
         // A follower waited for a state that only lost replicas had, while the others waited for it.
         (5, 730),
+        // One that forgot waited for the leader of a ballot whose owner had died as a candidate.
+        (7, 75_002_832),
+        // A snapshot was durable before the log was that led to it; the sync failed, the log went
+        // on behind the snapshot, and that was damaged later.
+        (5, 55_007_027),
+        // The rig forgot that a snapshot was a peer's when it was taken again at the same slot.
+        (5, 55_005_485),
     ] {
         let campaign = Campaign {
             replicas,

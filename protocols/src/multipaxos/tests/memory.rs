@@ -2,6 +2,7 @@
 
 use super::group::{Group, MS, Packet, assert_converged, small};
 use crate::multipaxos::{Config, Message, Part, replica::Role};
+use alloc::vec::Vec;
 use quintet_replica::{Durability, Event, Incarnation, Link, Peer, ReplicaId, Slot, parts::Ballot};
 
 fn group(members: usize) -> Group {
@@ -163,13 +164,13 @@ fn one_memory_too_many_is_told_what_to_do_though_others_are_intact() {
     }
     group.run(MS * 20_000);
     let halted = group.members.iter().map(|member| member.halted.is_some());
-    let halted: alloc::vec::Vec<bool> = halted.collect();
+    let halted: Vec<bool> = halted.collect();
     assert_eq!(halted, [false, false, true, true, true]);
 }
 
-/// Replica 2 of three has come back, and was answered by leader 0, whose log goes up to slot 3.
-fn answered_by_the_leader() -> Group {
-    let mut group = group(3);
+/// Starts a forgetful replica 2 anew and answers its question; what others send is lost.
+fn answered(members: usize, answers: impl Fn(Ballot) -> Vec<(u16, Ballot, Part)>) -> Group {
+    let mut group = group(members);
     group.crash(2);
     group.network.clear();
     group.start(2);
@@ -182,8 +183,7 @@ fn answered_by_the_leader() -> Group {
         });
     let nonce = asked.expect("it asks as it starts");
     group.network.clear();
-    let promised = group.replica(0).promised;
-    for (from, part) in [(0, Part::Leader { end: Slot(4) }), (1, Part::Intact)] {
+    for (from, promised, part) in answers(group.replica(0).promised) {
         let answer = Message::RecoverOk {
             nonce,
             promised,
@@ -191,12 +191,40 @@ fn answered_by_the_leader() -> Group {
         };
         group.deliver(Packet::new(from, 2, &answer));
     }
+    group
+}
+
+/// Replica 2 of three has come back, and was answered by leader 0, whose log goes up to slot 3.
+fn answered_by_the_leader() -> Group {
+    let leads = Part::Leader { end: Slot(4) };
+    let group = answered(3, |ballot| {
+        [(0, ballot, leads), (1, ballot, Part::Intact)].to_vec()
+    });
     assert_eq!(group.marked("recovery quorum"), 1);
     group
 }
 
+#[test]
+fn a_higher_promise_of_one_that_never_led_does_not_keep_it_waiting() {
+    let leads = Part::Leader { end: Slot(1) };
+    let above = |ballot: Ballot| ballot.next(ReplicaId(4));
+    let group = answered(5, |ballot| {
+        let higher = (4, above(ballot), Part::Intact);
+        let intact = |id| (id, ballot, Part::Intact);
+        [higher, (0, ballot, leads), intact(1)].to_vec()
+    });
+    assert_eq!(group.marked("recovery quorum"), 0, "two of four");
+    let group = answered(5, |ballot| {
+        let higher = (4, above(ballot), Part::Intact);
+        let intact = |id| (id, ballot, Part::Intact);
+        [higher, (0, ballot, leads), intact(1), intact(3)].to_vec()
+    });
+    assert_eq!(group.marked("recovery quorum"), 1);
+    assert_eq!(group.status(2).role, "follower");
+}
+
 fn accept(ballot: Ballot, slots: u8) -> Message {
-    let values: alloc::vec::Vec<u8> = (1..=slots).collect();
+    let values: Vec<u8> = (1..=slots).collect();
     super::elections::accept(ballot, 1, &values)
 }
 
