@@ -141,16 +141,21 @@ fn reordered_and_duplicated_messages_change_nothing() {
     assert_eq!(group.batches(2).len(), 6);
 }
 
+/// Replica 2 is cut off while another one's clients write, and comes back.
+fn leave_behind(group: &mut Group, writer: u16, writes: usize) {
+    group.isolate(2);
+    for _ in 0..writes {
+        group.write(writer);
+        group.run(MS);
+    }
+    group.heal();
+}
+
 #[test]
 fn a_follower_that_lags_catches_up_from_the_log() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
-    group.isolate(2);
-    for _ in 0..200 {
-        group.write(1);
-        group.run(MS);
-    }
-    group.heal();
+    leave_behind(&mut group, 1, 200);
     group.run(MS * 300);
     assert_converged(&group, 200);
     assert_eq!(group.marked("state transfer chosen"), 0);
@@ -161,12 +166,7 @@ fn a_follower_behind_a_trimmed_log_fetches_state() {
     for durability in [Durability::Disk, Durability::Memory] {
         let mut group = Group::new(3, durability, small());
         group.run(MS * 20);
-        group.isolate(2);
-        for _ in 0..1200 {
-            group.write(0);
-            group.run(MS);
-        }
-        group.heal();
+        leave_behind(&mut group, 0, 1200);
         group.run(MS * 1000);
         assert_converged(&group, 1200);
         assert!(group.marked("state transfer chosen") > 0);
@@ -177,12 +177,7 @@ fn a_follower_behind_a_trimmed_log_fetches_state() {
 fn a_follower_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_is() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
-    group.isolate(2);
-    for _ in 0..1200 {
-        group.write(0);
-        group.run(MS);
-    }
-    group.heal();
+    leave_behind(&mut group, 0, 1200);
     // What it is told comes from a log that went further, and whoever kept that log is gone.
     let trimmed = Message::Trimmed {
         ballot: group.replica(0).promised,
@@ -358,12 +353,7 @@ fn slow_replica_isolated() {
 fn a_replica_that_has_fetched_state_stands_as_soon_as_the_leader_is_gone() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
-    group.isolate(2);
-    for _ in 0..1200 {
-        group.write(0);
-        group.run(MS);
-    }
-    group.heal();
+    leave_behind(&mut group, 0, 1200);
     group.run(MS * 1000);
     assert!(group.marked("state transfer chosen") > 0);
     assert_eq!(group.marked("log overtook the state transfer"), 0);
