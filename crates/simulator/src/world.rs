@@ -62,6 +62,8 @@ pub(crate) const EMBEDDED: u64 = 1 << 30;
 const SESSION_SHORT_MAX: u64 = 3 * SECOND;
 /// More events than this in one world: something runs in circles.
 pub(crate) const EVENTS_MAX: u64 = 3_000_000;
+/// In about how many pieces a replica takes its snapshot at most.
+const SNAPSHOT_PIECES_MAX: usize = 1_000;
 
 /// What happens next.
 #[derive(Debug)]
@@ -275,7 +277,7 @@ pub(crate) struct World {
 fn draw_shape(setup: &WorldSetup, random: &mut Random) -> Shape {
     let slow = random.chance(200);
     let horizon = random.between(1500, 4000) * MILLISECOND;
-    Shape {
+    let mut shape = Shape {
         keys: random.between(2, 24) as u32,
         snapshot_bytes_min: [1 << 11, 1 << 13, 1 << 15, 1 << 30][random.index(4)],
         snapshot_padding: if random.chance(150) {
@@ -297,7 +299,12 @@ fn draw_shape(setup: &WorldSetup, random: &mut Random) -> Shape {
         rouse: [0, 500, 900][random.index(3)],
         // About eight clients with two operations a turn fill the phase.
         think: horizon * 16 * 2 / setup.operations.max(1),
-    }
+    };
+    // Each piece is a turn of the replica: dozens of large snapshots in tiny pieces would use up
+    // the events of a seed.
+    let piece_min = shape.snapshot_padding / SNAPSHOT_PIECES_MAX;
+    shape.snapshot_chunk = shape.snapshot_chunk.max(piece_min);
+    shape
 }
 
 fn draw_links(setup: &WorldSetup, random: &mut Random) -> LinkProfile {

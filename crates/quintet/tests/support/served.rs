@@ -188,6 +188,26 @@ impl Served {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Stops it as SIGSTOP does; when this returns, none of its threads runs any more.
+    pub fn freeze(&self) {
+        let pid = self.process.0.id();
+        super::signal(pid, rustix::process::Signal::STOP);
+        eventually("every thread stands still", || {
+            let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+            let stopped = tasks.all(|task| {
+                let stat = fs::read_to_string(task.unwrap().path().join("stat"));
+                // A thread may end meanwhile. The state comes after the name in brackets.
+                stat.is_ok_and(|stat| stat.rsplit_once(')').unwrap().1.starts_with(" T"))
+            });
+            stopped.then_some(())
+        });
+    }
+
+    /// Lets it go on after `freeze`.
+    pub fn thaw(&self) {
+        super::signal(self.process.0.id(), rustix::process::Signal::CONT);
+    }
+
     /// Asks it to stop and waits; gives the exit code.
     pub fn stop(mut self) -> Option<i32> {
         super::signal(self.process.0.id(), rustix::process::Signal::TERM);
