@@ -155,6 +155,19 @@ fn configurations_are_written_checked_and_explained() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stdout(&output).contains("replica 1 of 2"));
 
+    // Without a file there is still a list of all keys.
+    let output = run(&["config", "show"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let all = stdout(&output);
+    let cluster = all.lines().find(|line| line.contains("cluster"));
+    assert!(cluster.is_some_and(|line| line.contains("(not set)")));
+    assert!(all.contains("limits.batch_requests"), "{all}");
+    fails(
+        &["config", "check"],
+        2,
+        &["cluster is not set", "config new"],
+    );
+
     let show = [
         "config",
         "show",

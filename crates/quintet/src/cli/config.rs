@@ -118,7 +118,8 @@ impl Config {
 
 impl Show {
     fn run(self) -> Outcome {
-        let loaded = settings::load(self.source.config.as_deref(), &self.source.overrides)?;
+        let source = &self.source;
+        let loaded = settings::load_to_show(source.config.as_deref(), &source.overrides)?;
         let rows = loaded.rows();
         if self.output == Format::Json {
             let rows: Vec<_> = rows

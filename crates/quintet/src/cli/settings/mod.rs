@@ -69,8 +69,12 @@ impl Loaded {
         let mut rows = Vec::new();
         for key in schema::KEYS {
             let value = (key.get)(&self.config);
-            let hidden = key.secret && self.origin(key.name) != &Origin::Default;
-            let value = if hidden { "(hidden)".to_owned() } else { value };
+            let unset = self.origin(key.name) == &Origin::Default;
+            let value = match (key.secret, key.required) {
+                (true, _) if !unset => "(hidden)".to_owned(),
+                (_, true) if unset => "(not set)".to_owned(),
+                _ => value,
+            };
             rows.push((key.name.to_owned(), value, self.origin(key.name)));
         }
         for (name, value) in &self.config.options {
@@ -123,15 +127,22 @@ impl Draft {
         self.origins.get(name).unwrap_or(&Origin::Default)
     }
 
+    /// The first key that must be set and is not.
+    fn missing(&self) -> Option<&'static schema::Key> {
+        schema::KEYS
+            .iter()
+            .find(|key| key.required && self.origin(key.name) == &Origin::Default)
+    }
+
     fn finish(mut self) -> Outcome<Loaded> {
-        for key in schema::KEYS.iter().filter(|key| key.required) {
-            if self.origin(key.name) == &Origin::Default {
-                return Err(Failure::usage(format!("{} is not set", key.name)).help(format!(
+        if let Some(key) = self.missing() {
+            return Err(
+                Failure::usage(format!("{} is not set", key.name)).help(format!(
                     "set it in the file, as {} or with --{}; 'quintet config new' writes a file",
                     key.variable(),
                     key.flag()
-                )));
-            }
+                )),
+            );
         }
         if self.origin("peer_listen") == &Origin::Default
             && let Some(member) = self.config.members.get(self.config.id.index())
@@ -269,6 +280,21 @@ pub fn load(file: Option<&Path>, overrides: &Overrides) -> Outcome<Loaded> {
     load_with(file, std::env::vars_os(), overrides)
 }
 
+/// Loads a configuration to be shown: what must be set and is not may be missing.
+///
+/// # Errors
+/// As [`load`] otherwise.
+pub fn load_to_show(file: Option<&Path>, overrides: &Overrides) -> Outcome<Loaded> {
+    let draft = gather(file, std::env::vars_os(), overrides)?;
+    if draft.missing().is_none() {
+        return draft.finish();
+    }
+    Ok(Loaded {
+        config: draft.config,
+        origins: draft.origins,
+    })
+}
+
 /// Loads a file that this program wrote, whatever the environment says.
 ///
 /// # Errors
@@ -282,6 +308,14 @@ fn load_with(
     environment: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
     overrides: &Overrides,
 ) -> Outcome<Loaded> {
+    gather(file, environment, overrides)?.finish()
+}
+
+fn gather(
+    file: Option<&Path>,
+    environment: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
+    overrides: &Overrides,
+) -> Outcome<Draft> {
     let mut draft = Draft {
         config: blank(),
         origins: BTreeMap::new(),
@@ -291,7 +325,7 @@ fn load_with(
     }
     sources::environment(environment, &mut draft)?;
     overrides.apply(&mut draft)?;
-    draft.finish()
+    Ok(draft)
 }
 
 #[cfg(test)]
