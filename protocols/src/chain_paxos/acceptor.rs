@@ -116,7 +116,7 @@ impl ChainPaxos {
         if !self.whole {
             ctx.mark("re-admitted");
             self.whole = true;
-            if let Some(base) = self.fetching {
+            if let Some(base) = self.fetching.asked() {
                 ctx.mark("state transfer chosen");
                 ctx.fetch_state(self.others, base);
             }
@@ -126,7 +126,7 @@ impl ChainPaxos {
 
     /// A life that has forgotten is as good as any other once it is re-admitted and has the state.
     pub(super) fn maybe_recovered(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.forgot && self.whole && self.fetching.is_none() && !self.hollow() {
+        if self.forgot && self.whole && !self.fetching.under_way() && !self.hollow() {
             ctx.mark("recovered");
             ctx.recovered();
             self.forgot = false;
@@ -337,7 +337,8 @@ impl ChainPaxos {
         self.rework(ctx);
         self.vote_after(write);
         self.progressed = true;
-        self.fetching = Some(base);
+        self.fetching.give_up();
+        self.fetching.expect(base, ctx.now());
         // A life that has forgotten comes back into the chain first, and then has its state: as
         // long as it has none, nobody takes it for one that is level with the others.
         if self.whole {
@@ -441,12 +442,8 @@ impl ChainPaxos {
             self.share.execute(batch.len());
             ctx.execute(slot, time, batch, reply);
         }
-        if self
-            .fetching
-            .is_some_and(|at_least| self.executed >= at_least)
-        {
+        if self.fetching.reached(self.executed) {
             ctx.mark("log overtook the state transfer");
-            self.fetching = None;
             self.maybe_recovered(ctx);
         }
         self.trim_log(ctx);
@@ -580,16 +577,10 @@ impl ChainPaxos {
         self.durable = self.durable.max(slot);
     }
 
-    /// Fetches a state that covers `at_least`, and whatever was gone over. When less will do than
-    /// was asked for before, less is asked for: whoever had so much may be gone for good.
+    /// Fetches a state that covers `at_least`, and whatever was gone over.
     pub(super) fn fetch_state(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>) {
         let at_least = self.gap.map_or(at_least, |(_, upto)| upto.max(at_least));
-        if at_least <= self.executed || self.fetching.is_some_and(|asked| asked <= at_least) {
-            return;
-        }
-        ctx.mark("state transfer chosen");
-        self.fetching = Some(at_least);
-        ctx.fetch_state(self.others, at_least);
+        self.fetching.ask(at_least, self.executed, self.others, ctx);
     }
 
     /// Recomputes the working chain: as decided, with every entry held under the promised ballot.

@@ -157,7 +157,7 @@ impl Reads {
 impl ChainPaxos {
     pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
         // Refused while joining: what it knows of the chain may be old (§4, property ii).
-        if self.fetching.is_some() || !self.whole || !self.decided.contains(self.id) {
+        if self.fetching.under_way() || !self.whole || !self.decided.contains(self.id) {
             ctx.mark("read refused: not a member");
             return Self::refuse(key, Taken::Refused, ctx);
         }

@@ -17,7 +17,7 @@ use core::{fmt::Write as _, time::Duration};
 use quintet_replica::{
     CommandTime, Context, Control, Durability, Incarnation, Info, Lane, Link, Options, Peer,
     PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Ballot, KeptRequests, SlotLog},
+    parts::{Ballot, KeptRequests, SlotLog, StateFetch},
 };
 
 /// What a replica keeps for a slot.
@@ -112,8 +112,7 @@ pub struct ChainPaxos {
     pub(super) everywhere: Slot,
     pub(super) time_seen: CommandTime,
     pub(super) time_executed: CommandTime,
-    /// A state that covers this slot is on its way.
-    pub(super) fetching: Option<Slot>,
+    pub(super) fetching: StateFetch,
     /// What is decided and not here: behind the first, up to the second. What was accepted there
     /// under lower ballots stays in the log, for candidates, until the state has come.
     pub(super) gap: Option<(Slot, Slot)>,
@@ -361,7 +360,7 @@ impl Protocol for ChainPaxos {
             everywhere: Slot(0),
             time_seen: CommandTime(0),
             time_executed: CommandTime(0),
-            fetching: None,
+            fetching: StateFetch::default(),
             gap: None,
             whole: true,
             forgot: false,
@@ -501,9 +500,7 @@ impl Protocol for ChainPaxos {
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
         ctx.mark("state installed");
-        if self.fetching.is_some_and(|at_least| slot >= at_least) {
-            self.fetching = None;
-        }
+        self.fetching.reached(slot);
         self.executed_done = self.executed_done.max(slot);
         if slot <= self.executed {
             return self.maybe_recovered(ctx);
@@ -594,7 +591,7 @@ impl Protocol for ChainPaxos {
             Role::Follower if !self.whole => "forgot",
             Role::Follower if self.leader.is_none() => "follower",
             Role::Follower if self.position.is_none() => "out",
-            Role::Follower if self.fetching.is_some() => "joining",
+            Role::Follower if self.fetching.under_way() => "joining",
             Role::Follower if self.position == Some(self.route.len() - 1) => "tail",
             Role::Follower => "middle",
         };
@@ -678,7 +675,7 @@ impl Protocol for ChainPaxos {
         );
         assert!(self.promise_durable <= self.promised, "promises only rise");
         assert!(
-            self.log.first() <= self.executed.next() || self.fetching.is_some(),
+            self.log.first() <= self.executed.next() || self.fetching.under_way(),
             "what is not executed is kept, or its state is on its way"
         );
         let own = self.votes.of(self.id);

@@ -213,12 +213,8 @@ impl Chora {
             }
             self.executed_log = slot;
         }
-        if self
-            .fetching
-            .is_some_and(|at_least| self.executed >= at_least)
-        {
+        if self.fetching.reached(self.executed) {
             ctx.mark("log overtook the state transfer");
-            self.fetching = None;
         }
     }
 

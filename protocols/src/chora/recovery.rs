@@ -325,14 +325,7 @@ impl Chora {
         if !self.in_view(from, view, ctx) || first <= self.verified.next() {
             return;
         }
-        // When less will do than was asked for before, less is asked for: whoever had so much may
-        // be gone for good.
-        let enough = self.fetching.is_some_and(|asked| asked <= executed);
-        if executed > self.executed && !enough {
-            ctx.mark("state transfer chosen");
-            self.fetching = Some(executed);
-            ctx.fetch_state(self.others, executed);
-        }
+        self.fetching.ask(executed, self.executed, self.others, ctx);
     }
 
     /// A peer's state stands in for everything up to the summary's slot.
@@ -343,9 +336,7 @@ impl Chora {
         ctx: &mut Context<'_, Self>,
     ) {
         ctx.mark("state installed");
-        if self.fetching.is_some_and(|at_least| executed >= at_least) {
-            self.fetching = None;
-        }
+        self.fetching.reached(executed);
         self.executed_done = self.executed_done.max(executed);
         if executed <= self.executed {
             return;

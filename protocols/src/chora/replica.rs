@@ -21,7 +21,7 @@ use core::time::Duration;
 use quintet_replica::{
     CommandTime, Context, Control, Durability, Incarnation, Info, Link, Options, Peer, PersistId,
     Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{KeptRequests, RequestQueue, SlotLog, Tally},
+    parts::{KeptRequests, RequestQueue, SlotLog, StateFetch, Tally},
 };
 
 /// What stands in a slot, with the view that it was proposed in.
@@ -132,8 +132,8 @@ pub struct Chora {
     pub(super) time_seen: CommandTime,
     pub(super) time_executed: CommandTime,
     pub(super) checkpoints: VecDeque<(Slot, Slot)>,
-    /// A snapshot that covers this many executions is on its way.
-    pub(super) fetching: Option<Slot>,
+    /// Counts executions.
+    pub(super) fetching: StateFetch,
 
     pub(super) peers: Vec<Member>,
     pub(super) next_propose: Option<Slot>,
@@ -359,7 +359,7 @@ impl Protocol for Chora {
             time_seen: CommandTime(0),
             time_executed: CommandTime(0),
             checkpoints: VecDeque::new(),
-            fetching: None,
+            fetching: StateFetch::default(),
             peers: vec![member; members],
             next_propose: None,
             own_used: Slot(0),
@@ -645,7 +645,7 @@ impl Protocol for Chora {
             accepted: Slot(self.executed.0 + beyond),
             committed: self.executed,
             stable: self.executed,
-            voting: self.recovery.is_none() && self.fetching.is_none(),
+            voting: self.recovery.is_none() && !self.fetching.under_way(),
             details,
             ..Status::default()
         }

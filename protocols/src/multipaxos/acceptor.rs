@@ -218,12 +218,8 @@ impl MultiPaxos {
             self.time_executed = time;
             ctx.execute(slot, time, batch, reply);
         }
-        if self
-            .fetching
-            .is_some_and(|at_least| self.executed >= at_least)
-        {
+        if self.fetching.reached(self.executed) {
             ctx.mark("log overtook the state transfer");
-            self.fetching = None;
         }
         self.trim_log();
     }
@@ -341,17 +337,9 @@ impl MultiPaxos {
         self.time_seen = self.time_seen.max(summary.time);
     }
 
-    /// Fetches a state that covers `at_least`. When less will do than was asked for before, less is
-    /// asked for: whoever had so much may be gone for good, and the others wait for this replica.
+    /// Fetches a state that covers `at_least`.
     pub(super) fn fetch_state(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>) {
-        if at_least <= self.executed || self.fetching.is_some_and(|asked| asked <= at_least) {
-            return;
-        }
-        ctx.mark("state transfer chosen");
-        if self.fetching.replace(at_least).is_none() {
-            self.fetching_since = ctx.now();
-        }
-        ctx.fetch_state(self.others, at_least);
+        self.fetching.ask(at_least, self.executed, self.others, ctx);
     }
 
     pub(super) fn on_trimmed(

@@ -164,14 +164,14 @@ impl MultiPaxos {
         }
         self.leader = None;
         self.arm_election(ctx);
-        if self.fetching.is_some() {
-            if now.since(self.fetching_since) < patience * FETCH_PATIENCE {
+        if let Some(since) = self.fetching.since() {
+            if now.since(since) < patience * FETCH_PATIENCE {
                 return ctx.mark("does not stand while it fetches state");
             }
             // Whoever had that state may be gone for good, and the others hold the entries
             // between them. Should it come after all, it is installed all the same.
             ctx.mark("stands although it fetches state");
-            self.fetching = None;
+            self.fetching.give_up();
         }
         if let Role::Candidate(Candidate {
             stage: Stage::First | Stage::Promising,
@@ -555,7 +555,7 @@ impl MultiPaxos {
         ctx: &mut Context<'_, Self>,
     ) {
         let follows = matches!(self.role, Role::Follower) && self.leader == Some(from);
-        if !follows || ballot != self.promised || self.fetching.is_some() {
+        if !follows || ballot != self.promised || self.fetching.under_way() {
             return ctx.mark("ignored: hand-off");
         }
         ctx.mark("stands by hand-off");

@@ -9,7 +9,7 @@ use core::time::Duration;
 use quintet_replica::{
     Bytes, CommandTime, Context, Control, Durability, Incarnation, Info, Link, Options, Peer,
     PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Ballot, KeptRequests, SlotLog},
+    parts::{Ballot, KeptRequests, SlotLog, StateFetch},
 };
 
 /// What a replica keeps for a slot.
@@ -99,9 +99,7 @@ pub struct MultiPaxos {
     pub(super) everywhere: Slot,
     pub(super) time_seen: CommandTime,
     pub(super) time_executed: CommandTime,
-    /// A snapshot that covers this slot is on its way.
-    pub(super) fetching: Option<Slot>,
-    pub(super) fetching_since: Time,
+    pub(super) fetching: StateFetch,
 
     pub(super) role: Role,
     pub(super) leader: Option<ReplicaId>,
@@ -240,8 +238,7 @@ impl Protocol for MultiPaxos {
             everywhere: Slot(0),
             time_seen: CommandTime(0),
             time_executed: CommandTime(0),
-            fetching: None,
-            fetching_since: Time(0),
+            fetching: StateFetch::default(),
             role: Role::Follower,
             leader: None,
             heard_at: Time(0),
@@ -370,9 +367,7 @@ impl Protocol for MultiPaxos {
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
         self.in_turn = true;
         ctx.mark("state installed");
-        if self.fetching.is_some_and(|at_least| slot >= at_least) {
-            self.fetching = None;
-        }
+        self.fetching.reached(slot);
         self.executed_done = self.executed_done.max(slot);
         if slot <= self.executed {
             return;
@@ -477,7 +472,7 @@ impl Protocol for MultiPaxos {
             accepted: self.held,
             committed: self.committed,
             stable: self.executed,
-            voting: !matches!(self.role, Role::Recovering(_)) && self.fetching.is_none(),
+            voting: !matches!(self.role, Role::Recovering(_)) && !self.fetching.under_way(),
             details,
             ..Status::default()
         }
@@ -543,7 +538,6 @@ impl Protocol for MultiPaxos {
             time_seen,
             time_executed,
             fetching,
-            fetching_since,
             role,
             leader,
             heard_at,
@@ -563,7 +557,6 @@ impl Protocol for MultiPaxos {
         } = self;
         (promised, promise_durable, promises, log, held, durable).hash(&mut hasher);
         (writes, committed, executed, executed_done, everywhere).hash(&mut hasher);
-        let fetching = fetching.map(|slot| (slot, fetching_since));
         (time_seen, time_executed, fetching, role, leader).hash(&mut hasher);
         (heard_at, leader_down, ballot_seen, round_trip).hash(&mut hasher);
         (incarnations, promise_owed, answer_due).hash(&mut hasher);

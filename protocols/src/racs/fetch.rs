@@ -123,7 +123,7 @@ impl Racs {
         self.tree.trim_history(self.config.log_memory_bytes);
         self.sadl.trim_history(self.config.log_memory_bytes);
         let end = self.tree.root().end;
-        if self.fetching.take_if(|at_least| *at_least <= end).is_some() {
+        if self.fetching.reached(end) {
             ctx.mark("blocks overtook the state transfer");
         }
         if let Some(lead) = &mut self.lead {
@@ -358,21 +358,17 @@ impl Racs {
     pub(super) fn on_trimmed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
         // Any newer state helps. Only so much is asked for, not what that peer has trimmed: it may
         // be gone, or come back from a restart with less, and nobody else have as much.
-        let at_least = self.tree.root().end.next();
-        if slot < at_least || self.fetching.is_some() {
-            return;
+        let end = self.tree.root().end;
+        if slot > end {
+            ctx.mark("needs trimmed blocks");
+            self.fetching.ask(end.next(), end, self.others, ctx);
         }
-        ctx.mark("needs trimmed blocks");
-        self.fetching = Some(at_least);
-        ctx.fetch_state(self.others, at_least);
     }
 
     /// A peer's state is here: everything up to its last block is decided and executed.
     pub(super) fn install(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
         ctx.mark("state installed");
-        if self.fetching.is_some_and(|at_least| slot >= at_least) {
-            self.fetching = None;
-        }
+        self.fetching.reached(slot);
         if slot <= self.tree.root().end {
             return;
         }

@@ -29,7 +29,8 @@ use alloc::{
 use core::time::Duration;
 use quintet_replica::{
     Context, Control, Durability, Incarnation, Info, Link, Options, Peer, PersistId, Protocol,
-    Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake, parts::KeptRequests,
+    Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    parts::{KeptRequests, StateFetch},
 };
 
 /// What a replica does in its view.
@@ -178,7 +179,7 @@ pub struct Racs {
     pub(super) fetch_armed: bool,
     /// How often questions have been repeated since something came.
     pub(super) fetch_tries: u32,
-    pub(super) fetching: Option<Slot>,
+    pub(super) fetching: StateFetch,
     executed_done: Slot,
 
     pub(super) requests: KeptRequests,
@@ -497,7 +498,7 @@ impl Protocol for Racs {
             decided_from: id,
             fetch_armed: false,
             fetch_tries: 0,
-            fetching: None,
+            fetching: StateFetch::default(),
             executed_done: Slot(0),
             requests: KeptRequests::new(),
             sadl: Sadl::new(id, members, epoch.majority()),

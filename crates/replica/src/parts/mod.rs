@@ -4,8 +4,10 @@ mod attached;
 mod kept_requests;
 mod quorum;
 mod slot_log;
+mod state_fetch;
 
 pub use attached::{AttachedFrontend, RequestMessage, Taken};
 pub use kept_requests::{KeptRequests, RequestKey, RequestQueue, own_request, request_key};
 pub use quorum::{Ballot, Tally};
 pub use slot_log::SlotLog;
+pub use state_fetch::StateFetch;

@@ -322,13 +322,13 @@ fn a_candidate_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_
         first: Slot(5000),
     };
     group.deliver(Packet::new(0, 2, &refused));
-    assert_eq!(group.replica(2).fetching, Some(Slot(4999)));
+    assert_eq!(group.replica(2).fetching.asked(), Some(Slot(4999)));
     // The next one that refuses it has less, and that is what there is.
     asked(&mut group).expect("it still may stand");
     group.settle();
     assert!(group.marked("state installed") > 0);
     assert!(group.replica(2).executed >= Slot(1000));
-    assert_eq!(group.replica(2).fetching, None);
+    assert_eq!(group.replica(2).fetching.asked(), None);
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl Lives for Chora {
             self.next_propose,
             self.init,
             self.buffer.keys().map(|slot| slot.0).collect::<Vec<_>>(),
-            self.fetching,
+            self.fetching.asked(),
         )
     }
 }

@@ -167,7 +167,7 @@ fn a_state_that_nobody_has_any_more_is_not_waited_for() {
         executed: Slot(5000),
     };
     group.deliver(Packet::new(0, 2, &trimmed));
-    assert_eq!(group.replica(2).fetching, Some(Slot(5000)));
+    assert_eq!(group.replica(2).fetching.asked(), Some(Slot(5000)));
     group.heal();
     group.run(MS * 6000);
     assert!(group.marked("state installed") > 0);
