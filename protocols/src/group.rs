@@ -63,6 +63,8 @@ pub struct Member<P: Protocol> {
     pub driver: Option<Driver<P>>,
     pub disk: Disk,
     pub slow_disk: bool,
+    /// The state that it fetches does not come.
+    pub slow_state: bool,
     pub incarnation: Incarnation,
     pub boots: u64,
     pub timers: BTreeMap<TimerKey, Time>,
@@ -143,6 +145,7 @@ impl<P: Protocol> Group<P> {
             driver: None,
             disk: Disk::default(),
             slow_disk: false,
+            slow_state: false,
             incarnation: Incarnation(1),
             boots: 0,
             timers: BTreeMap::new(),
@@ -533,7 +536,9 @@ impl<P: Protocol> Group<P> {
                 if !self.members[usize::from(id)].slow_disk {
                     self.sync(id);
                 }
-                self.transfer(id);
+                if !self.members[usize::from(id)].slow_state {
+                    self.transfer(id);
+                }
                 self.idle(id);
             }
             let writing =

@@ -358,6 +358,17 @@ impl ChainPaxos {
             .is_some_and(|(from, upto)| from < slot && slot <= upto)
     }
 
+    /// The first slot from which on this replica can tell a candidate all that it ever accepted. A
+    /// life that forgot, and was let in ahead of its state, can say nothing of what lies below: an
+    /// earlier life may have been one of the few who voted there.
+    pub(super) fn vouches_from(&self) -> Slot {
+        let first = self.log.first();
+        match self.gap {
+            Some((_, upto)) if self.forgot => first.max(upto.next()),
+            _ => first,
+        }
+    }
+
     fn drop_log(&mut self, below: Slot) {
         let mut bytes = self.log_bytes;
         self.log.trim(below, |held| bytes -= held.bytes());

@@ -224,7 +224,7 @@ impl ChainPaxos {
                     && ctx.now().since(self.heard_at) < self.patience()
             }
         };
-        let first = self.log.first();
+        let first = self.vouches_from();
         let granted = !led && ballot > self.promised && committed.next() >= first;
         if !granted {
             ctx.mark("pre-vote refused");
@@ -377,7 +377,7 @@ impl ChainPaxos {
             self.promise_durable == self.promised || self.planted(Plant::PromiseNotDurable),
             "a promise is on disk before it is given"
         );
-        let first = self.log.first();
+        let first = self.vouches_from();
         let (mut bytes, mut until) = (0, None);
         let mut accepted = Vec::new();
         if first <= from {

@@ -230,7 +230,7 @@ pub enum Message {
         granted: bool,
         /// What the sender has promised.
         promised: Ballot,
-        /// The first slot that it still keeps.
+        /// The first slot from which on it can tell what it accepted.
         first: Slot,
     },
     /// Phase 1: promise this ballot and tell what you accepted.
@@ -252,8 +252,8 @@ pub enum Message {
         until: Option<Slot>,
         /// All slots up to here are decided.
         committed: Slot,
-        /// The first slot that it still keeps. When it lies above `from`, the page is empty and
-        /// the candidate must fetch state.
+        /// The first slot from which on it can tell what it accepted. When it lies above `from`,
+        /// the page is empty and the candidate must fetch state.
         first: Slot,
         /// What it accepted there, ascending.
         accepted: Vec<Accepted>,

@@ -13,7 +13,9 @@
 //!
 //! A round is a message of the leader on its way around the chain; under load each carries
 //! entries, so that reads cost no message of their own. No clock is looked at but to decide
-//! whether to ask.
+//! whether to ask. An earlier run of the process may have asked and passed on, too: questions are
+//! told apart by their numbers, and rounds passed on count from the one on that answered a question
+//! of this run, so that the first read under a ballot always asks.
 
 use super::{
     Message,
@@ -60,8 +62,13 @@ pub(super) struct Reads {
     waiting: VecDeque<Read>,
     bound: VecDeque<Bound>,
     bytes: usize,
+    /// The first number that this run of the process gave.
+    first: u64,
     /// The number of reads that come in this turn.
     stamp: u64,
+    /// Rounds from here on were passed on by this run and not by an earlier one: the leader had its
+    /// question when it made this one.
+    own: Option<u64>,
     /// The last number that the leader was asked for.
     asked: u64,
     /// The last number that an entry was asked for.
@@ -74,6 +81,7 @@ impl Reads {
     /// Numbers start at random, so that an answer to an earlier run of this process fits none.
     pub fn start(&mut self, random: u64) {
         self.stamp = (random >> 2) + 1;
+        self.first = self.stamp;
         self.asked = self.stamp - 1;
         self.asked_ordered = self.asked;
     }
@@ -84,6 +92,12 @@ impl Reads {
 
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// The number of the newest read that waits.
+    #[cfg(test)]
+    pub fn newest(&self) -> u64 {
+        self.waiting.back().map_or(0, |read| read.stamp)
     }
 
     /// Whether reads wait for a round that is not made yet.
@@ -106,9 +120,14 @@ impl Reads {
         }
     }
 
+    /// Whether this is a number of this run.
+    const fn gave(&self, stamp: u64) -> bool {
+        self.first <= stamp && stamp < self.stamp
+    }
+
     /// The entry for reads up to `stamp` has been executed in `slot`.
     pub fn ordered(&mut self, stamp: u64, slot: Slot) {
-        if stamp < self.stamp {
+        if self.gave(stamp) {
             self.ordered = Some((stamp, slot));
         }
     }
@@ -116,6 +135,7 @@ impl Reads {
     /// The ballot is another: rounds are counted anew, and nothing seen before counts.
     pub fn forget_rounds(&mut self) {
         self.bound.clear();
+        self.own = None;
         self.waiting.iter_mut().for_each(|read| read.seen = 0);
         self.ask_again();
     }
@@ -185,10 +205,16 @@ impl ChainPaxos {
     pub(super) fn bind_reads(&mut self, header: &Header) {
         let round = &header.round;
         let asked = round.asked.iter().find(|(id, _)| *id == self.id);
-        let asked = asked.map_or(0, |(_, stamp)| *stamp);
+        let asked = asked.map(|(_, stamp)| *stamp);
+        // What an earlier run of this process asked or passed on is older than any read here.
+        let asked = asked.filter(|stamp| self.reads.gave(*stamp)).unwrap_or(0);
+        if asked > 0 {
+            self.reads.own.get_or_insert(round.number);
+        }
         // This replica passed round `looped` on after it had seen fewer, and the leader made
         // `round` after that one had come back.
-        let looped = if round.looped_by.contains(self.id) {
+        let own = self.reads.own.is_some_and(|own| own <= round.looped);
+        let looped = if own && round.looped_by.contains(self.id) {
             round.looped
         } else {
             0

@@ -294,6 +294,37 @@ fn what_lies_in_a_gap_is_not_taken_for_decided_when_the_leader_sends_it_after_al
 }
 
 #[test]
+fn a_life_that_forgot_vouches_for_nothing_that_it_has_not_fetched() {
+    // 0 and 1 decide without 2, and 0 trims what it decided.
+    let mut group = Group::new(3, Durability::Memory, small());
+    group.run(MS * 20);
+    group.isolate(2);
+    for _ in 0..1200 {
+        group.write(0);
+        group.run(MS * 2);
+    }
+    // 1 forgets, and is let in again ahead of a state that does not come.
+    group.members[1].slow_state = true;
+    group.members[2].slow_state = true;
+    group.crash(1);
+    group.start(1);
+    group.run(MS * 2000);
+    assert!(group.replica(1).whole && group.replica(1).hollow());
+    // Cut off is not dead: 1 and 2 have a quorum, and nobody but 0 knows what was decided.
+    group.heal();
+    group.isolate(0);
+    group.run(MS * 8000);
+    assert_eq!(group.replica(2).executed, Slot(0));
+    group.heal();
+    group.members[1].slow_state = false;
+    group.members[2].slow_state = false;
+    group.run(MS * 6000);
+    assert!(write_within(&mut group, 2, MS * 2000));
+    group.run(MS * 1000);
+    assert_converged(&group, 1200);
+}
+
+#[test]
 fn a_candidate_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_is() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);

@@ -1,9 +1,11 @@
 //! Local linearizable reads.
 
 use super::{Group, MS, group, write_within};
-use crate::chain_paxos::{Config, Message, ReadsBy};
+use crate::chain_paxos::{Config, Message, ReadsBy, Round};
+use crate::group::Packet;
 use alloc::vec::Vec;
-use quintet_replica::{Durability, Level, Outcome, Slot};
+use quintet_replica::{BatchId, Durability, Level, Outcome, ReplicaId, ReplicaSet, Slot};
+use smallvec::smallvec;
 
 fn value(group: &Group, id: u16, read: quintet_replica::BatchId) -> Option<u64> {
     match group.done.get(&(id, read)) {
@@ -144,4 +146,87 @@ fn a_replica_out_of_the_chain_refuses_reads() {
     group.heal();
     group.run(MS * 3000);
     assert!(value(&group, 4, read).is_some());
+}
+
+/// Replica 1 of three has just started again, hears round 10 from 0, and a read comes. Then round
+/// 12 comes; whether it was made before or after the read is what `round` says.
+fn read_before_a_round(round: impl FnOnce(&Group, Round) -> Round) -> (Group, BatchId) {
+    let mut group = group(3, Durability::Disk);
+    assert!(write_within(&mut group, 0, MS * 10));
+    group.isolate(1);
+    group.crash(1);
+    group.start(1);
+    let header = group.replica(0).header();
+    let first = group.replica(0).held.next();
+    let accept = |round| {
+        let header = crate::chain_paxos::Header {
+            round,
+            ..header.clone()
+        };
+        let entries = Vec::new();
+        Packet::new(
+            0,
+            1,
+            &Message::Accept {
+                header,
+                first,
+                entries,
+            },
+        )
+    };
+    let plain = |number| Round {
+        number,
+        end: group.replica(0).held,
+        path: ReplicaSet::EMPTY.with(ReplicaId(0)),
+        ..Round::default()
+    };
+    let (before, after) = (plain(10), plain(12));
+    group.deliver(accept(before));
+    group.idle(1);
+    let read = group.submit(1, Level::Linearizable);
+    group.idle(1);
+    let after = round(&group, after);
+    group.deliver(accept(after));
+    group.idle(1);
+    (group, read)
+}
+
+#[test]
+fn a_round_that_an_earlier_run_passed_on_is_no_proof_for_a_read() {
+    let passed_on = |_: &Group, round| Round {
+        looped: 11,
+        looped_by: ReplicaSet::EMPTY.with(ReplicaId(0)).with(ReplicaId(1)),
+        ..round
+    };
+    let (group, read) = read_before_a_round(passed_on);
+    assert_eq!(
+        value(&group, 1, read),
+        None,
+        "it may be older than the read"
+    );
+}
+
+#[test]
+fn an_answer_to_an_earlier_run_is_no_proof_for_a_read() {
+    // Runs number their questions from anywhere.
+    let other_run = |_: &Group, round| Round {
+        asked: smallvec![(ReplicaId(1), u64::MAX >> 1)],
+        ..round
+    };
+    let (group, read) = read_before_a_round(other_run);
+    assert_eq!(
+        value(&group, 1, read),
+        None,
+        "it may be older than the read"
+    );
+}
+
+#[test]
+fn an_answer_to_this_run_is_proof_for_a_read() {
+    let answer = |group: &Group, round| Round {
+        asked: smallvec![(ReplicaId(1), group.replica(1).reads.newest())],
+        ..round
+    };
+    let (group, read) = read_before_a_round(answer);
+    assert!(value(&group, 1, read).is_some());
 }
