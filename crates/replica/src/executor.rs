@@ -190,6 +190,9 @@ pub struct ExecutorLimits {
     /// The most batches of reads that wait for a slot; more are answered "busy" by silence, and
     /// the frontend tries again.
     pub queries_max: usize,
+    /// About so many bytes of a fetched snapshot are restored in one turn: a few milliseconds'
+    /// work, between which peers are answered.
+    pub restore_step: usize,
 }
 
 impl Default for ExecutorLimits {
@@ -197,6 +200,7 @@ impl Default for ExecutorLimits {
         Self {
             session_lifetime: Duration::from_secs(120),
             queries_max: 65_536,
+            restore_step: 512 * 1024,
         }
     }
 }
@@ -240,6 +244,14 @@ impl<'a> Warm<'a> {
     }
 }
 
+/// A restore under way.
+#[derive(Debug, Default)]
+struct Restoring {
+    reader: SnapshotReader,
+    header: Option<SnapshotHeader>,
+    offset: u64,
+}
+
 /// See the module.
 pub struct Executor {
     cluster: ClusterId,
@@ -252,6 +264,7 @@ pub struct Executor {
     waiting: BTreeMap<Slot, Vec<Waiting>>,
     waiting_count: usize,
     speculation: Option<Speculation>,
+    restoring: Restoring,
     limits: ExecutorLimits,
     results: ResultsBuilder,
     scratch: BytesMut,
@@ -285,6 +298,7 @@ impl Executor {
             waiting: BTreeMap::new(),
             waiting_count: 0,
             speculation: None,
+            restoring: Restoring::default(),
             limits,
             results: ResultsBuilder::default(),
             scratch: BytesMut::new(),
@@ -690,11 +704,32 @@ impl Executor {
         &mut self,
         mut read: impl FnMut(u64) -> Option<Bytes>,
     ) -> Result<SnapshotHeader, RestoreError> {
-        let mut reader = SnapshotReader::default();
-        let mut found: Option<SnapshotHeader> = None;
-        let mut offset = 0;
+        self.begin_restore();
         loop {
-            while let Some(chunk) = reader.next_chunk()? {
+            if let Some(header) = self.restore_step(&mut read, usize::MAX)? {
+                return Ok(header);
+            }
+        }
+    }
+
+    /// A restore by [`Self::restore_step`] begins, and one that was under way is forgotten.
+    pub fn begin_restore(&mut self) {
+        self.restoring = Restoring::default();
+    }
+
+    /// Goes on with a restore until it has read `budget` bytes more; gives the header at its end.
+    /// Until then the state is in pieces: nothing may be executed or read.
+    ///
+    /// # Errors
+    /// As [`Self::restore`].
+    pub fn restore_step(
+        &mut self,
+        mut read: impl FnMut(u64) -> Option<Bytes>,
+        budget: usize,
+    ) -> Result<Option<SnapshotHeader>, RestoreError> {
+        let mut left = budget;
+        loop {
+            while let Some(chunk) = self.restoring.reader.next_chunk()? {
                 match chunk {
                     SnapshotChunk::Header(header, mut rest) => {
                         self.check_header(&header)?;
@@ -705,30 +740,36 @@ impl Executor {
                             self.sessions = Sessions::new(self.limits.session_lifetime);
                         }
                         self.machine.begin_restore();
-                        found = Some(header);
+                        self.restoring.header = Some(header);
                     }
                     SnapshotChunk::State(chunk) => self.machine.restore_chunk(&chunk)?,
                     SnapshotChunk::End => {
                         self.machine.finish_restore()?;
-                        let header = found.ok_or_else(|| RestoreError("no header".to_string()))?;
+                        let header = core::mem::take(&mut self.restoring).header;
+                        let header = header.ok_or_else(|| RestoreError("no header".to_string()))?;
                         self.executed = header.executed;
                         self.time = header.time;
                         self.bytes_since = 0;
                         if let Some(speculation) = &mut self.speculation {
                             speculation.restored(self.executed.slot);
                         }
-                        return Ok(header);
+                        return Ok(Some(header));
                     }
                 }
             }
+            if left == 0 {
+                return Ok(None);
+            }
+            let offset = self.restoring.offset;
             let piece = read(offset).ok_or_else(|| RestoreError("it is gone".to_string()))?;
             if piece.is_empty() {
                 return Err(RestoreError(format!(
                     "it ends after {offset} bytes, unfinished"
                 )));
             }
-            offset += piece.len() as u64;
-            reader.feed(&piece);
+            left = left.saturating_sub(piece.len());
+            self.restoring.offset += piece.len() as u64;
+            self.restoring.reader.feed(&piece);
         }
     }
 

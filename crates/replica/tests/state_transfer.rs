@@ -302,6 +302,15 @@ impl Place {
         self.save();
     }
 
+    /// Lets it work as long as it has something to do by itself; gives how many turns that took.
+    fn settle(&mut self) -> usize {
+        let mut turns = 1;
+        while self.node.on_idle(&self.world, &mut self.out) == Wake::Spin {
+            turns += 1;
+        }
+        turns
+    }
+
     fn fire_fetch_timer(&mut self) {
         self.take();
         assert!(self.timer, "a fetch that waits has its timer set");
@@ -511,6 +520,75 @@ fn two_snapshots_quickly() {
     let (id, _) = fetcher.writing.as_ref().expect("whole");
     assert_eq!(id.slot, Slot(6));
     fetcher.save();
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(6));
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+}
+
+/// A fetcher that has begun to restore slot 5 of a state that takes many turns.
+fn restoring() -> (Place, Place) {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    donor.pull("summary", 5 << 20);
+    donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
+    donor.finish_snapshot();
+    fetch(&mut fetcher, &mut donor, 5);
+    fetcher.save();
+    assert_eq!(fetcher.node.executed().slot, Slot(0), "not in one go");
+    assert!(fetcher.node.is_fetching());
+    (fetcher, donor)
+}
+
+#[test]
+fn a_large_state_is_restored_in_turns_and_what_comes_meanwhile_waits() {
+    let (mut fetcher, donor) = restoring();
+    for slot in 1..=3 {
+        fetcher.pull("execute", slot);
+        fetcher.node.on_idle(&fetcher.world, &mut fetcher.out);
+    }
+    assert_eq!(fetcher.node.executed().slot, Slot(0));
+    assert!(fetcher.settle() > 3);
+    // It covers what came meanwhile, and the protocol is told of it.
+    assert_eq!(fetcher.node.executed().slot, Slot(5));
+    assert_eq!(fetcher.node.protocol_digest(), 5);
+    assert_eq!(
+        fetcher.node.machine().entries(),
+        donor.node.machine().entries()
+    );
+    assert!(!fetcher.node.is_fetching());
+    fetcher.pull("execute", 6);
+    assert_eq!(fetcher.node.machine().entries(), 6);
+}
+
+#[test]
+fn a_log_that_comes_further_while_a_state_is_restored_goes_on_from_it() {
+    let (mut fetcher, mut donor) = restoring();
+    for slot in 1..=7 {
+        fetcher.pull("execute", slot);
+    }
+    fetcher.input(Input::Control(Control::CheckpointDue));
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(7));
+    assert_eq!(
+        fetcher.node.protocol_digest(),
+        7,
+        "it has left slot 5 behind"
+    );
+    for slot in 6..=7 {
+        donor.pull("execute", slot);
+    }
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+    assert!(fetcher.take().1, "and its checkpoint is taken");
+}
+
+#[test]
+fn a_newer_state_that_comes_while_one_is_restored_takes_its_place() {
+    let (mut fetcher, mut donor) = restoring();
+    donor.pull("execute", 6);
+    donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
+    donor.finish_snapshot();
+    fetch(&mut fetcher, &mut donor, 6);
+    fetcher.save();
+    fetcher.settle();
     assert_eq!(fetcher.node.executed().slot, Slot(6));
     assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
 }

@@ -18,9 +18,9 @@ use crate::{
     DecodeError, Durability, Effect, Entry, Epoch, EpochNumber, Event, EventError, Executed,
     Executor, ExecutorLimits, Frame, FrontendId, GroupId, Incarnation, Lane, Level, Link,
     OptionError, Outcome, Peer, PersistId, Reader, Recipients, RecoveredBytes, Replica, ReplicaId,
-    ReplicaSet, RequestKind, RestoreError, Setup, Slot, SnapshotInfo, SnapshotProgress,
-    StateMachine, Status, Submission, Surroundings, Time, TimerKey, TimerOwner, Wake, Wire, World,
-    Write, Writer,
+    ReplicaSet, RequestKind, RestoreError, Setup, Slot, SnapshotHeader, SnapshotInfo,
+    SnapshotProgress, StateMachine, Status, Submission, Surroundings, Time, TimerKey, TimerOwner,
+    Wake, Wire, World, Write, Writer,
     plant::{Plant, Planted},
     transfer::{self, Fetch, TransferMessage},
 };
@@ -94,11 +94,33 @@ enum Under {
     Fetched { whole: bool },
 }
 
+/// A peer's state that is being restored, a part in each turn: peers must not take a replica with
+/// much to restore for a dead one.
+struct Installing {
+    info: SnapshotInfo,
+    /// What the protocol wants done with a state that is in pieces. It is as much as comes in
+    /// meanwhile, which the protocol's own log holds, too.
+    deferred: Vec<Effect>,
+}
+
 struct UnderWay {
     kind: Under,
     id: Executed,
     appended: u64,
     written: u64,
+}
+
+/// Whether an effect needs the state, or an order among those that do.
+const fn concerns_state(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Execute { .. }
+            | Effect::Query { .. }
+            | Effect::Replay { .. }
+            | Effect::Stable { .. }
+            | Effect::RollBack { .. }
+            | Effect::Checkpoint { .. }
+    )
 }
 
 /// See the module.
@@ -123,6 +145,8 @@ pub struct Node {
     /// Answers that wait for durability, ascending by what they wait for.
     held: VecDeque<Answer>,
     under_way: Option<UnderWay>,
+    installing: Option<Installing>,
+    restore_step: usize,
     fetch: Option<Fetch>,
     snapshot_bytes_min: u64,
     snapshot_last: u64,
@@ -203,6 +227,8 @@ impl Node {
             written: PersistId(0),
             held: VecDeque::new(),
             under_way: None,
+            installing: None,
+            restore_step: setup.limits.restore_step.max(1),
             fetch: None,
             snapshot_bytes_min: setup.snapshot_bytes_min,
             snapshot_last: 0,
@@ -426,17 +452,20 @@ impl Node {
     /// The inbox is empty: lets the protocol flush, moves a snapshot under way on, and says when
     /// to be called again.
     pub fn on_idle(&mut self, world: &dyn World, out: &mut Vec<Output>) -> Wake {
+        let installing = self.step_install(world, out);
         let around = Surroundings {
             world,
             machine: Some(self.executor.machine()),
         };
         let mut wake = self.replica.on_idle(around, &mut self.effects);
         self.carry_out(world, out);
-        if self.step_snapshot(out) {
+        if self.step_snapshot(out) || installing {
             wake = Wake::Spin;
         }
-        self.maybe_ask_for_checkpoint(world, out);
-        self.maybe_tick(world, out);
+        if self.installing.is_none() {
+            self.maybe_ask_for_checkpoint(world, out);
+            self.maybe_tick(world, out);
+        }
         wake
     }
 
@@ -488,6 +517,12 @@ impl Node {
     }
 
     fn carry_out_effect(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {
+        if let Some(installing) = &mut self.installing
+            && concerns_state(&effect)
+        {
+            installing.deferred.push(effect);
+            return;
+        }
         match effect {
             Effect::Send {
                 to: Recipients::Frontend(frontend),
@@ -681,7 +716,7 @@ impl Node {
             commands: self.executor.commands(),
             snapshot: world.snapshot_newest(),
             snapshot_under_way: self.under_way.is_some(),
-            fetching: self.fetch.is_some(),
+            fetching: self.fetch.is_some() || self.installing.is_some(),
             open: self.replica.open(),
             frames_malformed: self.malformed,
             frames_foreign: self.foreign,
@@ -703,7 +738,7 @@ impl Node {
     /// Whether a peer's state is being fetched.
     #[must_use]
     pub const fn is_fetching(&self) -> bool {
-        self.fetch.is_some()
+        self.fetch.is_some() || self.installing.is_some()
     }
 
     /// The state machine, to look at.
@@ -735,7 +770,10 @@ impl Node {
         }
         (self.persisted, self.tick_at).hash(&mut hasher);
         (self.tick_open, self.tick_last).hash(&mut hasher);
-        let whole = self.fetch.is_none() && self.under_way.is_none() && self.events.is_empty();
+        let whole = self.fetch.is_none()
+            && self.under_way.is_none()
+            && self.installing.is_none()
+            && self.events.is_empty();
         whole && final_only && self.replica.fingerprint(hasher)
     }
 

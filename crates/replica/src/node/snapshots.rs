@@ -101,7 +101,9 @@ impl Node {
             });
         }
         // What a peer has saved is stable, so it ends this replica's speculation, too.
-        let overtaken = info.id.slot <= self.executor.stable();
+        let coming = (self.installing.as_ref()).map(|installing| installing.info.id.slot);
+        let overtaken = info.id.slot <= self.executor.stable()
+            || coming.is_some_and(|slot| info.id.slot <= slot);
         if overtaken && !self.planted.is(Plant::OldSnapshotReplacesState) {
             out.push(Output::Mark("fetched snapshot overtaken by the log"));
             return;
@@ -110,22 +112,71 @@ impl Node {
             let stable = self.executor.stable();
             self.held.retain(|answer| answer.slot <= stable);
         }
-        let read = |offset| world.snapshot_read(info.id, offset, transfer::PIECE);
-        match self.executor.restore(read) {
-            Ok(header) => {
-                let slot = header.executed.slot;
-                self.executed_told = slot;
-                out.push(Output::Mark("state installed"));
-                self.events.push_back(Event::Installed {
-                    slot,
-                    summary: header.summary,
-                });
+        let earlier = self.installing.take();
+        let deferred = earlier.map_or_else(Vec::new, |earlier| earlier.deferred);
+        self.executor.begin_restore();
+        self.installing = Some(Installing { info, deferred });
+        self.step_install(world, out);
+    }
+
+    /// Restores the next part of a fetched state; true when there is more.
+    pub(super) fn step_install(&mut self, world: &dyn World, out: &mut Vec<Output>) -> bool {
+        let Some(installing) = &self.installing else {
+            return false;
+        };
+        let id = installing.info.id;
+        // What was executed ahead of its commit must not be seen beside what replaces it.
+        let budget = if self.executor.speculates() {
+            usize::MAX
+        } else {
+            self.restore_step
+        };
+        let piece = transfer::PIECE.min(budget);
+        let read = |offset| world.snapshot_read(id, offset, piece);
+        match self.executor.restore_step(read, budget) {
+            Ok(None) => true,
+            Ok(Some(header)) => {
+                self.installed(header, world, out);
+                false
             }
-            Err(error) => out.push(Output::Halt(format!(
-                "the state fetched from a peer (snapshot {}) cannot be restored: {error}. Start \
-                 the replica again; it will fetch another",
-                info.id.slot
-            ))),
+            Err(error) => {
+                self.installing = None;
+                out.push(Output::Halt(format!(
+                    "the state fetched from a peer (snapshot {}) cannot be restored: {error}. \
+                     Start the replica again; it will fetch another",
+                    id.slot
+                )));
+                false
+            }
+        }
+    }
+
+    fn installed(&mut self, header: SnapshotHeader, world: &dyn World, out: &mut Vec<Output>) {
+        let slot = header.executed.slot;
+        let installing = self.installing.take();
+        let deferred = installing.map_or_else(Vec::new, |installing| installing.deferred);
+        self.executed_told = slot;
+        out.push(Output::Mark("state installed"));
+        let is_ahead =
+            |effect: &Effect| matches!(effect, Effect::Execute { slot: at, .. } if *at > slot);
+        if deferred.iter().any(is_ahead) {
+            // The protocol has come further by its log meanwhile, and knows nothing of a state
+            // that it has left behind.
+            out.push(Output::Mark("fetched snapshot overtaken by the log"));
+        } else {
+            self.events.push_back(Event::Installed {
+                slot,
+                summary: header.summary,
+            });
+        }
+        for effect in deferred {
+            match effect {
+                // It is in the state; who waits for its reply asks again.
+                Effect::Execute { slot: at, .. } if at <= slot => {}
+                // Of a state that there never was here.
+                Effect::Checkpoint { slot: at, .. } if at != self.executor.executed().slot => {}
+                other => self.carry_out_effect(other, world, out),
+            }
         }
     }
 

@@ -34,6 +34,7 @@ impl Rig {
         let limits = ExecutorLimits {
             session_lifetime: config.session_lifetime,
             queries_max: 10,
+            ..ExecutorLimits::default()
         };
         let store = Store::new(StoreOptions {
             databases: config.databases,
