@@ -56,16 +56,20 @@ impl Faulty {
         };
         for id in 0..replicas {
             fs::create_dir(this.triggers(id)).unwrap();
-            let surroundings = [
-                ("LD_PRELOAD", this.library.display().to_string()),
-                ("STORAGE_FAULTS", this.triggers(id).display().to_string()),
-            ];
-            let surroundings: Vec<_> = surroundings.iter().map(|(n, v)| (*n, &v[..])).collect();
-            let served = this.setup.start_with(id, more, &surroundings);
+            let served = this.start_one(id, more);
             this.replicas.push(served);
         }
         this.replicas.iter().for_each(Served::ready);
         Some(this)
+    }
+
+    fn start_one(&self, id: u16, more: &[&str]) -> Served {
+        let surroundings = [
+            ("LD_PRELOAD", self.library.display().to_string()),
+            ("STORAGE_FAULTS", self.triggers(id).display().to_string()),
+        ];
+        let surroundings: Vec<_> = surroundings.iter().map(|(n, v)| (*n, &v[..])).collect();
+        self.setup.start_with(id, more, &surroundings)
     }
 
     fn triggers(&self, id: u16) -> PathBuf {
@@ -84,7 +88,8 @@ impl Faulty {
         eventually("a leader", || self.replicas[0].status()?["leader"].as_u64()) as u16
     }
 
-    /// Writes half a megabyte through a replica, again and again, until it says no.
+    /// Writes half a megabyte through a replica, again and again, until it says that there is no
+    /// room. One that gets no processor for long may miss a deadline before.
     fn fill(&self, id: u16) -> String {
         let mut client = self.replicas[usize::from(id)].client();
         let value = "v".repeat(500_000);
@@ -93,7 +98,7 @@ impl Faulty {
             let answer = client.ask(&["SET", &format!("filler:{}", written % 5), &value]);
             written += 1;
             let answer = answer.unwrap();
-            (answer != "OK").then_some(answer)
+            answer.starts_with("-MISCONF").then_some(answer)
         })
     }
 }
@@ -165,6 +170,47 @@ fn a_single_replica_without_room_refuses_writes_and_loses_none() {
         again.client().ask(&["STRLEN", "filler:0"]).unwrap(),
         "500000"
     );
+}
+
+#[test]
+fn a_replica_that_starts_without_room_serves_what_it_has_and_recovers() {
+    let Some(mut cluster) = Faulty::start(1, &["--client-deadline", "3s"]) else {
+        return;
+    };
+    let mut client = cluster.replicas[0].client();
+    eventually("a write", || {
+        (client.ask(&["SET", "a", "1"]).ok()? == "OK").then_some(())
+    });
+    cluster.strike(0, "full");
+    cluster.fill(0);
+    // Killed, so that it had no time to tidy up; and more than once.
+    for _ in 0..2 {
+        let mut killed = cluster.replicas.remove(0);
+        killed.process.0.kill().unwrap();
+        killed.process.wait();
+        let again = cluster.start_one(0, &["--client-deadline", "3s"]);
+        again.ready();
+        cluster.replicas.push(again);
+    }
+    let mut client = cluster.replicas[0].client();
+    let mut reads = |words: &[&str], expected: &str| {
+        eventually("a read within the deadline", || {
+            let answer = client.ask(words).ok()?;
+            (!answer.starts_with('-')).then(|| assert_eq!(answer, expected))
+        });
+    };
+    reads(&["GET", "a"], "1");
+    reads(&["STRLEN", "filler:0"], "500000");
+    eventually("no room is noticed", || {
+        let answer = client.ask(&["SET", "a", "2"]).ok()?;
+        answer.starts_with("-MISCONF").then_some(())
+    });
+    assert_eq!(cluster.replicas[0].info("disk_state"), "full");
+    cluster.relieve(0, "full");
+    eventually("room again", || {
+        (client.ask(&["SET", "a", "3"]).ok()? == "OK").then_some(())
+    });
+    assert_eq!(cluster.replicas.remove(0).stop(), Some(0));
 }
 
 /// The second sync would succeed, and the data of the first would be gone.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   lock        held by the running process, holds its process id
-//!   identity    cluster, replica, durability, incarnation, boot; written anew at every start
+//!   identity    cluster, replica, durability, incarnation, boot; written anew at every start,
+//!   identity-2  twice, one after the other, so that one of them is always whole
 //!   peers       the highest boot seen of every peer, so that a wiped one is recognised
 //!   promises    the two slots of the journal's promises
 //!   marks       how far the journal is known to be durable
@@ -17,7 +18,8 @@ use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions, TryLockError},
     hash::{BuildHasher, RandomState},
-    io::{self, Read, Seek, Write},
+    io::{self, Read, Write},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
@@ -86,6 +88,8 @@ pub(crate) struct Owner {
     pub incarnation: u64,
     pub boot: u64,
     pub repairing: bool,
+    /// What is wrong with one of the two copies of this.
+    pub damaged: Option<String>,
 }
 
 /// Locks a directory that is not used and tells whose it is; changes nothing.
@@ -110,10 +114,9 @@ pub(crate) fn look(path: &Path) -> Result<(File, Owner), String> {
         }
         Err(TryLockError::Error(error)) => return Err(error.to_string()),
     }
-    let found = read_file::<IdentityFile>(&path.join("identity"));
-    let identity = match found.map_err(|error| error.to_string())? {
-        Some(identity) => identity.map_err(|reason| unreadable(&reason))?,
-        None => return Err(NO_IDENTITY.to_owned()),
+    let found = read_identity(path).map_err(|error| error.to_string())?;
+    let Some((identity, damaged)) = found? else {
+        return Err(NO_IDENTITY.to_owned());
     };
     if identity.format > FORMAT {
         return Err(newer(identity.format));
@@ -127,6 +130,7 @@ pub(crate) fn look(path: &Path) -> Result<(File, Owner), String> {
         incarnation: identity.incarnation,
         boot: identity.boot,
         repairing: identity.repairing,
+        damaged,
     };
     Ok((lock, owner))
 }
@@ -143,9 +147,69 @@ fn in_use(holder: &str) -> String {
 
 fn unreadable(reason: &str) -> String {
     format!(
-        "its identity file cannot be read ({reason}); restore it from a copy, or remove this \
-         replica from the cluster and add a new member"
+        "neither copy of its identity can be read ({reason}): it could count for a life that has \
+         not kept its promises. Restore the files 'identity' or 'identity-2' as they were when it \
+         last ran, or remove this replica from the cluster and add a new member"
     )
+}
+
+/// The two copies of the identity.
+const COPIES: [&str; 2] = ["identity", "identity-2"];
+
+/// Reads the identity: `None` when there is none, else with what is wrong with one of its copies.
+/// The inner error tells why none of them can be used.
+#[expect(
+    clippy::type_complexity,
+    reason = "each layer is another kind of answer"
+)]
+fn read_identity(
+    path: &Path,
+) -> io::Result<Result<Option<(IdentityFile, Option<String>)>, String>> {
+    let (mut whole, mut damaged) = (Vec::new(), None);
+    for name in COPIES {
+        match read_file::<IdentityFile>(&path.join(name))? {
+            Some(Ok(identity)) => whole.push(identity),
+            Some(Err(reason)) => damaged = Some(format!("{name}: {reason}")),
+            None => {}
+        }
+    }
+    if let [one, two] = whole.as_slice()
+        && (&one.cluster, one.node, one.directory) != (&two.cluster, two.node, two.directory)
+    {
+        return Ok(Err(
+            "its files 'identity' and 'identity-2' are of different directories; remove \
+                       the one that was put there"
+                .to_owned(),
+        ));
+    }
+    // Whoever died between writing the two has done nothing with the newer one, but may not count
+    // as less than it. Where they differ in nothing else, a repair has not been noted in both.
+    let newest = (whole.into_iter())
+        .max_by_key(|identity| (identity.boot, identity.incarnation, identity.repairing));
+    Ok(match (newest, damaged) {
+        (Some(newest), damaged) => Ok(Some((newest, damaged))),
+        (None, Some(reason)) => Err(unreadable(&reason)),
+        (None, None) => Ok(None),
+    })
+}
+
+/// Writes both copies of the identity in place, one after the other: neither a crash nor a full
+/// disk leaves less than one whole.
+fn write_identity(path: &Path, identity: &IdentityFile) -> io::Result<()> {
+    let text = text_of(identity)?;
+    for name in COPIES {
+        let mut options = OpenOptions::new();
+        let file = path.join(name);
+        let is_new = !file.exists();
+        let file = (options.create(true).truncate(false).write(true)).open(file)?;
+        file.write_all_at(text.as_bytes(), 0)?;
+        file.set_len(text.len() as u64)?;
+        file.sync_all()?;
+        if is_new {
+            sync_directory(path)?;
+        }
+    }
+    Ok(())
 }
 
 fn newer(format: u32) -> String {
@@ -182,10 +246,18 @@ pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
+/// A value with its checksum.
+fn text_of<T: Serialize>(value: &T) -> io::Result<String> {
+    let body = serde_json::to_string(value)?;
+    Ok(format!(
+        "{body}\ncrc32c {:08x}\n",
+        checksum(body.as_bytes())
+    ))
+}
+
 /// Replaces a small file so that a crash leaves the old or the new one, whole.
 fn replace_file<T: Serialize>(directory: &Path, name: &str, value: &T) -> io::Result<()> {
-    let body = serde_json::to_string(value)?;
-    let text = format!("{body}\ncrc32c {:08x}\n", checksum(body.as_bytes()));
+    let text = text_of(value)?;
     let temporary = directory.join(format!("{name}.new"));
     let mut file = File::create(&temporary)?;
     file.write_all(text.as_bytes())?;
@@ -194,7 +266,7 @@ fn replace_file<T: Serialize>(directory: &Path, name: &str, value: &T) -> io::Re
     sync_directory(directory)
 }
 
-/// Reads what [`replace_file`] wrote; `None` when the file does not exist.
+/// Reads what [`text_of`] gave; `None` when the file does not exist.
 fn read_file<T: DeserializeOwned>(path: &Path) -> io::Result<Option<Result<T, String>>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -229,14 +301,19 @@ impl Data {
         };
         fs::create_dir_all(path).map_err(|error| unwritable(path, error))?;
         let lock = lock(path)?;
-        let found = read_file::<IdentityFile>(&path.join("identity")).map_err(failed)?;
+        let found = read_identity(path).map_err(failed)?;
         let mut first_boot = false;
-        let mut identity = match found {
-            Some(Ok(identity)) => {
+        let mut identity = match found.map_err(refused)? {
+            Some((identity, damaged)) => {
                 check(&identity, config).map_err(refused)?;
+                if let Some(damaged) = damaged {
+                    tracing::warn!(
+                        damaged,
+                        "a copy of the identity was repaired from the other"
+                    );
+                }
                 identity
             }
-            Some(Err(reason)) => return Err(refused(unreadable(&reason))),
             None => {
                 if !never_used(path).map_err(failed)? {
                     return Err(refused(NO_IDENTITY.to_owned()));
@@ -278,7 +355,7 @@ impl Data {
             // Before anything is relied upon: later, a file that is missing has been lost.
             crate::journal_files::reserve(path).map_err(failed)?;
         }
-        replace_file(path, "identity", &identity).map_err(failed)?;
+        write_identity(path, &identity).map_err(failed)?;
         if let Some(parent) = path.parent().filter(|_| first_boot) {
             let parent = if parent.as_os_str().is_empty() {
                 Path::new(".")
@@ -307,7 +384,7 @@ impl Data {
             self.identity.incarnation += 1;
         }
         self.identity.repairing = true;
-        replace_file(&self.path, "identity", &self.identity)?;
+        write_identity(&self.path, &self.identity)?;
         self.incarnation = Incarnation(self.identity.incarnation);
         self.forgot = true;
         Ok(())
@@ -328,7 +405,7 @@ impl Data {
             return Ok(());
         }
         self.identity.repairing = false;
-        replace_file(&self.path, "identity", &self.identity)?;
+        write_identity(&self.path, &self.identity)?;
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             if entry.file_name().to_string_lossy().starts_with("damaged-") {
@@ -421,9 +498,12 @@ fn lock(path: &Path) -> Result<File, StartError> {
         }
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
-    file.set_len(0).map_err(failed)?;
-    file.rewind().map_err(failed)?;
-    writeln!(file, "{}", std::process::id()).map_err(failed)?;
+    // Over what is there, which takes no room; whose lock it is only helps people.
+    let holder = format!("{:<10}\n", std::process::id());
+    let written = file.write_all_at(holder.as_bytes(), 0);
+    if let Err(error) = written.and_then(|()| file.set_len(holder.len() as u64)) {
+        tracing::debug!(%error, "cannot note who holds the lock");
+    }
     Ok(file)
 }
 
@@ -527,21 +607,70 @@ mod tests {
             ..config.clone()
         };
         assert!(reason(Data::open(&foreign)).contains("durability 'disk'"));
-        let file = config.data.join("identity");
-        let text = fs::read_to_string(&file).expect("there");
-        fs::write(&file, text.replace("\"boot\":1", "\"boot\":9")).expect("writes");
-        assert!(reason(Data::open(&config)).contains("checksum is wrong"));
+        let files = COPIES.map(|name| config.data.join(name));
+        let text = fs::read_to_string(&files[0]).expect("there");
+        for file in &files {
+            fs::write(file, text.replace("\"boot\":1", "\"boot\":9")).expect("writes");
+        }
+        let refusal = reason(Data::open(&config));
+        assert!(refusal.contains("neither copy") && refusal.contains("checksum is wrong"));
         let mut newer: IdentityFile =
             serde_json::from_str(text.lines().next().expect("a line")).expect("reads");
         newer.format = 2;
-        replace_file(&config.data, "identity", &newer).expect("writes");
+        write_identity(&config.data, &newer).expect("writes");
         assert!(reason(Data::open(&config)).contains("newer version"));
         // As long as nothing else was written, an interrupted first start may be repeated.
-        fs::remove_file(&file).expect("there");
+        let remove = || {
+            files
+                .iter()
+                .for_each(|file| fs::remove_file(file).expect("there"))
+        };
+        remove();
         assert!(Data::open(&config).expect("opens").first_boot);
-        fs::remove_file(&file).expect("there");
+        remove();
         fs::write(config.data.join("promises"), b"mine").expect("writes");
         assert!(reason(Data::open(&config)).contains("no identity file"));
+    }
+
+    #[test]
+    fn one_whole_copy_of_the_identity_is_enough_and_no_life_is_lived_twice() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = config(directory.path(), Durability::Memory);
+        let files = COPIES.map(|name| config.data.join(name));
+        let mut lives = 0;
+        let mut open = || {
+            lives += 1;
+            let data = Data::open(&config).expect("opens");
+            assert_eq!(
+                (data.boot, data.incarnation),
+                (Boot(lives), Incarnation(lives))
+            );
+        };
+        open();
+        for file in &files {
+            // Damaged, cut off in the middle of being written, lost, or of an earlier program.
+            let text = fs::read_to_string(file).expect("there");
+            fs::write(file, text.replace("memory", "menory")).expect("writes");
+            open();
+            fs::write(file, &text[..40]).expect("writes");
+            open();
+            fs::write(file, format!("{text} ")).expect("writes");
+            open();
+            fs::remove_file(file).expect("there");
+            open();
+            // Died between writing the two: the other one is a life behind.
+            let text = fs::read_to_string(file).expect("there");
+            open();
+            fs::write(file, text).expect("writes");
+            open();
+        }
+        let mut foreign: IdentityFile = read_file(&files[1])
+            .expect("reads")
+            .expect("there")
+            .expect("whole");
+        foreign.directory += 1;
+        fs::write(&files[1], text_of(&foreign).expect("written")).expect("writes");
+        assert!(reason(Data::open(&config)).contains("different directories"));
     }
 
     #[test]

@@ -195,6 +195,12 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
     let found = inspect_journal(&mut disk, &identity, record)
         .map_err(|FileError { path, error }| failed(path, error))?;
     let mut problems: Vec<Problem> = found.verdict.iter().map(problem).collect();
+    problems.extend(owner.damaged.map(|what| Problem {
+        what: format!("one copy of the identity is damaged: {what}"),
+        segment: None,
+        offset: None,
+        remedy: Remedy::Mended,
+    }));
     let directory = path.join("snapshots");
     let mut files = Vec::new();
     for kept in snapshots::list(&directory).map_err(|error| failed(directory.clone(), error))? {

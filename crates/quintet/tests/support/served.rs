@@ -148,8 +148,17 @@ impl Served {
 
     pub fn ready(&self) {
         eventually("the replica serves", || {
+            assert!(!self.has_ended(), "it has ended: {}", self.said());
             http_get(&self.admin, "/readyz").filter(|(code, _)| *code == 200)
         });
+    }
+
+    /// Whether the process has ended and nobody has asked how.
+    fn has_ended(&self) -> bool {
+        let path = format!("/proc/{}/stat", self.process.0.id());
+        let stat = fs::read_to_string(path).unwrap_or_default();
+        let state = stat.rsplit(") ").next().unwrap_or_default();
+        state.is_empty() || state.starts_with('Z')
     }
 
     pub fn client(&self) -> Client {

@@ -1,16 +1,18 @@
 /* Makes the storage of one process fail while a file of a certain name exists in the directory
  * that STORAGE_FAULTS names:
  *
- *   full   there is no room for new journal segments and snapshots
+ *   full   there is no room: no file of a data directory can become longer than its blocks
  *   write  writes to the journal fail with EIO
  *   sync   the next sync of the journal fails with EIO, and those after it succeed
  */
 #define _GNU_SOURCE
+#define _LARGEFILE64_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -30,15 +32,20 @@ static const char *name_of(int fd) {
     return path;
 }
 
-static int refuses(int fd) {
+/* Whether a write needs a block that the file does not have. */
+static int grows(int fd, off64_t at, size_t length) {
+    struct stat64 known;
+    if (fstat64(fd, &known) || !S_ISREG(known.st_mode)) return 0;
+    off64_t room = (known.st_size + 4095) / 4096 * 4096;
+    return at + (off64_t)length > room;
+}
+
+static int refuses(int fd, off64_t at, size_t length) {
     char trigger[4096];
-    if (armed("full", trigger, sizeof trigger)) {
-        const char *path = name_of(fd);
-        if (strstr(path, "/journal/spare.new") || strstr(path, "/journal/segment.new") ||
-            strstr(path, "/snapshots/incoming")) {
-            errno = ENOSPC;
-            return 1;
-        }
+    if (armed("full", trigger, sizeof trigger) && strstr(name_of(fd), "/data") &&
+        grows(fd, at, length)) {
+        errno = ENOSPC;
+        return 1;
     }
     if (armed("write", trigger, sizeof trigger) && strstr(name_of(fd), "/journal/")) {
         errno = EIO;
@@ -50,13 +57,14 @@ static int refuses(int fd) {
 ssize_t pwrite64(int fd, const void *bytes, size_t length, off64_t offset) {
     static ssize_t (*real)(int, const void *, size_t, off64_t);
     if (!real) real = dlsym(RTLD_NEXT, "pwrite64");
-    return refuses(fd) ? -1 : real(fd, bytes, length, offset);
+    return refuses(fd, offset, length) ? -1 : real(fd, bytes, length, offset);
 }
 
 ssize_t write(int fd, const void *bytes, size_t length) {
     static ssize_t (*real)(int, const void *, size_t);
     if (!real) real = dlsym(RTLD_NEXT, "write");
-    return refuses(fd) ? -1 : real(fd, bytes, length);
+    off64_t at = lseek64(fd, 0, SEEK_CUR);
+    return refuses(fd, at, length) ? -1 : real(fd, bytes, length);
 }
 
 int fdatasync(int fd) {
