@@ -1,7 +1,15 @@
 //! The few calls to the operating system that have no safe wrapper.
 
 use bytes::{BufMut, BytesMut};
-use std::{io, os::fd::AsFd};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fd::BorrowedFd,
+};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd},
+    time::Duration,
+};
 
 /// Tells the scheduler that this thread need not preempt others when it wakes: with more threads
 /// than cores, batches grow and everything gets cheaper. A refusal changes nothing but speed.
@@ -12,7 +20,22 @@ pub(crate) fn prefer_throughput() {
         // SAFETY: the pointer is to a local structure that outlives the call, which only reads
         // it; thread 0 is the calling one.
         unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters) };
+        // Sleeps end when they are to end, not up to 50 us later in company of others.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     }
+}
+
+/// Waits until `poll` has events, or for `timeout`, by the nanosecond: its own waiting counts whole
+/// milliseconds.
+///
+/// # Errors
+/// As `poll(2)`.
+pub(crate) fn wait(events: &mio::Poll, timeout: Duration) -> io::Result<()> {
+    // SAFETY: the descriptor is open as long as `events` is borrowed.
+    let fd = unsafe { BorrowedFd::borrow_raw(events.as_raw_fd()) };
+    let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout))?;
+    Ok(())
 }
 
 /// Reads up to `length` bytes to the end of `buffer` without zeroing its memory first.
@@ -28,4 +51,23 @@ pub(crate) fn read_into(fd: impl AsFd, buffer: &mut BytesMut, length: usize) -> 
     // SAFETY: the kernel has just written these bytes at the start of the spare capacity.
     unsafe { buffer.advance_mut(count) };
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_wait_ends_no_sooner_than_asked_for_and_at_once_when_something_happens() {
+        let events = mio::Poll::new().expect("a poll");
+        for wait in [Duration::from_micros(1), Duration::from_micros(1_300)] {
+            let begun = Instant::now();
+            super::wait(&events, wait).expect("waits");
+            assert!(begun.elapsed() >= wait);
+        }
+        let waker = mio::Waker::new(events.registry(), mio::Token(0)).expect("a waker");
+        waker.wake().expect("wakes");
+        super::wait(&events, Duration::from_secs(3_600)).expect("does not wait");
+    }
 }

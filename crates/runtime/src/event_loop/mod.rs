@@ -55,6 +55,12 @@ const NEARLY_IDLE: usize = 8;
 const ROUNDS_MAX: usize = 64;
 const MAIL_MAX: usize = 4096;
 const TIMERS_MAX: usize = 256;
+/// What is due sooner is waited for by the nanosecond.
+const PRECISE_MAX: Duration = Duration::from_millis(10);
+/// So long before a precise deadline the loop stays awake, where it may spin.
+const AWAKE_BEFORE: Duration = Duration::from_micros(40);
+/// Longer than any deadline that is one.
+const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// Clients' sessions are dated by a clock that was read no longer ago than this.
 const CLOCK_AGE_MAX: Duration = Duration::from_millis(1);
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
@@ -78,6 +84,27 @@ pub(crate) struct Parts {
     pub published: Arc<Published>,
     pub about: About,
     pub spin_max: Duration,
+}
+
+/// How to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sleep {
+    /// Not at all: look again at once.
+    No,
+    /// For so long, by the nanosecond. Costs a system call more.
+    Exactly(Duration),
+    /// In whole milliseconds, up to one longer; for ever when it never ends.
+    About(Duration),
+}
+
+impl Sleep {
+    /// What the poll waits for.
+    fn milliseconds(self) -> Option<Duration> {
+        match self {
+            Self::No | Self::Exactly(_) => Some(Duration::ZERO),
+            Self::About(wait) => (wait < FOREVER).then_some(wait),
+        }
+    }
 }
 
 struct Stopping {
@@ -551,8 +578,8 @@ impl EventLoop {
             self.last_work = now;
             self.last_count = count;
         }
-        let timeout = self.timeout(wake, now);
-        if timeout == Some(Duration::ZERO) {
+        let mut timeout = self.timeout(wake, now);
+        if timeout == Sleep::No {
             if count == 0 {
                 // Whoever could bring work must get the processor.
                 rustix::thread::sched_yield();
@@ -560,10 +587,14 @@ impl EventLoop {
         } else {
             self.metrics.sleeps += 1;
         }
+        if let Sleep::Exactly(wait) = timeout {
+            crate::system::wait(&self.poll, wait)?;
+            timeout = Sleep::No;
+        }
         let Some(mut events) = self.events.take() else {
             return Ok(now);
         };
-        let result = self.poll.poll(&mut events, timeout);
+        let result = self.poll.poll(&mut events, timeout.milliseconds());
         let now = self.now();
         for event in &events {
             let token = event.token().0;
@@ -579,25 +610,30 @@ impl EventLoop {
         result.map(|()| now)
     }
 
-    /// How long to sleep; zero to look again at once, `None` for ever.
-    fn timeout(&self, wake: Wake, now: Time) -> Option<Duration> {
+    /// How long to sleep.
+    fn timeout(&self, wake: Wake, now: Time) -> Sleep {
         let clients_busy = self.clients.as_ref().is_some_and(Clients::busy);
         let peers_busy = self.tcp.busy() && !self.choked();
         if wake == Wake::Spin || clients_busy || peers_busy || self.mailbox.rung() {
-            return Some(Duration::ZERO);
+            return Sleep::No;
         }
         let nearly_idle = self.last_count <= NEARLY_IDLE;
         if nearly_idle && now.since(self.last_work) < self.spin_max {
-            return Some(Duration::ZERO);
+            return Sleep::No;
         }
         let mut precise = match wake {
             Wake::At(at) => at,
             Wake::Spin | Wake::Sleep => Time::NEVER,
         };
-        let mut coarse = self.timers.next(now, || self.clock());
-        coarse = coarse
-            .min(self.tcp.next_deadline())
-            .min(self.port.next_deadline());
+        precise = precise.min(self.tcp.next_deadline());
+        let mut coarse = self.port.next_deadline();
+        // Heartbeats and time-outs may be a millisecond late; rounds and deadlines may not.
+        let timer = self.timers.next(now, || self.clock());
+        if timer.since(now) < PRECISE_MAX {
+            precise = precise.min(timer);
+        } else {
+            coarse = coarse.min(timer);
+        }
         if self.changed {
             coarse = coarse.min(self.publish_at);
         }
@@ -612,20 +648,19 @@ impl EventLoop {
                 .min(stopping.deadline)
                 .min(now + Duration::from_millis(5));
         }
-        // The operating system sleeps in whole milliseconds: a precise deadline is waited for
-        // awake at the end.
-        let precise = match precise.since(now) {
-            _ if precise == Time::NEVER => None,
-            wait if wait < Duration::from_millis(1) => Some(Duration::ZERO),
-            wait => Some(
-                Duration::from_millis(wait.as_millis() as u64 - 1).max(Duration::from_millis(1)),
-            ),
-        };
-        let coarse = (coarse != Time::NEVER).then(|| coarse.since(now));
-        match (precise, coarse) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (one, other) => one.or(other),
+        // A sleeping core takes a while to begin: what is due very soon is waited for awake.
+        let awake = AWAKE_BEFORE.min(self.spin_max);
+        let wait = precise.since(now).saturating_sub(awake);
+        if precise < coarse && wait < PRECISE_MAX {
+            return if wait.is_zero() {
+                Sleep::No
+            } else {
+                Sleep::Exactly(wait)
+            };
         }
+        // Up to a millisecond late, so a precise deadline is looked at again shortly before.
+        let precise = precise.since(now).saturating_sub(PRECISE_MAX / 2);
+        Sleep::About(precise.min(coarse.since(now)))
     }
 
     // --- stopping --------------------------------------------------------------------------

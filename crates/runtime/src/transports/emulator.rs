@@ -5,8 +5,7 @@
 //! ```
 //!
 //! Frames wait here until they would have arrived, then go out over the real network, whose own
-//! delay comes on top. The event loop sleeps in whole milliseconds: shorter delays come out longer
-//! unless the replica is busy.
+//! delay comes on top, and the time that a sleeping replica takes to wake.
 
 use super::queue::HEADER;
 use quintet_replica::{
