@@ -24,6 +24,18 @@ pub(super) enum Phase {
     Watch,
 }
 
+/// Whether commands are answered, as CLIENT REPLY says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Replies {
+    #[default]
+    On,
+    Off,
+    /// All but the next command.
+    SkipNext,
+    /// All but the command under way.
+    Skip,
+}
+
 /// What a client has chosen, and what CLIENT LIST shows of it.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -34,6 +46,7 @@ pub(super) struct Client {
     pub library: Vec<u8>,
     pub library_version: Vec<u8>,
     pub mode: Mode,
+    pub replies: Replies,
     pub authenticated: bool,
     pub no_evict: bool,
     pub connected: Time,
@@ -104,6 +117,7 @@ impl Connection {
                 library: Vec::new(),
                 library_version: Vec::new(),
                 mode: Mode::default(),
+                replies: Replies::On,
                 authenticated,
                 no_evict: false,
                 connected: now,
@@ -131,9 +145,26 @@ impl Connection {
         self.transaction = None;
         self.watched.clear();
         self.client.mode = Mode::default();
+        self.client.replies = Replies::On;
         self.client.name.clear();
         self.client.authenticated = authenticated;
         self.client.no_evict = false;
+    }
+
+    /// Appends a reply, if the client wants any.
+    pub fn answer(&mut self, reply: &[u8]) {
+        if matches!(self.client.replies, Replies::On | Replies::SkipNext) {
+            self.output.extend_from_slice(reply);
+        }
+    }
+
+    /// A command, or the request that it was alone in, has ended.
+    pub const fn command_ended(&mut self) {
+        self.client.replies = match self.client.replies {
+            Replies::Skip => Replies::On,
+            Replies::SkipNext => Replies::Skip,
+            other => other,
+        };
     }
 
     /// Whether all is done that a closing connection still owes.

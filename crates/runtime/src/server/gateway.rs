@@ -683,6 +683,7 @@ impl Gateway {
     pub(super) fn resume(&mut self, index: usize, mut connection: Box<Connection>) {
         connection.phase = Phase::Free;
         connection.database_after = None;
+        connection.command_ended();
         let gone = connection.gone;
         if !gone {
             self.check_output(&mut connection);

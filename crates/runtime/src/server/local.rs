@@ -1,7 +1,10 @@
 //! Commands that the server answers itself: they concern the connection or this replica, not the
 //! replicated data.
 
-use super::{connection::Client, gateway::Gateway};
+use super::{
+    connection::{Client, Replies},
+    gateway::Gateway,
+};
 use quintet_store::{CommandError, CommandSpec, Mode, Op, Reply};
 use std::{fmt::Write as _, net::SocketAddr};
 
@@ -292,9 +295,16 @@ impl Gateway {
                 let count = self.kill_matching(client, args)?;
                 reply.count(count);
             }
-            (b"reply", [mode]) if is(mode, "on") => reply.ok(),
-            (b"reply", [mode]) if is(mode, "off") || is(mode, "skip") => {
-                return Err(not_supported("CLIENT REPLY OFF"));
+            (b"reply", [mode]) if is(mode, "on") => {
+                client.replies = Replies::On;
+                reply.ok();
+            }
+            // These are not answered themselves.
+            (b"reply", [mode]) if is(mode, "off") => client.replies = Replies::Off,
+            (b"reply", [mode]) if is(mode, "skip") => {
+                if client.replies != Replies::Off {
+                    client.replies = Replies::SkipNext;
+                }
             }
             (b"reply", [_]) => return Err(CommandError::Syntax),
             (b"no-evict" | b"no-touch", [mode]) => {
@@ -332,7 +342,7 @@ impl Gateway {
             (b"help", []) => {
                 let lines = [
                     "CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-                    "GETNAME, GETREDIR, ID, INFO, KILL, LIST, NO-EVICT, NO-TOUCH, REPLY ON,",
+                    "GETNAME, GETREDIR, ID, INFO, KILL, LIST, NO-EVICT, NO-TOUCH, REPLY,",
                     "SETINFO, SETNAME, TRACKINGINFO, UNBLOCK, UNPAUSE.",
                 ];
                 reply.array(lines.len());

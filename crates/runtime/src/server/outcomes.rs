@@ -118,7 +118,7 @@ impl Gateway {
                 if connection.phase == Phase::Watch {
                     self.on_versions(&mut connection, reply);
                 } else {
-                    connection.output.extend_from_slice(reply);
+                    connection.answer(reply);
                     // A transaction that was not executed has not selected a database either.
                     let executed = !matches!(reply, [b'-' | b'_', ..] | [b'*', b'-', ..]);
                     if let (Some(database), true) = (connection.database_after, executed) {
@@ -364,7 +364,7 @@ impl Gateway {
         }
         self.counters.errors += errors;
         self.counters.output_bytes += out.len() as u64;
-        connection.output.extend_from_slice(&out);
+        connection.answer(&out);
         self.reply = out;
         errors
     }
@@ -395,12 +395,10 @@ impl Gateway {
                         connection.watched.push(key);
                     }
                 }
-                connection.output.extend_from_slice(b"+OK\r\n");
+                connection.answer(b"+OK\r\n");
             }
-            _ if reply.first() == Some(&b'-') => connection.output.extend_from_slice(reply),
-            _ => connection
-                .output
-                .extend_from_slice(b"-ERR the keys could not be watched\r\n"),
+            _ if reply.first() == Some(&b'-') => connection.answer(reply),
+            _ => connection.answer(b"-ERR the keys could not be watched\r\n"),
         }
     }
 }

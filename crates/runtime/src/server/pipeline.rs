@@ -11,7 +11,7 @@
 //! changes how the connection is served, waits for the request to end.
 
 use super::{
-    connection::{Connection, Transaction, WatchedKey},
+    connection::{Connection, Replies, Transaction, WatchedKey},
     gateway::Gateway,
     resp::{Step, TooLarge},
 };
@@ -75,10 +75,16 @@ impl Gateway {
                 Ok(Step::TooLarge(length, reason)) => {
                     offset += length;
                     self.on_too_large(connection, reason);
+                    connection.command_ended();
                 }
                 Ok(Step::Command(length)) => match self.on_command(connection, offset) {
-                    Flow::Next => offset += length,
-                    Flow::Last => {
+                    // What is not answered is a request by itself.
+                    Flow::Next if self.builder.is_empty() => {
+                        offset += length;
+                        connection.command_ended();
+                    }
+                    Flow::Next if connection.client.replies != Replies::Skip => offset += length,
+                    Flow::Next | Flow::Last => {
                         offset += length;
                         break;
                     }
@@ -118,7 +124,7 @@ impl Gateway {
     /// The reply in `self.reply` takes its place among the replies.
     fn emit(&mut self, connection: &mut Connection) {
         if self.builder.is_empty() {
-            connection.output.extend_from_slice(&self.reply);
+            connection.answer(&self.reply);
         } else {
             self.builder.literal(&self.reply);
         }
@@ -333,6 +339,14 @@ impl Gateway {
             return self.refuse(connection, &text);
         }
         if spec.flags.has(Flags::NO_MULTI) || spec.op == Op::Hello {
+            return self.refuse(connection, "ERR Command not allowed inside a transaction");
+        }
+        // It would not wait for EXEC.
+        let input = &connection.input[offset..];
+        let is_reply = |parser: &super::resp::Parser| {
+            parser.len() > 1 && parser.argument(input, 1).eq_ignore_ascii_case(b"reply")
+        };
+        if spec.op == Op::Client && is_reply(&connection.parser) {
             return self.refuse(connection, "ERR Command not allowed inside a transaction");
         }
         match self.queue_command(connection, offset, spec) {
