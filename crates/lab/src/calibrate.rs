@@ -18,7 +18,7 @@ use crate::{
     profile::ProfileFile,
     scenario::{Place, Scenario},
 };
-use quintet_replica::{Durability, links::Links};
+use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, links::Links};
 use quintet_simulator::bed::{self, Costs, Placement, Profile};
 use rustix::{
     fd::AsFd,
@@ -339,8 +339,8 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
             rate: None,
             value_size: VALUE,
             batch: 0,
-            batch_bytes: bed::BATCH_BYTES,
-            batch_requests: bed::BATCH_REQUESTS,
+            batch_bytes: FULL_BATCH_BYTES,
+            batch_requests: FULL_BATCH_REQUESTS,
             reads: 0,
             at: vec![0],
         },

@@ -7,8 +7,8 @@
 use crate::error::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    fs::{self, OpenOptions},
-    io::Write,
+    fs::{self, File, OpenOptions},
+    io::{Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -17,16 +17,31 @@ use std::{
 pub(crate) struct Kept<Row> {
     path: Option<PathBuf>,
     pub rows: Vec<Row>,
+    /// There were rows of something else, which are gone.
+    pub replaced: bool,
 }
 
-/// Tells what is described from what is described otherwise.
-pub(crate) fn identity(description: &str) -> String {
+/// Tells what is described, and done by this `program`, from everything else: figures of another
+/// build are not this one's.
+pub(crate) fn identity(description: &str, program: &Path) -> Result<String> {
     // FNV-1a: nobody tries to deceive it.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for byte in description.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    let mut take = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    };
+    take(description.as_bytes());
+    let unreadable = |error| Error::failed(format!("{}: {error}", program.display()));
+    let mut file = File::open(program).map_err(unreadable)?;
+    let mut piece = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut piece).map_err(unreadable)? {
+            0 => break,
+            length => take(&piece[..length]),
+        }
     }
-    format!("{hash:016x}")
+    Ok(format!("{hash:016x}"))
 }
 
 impl<Row: Serialize + DeserializeOwned> Kept<Row> {
@@ -34,8 +49,11 @@ impl<Row: Serialize + DeserializeOwned> Kept<Row> {
     /// are kept in memory only.
     pub fn open(directory: Option<&Path>, identity: &str) -> Result<Self> {
         let Some(directory) = directory else {
-            let (path, rows) = (None, Vec::new());
-            return Ok(Self { path, rows });
+            return Ok(Self {
+                path: None,
+                rows: Vec::new(),
+                replaced: false,
+            });
         };
         fs::create_dir_all(directory)
             .map_err(|error| Error::failed(format!("{}: {error}", directory.display())))?;
@@ -43,7 +61,9 @@ impl<Row: Serialize + DeserializeOwned> Kept<Row> {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let mut lines = text.lines();
         let mut rows: Vec<Row> = Vec::new();
-        if lines.next() == Some(identity) {
+        let found = lines.next();
+        let replaced = found != Some(identity) && lines.clone().next().is_some();
+        if found == Some(identity) {
             // A line that was cut off by a crash is measured again.
             rows.extend(lines.map_while(|line| serde_json::from_str(line).ok()));
         }
@@ -54,8 +74,11 @@ impl<Row: Serialize + DeserializeOwned> Kept<Row> {
         }
         fs::write(&path, text)
             .map_err(|error| Error::failed(format!("{}: {error}", path.display())))?;
-        let path = Some(path);
-        Ok(Self { path, rows })
+        Ok(Self {
+            path: Some(path),
+            rows,
+            replaced,
+        })
     }
 
     /// Forgets some.
@@ -101,6 +124,22 @@ mod tests {
         fs::write(&file, format!("{whole}\"torn")).unwrap();
         assert_eq!(Kept::<u64>::open(path, "one").unwrap().rows, [1, 2]);
         assert_eq!(fs::read_to_string(&file).unwrap(), whole);
-        assert!(Kept::<u64>::open(path, "other").unwrap().rows.is_empty());
+        let other = Kept::<u64>::open(path, "other").unwrap();
+        assert!(other.rows.is_empty() && other.replaced);
+        assert!(!Kept::<u64>::open(path, "other").unwrap().replaced);
+    }
+
+    #[test]
+    fn what_another_program_has_measured_is_not_this_one_s() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("program");
+        let build = |bytes: &[u8]| {
+            fs::write(&program, bytes).unwrap();
+            identity("the same", &program).unwrap()
+        };
+        let first = build(b"one");
+        assert_eq!(build(b"one"), first);
+        assert_ne!(build(b"two"), first);
+        assert_ne!(identity("else", &program).unwrap(), build(b"two"));
     }
 }

@@ -15,6 +15,10 @@ use crate::{BatchId, CommandId, DecodeError, FrontendId, Level, SessionId};
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
 
+/// Servers take a batch of so many bytes for full unless told otherwise …
+pub const FULL_BATCH_BYTES: usize = 1 << 20;
+/// … and one of so many requests. Whatever models a server needs the same numbers.
+pub const FULL_BATCH_REQUESTS: usize = 128;
 /// The version of the batch format.
 pub const BATCH_VERSION: u8 = 1;
 const HEADER: usize = 24;

@@ -5,7 +5,10 @@
 //! ```
 
 use crate::StartError;
-use quintet_replica::{ClusterId, Durability, Entry, ReplicaId, ReplicaSet, links::Links};
+use quintet_replica::{
+    ClusterId, Durability, Entry, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, ReplicaId, ReplicaSet,
+    links::Links,
+};
 use std::{
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
@@ -42,8 +45,8 @@ impl Default for Limits {
             key_bytes_max: 64 << 10,
             value_bytes_max: 64 << 20,
             memory_max: 0,
-            batch_bytes: 1 << 20,
-            batch_requests: 128,
+            batch_bytes: FULL_BATCH_BYTES,
+            batch_requests: FULL_BATCH_REQUESTS,
         }
     }
 }

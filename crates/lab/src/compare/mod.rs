@@ -92,11 +92,10 @@ pub struct Plan {
 
 impl Plan {
     /// What rounds must have in common to be compared.
-    fn identity(&self) -> String {
+    fn identity(&self) -> Result<String> {
         let names: Vec<_> = self.systems.iter().map(Spec::name).collect();
-        let versions = env!("CARGO_PKG_VERSION");
-        kept::identity(&format!(
-            "{names:?}{:?}{}{}{:?}{:?}{}{}{}{}{versions}{:?}",
+        let text = format!(
+            "{names:?}{:?}{}{}{:?}{:?}{}{}{}{}{:?}",
             self.cells,
             self.value_size,
             self.keys,
@@ -107,7 +106,8 @@ impl Plan {
             self.members,
             self.seed,
             Machine::this(),
-        ))
+        );
+        kept::identity(&text, &self.installed.quintet)
     }
 
     /// How long it takes, about.
@@ -237,7 +237,7 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Result<C
     let all = plan.systems.len() * plan.cells.len() * plan.rounds;
     let syncs = Syncs::count();
     let mut running: Vec<System> = Vec::new();
-    let mut kept: Kept<Sample> = Kept::open(plan.out.as_deref(), &plan.identity())?;
+    let mut kept: Kept<Sample> = Kept::open(plan.out.as_deref(), &plan.identity()?)?;
     // A round is whole or it is run again: systems within one belong together.
     let in_round = plan.systems.len() * plan.cells.len();
     let of_round = |rows: &[Sample], round| rows.iter().filter(|row| row.round == round).count();

@@ -71,7 +71,8 @@ pub struct Orders {
 /// What a worker measured.
 #[derive(Debug)]
 pub struct Measured {
-    /// Nanoseconds from due (open loop) or sent (closed loop) to answered.
+    /// Nanoseconds from due (open loop) or sent (closed loop) to answered, of what was due in the
+    /// measured time (open loop) or answered in it (closed loop).
     pub latency: Histogram<u64>,
     /// Answers that are not errors, in the measured time.
     pub answered: u64,
@@ -434,21 +435,20 @@ impl Worker {
                 continue;
             }
             good += 1;
-            // A closed loop counts by when it was answered, an open loop by when it was due:
-            // there a late answer must not slip out of the measured time.
-            let when = if self.orders.rate.is_some() {
-                since
-            } else {
-                now
-            };
-            if when >= counted && when < end {
+            let is_measured = |when: Instant| when >= counted && when < end;
+            if is_measured(now) {
                 self.measured.answered += 1;
-                let step = when.duration_since(counted).as_millis() / TIMELINE_STEP.as_millis();
+                let step = now.duration_since(counted).as_millis() / TIMELINE_STEP.as_millis();
                 let step = usize::try_from(step).unwrap_or(0);
                 if self.measured.timeline.len() <= step {
                     self.measured.timeline.resize(step + 1, 0);
                 }
                 self.measured.timeline[step] += 1;
+            }
+            // The latency of an open loop is that of what was due in the measured time: a late
+            // answer must not slip out of it.
+            let is_open = self.orders.rate.is_some();
+            if is_measured(if is_open { since } else { now }) {
                 let nanoseconds = now.duration_since(since).as_nanos();
                 let nanoseconds = u64::try_from(nanoseconds).unwrap_or(LATENCY_MAX);
                 self.measured.latency.saturating_record(nanoseconds);

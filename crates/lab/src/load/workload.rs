@@ -140,6 +140,11 @@ impl Mix {
             modify_ratio: 0.0,
         }
     }
+
+    /// Which part of all requests reads, the writes that follow reads counted, too.
+    pub fn reads_of_all(self) -> f64 {
+        self.read_ratio / (1.0 + self.read_ratio * self.modify_ratio)
+    }
 }
 
 /// What the clients ask, drawn one request at a time.
@@ -253,5 +258,16 @@ mod tests {
             }
         }
         assert!((400..600).contains(&reads), "{reads}");
+        // YCSB F: of two reads one is followed by a write.
+        let f = Mix {
+            read_ratio: 1.0,
+            modify_ratio: 0.5,
+        };
+        let mut workload = Workload::new(Keys::new(Distribution::Zipf, 100), f, 3, 1);
+        let (count, mut modified) = (30_000, None);
+        let reads = (0..count).filter(|_| workload.draw(&mut modified).kind == Kind::Read);
+        let part = reads.count() as f64 / f64::from(count);
+        assert!((part - f.reads_of_all()).abs() < 0.01, "{part}");
+        assert!((f.reads_of_all() - 2.0 / 3.0).abs() < 1e-9);
     }
 }

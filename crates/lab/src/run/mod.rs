@@ -44,6 +44,8 @@ pub struct Options {
     pub threads: usize,
     /// Where results are written.
     pub out: PathBuf,
+    /// Measure all anew, whatever is there already.
+    pub fresh: bool,
     /// The command that was given.
     pub command: String,
 }
@@ -174,6 +176,17 @@ pub struct Results {
     pub rows: Vec<Row>,
 }
 
+/// A run, and what was there before it.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// All that is known now.
+    pub results: Results,
+    /// So many rows of it were measured by an earlier run of the same.
+    pub earlier: usize,
+    /// The directory held another run, or one of another build, which is gone.
+    pub replaced: bool,
+}
+
 /// How far a run is.
 #[derive(Clone, Debug)]
 pub struct Step<'a> {
@@ -203,7 +216,7 @@ pub fn run(
     scenario: &Scenario,
     options: &Options,
     mut watch: impl FnMut(Step<'_>) -> bool,
-) -> Result<Results> {
+) -> Result<Ran> {
     let beds: Vec<Bed> = (scenario.beds.iter().copied())
         .filter(|bed| options.bed.is_none_or(|only| only == *bed))
         .collect();
@@ -228,8 +241,13 @@ pub fn run(
     let cells = scenario.cells(options.quick);
     let mut kept: Kept<Row> = Kept::open(
         Some(&options.out),
-        &identity(scenario, measured, &file, options.namespaces)?,
+        &identity(scenario, measured, &file, options)?,
     )?;
+    let replaced = kept.replaced;
+    if options.fresh {
+        kept.drop_where(|_| true)?;
+    }
+    let found = kept.rows.len();
     let all = repetitions * beds.len() * cells.len();
     let mut done = 0;
     'jobs: for repetition in 0..repetitions {
@@ -307,7 +325,11 @@ pub fn run(
         rows,
     };
     crate::report::write(&results, &options.out)?;
-    Ok(results)
+    Ok(Ran {
+        results,
+        earlier: found,
+        replaced,
+    })
 }
 
 /// What one cell gives in virtual time, operations per second, measured as long as in a quick run.
@@ -330,15 +352,16 @@ fn identity(
     scenario: &Scenario,
     measured: Duration,
     profile: &profile::ProfileFile,
-    namespaces: bool,
+    options: &Options,
 ) -> Result<String> {
     let profile = toml::to_string(profile).map_err(Error::failed)?;
-    let network = if namespaces { "namespaces" } else { "" };
+    let network = if options.namespaces { "namespaces" } else { "" };
+    let machine = Machine::this();
     let text = format!(
-        "{scenario:?}{measured:?}{profile}{}{network}",
-        env!("CARGO_PKG_VERSION")
+        "{scenario:?}{measured:?}{profile}{network}{}{machine:?}",
+        options.threads
     );
-    Ok(kept::identity(&text))
+    kept::identity(&text, &options.program)
 }
 
 /// The commit of the working directory, if it is one.

@@ -40,7 +40,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
             batch: load.batch,
             batch_bytes: load.batch_bytes,
             batch_requests: load.batch_requests,
-            reads: (load.mix.read_ratio * 1e3).round() as u64,
+            reads: (load.mix.reads_of_all() * 1e3).round() as u64,
             at,
         },
         faults: scenario.faults.clone(),
@@ -51,11 +51,11 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
     if let Some(why) = found.broken {
         return Err(Error::failed(format!("{}: {why}", cell.protocol)));
     }
-    let mut latencies: Vec<u64> = found.answered.iter().map(|one| one.1).collect();
+    let mut latencies = found.latencies;
     latencies.sort_unstable();
     let step = TIMELINE_STEP.as_nanos() as u64;
     let mut timeline = vec![0; job.measured.as_nanos().div_ceil(TIMELINE_STEP.as_nanos()) as usize];
-    for (when, _) in &found.answered {
+    for when in &found.answered {
         if let Some(count) = timeline.get_mut((when / step) as usize) {
             *count += 1;
         }

@@ -14,8 +14,8 @@ use crate::{
     load::{Distribution, Mix},
     suggest,
 };
-use quintet_replica::Durability;
-use quintet_simulator::bed::{BATCH_BYTES, BATCH_REQUESTS, Fault, FaultKind};
+use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS};
+use quintet_simulator::bed::{Fault, FaultKind};
 use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
@@ -126,11 +126,11 @@ const fn value_size() -> usize {
 }
 
 const fn batch_bytes() -> usize {
-    BATCH_BYTES
+    FULL_BATCH_BYTES
 }
 
 const fn batch_requests() -> usize {
-    BATCH_REQUESTS
+    FULL_BATCH_REQUESTS
 }
 
 const fn keys() -> u64 {
@@ -271,6 +271,13 @@ pub fn parse(text: &str, file: &str) -> Result<Scenario> {
 }
 
 fn check(text: Text) -> std::result::Result<Scenario, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if text.name.is_empty() || !text.name.chars().all(is_plain) || text.name.starts_with('.') {
+        return Err(format!(
+            "name: '{}': letters, digits, '-', '_' and '.' only, as for a file",
+            text.name
+        ));
+    }
     if text.beds.is_empty() || text.protocols.is_empty() {
         return Err("beds and protocols: at least one each".to_owned());
     }
@@ -547,6 +554,7 @@ mod tests {
             ),
             ("replicas = 3", "replicas = 'three'", "f:5:"),
             ("beds = ['simulated']", "beds = []", "beds and protocols"),
+            ("name = 'x'", "name = '../x'", "f:1: name: '../x'"),
             ("replicas = 3\n", "", "missing field `replicas`"),
         ] {
             let error = parse(&GOOD.replace(from, to), "f").unwrap_err();

@@ -1,6 +1,6 @@
 //! What a gateway is told: its limits once, the state of its node from time to time.
 
-use quintet_replica::{Durability, NodeStatus, ReplicaId};
+use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, NodeStatus, ReplicaId};
 use std::time::Duration;
 
 /// How a gateway is set up. The defaults suit a server that only trusted machines reach.
@@ -88,8 +88,8 @@ impl Default for GatewayConfig {
             command_bytes_max: 128 << 20,
             request_bytes_max: 1 << 20,
             request_commands_max: 1024,
-            batch_bytes: 1 << 20,
-            batch_requests: 128,
+            batch_bytes: FULL_BATCH_BYTES,
+            batch_requests: FULL_BATCH_REQUESTS,
             batch_bytes_max: 4 << 20,
             ordered_batches_max: 64,
             linearizable_batches_max: 64,

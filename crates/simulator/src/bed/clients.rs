@@ -176,14 +176,18 @@ impl World {
         };
         let (begins, ends) = (self.begins(), self.ends());
         let open = self.setup.load.rate.is_some();
-        // A closed loop counts by when it was answered, an open loop by when it was due: there a
-        // late answer must not slip out of the measured time.
+        // Throughput is what was answered in the measured time. The latency of an open loop is that
+        // of what was due in it: a late answer must not slip out.
         let when = if open { since } else { self.now };
         if !good {
             self.found.failed += 1;
-        } else if (begins..ends).contains(&when) {
-            let answered = (when - begins, self.now - since);
-            self.found.answered.push(answered);
+        } else {
+            if (begins..ends).contains(&self.now) {
+                self.found.answered.push(self.now - begins);
+            }
+            if (begins..ends).contains(&when) {
+                self.found.latencies.push(self.now - since);
+            }
         }
         if !open {
             self.for_client(index, self.now);

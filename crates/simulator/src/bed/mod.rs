@@ -28,11 +28,6 @@ pub use profile::{Costs, Placement, Profile};
 use quintet_replica::{Durability, Entry, links::Links};
 use std::time::Duration;
 
-/// As the runtime's server has it unless told otherwise: bytes of a full batch …
-pub const BATCH_BYTES: usize = 1 << 20;
-/// … and its requests.
-pub const BATCH_REQUESTS: usize = 128;
-
 /// How the clients ask.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
@@ -107,9 +102,11 @@ pub struct Setup {
 /// What a run found. All times are nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Of every request answered well in the measured time: when, from its beginning, and how long
-    /// it took since it was due.
-    pub answered: Vec<(u64, u64)>,
+    /// When each good answer of the measured time came, from its beginning.
+    pub answered: Vec<u64>,
+    /// How long requests took since they were due: in a closed loop those of `answered`, in an open
+    /// loop those that were due in the measured time, however late their answers came.
+    pub latencies: Vec<u64>,
     /// Requests that were refused, or given up with an unknown outcome.
     pub failed: u64,
     /// Requests that nobody answered before the end.
@@ -137,6 +134,7 @@ pub fn run(setup: Setup) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quintet_replica::{FULL_BATCH_BYTES, FULL_BATCH_REQUESTS};
 
     fn setup(clients: usize) -> Setup {
         Setup {
@@ -151,8 +149,8 @@ mod tests {
                 rate: None,
                 value_size: 128,
                 batch: 0,
-                batch_bytes: BATCH_BYTES,
-                batch_requests: BATCH_REQUESTS,
+                batch_bytes: FULL_BATCH_BYTES,
+                batch_requests: FULL_BATCH_REQUESTS,
                 reads: 0,
                 at: vec![0],
             },
@@ -164,7 +162,7 @@ mod tests {
     }
 
     fn median(found: &Found) -> u64 {
-        let mut latencies: Vec<u64> = found.answered.iter().map(|one| one.1).collect();
+        let mut latencies: Vec<u64> = found.latencies.clone();
         latencies.sort_unstable();
         latencies[latencies.len() / 2]
     }
@@ -235,7 +233,7 @@ mod tests {
         let late = found
             .answered
             .iter()
-            .filter(|one| one.0 > 3_000_000_000)
+            .filter(|when| **when > 3_000_000_000)
             .count();
         assert!(late > 1_000, "{late}");
     }

@@ -13,12 +13,12 @@ use crate::cli::{
 use clap::{Args, ValueEnum};
 use quintet_lab::{
     report,
-    run::{Options, Results, run},
+    run::{Options, Ran, Results, run},
     scenario::{self, Bed},
     torture::{NetworkKind, sandbox},
 };
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// List the scenarios
 #[derive(Args, Debug)]
@@ -90,8 +90,9 @@ Examples:
   quintet lab run mine.toml --repetitions 7
 
 Each scenario writes report.html, results.json and results.csv into --out, into a directory of its
-name when several are run. Ctrl-C keeps what is done, and the same command goes on from there. Two
-simulated runs of a scenario give the same results.csv to the last byte.")]
+name there when several are run. Ctrl-C keeps what is done, and the same command goes on from there;
+what was done by another build of this program is measured anew. Two simulated runs of a scenario
+give the same results.csv to the last byte.")]
 pub struct Run {
     /// Scenarios: names from 'quintet lab list', or files
     #[arg(value_name = "SCENARIO", required = true)]
@@ -118,9 +119,13 @@ pub struct Run {
     #[arg(long, value_name = "PROFILE")]
     profile: Option<String>,
 
-    /// Where results are written
-    #[arg(long, value_name = "DIR", default_value = "./quintet-lab")]
-    out: PathBuf,
+    /// Where results are written [default: ./quintet-lab/SCENARIO]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Measure all again, also what an earlier run has measured
+    #[arg(long)]
+    fresh: bool,
 
     /// Where real replicas keep their data
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
@@ -153,7 +158,15 @@ impl Run {
     pub fn run(self) -> Outcome {
         let mut scenarios = Vec::new();
         for name in &self.scenarios {
-            scenarios.push(scenario::load(name)?);
+            let scenario = scenario::load(name)?;
+            if scenarios
+                .iter()
+                .any(|one: &scenario::Scenario| one.name == scenario.name)
+            {
+                let name = scenario.name;
+                return Err(Failure::usage(format!("there are two scenarios '{name}'")));
+            }
+            scenarios.push(scenario);
         }
         let namespaces = self.network == NetworkKind::Namespaces;
         if namespaces && !self.inside {
@@ -166,10 +179,12 @@ impl Run {
         let several = scenarios.len() > 1;
         let words: Vec<String> = std::env::args().skip(1).collect();
         for scenario in &scenarios {
-            let out = if several {
-                self.out.join(&scenario.name)
-            } else {
-                self.out.clone()
+            let out = match &self.out {
+                Some(out) if !several => out.clone(),
+                out => {
+                    let parent = out.as_deref().unwrap_or(Path::new("./quintet-lab"));
+                    parent.join(&scenario.name)
+                }
             };
             let options = Options {
                 quick: self.quick,
@@ -185,6 +200,7 @@ impl Run {
                 namespaces,
                 threads: self.threads as usize,
                 out,
+                fresh: self.fresh,
                 command: format!("quintet {}", words.join(" ")),
             };
             let bar = output::bar(1, "[{bar:30}] {pos}/{len} {msg}, {eta} left");
@@ -195,7 +211,22 @@ impl Run {
                 stops.try_recv().is_err()
             });
             bar.finish_and_clear();
-            let found = found?;
+            let Ran {
+                results: found,
+                earlier,
+                replaced,
+            } = found?;
+            let place = options.out.display();
+            match earlier {
+                _ if replaced => eprintln!(
+                    "what was in {place} was measured by another run or another build: begun anew"
+                ),
+                0 => {}
+                all if all == found.rows.len() => eprintln!(
+                    "all of it was measured by an earlier run of the same; --fresh measures again"
+                ),
+                some => eprintln!("{some} repetitions were measured by an earlier run of the same"),
+            }
             match self.output {
                 Format::Json => output::print_json(&found)?,
                 Format::Table => show(&found)?,
