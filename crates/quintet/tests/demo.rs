@@ -111,8 +111,11 @@ fn what_one_replica_takes_all_have_and_a_second_start_still_has() {
         }
     }
     let cluster = demo.replicas[0].status().unwrap()["cluster"].clone();
-    let output = run(&["status", "--dir", &dir.display().to_string()]);
-    assert!(output.status.success(), "{}", stderr(&output));
+    // One that gets no processor for a while is not ready for a while.
+    eventually("all are well", || {
+        let output = run(&["status", "--dir", &dir.display().to_string()]);
+        output.status.success().then_some(())
+    });
     let replicas = demo.replicas.clone();
     assert_eq!(demo.interrupt(), Some(0));
     gone(&replicas);
@@ -178,7 +181,7 @@ fn no_acknowledged_write_is_lost_when_the_leader_is_killed_or_everybody_is() {
     // Those were started by hand, so they are not the demo's to stop.
     let replicas = demo.replicas.clone();
     assert_eq!(demo.interrupt(), Some(0));
-    assert!(replicas.iter().all(Replica::is_ready));
+    all_ready(&replicas);
     for process in by_hand.iter_mut().skip(1) {
         signal(process.0.id(), Signal::TERM);
         assert_eq!(process.wait().code(), Some(0));
@@ -445,9 +448,12 @@ fn a_snapshot_starts_a_new_cluster_with_the_same_data() {
             .unwrap(),
         "OK"
     );
-    signal(demo.leader().pid, Signal::KILL);
-    let living = demo.replicas.iter().find(|replica| replica.is_ready());
-    let living = eventually("a replica is ready", || living);
+    let victim = demo.leader();
+    signal(victim.pid, Signal::KILL);
+    let living = eventually("a replica is ready", || {
+        let mut others = demo.replicas.iter().filter(|other| other.id != victim.id);
+        others.find(|replica| replica.is_ready())
+    });
     assert_eq!(living.client().ask(&["GET", "key:7"]).unwrap(), "new");
     assert_eq!(demo.interrupt(), Some(0));
 }
@@ -504,8 +510,11 @@ fn a_demo_of_one_serves_and_its_load_is_measured() {
         ],
     ];
     for shape in shapes {
-        let output = run(&[&base, shape].concat());
-        assert!(output.status.success(), "{shape:?}: {}", stderr(&output));
+        // On a machine that is busy otherwise a short run may get no answer at all.
+        let output = eventually("a measurement", || {
+            let output = run(&[&base, shape].concat());
+            output.status.success().then_some(output)
+        });
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(report["requests"].as_u64() > Some(0), "{shape:?}: {report}");
         let latency = &report["latency_microseconds"];

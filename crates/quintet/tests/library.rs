@@ -63,7 +63,7 @@ fn commands_are_ordered_and_reads_see_them_at_every_replica() {
 
 #[test]
 fn a_minority_may_stop_and_a_majority_may_not() {
-    let deadline = Duration::from_secs(4);
+    let deadline = Duration::from_secs(8);
     let mut cluster = Cluster::local(3)
         .deadline(deadline)
         .start(Log::default())

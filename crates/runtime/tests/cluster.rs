@@ -140,10 +140,10 @@ fn without_a_quorum_the_answer_is_an_error_within_the_deadline() {
         config.client_deadline = std::time::Duration::from_millis(500);
     }
     cluster.start_on(listeners);
+    cluster.wait(0, "links", |status| {
+        status.peers.iter().all(|peer| peer.connected)
+    });
     for id in [1, 2] {
-        cluster.wait(0, "a link", |status| {
-            status.peers.iter().all(|peer| peer.connected)
-        });
         drop(cluster.replicas[id].take());
     }
     let answer = cluster.handle(0).submit(Level::Ordered, b"1");

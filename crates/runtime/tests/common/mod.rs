@@ -85,7 +85,7 @@ pub struct Cluster {
 }
 
 /// Long enough for everything that must happen.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Cluster {
     pub fn prepare(root: &Path, count: usize, durability: Durability) -> (Self, Vec<TcpListener>) {

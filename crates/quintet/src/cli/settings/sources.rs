@@ -1,7 +1,10 @@
 //! Reading the file, the environment and the flags into a draft.
 
 use super::{Draft, Origin, remedy_for_key, schema};
-use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::cli::{
+    failure::{Exit, Failure, Outcome},
+    suggest,
+};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::{
     ffi::OsString,
@@ -121,7 +124,16 @@ pub(super) fn environment(
                 draft.set_option(&option, &value, origin.clone());
             }
         } else if name != "QUINTET_LOG" {
-            tracing::warn!("environment variable {name} is no setting of quintet; ignored");
+            let plain = |name: &str| name.trim_start_matches("QUINTET_").to_lowercase();
+            let known: Vec<String> = schema::KEYS
+                .iter()
+                .map(|key| plain(&key.variable()))
+                .collect();
+            let meant = suggest::nearest(&plain(name), known.iter().map(String::as_str))
+                .map_or(String::new(), |near| {
+                    format!(" (did you mean QUINTET_{}?)", near.to_uppercase())
+                });
+            tracing::warn!("environment variable {name} is no setting of quintet; ignored{meant}");
         }
     }
     Ok(())
