@@ -9,10 +9,11 @@
 //! ```
 
 use super::{
-    Message, MultiPaxos, Promised, Proposal, Record, Summary,
+    Message, MultiPaxos, Promised, Proposal, Record, Summary, Value,
     plant::Plant,
     replica::{Held, Role},
 };
+use crate::sadl::Dissemination;
 use alloc::vec::Vec;
 use quintet_replica::{
     Context, Lane, PersistId, Recovered, ReplicaId, Slot,
@@ -28,8 +29,7 @@ impl MultiPaxos {
         if self.planted(Plant::AcceptRaisesNothing) && ballot.owner != self.id {
             self.promise_durable = ballot;
         } else {
-            let id = ctx.persist_promise(&Promised(ballot));
-            self.promises.push_back((id, ballot));
+            self.write_promise(ctx);
         }
         if self.planted(Plant::LogLostOnStepDown) {
             self.log.truncate(self.committed.next());
@@ -62,16 +62,13 @@ impl MultiPaxos {
         );
         assert!(slot > self.committed, "a decided slot is not decided again");
         self.time_seen = self.time_seen.max(proposal.time);
-        let record = Record {
+        let record = Record::Accepted {
             ballot,
             committed: self.committed,
-            proposal,
+            proposal: proposal.clone(),
         };
         let id = ctx.persist(slot, &record);
-        let held = Held {
-            ballot,
-            proposal: record.proposal,
-        };
+        let held = Held { ballot, proposal };
         self.log_bytes += held.bytes();
         if let Some(old) = self.log.set(slot, held) {
             self.log_bytes -= old.bytes();
@@ -167,7 +164,7 @@ impl MultiPaxos {
             );
         } else if slot <= self.committed {
             assert!(
-                held.proposal.batch == proposal.batch,
+                held.proposal.value == proposal.value,
                 "one decision per slot, in {slot}"
             );
         }
@@ -201,10 +198,24 @@ impl MultiPaxos {
             let Some(held) = self.log.get(slot) else {
                 break;
             };
+            let batch = match &held.proposal.value {
+                Value::Batch(batch) => batch.clone(),
+                Value::Named(name) => match self.named(*name) {
+                    Some(batch) => batch,
+                    None => {
+                        self.want_batches(ctx);
+                        break;
+                    }
+                },
+            };
             // A slot re-proposed after its successor was first proposed may carry a later time;
             // every replica executes the same slots, so all of them smooth it the same way.
             let time = held.proposal.time.max(self.time_executed);
-            let batch = held.proposal.batch.clone();
+            if let Value::Named(name) = held.proposal.value
+                && self.follows(name)
+            {
+                self.sadl.executed(name, slot);
+            }
             let mut reply = None;
             if let Some(key) = request_key(&batch) {
                 if let Role::Leader(lead) = &mut self.role {
@@ -264,24 +275,28 @@ impl MultiPaxos {
 
     /// Restores log and pointers from the journal. False when it contradicts itself.
     pub(super) fn restore(&mut self, recovered: Recovered<Promised, Record, Summary>) -> bool {
-        if let Some(Promised(ballot)) = recovered.promise
+        if let Some(Promised { ballot, chain }) = recovered.promise
             && !self.planted(Plant::PromiseForgotten)
         {
             self.promised = ballot;
+            self.sadl.begin(chain);
         }
         if let Some((slot, summary)) = recovered.checkpoint {
             self.restart_at(slot, summary);
             self.executed_done = slot;
         }
-        for (
-            slot,
-            Record {
-                ballot,
-                committed,
-                proposal,
-            },
-        ) in recovered.records
-        {
+        for (slot, record) in recovered.records {
+            let (ballot, committed, proposal) = match record {
+                Record::Accepted {
+                    ballot,
+                    committed,
+                    proposal,
+                } => (ballot, committed, proposal),
+                Record::Batch { name, batch } => {
+                    self.sadl.restore(name, batch, slot);
+                    continue;
+                }
+            };
             if slot < self.log.first() {
                 continue;
             }
@@ -335,6 +350,7 @@ impl MultiPaxos {
         self.durable = self.durable.max(slot);
         self.time_executed = self.time_executed.max(summary.time);
         self.time_seen = self.time_seen.max(summary.time);
+        self.sadl.install(&summary.heads);
     }
 
     /// Fetches a state that covers `at_least`.

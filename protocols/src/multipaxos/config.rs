@@ -1,5 +1,6 @@
 //! Options of Multi-Paxos.
 
+use crate::sadl::{self, Way};
 use alloc::{
     format,
     string::{String, ToString},
@@ -32,6 +33,10 @@ pub struct Config {
     pub queue_bytes: usize,
     /// The most bytes of executed entries kept in memory for followers that lag.
     pub log_memory_bytes: usize,
+    /// How batches reach the others.
+    pub dissemination: Way,
+    /// The most batches disseminated and not yet executed.
+    pub sadl_window: u64,
     /// A planted bug.
     pub(super) planted: super::plant::Planted,
 }
@@ -50,6 +55,8 @@ impl Default for Config {
             slots_max: 1_000_000,
             queue_bytes: 64 << 20,
             log_memory_bytes: 64 << 20,
+            dissemination: Way::Direct,
+            sadl_window: 256,
             planted: super::plant::Planted::default(),
         }
     }
@@ -138,6 +145,16 @@ impl Options for Config {
             help: "the most bytes of executed entries kept in memory for replicas that lag; \
                    those further behind receive a snapshot (1024 to 17179869184)",
         },
+        OptionSpec {
+            name: "dissemination",
+            default: "direct",
+            help: sadl::WAY_HELP,
+        },
+        OptionSpec {
+            name: "sadl_window",
+            default: "256",
+            help: sadl::WINDOW_HELP,
+        },
         #[cfg(feature = "plant")]
         OptionSpec {
             name: "plant",
@@ -170,6 +187,11 @@ impl Options for Config {
             "slots_max" => self.slots_max = number(value, 1, 1_000_000, "slots")? as usize,
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
             "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
+            "dissemination" => {
+                self.dissemination =
+                    Way::named(value).ok_or_else(|| format!("'{value}' is not direct or sadl"))?;
+            }
+            "sadl_window" => self.sadl_window = number(value, 1, 65_536, "batches")?,
             #[cfg(feature = "plant")]
             "plant" => {
                 let found = super::plant::Planted::named(value);

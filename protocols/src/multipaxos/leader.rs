@@ -7,17 +7,18 @@
 //! ```
 
 use super::{
-    Message, MultiPaxos, Proposal,
+    Message, MultiPaxos, Proposal, Value,
     plant::Plant,
     progress::{Flow, May, Progress, Window},
     replica::{Held, Role, Timer},
     requests::MESSAGE_BYTES,
 };
+use crate::sadl::{Heads, Name};
 use alloc::{collections::VecDeque, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     CommandTime, Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, Time, Wake,
-    parts::{Ballot, RequestQueue, request_key},
+    parts::{Ballot, RequestQueue},
 };
 use smallvec::SmallVec;
 
@@ -43,6 +44,10 @@ pub(super) struct Lead {
     pub ready_at: Slot,
     pub window: Window,
     pub queue: RequestQueue,
+    /// Disseminated batches that are to be ordered.
+    pub names: VecDeque<Name>,
+    /// How far each member's batches have come with what is in the log and in `names`.
+    pub heads: Heads,
     pub stamp: u64,
     /// The number of the newest round of read confirmation.
     pub confirm: u64,
@@ -79,6 +84,22 @@ impl Lead {
             .saturating_sub(2)
             .min(trips.len().saturating_sub(1));
         trips.get(wanted).copied().unwrap_or_default()
+    }
+
+    /// Whether something is to be proposed.
+    pub fn waiting(&self) -> bool {
+        !self.queue.is_empty() || !self.names.is_empty()
+    }
+
+    /// The next value to propose, if it has no more bytes than that.
+    fn next_value(&mut self, bytes_max: usize) -> Option<Value> {
+        if self.names.front().is_some() && Name::SIZE <= bytes_max {
+            return self.names.pop_front().map(Value::Named);
+        }
+        if self.queue.peek()?.len() > bytes_max {
+            return None;
+        }
+        self.queue.pop().map(Value::Batch)
     }
 
     fn next_stamp(&mut self, now: Time) -> u64 {
@@ -126,12 +147,14 @@ impl MultiPaxos {
             })
             .collect();
         let tail = self.log.iter_from(self.committed.next());
-        let in_flight = tail.filter_map(|(_, held)| request_key(&held.proposal.batch));
+        let in_flight = tail.filter_map(|(_, held)| held.proposal.value.key());
         let lead = Lead {
             peers,
             ready_at: self.held,
             window: Window::default(),
             queue: RequestQueue::proposed(in_flight),
+            names: VecDeque::new(),
+            heads: self.heads_ahead(),
             stamp: 0,
             confirm: 0,
             confirm_at: Time(0),
@@ -162,9 +185,10 @@ impl MultiPaxos {
 
     /// The end of a leader's turn. What it proposes may reopen nothing, so one pass is enough.
     pub(super) fn flush_leader(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
+        self.gather_names();
         let proposals = self.propose(ctx);
         if let Role::Leader(lead) = &mut self.role {
-            let more = !lead.queue.is_empty();
+            let more = lead.waiting();
             for peer in &mut lead.peers {
                 peer.proposed(self.held, more);
             }
@@ -185,7 +209,7 @@ impl MultiPaxos {
         let Role::Leader(lead) = &self.role else {
             return Wake::Sleep;
         };
-        if lead.queue.is_empty() || lead.leaving.is_some() {
+        if !lead.waiting() || lead.leaving.is_some() {
             return Wake::Sleep;
         }
         let (now, gap) = (ctx.now(), self.gap(lead.round_trip(majority)));
@@ -205,20 +229,18 @@ impl MultiPaxos {
                 let Role::Leader(lead) = &mut self.role else {
                     return Wake::Sleep;
                 };
-                let Some(batch) = lead.queue.peek() else {
+                let room = match bytes {
+                    0 => usize::MAX,
+                    _ => self.config.batch_bytes_max.saturating_sub(bytes),
+                };
+                let Some(value) = lead.next_value(room) else {
                     break;
                 };
-                if bytes > 0 && bytes + batch.len() > self.config.batch_bytes_max {
-                    break;
-                }
-                let Some(batch) = lead.queue.pop() else {
-                    break;
-                };
-                bytes += batch.len();
+                bytes += value.len();
                 slots += 1;
                 let time = CommandTime(clock.max(self.time_seen.0 + 1));
                 let slot = self.log.end();
-                write = Some(self.append(slot, self.promised, Proposal { time, batch }, ctx));
+                write = Some(self.append(slot, self.promised, Proposal { time, value }, ctx));
                 self.held = slot;
             }
             let Some(write) = write else {
@@ -236,7 +258,7 @@ impl MultiPaxos {
                 self.config.window,
                 self.config.window_bytes,
             );
-            if lead.queue.is_empty() || more != May::Now {
+            if !lead.waiting() || more != May::Now {
                 return Wake::Sleep;
             }
         }

@@ -7,22 +7,64 @@
 //!   leader ──── Trimmed, Stand ────► follower
 //!   candidate ─ PreVote, Prepare ──► all ──── PreVoteOk, Promise, Reject ─► candidate
 //!   replica ─── ReadIndex ─────────► leader ─── ReadIndexOk ──► replica
+//!   replica ─── Sadl ──► replica: batches that go out before they are ordered
 //!   forgetful ─ Recover ───────────► all ────── RecoverOk ────► forgetful
 //! ```
 
+use crate::sadl::{self, Head, Heads, Name, Range};
 use alloc::vec::Vec;
 use quintet_replica::{
     BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, Slot, Wire, Writer,
-    parts::{Ballot, Taken},
+    parts::{Ballot, RequestKey, Taken, request_key},
 };
+
+/// What a slot is to hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Value {
+    /// A batch as its frontend encoded it; empty for a slot with nothing in it.
+    Batch(Bytes),
+    /// A batch that was disseminated before. Nothing, when it does not follow what was executed of
+    /// its creator's chain in the slots before.
+    Named(Name),
+}
+
+impl Value {
+    /// What it takes, in memory and in messages.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "bytes that it takes")]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Batch(batch) => batch.len(),
+            Self::Named(_) => Name::SIZE,
+        }
+    }
+
+    /// The name of the request, when it is in the value itself.
+    #[must_use]
+    pub fn key(&self) -> Option<RequestKey> {
+        match self {
+            Self::Batch(batch) => request_key(batch),
+            Self::Named(_) => None,
+        }
+    }
+
+    /// What it names.
+    #[must_use]
+    pub const fn name(&self) -> Option<Name> {
+        match self {
+            Self::Batch(_) => None,
+            Self::Named(name) => Some(*name),
+        }
+    }
+}
 
 /// A value proposed for a slot; the message says which slot and under which ballot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proposal {
     /// The time given to its commands.
     pub time: CommandTime,
-    /// A batch as its frontend encoded it; empty for a slot with nothing in it.
-    pub batch: Bytes,
+    /// What the slot is to hold.
+    pub value: Value,
 }
 
 /// What an acceptor holds for one slot, as it tells a candidate.
@@ -197,6 +239,8 @@ pub enum Message {
         /// The slot that must have been executed.
         index: Slot,
     },
+    /// Of dissemination.
+    Sadl(sadl::Message),
     /// I have forgotten what I acknowledged before this incarnation.
     Recover {
         /// The new incarnation.
@@ -214,6 +258,8 @@ pub enum Message {
         promised: Ballot,
         /// Its part.
         part: Part,
+        /// Disseminated batches that it holds and has not executed.
+        held: Vec<Range>,
     },
 }
 
@@ -224,21 +270,39 @@ tags! {
     REQUEST = 0, TAKEN = 1, FORWARD = 2, ACCEPT = 3, COMMIT = 4, ACCEPT_OK = 5, REJECT = 6,
     TRIMMED = 7, PRE_VOTE = 8, PRE_VOTE_OK = 9, PREPARE = 10, PROMISE = 11, STAND = 12,
     READ_INDEX = 13, READ_INDEX_OK = 14, RECOVER = 15, RECOVER_OK = 16,
+    SADL = 17, RECOVER_HELD = 18,
 }
 
 /// What a proposal takes besides its batch.
 pub const PROPOSAL_BYTES: usize = 12;
 const ACCEPTED_BYTES: usize = 30;
 
+/// Stands in a proposal's time when a name follows instead of a batch: no clock comes that far.
+const NAMED: u64 = 1 << 63;
+
 fn put_proposal(writer: &mut Writer<'_>, proposal: &Proposal) {
-    writer.u64(proposal.time.0);
-    writer.blob(&proposal.batch);
+    let time = proposal.time.0 & !NAMED;
+    match &proposal.value {
+        Value::Batch(batch) => {
+            writer.u64(time);
+            writer.blob(batch);
+        }
+        Value::Named(name) => {
+            writer.u64(time | NAMED);
+            name.encode(writer);
+        }
+    }
 }
 
 fn get_proposal(reader: &mut Reader) -> Result<Proposal, DecodeError> {
+    let time = reader.u64("command time")?;
     Ok(Proposal {
-        time: CommandTime(reader.u64("command time")?),
-        batch: reader.blob("batch")?,
+        time: CommandTime(time & !NAMED),
+        value: if time & NAMED == 0 {
+            Value::Batch(reader.blob("batch")?)
+        } else {
+            Value::Named(Name::decode(reader)?)
+        },
     })
 }
 
@@ -422,12 +486,21 @@ impl Wire for Message {
                 writer.u64(*nonce);
                 promised.encode(writer);
             }
+            Self::Sadl(message) => {
+                writer.u8(SADL);
+                message.encode(writer);
+            }
             Self::RecoverOk {
                 nonce,
                 promised,
                 part,
+                held,
             } => {
-                writer.u8(RECOVER_OK);
+                writer.u8(if held.is_empty() {
+                    RECOVER_OK
+                } else {
+                    RECOVER_HELD
+                });
                 writer.u64(*nonce);
                 promised.encode(writer);
                 let (part, end) = match part {
@@ -437,6 +510,9 @@ impl Wire for Message {
                 };
                 writer.u8(part);
                 writer.u64(end);
+                if !held.is_empty() {
+                    sadl::encode_ranges(held, writer);
+                }
             }
         }
     }
@@ -542,7 +618,7 @@ impl Wire for Message {
                 nonce: reader.u64("nonce")?,
                 promised: get_ballot(reader)?,
             },
-            RECOVER_OK => {
+            tag @ (RECOVER_OK | RECOVER_HELD) => {
                 let nonce = reader.u64("nonce")?;
                 let promised = get_ballot(reader)?;
                 let part = reader.u8("part")?;
@@ -553,12 +629,18 @@ impl Wire for Message {
                     2 => Part::Leader { end },
                     _ => return Err(DecodeError::Bad("part")),
                 };
+                let held = match tag {
+                    RECOVER_OK => Vec::new(),
+                    _ => sadl::decode_ranges(reader)?,
+                };
                 Self::RecoverOk {
                     nonce,
                     promised,
                     part,
+                    held,
                 }
             }
+            SADL => Self::Sadl(sadl::Message::decode(reader)?),
             _ => return Err(DecodeError::Bad("message tag")),
         })
     }
@@ -598,25 +680,59 @@ impl Message {
     }
 }
 
-/// What the journal keeps per accepted slot.
+/// What the journal keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// The ballot that it was accepted under.
-    pub ballot: Ballot,
-    /// All slots up to here were known to be decided when this was written.
-    pub committed: Slot,
-    /// What was accepted.
-    pub proposal: Proposal,
+pub enum Record {
+    /// Per accepted slot.
+    Accepted {
+        /// The ballot that it was accepted under.
+        ballot: Ballot,
+        /// All slots up to here were known to be decided when this was written.
+        committed: Slot,
+        /// What was accepted.
+        proposal: Proposal,
+    },
+    /// A disseminated batch.
+    Batch {
+        /// What it is called.
+        name: Name,
+        /// The batch.
+        batch: Bytes,
+    },
 }
+
+/// Stands where a record has the round of its ballot when it keeps a batch: no ballot has it.
+const BATCH_RECORD: u64 = u64::MAX;
 
 impl Wire for Record {
     fn encode(&self, writer: &mut Writer<'_>) {
-        self.ballot.encode(writer);
-        writer.u64(self.committed.0);
-        put_proposal(writer, &self.proposal);
+        match self {
+            Self::Accepted {
+                ballot,
+                committed,
+                proposal,
+            } => {
+                ballot.encode(writer);
+                writer.u64(committed.0);
+                put_proposal(writer, proposal);
+            }
+            Self::Batch { name, batch } => {
+                writer.u64(BATCH_RECORD);
+                name.encode(writer);
+                writer.blob(batch);
+            }
+        }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
+        let mut ahead = reader.clone();
+        if ahead.u64("ballot round")? == BATCH_RECORD {
+            *reader = ahead;
+            return Ok(Self::Batch {
+                name: Name::decode(reader)?,
+                batch: reader.blob("batch")?,
+            });
+        }
+        Ok(Self::Accepted {
             ballot: get_ballot(reader)?,
             committed: get_slot(reader, "committed slot")?,
             proposal: get_proposal(reader)?,
@@ -624,33 +740,56 @@ impl Wire for Record {
     }
 }
 
-/// What must survive a crash in every durability: the highest ballot promised.
+/// What must survive a crash in every durability.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Promised(pub Ballot);
+pub struct Promised {
+    /// The highest ballot promised.
+    pub ballot: Ballot,
+    /// The number of the chain of disseminated batches that was begun last; 0 for none ever.
+    pub chain: u64,
+}
 
 impl Wire for Promised {
     fn encode(&self, writer: &mut Writer<'_>) {
-        self.0.encode(writer);
+        self.ballot.encode(writer);
+        if self.chain > 0 {
+            writer.u64(self.chain);
+        }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        get_ballot(reader).map(Self)
+        Ok(Self {
+            ballot: get_ballot(reader)?,
+            chain: match reader.remaining() {
+                0 => 0,
+                _ => reader.u64("chain")?,
+            },
+        })
     }
 }
 
 /// What a snapshot carries for the protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The time of the last command that the snapshot covers.
     pub time: CommandTime,
+    /// How much of each member's disseminated batches it covers; empty when there never were any.
+    pub heads: Heads,
 }
 
 impl Wire for Summary {
     fn encode(&self, writer: &mut Writer<'_>) {
         writer.u64(self.time.0);
+        if self.heads.iter().any(|head| *head > Head::default()) {
+            sadl::encode_heads(&self.heads, writer);
+        }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             time: CommandTime(reader.u64("summary time")?),
+            heads: match reader.remaining() {
+                0 => Heads::new(),
+                _ => sadl::decode_heads(reader)?,
+            },
         })
     }
 }
@@ -668,7 +807,17 @@ mod tests {
         let (batch, slot) = (Bytes::from_static(b"a batch"), Slot(5));
         let proposal = Proposal {
             time: CommandTime(9),
-            batch: batch.clone(),
+            value: Value::Batch(batch.clone()),
+        };
+        let first = Name {
+            creator: ReplicaId(1),
+            chain: 2,
+            round: 3,
+        };
+        let range = Range { first, last: 4 };
+        let named = Proposal {
+            time: CommandTime(9),
+            value: Value::Named(first),
         };
         let accepted = Accepted {
             slot,
@@ -694,7 +843,7 @@ mod tests {
                 confirm: 1,
                 stamp: 2,
                 everywhere: Slot(3),
-                proposals: alloc::vec![proposal.clone(), proposal],
+                proposals: alloc::vec![proposal.clone(), named, proposal],
             },
             Message::Commit {
                 ballot,
@@ -753,12 +902,20 @@ mod tests {
                 nonce: 6,
                 promised: ballot
             },
+            Message::Sadl(sadl::Message::Fetch { range }),
+            Message::RecoverOk {
+                nonce: 6,
+                promised: ballot,
+                part: Part::Intact,
+                held: alloc::vec![range],
+            },
         ];
         for part in [Part::Recovering, Part::Intact, Part::Leader { end: slot }] {
             all.push(Message::RecoverOk {
                 nonce: 6,
                 promised: ballot,
                 part,
+                held: Vec::new(),
             });
         }
         all
@@ -776,6 +933,54 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn what_is_kept_reads_back_and_says_nothing_of_dissemination_where_there_is_none() {
+        let ballot = Ballot {
+            round: 7,
+            owner: ReplicaId(2),
+        };
+        let name = Name {
+            creator: ReplicaId(1),
+            chain: 2,
+            round: 3,
+        };
+        for chain in [0, 5] {
+            let promised = Promised { ballot, chain };
+            let bytes = promised.encode_to_bytes();
+            assert_eq!(bytes.len() == ballot.encode_to_bytes().len(), chain == 0);
+            assert_eq!(Promised::decode_all(bytes), Ok(promised));
+        }
+        let batch = Bytes::from_static(b"a batch");
+        let records = [Value::Batch(batch.clone()), Value::Named(name)]
+            .map(|value| Record::Accepted {
+                ballot,
+                committed: Slot(4),
+                proposal: Proposal {
+                    time: CommandTime(9),
+                    value,
+                },
+            })
+            .into_iter()
+            .chain([Record::Batch { name, batch }]);
+        for record in records {
+            assert_eq!(Record::decode_all(record.encode_to_bytes()), Ok(record));
+        }
+        let time = CommandTime(9);
+        let none = Summary {
+            time,
+            heads: Heads::new(),
+        };
+        assert_eq!(none.encode_to_bytes().len(), 8);
+        let some = Summary {
+            time,
+            heads: alloc::vec![Head { chain: 1, round: 2 }, Head::default()],
+        };
+        for summary in [none, some] {
+            assert_eq!(Summary::decode_all(summary.encode_to_bytes()), Ok(summary));
+        }
+        assert_eq!(size_of::<Value>(), size_of::<Bytes>(), "names take no room");
     }
 
     #[test]
@@ -812,7 +1017,7 @@ mod tests {
                     ballot,
                     proposal: Proposal {
                         time: CommandTime(1),
-                        batch: Bytes::new(),
+                        value: Value::Batch(Bytes::new()),
                     },
                 })
                 .collect(),

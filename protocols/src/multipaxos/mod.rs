@@ -38,6 +38,7 @@
 //! | `Stand` | leader, follower | I am about to stop: stand at once |
 //! | `ReadIndex`, `ReadIndexOk` | replica, leader | how far must a state have come for my reads? |
 //! | `Recover`, `RecoverOk` | forgetful, all | I forgot; what part do you play? |
+//! | `Sadl` | replica, replica | batches before they are ordered: see [`crate::sadl`] |
 //!
 //! # Safety
 //!
@@ -62,6 +63,10 @@
 //! 10. Times go up along the log: proposals take a time above all seen, and executing takes the
 //!     maximum along the way, which is the same on all replicas.
 //!
+//! 11. With `dissemination=sadl` a slot may name a batch instead of carrying it. Only what a majority
+//!     holds durably is named. A name counts if it follows what was executed of its creator's chain
+//!     in the slots before, which is the same on all replicas; see `dissemination.rs`.
+//!
 //! # Deviations
 //!
 //! - The first leader's first ballot needs no phase 1: no lower ballot exists.
@@ -76,6 +81,7 @@
 
 mod acceptor;
 mod config;
+mod dissemination;
 mod election;
 mod frontend;
 mod leader;
@@ -92,7 +98,7 @@ mod tests;
 
 pub use config::Config;
 pub use frontend::Frontend;
-pub use message::{Accepted, Message, Part, Promised, Proposal, Record, Summary};
+pub use message::{Accepted, Message, Part, Promised, Proposal, Record, Summary, Value};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
 pub use replica::{MultiPaxos, Timer};

@@ -4,7 +4,8 @@
 //!   Recover{incarnation, nonce} ──► all
 //!   ◄── RecoverOk{promised, part} from a majority of others, none of them recovering, none with
 //!       a higher promise than the leader among them, whose ballot is not below the own promise
-//!   ◄── Accept (or state transfer) until all is here that the leader's log held when it answered
+//!   ◄── Accept (or state transfer) until all is here that the leader's log held when it answered,
+//!       and Found, until so are the disseminated batches that a majority of others held
 //!   voter again
 //! ```
 //!
@@ -15,12 +16,13 @@
 //! `b` may have decided stands there too, because phase 1 of `b` found it. So once the replica
 //! holds that log up to `end`, it again holds every value that its old votes helped to decide.
 //! Until then it neither votes nor promises. Promises given by the old life are on disk and stay
-//! in force.
+//! in force. Why the batches that it may have voted for are here again: see [`crate::sadl`].
 
 use super::{
     Message, MultiPaxos, Part,
     replica::{Role, Timer},
 };
+use crate::sadl::{Dissemination, Range};
 use alloc::{format, vec, vec::Vec};
 use quintet_replica::{
     Context, Durability, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time, parts::Ballot,
@@ -31,6 +33,8 @@ use quintet_replica::{
 pub(super) struct Recovery {
     nonce: u64,
     answers: Vec<Option<(Ballot, Part)>>,
+    /// What each of the others that have not forgotten held of disseminated batches.
+    held: Vec<Option<Vec<Range>>>,
     /// The leader that it takes over from, and the slot before which all must be here.
     source: Option<(Ballot, Slot)>,
     /// Since when too many others said that they have forgotten too.
@@ -51,6 +55,7 @@ impl MultiPaxos {
         self.role = Role::Recovering(Recovery {
             nonce: ctx.random(),
             answers: vec![None; self.members],
+            held: vec![None; self.members],
             source: None,
             lost_since: None,
         });
@@ -84,6 +89,10 @@ impl MultiPaxos {
                 ctx.mark("recovery starts over");
                 return self.start_asking(ctx);
             }
+            if !self.has_batches(ctx) {
+                // Of another majority all may be had.
+                self.send_recover(ctx);
+            }
         } else {
             if recovery
                 .lost_since
@@ -91,14 +100,37 @@ impl MultiPaxos {
             {
                 return self.halt_lost(ctx);
             }
-            let message = Message::Recover {
-                incarnation: self.incarnation,
-                nonce: recovery.nonce,
-                promised: self.promised,
-            };
-            ctx.multicast(self.peers(), Lane::Control, &message);
+            self.send_recover(ctx);
         }
         ctx.set_timer(Timer::Heartbeat, self.config.heartbeat);
+    }
+
+    fn send_recover(&self, ctx: &mut Context<'_, Self>) {
+        let Role::Recovering(recovery) = &self.role else {
+            return;
+        };
+        let message = Message::Recover {
+            incarnation: self.incarnation,
+            nonce: recovery.nonce,
+            promised: self.promised,
+        };
+        ctx.multicast(self.peers(), Lane::Control, &message);
+    }
+
+    /// Whether all disseminated batches are here, or executed, that each of a majority of others
+    /// held; what is missing is asked for.
+    fn has_batches(&mut self, ctx: &mut Context<'_, Self>) -> bool {
+        let Role::Recovering(recovery) = &self.role else {
+            return true;
+        };
+        let mut complete = 0;
+        for (from, held) in recovery.held.iter().enumerate() {
+            let Some(held) = held else { continue };
+            let mut ranges = held.iter().copied();
+            let from = ReplicaId(from as u16);
+            complete += usize::from(self.sadl.fetch_causal(&mut ranges, from, ctx));
+        }
+        complete >= self.majority
     }
 
     /// Whether a recovering replica follows this ballot's leader already.
@@ -144,6 +176,7 @@ impl MultiPaxos {
                 nonce,
                 promised,
                 part,
+                held: self.sadl.inventory(),
             },
         );
         if !matches!(part, Part::Leader { .. }) {
@@ -164,7 +197,7 @@ impl MultiPaxos {
         from: ReplicaId,
         nonce: u64,
         promised: Ballot,
-        part: Part,
+        (part, held): (Part, Vec<Range>),
         ctx: &mut Context<'_, Self>,
     ) {
         let (majority, members, own) = (self.majority, self.members, self.promised);
@@ -172,6 +205,9 @@ impl MultiPaxos {
         let Role::Recovering(recovery) = &mut self.role else {
             return;
         };
+        if nonce == recovery.nonce && part != Part::Recovering {
+            recovery.held[from.index()] = Some(held);
+        }
         if nonce != recovery.nonce || recovery.source.is_some() {
             return ctx.mark("ignored: answer to another question");
         }
@@ -221,8 +257,10 @@ impl MultiPaxos {
         else {
             return;
         };
-        if self.held.next() >= *end {
+        let log = self.held.next() >= *end;
+        if log && self.has_batches(ctx) {
             ctx.mark("recovered");
+            self.sadl.ask_no_more();
             ctx.recovered();
             self.role = Role::Follower;
             ctx.cancel_timer(Timer::Heartbeat);

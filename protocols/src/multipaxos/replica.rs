@@ -1,9 +1,10 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Config, Frontend, Message, Promised, Proposal, Record, Summary, election::Candidate,
+    Config, Frontend, Message, Promised, Proposal, Record, Summary, Value, election::Candidate,
     leader::Lead, plant::Plant, reads::Reads, recovery::Recovery,
 };
+use crate::sadl::{Dissemination, Name, News, Sadl};
 use alloc::{collections::VecDeque, format, string::ToString, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
@@ -23,7 +24,7 @@ pub(super) struct Held {
 impl Held {
     /// What it takes in memory, about.
     pub fn bytes(&self) -> usize {
-        self.proposal.batch.len() + size_of::<Self>()
+        self.proposal.value.len() + size_of::<Self>()
     }
 }
 
@@ -46,6 +47,10 @@ pub enum Timer {
     Heartbeat = 1,
     /// Requests and reads under way are looked through.
     Housekeeping = 2,
+    /// Disseminated batches are shown again.
+    Show = 3,
+    /// Disseminated batches are asked for again.
+    Fetch = 4,
 }
 
 impl From<Timer> for u32 {
@@ -61,6 +66,8 @@ impl TryFrom<u32> for Timer {
             0 => Ok(Self::Election),
             1 => Ok(Self::Heartbeat),
             2 => Ok(Self::Housekeeping),
+            3 => Ok(Self::Show),
+            4 => Ok(Self::Fetch),
             _ => Err(()),
         }
     }
@@ -119,6 +126,9 @@ pub struct MultiPaxos {
     pub(super) stamp_seen: u64,
 
     pub(super) requests: KeptRequests,
+    pub(super) sadl: Sadl<Self>,
+    /// The batch that must come before anything more can be executed.
+    pub(super) stalled: Option<Name>,
     pub(super) reads: Reads,
     housekeeping: bool,
     /// Between the first event of a turn and its `on_idle`.
@@ -136,6 +146,7 @@ impl MultiPaxos {
     fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
         self.housekeeping = false;
         self.requests.expire(ctx.now());
+        self.sadl.drop_waiting(&|key| !self.requests.contains(key));
         self.reads.expire(ctx.now());
         self.repeat_reads(ctx);
         if !self.requests.is_empty() || !self.reads.is_empty() {
@@ -144,6 +155,8 @@ impl MultiPaxos {
     }
 
     fn flush(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
+        let create = self.disseminates() && !matches!(self.role, Role::Recovering(_));
+        self.sadl.flush(create, self.executed.next(), ctx);
         match self.role {
             Role::Leader(_) => self.flush_leader(ctx),
             Role::Follower | Role::Candidate(_) | Role::Recovering(_) => {
@@ -215,6 +228,8 @@ impl Protocol for MultiPaxos {
             round: 1,
             owner: epoch.leader_first,
         };
+        let (members, majority) = (epoch.members, epoch.majority());
+        let sadl = Sadl::new(id, incarnation, members, majority, Self::limits(&options));
         Self {
             id,
             incarnation,
@@ -251,6 +266,8 @@ impl Protocol for MultiPaxos {
             confirm_seen: 0,
             stamp_seen: 0,
             requests: KeptRequests::default(),
+            sadl,
+            stalled: None,
             reads: Reads::default(),
             housekeeping: false,
             in_turn: false,
@@ -275,6 +292,7 @@ impl Protocol for MultiPaxos {
                     .to_string(),
             );
         }
+        self.begin_chain(ctx);
         if forgot && !self.planted(Plant::RecoverySkipped) {
             return self.become_recovering(ctx);
         }
@@ -315,10 +333,16 @@ impl Protocol for MultiPaxos {
             Timer::Election => self.on_election_timer(ctx),
             Timer::Heartbeat => self.on_heartbeat_timer(ctx),
             Timer::Housekeeping => self.on_housekeeping(ctx),
+            Timer::Show => self.sadl.on_show_timer(ctx),
+            Timer::Fetch => {
+                self.sadl.on_fetch_timer(ctx);
+                self.batches_arrived(ctx);
+            }
         }
     }
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
+        self.sadl.on_persisted(upto, ctx);
         while let Some((id, ballot)) = self.promises.front().copied() {
             if id > upto {
                 break;
@@ -361,7 +385,7 @@ impl Protocol for MultiPaxos {
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
         self.in_turn = true;
-        ctx.trim(slot.next());
+        self.sadl.trim(slot, ctx);
     }
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
@@ -378,7 +402,7 @@ impl Protocol for MultiPaxos {
         }
         self.restart_at(slot, summary);
         self.extend_held();
-        ctx.trim(slot.next());
+        self.sadl.trim(slot, ctx);
         self.answer_due = true;
         self.execute(ctx);
         self.maybe_recovered(ctx);
@@ -418,6 +442,7 @@ impl Protocol for MultiPaxos {
                         self.executed,
                         &Summary {
                             time: self.time_executed,
+                            heads: self.sadl.heads().to_vec(),
                         },
                     );
                 }
@@ -431,7 +456,14 @@ impl Protocol for MultiPaxos {
             Control::Option { name, value } => {
                 let mut changed = self.config.clone();
                 match changed.set(&name, &value).and_then(|()| changed.check()) {
-                    Ok(()) => self.config = changed,
+                    Ok(()) => {
+                        self.sadl.limit(Self::limits(&changed));
+                        let other = changed.dissemination != self.config.dissemination;
+                        self.config = changed;
+                        if other {
+                            self.on_dissemination(ctx);
+                        }
+                    }
                     Err(_) => ctx.mark("ignored: option value"),
                 }
             }
@@ -457,7 +489,13 @@ impl Protocol for MultiPaxos {
             ("log_bytes", self.log_bytes.to_string()),
             ("requests", self.requests.len().to_string()),
             ("reads", self.reads.len().to_string()),
+            ("dissemination", self.config.dissemination.to_string()),
         ];
+        if !self.sadl.silent() {
+            let (batches, bytes) = self.sadl.held();
+            details.push(("batches_held", batches.to_string()));
+            details.push(("batches_bytes", bytes.to_string()));
+        }
         if let Role::Leader(lead) = &self.role {
             details.push(("window", lead.window.len().to_string()));
             details.push((
@@ -550,6 +588,8 @@ impl Protocol for MultiPaxos {
             confirm_seen,
             stamp_seen,
             requests,
+            sadl,
+            stalled,
             reads,
             housekeeping,
             in_turn,
@@ -561,11 +601,12 @@ impl Protocol for MultiPaxos {
         (heard_at, leader_down, ballot_seen, round_trip).hash(&mut hasher);
         (incarnations, promise_owed, answer_due).hash(&mut hasher);
         (confirm_seen, stamp_seen, requests, reads).hash(&mut hasher);
-        (housekeeping, in_turn).hash(&mut hasher);
+        (sadl, stalled, housekeeping, in_turn).hash(&mut hasher);
         true
     }
 
     fn assert_invariants(&self) {
+        self.sadl.assert_invariants();
         assert!(
             self.executed <= self.committed,
             "only decided slots are executed"
@@ -649,6 +690,7 @@ impl MultiPaxos {
                     }
                     self.everywhere = self.everywhere.max(everywhere);
                     self.round_trip = Duration::from_micros(u64::from(round_trip));
+                    self.sadl.measured(self.round_trip);
                     self.learn_committed(committed, ctx);
                 }
             }
@@ -720,8 +762,17 @@ impl MultiPaxos {
                 nonce,
                 promised,
                 part,
+                held,
             } => {
-                self.on_recover_ok(from, nonce, promised, part, ctx);
+                self.on_recover_ok(from, nonce, promised, (part, held), ctx);
+            }
+            Message::Sadl(message) => {
+                let at = self.executed.next();
+                match self.sadl.on_message(from, message, at, ctx) {
+                    News::Nothing => {}
+                    News::Arrived => self.batches_arrived(ctx),
+                    News::Behind => self.fetch_state(at, ctx),
+                }
             }
             Message::Request { .. } | Message::Taken { .. } => {
                 ctx.mark("ignored: not a replica's message");
@@ -737,6 +788,7 @@ impl MultiPaxos {
         }
         let first = *known == Incarnation(0);
         *known = incarnation;
+        self.sadl.meet(peer, incarnation);
         if self.planted(Plant::EarlierLifeCounts) {
             return;
         }
@@ -754,7 +806,7 @@ impl MultiPaxos {
     pub(super) const fn nothing(time: CommandTime) -> Proposal {
         Proposal {
             time,
-            batch: Bytes::new(),
+            value: Value::Batch(Bytes::new()),
         }
     }
 }

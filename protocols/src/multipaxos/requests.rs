@@ -7,6 +7,7 @@
 //! ```
 
 use super::{Message, MultiPaxos, replica::Role};
+use crate::sadl::Dissemination;
 use alloc::vec::Vec;
 use quintet_replica::{
     Bytes, Context, FrontendId, Level, ReplicaId, Slot,
@@ -24,7 +25,10 @@ impl MultiPaxos {
         let Some(key) = own_request(from, &batch, ctx) else {
             return;
         };
-        if matches!(self.role, Role::Recovering(_)) || self.leader.is_none() || self.leaving() {
+        // What is disseminated need not wait for a leader.
+        let spread = level == Level::Ordered && self.disseminates();
+        let nobody = !spread && (self.leader.is_none() || self.leaving());
+        if matches!(self.role, Role::Recovering(_)) || nobody {
             return Self::refuse(key, Taken::Refused, ctx);
         }
         match level {
@@ -43,6 +47,9 @@ impl MultiPaxos {
             return Self::refuse(key, taken, ctx);
         }
         self.arm_housekeeping(ctx);
+        if self.disseminates() {
+            return self.sadl.replicate(key, batch);
+        }
         match &mut self.role {
             Role::Leader(lead) => lead.queue.push(key, batch),
             _ => self.requests.pass_on(batch),
@@ -78,6 +85,13 @@ impl MultiPaxos {
     /// A leader is known: everything that has not been executed goes to it. What its predecessor
     /// ordered all the same is found by the sessions.
     pub(super) fn forward_all(&mut self) {
+        if self.disseminates() {
+            self.requests.pass_on_nothing();
+            for (key, batch) in self.requests.iter() {
+                self.sadl.replicate(key, batch.clone());
+            }
+            return;
+        }
         match &mut self.role {
             Role::Leader(lead) => {
                 self.requests.pass_on_nothing();

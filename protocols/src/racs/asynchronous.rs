@@ -78,7 +78,7 @@ impl Racs {
 
     /// What this replica's clients wait for and what `parent` does not lead to.
     fn batches_above(&self, parent: BlockId) -> Vec<Bytes> {
-        if self.config.dissemination == super::config::Dissemination::Sadl {
+        if self.disseminates() {
             return Vec::new();
         }
         let path = self.tree.path(parent);

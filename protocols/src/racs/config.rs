@@ -1,5 +1,6 @@
 //! Options of RACS.
 
+use crate::sadl::{self, Way};
 use alloc::{format, string::String};
 use core::time::Duration;
 use quintet_replica::{OptionSpec, Options, parse_option};
@@ -24,7 +25,7 @@ pub struct Config {
     /// The most bytes of executed entries kept in memory for followers that lag.
     pub log_memory_bytes: usize,
     /// How batches reach the others.
-    pub dissemination: Dissemination,
+    pub dissemination: Way,
     /// The most batches disseminated and not yet executed.
     pub sadl_window: u64,
     /// A planted bug.
@@ -42,29 +43,9 @@ impl Default for Config {
             batch_bytes_max: 1 << 20,
             queue_bytes: 64 << 20,
             log_memory_bytes: 64 << 20,
-            dissemination: Dissemination::Direct,
+            dissemination: Way::Direct,
             sadl_window: 256,
             planted: super::plant::Planted::default(),
-        }
-    }
-}
-
-/// How the batches of a replica's clients reach the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dissemination {
-    /// With the leader's blocks.
-    Direct,
-    /// Before they are ordered, from each replica to all; blocks name them.
-    Sadl,
-}
-
-impl Dissemination {
-    /// As the option has it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Sadl => "sadl",
         }
     }
 }
@@ -135,14 +116,12 @@ impl Options for Config {
         OptionSpec {
             name: "dissemination",
             default: "direct",
-            help: "how the batches of a replica's clients reach the others: direct, in the \
-                   leader's blocks; sadl, from each replica to all before they are ordered",
+            help: sadl::WAY_HELP,
         },
         OptionSpec {
             name: "sadl_window",
             default: "256",
-            help: "the most batches that a replica disseminates before they are executed, and at \
-                   most window_bytes of them (1 to 65536)",
+            help: sadl::WINDOW_HELP,
         },
         #[cfg(feature = "plant")]
         OptionSpec {
@@ -176,11 +155,8 @@ impl Options for Config {
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
             "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
             "dissemination" => {
-                self.dissemination = match value {
-                    "direct" => Dissemination::Direct,
-                    "sadl" => Dissemination::Sadl,
-                    _ => return Err(format!("'{value}' is not direct or sadl")),
-                };
+                self.dissemination =
+                    Way::named(value).ok_or_else(|| format!("'{value}' is not direct or sadl"))?;
             }
             "sadl_window" => self.sadl_window = number(value, 1, 65_536, "batches")?,
             #[cfg(feature = "plant")]

@@ -17,7 +17,7 @@ use super::{
     replica::{Mode, Timer},
     tree::{Chain, Place, Root},
 };
-use crate::sadl::Name;
+use crate::sadl::{Dissemination, Name};
 use alloc::{sync::Arc, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{Bytes, Context, Lane, ReplicaId, Slot, parts::request_key};
@@ -121,7 +121,6 @@ impl Racs {
         }
         self.stand_upon(decided);
         self.tree.trim_history(self.config.log_memory_bytes);
-        self.sadl.trim_history(self.config.log_memory_bytes);
         let end = self.tree.root().end;
         if self.fetching.reached(end) {
             ctx.mark("blocks overtook the state transfer");
@@ -158,7 +157,7 @@ impl Racs {
             .iter()
             .flat_map(|range| range.names())
             .map(|name| {
-                let batch = self.sadl.batch(name).cloned();
+                let batch = self.sadl.fetch(name).cloned();
                 (Some(name), batch.unwrap_or_default())
             })
             .collect();
@@ -166,7 +165,6 @@ impl Racs {
         for (slot, (name, batch)) in (block.first.0..).map(Slot).zip(direct.chain(named)) {
             if let Some(name) = name {
                 self.sadl.executed(name, slot);
-                self.shown = 0;
             }
             let mut reply = None;
             if let Some(key) = request_key(&batch) {
@@ -248,7 +246,7 @@ impl Racs {
     pub(super) fn fetch_moves(&mut self, ctx: &mut Context<'_, Self>) {
         self.fetch_tries = 0;
         self.fetch_armed = false;
-        if !self.wanted.is_empty() || !self.wanted_batches.is_empty() {
+        if !self.wanted.is_empty() {
             self.arm_fetch(ctx);
         }
     }
@@ -283,8 +281,7 @@ impl Racs {
                 self.ask(missing, ctx);
             }
         }
-        self.fetch_batches_again(ctx);
-        if self.wanted.is_empty() && self.wanted_batches.is_empty() {
+        if self.wanted.is_empty() {
             self.fetch_tries = 0;
         } else {
             self.arm_fetch(ctx);
@@ -389,7 +386,7 @@ impl Racs {
             lead.decided(root.id.round);
         }
         self.sadl.install(&summary.heads);
-        self.trim(slot, ctx);
+        self.sadl.trim(slot, ctx);
         self.drop_found();
         self.reads.repeat();
         if self.heard {

@@ -137,7 +137,7 @@ mod views;
 mod tests;
 
 pub use block::{Block, BlockId, Mark};
-pub use config::{Config, Dissemination};
+pub use config::Config;
 pub use frontend::Frontend;
 pub use message::{Certificate, Message, Promised, Record, Summary, Why};
 #[cfg(feature = "plant")]

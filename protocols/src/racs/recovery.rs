@@ -14,8 +14,8 @@
 //! too, and one of them is among the f+1 that answered. If it voted before it answered, its
 //! answer shows the block, as its highest one or in its B_fall. If it voted later, it knew the
 //! new life, and its vote tells the counter so, who then no longer counts the old vote (`lives`).
-//! The same holds of votes for disseminated batches: an answer lists what its sender holds and has
-//! not executed, and counts once all of that is here; what the sender has executed is decided.
+//! The same holds of votes for disseminated batches (see [`crate::sadl`]): an answer counts once
+//! all that it lists is here; what its sender has executed is decided.
 //! So what this replica says in later views covers all that its old votes helped to decide. In
 //! the views up to the highest that was told of or promised, it says nothing at all.
 
@@ -25,7 +25,7 @@ use super::{
     replica::{Mode, Timer},
     tree::Root,
 };
-use crate::sadl::Range;
+use crate::sadl::{Dissemination, Range};
 use alloc::{collections::BTreeMap, format, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{Context, Durability, Incarnation, Lane, Recovered, ReplicaId, Time};
@@ -355,7 +355,7 @@ impl Racs {
         self.view = views.fold(self.view, u64::max);
         self.mode = Mode::Synchronous;
         self.out = true;
-        self.wanted_batches.clear();
+        self.sadl.ask_no_more();
         self.high = if self.tree.connected(high) {
             high
         } else {

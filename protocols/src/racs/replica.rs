@@ -9,7 +9,6 @@ use super::{
     Block, BlockId, Certificate, Config, Frontend, Mark, Message, Promised, Record, Summary,
     asynchronous::Fallback,
     coin::Coin,
-    dissemination::AskedBatches,
     fetch::Asked,
     plant::Plant,
     reads::Reads,
@@ -17,7 +16,7 @@ use super::{
     sync::Lead,
     tree::Tree,
 };
-use crate::sadl::{Name, Sadl};
+use crate::sadl::{Dissemination, Name, Sadl};
 use alloc::{
     collections::{BTreeMap, VecDeque},
     format,
@@ -60,6 +59,8 @@ pub enum Timer {
     Housekeeping = 4,
     /// Batches are shown again.
     Show = 5,
+    /// Batches are asked for again.
+    FetchBatches = 6,
 }
 
 impl From<Timer> for u32 {
@@ -78,6 +79,7 @@ impl TryFrom<u32> for Timer {
             3 => Self::Fetch,
             4 => Self::Housekeeping,
             5 => Self::Show,
+            6 => Self::FetchBatches,
             _ => return Err(()),
         })
     }
@@ -95,10 +97,6 @@ pub(super) enum Due {
     VoteAsync(BlockId),
     /// An own block of the asynchronous mode.
     Own(BlockId),
-    /// A batch that is disseminated.
-    Batch(Name),
-    /// What stood in the journal up to this slot stands in it again, or in a snapshot.
-    Trim(Slot),
 }
 
 /// What a replica last said about a view: its number, its highest block, its reads.
@@ -183,16 +181,9 @@ pub struct Racs {
     executed_done: Slot,
 
     pub(super) requests: KeptRequests,
-    pub(super) sadl: Sadl,
-    /// The number of the own chain of batches is durable.
-    pub(super) chain_settled: bool,
-    pub(super) show_armed: bool,
-    /// How often batches have been shown again since some were executed.
-    pub(super) shown: u32,
-    /// Batches that are asked for, by creator and chain.
-    pub(super) wanted_batches: BTreeMap<(ReplicaId, u64), AskedBatches>,
-    /// The root, and the batch that must come before anything upon it can be executed.
-    pub(super) stalled: Option<(BlockId, Name)>,
+    pub(super) sadl: Sadl<Self>,
+    /// The batch that must come before anything more can be executed.
+    pub(super) stalled: Option<Name>,
     pub(super) reads: Reads,
     /// Since when something has waited while nothing was decided.
     pub(super) waiting_since: Option<Time>,
@@ -239,7 +230,9 @@ impl Racs {
             certificate: self.certificate.clone(),
             chain: self.sadl.chain(),
         };
-        self.promise = Some(ctx.persist_promise(&promised));
+        let write = ctx.persist_promise(&promised);
+        self.sadl.numbered(write);
+        self.promise = Some(write);
     }
 
     /// Writes a connected block and what leads to it; `due` happens when all of it is durable.
@@ -286,17 +279,11 @@ impl Racs {
         }
     }
 
-    pub(super) fn due_after(&mut self, write: PersistId, due: Due) {
-        self.due.push_back((write, due));
-    }
-
     fn on_due(&mut self, due: Due, ctx: &mut Context<'_, Self>) {
         match due {
             Due::Vote(id) => self.on_vote_durable(id),
             Due::VoteAsync(id) => self.send_vote_async(id, ctx),
             Due::Own(id) => self.on_own_durable(id, ctx),
-            Due::Batch(name) => self.sadl.on_durable(name),
-            Due::Trim(slot) => ctx.trim(self.sadl.trim_below(slot)),
         }
     }
 
@@ -313,7 +300,7 @@ impl Racs {
             ctx.mark("peer came back in a new life");
         }
         *known = life;
-        self.sadl.forget(peer);
+        self.sadl.meet(peer, life);
         if let Some(lead) = &mut self.lead {
             lead.votes[peer.index()] = None;
         }
@@ -370,6 +357,7 @@ impl Racs {
     fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
         self.housekeeping = false;
         self.requests.expire(ctx.now());
+        self.sadl.drop_waiting(&|key| !self.requests.contains(key));
         self.reads.expire(ctx.now());
         self.reads.repeat();
         if self.requests.is_empty() && self.reads.is_empty() {
@@ -451,6 +439,8 @@ impl Protocol for Racs {
         if options.planted.is(Plant::CoinDiffers) {
             coin.spoil(id);
         }
+        let limits = Self::limits(&options);
+        let sadl = Sadl::new(id, incarnation, members, epoch.majority(), limits);
         let mut lives = vec![Incarnation(0); members];
         lives[id.index()] = incarnation;
         Self {
@@ -462,6 +452,7 @@ impl Protocol for Racs {
             others: epoch.others(id),
             durability,
             config: options,
+            sadl,
             leader_first: epoch.leader_first,
             coin,
             view: 0,
@@ -501,11 +492,6 @@ impl Protocol for Racs {
             fetching: StateFetch::default(),
             executed_done: Slot(0),
             requests: KeptRequests::new(),
-            sadl: Sadl::new(id, members, epoch.majority()),
-            chain_settled: false,
-            show_armed: false,
-            shown: 0,
-            wanted_batches: BTreeMap::new(),
             stalled: None,
             reads: Reads::default(),
             waiting_since: None,
@@ -560,14 +546,15 @@ impl Protocol for Racs {
             Timer::Repeat => self.on_repeat(ctx),
             Timer::Fetch => self.on_fetch_timer(ctx),
             Timer::Housekeeping => self.on_housekeeping(ctx),
-            Timer::Show => self.on_show_timer(ctx),
+            Timer::Show => self.sadl.on_show_timer(ctx),
+            Timer::FetchBatches => self.sadl.on_fetch_timer(ctx),
         }
     }
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
+        self.sadl.on_persisted(upto, ctx);
         if self.promise.is_some_and(|write| write <= upto) {
             self.promise = None;
-            self.chain_settled = true;
             self.say_due = true;
         }
         while let Some((write, due)) = self.due.front().copied() {
@@ -591,7 +578,7 @@ impl Protocol for Racs {
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
         self.in_turn = true;
-        self.trim(slot, ctx);
+        self.sadl.trim(slot, ctx);
     }
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
@@ -626,7 +613,7 @@ impl Protocol for Racs {
                     let summary = Summary {
                         decided: root.id,
                         time: root.time,
-                        heads: self.sadl.covered().to_vec(),
+                        heads: self.sadl.heads().to_vec(),
                     };
                     ctx.checkpoint(root.end, &summary);
                 }
@@ -642,6 +629,7 @@ impl Protocol for Racs {
                 match changed.set(&name, &value).and_then(|()| changed.check()) {
                     Ok(()) => {
                         let other = changed.dissemination != self.config.dissemination;
+                        self.sadl.limit(Self::limits(&changed));
                         self.config = changed;
                         if other {
                             self.on_dissemination(ctx);
@@ -693,12 +681,9 @@ impl Protocol for Racs {
                 ("round_trip_us", self.round_trip.as_micros().to_string()),
                 ("blocks_held", self.tree.len().to_string()),
                 ("history_bytes", self.tree.history_bytes().to_string()),
-                (
-                    "dissemination",
-                    self.config.dissemination.name().to_string(),
-                ),
-                ("batches_held", self.sadl.len().to_string()),
-                ("batches_bytes", self.sadl.bytes().to_string()),
+                ("dissemination", self.config.dissemination.to_string()),
+                ("batches_held", self.sadl.held().0.to_string()),
+                ("batches_bytes", self.sadl.held().1.to_string()),
                 ("requests", self.requests.len().to_string()),
                 ("requests_bytes", self.requests.bytes().to_string()),
                 ("reads_waiting", self.reads.len().to_string()),

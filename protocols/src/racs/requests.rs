@@ -7,7 +7,8 @@
 //!   a new leader is heard: all of it goes out again; what stands in a chain is not repeated there
 //! ```
 
-use super::{Mark, Message, Racs, config::Dissemination, replica::Mode};
+use super::{Mark, Message, Racs, replica::Mode};
+use crate::sadl::Dissemination;
 use alloc::vec::Vec;
 use quintet_replica::{
     Bytes, Context, FrontendId, Lane, Level, ReplicaId, Slot,
@@ -51,8 +52,8 @@ impl Racs {
         }
         self.waiting_since.get_or_insert(ctx.now());
         self.arm_housekeeping(ctx);
-        if self.config.dissemination == Dissemination::Sadl {
-            self.sadl.submit(key, batch);
+        if self.disseminates() {
+            self.sadl.replicate(key, batch);
         } else if let Some(lead) = &mut self.lead {
             if lead.open {
                 lead.queue.push(key, batch);
@@ -108,7 +109,7 @@ impl Racs {
             };
             ctx.send(leader, Lane::Control, &message);
         }
-        if self.config.dissemination == Dissemination::Sadl {
+        if self.disseminates() {
             return self.requests.pass_on_nothing();
         }
         let overhead = super::sync::MESSAGE_BYTES;

@@ -382,7 +382,9 @@ impl Racs {
         self.failures = self.failures.saturating_add(1);
         self.wanted.clear();
         self.requests.pass_on_nothing();
-        self.tree.prune(view, self.high);
+        if !self.planted(Plant::FallKept) {
+            self.tree.prune(view, self.high);
+        }
         if self.out {
             self.out = false;
             ctx.mark("recovered");
@@ -415,7 +417,7 @@ impl Racs {
             .filter_map(|batch| request_key(batch))
             .collect();
         let mut queue = RequestQueue::proposed(keys.into_iter());
-        let direct = self.config.dissemination == super::config::Dissemination::Direct;
+        let direct = !self.disseminates();
         for (key, batch) in self.requests.iter().filter(|_| direct) {
             queue.push(key, batch.clone());
         }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, DecodeError, Incarnation, Reader, ReplicaId, ReplicaSet, Wire, Writer,
+    Bytes, DecodeError, Incarnation, Reader, ReplicaId, ReplicaSet, Slot, Wire, Writer,
 };
 
 /// No chain or round comes near this; what claims to is refused, so that nothing overflows.
@@ -64,6 +64,15 @@ pub struct Head {
     pub chain: u64,
     /// The round; 0: none of it.
     pub round: u64,
+}
+
+impl Head {
+    /// Whether this name is the next one: in this chain, or the first of a newer one.
+    #[must_use]
+    pub const fn leads_to(self, name: Name) -> bool {
+        (name.chain == self.chain && name.round == self.round + 1)
+            || (name.chain > self.chain && name.round == 1)
+    }
 }
 
 /// A vector of heads, one per member: what the paper's getClientCommands gives.
@@ -209,6 +218,13 @@ pub enum Message {
         /// The batches.
         batches: Vec<Bytes>,
     },
+    /// Those were executed here and are no longer kept: a state is needed.
+    Trimmed {
+        /// What was asked for.
+        range: Range,
+        /// The sender has executed everything up to here.
+        slot: Slot,
+    },
 }
 
 impl Message {
@@ -220,7 +236,7 @@ impl Message {
                 let last = first.round + batches.len() as u64 - 1;
                 (last, batches.iter().map(|batch| batch.len() + 4).sum())
             }
-            Self::Vote { .. } | Self::Fetch { .. } => (0, 0),
+            Self::Vote { .. } | Self::Fetch { .. } | Self::Trimmed { .. } => (0, 0),
         }
     }
 }
@@ -273,6 +289,11 @@ impl Wire for Message {
                 first.encode(writer);
                 encode_batches(batches, writer);
             }
+            Self::Trimmed { range, slot } => {
+                writer.u8(4);
+                range.encode(writer);
+                writer.u64(slot.0);
+            }
         }
     }
 
@@ -296,6 +317,10 @@ impl Wire for Message {
             3 => Self::Found {
                 first: Name::decode(reader)?,
                 batches: decode_batches(reader)?,
+            },
+            4 => Self::Trimmed {
+                range: Range::decode(reader)?,
+                slot: Slot(number(reader, "slot")?),
             },
             _ => return Err(DecodeError::Bad("message kind")),
         })
@@ -331,6 +356,10 @@ mod tests {
                 first,
                 batches: vec![Bytes::from_static(b"two")],
             },
+            Message::Trimmed {
+                range,
+                slot: Slot(6),
+            },
         ];
         for message in messages {
             let bytes = message.encode_to_bytes();
@@ -342,5 +371,23 @@ mod tests {
         let backwards = Range { first, last: 3 };
         assert!(Range::decode_all(backwards.encode_to_bytes()).is_err());
         assert_eq!(range.names().count() as u64, range.count());
+    }
+
+    #[test]
+    fn the_next_batch_is_that_of_the_chain_or_the_first_of_a_newer_one() {
+        let leads = |chain, round| {
+            let creator = ReplicaId(2);
+            let name = Name {
+                creator,
+                chain,
+                round,
+            };
+            Head { chain: 3, round: 4 }.leads_to(name)
+        };
+        assert!(leads(3, 5) && leads(4, 1) && leads(6, 1));
+        assert!(!leads(3, 4), "again");
+        assert!(!leads(3, 6), "one between is missing");
+        assert!(!leads(4, 2), "its first is missing");
+        assert!(!leads(2, 5) && !leads(2, 1), "that chain is over");
     }
 }

@@ -23,8 +23,8 @@ fn name(chain: u64, round: u64) -> Name {
 }
 
 /// A creator of three with these batches in its chain, written and durable.
-fn creator(batches: &[&'static str]) -> Sadl {
-    let mut sadl = Sadl::new(CREATOR, 3, 2);
+fn creator(batches: &[&'static str]) -> Chains {
+    let mut sadl = Chains::new(CREATOR, 3, 2);
     sadl.begin(1);
     for (index, batch) in batches.iter().enumerate() {
         sadl.submit(key(index as u64), bytes(batch));
@@ -37,7 +37,7 @@ fn creator(batches: &[&'static str]) -> Sadl {
     sadl
 }
 
-fn take(sadl: &mut Sadl, message: Message) -> Vec<Name> {
+fn take(sadl: &mut Chains, message: Message) -> Vec<Name> {
     let Message::New {
         first,
         batches,
@@ -49,8 +49,8 @@ fn take(sadl: &mut Sadl, message: Message) -> Vec<Name> {
     sadl.on_new(first, batches, completed, 1 << 20)
 }
 
-fn voter() -> Sadl {
-    let mut sadl = Sadl::new(VOTER, 3, 2);
+fn voter() -> Chains {
+    let mut sadl = Chains::new(VOTER, 3, 2);
     sadl.begin(1);
     sadl
 }
@@ -188,4 +188,23 @@ fn the_journal_keeps_what_no_snapshot_has() {
         Head::default(),
     ]);
     assert!(again.is_empty() && again.inventory().is_empty());
+}
+
+#[test]
+fn what_waits_and_its_frontend_gave_up_is_forgotten() {
+    let mut chains = Chains::new(CREATOR, 3, 2);
+    chains.begin(1);
+    let builder = |id: u64| {
+        let mut builder = quintet_replica::BatchBuilder::new();
+        let frontend = quintet_replica::FrontendId(1);
+        let level = quintet_replica::Level::Ordered;
+        builder.finish(frontend, quintet_replica::BatchId(id), level)
+    };
+    for id in 0..3 {
+        chains.submit(key(id), builder(id));
+    }
+    chains.drop_waiting(&|of| of == key(1));
+    assert_eq!(chains.extend(8, 1 << 20).len(), 2);
+    chains.submit(key(1), builder(1));
+    assert_eq!(chains.extend(8, 1 << 20).len(), 1, "it may come again");
 }

@@ -1,7 +1,7 @@
 //! Elections and what must not happen in them.
 
 use super::group::{Group, MS, Packet, assert_converged};
-use crate::multipaxos::{Accepted, Config, Message, Proposal, replica::Timer};
+use crate::multipaxos::{Accepted, Config, Message, Proposal, Value, replica::Timer};
 use alloc::vec::Vec;
 use quintet_replica::{
     Bytes, CommandTime, Control, Durability, Event, Incarnation, Link, Peer, ReplicaId, Slot,
@@ -29,10 +29,17 @@ const fn ballot(round: u64, owner: u16) -> Ballot {
     }
 }
 
+fn bytes_of(proposal: &Proposal) -> Vec<u8> {
+    match &proposal.value {
+        Value::Batch(batch) => batch.to_vec(),
+        Value::Named(name) => panic!("nothing is disseminated, but {name:?}"),
+    }
+}
+
 fn value(byte: u8) -> Proposal {
     Proposal {
         time: CommandTime(u64::from(byte)),
-        batch: Bytes::copy_from_slice(&[byte]),
+        value: Value::Batch(Bytes::copy_from_slice(&[byte])),
     }
 }
 
@@ -301,7 +308,7 @@ fn the_value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
     let log = &group.replica(1).log;
     let at = |slot| {
         log.get(Slot(slot))
-            .map(|held| (held.ballot, held.proposal.batch.to_vec()))
+            .map(|held| (held.ballot, bytes_of(&held.proposal)))
     };
     assert_eq!(at(1), Some((ask, [11].to_vec())));
     assert_eq!(

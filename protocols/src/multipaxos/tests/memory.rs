@@ -188,6 +188,7 @@ fn answered(members: usize, answers: impl Fn(Ballot) -> Vec<(u16, Ballot, Part)>
             nonce,
             promised,
             part,
+            held: Vec::new(),
         };
         group.deliver(Packet::new(from, 2, &answer));
     }

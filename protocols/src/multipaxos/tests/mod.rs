@@ -1,5 +1,6 @@
 //! Tests of handlers and of small groups over a scripted network.
 
+mod disseminated;
 mod elections;
 mod group;
 mod memory;

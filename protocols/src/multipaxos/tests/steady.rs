@@ -226,7 +226,9 @@ fn a_journal_that_knows_more_to_be_decided_than_it_holds_is_refused() {
     group.crash(1);
     let (slot, bytes) = group.members[1].disk.records.last_mut().expect("there");
     let mut record = Record::decode_all(bytes.clone()).expect("its own");
-    record.committed = slot.next();
+    if let Record::Accepted { committed, .. } = &mut record {
+        *committed = slot.next();
+    }
     *bytes = record.encode_to_bytes();
     group.start(1);
     let why = group.members[1].halted.clone().expect("it does not go on");

@@ -1,37 +1,9 @@
 //! The asynchronous mode by hand: what each message that is lost or late leads to.
 
-use super::group::{Group, MS, Packet, assert_converged, small};
+use super::group::{Group, MS, Packet, assert_converged, pump, small};
 use crate::racs::{BlockId, Message, Timer};
 use alloc::vec::Vec;
 use quintet_replica::{Control, Durability, Event, ReplicaId};
-
-/// Delivers what `pass` lets through until nothing of it is left; the rest stays on its way.
-fn pump(group: &mut Group, pass: impl Fn(&Packet, &Message) -> bool) {
-    let mut held = Vec::new();
-    // A write becomes durable in one turn and is spoken of in the next.
-    let mut quiet = 0;
-    while quiet < 4 {
-        for id in 0..group.members.len() as u16 {
-            if group.members[usize::from(id)].driver.is_some() {
-                group.sync(id);
-                group.idle(id);
-            }
-        }
-        quiet = if group.network.is_empty() {
-            quiet + 1
-        } else {
-            0
-        };
-        while let Some(packet) = group.network.pop_front() {
-            if pass(&packet, &packet.message()) {
-                group.deliver(packet);
-            } else {
-                held.push(packet);
-            }
-        }
-    }
-    group.network.extend(held);
-}
 
 /// Three replicas in view 1, led by replica 0, of which these say that it is gone.
 fn timed_out(who: &[u16]) -> Group {

@@ -1,7 +1,8 @@
 //! Replicas that are far behind, while the others go on.
 
 use super::group::{Group, MS, assert_converged, small};
-use crate::racs::{Config, Dissemination, Message};
+use crate::racs::{Config, Message};
+use crate::sadl::Way;
 use alloc::vec::Vec;
 use quintet_replica::{Durability, ReplicaId, Slot};
 
@@ -84,7 +85,7 @@ fn a_replica_with_a_long_journal_catches_up_under_load_and_is_sent_only_what_it_
 #[test]
 fn and_with_batches_disseminated_before() {
     let config = Config {
-        dissemination: Dissemination::Sadl,
+        dissemination: Way::Sadl,
         ..small()
     };
     let (mut group, _) = comes_back(&config, 200, 150);

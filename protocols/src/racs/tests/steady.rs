@@ -1,8 +1,8 @@
 //! Groups with nothing wrong, and with one thing wrong.
 
 use super::group::{Group, MS, assert_converged, small};
-use crate::racs::{Config, Dissemination, Message};
-use crate::sadl;
+use crate::racs::{Config, Message};
+use crate::sadl::{self, Way};
 use quintet_replica::{Control, Durability, Event, Level, ReplicaId};
 
 #[test]
@@ -17,7 +17,7 @@ fn and_with_batches_disseminated_before() {
 
 fn disseminating() -> Config {
     Config {
-        dissemination: Dissemination::Sadl,
+        dissemination: Way::Sadl,
         ..small()
     }
 }
