@@ -2,6 +2,8 @@
 
 mod asynchronous;
 mod behind;
+#[cfg(feature = "plant")]
+mod by_hand;
 mod group;
 #[cfg(feature = "plant")]
 mod planted;
