@@ -143,14 +143,15 @@ impl MultiPaxos {
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
-        if self.sadl.silent() || lead.names.len() >= NAMED_MAX {
+        let naming = &mut lead.naming;
+        if self.sadl.silent() || naming.names.len() >= NAMED_MAX {
             return;
         }
-        let room = NAMED_MAX - lead.names.len();
-        for range in self.sadl.completed(&lead.heads, room as u64) {
+        let room = NAMED_MAX - naming.names.len();
+        for range in self.sadl.completed(&naming.heads, room as u64) {
             let creator = range.first.creator.index();
-            lead.names.extend(range.names());
-            lead.heads[creator] = range.head();
+            naming.names.extend(range.names());
+            naming.heads[creator] = range.head();
             // Its clients wait, and it learns at once what is decided.
             lead.peers[creator].forwarded = true;
         }

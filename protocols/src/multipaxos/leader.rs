@@ -14,7 +14,7 @@ use super::{
     requests::MESSAGE_BYTES,
 };
 use crate::sadl::{Heads, Name};
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     CommandTime, Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, Time, Wake,
@@ -35,6 +35,15 @@ pub(super) struct Confirmation {
     pub asked: SmallVec<[(ReplicaId, u64); 4]>,
 }
 
+/// What a leader is to order of what is disseminated.
+#[derive(Hash)]
+pub(super) struct Naming {
+    /// The next ones.
+    pub names: VecDeque<Name>,
+    /// How far each member's batches have come with what is in the log and in `names`.
+    pub heads: Heads,
+}
+
 /// What only a leader keeps.
 #[derive(Hash)]
 pub(super) struct Lead {
@@ -44,10 +53,7 @@ pub(super) struct Lead {
     pub ready_at: Slot,
     pub window: Window,
     pub queue: RequestQueue,
-    /// Disseminated batches that are to be ordered.
-    pub names: VecDeque<Name>,
-    /// How far each member's batches have come with what is in the log and in `names`.
-    pub heads: Heads,
+    pub naming: Box<Naming>,
     pub stamp: u64,
     /// The number of the newest round of read confirmation.
     pub confirm: u64,
@@ -88,13 +94,14 @@ impl Lead {
 
     /// Whether something is to be proposed.
     pub fn waiting(&self) -> bool {
-        !self.queue.is_empty() || !self.names.is_empty()
+        !self.queue.is_empty() || !self.naming.names.is_empty()
     }
 
     /// The next value to propose, if it has no more bytes than that.
     fn next_value(&mut self, bytes_max: usize) -> Option<Value> {
-        if self.names.front().is_some() && Name::SIZE <= bytes_max {
-            return self.names.pop_front().map(Value::Named);
+        let names = &mut self.naming.names;
+        if !names.is_empty() && Name::SIZE <= bytes_max {
+            return names.pop_front().map(Value::Named);
         }
         if self.queue.peek()?.len() > bytes_max {
             return None;
@@ -153,8 +160,10 @@ impl MultiPaxos {
             ready_at: self.held,
             window: Window::default(),
             queue: RequestQueue::proposed(in_flight),
-            names: VecDeque::new(),
-            heads: self.heads_ahead(),
+            naming: Box::new(Naming {
+                names: VecDeque::new(),
+                heads: self.heads_ahead(),
+            }),
             stamp: 0,
             confirm: 0,
             confirm_at: Time(0),
