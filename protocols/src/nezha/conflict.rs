@@ -220,8 +220,11 @@ fn of_key(key: u64, value: u128) -> u128 {
     mixed_wide(&[key, (value >> 64) as u64, value as u64])
 }
 
+/// The most keys whose hashes travel with a state: the first piece of a state holds them all.
+const KEYS_TOLD_MAX: usize = 65_536;
+
 /// Running hashes of the set of batches in a log, per key that they write.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetHash {
     /// Batches in slots up to here are left out: they are committed, and the same everywhere.
     pub base: Slot,
@@ -304,6 +307,48 @@ impl SetHash {
                 of_key(*key, of)
             }
         })
+    }
+}
+
+/// As it travels with a state. Hashes of more keys than are told are not known to the receiver.
+impl Wire for SetHash {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        let known = self.known && self.keys.len() <= KEYS_TOLD_MAX;
+        writer.u64(self.base.0);
+        writer.bool(known);
+        if !known {
+            return;
+        }
+        writer.u128(self.total);
+        writer.u128(self.everything);
+        writer.length(self.keys.len());
+        for (key, (hash, count)) in &self.keys {
+            writer.u64(*key);
+            writer.u128(*hash);
+            writer.u32(*count);
+        }
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let base = Slot(reader.u64("hash base")?);
+        if !reader.bool("hash known")? {
+            return Ok(Self {
+                base,
+                ..Self::default()
+            });
+        }
+        let mut hash = Self {
+            base,
+            known: true,
+            total: reader.u128("hash")?,
+            everything: reader.u128("hash")?,
+            ..Self::default()
+        };
+        for _ in 0..reader.length(28, "hashes of keys")? {
+            let key = reader.u64("key of a hash")?;
+            let of = (reader.u128("hash of a key")?, reader.u32("batches")?);
+            hash.keys.insert(key, of);
+        }
+        Ok(hash)
     }
 }
 
@@ -399,6 +444,20 @@ mod tests {
         let elsewhere = touching(&[(5, W)]);
         right.add(stamp(3, 3), &elsewhere);
         assert_eq!(ask(&left), ask(&right), "what commutes does not matter");
+    }
+
+    #[test]
+    fn hashes_travel_with_a_state_unless_they_are_of_too_many_keys() {
+        let mut hash = SetHash::above(Slot(4096), false);
+        for key in 0..KEYS_TOLD_MAX as u64 {
+            hash.add(stamp(key, key), &touching(&[(key, W)]));
+        }
+        hash.add(stamp(7, 7), &Footprint::of_everything());
+        let told = SetHash::decode_all(hash.encode_to_bytes()).expect("its own words");
+        assert!(told.known && told == hash);
+        hash.add(stamp(1, 1), &touching(&[(u64::MAX, W)]));
+        let told = SetHash::decode_all(hash.encode_to_bytes()).expect("its own words");
+        assert!(!told.known && told.base == hash.base);
     }
 
     #[test]

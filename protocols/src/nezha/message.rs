@@ -1,7 +1,7 @@
 //! What travels, and what is kept on disk.
 
 use super::{
-    conflict::Marks,
+    conflict::{Marks, SetHash},
     dom::{Name, Stamp},
 };
 use alloc::vec::Vec;
@@ -630,20 +630,25 @@ impl Wire for Record {
     }
 }
 
-/// What a snapshot carries for the protocol: what bars batches behind it.
+/// What a snapshot carries for the protocol: what bars batches behind it, and what their fast
+/// replies must tell of the log before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The watermarks of the log up to the snapshot.
     pub marks: Marks,
+    /// The hashes of the log up to the snapshot.
+    pub hash: SetHash,
 }
 
 impl Wire for Summary {
     fn encode(&self, writer: &mut Writer<'_>) {
         self.marks.encode(writer);
+        self.hash.encode(writer);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             marks: Marks::decode(reader)?,
+            hash: SetHash::decode(reader)?,
         })
     }
 }

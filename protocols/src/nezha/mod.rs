@@ -75,7 +75,9 @@
 //!   writes, so that a batch on two keys does not cancel out of one that reads both. Batches are
 //!   unique by name before they are hashed; a changed deadline is a removal and an addition. What
 //!   is committed is left out in steps of 4,096 slots, and the step stands beside the hash. The
-//!   log may be trimmed to the commit point before: what is trimmed stays in the hash.
+//!   log may be trimmed to the commit point before: what is trimmed stays in the hash, and the
+//!   hash goes with every snapshot, so that who comes back with a peer's state takes part in fast
+//!   quorums from its first batch on.
 //! - **Order** (N4): deadline, then frontend, then batch number. A leader gives a late batch the
 //!   lowest deadline above all that conflicts with it.
 //! - **Quorums** (N5): sync-points are kept per replica with view and lives, and count only with
@@ -128,7 +130,7 @@ mod view;
 mod tests;
 
 pub use config::Config;
-pub use conflict::Marks;
+pub use conflict::{Marks, SetHash};
 pub use dom::{Estimation, Name, Stamp};
 pub use frontend::Frontend;
 pub use message::{

@@ -775,6 +775,33 @@ impl Nezha {
         self.count_hash();
     }
 
+    /// The hashes of the log up to `slot`, above the base that is common there.
+    fn hash_upto(&self, slot: Slot) -> SetHash {
+        let base = Slot(slot.0 / HASH_SPAN * HASH_SPAN);
+        let mut hash = self.hash_trimmed.clone();
+        if base > hash.base {
+            hash = SetHash::above(base, self.planted(Plant::OneHashForAllKeys));
+            hash.known = self.log.first() <= base.next();
+        }
+        let entries = self.log.iter_from(hash.base.next());
+        for (_, entry) in entries.take_while(|(at, _)| *at <= slot) {
+            hash.add(entry.stamp, &entry.footprint);
+        }
+        hash
+    }
+
+    /// Goes on from the hashes that stand in a state up to `slot`, behind which the log begins.
+    pub(super) fn hash_from(&mut self, told: SetHash, slot: Slot) {
+        if !told.known || told.base > slot {
+            // Of what the state covers only where it ends is known: at a common base that is
+            // enough.
+            return self.hash_above(slot, slot.0.is_multiple_of(HASH_SPAN));
+        }
+        self.hash_trimmed = told;
+        self.hash_trimmed.same_for_all_keys = self.planted(Plant::OneHashForAllKeys);
+        self.count_hash();
+    }
+
     /// The hashes of all that is held here above their base.
     pub(super) fn count_hash(&mut self) {
         self.hash = self.hash_trimmed.clone();
@@ -796,7 +823,8 @@ impl Nezha {
         } else {
             return;
         };
-        ctx.checkpoint(self.executed, &Summary { marks });
+        let hash = self.hash_upto(self.executed);
+        ctx.checkpoint(self.executed, &Summary { marks, hash });
     }
 
     /// Forgets what a durable snapshot covers; what hashes are still about stays in them.
@@ -857,8 +885,7 @@ impl Nezha {
         self.marks = marks;
         self.pending.retain(|at, _| *at > self.sync);
         self.slow_waiting.retain(|(at, _)| *at > slot);
-        // Of what the state covers only where it ends is known: at a common base that is enough.
-        self.hash_above(slot, slot.0.is_multiple_of(HASH_SPAN));
+        self.hash_from(summary.hash, slot);
         self.status_due = true;
         self.trim(ctx);
         match &mut self.phase {

@@ -15,8 +15,8 @@
 
 use super::{
     Nezha, Part, Promised, Record, Summary,
+    conflict::SetHash,
     dom::Name,
-    normal::HASH_SPAN,
     replica::{Phase, Place, name_of},
     view::Changing,
 };
@@ -54,7 +54,9 @@ impl Nezha {
             }
             self.hash_lives();
         }
+        let mut hash = SetHash::default();
         if let Some((slot, summary)) = recovered.checkpoint {
+            hash = summary.hash;
             self.log = SlotLog::new(slot.next());
             self.sync = slot;
             self.commit = slot;
@@ -127,7 +129,7 @@ impl Nezha {
         }
         self.sync_durable = self.sync;
         self.slow_waiting.clear();
-        self.recount();
+        self.recount(hash);
     }
 
     fn restore_slot(
@@ -152,8 +154,8 @@ impl Nezha {
         let _ = self.take_barred(stamp, &footprint);
     }
 
-    /// Makes watermarks and hashes anew from the log.
-    fn recount(&mut self) {
+    /// Makes watermarks and hashes anew from the log and from the hashes of what lies before it.
+    fn recount(&mut self, before: SetHash) {
         self.marks = self.marks_committed.clone();
         for (_, entry) in self.log.iter_from(self.log.first()) {
             self.marks.note(entry.stamp, &entry.footprint);
@@ -161,8 +163,7 @@ impl Nezha {
         for (stamp, entry) in &self.unsynced {
             self.marks.note(*stamp, &entry.footprint);
         }
-        // Bases that all replicas share are multiples of the span.
-        self.hash_above(self.commit, self.commit.0.is_multiple_of(HASH_SPAN));
+        self.hash_from(before, self.commit);
     }
 
     // ---------------------------------------------------------------- without its memory

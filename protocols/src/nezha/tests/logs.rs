@@ -95,6 +95,14 @@ struct Seat {
 
 impl Seat {
     fn new(id: u16, members: usize, config: &Config) -> Self {
+        let first = RecoveredBytes {
+            first_boot: true,
+            ..RecoveredBytes::default()
+        };
+        Self::started(id, members, config, first)
+    }
+
+    fn started(id: u16, members: usize, config: &Config, from: RecoveredBytes) -> Self {
         let setup = Setup {
             id: ReplicaId(id),
             incarnation: Incarnation(1),
@@ -126,10 +134,7 @@ impl Seat {
             queries: 0,
             marks: Vec::new(),
         };
-        seat.event(Event::Start(RecoveredBytes {
-            first_boot: true,
-            ..RecoveredBytes::default()
-        }));
+        seat.event(Event::Start(from));
         seat
     }
 
@@ -529,6 +534,67 @@ fn a_state_that_comes_while_joining_takes_the_place_of_the_pages_before_it() {
     joins.hear(0, 3, &lives, part);
     let executed = joins.executed.iter().map(|(slot, id)| (slot.0, id.0));
     assert_eq!(executed.collect::<Vec<_>>(), [(5, 5), (6, 6)]);
+}
+
+#[test]
+fn who_gets_a_state_agrees_with_the_leader_on_the_next_batch_already() {
+    let (mut leader, mut donor) = pair(&Config::default());
+    for seat in [&mut leader, &mut donor] {
+        seat.request(1, 10, b"wa");
+        seat.request(2, 20, b"wb");
+        seat.at(50);
+    }
+    donor.follows_to(leader.placed(), Slot(2));
+    donor.event(Event::Control(Control::CheckpointDue));
+
+    let lives = [1, 1, 1];
+    let mut back = Seat::new(2, 3, &Config::default());
+    back.hear(0, 0, &lives, Part::Trimmed(Slot(3)));
+    let summary = donor.summary.clone();
+    let slot = Slot(2);
+    back.event(Event::Installed { slot, summary });
+    let status = Part::LogStatus {
+        sync: Slot(2),
+        round: 0,
+    };
+    leader.hear(2, 0, &lives, status);
+    for seat in [&mut leader, &mut back] {
+        seat.request(3, 60, b"wab");
+        seat.at(70);
+    }
+    let (leads, follows) = (leader.results(3), back.fast_reply(3));
+    assert!(leads.is_some_and(|hash| hash.known));
+    assert_eq!(leads, follows, "what the state covers is in both");
+}
+
+#[test]
+fn who_restarts_from_its_snapshot_agrees_with_the_leader_on_the_next_batch_already() {
+    let (mut leader, mut follower) = pair(&Config::default());
+    for seat in [&mut leader, &mut follower] {
+        seat.request(1, 10, b"wa");
+        seat.at(50);
+    }
+    follower.follows_to(leader.placed(), Slot(1));
+    follower.event(Event::Control(Control::CheckpointDue));
+    let checkpoint = Some((Slot(1), follower.summary.clone()));
+
+    let mut back = Seat::started(
+        1,
+        3,
+        &Config::default(),
+        RecoveredBytes {
+            checkpoint,
+            ..RecoveredBytes::default()
+        },
+    );
+    back.hear(0, 0, &[1, 1, 0], heartbeat());
+    for seat in [&mut leader, &mut back] {
+        seat.request(2, 60, b"wa");
+        seat.at(70);
+    }
+    let (leads, follows) = (leader.results(2), back.fast_reply(2));
+    assert!(leads.is_some_and(|hash| hash.known));
+    assert_eq!(leads, follows, "what the snapshot covers is in both");
 }
 
 #[test]
