@@ -20,6 +20,8 @@ pub(crate) const PIECE: usize = 256 * 1024;
 pub(crate) const RETRY: Duration = Duration::from_millis(300);
 /// A donor that has not answered this often in a row is left for the next.
 const TRIES: u32 = 3;
+/// So many promises of a snapshot and none that came.
+const PROMISES: u32 = 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TransferMessage {
@@ -122,6 +124,8 @@ pub(crate) struct Fetch {
     /// Checks the stream as it comes.
     pub reader: SnapshotReader,
     tries: u32,
+    /// How often the donor said that its snapshot is coming.
+    promised: u32,
     pub retry_at: Time,
 }
 
@@ -136,6 +140,7 @@ impl Fetch {
             offset: 0,
             reader: SnapshotReader::default(),
             tries: 0,
+            promised: 0,
             retry_at: now,
         })
     }
@@ -164,6 +169,7 @@ impl Fetch {
     /// Turns to the next donor and starts from the beginning.
     pub fn leave_donor(&mut self) {
         self.tries = 0;
+        self.promised = 0;
         let next = self.from.iter().find(|id| *id > self.donor);
         self.donor = next
             .or_else(|| self.from.iter().next())
@@ -185,5 +191,17 @@ impl Fetch {
 
     pub const fn on_answer(&mut self) {
         self.tries = 0;
+        self.promised = 0;
+    }
+
+    /// The donor says that a snapshot is coming. One of what was executed before it was final may
+    /// never become final, so that others are asked after a while; a large one is there by the time
+    /// that its donor has its turn again.
+    pub fn on_promise(&mut self) {
+        self.tries = 0;
+        self.promised += 1;
+        if self.promised >= PROMISES {
+            self.leave_donor();
+        }
     }
 }

@@ -919,7 +919,10 @@ impl Nezha {
     }
 
     pub(super) fn fetch(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>) {
-        if self.fetching.is_none_or(|known| known < at_least) {
+        // What is on its way will do, unless less does by now: whoever has as much as was asked
+        // for may be gone for good, and a leader alone makes no newer state that is final.
+        let on_its_way = self.fetching.filter(|asked| *asked > self.commit);
+        if on_its_way.is_none_or(|asked| at_least < asked) {
             ctx.mark("state transfer chosen");
             self.fetching = Some(at_least);
             ctx.fetch_state(self.others, at_least);

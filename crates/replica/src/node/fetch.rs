@@ -77,7 +77,7 @@ impl Node {
                 // A donor that is behind itself is as good as a silent one: the next may have it.
                 let fetch = self.fetch.as_mut().filter(|fetch| fetch.is_from(from));
                 if let Some(fetch) = fetch.filter(|_| coming) {
-                    fetch.on_answer();
+                    fetch.on_promise();
                 }
             }
             TransferMessage::Piece {

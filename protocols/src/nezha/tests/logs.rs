@@ -89,6 +89,8 @@ struct Seat {
     executed: Vec<(Slot, BatchId)>,
     headers: Vec<(BatchId, ReplyHeader)>,
     rolled_back: Vec<Slot>,
+    /// From which slot on a peer's state would do.
+    fetched: Vec<Slot>,
     queries: usize,
     marks: Vec<&'static str>,
 }
@@ -131,6 +133,7 @@ impl Seat {
             executed: Vec::new(),
             headers: Vec::new(),
             rolled_back: Vec::new(),
+            fetched: Vec::new(),
             queries: 0,
             marks: Vec::new(),
         };
@@ -188,6 +191,7 @@ impl Seat {
                     saved = Some(slot);
                 }
                 Effect::RollBack { slot } => self.rolled_back.push(slot),
+                Effect::FetchState { at_least, .. } => self.fetched.push(at_least),
                 Effect::Query { .. } => self.queries += 1,
                 Effect::Mark(mark) => self.marks.push(mark),
                 _ => {}
@@ -595,6 +599,20 @@ fn who_restarts_from_its_snapshot_agrees_with_the_leader_on_the_next_batch_alrea
     let (leads, follows) = (leader.results(2), back.fast_reply(2));
     assert!(leads.is_some_and(|hash| hash.known));
     assert_eq!(leads, follows, "what the snapshot covers is in both");
+}
+
+#[test]
+fn a_state_that_covers_less_will_do_when_a_new_leader_asks_for_less() {
+    let mut joins = Seat::new(2, 3, &Config::default());
+    let lives = [1, 1, 1];
+    joins.hear(0, 3, &lives, heartbeat());
+    joins.hear(0, 3, &lives, Part::Trimmed(Slot(61)));
+    joins.hear(0, 3, &lives, Part::Trimmed(Slot(62)));
+    assert_eq!(joins.fetched, [Slot(60)], "what is on its way will do");
+    // Whoever had that much is gone; the next leader alone has no more than this.
+    joins.hear(1, 4, &lives, heartbeat());
+    joins.hear(1, 4, &lives, Part::Trimmed(Slot(32)));
+    assert_eq!(joins.fetched, [60, 31].map(Slot));
 }
 
 #[test]
