@@ -404,6 +404,10 @@ pub trait Client: Send {
     fn on_timer(&mut self, timer: u32, world: &dyn World, effects: &mut Vec<Effect>);
     /// Something happened to a link.
     fn on_link(&mut self, to: ReplicaId, link: Link, world: &dyn World, effects: &mut Vec<Effect>);
+    /// How many batches are under way.
+    fn open(&self) -> usize;
+    /// How batches were committed, by path, if the protocol has several.
+    fn paths(&self) -> Vec<(&'static str, u64)>;
 }
 
 /// See [`Client`].
@@ -489,6 +493,14 @@ impl<P: Protocol> Client for ClientDriver<P> {
         self.with(world, effects, |frontend, ctx| {
             frontend.on_link(to, link, ctx)
         });
+    }
+
+    fn open(&self) -> usize {
+        self.frontend.open()
+    }
+
+    fn paths(&self) -> Vec<(&'static str, u64)> {
+        self.frontend.paths()
     }
 }
 

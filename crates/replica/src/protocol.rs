@@ -340,6 +340,10 @@ pub trait Frontend<P: Protocol>: Sized + Send + 'static {
     }
     /// How many batches are under way.
     fn open(&self) -> usize;
+    /// How batches were committed, by path, if the protocol has several; as [`Status::paths`].
+    fn paths(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
     /// As [`Protocol::fingerprint`], for a frontend.
     fn fingerprint(&self, hasher: &mut dyn core::hash::Hasher) -> bool {
         let _ = hasher;

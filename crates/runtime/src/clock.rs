@@ -1,6 +1,15 @@
-//! The real clocks: monotonic time for timers, the system's synchronised time for agreement on
-//! "when".
+//! The real clocks: monotonic time for timers, and synchronised time for agreement on "when".
+//!
+//! ```text
+//!   the system's clock ──┬─► what the kernel says of it (chrony, ptp4l) ──┐
+//!                        └─► what exchanges with the peers say of it ─────┴─► ClockReading
+//! ```
+//!
+//! A clock that something disciplines is left as it is; its peers only tell how good it is. One
+//! that nothing disciplines is corrected by what its peers tell: small corrections are slewed, so
+//! that time never goes back, large ones are a step.
 
+use crate::peer_clock::Agreement;
 use quintet_replica::{ClockReading, Time};
 use std::{
     cell::Cell,
@@ -9,6 +18,12 @@ use std::{
 
 /// How long the kernel's estimate of its own error is taken for granted.
 const ESTIMATE_AGE_MAX: Duration = Duration::from_secs(1);
+/// A correction that is off by more is a step.
+const STEP: u64 = 100_000_000;
+/// A smaller one changes by no more than one part in so many.
+const SLEW: u64 = 20;
+/// The system's clock was set when it and the monotonic one differ by more than this.
+const SET: u64 = 10_000_000;
 
 /// The kernel's estimate of its clock's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,19 +34,61 @@ struct Estimate {
     deviation: u64,
 }
 
+/// A correction on its way to where it is wanted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Correction {
+    at: Time,
+    applied: i64,
+    wanted: i64,
+}
+
+impl Correction {
+    fn pass(&mut self, now: Time) {
+        let apart = i128::from(self.wanted) - i128::from(self.applied);
+        let most = i128::from(now.since(self.at).as_nanos() as u64 / SLEW);
+        self.applied = match apart.unsigned_abs() > u128::from(STEP) {
+            true => self.wanted,
+            false => (i128::from(self.applied) + apart.clamp(-most, most)) as i64,
+        };
+        self.at = now;
+    }
+}
+
+/// What is shown of a clock, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClockState {
+    pub disciplined: bool,
+    /// What is added to the system's clock.
+    pub correction: i64,
+    /// `u64::MAX` when nothing tells it.
+    pub deviation: u64,
+    pub bound: u64,
+}
+
 /// Reads both clocks. Belongs to one thread.
 #[derive(Debug)]
 pub(crate) struct Clock {
     started: Instant,
+    /// How far the system's clock is set wrong on purpose, in nanoseconds.
+    skew: i64,
     estimate: Cell<(Time, Estimate)>,
+    correction: Cell<Correction>,
+    agreement: Cell<Option<Agreement>>,
+    /// Both clocks as they last stood together.
+    together: Cell<(Time, u64)>,
 }
 
 impl Clock {
-    pub fn new() -> Self {
+    /// A clock that shows the system's time, and `skew` nanoseconds more.
+    pub fn new(skew: i64) -> Self {
         let estimate = kernel_estimate();
         Self {
             started: Instant::now(),
+            skew,
             estimate: Cell::new((Time(0), estimate)),
+            correction: Cell::default(),
+            agreement: Cell::default(),
+            together: Cell::new((Time(0), skewed(skew))),
         }
     }
 
@@ -39,21 +96,85 @@ impl Clock {
         Time(nanoseconds(self.started.elapsed()))
     }
 
-    pub fn reading(&self) -> ClockReading {
+    /// The kernel's estimate, hardly older than a second.
+    fn estimate(&self, now: Time) -> Estimate {
         let (read_at, mut estimate) = self.estimate.get();
-        let monotonic = self.now();
-        if monotonic.since(read_at) > ESTIMATE_AGE_MAX {
+        if now.since(read_at) > ESTIMATE_AGE_MAX {
             estimate = kernel_estimate();
-            self.estimate.set((monotonic, estimate));
+            self.estimate.set((now, estimate));
         }
-        let now = unix_time();
+        estimate
+    }
+
+    fn correction(&self, now: Time) -> i64 {
+        let mut correction = self.correction.get();
+        correction.pass(now);
+        self.correction.set(correction);
+        correction.applied
+    }
+
+    pub fn reading(&self) -> ClockReading {
+        let now = self.now();
+        let state = self.state_at(now);
+        let clock = skewed(self.skew).saturating_add_signed(state.correction);
         ClockReading {
-            earliest: now.saturating_sub(estimate.bound),
-            now,
-            latest: now.saturating_add(estimate.bound),
-            deviation: estimate.deviation,
+            earliest: clock.saturating_sub(state.bound),
+            now: clock,
+            latest: clock.saturating_add(state.bound),
+            deviation: state.deviation,
         }
     }
+
+    fn state_at(&self, now: Time) -> ClockState {
+        let estimate = self.estimate(now);
+        let agreement = self.agreement.get();
+        ClockState {
+            disciplined: disciplined(estimate),
+            correction: self.correction(now),
+            deviation: agreement.map_or(estimate.deviation, |agreement| agreement.deviation),
+            bound: match agreement {
+                Some(agreement) if !disciplined(estimate) => agreement.bound,
+                _ => estimate.bound,
+            },
+        }
+    }
+
+    /// What is shown of it.
+    pub fn state(&self) -> ClockState {
+        self.state_at(self.now())
+    }
+
+    /// Whether something disciplines the system's clock, and how far it may be off.
+    pub fn discipline(&self) -> (bool, u64) {
+        let estimate = self.estimate(self.now());
+        (disciplined(estimate), estimate.bound)
+    }
+
+    /// From now on it follows what is agreed; `None` leaves the correction as it is, and the
+    /// deviation to the kernel.
+    pub fn follow(&self, agreement: Option<Agreement>) {
+        let mut correction = self.correction.get();
+        correction.pass(self.now());
+        if let Some(agreement) = agreement {
+            correction.wanted = agreement.correction;
+        }
+        self.correction.set(correction);
+        self.agreement.set(agreement);
+    }
+
+    /// Whether the system's clock was set since this was last asked.
+    pub fn was_set(&self) -> bool {
+        let (now, clock) = (self.now(), skewed(self.skew));
+        let (then, showed) = self.together.replace((now, clock));
+        let passed = nanoseconds(now.since(then));
+        // A disciplined clock may run up to 500 parts per million off.
+        let strayed = showed.saturating_add(passed).abs_diff(clock);
+        strayed > SET.saturating_add(passed / 1000)
+    }
+}
+
+const fn disciplined(estimate: Estimate) -> bool {
+    estimate.deviation != u64::MAX
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -67,6 +188,10 @@ pub(crate) fn unix_time() -> u64 {
         .map_or(0, nanoseconds)
 }
 
+/// The same by a clock that is set wrong on purpose.
+pub(crate) fn skewed(skew: i64) -> u64 {
+    unix_time().saturating_add_signed(skew)
+}
 #[cfg(target_os = "linux")]
 fn kernel_estimate() -> Estimate {
     // SAFETY: timex is a plain C structure of integers, for which all zeros is a valid value;
@@ -102,9 +227,49 @@ mod tests {
 
     #[test]
     fn both_clocks_go_on_and_the_reading_holds_its_own_bounds() {
-        let clock = Clock::new();
+        let clock = Clock::new(0);
         let (first, reading) = (clock.now(), clock.reading());
         assert!(clock.now() >= first);
         assert!(reading.earliest <= reading.now && reading.now <= reading.latest);
+    }
+
+    #[test]
+    fn small_corrections_are_slewed_and_large_ones_are_a_step() {
+        let wanted = 50_000_000;
+        let mut correction = Correction {
+            wanted,
+            ..Correction::default()
+        };
+        correction.pass(Time(100_000_000));
+        assert_eq!(correction.applied, 5_000_000);
+        correction.wanted = -wanted;
+        correction.pass(Time(200_000_000));
+        assert_eq!(correction.applied, 0);
+        correction.pass(Time(5_000_000_000));
+        assert_eq!(correction.applied, -wanted, "it has arrived");
+        correction.wanted = 1_000_000_000;
+        correction.pass(Time(5_000_000_000));
+        assert_eq!(correction.applied, 1_000_000_000);
+    }
+
+    #[test]
+    fn a_clock_follows_what_is_agreed_and_tells_how_good_that_is() {
+        let clock = Clock::new(1_000_000_000);
+        let agreement = Agreement {
+            correction: -1_000_000_000,
+            deviation: 7,
+            bound: 1_000,
+        };
+        assert!(clock.reading().now.abs_diff(unix_time()) > 500_000_000);
+        clock.follow(Some(agreement));
+        let reading = clock.reading();
+        assert!(
+            reading.now.abs_diff(unix_time()) < 500_000_000,
+            "skew and all"
+        );
+        assert_eq!(reading.deviation, 7);
+        clock.follow(None);
+        assert_eq!(clock.state().correction, -1_000_000_000, "it goes on");
+        assert_eq!(clock.state().deviation, kernel_estimate().deviation);
     }
 }

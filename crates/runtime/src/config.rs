@@ -131,6 +131,9 @@ pub struct Config {
     pub bootstrap_again: bool,
     /// Links that are slower or worse than the network is; `None` for the network as it is.
     pub emulation: Option<Emulation>,
+    /// By how many nanoseconds this replica's clock is set wrong, for measuring and for trying
+    /// out.
+    pub clock_skew: i64,
     /// A secret that all members share; protocols derive common randomness from it. The peers
     /// compare a commitment to it, never the secret itself.
     pub secret: [u8; 32],
@@ -163,6 +166,7 @@ impl Config {
             journal: JournalOptions::default(),
             bootstrap_again: false,
             emulation: None,
+            clock_skew: 0,
             secret: [0; 32],
         }
     }

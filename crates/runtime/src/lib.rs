@@ -21,7 +21,9 @@ mod journal_files;
 mod journal_thread;
 mod mail;
 pub mod metrics;
+mod peer_clock;
 mod port;
+mod proxy;
 mod replica;
 pub mod server;
 mod snapshots;
@@ -32,8 +34,9 @@ mod transports;
 
 pub use config::{Config, Emulation, JournalOptions, Limits, Member};
 pub use metrics::Metrics;
+pub use proxy::Proxy;
 pub use replica::{
     Addresses, ExitReason, Handle, Listeners, Replica, Running, StartError, SubmitError,
 };
-pub use server::{PeerReport, SnapshotReport, StatusReport};
+pub use server::{ClockReport, PeerClockReport, PeerReport, SnapshotReport, StatusReport};
 pub use status::{Published, Snapshot};

@@ -234,11 +234,11 @@ impl Replica {
         let poll = mio::Poll::new()?;
         let (mailbox, mailer) = Mailbox::new(poll.registry(), mio::Token(TOKEN_MAIL))?;
         let published = Arc::new(Published::default());
-        let handle = Handle {
-            mailer: mailer.clone(),
-            published: Arc::clone(&published),
-            patience: config.client_deadline + Duration::from_secs(5),
-        };
+        let handle = Handle::new(
+            mailer.clone(),
+            Arc::clone(&published),
+            config.client_deadline,
+        );
         let event_loop = assemble(
             &config,
             entry,
@@ -249,25 +249,16 @@ impl Replica {
         )?;
         let thread = std::thread::Builder::new()
             .name(format!("replica {}", config.id.0))
-            .spawn(move || run(event_loop))?;
-        let mut running = Running {
-            addresses,
-            handle,
-            admin: None,
-            thread: Some(thread),
-        };
-        if let Some(listener) = admin {
-            // Stops the replica when it fails: `running` is dropped.
-            running.admin = Some(Admin::start(listener, Arc::new(running.handle.clone()))?);
-        }
-        Ok(running)
+            .spawn(move || guarded(|| event_loop.run()))?;
+        Running::of(addresses, handle, admin, thread)
     }
 }
 
-fn run(event_loop: EventLoop) -> ExitReason {
+/// Runs a loop to its end, by whatever way.
+pub(crate) fn guarded(run: impl FnOnce() -> ExitReason) -> ExitReason {
     // Nothing of the loop is used after a panic but its end: sockets close, the journal's thread
     // finishes what it has.
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| event_loop.run()));
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
     result.unwrap_or_else(|panic| {
         let text = (panic.downcast_ref::<String>().map(String::as_str))
             .or_else(|| panic.downcast_ref::<&str>().copied())
@@ -276,7 +267,7 @@ fn run(event_loop: EventLoop) -> ExitReason {
     })
 }
 
-fn listen(
+pub(crate) fn listen(
     setting: &'static str,
     address: SocketAddr,
     given: Option<TcpListener>,
@@ -412,7 +403,7 @@ fn no_remedy_yet(lost: &str) -> String {
 }
 
 /// A commitment to the cluster's secret that does not give it away.
-fn commitment(secret: &[u8; 32], cluster: ClusterId) -> u64 {
+pub(crate) fn commitment(secret: &[u8; 32], cluster: ClusterId) -> u64 {
     use std::hash::BuildHasher;
     foldhash::quality::FixedState::with_seed(cluster.0 as u64).hash_one(secret)
 }
@@ -500,6 +491,17 @@ fn assemble(
         .collect();
     let registry = poll.registry().try_clone()?;
     let mut tcp = Tcp::new(hello, data, registry, peer, names, TOKEN_PEERS, mailer)?;
+    if config.clock_skew != 0 {
+        let skew = config.clock_skew;
+        tracing::warn!(
+            skew,
+            "the clock is set wrong on purpose, by so many nanoseconds"
+        );
+    }
+    tcp.skew_clock(config.clock_skew);
+    let clock = Clock::new(config.clock_skew);
+    let (disciplined, error) = clock.discipline();
+    tcp.tell_clock(disciplined, error);
     if let Some(emulation) = &config.emulation {
         tracing::warn!("links to peers are emulated: slower or worse than the network is");
         let since = Duration::from_nanos(unix_time()).saturating_sub(emulation.began);
@@ -520,7 +522,7 @@ fn assemble(
         config.session_lifetime,
     );
     let world = RuntimeWorld {
-        clock: Clock::new(),
+        clock,
         rooms: vec![Cell::new(0); config.members.len()],
         snapshots,
     };
@@ -545,7 +547,7 @@ fn assemble(
     })
 }
 
-fn gateway_config(config: &Config, address: SocketAddr) -> GatewayConfig {
+pub(crate) fn gateway_config(config: &Config, address: SocketAddr) -> GatewayConfig {
     GatewayConfig {
         replica: config.id,
         members: config.members.len(),
@@ -576,6 +578,25 @@ pub struct Running {
 }
 
 impl Running {
+    /// Stops what runs when its admin HTTP cannot be served.
+    pub(crate) fn of(
+        addresses: Addresses,
+        handle: Handle,
+        admin: Option<TcpListener>,
+        thread: JoinHandle<ExitReason>,
+    ) -> Result<Self, StartError> {
+        let mut running = Self {
+            addresses,
+            handle,
+            admin: None,
+            thread: Some(thread),
+        };
+        if let Some(listener) = admin {
+            running.admin = Some(Admin::start(listener, Arc::new(running.handle.clone()))?);
+        }
+        Ok(running)
+    }
+
     /// Where it listens, with the actual ports.
     #[must_use]
     pub const fn addresses(&self) -> Addresses {
@@ -628,6 +649,14 @@ pub struct Handle {
 }
 
 impl Handle {
+    pub(crate) fn new(mailer: Mailer, published: Arc<Published>, deadline: Duration) -> Self {
+        Self {
+            mailer,
+            published,
+            patience: deadline + Duration::from_secs(5),
+        }
+    }
+
     /// Carries out one command and waits for its reply, hardly longer than the configured client
     /// deadline. Ordered commands are executed exactly once.
     ///

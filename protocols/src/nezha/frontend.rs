@@ -349,6 +349,10 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
     fn open(&self) -> usize {
         self.open.len()
     }
+
+    fn paths(&self) -> Vec<(&'static str, u64)> {
+        vec![("fast", self.fast), ("slow", self.slow)]
+    }
 }
 
 #[cfg(test)]

@@ -852,7 +852,7 @@ impl Nezha {
     /// The executor holds a peer's state: all up to `slot` is committed.
     pub(super) fn install(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
         ctx.mark("state installed");
-        self.fetching = None;
+        self.fetching.give_up();
         if slot <= self.commit {
             return;
         }
@@ -919,14 +919,9 @@ impl Nezha {
     }
 
     pub(super) fn fetch(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>) {
-        // What is on its way will do, unless less does by now: whoever has as much as was asked
-        // for may be gone for good, and a leader alone makes no newer state that is final.
-        let on_its_way = self.fetching.filter(|asked| *asked > self.commit);
-        if on_its_way.is_none_or(|asked| at_least < asked) {
-            ctx.mark("state transfer chosen");
-            self.fetching = Some(at_least);
-            ctx.fetch_state(self.others, at_least);
-        }
+        let (commit, others) = (self.commit, self.others);
+        self.fetching.reached(commit);
+        self.fetching.ask(at_least, commit, others, ctx);
     }
 
     /// The write behind which everything so far lies.

@@ -18,7 +18,7 @@ use core::time::Duration;
 use quintet_replica::{
     BatchId, BatchView, Bytes, Context, Control, Durability, FrontendId, Info, Lane, Link, Options,
     Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::SlotLog,
+    parts::{SlotLog, StateFetch},
 };
 
 /// A batch in the log.
@@ -174,7 +174,7 @@ pub struct Nezha {
     pub(super) leader_down: bool,
     /// When each replica last said that it does not hear the leader of this view.
     pub(super) suspects: Vec<Option<Time>>,
-    pub(super) fetching: Option<Slot>,
+    pub(super) fetching: StateFetch,
     pub(super) paths: (u64, u64),
 }
 
@@ -443,7 +443,7 @@ impl Protocol for Nezha {
             patience: Duration::ZERO,
             leader_down: false,
             suspects: vec![None; epoch.members],
-            fetching: None,
+            fetching: StateFetch::default(),
             paths: (0, 0),
         };
         replica.hash_lives();

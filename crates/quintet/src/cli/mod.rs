@@ -15,6 +15,7 @@ mod lab;
 mod logs;
 mod output;
 mod protocols;
+mod proxy;
 mod serve;
 mod settings;
 mod signals;
@@ -78,6 +79,7 @@ struct Program {
 enum Command {
     Demo(demo::Demo),
     Serve(Box<serve::Serve>),
+    Proxy(Box<proxy::Proxy>),
     Status(status::Status),
     Protocols(protocols::Protocols),
     Bench(bench::Bench),
@@ -94,7 +96,7 @@ enum Command {
 impl Command {
     const fn log_default(&self) -> &'static str {
         match self {
-            Self::Serve(_) => "info",
+            Self::Serve(_) | Self::Proxy(_) => "info",
             _ => "warn",
         }
     }
@@ -103,6 +105,7 @@ impl Command {
         match self {
             Self::Demo(command) => command.run(),
             Self::Serve(command) => command.run(),
+            Self::Proxy(command) => command.run(),
             Self::Status(command) => command.run(),
             Self::Protocols(command) => command.run(),
             Self::Bench(command) => command.run(),

@@ -11,7 +11,7 @@ use crate::cli::{
     signals,
 };
 use clap::Args;
-use quintet_runtime::{Config, Emulation, ExitReason, Handle, Replica, StartError};
+use quintet_runtime::{Config, Emulation, ExitReason, Handle, Replica, Running, StartError};
 use std::{
     fs,
     io::Read,
@@ -52,6 +52,16 @@ pub struct Serve {
     #[arg(long, value_name = "MS", hide = true)]
     links_began: Option<u64>,
 
+    /// Set this replica's clock wrong by so many microseconds, for measuring and for trying out
+    #[arg(
+        long,
+        value_name = "US",
+        hide = true,
+        allow_negative_numbers = true,
+        default_value_t = 0
+    )]
+    clock_skew_us: i64,
+
     /// Stop when standard input ends: whoever started this process is gone
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
@@ -68,6 +78,7 @@ impl Serve {
         let config = Config {
             bootstrap_again: self.bootstrap_again,
             emulation: self.emulation(loaded.config.members.len())?,
+            clock_skew: self.clock_skew_us.saturating_mul(1000),
             ..loaded.config
         };
         serve(config, stops, self.stop_with_stdin)
@@ -89,21 +100,30 @@ impl Serve {
     }
 }
 
+/// An address as a URL.
+pub fn shown(address: Option<std::net::SocketAddr>, scheme: &str) -> String {
+    address.map_or_else(|| "none".to_owned(), |it| format!("{scheme}://{it}"))
+}
+
 fn serve(config: Config, stops: Receiver<()>, with_stdin: bool) -> Outcome {
     let (id, members) = (config.id.0, config.members.len());
     let machine = crate::cli::store(&config);
     let running = Replica::start(config, machine).map_err(refusal)?;
     let addresses = running.addresses();
-    let shown = |address: Option<std::net::SocketAddr>, scheme: &str| match address {
-        Some(address) => format!("{scheme}://{address}"),
-        None => "none".to_owned(),
-    };
     tracing::info!(
         "replica {id} of {members} serves {}, admin {}, peers {}",
         shown(addresses.redis, "redis"),
         shown(addresses.admin, "http"),
         addresses.peer
     );
+    attend(running, &format!("replica {id}"), stops, with_stdin)
+}
+
+/// Waits until what runs has ended, and stops it when asked.
+///
+/// # Errors
+/// When it ended otherwise.
+pub fn attend(running: Running, name: &str, stops: Receiver<()>, with_stdin: bool) -> Outcome {
     if with_stdin {
         stop_with_stdin(running.handle())?;
     }
@@ -127,12 +147,13 @@ fn serve(config: Config, stops: Receiver<()>, with_stdin: bool) -> Outcome {
         }
         reason => Err(Failure::new(
             Exit::from_code(i32::from(reason.exit_code())),
-            format!("replica {id} {reason}"),
+            format!("{name} {reason}"),
         )),
     }
 }
 
-fn refusal(error: StartError) -> Failure {
+/// Why it cannot start, with the setting that would help.
+pub fn refusal(error: StartError) -> Failure {
     let exit = Exit::from_code(i32::from(error.exit_code()));
     let failure = Failure::new(exit, &error);
     match &error {

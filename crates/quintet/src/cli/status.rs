@@ -26,6 +26,8 @@ Examples:
   quintet status --admin http://127.0.0.1:7101,http://127.0.0.1:7102
   quintet status -o json | jq '.[] | {id, role, lag}'
 
+Clock: what is added to the system's clock (or that something disciplines it), its standard
+deviation and its bound, by what the replicas' clocks show of each other.
 Positions: accepted here, committed (decided), executed here, stable (final here). Lag is how many
 decided slots are not yet executed here. Exit code 5 when a replica does not answer or is not ready,
 3 when none answers.")]
@@ -158,6 +160,7 @@ fn print_table(replicas: &[Answered]) -> Outcome {
         "lag",
         "durability",
         "uptime",
+        "clock",
         "admin",
     ]);
     // A row that a narrow terminal folds reads better than folded cells.
@@ -165,7 +168,7 @@ fn print_table(replicas: &[Answered]) -> Outcome {
     for replica in replicas {
         let Ok(status) = &replica.status else {
             let mut row = vec!["?", "no answer"];
-            row.resize(12, "");
+            row.resize(13, "");
             row.push(&replica.address);
             table.add_row(row);
             continue;
@@ -200,6 +203,7 @@ fn print_table(replicas: &[Answered]) -> Outcome {
         row.extend([
             text("durability").into(),
             number(uptime),
+            clock(status).into(),
             replica.address.as_str().into(),
         ]);
         table.add_row(row);
@@ -209,6 +213,35 @@ fn print_table(replicas: &[Answered]) -> Outcome {
         output::print_line(&picture)?;
     }
     Ok(())
+}
+
+/// The synchronised clock: what is added to the system's one (none when something disciplines it),
+/// its standard deviation, and its bound.
+fn clock(status: &Value) -> String {
+    let clock = &status["clock"];
+    let Some(bound) = clock["bound_ns"].as_u64() else {
+        return "-".to_owned();
+    };
+    let correction = match clock["disciplined"].as_bool() {
+        Some(true) => "disciplined".to_owned(),
+        _ => {
+            let by = clock["correction_ns"].as_i64().unwrap_or_default();
+            let sign = if by < 0 { '-' } else { '+' };
+            format!("{sign}{}", duration(by.unsigned_abs()))
+        }
+    };
+    let deviation = clock["deviation_ns"].as_u64();
+    let deviation = deviation.map_or_else(|| "?".to_owned(), duration);
+    format!("{correction} σ {deviation} ± {}", duration(bound))
+}
+
+fn duration(nanoseconds: u64) -> String {
+    match nanoseconds {
+        0..1_000 => format!("{nanoseconds} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", nanoseconds as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", nanoseconds as f64 / 1e6),
+        _ => format!("{:.1} s", nanoseconds as f64 / 1e9),
+    }
 }
 
 /// The way of messages as the newest view has it, for protocols that have one: from the first to
@@ -279,6 +312,18 @@ fn verdict(replicas: &[Answered]) -> Outcome {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_clock_is_shown_with_its_correction_deviation_and_bound() {
+        let of = |told: Value| clock(&json!({ "clock": told }));
+        let free = json!({"disciplined": false, "correction_ns": -1_500, "deviation_ns": 900,
+                          "bound_ns": 250_000});
+        assert_eq!(of(free), "-1.5 µs σ 900 ns ± 250.0 µs");
+        let good = json!({"disciplined": true, "correction_ns": 0, "deviation_ns": null,
+                          "bound_ns": 2_000_000_000u64});
+        assert_eq!(of(good), "disciplined σ ? ± 2.0 s");
+        assert_eq!(clock(&json!({"id": 1})), "-", "an older replica tells none");
+    }
 
     #[test]
     fn the_route_of_the_newest_view_is_drawn_and_who_is_left_out() {

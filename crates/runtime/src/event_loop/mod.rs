@@ -12,16 +12,19 @@
 //! and nobody ever waits in order to batch.
 
 mod clients;
+mod proxy;
 mod publish;
 mod storage;
 mod world;
 
+pub(crate) use proxy::{Proxy, ProxyParts, ProxyWorld};
 pub(crate) use publish::About;
 
 use crate::{
     ExitReason, Metrics, Published,
     journal_thread::JournalThread,
     mail::{Mail, Mailbox},
+    peer_clock::agree,
     port::{PORT_BATCHES, Port},
     server::{Gateway, SnapshotReport},
     snapshots::Kept,
@@ -258,6 +261,7 @@ impl EventLoop {
             self.tcp.receive(now);
         }
         count += self.take_arrivals(now);
+        self.follow_clocks(now);
         if let Some(clients) = &mut self.clients {
             count += clients.receive(now);
         }
@@ -367,6 +371,22 @@ impl EventLoop {
             self.carry_out();
         }
         count
+    }
+
+    /// Corrects the synchronised clock by what exchanges with the peers have shown.
+    fn follow_clocks(&mut self, now: Time) {
+        if !self.tcp.take_clock_news() {
+            return;
+        }
+        let clock = &self.world.clock;
+        let (disciplined, error) = clock.discipline();
+        self.tcp.tell_clock(disciplined, error);
+        if clock.was_set() {
+            tracing::warn!("the system's clock was set");
+            self.tcp.forget_clocks();
+        }
+        clock.follow(agree(disciplined, &self.tcp.standings(now)));
+        self.changed = true;
     }
 
     fn pass_time(&mut self, now: Time) -> usize {

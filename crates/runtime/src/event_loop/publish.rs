@@ -2,7 +2,9 @@
 
 use super::{EventLoop, PUBLISH_EVERY, storage::DiskState};
 use crate::{
-    server::{NodeView, PeerReport, SnapshotReport, StatusReport},
+    clock::ClockState,
+    peer_clock::Standing,
+    server::{ClockReport, NodeView, PeerClockReport, PeerReport, SnapshotReport, StatusReport},
     status::Snapshot,
 };
 use quintet_replica::{NodeStatus, ReplicaId, Time};
@@ -22,11 +24,33 @@ pub(crate) struct About {
 }
 
 /// Resident memory of the process in bytes; 0 where the system does not tell.
-fn memory_resident() -> u64 {
+pub(super) fn memory_resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
     kilobytes.unwrap_or(0u64) * 1024
+}
+
+impl From<ClockState> for ClockReport {
+    fn from(clock: ClockState) -> Self {
+        Self {
+            disciplined: clock.disciplined,
+            correction_ns: clock.correction,
+            deviation_ns: Some(clock.deviation).filter(|known| *known != u64::MAX),
+            bound_ns: clock.bound,
+        }
+    }
+}
+
+impl From<Standing> for PeerClockReport {
+    fn from(clock: Standing) -> Self {
+        Self {
+            offset_ns: clock.offset,
+            deviation_ns: clock.deviation,
+            bound_ns: clock.bound,
+            disciplined: clock.disciplined,
+        }
+    }
 }
 
 impl EventLoop {
@@ -117,8 +141,9 @@ impl EventLoop {
     fn report(&self, node: &NodeStatus, now: Time) -> StatusReport {
         let protocol = &node.protocol;
         let peers = self.others().map(|id| {
-            let link = self.tcp.report(id);
+            let link = self.tcp.report(id, now);
             PeerReport {
+                clock: link.clock.map(PeerClockReport::from),
                 id: id.0,
                 address: link.name,
                 connected: link.up,
@@ -129,6 +154,7 @@ impl EventLoop {
         });
         let details = protocol.details.iter();
         StatusReport {
+            clock: ClockReport::from(self.world.clock.state()),
             id: self.node.id().0,
             cluster: self.about.cluster.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -80,7 +80,10 @@ impl EventLoop {
         if self.about.repairing.is_none() || self.repaired_at.is_none_or(|at| at > self.durable) {
             return;
         }
-        match self.tcp.data().repaired() {
+        let Some(data) = self.tcp.data() else {
+            return;
+        };
+        match data.repaired() {
             Ok(()) => {
                 tracing::info!("what was damaged has been repaired from the other replicas");
                 self.about.repairing = None;

@@ -18,6 +18,34 @@ use serde::Serialize;
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::sync::{Semaphore, oneshot};
 
+/// What `/status` says of how a member's clock stands to this one's, in nanoseconds; both as
+/// their systems show them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PeerClockReport {
+    /// How far it is ahead.
+    pub offset_ns: i64,
+    /// Standard deviation of that estimate.
+    pub deviation_ns: u64,
+    /// The offset is off by no more than this: half the shortest round trip, and what drifted
+    /// since.
+    pub bound_ns: u64,
+    /// Whether something better than its own crystal disciplines it.
+    pub disciplined: bool,
+}
+
+/// What `/status` says of this replica's synchronised clock, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ClockReport {
+    /// Whether the system's clock is disciplined (chrony, ptp4l); it is not corrected then.
+    pub disciplined: bool,
+    /// What is added to the system's clock, by what the peers' clocks show.
+    pub correction_ns: i64,
+    /// How far, as a standard deviation, it is off; nothing when nobody can tell.
+    pub deviation_ns: Option<u64>,
+    /// It is off by no more than this.
+    pub bound_ns: u64,
+}
+
 /// What `/status` says of one other member.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PeerReport {
@@ -33,6 +61,8 @@ pub struct PeerReport {
     pub queued_bytes: u64,
     /// Why it is not connected, if that is known.
     pub error: Option<String>,
+    /// How its clock stands to this one's, once that is known.
+    pub clock: Option<PeerClockReport>,
 }
 
 /// The newest snapshot on a replica's disk; also what `POST /snapshot` says.
@@ -117,6 +147,8 @@ pub struct StatusReport {
     pub route: Vec<u16>,
     /// How what was submitted here was committed, by path, if the protocol has several.
     pub paths: BTreeMap<&'static str, u64>,
+    /// The synchronised clock.
+    pub clock: ClockReport,
     /// More of the protocol's own, by name.
     pub details: BTreeMap<&'static str, String>,
     /// All members but this one.
@@ -366,7 +398,23 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
         "The replica's part in the protocol.",
         one(role),
     );
-    let gauges: [(&'static str, &'static str, f64); 17] = [
+    let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
+    let gauges: [(&'static str, &'static str, f64); 20] = [
+        (
+            "clock_disciplined",
+            "1 when something (chrony, ptp4l) disciplines the system's clock.",
+            f64::from(u8::from(report.clock.disciplined)),
+        ),
+        (
+            "clock_correction_seconds",
+            "What is added to the system's clock, by what the peers' clocks show.",
+            report.clock.correction_ns as f64 / 1e9,
+        ),
+        (
+            "clock_bound_seconds",
+            "The synchronised clock is off by no more than this.",
+            seconds(report.clock.bound_ns),
+        ),
         (
             "uptime_seconds",
             "Seconds since the process began to serve.",
@@ -456,6 +504,41 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
             "Batches submitted here that were committed, by the path they took.",
             samples.collect(),
         );
+    }
+    if let Some(deviation) = report.clock.deviation_ns {
+        out.gauge(
+            "clock_deviation_seconds",
+            "Standard deviation of the synchronised clock.",
+            seconds(deviation),
+        );
+    }
+    type Of = fn(&PeerClockReport) -> f64;
+    let clocks: [(&'static str, &'static str, Of); 3] = [
+        (
+            "peer_clock_offset_seconds",
+            "How far a peer's clock is ahead of this one.",
+            |clock| clock.offset_ns as f64 / 1e9,
+        ),
+        (
+            "peer_clock_deviation_seconds",
+            "Standard deviation of that offset.",
+            |clock| clock.deviation_ns as f64 / 1e9,
+        ),
+        (
+            "peer_clock_bound_seconds",
+            "That offset is off by no more than this.",
+            |clock| clock.bound_ns as f64 / 1e9,
+        ),
+    ];
+    for (name, help, value) in clocks {
+        let told = report.peers.iter().filter_map(|peer| {
+            let clock = peer.clock.as_ref()?;
+            Some((format!("peer=\"{}\"", peer.id), value(clock)))
+        });
+        let samples: Vec<_> = told.collect();
+        if !samples.is_empty() {
+            out.add(MetricKind::Gauge, name, help, samples);
+        }
     }
     let per_peer = |value: fn(&PeerReport) -> f64| {
         let label = |peer: &PeerReport| format!("peer=\"{}\"", peer.id);

@@ -25,7 +25,9 @@ mod resp;
 mod sessions;
 mod settings;
 
-pub use admin::{Admin, NodePort, PeerReport, SnapshotReport, StatusReport};
+pub use admin::{
+    Admin, ClockReport, NodePort, PeerClockReport, PeerReport, SnapshotReport, StatusReport,
+};
 pub use config::{GatewayConfig, NodeView};
 pub use gateway::{ConnectionId, Gateway};
 pub use metrics::{Counters, Exposition, Family, MetricKind};

@@ -1,8 +1,11 @@
 //! Frames on their way out of and into one connection.
 //!
 //! ```text
-//!   frame = length u32 | crc32c u32 (of lane and payload) | lane u8 | zero u8 u16 | payload
+//!   frame = length u32 | crc32c u32 (of lane, kind and payload) | lane u8 | kind u8 | zero u16
+//!         | payload
 //! ```
+//!
+//! Kind 0 is the node's; kind 1 is the transport's own affair, never handed on.
 
 use crate::system::read_into;
 use bytes::{Buf, Bytes, BytesMut};
@@ -25,10 +28,22 @@ const READ: usize = 64 << 10;
 const COPIED_MAX: usize = 4096;
 const SLICES: usize = 64;
 
+/// Whose a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Node = 0,
+    Own = 1,
+}
+
+/// What the checksum of a frame begins with.
+const fn salt(lane: Lane, kind: Kind) -> u8 {
+    lane as u8 | (kind as u8) << 7
+}
+
 /// The header of a frame; computed once however many peers it goes to.
-pub(super) fn frame_header(lane: Lane, frame: &Frame) -> [u8; HEADER] {
+pub(super) fn frame_header(lane: Lane, kind: Kind, frame: &Frame) -> [u8; HEADER] {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(&[lane as u8]);
+    digest.update(&[salt(lane, kind)]);
     for part in frame.parts() {
         digest.update(part);
     }
@@ -37,6 +52,7 @@ pub(super) fn frame_header(lane: Lane, frame: &Frame) -> [u8; HEADER] {
     header[..4].copy_from_slice(&length.to_le_bytes());
     header[4..8].copy_from_slice(&(digest.finalize() as u32).to_le_bytes());
     header[8] = lane as u8;
+    header[9] = kind as u8;
     header
 }
 
@@ -143,6 +159,8 @@ pub(super) enum FrameBroken {
     Checksum,
     #[error("a frame of lane {0} on another lane's connection")]
     Lane(u8),
+    #[error("a frame of unknown kind {0}")]
+    Kind(u8),
 }
 
 #[derive(Debug)]
@@ -214,7 +232,7 @@ impl Incoming {
     ///
     /// # Errors
     /// When the bytes cannot be frames; the connection is useless then.
-    pub fn next(&mut self, lane: Lane) -> Result<Option<Bytes>, FrameBroken> {
+    pub fn next(&mut self, lane: Lane) -> Result<Option<(Kind, Bytes)>, FrameBroken> {
         if let Some(large) = &self.large {
             if large.bytes.len() < large.length {
                 return Ok(None);
@@ -222,7 +240,7 @@ impl Incoming {
             let Some(large) = self.large.take() else {
                 return Ok(None);
             };
-            return check(lane, large.checksum, large.bytes.freeze()).map(Some);
+            return check(lane, Kind::Node, large.checksum, large.bytes.freeze()).map(Some);
         }
         let Some(header) = self.bytes.first_chunk::<HEADER>() else {
             return Ok(None);
@@ -235,9 +253,14 @@ impl Incoming {
         if header[8] != lane as u8 {
             return Err(FrameBroken::Lane(header[8]));
         }
+        let kind = match header[9] {
+            0 => Kind::Node,
+            1 if length < LARGE => Kind::Own,
+            other => return Err(FrameBroken::Kind(other)),
+        };
         if self.bytes.len() - HEADER >= length {
             self.bytes.advance(HEADER);
-            return check(lane, checksum, self.bytes.split_to(length).freeze()).map(Some);
+            return check(lane, kind, checksum, self.bytes.split_to(length).freeze()).map(Some);
         }
         if length >= LARGE {
             self.bytes.advance(HEADER);
@@ -253,12 +276,17 @@ impl Incoming {
     }
 }
 
-fn check(lane: Lane, expected: u32, payload: Bytes) -> Result<Bytes, FrameBroken> {
+fn check(
+    lane: Lane,
+    kind: Kind,
+    expected: u32,
+    payload: Bytes,
+) -> Result<(Kind, Bytes), FrameBroken> {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(&[lane as u8]);
+    digest.update(&[salt(lane, kind)]);
     digest.update(&payload);
     if digest.finalize() as u32 == expected {
-        Ok(payload)
+        Ok((kind, payload))
     } else {
         Err(FrameBroken::Checksum)
     }
@@ -296,7 +324,7 @@ mod tests {
     fn sent() -> Vec<u8> {
         let mut out = Outgoing::default();
         for frame in frames() {
-            out.push(&frame_header(Lane::Bulk, &frame), &frame);
+            out.push(&frame_header(Lane::Bulk, Kind::Node, &frame), &frame);
         }
         let mut narrow = Narrow(Vec::new(), 1013);
         let expected = out.len();
@@ -315,7 +343,8 @@ mod tests {
         for chunk in bytes.chunks(30_011) {
             writer.write_all(chunk).expect("writes");
             while let Got::Bytes(..) = incoming.read(&reader).expect("reads") {
-                while let Some(frame) = incoming.next(Lane::Bulk).expect("frames") {
+                while let Some((kind, frame)) = incoming.next(Lane::Bulk).expect("frames") {
+                    assert_eq!(kind, Kind::Node);
                     got.push(frame);
                 }
             }
@@ -331,6 +360,7 @@ mod tests {
             (3, FrameBroken::Length(0x4000_0004)),
             (5, FrameBroken::Checksum),
             (8, FrameBroken::Lane(0x41)),
+            (9, FrameBroken::Kind(0x40)),
             (13, FrameBroken::Checksum),
         ] {
             let mut damaged = bytes.clone();

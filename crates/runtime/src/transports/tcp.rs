@@ -3,23 +3,27 @@
 //! ```text
 //!   replica 0 ──dials──► replica 1 ──dials──► replica 2      the lower id dials the higher
 //!      └────────────────dials──────────────────►┘
-//!   remote frontend ──dials──► replica                        one connection, control lane
+//!   remote frontend ──dials──► every replica                  one connection, control lane
 //!
 //!   Connecting ─► Greeted ─┐
 //!                          ├─► Open ── both lanes open ──► link up
 //!   Waiting ───────────────┘
 //! ```
 
+mod exchange;
+
 use super::{
     Arrival,
     emulator::{Emulator, Held},
     hello::{Greeting, Hello, MAGIC, Refusal},
-    queue::{Got, HEADER, Incoming, Outgoing, frame_header},
+    queue::{Got, HEADER, Incoming, Kind, Outgoing, frame_header},
 };
 use crate::{
     data::{Data, PeerSeen, random},
     mail::{Mail, Mailer},
+    peer_clock::Standing,
 };
+use exchange::Exchanges;
 use mio::{
     Interest, Registry, Token,
     event::Event,
@@ -113,6 +117,8 @@ pub(crate) struct LinkReport {
     pub incarnation: Incarnation,
     pub queued: usize,
     pub error: Option<String>,
+    /// How its clock stands to this one's.
+    pub clock: Option<Standing>,
 }
 
 /// What the transport counts.
@@ -132,10 +138,11 @@ pub(crate) struct TcpCounters {
 #[derive(Debug)]
 pub(crate) struct Tcp {
     me: Hello,
-    id: ReplicaId,
-    data: Data,
+    /// None of a frontend, which dials everybody and whom nobody dials.
+    id: Option<ReplicaId>,
+    data: Option<Data>,
     registry: Registry,
-    listener: TcpListener,
+    listener: Option<TcpListener>,
     accepting: bool,
     /// Accepting failed for want of a resource; tried again then.
     accept_at: Time,
@@ -152,6 +159,7 @@ pub(crate) struct Tcp {
     counters: TcpCounters,
     /// Holds frames for peers back; none on a network that is as it is.
     emulator: Option<Box<Emulator>>,
+    exchanges: Exchanges,
 }
 
 impl Tcp {
@@ -166,12 +174,30 @@ impl Tcp {
         first_token: usize,
         mailer: Mailer,
     ) -> io::Result<Self> {
-        let Peer::Replica(id) = me.from else {
-            return Err(io::Error::other("a transport belongs to a replica"));
-        };
         listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(listener);
         registry.register(&mut listener, Token(first_token - 1), Interest::READABLE)?;
+        Ok(Self {
+            data: Some(data),
+            listener: Some(listener),
+            accepting: true,
+            ..Self::of_frontend(me, registry, names, first_token, mailer)
+        })
+    }
+
+    /// The same for a frontend outside of replicas: it only dials.
+    pub fn of_frontend(
+        me: Hello,
+        registry: Registry,
+        names: Vec<String>,
+        first_token: usize,
+        mailer: Mailer,
+    ) -> Self {
+        let id = match me.from {
+            Peer::Replica(id) => Some(id),
+            Peer::Frontend(_) => None,
+        };
+        let members = names.len();
         let links = names
             .into_iter()
             .map(|name| MemberLink {
@@ -191,13 +217,13 @@ impl Tcp {
             })
             .collect();
         let session_next = me.boot.0 << 32;
-        Ok(Self {
+        Self {
             me,
             id,
-            data,
+            data: None,
             registry,
-            listener,
-            accepting: true,
+            listener: None,
+            accepting: false,
             accept_at: Time::NEVER,
             first_token,
             mailer,
@@ -211,7 +237,21 @@ impl Tcp {
             session_next,
             counters: TcpCounters::default(),
             emulator: None,
-        })
+            exchanges: Exchanges::new(members),
+        }
+    }
+
+    /// Whether this side dials that member.
+    fn dials(&self, member: usize) -> bool {
+        self.id.is_none_or(|id| member > id.index())
+    }
+
+    /// The lanes of a link to a member.
+    fn lanes(&self) -> &'static [Lane] {
+        match self.id {
+            Some(_) => &LANES,
+            None => &LANES[..1],
+        }
     }
 
     /// From now on links to peers are as slow and as bad as the emulator makes them.
@@ -233,9 +273,10 @@ impl Tcp {
         !self.to_read.is_empty() || !self.arrivals.is_empty() || self.accepting
     }
 
-    pub fn report(&self, id: ReplicaId) -> LinkReport {
+    pub fn report(&self, id: ReplicaId, now: Time) -> LinkReport {
         let link = &self.links[id.index()];
         LinkReport {
+            clock: self.standing(id, now),
             name: link.name.clone(),
             up: link.up,
             incarnation: link.incarnation,
@@ -244,9 +285,9 @@ impl Tcp {
         }
     }
 
-    /// The data directory, which knows the peers.
-    pub const fn data(&mut self) -> &mut Data {
-        &mut self.data
+    /// The data directory, which knows the peers; a frontend has none.
+    pub const fn data(&mut self) -> Option<&mut Data> {
+        self.data.as_mut()
     }
 
     pub fn links_up(&self) -> usize {
@@ -280,7 +321,7 @@ impl Tcp {
 
     /// Queues a frame for everybody it goes to; who is not linked does not get it.
     pub fn send(&mut self, to: Recipients, lane: Lane, frame: &Frame, now: Time) {
-        let header = frame_header(lane, frame);
+        let header = frame_header(lane, Kind::Node, frame);
         match to {
             Recipients::Replicas(replicas) => {
                 for id in replicas.iter() {
@@ -371,34 +412,39 @@ impl Tcp {
     /// Writes what is queued, one write per connection.
     pub fn flush(&mut self, now: Time) {
         while let Some(index) = self.to_write.pop() {
-            let Some(connection) = &mut self.connections[index] else {
-                continue;
-            };
-            connection.dirty = false;
-            if !connection.writable || connection.stage == Stage::Connecting {
-                continue;
+            if let Some(connection) = &mut self.connections[index] {
+                connection.dirty = false;
+                self.write(index, now);
             }
-            match connection.outgoing.write(&mut connection.stream) {
-                Ok((written, more)) => {
-                    connection.writable = more;
-                    self.counters.bytes_out += written as u64;
-                    if connection.stage == Stage::Closing && connection.outgoing.is_empty() {
-                        self.close(index, "refused", now);
-                        continue;
-                    }
-                    let left = connection.outgoing.len();
-                    if let Some(Peer::Replica(id)) = connection.peer {
-                        let link = &mut self.links[id.index()];
-                        if link.crowded && left < QUEUE_MAX / 4 {
-                            link.crowded = false;
-                            let room = Link::Room(QUEUE_MAX - left);
-                            self.arrivals
-                                .push_back(Arrival::Link(Peer::Replica(id), room));
-                        }
+        }
+    }
+
+    fn write(&mut self, index: usize, now: Time) {
+        let Some(connection) = &mut self.connections[index] else {
+            return;
+        };
+        if !connection.writable || connection.stage == Stage::Connecting {
+            return;
+        }
+        match connection.outgoing.write(&mut connection.stream) {
+            Ok((written, more)) => {
+                connection.writable = more;
+                self.counters.bytes_out += written as u64;
+                if connection.stage == Stage::Closing && connection.outgoing.is_empty() {
+                    return self.close(index, "refused", now);
+                }
+                let left = connection.outgoing.len();
+                if let Some(Peer::Replica(id)) = connection.peer {
+                    let link = &mut self.links[id.index()];
+                    if link.crowded && left < QUEUE_MAX / 4 {
+                        link.crowded = false;
+                        let room = Link::Room(QUEUE_MAX - left);
+                        self.arrivals
+                            .push_back(Arrival::Link(Peer::Replica(id), room));
                     }
                 }
-                Err(error) => self.close(index, &error.to_string(), now),
             }
+            Err(error) => self.close(index, &error.to_string(), now),
         }
     }
 
@@ -468,7 +514,11 @@ impl Tcp {
 
     fn accept(&mut self, now: Time) {
         for _ in 0..16 {
-            match self.listener.accept() {
+            let Some(listener) = &self.listener else {
+                self.accepting = false;
+                return;
+            };
+            match listener.accept() {
                 Ok((stream, address)) => {
                     let strangers = (self.connections.iter().flatten())
                         .filter(|connection| connection.peer.is_none())
@@ -628,7 +678,8 @@ impl Tcp {
                         return false;
                     }
                     match connection.incoming.next(connection.lane) {
-                        Ok(Some(frame)) => {
+                        Ok(Some((Kind::Own, frame))) => self.on_own(index, peer, frame, now),
+                        Ok(Some((Kind::Node, frame))) => {
                             self.counters.frames_in += 1;
                             self.arrivals.push_back(Arrival::Frame(peer, frame));
                         }
@@ -738,19 +789,22 @@ impl Tcp {
             directory: hello.directory,
             boot: hello.boot.0,
         };
-        if let Err(reason) = self.data.check_peer(id, seen) {
+        if let Some(Err(reason)) = self.data.as_mut().map(|data| data.check_peer(id, seen)) {
             return Err(Refusal {
                 fatal: true,
                 reason,
             });
         }
+        let dials = self.dials(id.index());
         let link = &mut self.links[id.index()];
         if connection.stage == Stage::Greeted {
-            if hello.session != link.session || hello.lane != connection.lane {
+            // Links of frontends have no numbers.
+            let another = self.id.is_some() && hello.session != link.session;
+            if another || hello.lane != connection.lane {
                 return soft("the hello answers another one");
             }
         } else {
-            if id > self.id {
+            if dials {
                 return soft("the replica with the lower id dials");
             }
             if hello.session < link.session {
@@ -777,7 +831,7 @@ impl Tcp {
             connection.deadline = Time::NEVER;
         }
         self.links[id.index()].incarnation = hello.incarnation;
-        self.maybe_up(id);
+        self.maybe_up(id, now);
         Ok(())
     }
 
@@ -803,7 +857,7 @@ impl Tcp {
         if let Some(older) = self.frontends.get(&id).copied() {
             self.close(older, "a newer connection replaces it", now);
         }
-        let answer = self.hello(self.id, 0, lane);
+        let answer = self.hello(self.me.to, 0, lane);
         if let Some(connection) = &mut self.connections[index] {
             connection.peer = Some(Peer::Frontend(id));
             connection.stage = Stage::Open;
@@ -820,19 +874,17 @@ impl Tcp {
         Ok(())
     }
 
-    fn maybe_up(&mut self, id: ReplicaId) {
+    fn maybe_up(&mut self, id: ReplicaId, now: Time) {
         let lanes = self.links[id.index()].lanes;
-        let open = |index: usize| {
-            self.connections[index]
-                .as_ref()
+        let open = |lane: &Lane| {
+            lanes[*lane as usize]
+                .and_then(|index| self.connections[index].as_ref())
                 .is_some_and(|c| c.stage == Stage::Open)
         };
-        let [Some(control), Some(bulk)] = lanes else {
-            return;
-        };
-        if !open(control) || !open(bulk) {
+        if !self.lanes().iter().all(open) {
             return;
         }
+        self.exchanges.begin(now);
         let link = &mut self.links[id.index()];
         link.up = true;
         link.told_down = false;
@@ -845,8 +897,9 @@ impl Tcp {
         tracing::info!(peer = id.0, incarnation = incarnation.0, "link up");
         self.arrivals
             .push_back(Arrival::Link(Peer::Replica(id), Link::Up { incarnation }));
-        self.queue_read(control);
-        self.queue_read(bulk);
+        for index in lanes.into_iter().flatten() {
+            self.queue_read(index);
+        }
     }
 
     // --- ending and dialling ---------------------------------------------------------------
@@ -908,7 +961,7 @@ impl Tcp {
             tracing::info!(peer = member, reason, "link broken");
             let peer = Peer::Replica(ReplicaId(member as u16));
             self.arrivals.push_back(Arrival::Link(peer, Link::Reset));
-        } else if member > self.id.index() {
+        } else if self.dials(member) {
             self.tell_down(member);
         }
     }
@@ -934,7 +987,7 @@ impl Tcp {
         let link = &mut self.links[member];
         link.session = session;
         link.dial_at = Time::NEVER;
-        for lane in LANES {
+        for lane in self.lanes().iter().copied() {
             let stream = TcpStream::connect(address);
             let peer = Some(Peer::Replica(id));
             let added =
@@ -1003,7 +1056,7 @@ impl Tcp {
     /// When [`Self::on_time`] has something to do.
     pub fn next_deadline(&self) -> Time {
         let links = self.links.iter().enumerate().map(|(member, link)| {
-            let idle = member > self.id.index() && link.lanes == [None; 2] && !link.resolving;
+            let idle = self.dials(member) && link.lanes == [None; 2] && !link.resolving;
             link.down_at
                 .min(if idle { link.dial_at } else { Time::NEVER })
         });
@@ -1020,11 +1073,13 @@ impl Tcp {
             .unwrap_or(Time::NEVER)
             .min(self.accept_at)
             .min(release)
+            .min(self.exchange_at())
     }
 
     /// Dials, gives up handshakes, tells that links are down.
     pub fn on_time(&mut self, now: Time) {
         self.release_frames(now);
+        self.exchange(now);
         if self.accept_at <= now {
             self.accept_at = Time::NEVER;
             self.accepting = true;
@@ -1043,11 +1098,9 @@ impl Tcp {
                 self.tell_down(member);
             }
             let link = &mut self.links[member];
-            if member > self.id.index()
-                && link.lanes == [None; 2]
-                && !link.resolving
-                && link.dial_at <= now
-            {
+            let idle = link.lanes == [None; 2] && !link.resolving && link.dial_at <= now;
+            if idle && self.dials(member) {
+                let link = &mut self.links[member];
                 // A name may have moved to another address since the last attempt.
                 if link.error.is_some() && link.name.parse::<SocketAddr>().is_err() {
                     link.address = None;

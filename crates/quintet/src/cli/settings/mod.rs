@@ -99,6 +99,8 @@ pub fn blank() -> Config {
 /// Collects the sources, later ones over earlier ones.
 #[derive(Debug)]
 struct Draft {
+    /// Of a proxy, which is no member and keeps nothing.
+    proxy: bool,
     config: Config,
     origins: BTreeMap<String, Origin>,
 }
@@ -129,9 +131,10 @@ impl Draft {
 
     /// The first key that must be set and is not.
     fn missing(&self) -> Option<&'static schema::Key> {
-        schema::KEYS
-            .iter()
-            .find(|key| key.required && self.origin(key.name) == &Origin::Default)
+        let no_member = |key: &schema::Key| self.proxy && matches!(key.name, "id" | "data");
+        schema::KEYS.iter().find(|key| {
+            key.required && !no_member(key) && self.origin(key.name) == &Origin::Default
+        })
     }
 
     fn finish(mut self) -> Outcome<Loaded> {
@@ -150,6 +153,10 @@ impl Draft {
             let own = member.peer.clone();
             let origin = self.origin("members").clone();
             self.set("peer_listen", &own, origin)?;
+        }
+        if self.proxy {
+            self.config.id = ReplicaId(0);
+            self.config.peer_listen = blank().peer_listen;
         }
         self.check_protocol()?;
         self.check_exposure()?;
@@ -277,7 +284,15 @@ pub fn check_options(
 /// # Errors
 /// With file and line, variable or flag of what is wrong, and what would be right.
 pub fn load(file: Option<&Path>, overrides: &Overrides) -> Outcome<Loaded> {
-    load_with(file, std::env::vars_os(), overrides)
+    load_with(file, std::env::vars_os(), overrides, false)
+}
+
+/// The same for a proxy: a member's file will do, of which its place and its data do not count.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_for_proxy(file: Option<&Path>, overrides: &Overrides) -> Outcome<Loaded> {
+    load_with(file, std::env::vars_os(), overrides, true)
 }
 
 /// Loads a configuration to be shown: what must be set and is not may be missing.
@@ -300,15 +315,18 @@ pub fn load_to_show(file: Option<&Path>, overrides: &Overrides) -> Outcome<Loade
 /// # Errors
 /// As [`load`].
 pub fn load_own(file: &Path) -> Outcome<Loaded> {
-    load_with(Some(file), std::iter::empty(), &Overrides::default())
+    load_with(Some(file), std::iter::empty(), &Overrides::default(), false)
 }
 
 fn load_with(
     file: Option<&Path>,
     environment: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
     overrides: &Overrides,
+    proxy: bool,
 ) -> Outcome<Loaded> {
-    gather(file, environment, overrides)?.finish()
+    let mut draft = gather(file, environment, overrides)?;
+    draft.proxy = proxy;
+    draft.finish()
 }
 
 fn gather(
@@ -317,6 +335,7 @@ fn gather(
     overrides: &Overrides,
 ) -> Outcome<Draft> {
     let mut draft = Draft {
+        proxy: false,
         config: blank(),
         origins: BTreeMap::new(),
     };

@@ -34,6 +34,7 @@ impl Case {
             Some(&self.directory.path().join("quintet.toml")),
             environment,
             &overrides,
+            false,
         )
     }
 
@@ -54,6 +55,22 @@ fn a_file_is_read_and_paths_are_meant_from_it() {
     assert_eq!(loaded.config.data, case.directory.path().join("data"));
     assert_eq!(loaded.config.peer_listen.to_string(), "127.0.0.1:7202");
     assert!(loaded.config.redis_listen.unwrap().ip().is_loopback());
+}
+
+#[test]
+fn a_proxy_needs_the_clusters_part_of_a_members_file_only() {
+    let case = Case::new(GOOD);
+    let path = case.directory.path().join("quintet.toml");
+    let whole = std::fs::read_to_string(&path).unwrap();
+    let ours = |line: &&str| !line.starts_with("id ") && !line.starts_with("data ");
+    let part: Vec<&str> = whole.lines().filter(ours).collect();
+    assert!(part.len() + 2 == whole.lines().count(), "both stood in it");
+    for text in [whole.clone(), part.join("\n")] {
+        std::fs::write(&path, text).unwrap();
+        let loaded = load_with(Some(&path), std::iter::empty(), &Overrides::default(), true);
+        let config = loaded.unwrap().config;
+        assert_eq!((config.members.len(), config.id), (3, ReplicaId(0)));
+    }
 }
 
 #[test]

@@ -1,0 +1,72 @@
+//! `quintet proxy`: serves clients of a cluster and is no member of it.
+//!
+//! ```text
+//!   redis clients ──► proxy ──requests──► every replica
+//!                       ▲                     │
+//!                       └── replies, counted ─┘
+//! ```
+
+use crate::cli::{
+    failure::Outcome,
+    serve::{attend, refusal, shown},
+    settings::{self, Overrides},
+    signals,
+};
+use clap::Args;
+use quintet_runtime::Config;
+use std::path::PathBuf;
+
+/// Serve clients of a cluster from a process that is no member of it
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  quintet proxy --config replica-0.toml --redis-listen 127.0.0.1:7901 --admin-listen none
+  quintet status --admin http://127.0.0.1:7911        a proxy is shown as a replica is
+
+It needs the cluster's part of a member's file (cluster, secret, members, protocol, options,
+durability) and addresses of its own. It keeps nothing: run as many as you like, and let clients go
+to another one when theirs has died. It takes from replicas and clients alike the work of sending
+requests to all and of counting replies, and with Nezha it is where deadlines are given.")]
+pub struct Proxy {
+    /// The configuration file (TOML) of any member; its id and data directory do not count
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Set this proxy's clock wrong by so many microseconds, for measuring and for trying out
+    #[arg(
+        long,
+        value_name = "US",
+        hide = true,
+        allow_negative_numbers = true,
+        default_value_t = 0
+    )]
+    clock_skew_us: i64,
+
+    /// Stop when standard input ends: whoever started this process is gone
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
+
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+impl Proxy {
+    /// Runs until stopped.
+    pub fn run(self) -> Outcome {
+        let (_sender, stops) = signals::channel_of_stops()?;
+        let loaded = settings::load_for_proxy(self.config.as_deref(), &self.overrides)?;
+        let config = Config {
+            clock_skew: self.clock_skew_us.saturating_mul(1000),
+            ..loaded.config
+        };
+        let running = quintet_runtime::Proxy::start(&config).map_err(refusal)?;
+        let addresses = running.addresses();
+        tracing::info!(
+            "proxy of {} members serves {}, admin {}",
+            config.members.len(),
+            shown(addresses.redis, "redis"),
+            shown(addresses.admin, "http"),
+        );
+        attend(running, "proxy", stops, self.stop_with_stdin)
+    }
+}

@@ -1,0 +1,204 @@
+//! Proxies as a person uses them: processes of their own before a cluster of real replicas.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    path::Path,
+    process::Stdio,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+};
+use support::{Client, Demo, Guard, Replica, base_port, eventually, http_get, run, signal, stderr};
+
+/// A proxy that runs.
+struct Proxy {
+    process: Guard,
+    redis: String,
+    admin: String,
+}
+
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+impl Proxy {
+    fn start(file: &Path) -> Self {
+        let (redis, admin) = (free_address(), free_address());
+        let mut command = support::quintet();
+        command.arg("proxy").arg("--config").arg(file);
+        command.args(["--redis-listen", &redis, "--admin-listen", &admin]);
+        let command = command.stdin(Stdio::null()).stderr(Stdio::null());
+        let process = Guard(command.spawn().unwrap());
+        Self {
+            process,
+            redis,
+            admin,
+        }
+    }
+
+    fn status(&self) -> Option<Value> {
+        serde_json::from_str(&http_get(&self.admin, "/status")?.1).ok()
+    }
+
+    fn is_ready(&self) -> bool {
+        http_get(&self.admin, "/readyz").is_some_and(|(code, _)| code == 200)
+    }
+}
+
+/// The configuration that a replica of the demo was started with.
+fn file_of(replica: &Replica) -> &Path {
+    let at = replica.serve.iter().position(|word| word == "--config");
+    Path::new(&replica.serve[at.unwrap() + 1])
+}
+
+/// Clients of proxies: each takes the next proxy when its own is gone, as clients of replicas do.
+#[derive(Default)]
+struct Load {
+    stop: AtomicBool,
+    acknowledged: AtomicU64,
+    promised: Mutex<BTreeMap<String, String>>,
+    errors: Mutex<Vec<String>>,
+}
+
+impl Load {
+    fn write(&self, writer: usize, proxies: &[String]) {
+        let mut turn = writer;
+        let mut client = None;
+        for number in 0u64.. {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let (key, value) = (format!("key:{writer}:{number}"), format!("{number}"));
+            let Some(open) = &mut client else {
+                turn += 1;
+                client = Client::connect(&proxies[turn % proxies.len()]).ok();
+                continue;
+            };
+            match open.ask(&["SET", &key, &value]) {
+                Ok(reply) if reply == "OK" => {
+                    self.promised.lock().unwrap().insert(key, value);
+                    self.acknowledged.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(error) => self.errors.lock().unwrap().push(error),
+                // Its proxy died; whether this write was executed is not known.
+                Err(_) => client = None,
+            }
+        }
+    }
+
+    fn waits_for(&self, more: u64) {
+        let from = self.acknowledged.load(Ordering::Relaxed);
+        eventually("more writes are acknowledged", || {
+            (self.acknowledged.load(Ordering::Relaxed) >= from + more).then_some(())
+        });
+    }
+
+    fn check(&self, addresses: &[String]) {
+        let promised = self.promised.lock().unwrap();
+        assert!(!promised.is_empty());
+        for address in addresses {
+            let mut client = Client::connect(address).unwrap();
+            for (key, value) in promised.iter() {
+                assert_eq!(
+                    &client.ask(&["GET", key]).unwrap(),
+                    value,
+                    "{key} at {address}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_when_proxies_and_the_leader_are_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = ["--protocol", "nezha"];
+    let demo = Demo::start(&directory.path().join("demo"), base_port(3), &options);
+    let file = file_of(&demo.replicas[0]).to_owned();
+    let mut proxies: Vec<Proxy> = (0..3).map(|_| Proxy::start(&file)).collect();
+    for proxy in &proxies {
+        eventually("the proxy serves", || proxy.is_ready().then_some(()));
+    }
+    let addresses: Vec<String> = proxies.iter().map(|proxy| proxy.redis.clone()).collect();
+    let load = Load::default();
+    let victim = demo.leader();
+    thread::scope(|scope| {
+        for writer in 0..3 {
+            let (load, addresses) = (&load, &addresses);
+            scope.spawn(move || load.write(writer, addresses));
+        }
+        load.waits_for(100);
+        proxies[0].process.0.kill().unwrap();
+        load.waits_for(100);
+        // A proxy and the leader at once.
+        proxies[1].process.0.kill().unwrap();
+        signal(victim.pid, Signal::KILL);
+        load.waits_for(100);
+        load.stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(*load.errors.lock().unwrap(), Vec::<String>::new());
+    let mut left = vec![addresses[2].clone()];
+    let alive = demo.replicas.iter().filter(|it| it.id != victim.id);
+    left.extend(alive.map(|replica| replica.redis.clone()));
+    load.check(&left);
+
+    let shown = run(&["status", "-o", "json", "--admin", &proxies[2].admin]);
+    assert_eq!(shown.status.code(), Some(0), "{}", stderr(&shown));
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown[0]["role"], "proxy");
+    let paths = &shown[0]["paths"];
+    let committed = ["fast", "slow"].map(|path| paths[path].as_u64().unwrap());
+    assert!(committed.iter().sum::<u64>() > 0, "{paths}");
+    eventually("it knows the clocks of the living", || {
+        let status = proxies[2].status()?;
+        let peers = status["peers"].as_array()?;
+        let known = peers.iter().filter(|peer| !peer["clock"].is_null());
+        (known.count() >= 2).then_some(())
+    });
+    signal(proxies[2].process.0.id(), Signal::TERM);
+    assert_eq!(
+        proxies[2].process.wait().code(),
+        Some(0),
+        "it stops when asked"
+    );
+    assert_eq!(demo.interrupt(), Some(0));
+}
+
+#[test]
+fn a_proxy_of_another_secret_serves_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = ["--protocol", "multipaxos", "--durability", "memory"];
+    let demo = Demo::start(&directory.path().join("demo"), base_port(3), &options);
+    let proxy = {
+        let text = std::fs::read_to_string(file_of(&demo.replicas[0])).unwrap();
+        let other = |line: &str| match line.starts_with("secret") {
+            true => format!("secret = \"{}\"", "ab".repeat(32)),
+            false => line.to_owned(),
+        };
+        let lines: Vec<String> = text.lines().map(other).collect();
+        let file = directory.path().join("other.toml");
+        std::fs::write(&file, lines.join("\n")).unwrap();
+        assert_ne!(lines.join("\n"), text.trim_end(), "there was a secret");
+        Proxy::start(&file)
+    };
+    eventually("every replica refuses it", || {
+        let status = proxy.status()?;
+        let peers = status["peers"].as_array()?.clone();
+        let refused = |peer: &Value| {
+            let why = peer["error"].as_str().unwrap_or_default();
+            peer["connected"] == false && why.contains("secret")
+        };
+        peers.iter().all(refused).then_some(())
+    });
+    assert!(!proxy.is_ready());
+    assert_eq!(demo.interrupt(), Some(0));
+}

@@ -1,0 +1,146 @@
+//! Starting a proxy: a server and a frontend without a replica.
+//!
+//! ```text
+//!   Proxy::start(config) ──► Running, as of a replica: addresses, handle, stop, join
+//! ```
+
+use crate::{
+    Addresses, Config, Listeners, Published, Running, StartError, StatusReport,
+    clock::{Clock, unix_time},
+    data::random,
+    event_loop::{self, ProxyParts, ProxyWorld, TOKEN_MAIL, TOKEN_PEERS},
+    mail::Mailbox,
+    port::Port,
+    replica::{Handle, commitment, gateway_config, guarded, listen},
+    server::Gateway,
+    transports::{hello::Hello, tcp::Tcp},
+};
+use quintet_replica::{
+    Boot, Epoch, EpochNumber, FrontendId, FrontendSetup, Incarnation, Lane, Peer, ReplicaId,
+};
+use std::{cell::Cell, net::TcpListener, sync::Arc};
+
+/// A process that serves clients of a cluster and is no member of it. Any number may; what they
+/// keep is lost with them and missed by nobody.
+#[derive(Debug)]
+pub struct Proxy;
+
+impl Proxy {
+    /// Binds the sockets and starts the threads. Of the configuration the cluster's part counts,
+    /// and what concerns clients; id, data directory and journal do not.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running then.
+    pub fn start(config: &Config) -> Result<Running, StartError> {
+        Self::start_on(config, Listeners::default())
+    }
+
+    /// The same on sockets that listen already.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running then.
+    pub fn start_on(config: &Config, listeners: Listeners) -> Result<Running, StartError> {
+        let entry = config.check()?;
+        let redis = config
+            .redis_listen
+            .map(|address| listen("redis_listen", address, listeners.redis))
+            .transpose()?;
+        let admin = config
+            .admin_listen
+            .map(|address| listen("admin_listen", address, listeners.admin))
+            .transpose()?;
+        let addresses = Addresses {
+            redis: redis.as_ref().map(TcpListener::local_addr).transpose()?,
+            admin: admin.as_ref().map(TcpListener::local_addr).transpose()?,
+            peer: (std::net::Ipv4Addr::UNSPECIFIED, 0).into(),
+        };
+        let poll = mio::Poll::new()?;
+        let (mailbox, mailer) = Mailbox::new(poll.registry(), mio::Token(TOKEN_MAIL))?;
+        let published = Arc::new(Published::default());
+        let handle = Handle::new(
+            mailer.clone(),
+            Arc::clone(&published),
+            config.client_deadline,
+        );
+        let members = config.members.len();
+        let epoch = Epoch {
+            cluster: config.cluster,
+            number: EpochNumber(1),
+            members,
+            options: config.options.clone(),
+            secret: config.secret,
+            leader_first: ReplicaId(0),
+        };
+        let frontend = FrontendId(random().max(1));
+        let me = Hello {
+            cluster: config.cluster,
+            epoch: epoch.number,
+            groups: 1,
+            members: members as u16,
+            protocol: config.protocol.clone(),
+            from: Peer::Frontend(frontend),
+            to: ReplicaId(0),
+            incarnation: Incarnation(0),
+            boot: Boot(0),
+            directory: 0,
+            session: 0,
+            lane: Lane::Control,
+            commitment: commitment(&config.secret, config.cluster),
+        };
+        let about = StatusReport {
+            cluster: config.cluster.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            epoch: epoch.number.0,
+            protocol: config.protocol.clone(),
+            role: "proxy".to_owned(),
+            durability: config.durability.name().to_owned(),
+            disk_state: "none".to_owned(),
+            pid: std::process::id(),
+            members,
+            ..StatusReport::default()
+        };
+        let setup = FrontendSetup {
+            id: frontend,
+            embedded: None,
+            epoch,
+            durability: config.durability,
+            options: (),
+        };
+        let client = (entry.client)(setup, random())
+            .map_err(|error| StartError::Config(error.to_string()))?;
+        let names = config.members.iter().map(|member| member.peer.clone());
+        let registry = poll.registry().try_clone()?;
+        let mut tcp = Tcp::of_frontend(me, registry, names.collect(), TOKEN_PEERS, mailer);
+        tcp.skew_clock(config.clock_skew);
+        let server = redis.zip(addresses.redis).map(|(listener, address)| {
+            let config = gateway_config(config, address);
+            (Gateway::new(config, frontend, random()), listener)
+        });
+        let port = Port::new(
+            frontend,
+            (random(), unix_time()),
+            config.client_deadline,
+            config.session_lifetime,
+        );
+        let parts = ProxyParts {
+            poll,
+            mailbox,
+            client,
+            world: ProxyWorld {
+                clock: Clock::new(config.clock_skew),
+                rooms: vec![Cell::new(0); members],
+            },
+            tcp,
+            server,
+            port,
+            published,
+            about,
+            spin_max: config.spin_max,
+        };
+        let proxy = event_loop::Proxy::new(parts)?;
+        let thread = std::thread::Builder::new()
+            .name("proxy".to_owned())
+            .spawn(move || guarded(|| proxy.run()))?;
+        Running::of(addresses, handle, admin, thread)
+    }
+}
