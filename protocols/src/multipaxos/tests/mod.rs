@@ -2,6 +2,7 @@
 
 mod disseminated;
 mod elections;
+mod equal;
 mod group;
 mod memory;
 #[cfg(feature = "plant")]
