@@ -5,8 +5,8 @@ use bytes::Bytes;
 use quintet_replica::*;
 use std::cell::{Cell, RefCell};
 
-/// Executes what it is told to and fetches what it is told to.
-struct Puppet {
+/// Executes what it is told to, ahead of its commit or not, and fetches what it is told to.
+struct Puppet<const AHEAD: bool> {
     id: ReplicaId,
     executed: Slot,
     summary: usize,
@@ -39,7 +39,7 @@ impl Wire for Padding {
     }
 }
 
-impl Protocol for Puppet {
+impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
     type Message = ();
     type Promise = ();
     type Record = ();
@@ -49,6 +49,7 @@ impl Protocol for Puppet {
     type Options = ();
     type Frontend = Silent;
 
+    const SPECULATES: bool = AHEAD;
     const INFO: Info = Info {
         name: "puppet",
         paper: "",
@@ -116,14 +117,15 @@ impl Protocol for Puppet {
 
 struct Silent;
 
-impl Frontend<Puppet> for Silent {
+impl<const AHEAD: bool> Frontend<Puppet<AHEAD>> for Silent {
     fn new(_: FrontendSetup<()>) -> Self {
         Self
     }
-    fn submit(&mut self, _: Submission, _: &mut FrontendContext<'_, Puppet>) {}
-    fn on_message(&mut self, _: ReplicaId, (): (), _: &mut FrontendContext<'_, Puppet>) {}
-    fn on_reply(&mut self, _: ReplicaId, _: Reply<()>, _: &mut FrontendContext<'_, Puppet>) {}
-    fn on_timer(&mut self, _: u32, _: &mut FrontendContext<'_, Puppet>) {}
+    fn submit(&mut self, _: Submission, _: &mut FrontendContext<'_, Puppet<AHEAD>>) {}
+    fn on_message(&mut self, _: ReplicaId, (): (), _: &mut FrontendContext<'_, Puppet<AHEAD>>) {}
+    fn on_reply(&mut self, _: ReplicaId, _: Reply<()>, _: &mut FrontendContext<'_, Puppet<AHEAD>>) {
+    }
+    fn on_timer(&mut self, _: u32, _: &mut FrontendContext<'_, Puppet<AHEAD>>) {}
     fn open(&self) -> usize {
         0
     }
@@ -199,7 +201,7 @@ const FETCH: TimerKey = TimerKey {
 };
 
 impl Place {
-    fn node(id: u16, durability: Durability) -> Node {
+    fn node(id: u16, durability: Durability, entry: &Entry) -> Node {
         let setup = NodeSetup {
             id: ReplicaId(id),
             incarnation: Incarnation(0),
@@ -219,16 +221,25 @@ impl Place {
             snapshot_bytes_min: u64::MAX,
             limits: ExecutorLimits::default(),
         };
-        Node::new(setup, &Entry::of::<Puppet>(), Box::new(Counter(0))).expect("no options")
+        Node::new(setup, entry, Box::new(Counter(0))).expect("no options")
     }
 
     fn new(id: u16) -> Self {
         Self::with(id, Durability::Memory)
     }
 
+    /// One that executes ahead of its commit.
+    fn ahead(id: u16) -> Self {
+        Self::of(id, Durability::Memory, &Entry::of::<Puppet<true>>())
+    }
+
     fn with(id: u16, durability: Durability) -> Self {
+        Self::of(id, durability, &Entry::of::<Puppet<false>>())
+    }
+
+    fn of(id: u16, durability: Durability, entry: &Entry) -> Self {
         let mut place = Self {
-            node: Self::node(id, durability),
+            node: Self::node(id, durability, entry),
             world: Outside::default(),
             out: Vec::new(),
             writing: None,
@@ -481,6 +492,18 @@ fn a_fetch_that_nobody_can_serve_is_content_with_less_when_told_so() {
 }
 
 #[test]
+fn what_is_executed_ahead_of_its_commit_ends_no_fetch() {
+    let (mut fetcher, mut donor) = (Place::ahead(0), donor(5));
+    for slot in 1..=7 {
+        fetcher.pull("execute", slot);
+    }
+    fetch(&mut fetcher, &mut donor, 5);
+    fetcher.save();
+    assert_eq!(fetcher.node.executed().slot, Slot(5));
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+}
+
+#[test]
 fn a_snapshot_with_a_long_beginning_still_holds_the_state_of_its_slot() {
     let mut place = donor(5);
     place.pull("summary", 5 << 20);
@@ -489,7 +512,7 @@ fn a_snapshot_with_a_long_beginning_still_holds_the_state_of_its_slot() {
     place.finish_snapshot();
     let mut restored = Place::new(1);
     restored.world = std::mem::take(&mut place.world);
-    let mut node = Place::node(1, Durability::Memory);
+    let mut node = Place::node(1, Durability::Memory, &Entry::of::<Puppet<false>>());
     let recovered = RecoveredBytes::default();
     node.start(recovered, &restored.world, &mut restored.out)
         .expect("starts");

@@ -146,7 +146,7 @@ impl Node {
             return;
         };
         fetch.on_answer();
-        let overtaken = snapshot.slot <= self.executor.executed().slot
+        let overtaken = snapshot.slot <= self.executor.stable()
             && !self.planted.is(Plant::OldSnapshotReplacesState);
         if snapshot.slot < fetch.at_least || overtaken {
             return;

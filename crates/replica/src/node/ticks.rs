@@ -13,7 +13,8 @@ impl Node {
                         ..
                     })
                 );
-                let executed = self.executor.executed().slot;
+                // What is executed ahead of its commit may still be undone.
+                let stable = self.executor.stable();
                 if saving {
                     // It may yet fail to be saved, and is asked for again then.
                     let at = Deadline::At(world.now() + transfer::RETRY);
@@ -24,7 +25,7 @@ impl Node {
                 } else if self
                     .fetch
                     .as_ref()
-                    .is_some_and(|fetch| fetch.at_least <= executed)
+                    .is_some_and(|fetch| fetch.at_least <= stable)
                 {
                     self.end_fetch(out);
                 } else if let Some(fetch) = &mut self.fetch {
