@@ -314,6 +314,8 @@ impl World {
             snapshot_bytes_min: self.shape.snapshot_bytes_min,
             limits: ExecutorLimits {
                 session_lifetime: Duration::from_nanos(self.shape.session_lifetime),
+                // A state is restored in pieces as small as those that it is made in.
+                restore_step: self.shape.snapshot_chunk,
                 ..ExecutorLimits::default()
             },
         };
