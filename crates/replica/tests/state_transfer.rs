@@ -28,6 +28,21 @@ impl TryFrom<u32> for NoTimer {
     }
 }
 
+/// Takes the name of a planted bug, which is the node's business.
+#[derive(Clone, Debug, Default)]
+struct Plantable;
+
+impl Options for Plantable {
+    const SPECS: &'static [OptionSpec] = &[OptionSpec {
+        name: "plant",
+        default: "",
+        help: "",
+    }];
+    fn set(&mut self, _: &str, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+}
+
 struct Padding(Bytes);
 
 impl Wire for Padding {
@@ -46,7 +61,7 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
     type Summary = Padding;
     type ReplyHeader = ();
     type Timer = NoTimer;
-    type Options = ();
+    type Options = Plantable;
     type Frontend = Silent;
 
     const SPECULATES: bool = AHEAD;
@@ -59,7 +74,7 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
         replicas_min: 1,
     };
 
-    fn new(setup: Setup<()>) -> Self {
+    fn new(setup: Setup<Plantable>) -> Self {
         Self {
             id: setup.id,
             executed: Slot(0),
@@ -118,7 +133,7 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
 struct Silent;
 
 impl<const AHEAD: bool> Frontend<Puppet<AHEAD>> for Silent {
-    fn new(_: FrontendSetup<()>) -> Self {
+    fn new(_: FrontendSetup<Plantable>) -> Self {
         Self
     }
     fn submit(&mut self, _: Submission, _: &mut FrontendContext<'_, Puppet<AHEAD>>) {}
@@ -201,7 +216,7 @@ const FETCH: TimerKey = TimerKey {
 };
 
 impl Place {
-    fn node(id: u16, durability: Durability, entry: &Entry) -> Node {
+    fn node(id: u16, durability: Durability, entry: &Entry, plant: &str) -> Node {
         let setup = NodeSetup {
             id: ReplicaId(id),
             incarnation: Incarnation(0),
@@ -211,7 +226,10 @@ impl Place {
                 cluster: ClusterId(7),
                 number: EpochNumber(1),
                 members: 2,
-                options: Vec::new(),
+                options: match plant {
+                    "" => Vec::new(),
+                    name => vec![("plant".to_owned(), name.to_owned())],
+                },
                 secret: [0; 32],
                 leader_first: ReplicaId(0),
             },
@@ -230,16 +248,16 @@ impl Place {
 
     /// One that executes ahead of its commit.
     fn ahead(id: u16) -> Self {
-        Self::of(id, Durability::Memory, &Entry::of::<Puppet<true>>())
+        Self::of(id, Durability::Memory, &Entry::of::<Puppet<true>>(), "")
     }
 
     fn with(id: u16, durability: Durability) -> Self {
-        Self::of(id, durability, &Entry::of::<Puppet<false>>())
+        Self::of(id, durability, &Entry::of::<Puppet<false>>(), "")
     }
 
-    fn of(id: u16, durability: Durability, entry: &Entry) -> Self {
+    fn of(id: u16, durability: Durability, entry: &Entry, plant: &str) -> Self {
         let mut place = Self {
-            node: Self::node(id, durability, entry),
+            node: Self::node(id, durability, entry, plant),
             world: Outside::default(),
             out: Vec::new(),
             writing: None,
@@ -491,6 +509,30 @@ fn a_fetch_that_nobody_can_serve_is_content_with_less_when_told_so() {
     panic!("it goes on asking for what it no longer needs");
 }
 
+/// Scenario 21, `old_snapshot_truncates_live_log`: how far a replica has come whose log overtook
+/// the state that it fetched while that was being saved.
+fn overtaken(plant: &str) -> Slot {
+    let entry = Entry::of::<Puppet<false>>();
+    let mut fetcher = Place::of(0, Durability::Memory, &entry, plant);
+    fetch(&mut fetcher, &mut donor(5), 5);
+    for slot in 1..=7 {
+        fetcher.pull("execute", slot);
+    }
+    fetcher.save();
+    fetcher.node.executed().slot
+}
+
+#[test]
+fn a_state_that_the_log_has_overtaken_is_dropped() {
+    assert_eq!(overtaken(""), Slot(7));
+}
+
+#[cfg(feature = "plant")]
+#[test]
+fn the_planted_bug_goes_back_to_an_overtaken_state() {
+    assert_eq!(overtaken("old_snapshot_truncates_live_log"), Slot(5));
+}
+
 #[test]
 fn what_is_executed_ahead_of_its_commit_ends_no_fetch() {
     let (mut fetcher, mut donor) = (Place::ahead(0), donor(5));
@@ -512,7 +554,7 @@ fn a_snapshot_with_a_long_beginning_still_holds_the_state_of_its_slot() {
     place.finish_snapshot();
     let mut restored = Place::new(1);
     restored.world = std::mem::take(&mut place.world);
-    let mut node = Place::node(1, Durability::Memory, &Entry::of::<Puppet<false>>());
+    let mut node = Place::node(1, Durability::Memory, &Entry::of::<Puppet<false>>(), "");
     let recovered = RecoveredBytes::default();
     node.start(recovered, &restored.world, &mut restored.out)
         .expect("starts");
