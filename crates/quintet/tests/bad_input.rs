@@ -6,7 +6,7 @@ mod support;
 
 use std::{fs, net::TcpListener};
 use support::{
-    eventually,
+    eventually, let_go,
     served::{Raw, Served, Setup},
 };
 
@@ -375,7 +375,7 @@ fn a_port_or_a_directory_that_cannot_be_had_is_named() {
         text.contains("is in use") && text.contains("--redis-listen"),
         "{text}"
     );
-    drop(taken);
+    let_go(taken);
     let file = setup.root().join("file");
     fs::write(&file, b"").unwrap();
     let below = file.join("data").display().to_string();

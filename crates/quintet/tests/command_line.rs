@@ -4,8 +4,8 @@
 mod support;
 
 use serde_json::Value;
-use std::net::TcpListener;
-use support::{run, stderr, stdout};
+
+use support::{base_port, run, stderr, stdout};
 
 fn fails(arguments: &[&str], code: i32, parts: &[&str]) {
     let output = run(arguments);
@@ -117,12 +117,7 @@ fn completions_are_scripts_of_the_shell() {
 
 #[test]
 fn nobody_there_is_told_from_somebody_ill() {
-    // Bound but not listened on by anybody who answers: refused at once.
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let closed = format!("127.0.0.1:{}", base_port(1));
     fails(&["status", "--admin", &closed], 3, &["no replica answers"]);
     fails(&["bench", &closed], 3, &["cannot connect", "quintet demo"]);
     fails(&["bench", "http://127.0.0.1:1"], 2, &["redis://"]);

@@ -7,7 +7,6 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
-    net::TcpListener,
     path::Path,
     process::Stdio,
     sync::{
@@ -25,14 +24,10 @@ struct Proxy {
     admin: String,
 }
 
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
-
 impl Proxy {
     fn start(file: &Path) -> Self {
-        let (redis, admin) = (free_address(), free_address());
+        let base = base_port(1);
+        let [redis, admin] = [base, base + 100].map(|port| format!("127.0.0.1:{port}"));
         let mut command = support::quintet();
         command.arg("proxy").arg("--config").arg(file);
         command.args(["--redis-listen", &redis, "--admin-listen", &admin]);

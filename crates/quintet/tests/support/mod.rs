@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::{
@@ -62,21 +62,41 @@ pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A base port whose demo of `replicas` finds all its ports free.
+/// Whether nobody listens there. Asked by connecting: a listener opened to find out would live on
+/// in each child that another test starts at that moment, until the child is the program it was
+/// started for.
+pub fn nobody_listens(address: SocketAddr) -> bool {
+    TcpStream::connect(address).is_err()
+}
+
+/// A base port whose demo of `replicas` finds all its ports free; no two callers in this process
+/// get the same.
 pub fn base_port(replicas: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let start = 12_000 + (std::process::id() % 40) as u16 * 500;
+    let start = 12_000 + (std::process::id() % 40) as u16 * 450;
     for _ in 0..200 {
-        let base = start + NEXT.fetch_add(replicas, Ordering::Relaxed) % 5_000;
+        let next = NEXT.fetch_add(replicas, Ordering::Relaxed) % 1_000;
+        // A demo's ports lie at three places a hundred apart: hundreds are dealt out by threes.
+        let (block, place) = (next / 100, next % 100);
+        let base = start + block * 300 + place;
         let ports = (0..replicas).flat_map(|id| [0, 100, 200].map(|offset| base + offset + id));
-        if ports
-            .map(|port| TcpListener::bind(("127.0.0.1", port)))
-            .all(|bound| bound.is_ok())
+        if place + replicas <= 100
+            && ports
+                .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+                .all(nobody_listens)
         {
             return base;
         }
     }
     panic!("no free ports");
+}
+
+/// Closes a listener and waits until its port is free: see [`nobody_listens`] for who else may
+/// hold it.
+pub fn let_go(listener: TcpListener) {
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    eventually("the port is free", || nobody_listens(address).then_some(()));
 }
 
 pub fn signal(pid: u32, signal: Signal) {
