@@ -49,6 +49,12 @@ pub trait Lives: Protocol {
     /// Draws what changes while the group runs.
     const OPTION: Option<DrawOption> = None;
 
+    /// What must hold between the replicas that run, looked at now and then.
+    ///
+    /// # Panics
+    /// When something does not hold.
+    fn claims(_replicas: &[&Self]) {}
+
     /// Where a replica stands, for who reads a failure.
     fn describe(&self) -> String {
         String::new()
@@ -71,12 +77,23 @@ pub fn life<P: Lives>(
     let mut group: Group<P> = Group::new(members as usize, durability, config);
     let mut written: Vec<(u16, BatchId)> = Vec::new();
     let mut down: Vec<u16> = Vec::new();
-    for _ in 0..600 {
+    for step in 0..600 {
         let id = random.below(members) as u16;
         turn(&mut group, &mut random, id, &mut written, &mut down);
+        if step % 8 == 0 {
+            claims(&group);
+        }
     }
     healed(&mut group, &written);
+    claims(&group);
     group
+}
+
+fn claims<P: Lives>(group: &Group<P>) {
+    let running = |id: &u16| group.members[usize::from(*id)].driver.is_some();
+    let ids = (0..group.members.len() as u16).filter(running);
+    let replicas: Vec<&P> = ids.map(|id| group.replica(id)).collect();
+    P::claims(&replicas);
 }
 
 fn turn<P: Lives>(

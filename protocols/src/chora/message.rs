@@ -107,7 +107,7 @@ pub enum Fitness {
 }
 
 /// One transmission: what a replica has to tell all the others in a round.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pulse {
     /// The sender's view.
     pub view: u64,
@@ -666,7 +666,7 @@ impl Wire for Record {
 }
 
 /// What must survive a crash in every durability: the view, and who was voted for in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Promised {
     /// The view; nothing of a lower one is acknowledged any more.
     pub view: u64,

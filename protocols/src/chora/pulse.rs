@@ -56,6 +56,16 @@ impl Chora {
         self.send_read_asks(ctx);
         let now = ctx.now();
         let pulsing = self.pulsing() && self.init.is_some();
+        self.look_at_ack();
+        if self.due() {
+            self.rounds_quiet = 0;
+        }
+        // Rounds that only wait for somebody become longer, up to when what is lacking is asked for.
+        let length = self
+            .round_length
+            .saturating_mul(1 << self.rounds_quiet.min(8));
+        let most = self.config.coordination.max(self.round_length);
+        self.rounds.set_timeout(length.min(most));
         // A round that ended early goes on to its full length while there is nothing new to say:
         // else replicas that wait for something would tell each other so as fast as they can.
         let ended = self.rounds.check(now);
@@ -72,14 +82,20 @@ impl Chora {
                 });
             }
             let round = self.config.round;
-            self.rounds.set_timeout(if round == Duration::ZERO {
+            self.round_length = if round == Duration::ZERO {
                 self.synchrony.round(self.live().len().saturating_sub(1))
             } else {
                 round
-            });
+            };
+            if self.rounds_quiet == 0 {
+                self.rounds.set_timeout(self.round_length);
+            }
         }
         if pulsing {
             if !self.rounds.running() && self.busy() {
+                if !self.due() {
+                    self.rounds_quiet += 1;
+                }
                 self.rounds.begin(now);
                 self.send_pulse(ctx);
             } else if !self.rounds.running() && self.pulse_due {
@@ -102,13 +118,37 @@ impl Chora {
         Wake::Sleep
     }
 
-    /// Whether there is anything new to say.
+    /// Looks at what is acknowledged since it was looked last. Nobody waits for the acknowledgement
+    /// of slots that were skipped, unless they lie before something: that of what follows will do.
+    fn look_at_ack(&mut self) {
+        let (ack, init) = (self.ack(), self.init.as_ref());
+        let Some(init) = init.filter(|_| ack > Slot(0)) else {
+            return;
+        };
+        let from = init.base.max(self.log.first()).previous();
+        self.ack_looked = self.ack_looked.max(from).min(ack);
+        while self.ack_looked < ack {
+            self.ack_looked = self.ack_looked.next();
+            let held = self.log.get(self.ack_looked);
+            self.ack_wanted |= held.is_some_and(|held| held.value != Value::Noop);
+        }
+        self.ack_wanted |= self.ack_sent < self.latest && self.latest <= ack;
+    }
+
+    /// Whether there is anything new that somebody waits for.
     fn due(&self) -> bool {
-        self.ack() > self.ack_sent
+        self.ack_wanted
             || self.nack_due.is_some()
             || !self.recover_due.is_empty()
             || (self.can_propose() && (!self.queue.is_empty() || self.noop_wanted))
-            || self.skip_until().is_some()
+            || self.skip_due()
+    }
+
+    /// Whether others wait for a SKIP. One that goes further than what was proposed rides on the
+    /// next pulse, which mostly is the acknowledgement.
+    fn skip_due(&self) -> bool {
+        let waited = self.latest.max(self.skip_demanded);
+        self.next_propose.is_some_and(|next| next <= waited) && self.skip_until().is_some()
     }
 
     /// Whether rounds must go on: something is to be said, or to be heard.
@@ -208,6 +248,7 @@ impl Chora {
         pulse.committed = self.committed;
         pulse.latest = self.latest;
         self.ack_sent = pulse.ack;
+        self.ack_wanted = false;
         if let Some((_, value)) = &pulse.proposal {
             bytes += value.bytes();
         }
@@ -381,7 +422,7 @@ impl Chora {
         let delay = self
             .config
             .coordination
-            .max(self.rounds.timeout() * 4)
+            .max(self.round_length * 4)
             .saturating_mul(1 << self.coordination_tries.min(4));
         ctx.set_timer(Timer::Coordination, delay.min(self.config.suspect));
     }

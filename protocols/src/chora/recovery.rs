@@ -378,6 +378,7 @@ impl Chora {
             self.role = Role::Follower;
             self.next_propose = None;
             self.ack_sent = Slot(0);
+            self.ack_looked = Slot(0);
             self.reads.new_view();
             self.verified = slot;
             self.view_since = ctx.now();

@@ -149,6 +149,12 @@ pub struct Chora {
     pub(super) synchrony: Synchrony,
 
     pub(super) ack_sent: Slot,
+    /// Up to here it was looked whether somebody waits for the acknowledgement, and whether so.
+    pub(super) ack_looked: Slot,
+    pub(super) ack_wanted: bool,
+    /// How long a round lasts, and how many rounds in a row had nothing to tell.
+    pub(super) round_length: Duration,
+    pub(super) rounds_quiet: u32,
     pub(super) noop_wanted: bool,
     pub(super) skip_demanded: Slot,
     pub(super) nack_due: Option<(Slot, Slot)>,
@@ -323,7 +329,8 @@ impl Protocol for Chora {
             view: 0,
             fitness: Fitness::Fit,
         };
-        let mut rounds = Rounds::new(Duration::from_millis(1));
+        let round_length = Duration::from_millis(1);
+        let mut rounds = Rounds::new(round_length);
         if options.planted.is(Plant::EarlyExitCountsMessages) {
             rounds.plant_counts_messages();
         }
@@ -371,6 +378,10 @@ impl Protocol for Chora {
             rounds,
             synchrony: Synchrony::new(members, false),
             ack_sent: Slot(0),
+            ack_looked: Slot(0),
+            ack_wanted: false,
+            round_length,
+            rounds_quiet: 0,
             noop_wanted: false,
             skip_demanded: Slot(0),
             nack_due: None,
@@ -622,14 +633,11 @@ impl Protocol for Chora {
                 .to_string(),
             ),
             ("round", self.rounds.round().to_string()),
-            ("round_length", format!("{:?}", self.rounds.timeout())),
-            (
-                "deviation_p90",
-                format!("{:?}", self.synchrony.deviation(90)),
-            ),
+            ("round_length", format!("{:?}", self.round_length)),
+            ("deviation_p90", format!("{:?}", self.synchrony.deviation())),
             (
                 "synchrony_p90",
-                format!("0.{:03}", self.synchrony.coefficient(90).min(999)),
+                format!("0.{:03}", self.synchrony.coefficient().min(999)),
             ),
         ];
         Status {
@@ -681,6 +689,93 @@ impl Protocol for Chora {
         hash
     }
 
+    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        use core::hash::Hash;
+        let Self {
+            id: _,
+            incarnation: _,
+            members: _,
+            majority: _,
+            others: _,
+            durability: _,
+            config: _,
+            view,
+            voted_for,
+            promised_durable,
+            promises,
+            role,
+            init,
+            init_committed,
+            mute,
+            recovery,
+            log,
+            log_bytes: _,
+            anchor_view,
+            anchor_executed,
+            verified,
+            durable,
+            writes,
+            buffer,
+            committed,
+            executed,
+            executed_done,
+            executed_log,
+            time_seen,
+            time_executed,
+            checkpoints,
+            fetching,
+            peers,
+            next_propose,
+            own_used,
+            latest,
+            outstanding,
+            queue,
+            requests,
+            reads,
+            rounds,
+            synchrony,
+            ack_sent,
+            ack_looked,
+            ack_wanted,
+            round_length: _,
+            rounds_quiet: _,
+            noop_wanted,
+            skip_demanded,
+            nack_due,
+            recover_due,
+            pulse_due,
+            leaving_until,
+            coordination_armed,
+            coordination_tries,
+            coordination_saw,
+            fetch_next: _,
+            view_since,
+            view_tries,
+            progress_at,
+            stand_at,
+            stand_anyway,
+            rejoin_after,
+            messages: _,
+            housekeeping,
+            in_turn,
+        } = self;
+        (view, voted_for, promised_durable, promises, role).hash(&mut hasher);
+        (init, init_committed, mute, recovery, log).hash(&mut hasher);
+        (anchor_view, anchor_executed, verified, durable).hash(&mut hasher);
+        (writes, buffer, committed, executed, executed_done).hash(&mut hasher);
+        (executed_log, time_seen, time_executed, checkpoints).hash(&mut hasher);
+        (fetching, peers, next_propose, own_used, latest).hash(&mut hasher);
+        (outstanding, queue, requests, reads).hash(&mut hasher);
+        // What was measured only times things, but for the mode that it led to.
+        (rounds, synchrony.pulsing, ack_sent, ack_looked, ack_wanted).hash(&mut hasher);
+        (noop_wanted, skip_demanded, nack_due, recover_due).hash(&mut hasher);
+        (pulse_due, leaving_until, coordination_armed).hash(&mut hasher);
+        (coordination_tries, coordination_saw, view_since).hash(&mut hasher);
+        (view_tries, progress_at, stand_at, stand_anyway).hash(&mut hasher);
+        (rejoin_after, housekeeping, in_turn).hash(&mut hasher);
+        true
+    }
+
     fn assert_invariants(&self) {
         let last = self.last_append();
         assert!(self.committed <= last, "what is committed is held");
@@ -711,11 +806,24 @@ impl Protocol for Chora {
                 "never in a view of an earlier run"
             );
         }
-        let recent = Slot(last.0.saturating_sub(16));
-        let mut before = 0;
+        // Appendix A as far as one log shows it: Claim 1 (nothing of a later view), Claims 6 and 7
+        // (views go up along the log, so those of one view are consecutive), Claim 8 (a view's
+        // first slot holds its VIEW-INIT) and with that Claim 3 (it holds one VIEW-INIT of a view).
+        let recent = Slot(last.0.saturating_sub(16)).max(self.log.first());
+        let mut before = self.view_of(recent.previous()).unwrap_or_default();
         for (slot, held) in self.log.iter_from(recent) {
+            assert!(held.view <= self.view, "not beyond the own view, in {slot}");
             assert!(held.view >= before, "views go up along the log, in {slot}");
-            assert!(held.view <= self.view, "and not beyond the own, in {slot}");
+            match &held.value {
+                Value::Init(init) => {
+                    assert!(held.view > before, "one VIEW-INIT per view, in {slot}");
+                    assert!(init.view == held.view, "of its own view, in {slot}");
+                    assert!(init.base == slot, "where it says, in {slot}");
+                }
+                Value::Noop | Value::Commands { .. } => {
+                    assert!(held.view == before, "behind VIEW-INIT only, in {slot}");
+                }
+            }
             before = held.view;
         }
     }

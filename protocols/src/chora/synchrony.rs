@@ -18,6 +18,10 @@ use quintet_replica::{ReplicaId, Time};
 
 /// How many samples a figure rests on.
 const SAMPLES: usize = 128;
+/// After so many pulses the figures are worked out anew; the first time after fewer. Sorting costs
+/// more than handling a message does.
+const FIGURES: u32 = 256;
+const FIGURES_FIRST: u32 = 32;
 /// After so many rounds the mode is thought over.
 const ROUNDS: u32 = 64;
 const ROUND_MIN: Duration = Duration::from_micros(50);
@@ -29,11 +33,25 @@ struct Link {
     delays: VecDeque<i64>,
 }
 
+/// What the samples say.
+#[derive(Clone, Copy, Debug, Default, Hash)]
+struct Figures {
+    deviation_p90: Duration,
+    deviation_p99: Duration,
+    processing_mean: Duration,
+    processing_p90: Duration,
+    processing_p99: Duration,
+}
+
 /// See the module.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Synchrony {
     links: Vec<Link>,
     processing: VecDeque<u32>,
+    figures: Figures,
+    /// Pulses that came since the figures were worked out, and how many it takes.
+    unseen: u32,
+    unseen_max: u32,
     early: u32,
     timed_out: u32,
     nacks: u32,
@@ -41,11 +59,14 @@ pub(super) struct Synchrony {
     pub pulsing: bool,
 }
 
-/// Of sorted samples, the one that `percent` of them do not exceed.
-fn percentile(sorted: &[i64], percent: usize) -> i64 {
-    match sorted.len() {
+/// Of samples in any order, the one that `percent` of them do not exceed. Puts them in another.
+fn percentile(samples: &mut [i64], percent: usize) -> i64 {
+    match samples.len() {
         0 => 0,
-        count => sorted[(count * percent / 100).min(count - 1)],
+        count => {
+            let at = (count * percent / 100).min(count - 1);
+            *samples.select_nth_unstable(at).1
+        }
     }
 }
 
@@ -59,6 +80,9 @@ impl Synchrony {
         Self {
             links: vec![Link::default(); members],
             processing: VecDeque::new(),
+            figures: Figures::default(),
+            unseen: 0,
+            unseen_max: FIGURES_FIRST,
             early: 0,
             timed_out: 0,
             nacks: 0,
@@ -73,6 +97,12 @@ impl Synchrony {
             delays.pop_front();
         }
         delays.push_back(arrived.0.wrapping_sub(stamp) as i64);
+        self.unseen += 1;
+        if self.unseen >= self.unseen_max {
+            self.unseen = 0;
+            self.unseen_max = FIGURES;
+            self.work_out();
+        }
     }
 
     /// Another run of the peer: its clock has nothing to do with the one before.
@@ -89,37 +119,49 @@ impl Synchrony {
         self.processing.push_back(nanos);
     }
 
-    /// How far the delay of `percent` of the messages lies above the mean, on the worst link.
-    pub fn deviation(&self, percent: usize) -> Duration {
-        let links = self.links.iter().filter(|link| link.delays.len() >= 16);
-        let deviation = |link: &Link| {
-            let mut sorted: Vec<i64> = link.delays.iter().copied().collect();
-            sorted.sort_unstable();
-            percentile(&sorted, percent).saturating_sub(mean(&sorted))
-        };
-        let worst = links.map(deviation).max().unwrap_or(0);
-        Duration::from_nanos(u64::try_from(worst).unwrap_or(0))
-    }
-
-    fn processing(&self, percent: usize) -> (Duration, Duration) {
-        let mut sorted: Vec<i64> = self.processing.iter().map(|it| i64::from(*it)).collect();
-        sorted.sort_unstable();
+    fn work_out(&mut self) {
+        let mut figures = Figures::default();
         let nanos = |it: i64| Duration::from_nanos(u64::try_from(it).unwrap_or(0));
-        (nanos(mean(&sorted)), nanos(percentile(&sorted, percent)))
+        let mut samples = Vec::with_capacity(SAMPLES);
+        // How far delays lie above their mean, on the worst link.
+        for link in self.links.iter().filter(|link| link.delays.len() >= 16) {
+            samples.clear();
+            samples.extend(link.delays.iter().copied());
+            let mean = mean(&samples);
+            let mut above = |percent| nanos(percentile(&mut samples, percent).saturating_sub(mean));
+            figures.deviation_p90 = figures.deviation_p90.max(above(90));
+            figures.deviation_p99 = figures.deviation_p99.max(above(99));
+        }
+        samples.clear();
+        samples.extend(self.processing.iter().map(|it| i64::from(*it)));
+        figures.processing_mean = nanos(mean(&samples));
+        figures.processing_p90 = nanos(percentile(&mut samples, 90));
+        figures.processing_p99 = nanos(percentile(&mut samples, 99));
+        self.figures = figures;
     }
 
-    /// The coefficient of synchrony for `percent` of the messages, in thousandths.
-    pub fn coefficient(&self, percent: usize) -> u64 {
-        let (mean, tail) = self.processing(percent);
-        let bound = (self.deviation(percent) + tail).as_nanos().max(1);
-        u64::try_from(mean.as_nanos() * 1000 / bound).unwrap_or(u64::MAX)
+    /// How far the delay of nine in ten messages lies above the mean, on the worst link.
+    pub const fn deviation(&self) -> Duration {
+        self.figures.deviation_p90
+    }
+
+    /// The coefficient of synchrony for nine in ten messages, in thousandths.
+    pub fn coefficient(&self) -> u64 {
+        let figures = &self.figures;
+        let bound = (figures.deviation_p90 + figures.processing_p90)
+            .as_nanos()
+            .max(1);
+        u64::try_from(figures.processing_mean.as_nanos() * 1000 / bound).unwrap_or(u64::MAX)
     }
 
     /// How long a round with so many peers should be.
     pub fn round(&self, peers: usize) -> Duration {
-        let (_, tail) = self.processing(99);
         let peers = u32::try_from(peers.max(1)).unwrap_or(u32::MAX);
-        (self.deviation(99) + tail * peers).clamp(ROUND_MIN, ROUND_MAX)
+        let tail = self.figures.processing_p99.saturating_mul(peers);
+        self.figures
+            .deviation_p99
+            .saturating_add(tail)
+            .clamp(ROUND_MIN, ROUND_MAX)
     }
 
     pub const fn ended(&mut self, early: bool) {
@@ -163,12 +205,12 @@ mod tests {
     fn clocks_that_differ_do_not_matter_and_tails_make_rounds_longer() {
         let measured = |offset: u64, tail: u64| {
             let mut synchrony = Synchrony::new(2, false);
-            for sample in 0..100u64 {
-                let delay = 50_000 + if sample % 20 == 0 { tail } else { 0 };
+            for sample in 0..600u64 {
+                let delay = 50_000 + if sample % 8 == 0 { tail } else { 0 };
                 let stamp = sample * 1_000_000;
                 let arrived = Time((stamp + delay).wrapping_add(offset));
-                synchrony.arrived(ReplicaId(1), stamp, arrived);
                 synchrony.processed(Duration::from_micros(10));
+                synchrony.arrived(ReplicaId(1), stamp, arrived);
             }
             synchrony
         };
@@ -176,7 +218,7 @@ mod tests {
         assert_eq!(near.round(1), measured(1 << 40, 1_000_000).round(1));
         assert!(near.round(1) > measured(0, 0).round(1));
         assert!(near.round(4) > near.round(2), "more peers, more to process");
-        assert!(near.coefficient(99) < measured(0, 0).coefficient(99));
+        assert!(near.coefficient() < measured(0, 0).coefficient());
     }
 
     #[test]

@@ -93,6 +93,8 @@ impl Chora {
             self.requests.pass_on_nothing();
             self.reads.new_view();
             self.ack_sent = Slot(0);
+            self.ack_looked = Slot(0);
+            self.ack_wanted = false;
             self.noop_wanted = false;
             self.skip_demanded = Slot(0);
             self.own_used = Slot(0);

@@ -1,3 +1,4 @@
+mod claims;
 mod group;
 #[cfg(feature = "plant")]
 mod planted;

@@ -34,6 +34,10 @@ impl Lives for Chora {
         _ => ("mode", "auto".to_string()),
     });
 
+    fn claims(replicas: &[&Self]) {
+        super::claims::hold(replicas);
+    }
+
     fn describe(&self) -> String {
         let peers: Vec<_> = (self.peers.iter())
             .map(|peer| (peer.acked.0, peer.committed.0, peer.view, peer.fitness))
