@@ -8,10 +8,10 @@ use crate::{
     Addresses, Config, Listeners, Published, Running, StartError, StatusReport,
     clock::{Clock, unix_time},
     data::random,
-    event_loop::{self, ProxyParts, ProxyWorld, TOKEN_MAIL, TOKEN_PEERS},
+    event_loop::{self, ProxyParts, ProxyWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS},
     mail::Mailbox,
     port::Port,
-    replica::{Handle, commitment, gateway_config, guarded, listen},
+    replica::{Handle, commitment, gateway_config, guarded, listen_to_clients},
     server::Gateway,
     transports::{hello::Hello, tcp::Tcp},
 };
@@ -41,14 +41,7 @@ impl Proxy {
     /// See [`StartError`]; nothing is left running then.
     pub fn start_on(config: &Config, listeners: Listeners) -> Result<Running, StartError> {
         let entry = config.check()?;
-        let redis = config
-            .redis_listen
-            .map(|address| listen("redis_listen", address, listeners.redis))
-            .transpose()?;
-        let admin = config
-            .admin_listen
-            .map(|address| listen("admin_listen", address, listeners.admin))
-            .transpose()?;
+        let (redis, admin) = listen_to_clients(config, listeners.redis, listeners.admin)?;
         let addresses = Addresses {
             redis: redis.as_ref().map(TcpListener::local_addr).transpose()?,
             admin: admin.as_ref().map(TcpListener::local_addr).transpose()?,
@@ -122,20 +115,23 @@ impl Proxy {
             config.client_deadline,
             config.session_lifetime,
         );
-        let parts = ProxyParts {
+        let shell = ShellParts {
             poll,
             mailbox,
+            tcp,
+            server,
+            port,
+            published,
+            spin_max: config.spin_max,
+        };
+        let parts = ProxyParts {
+            shell,
             client,
             world: ProxyWorld {
                 clock: Clock::new(config.clock_skew),
                 rooms: vec![Cell::new(0); members],
             },
-            tcp,
-            server,
-            port,
-            published,
             about,
-            spin_max: config.spin_max,
         };
         let proxy = event_loop::Proxy::new(parts)?;
         let thread = std::thread::Builder::new()

@@ -11,7 +11,7 @@ use crate::{
     Config, Published, Snapshot,
     clock::{Clock, unix_time},
     data::{Data, random},
-    event_loop::{About, EventLoop, Parts, RuntimeWorld, TOKEN_MAIL, TOKEN_PEERS},
+    event_loop::{About, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS},
     journal_files::{FileDisk, FileError},
     journal_thread::JournalThread,
     mail::{Mail, Mailbox, Mailer, Request},
@@ -216,14 +216,7 @@ impl Replica {
             ));
         }
         let peer = listen("peer_listen", config.peer_listen, listeners.peer)?;
-        let redis = config
-            .redis_listen
-            .map(|address| listen("redis_listen", address, listeners.redis))
-            .transpose()?;
-        let admin = config
-            .admin_listen
-            .map(|address| listen("admin_listen", address, listeners.admin))
-            .transpose()?;
+        let (redis, admin) = listen_to_clients(&config, listeners.redis, listeners.admin)?;
         let addresses = Addresses {
             redis: redis.as_ref().map(TcpListener::local_addr).transpose()?,
             admin: admin.as_ref().map(TcpListener::local_addr).transpose()?,
@@ -267,7 +260,25 @@ pub(crate) fn guarded(run: impl FnOnce() -> ExitReason) -> ExitReason {
     })
 }
 
-pub(crate) fn listen(
+/// Opens the sockets for Redis clients and for admin HTTP that the configuration asks for; one
+/// that is given takes precedence.
+pub(crate) fn listen_to_clients(
+    config: &Config,
+    redis: Option<TcpListener>,
+    admin: Option<TcpListener>,
+) -> Result<(Option<TcpListener>, Option<TcpListener>), StartError> {
+    let redis = config
+        .redis_listen
+        .map(|address| listen("redis_listen", address, redis))
+        .transpose()?;
+    let admin = config
+        .admin_listen
+        .map(|address| listen("admin_listen", address, admin))
+        .transpose()?;
+    Ok((redis, admin))
+}
+
+fn listen(
     setting: &'static str,
     address: SocketAddr,
     given: Option<TcpListener>,
@@ -526,20 +537,23 @@ fn assemble(
         rooms: vec![Cell::new(0); config.members.len()],
         snapshots,
     };
-    let parts = Parts {
+    let shell = ShellParts {
         poll,
         mailbox,
-        node,
-        recovered,
-        world,
         tcp,
         server,
         port,
+        published,
+        spin_max: config.spin_max,
+    };
+    let parts = Parts {
+        shell,
+        node,
+        recovered,
+        world,
         journal,
         journal_queue_max: config.journal.queue_bytes_max,
-        published,
         about,
-        spin_max: config.spin_max,
     };
     EventLoop::new(parts)?.map_err(|reason| StartError::DataRefused {
         path: config.data.clone(),

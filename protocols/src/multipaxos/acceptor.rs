@@ -320,6 +320,11 @@ impl MultiPaxos {
         if self.committed >= self.log.end() {
             return false;
         }
+        if self.majority == 1 {
+            // Alone, what is durable is decided. Proposed again it would be written again, and a
+            // disk that has just filled up has no room for that.
+            self.committed = Slot(self.log.end().0 - 1);
+        }
         self.promise_durable = self.promised;
         self.ballot_seen = self.ballot_seen.max(self.promised);
         self.held = self.committed;

@@ -8,12 +8,10 @@
 
 use crate::cli::{
     failure::Outcome,
-    serve::{attend, refusal, shown},
-    settings::{self, Overrides},
-    signals,
+    serve::{Process, attend, refusal, shown},
+    settings, signals,
 };
 use clap::Args;
-use quintet_runtime::Config;
 use std::path::PathBuf;
 
 /// Serve clients of a cluster from a process that is no member of it
@@ -32,33 +30,16 @@ pub struct Proxy {
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Set this proxy's clock wrong by so many microseconds, for measuring and for trying out
-    #[arg(
-        long,
-        value_name = "US",
-        hide = true,
-        allow_negative_numbers = true,
-        default_value_t = 0
-    )]
-    clock_skew_us: i64,
-
-    /// Stop when standard input ends: whoever started this process is gone
-    #[arg(long, hide = true)]
-    stop_with_stdin: bool,
-
     #[command(flatten)]
-    overrides: Overrides,
+    process: Process,
 }
 
 impl Proxy {
     /// Runs until stopped.
     pub fn run(self) -> Outcome {
         let (_sender, stops) = signals::channel_of_stops()?;
-        let loaded = settings::load_for_proxy(self.config.as_deref(), &self.overrides)?;
-        let config = Config {
-            clock_skew: self.clock_skew_us.saturating_mul(1000),
-            ..loaded.config
-        };
+        let loaded = settings::load_for_proxy(self.config.as_deref(), &self.process.overrides)?;
+        let config = self.process.with_clock(loaded.config);
         let running = quintet_runtime::Proxy::start(&config).map_err(refusal)?;
         let addresses = running.addresses();
         tracing::info!(
@@ -67,6 +48,6 @@ impl Proxy {
             shown(addresses.redis, "redis"),
             shown(addresses.admin, "http"),
         );
-        attend(running, "proxy", stops, self.stop_with_stdin)
+        attend(running, "proxy", stops, &self.process)
     }
 }

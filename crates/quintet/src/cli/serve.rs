@@ -16,7 +16,6 @@ use std::{
     fs,
     io::Read,
     path::PathBuf,
-    process,
     sync::mpsc::Receiver,
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -52,7 +51,14 @@ pub struct Serve {
     #[arg(long, value_name = "MS", hide = true)]
     links_began: Option<u64>,
 
-    /// Set this replica's clock wrong by so many microseconds, for measuring and for trying out
+    #[command(flatten)]
+    process: Process,
+}
+
+/// What every long-running process of a cluster can be told.
+#[derive(Args, Debug)]
+pub struct Process {
+    /// Set this process's clock wrong by so many microseconds, for measuring and for trying out
     #[arg(
         long,
         value_name = "US",
@@ -67,21 +73,30 @@ pub struct Serve {
     stop_with_stdin: bool,
 
     #[command(flatten)]
-    overrides: Overrides,
+    pub overrides: Overrides,
+}
+
+impl Process {
+    /// The configuration with the clock set as asked for.
+    pub fn with_clock(&self, config: Config) -> Config {
+        Config {
+            clock_skew: self.clock_skew_us.saturating_mul(1000),
+            ..config
+        }
+    }
 }
 
 impl Serve {
     /// Runs until stopped.
     pub fn run(self) -> Outcome {
         let (_sender, stops) = signals::channel_of_stops()?;
-        let loaded = settings::load(self.config.as_deref(), &self.overrides)?;
+        let loaded = settings::load(self.config.as_deref(), &self.process.overrides)?;
         let config = Config {
             bootstrap_again: self.bootstrap_again,
             emulation: self.emulation(loaded.config.members.len())?,
-            clock_skew: self.clock_skew_us.saturating_mul(1000),
-            ..loaded.config
+            ..self.process.with_clock(loaded.config)
         };
-        serve(config, stops, self.stop_with_stdin)
+        serve(config, stops, &self.process)
     }
 
     fn emulation(&self, members: usize) -> Outcome<Option<Emulation>> {
@@ -105,7 +120,7 @@ pub fn shown(address: Option<std::net::SocketAddr>, scheme: &str) -> String {
     address.map_or_else(|| "none".to_owned(), |it| format!("{scheme}://{it}"))
 }
 
-fn serve(config: Config, stops: Receiver<()>, with_stdin: bool) -> Outcome {
+fn serve(config: Config, stops: Receiver<()>, process: &Process) -> Outcome {
     let (id, members) = (config.id.0, config.members.len());
     let machine = crate::cli::store(&config);
     let running = Replica::start(config, machine).map_err(refusal)?;
@@ -116,15 +131,15 @@ fn serve(config: Config, stops: Receiver<()>, with_stdin: bool) -> Outcome {
         shown(addresses.admin, "http"),
         addresses.peer
     );
-    attend(running, &format!("replica {id}"), stops, with_stdin)
+    attend(running, &format!("replica {id}"), stops, process)
 }
 
 /// Waits until what runs has ended, and stops it when asked.
 ///
 /// # Errors
 /// When it ended otherwise.
-pub fn attend(running: Running, name: &str, stops: Receiver<()>, with_stdin: bool) -> Outcome {
-    if with_stdin {
+pub fn attend(running: Running, name: &str, stops: Receiver<()>, process: &Process) -> Outcome {
+    if process.stop_with_stdin {
         stop_with_stdin(running.handle())?;
     }
     let handle = running.handle();
@@ -137,7 +152,7 @@ pub fn attend(running: Running, name: &str, stops: Receiver<()>, with_stdin: boo
             }
             if stops.recv().is_ok() {
                 tracing::warn!("asked twice to stop: leaving at once");
-                process::exit(Exit::Failed as i32);
+                std::process::exit(Exit::Failed as i32);
             }
         })?;
     match running.join() {

@@ -14,59 +14,31 @@
 mod clients;
 mod proxy;
 mod publish;
+mod shell;
 mod storage;
 mod world;
 
 pub(crate) use proxy::{Proxy, ProxyParts, ProxyWorld};
 pub(crate) use publish::About;
+pub(crate) use shell::{ShellParts, TOKEN_MAIL, TOKEN_PEERS};
 
 use crate::{
-    ExitReason, Metrics, Published,
-    journal_thread::JournalThread,
-    mail::{Mail, Mailbox},
-    peer_clock::agree,
-    port::{PORT_BATCHES, Port},
-    server::{Gateway, SnapshotReport},
-    snapshots::Kept,
-    timers::Timers,
-    transports::{Arrival, tcp::Tcp},
+    ExitReason, journal_thread::JournalThread, mail::Mail, server::SnapshotReport, snapshots::Kept,
+    transports::Arrival,
 };
-use clients::Clients;
-use mio::{Events, Poll};
 use quintet_replica::{
-    BatchId, Control, EpochNumber, Executed, GroupId, Input, Lane, Link, Node, Outcome, Output,
-    Peer, PersistId, Recipients, RecoveredBytes, ReplicaId, Slot, Submission, Time, Wake,
-    put_frame,
+    Control, EpochNumber, Executed, GroupId, Input, Lane, Link, Node, Output, Peer, PersistId,
+    Recipients, RecoveredBytes, ReplicaId, Slot, Submission, Time, Wake, put_frame,
 };
-use std::{
-    io,
-    sync::{Arc, mpsc},
-    time::Duration,
-};
+use shell::{Pause, Shell};
+use std::{io, sync::mpsc, time::Duration};
 use storage::DiskState;
 pub(crate) use world::RuntimeWorld;
 
-/// Tokens: mail, the clients' listener and the peers' listener have one each; connections of
-/// peers and of clients count from these.
-pub(crate) const TOKEN_MAIL: usize = 0;
-pub(crate) const TOKEN_PEERS: usize = 2;
-pub(crate) const TOKEN_CLIENTS: usize = 1 << 24;
-const EVENTS_MAX: usize = 1024;
-/// A turn with more requests than this is followed by sleep, not by spinning: batches grow.
-const NEARLY_IDLE: usize = 8;
 /// The most rounds of collecting and carrying out in one turn.
 const ROUNDS_MAX: usize = 64;
 const MAIL_MAX: usize = 4096;
 const TIMERS_MAX: usize = 256;
-/// What is due sooner is waited for by the nanosecond.
-const PRECISE_MAX: Duration = Duration::from_millis(10);
-/// So long before a precise deadline the loop stays awake, where it may spin.
-const AWAKE_BEFORE: Duration = Duration::from_micros(40);
-/// Longer than any deadline that is one.
-const FOREVER: Duration = Duration::from_secs(1 << 30);
-/// Clients' sessions are dated by a clock that was read no longer ago than this.
-const CLOCK_AGE_MAX: Duration = Duration::from_millis(1);
-const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 /// A graceful stop takes no longer.
 const STOP_MAX: Duration = Duration::from_secs(5);
 /// A leader waits this long for another to take over.
@@ -74,40 +46,13 @@ const HAND_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// What an event loop is made from.
 pub(crate) struct Parts {
-    pub poll: Poll,
-    pub mailbox: Mailbox,
+    pub shell: ShellParts,
     pub node: Node,
     pub recovered: RecoveredBytes,
     pub world: RuntimeWorld,
-    pub tcp: Tcp,
-    pub server: Option<(Gateway, std::net::TcpListener)>,
-    pub port: Port,
     pub journal: JournalThread,
     pub journal_queue_max: usize,
-    pub published: Arc<Published>,
     pub about: About,
-    pub spin_max: Duration,
-}
-
-/// How to sleep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sleep {
-    /// Not at all: look again at once.
-    No,
-    /// For so long, by the nanosecond. Costs a system call more.
-    Exactly(Duration),
-    /// In whole milliseconds, up to one longer; for ever when it never ends.
-    About(Duration),
-}
-
-impl Sleep {
-    /// What the poll waits for.
-    fn milliseconds(self) -> Option<Duration> {
-        match self {
-            Self::No | Self::Exactly(_) => Some(Duration::ZERO),
-            Self::About(wait) => (wait < FOREVER).then_some(wait),
-        }
-    }
 }
 
 struct Stopping {
@@ -117,22 +62,14 @@ struct Stopping {
 
 /// See the module.
 pub(crate) struct EventLoop {
-    poll: Poll,
-    events: Option<Events>,
-    mailbox: Mailbox,
+    shell: Shell,
     node: Node,
     world: RuntimeWorld,
-    tcp: Tcp,
-    clients: Option<Clients>,
-    port: Port,
     journal: JournalThread,
     journal_queue_max: usize,
-    timers: Timers,
     outputs: Vec<Output>,
     submissions: Vec<Submission>,
-    published: Arc<Published>,
     about: About,
-    metrics: Metrics,
     journal_on_disk: u64,
     disk: DiskState,
     /// A leader without room for its journal asks others to lead, not before this.
@@ -147,13 +84,6 @@ pub(crate) struct EventLoop {
     leader: Option<ReplicaId>,
     route: Vec<u16>,
     snapshot_waiters: Vec<mpsc::Sender<Result<SnapshotReport, String>>>,
-    publish_at: Time,
-    /// Something has happened since the last report.
-    changed: bool,
-    spin_max: Duration,
-    last_work: Time,
-    last_count: usize,
-    clock_read: (Time, u64),
     stopping: Option<Stopping>,
     exit: Option<ExitReason>,
 }
@@ -165,28 +95,15 @@ impl EventLoop {
     /// When a socket cannot be watched, or (as the inner error) when snapshot or journal make no
     /// sense.
     pub fn new(parts: Parts) -> io::Result<Result<Self, String>> {
-        let registry = parts.poll.registry().try_clone()?;
-        let clients = parts
-            .server
-            .map(|(gateway, listener)| Clients::new(gateway, listener, registry, TOKEN_CLIENTS))
-            .transpose()?;
         let mut this = Self {
-            poll: parts.poll,
-            events: Some(Events::with_capacity(EVENTS_MAX)),
-            mailbox: parts.mailbox,
+            shell: Shell::new(parts.shell)?,
             node: parts.node,
             world: parts.world,
-            tcp: parts.tcp,
-            clients,
-            port: parts.port,
             journal: parts.journal,
             journal_queue_max: parts.journal_queue_max,
-            timers: Timers::default(),
             outputs: Vec::new(),
             submissions: Vec::new(),
-            published: parts.published,
             about: parts.about,
-            metrics: Metrics::default(),
             journal_on_disk: 0,
             disk: DiskState::Ok,
             step_down_at: Time(0),
@@ -197,12 +114,6 @@ impl EventLoop {
             leader: None,
             route: Vec::new(),
             snapshot_waiters: Vec::new(),
-            publish_at: Time(0),
-            changed: true,
-            spin_max: parts.spin_max,
-            last_work: Time(0),
-            last_count: 0,
-            clock_read: (Time(0), 0),
             stopping: None,
             exit: None,
         };
@@ -222,25 +133,19 @@ impl EventLoop {
         self.world.now()
     }
 
-    fn clock(&self) -> u64 {
-        use quintet_replica::World;
-        self.world.clock().now
-    }
-
     /// Runs until the replica stops, for whatever reason.
     pub fn run(mut self) -> ExitReason {
         crate::system::prefer_throughput();
         let mut now = self.now();
-        self.clock_read = (now, self.clock());
         loop {
             let (wake, count, ended) = self.turn(now);
             if let Some(reason) = self.maybe_exit() {
                 self.finish(&reason);
                 return reason;
             }
-            match self.wait(wake, count, ended) {
+            let pause = self.pause(wake);
+            match self.shell.wait(&self.world.clock, pause, count, ended) {
                 Ok(woken) => now = woken,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => now = self.now(),
                 Err(error) => {
                     let reason = ExitReason::Halted(format!("cannot wait for events: {error}"));
                     self.finish(&reason);
@@ -255,27 +160,20 @@ impl EventLoop {
     /// One turn, which begins now: what comes next, how much there was to do, and when it ended.
     /// Reading a clock is a good part of an idle turn, so times are handed on.
     fn turn(&mut self, now: Time) -> (Wake, usize, Time) {
-        self.metrics.turns += 1;
+        self.shell.metrics.turns += 1;
         let mut count = self.take_mail(now);
         if !self.choked() {
-            self.tcp.receive(now);
+            self.shell.tcp.receive(now);
         }
         count += self.take_arrivals(now);
-        self.follow_clocks(now);
-        if let Some(clients) = &mut self.clients {
-            count += clients.receive(now);
-        }
+        self.shell.follow_clocks(&self.world.clock, now);
+        count += self.shell.receive_clients(now);
         count += self.pass_time(now);
         let (wake, now) = self.settle();
-        self.tcp.flush(now);
-        if let Some(clients) = &mut self.clients {
-            clients.flush();
-        }
+        self.shell.flush(now);
         self.update_rooms();
-        if count > 0 {
-            self.changed = true;
-        }
-        if self.changed && now >= self.publish_at {
+        self.shell.changed |= count > 0;
+        if self.shell.publish_due(now) {
             self.publish(now);
         }
         (wake, count, now)
@@ -288,14 +186,14 @@ impl EventLoop {
     }
 
     fn take_mail(&mut self, now: Time) -> usize {
-        if !self.mailbox.rung() {
+        if !self.shell.mailbox.rung() {
             return 0;
         }
-        self.mailbox.listen();
+        self.shell.mailbox.listen();
         let mut count = 0;
         let mut persisted = None;
         while count < MAIL_MAX
-            && let Some(mail) = self.mailbox.take()
+            && let Some(mail) = self.shell.mailbox.take()
         {
             count += 1;
             match mail {
@@ -307,8 +205,8 @@ impl EventLoop {
                     taken,
                 } => {
                     self.journal.taken(taken);
-                    self.metrics.journal_bytes = bytes;
-                    self.metrics.journal_syncs = syncs;
+                    self.shell.metrics.journal_bytes = bytes;
+                    self.shell.metrics.journal_syncs = syncs;
                     self.journal_on_disk = on_disk;
                     persisted = Some(upto);
                 }
@@ -327,13 +225,13 @@ impl EventLoop {
                 }
                 Mail::Submit(request) => self.submit(request, now),
                 Mail::SnapshotNow(waiter) => self.on_snapshot_now(waiter),
-                Mail::Resolved { peer, address } => self.tcp.on_resolved(peer, address, now),
+                Mail::Resolved { peer, address } => self.shell.tcp.on_resolved(peer, address, now),
                 Mail::Stop => self.begin_stop(now),
             }
             self.carry_out();
         }
         if count == MAIL_MAX {
-            self.mailbox.ring();
+            self.shell.mailbox.ring();
         }
         if let Some(upto) = persisted {
             self.durable = upto;
@@ -346,7 +244,7 @@ impl EventLoop {
 
     fn take_arrivals(&mut self, now: Time) -> usize {
         let mut count = 0;
-        while let Some(arrival) = self.tcp.take_arrival() {
+        while let Some(arrival) = self.shell.tcp.take_arrival() {
             count += 1;
             match arrival {
                 Arrival::Frame(from, frame) => {
@@ -373,49 +271,17 @@ impl EventLoop {
         count
     }
 
-    /// Corrects the synchronised clock by what exchanges with the peers have shown.
-    fn follow_clocks(&mut self, now: Time) {
-        if !self.tcp.take_clock_news() {
-            return;
-        }
-        let clock = &self.world.clock;
-        let (disciplined, error) = clock.discipline();
-        self.tcp.tell_clock(disciplined, error);
-        if clock.was_set() {
-            tracing::warn!("the system's clock was set");
-            self.tcp.forget_clocks();
-        }
-        clock.follow(agree(disciplined, &self.tcp.standings(now)));
-        self.changed = true;
-    }
-
     fn pass_time(&mut self, now: Time) -> usize {
         let mut count = 0;
         // One at a time: each may cancel the next. A timer that is set for now fires next turn.
-        while count < TIMERS_MAX {
-            let world = &self.world;
-            let due = self
-                .timers
-                .take_due(now, || quintet_replica::World::clock(world).now);
-            let Some(key) = due else { break };
+        while count < TIMERS_MAX
+            && let Some(key) = self.shell.take_timer(&self.world.clock, now)
+        {
             count += 1;
             self.input(Input::Timer(key));
             self.carry_out();
         }
-        if self.tcp.next_deadline() <= now {
-            self.tcp.on_time(now);
-        }
-        if self.port.next_deadline() <= now {
-            self.port.on_time(now);
-        }
-        if let Some(clients) = &mut self.clients {
-            if clients.next_deadline() <= now {
-                clients.on_time(now);
-            }
-            if clients.gateway.next_deadline() <= now {
-                clients.gateway.on_time(now);
-            }
-        }
+        self.shell.on_time(now);
         count
     }
 
@@ -436,31 +302,18 @@ impl EventLoop {
         (Wake::Spin, now)
     }
 
-    /// The synchronised clock, read once in a while and counted on from there in between.
-    fn clock_near(&mut self, now: Time) -> u64 {
-        if now.since(self.clock_read.0) > CLOCK_AGE_MAX {
-            self.clock_read = (now, self.clock());
-        }
-        let since = u64::try_from(now.since(self.clock_read.0).as_nanos()).unwrap_or(0);
-        self.clock_read.1.saturating_add(since)
-    }
-
     fn collect(&mut self, now: Time) -> bool {
         // A journal that cannot keep up holds clients back, not memory.
-        if self.journal.queued() > self.journal_queue_max {
+        if !self.hears_clients() {
             return false;
         }
-        let clock = self.clock_near(now);
-        if let Some(clients) = &mut self.clients {
-            clients.gateway.collect(now, clock, &mut self.submissions);
-        }
-        self.port.collect(now, &mut self.submissions);
+        let clock = &self.world.clock;
+        self.shell.collect(clock, now, &mut self.submissions);
         if self.submissions.is_empty() {
             return false;
         }
         let mut submissions = std::mem::take(&mut self.submissions);
         for submission in submissions.drain(..) {
-            self.metrics.batches += 1;
             self.input(Input::Submit(submission));
         }
         self.submissions = submissions;
@@ -482,29 +335,30 @@ impl EventLoop {
         for output in outputs.drain(..) {
             match output {
                 Output::Send { to, lane, frame } => {
-                    self.tcp.send(to, lane, &frame, now);
+                    self.shell.tcp.send(to, lane, &frame, now);
                     sent = true;
                 }
                 Output::Put { to, ranges } => {
                     let frame = put_frame(GroupId(0), EpochNumber(self.about.epoch), ranges);
-                    self.tcp
+                    self.shell
+                        .tcp
                         .send(Recipients::Replicas(to), Lane::Control, &frame, now);
                     sent = true;
                 }
                 Output::Journal { id, write } => {
-                    self.metrics.journal_writes += 1;
+                    self.shell.metrics.journal_writes += 1;
                     self.written = id;
                     self.journal.write(id, write);
                 }
                 Output::Trim { below } => self.trim_later(below),
-                Output::SetTimer { key, at } => self.timers.set(key, at),
-                Output::CancelTimer { key } => self.timers.cancel(key),
+                Output::SetTimer { key, at } => self.shell.timers.set(key, at),
+                Output::CancelTimer { key } => self.shell.timers.cancel(key),
                 Output::SnapshotBegin { id, fetched } => self.world.snapshots.begin(id, fetched),
                 Output::SnapshotAppend(bytes) => self.world.snapshots.append(bytes),
                 Output::SnapshotFinish => self.world.snapshots.finish_file(),
                 Output::SnapshotAbandon => self.world.snapshots.abandon(),
                 Output::Done { batch, outcome } => {
-                    self.done(batch, outcome, now);
+                    self.shell.done(batch, outcome, now);
                     finished = true;
                 }
                 Output::Route {
@@ -518,7 +372,7 @@ impl EventLoop {
                     self.repaired_at = Some(self.written);
                     self.maybe_repaired();
                 }
-                Output::Mark(branch) => self.metrics.mark(branch),
+                Output::Mark(branch) => self.shell.metrics.mark(branch),
                 Output::Halt(reason) => {
                     tracing::error!(reason, "the replica cannot go on");
                     self.exit = Some(ExitReason::DataRefused(reason));
@@ -533,28 +387,14 @@ impl EventLoop {
     }
 
     fn update_rooms(&self) {
-        for (index, room) in self.world.rooms.iter().enumerate() {
-            room.set(self.tcp.room(ReplicaId(index as u16)));
-        }
-    }
-
-    fn done(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
-        match outcome {
-            Outcome::Results(_) => self.metrics.batches_done += 1,
-            _ => self.metrics.batches_failed += 1,
-        }
-        if batch.0 >= PORT_BATCHES {
-            self.port.on_done(batch, outcome, now);
-        } else if let Some(clients) = &mut self.clients {
-            clients.gateway.on_done(batch, outcome, now);
-        }
+        self.shell.update_rooms(&self.world.rooms);
     }
 
     // --- snapshots on demand ---------------------------------------------------------------
 
     fn on_snapshot_saved(&mut self, kept: Kept) {
         let info = kept.info;
-        self.metrics.snapshots += 1;
+        self.shell.metrics.snapshots += 1;
         self.world.snapshots.saved(kept);
         if kept.fetched {
             self.journal.skip();
@@ -590,97 +430,19 @@ impl EventLoop {
         self.node.ask_for_checkpoint(&self.world, &mut self.outputs);
     }
 
-    // --- sleeping --------------------------------------------------------------------------
+    // --- waiting ---------------------------------------------------------------------------
 
-    /// Waits for something to happen, no longer than may be; gives the time afterwards.
-    fn wait(&mut self, wake: Wake, count: usize, now: Time) -> io::Result<Time> {
-        if count > 0 {
-            self.last_work = now;
-            self.last_count = count;
-        }
-        let mut timeout = self.timeout(wake, now);
-        if timeout == Sleep::No {
-            if count == 0 {
-                // Whoever could bring work must get the processor.
-                rustix::thread::sched_yield();
-            }
-        } else {
-            self.metrics.sleeps += 1;
-        }
-        if let Sleep::Exactly(wait) = timeout {
-            crate::system::wait(&self.poll, wait)?;
-            timeout = Sleep::No;
-        }
-        let Some(mut events) = self.events.take() else {
-            return Ok(now);
-        };
-        let result = self.poll.poll(&mut events, timeout.milliseconds());
-        let now = self.now();
-        for event in &events {
-            let token = event.token().0;
-            if token >= TOKEN_CLIENTS - 1 {
-                if let Some(clients) = &mut self.clients {
-                    clients.on_event(event);
-                }
-            } else if token != TOKEN_MAIL {
-                self.tcp.on_event(event, now);
-            }
-        }
-        self.events = Some(events);
-        result.map(|()| now)
+    fn hears_clients(&self) -> bool {
+        self.journal.queued() <= self.journal_queue_max
     }
 
-    /// How long to sleep.
-    fn timeout(&self, wake: Wake, now: Time) -> Sleep {
-        let clients_busy = self.clients.as_ref().is_some_and(Clients::busy);
-        let peers_busy = self.tcp.busy() && !self.choked();
-        if wake == Wake::Spin || clients_busy || peers_busy || self.mailbox.rung() {
-            return Sleep::No;
+    fn pause(&self, wake: Wake) -> Pause {
+        Pause {
+            wake,
+            hears_peers: !self.choked(),
+            hears_clients: self.hears_clients(),
+            stops_at: self.stopping.as_ref().map(|stopping| stopping.deadline),
         }
-        let nearly_idle = self.last_count <= NEARLY_IDLE;
-        if nearly_idle && now.since(self.last_work) < self.spin_max {
-            return Sleep::No;
-        }
-        let mut precise = match wake {
-            Wake::At(at) => at,
-            Wake::Spin | Wake::Sleep => Time::NEVER,
-        };
-        precise = precise.min(self.tcp.next_deadline());
-        let mut coarse = self.port.next_deadline();
-        // Heartbeats and time-outs may be a millisecond late; rounds and deadlines may not.
-        let timer = self.timers.next(now, || self.clock());
-        if timer.since(now) < PRECISE_MAX {
-            precise = precise.min(timer);
-        } else {
-            coarse = coarse.min(timer);
-        }
-        if self.changed {
-            coarse = coarse.min(self.publish_at);
-        }
-        if let Some(clients) = &self.clients {
-            coarse = coarse.min(clients.next_deadline());
-            if self.journal.queued() <= self.journal_queue_max {
-                precise = precise.min(clients.gateway.next_deadline());
-            }
-        }
-        if let Some(stopping) = &self.stopping {
-            coarse = coarse
-                .min(stopping.deadline)
-                .min(now + Duration::from_millis(5));
-        }
-        // A sleeping core takes a while to begin: what is due very soon is waited for awake.
-        let awake = AWAKE_BEFORE.min(self.spin_max);
-        let wait = precise.since(now).saturating_sub(awake);
-        if precise < coarse && wait < PRECISE_MAX {
-            return if wait.is_zero() {
-                Sleep::No
-            } else {
-                Sleep::Exactly(wait)
-            };
-        }
-        // Up to a millisecond late, so a precise deadline is looked at again shortly before.
-        let precise = precise.since(now).saturating_sub(PRECISE_MAX / 2);
-        Sleep::About(precise.min(coarse.since(now)))
     }
 
     // --- stopping --------------------------------------------------------------------------
@@ -694,10 +456,7 @@ impl EventLoop {
             deadline: now + STOP_MAX,
             hand_off_until: now + HAND_OFF_MAX,
         });
-        self.port.begin_shutdown();
-        if let Some(clients) = &mut self.clients {
-            clients.begin_shutdown();
-        }
+        self.shell.begin_shutdown();
         self.input(Input::Control(Control::HandOff));
     }
 
@@ -707,20 +466,15 @@ impl EventLoop {
         }
         let stopping = self.stopping.as_ref()?;
         let now = self.now();
-        let idle = self.port.idle()
-            && self
-                .clients
-                .as_ref()
-                .is_none_or(|clients| clients.gateway.idle());
         let leads = now < stopping.hand_off_until
-            && self.tcp.links_up() > 0
+            && self.shell.tcp.links_up() > 0
             && self.node.protocol_status().leader == Some(self.node.id());
-        ((idle && !leads) || now >= stopping.deadline).then_some(ExitReason::Stopped)
+        ((self.shell.idle() && !leads) || now >= stopping.deadline).then_some(ExitReason::Stopped)
     }
 
     fn finish(&mut self, reason: &ExitReason) {
         let now = self.now();
-        self.tcp.flush(now);
+        self.shell.tcp.flush(now);
         self.answer_snapshot_waiters(&Err("the replica has stopped".to_owned()));
         self.publish(now);
         if *reason == ExitReason::Stopped {

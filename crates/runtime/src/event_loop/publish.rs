@@ -1,11 +1,10 @@
 //! What the event loop shows of itself to other threads and to the gateway.
 
-use super::{EventLoop, PUBLISH_EVERY, storage::DiskState};
+use super::{EventLoop, storage::DiskState};
 use crate::{
     clock::ClockState,
     peer_clock::Standing,
-    server::{ClockReport, NodeView, PeerClockReport, PeerReport, SnapshotReport, StatusReport},
-    status::Snapshot,
+    server::{ClockReport, NodeView, PeerClockReport, SnapshotReport, StatusReport},
 };
 use quintet_replica::{NodeStatus, ReplicaId, Time};
 
@@ -21,14 +20,6 @@ pub(crate) struct About {
     pub boot: u64,
     /// What was lost and is being repaired from the peers.
     pub repairing: Option<String>,
-}
-
-/// Resident memory of the process in bytes; 0 where the system does not tell.
-pub(super) fn memory_resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
-    kilobytes.unwrap_or(0u64) * 1024
 }
 
 impl From<ClockState> for ClockReport {
@@ -62,96 +53,50 @@ impl EventLoop {
     }
 
     pub(super) fn publish(&mut self, now: Time) {
-        self.changed = false;
-        self.publish_at = now + PUBLISH_EVERY;
         let node = self.node.status(&self.world);
         let leader = node.protocol.leader;
         if leader != self.leader {
             self.leader = leader;
-            self.metrics.leader_changes += 1;
+            self.shell.metrics.leader_changes += 1;
         }
-        self.update_metrics(&node);
+        self.update_metrics(&node, now);
         self.maybe_step_down(leader, now);
         let report = self.report(&node, now);
-        let counters = match &mut self.clients {
-            None => crate::server::Counters::default(),
-            Some(clients) => {
-                let reachable = self.tcp.links_up() + 1;
-                let me = self.node.id();
-                let lowest = report
-                    .peers
-                    .iter()
-                    .filter(|peer| peer.connected)
-                    .map(|peer| peer.id);
-                let leads = match leader {
-                    Some(leader) => leader == me,
-                    None => lowest.min().is_none_or(|lowest| me.0 < lowest),
-                };
-                let peers = report.peers.iter();
-                clients.gateway.set_view(NodeView {
-                    node,
-                    reachable,
-                    leads,
-                    peers: peers
-                        .map(|peer| (ReplicaId(peer.id), peer.address.clone(), peer.connected))
-                        .collect(),
-                    epoch: self.about.epoch,
-                    incarnation: self.about.incarnation,
-                    memory_resident: memory_resident(),
-                    disk_state: self.disk.name(),
-                    repairing: self.about.repairing.is_some(),
-                    journal_bytes: self.journal_on_disk,
-                    journal_syncs: self.metrics.journal_syncs,
-                });
-                clients.gateway.counters()
+        let me = self.node.id();
+        let connected = report.peers.iter().filter(|peer| peer.connected);
+        let leads = match leader {
+            Some(leader) => leader == me,
+            None => {
+                let lowest = connected.map(|peer| peer.id).min();
+                lowest.is_none_or(|lowest| me.0 < lowest)
             }
         };
-        let metrics = self.metrics.clone();
-        self.published.publish(Snapshot {
-            report,
-            metrics,
-            counters,
-        });
+        let view = NodeView {
+            node,
+            reachable: self.shell.tcp.links_up() + 1,
+            leads,
+            epoch: self.about.epoch,
+            incarnation: self.about.incarnation,
+            disk_state: self.disk.name(),
+            repairing: self.about.repairing.is_some(),
+            journal_bytes: self.journal_on_disk,
+            journal_syncs: self.shell.metrics.journal_syncs,
+            ..NodeView::default()
+        };
+        self.shell.publish(report, view);
     }
 
-    fn update_metrics(&mut self, node: &NodeStatus) {
-        let tcp = self.tcp.counters();
-        let metrics = &mut self.metrics;
-        metrics.frames_in = tcp.frames_in;
-        metrics.frames_out = tcp.frames_out;
-        metrics.peer_bytes_in = tcp.bytes_in;
-        metrics.peer_bytes_out = tcp.bytes_out;
-        metrics.frames_bad = tcp.frames_bad;
-        metrics.hellos_refused = tcp.hellos_refused;
-        metrics.queues_full = tcp.queues_full;
-        metrics.links_up = tcp.links_up;
+    fn update_metrics(&mut self, node: &NodeStatus, now: Time) {
+        self.shell.begin_report(now);
+        let metrics = &mut self.shell.metrics;
         metrics.commands = node.commands;
         metrics.journal_queued = self.journal.queued() as u64;
         metrics.disk_full = u64::from(self.disk == DiskState::Full);
         metrics.repairing = u64::from(self.about.repairing.is_some());
-        if let Some(clients) = &self.clients {
-            metrics.client_bytes_in = clients.bytes_in;
-            metrics.client_bytes_out = clients.bytes_out;
-            metrics.clients_accepted = clients.accepted;
-            metrics.clients_refused = clients.refused;
-            metrics.clients = clients.open;
-        }
     }
 
     fn report(&self, node: &NodeStatus, now: Time) -> StatusReport {
         let protocol = &node.protocol;
-        let peers = self.others().map(|id| {
-            let link = self.tcp.report(id, now);
-            PeerReport {
-                clock: link.clock.map(PeerClockReport::from),
-                id: id.0,
-                address: link.name,
-                connected: link.up,
-                incarnation: link.incarnation.0,
-                queued_bytes: link.queued as u64,
-                error: link.error,
-            }
-        });
         let details = protocol.details.iter();
         StatusReport {
             clock: ClockReport::from(self.world.clock.state()),
@@ -196,7 +141,7 @@ impl EventLoop {
             details: details
                 .map(|(name, value)| (*name, value.clone()))
                 .collect(),
-            peers: peers.collect(),
+            peers: self.shell.peers(self.others(), now),
         }
     }
 }

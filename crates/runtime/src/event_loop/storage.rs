@@ -50,7 +50,7 @@ impl EventLoop {
             self.disk = DiskState::Ok;
         }
         self.publish(now);
-        self.changed = true;
+        self.shell.changed = true;
     }
 
     /// A leader that cannot make its own votes durable for long should not lead.
@@ -67,7 +67,7 @@ impl EventLoop {
         if self.disk == DiskState::Full && request.level == Level::Ordered {
             request.finish(Err(SubmitError::DiskFull));
         } else {
-            self.port.push(request, now);
+            self.shell.port.push(request, now);
         }
     }
 
@@ -80,7 +80,7 @@ impl EventLoop {
         if self.about.repairing.is_none() || self.repaired_at.is_none_or(|at| at > self.durable) {
             return;
         }
-        let Some(data) = self.tcp.data() else {
+        let Some(data) = self.shell.tcp.data() else {
             return;
         };
         match data.repaired() {

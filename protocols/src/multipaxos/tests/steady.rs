@@ -216,6 +216,26 @@ fn everything_is_there_after_all_have_stopped() {
 }
 
 #[test]
+fn one_that_is_alone_writes_nothing_a_second_time() {
+    let mut group = Group::new(1, Durability::Disk, Config::default());
+    group.run(MS * 20);
+    for _ in 0..3 {
+        group.write(0);
+        group.run(MS);
+    }
+    let records = group.members[0].disk.records.len();
+    group.crash(0);
+    group.start(0);
+    assert_eq!(group.members[0].executed, Slot(3));
+    group.run(MS * 3000);
+    assert_eq!(group.leaders(), [0]);
+    assert_eq!(group.members[0].disk.records.len(), records);
+    group.write(0);
+    group.run(MS * 20);
+    assert_converged(&group, 4);
+}
+
+#[test]
 fn a_journal_that_knows_more_to_be_decided_than_it_holds_is_refused() {
     let mut group = Group::new(3, Durability::Disk, Config::default());
     group.run(MS * 20);
