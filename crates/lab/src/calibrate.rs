@@ -345,6 +345,7 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
             at: vec![0],
         },
         faults: Vec::new(),
+        hunt: None,
         warmup: Duration::from_millis(200),
         measured,
         seed: 1,

@@ -350,3 +350,46 @@ fn scenarios_are_listed_and_a_wrong_one_is_refused_with_its_line() {
         stderr(&output)
     );
 }
+
+#[test]
+fn an_attack_shows_what_is_left_of_each_protocol_and_where_it_was_shaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().to_str().unwrap();
+    let arguments = [
+        "lab",
+        "attack",
+        "leader",
+        "--replicas",
+        "3",
+        "--clients",
+        "8",
+        "--seconds",
+        "6",
+        "--protocol",
+        "multipaxos",
+        "--protocol",
+        "racs/slow",
+        "--set",
+        "racs/slow:view_timeout_ms=60000",
+        "--out",
+        out,
+        "-o",
+        "json",
+    ];
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let found: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let [elected, patient] = found.as_array().unwrap().as_slice() else {
+        panic!("two protocols: {found}");
+    };
+    assert_eq!(patient["protocol"], "racs/slow");
+    // Nobody takes over from a leader that is half a second late: each write takes as long.
+    assert!(patient["attacked_p50_ms"].as_f64() > Some(500.0), "{found}");
+    assert!(elected["attacked_p50_ms"].as_f64() < Some(500.0), "{found}");
+    let page = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
+    assert!(page.contains("attack: leader"));
+    let output = run(&["lab", "attack", "earthquake"]);
+    assert!(stderr(&output).contains("accepted are none, minority"));
+    let output = run(&["lab", "attack", "--set", "racs:window"]);
+    assert!(stderr(&output).contains("NAME:OPTION=VALUE"));
+}

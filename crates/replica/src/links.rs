@@ -157,6 +157,13 @@ impl Departures {
         }
     }
 
+    /// One more change, decided upon while the run goes on. Those that are over are forgotten.
+    pub fn change(&mut self, now: Time, change: Change) {
+        let lasts = |change: &Change| change.until.is_none_or(|until| now.0 < nanoseconds(until));
+        self.links.changes.retain(lasts);
+        self.links.changes.push(change);
+    }
+
     /// A frame of `bytes` leaves for `to` at `now`, counted from the beginning of the run: when it
     /// arrives, in the order of its lane; `None` if it never does.
     pub fn depart(&mut self, now: Time, to: u16, lane: usize, bytes: usize) -> Option<Time> {
@@ -367,6 +374,22 @@ mod tests {
         let mut departures = egress.departures(0);
         let mut at = |to| departures.depart(Time(0), to, 0, 1_000).unwrap().0;
         assert_eq!([at(1), at(2), at(1)], [MS, 2 * MS, 3 * MS]);
+    }
+
+    #[test]
+    fn a_change_may_be_decided_upon_while_the_run_goes_on() {
+        let mut departures = Links::default().departures(0);
+        assert_eq!(departures.depart(Time(5), 1, 0, 1), Some(Time(5)));
+        let change = Change {
+            until: Some(Duration::from_nanos(20)),
+            delay_more: Duration::from_nanos(7),
+            ..Change::default()
+        };
+        departures.change(Time(10), change);
+        assert_eq!(departures.depart(Time(10), 1, 0, 1), Some(Time(17)));
+        assert_eq!(departures.depart(Time(20), 1, 0, 1), Some(Time(20)));
+        departures.change(Time(30), Change::default());
+        assert_eq!(departures.links.changes.len(), 1, "one is over");
     }
 
     #[test]

@@ -106,6 +106,9 @@ pub struct Summary {
     pub unsent: u64,
     /// Good answers in each tenth of a second of the measured time.
     pub timeline: Vec<u64>,
+    /// Median and 99th percentile of latency of those, in microseconds; 0 where there were none.
+    #[serde(default)]
+    pub delays: Vec<[f64; 2]>,
     /// Cores that the generator used, where the system tells it.
     pub generator_cores: Option<f64>,
     /// Whether the generator and not the system was what limited the throughput.
@@ -185,13 +188,21 @@ impl Summary {
             }
         }
         let sum = |part: fn(&Measured) -> u64| measured.iter().map(part).sum::<u64>();
-        let mut timeline = Vec::new();
+        let mut steps: Vec<Histogram<u64>> = Vec::new();
         for one in measured {
-            timeline.resize(timeline.len().max(one.timeline.len()), 0);
-            for (sum, count) in timeline.iter_mut().zip(&one.timeline) {
-                *sum += count;
+            for (index, step) in one.timeline.iter().enumerate() {
+                match steps.get_mut(index) {
+                    Some(sum) => sum
+                        .add(step)
+                        .map_err(|error| io::Error::other(error.to_string()))?,
+                    None => steps.push(step.clone()),
+                }
             }
         }
+        let delays = steps.iter().map(|step| {
+            let latency = Latency::of(step);
+            [latency.p50, latency.p99]
+        });
         let pause = measured.iter().map(|one| one.pause_max).max();
         let answered = sum(|one| one.answered);
         Ok(Self {
@@ -202,7 +213,8 @@ impl Summary {
             errors,
             unanswered: sum(|one| one.unanswered),
             unsent: sum(|one| one.unsent),
-            timeline,
+            timeline: steps.iter().map(Histogram::len).collect(),
+            delays: delays.collect(),
             generator_cores: None,
             generator_bound: false,
         })

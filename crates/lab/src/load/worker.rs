@@ -86,8 +86,8 @@ pub struct Measured {
     pub reconnects: u64,
     /// The longest time without any good answer, in the measured time.
     pub pause_max: Duration,
-    /// Good answers in each [`TIMELINE_STEP`] of the measured time.
-    pub timeline: Vec<u64>,
+    /// Latencies in nanoseconds of the good answers in each [`TIMELINE_STEP`] of the measured time.
+    pub timeline: Vec<Histogram<u64>>,
 }
 
 /// How fine a timeline is.
@@ -147,6 +147,8 @@ pub struct Worker {
     done: Arc<AtomicU64>,
     measured: Measured,
     answered_last: Option<Instant>,
+    /// A step of the timeline before anything is in it.
+    step: Histogram<u64>,
     /// Where everything is read into.
     scratch: Vec<u8>,
     ended: Vec<Ended>,
@@ -158,8 +160,11 @@ impl Worker {
     /// # Errors
     /// When the operating system has no more sockets.
     pub fn new(orders: Orders, workload: Workload, done: Arc<AtomicU64>) -> io::Result<Self> {
-        let latency = Histogram::new_with_bounds(1_000, LATENCY_MAX, 3)
-            .map_err(|error| io::Error::other(error.to_string()))?;
+        let histogram = |digits| {
+            Histogram::new_with_bounds(1_000, LATENCY_MAX, digits)
+                .map_err(|error| io::Error::other(error.to_string()))
+        };
+        let (latency, step) = (histogram(3)?, histogram(2)?);
         let poll = Poll::new()?;
         let alarm = Alarm::new(poll.registry(), ALARM)?;
         let mut worker = Self {
@@ -183,6 +188,7 @@ impl Worker {
                 timeline: Vec::new(),
             },
             answered_last: None,
+            step,
             scratch: vec![0; READ_STEP],
             ended: Vec::new(),
             orders,
@@ -435,22 +441,22 @@ impl Worker {
                 continue;
             }
             good += 1;
+            let nanoseconds = now.duration_since(since).as_nanos();
+            let nanoseconds = u64::try_from(nanoseconds).unwrap_or(LATENCY_MAX);
             let is_measured = |when: Instant| when >= counted && when < end;
             if is_measured(now) {
                 self.measured.answered += 1;
                 let step = now.duration_since(counted).as_millis() / TIMELINE_STEP.as_millis();
                 let step = usize::try_from(step).unwrap_or(0);
-                if self.measured.timeline.len() <= step {
-                    self.measured.timeline.resize(step + 1, 0);
+                while self.measured.timeline.len() <= step {
+                    self.measured.timeline.push(self.step.clone());
                 }
-                self.measured.timeline[step] += 1;
+                self.measured.timeline[step].saturating_record(nanoseconds);
             }
             // The latency of an open loop is that of what was due in the measured time: a late
             // answer must not slip out of it.
             let is_open = self.orders.rate.is_some();
             if is_measured(if is_open { since } else { now }) {
-                let nanoseconds = now.duration_since(since).as_nanos();
-                let nanoseconds = u64::try_from(nanoseconds).unwrap_or(LATENCY_MAX);
                 self.measured.latency.saturating_record(nanoseconds);
             }
         }

@@ -129,9 +129,14 @@ fn charts(results: &Results) -> Vec<Chart> {
         if *x == Axis::Time {
             for row in results.rows.iter().filter(|row| row.repetition == 0) {
                 let name = series_name(results, row.bed, &row.protocol);
-                let points = row.timeline.iter().enumerate().map(|(step, count)| Point {
+                let heights: Vec<f64> = match y {
+                    Axis::P50 => row.delays.iter().map(|delays| delays[0] / 1e3).collect(),
+                    Axis::P99 => row.delays.iter().map(|delays| delays[1] / 1e3).collect(),
+                    _ => (row.timeline.iter().map(|count| *count as f64 * 10.0)).collect(),
+                };
+                let points = heights.into_iter().enumerate().map(|(step, height)| Point {
                     x: (step as f64 + 0.5) / 10.0,
-                    y: Spread::of([*count as f64 * 10.0]),
+                    y: Spread::of([height]),
                 });
                 let key = (row.bed, format!("{}{}", row.protocol, row.value));
                 series.entry(key).or_insert(Series {

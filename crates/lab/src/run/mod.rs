@@ -94,6 +94,9 @@ pub struct Row {
     pub generator_bound: bool,
     /// Good answers in each tenth of a second.
     pub timeline: Vec<u64>,
+    /// Median and 99th percentile of latency of those, in microseconds; 0 where there were none.
+    #[serde(default)]
+    pub delays: Vec<[f64; 2]>,
 }
 
 /// Repetitions of one cell taken together.

@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Result},
     figures::{self, Syncs},
     load::{Load, fill, run as run_load},
-    scenario::Bed,
+    scenario::{Bed, Scenario},
 };
 use quintet_simulator::bed::FaultKind;
 use std::{
@@ -39,7 +39,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
     let setting = |name: &str, value: usize| (format!("limits.{name}"), value.to_string());
     let cluster = Cluster::start(ClusterPlan {
         program: options.program.clone(),
-        protocol: cell.protocol.clone(),
+        protocol: Scenario::base(&cell.protocol).to_owned(),
         options: scenario.options_of(&cell.protocol),
         settings: vec![
             setting("batch_bytes", cell.workload.batch_bytes),
@@ -163,5 +163,6 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         generator_cores: seen.generator_cores,
         generator_bound: seen.generator_bound,
         timeline: seen.timeline,
+        delays: seen.delays,
     })
 }

@@ -44,6 +44,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
             at,
         },
         faults: scenario.faults.clone(),
+        hunt: scenario.hunt,
         warmup: scenario.warmup,
         measured: job.measured,
         seed: scenario.seed.wrapping_mul(1_000) + job.repetition as u64,
@@ -55,11 +56,19 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
     latencies.sort_unstable();
     let step = TIMELINE_STEP.as_nanos() as u64;
     let mut timeline = vec![0; job.measured.as_nanos().div_ceil(TIMELINE_STEP.as_nanos()) as usize];
-    for when in &found.answered {
-        if let Some(count) = timeline.get_mut((when / step) as usize) {
+    let mut delays = vec![Vec::new(); timeline.len()];
+    for (when, took) in found.answered.iter().zip(&found.took) {
+        let at = (when / step) as usize;
+        if let Some(count) = timeline.get_mut(at) {
             *count += 1;
+            delays[at].push(*took);
         }
     }
+    let delays = delays.iter_mut().map(|answers| {
+        answers.sort_unstable();
+        let latency = latency_of(answers);
+        [latency.p50, latency.p99]
+    });
     let answered = found.answered.len() as f64;
     let seconds = job.measured.as_secs_f64();
     let per_operation = |whole: f64| (answered > 0.0).then_some(whole / answered);
@@ -84,6 +93,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
         resident: None,
         generator_cores: (profile.placement == Placement::Shared).then_some(generator),
         generator_bound: generator > BUSY,
+        delays: delays.collect(),
         timeline,
     })
 }

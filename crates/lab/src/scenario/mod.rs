@@ -6,16 +6,18 @@
 //!        └ latencies = "aws" ──► lab/latencies/aws.toml
 //! ```
 
+mod attack;
 mod network;
 mod read;
 
+pub use attack::AttackKind;
 pub use network::{latency_tables, links_text, parse_links};
 pub(crate) use read::refusal;
 pub use read::{BUILT_IN, load, parse};
 
 use crate::load::{Distribution, Mix};
 use quintet_replica::{Durability, Entry, links::Links};
-use quintet_simulator::bed::Fault;
+use quintet_simulator::bed::{Fault, Hunt};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -163,7 +165,7 @@ pub struct Scenario {
     pub paper: String,
     /// Where it can run.
     pub beds: Vec<Bed>,
-    /// The protocols.
+    /// The protocols, each perhaps with a word of the scenario's behind it: see [`Self::base`].
     pub protocols: Vec<String>,
     /// Options of protocols: protocol, option, value.
     pub options: Vec<(String, String, String)>,
@@ -177,6 +179,8 @@ pub struct Scenario {
     pub links: Links,
     /// What happens to replicas, counted from the beginning of the run.
     pub faults: Vec<Fault>,
+    /// What happens to whoever leads, on the simulated bed.
+    pub hunt: Option<Hunt>,
     /// The same and what happens to links, counted from the beginning of the measuring.
     pub shades: Vec<Shade>,
     /// What changes from cell to cell.
@@ -204,7 +208,7 @@ pub struct Scenario {
 /// One thing to be measured, repeatedly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// The protocol.
+    /// The protocol, as the scenario calls it.
     pub protocol: String,
     /// The sweep's value; 0 without one.
     pub value: u64,
@@ -249,7 +253,13 @@ impl Scenario {
 
     /// The protocol's entry in the registry. [`parse`] has seen that it is there.
     pub fn entry(protocol: &str) -> Option<&'static Entry> {
-        quintet_protocols::find(protocol).ok()
+        quintet_protocols::find(Self::base(protocol)).ok()
+    }
+
+    /// What a protocol is called in the registry. A scenario may have it several times, with
+    /// options of their own: `racs` and `racs/sadl`.
+    pub fn base(protocol: &str) -> &str {
+        protocol.split_once('/').map_or(protocol, |(base, _)| base)
     }
 
     /// The options of one protocol.

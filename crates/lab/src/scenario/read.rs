@@ -7,6 +7,7 @@
 
 use super::{
     Axis, Bed, Parameter, Place, Plot, Published, Scenario, Shade, Workload,
+    attack::{Attack, AttackText},
     network::{NetworkText, Span},
 };
 use crate::{
@@ -196,6 +197,7 @@ struct Text {
     network: NetworkText,
     #[serde(default)]
     fault: Vec<FaultText>,
+    attack: Option<AttackText>,
     sweep: Option<SweepText>,
     #[serde(default)]
     plot: Vec<PlotText>,
@@ -282,8 +284,8 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
         return Err("beds and protocols: at least one each".to_owned());
     }
     for protocol in &text.protocols {
-        let entry =
-            quintet_protocols::find(protocol).map_err(|error| format!("protocols: {error}"))?;
+        let entry = quintet_protocols::find(Scenario::base(protocol))
+            .map_err(|error| format!("protocols: {error}"))?;
         if text.replicas < entry.info.replicas_min {
             return Err(format!(
                 "replicas: {protocol} needs at least {}",
@@ -308,8 +310,8 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
     }
     let mut options = Vec::new();
     for (protocol, values) in text.options {
-        let entry =
-            quintet_protocols::find(&protocol).map_err(|error| format!("options: {error}"))?;
+        let entry = quintet_protocols::find(Scenario::base(&protocol))
+            .map_err(|error| format!("options: {error}"))?;
         let text = |value| match value {
             toml::Value::String(text) => text,
             other => other.to_string(),
@@ -327,7 +329,7 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
     }
     let workload = workload(text.workload, text.replicas)?;
     let begins = text.warmup.0;
-    let links = text
+    let mut links = text
         .network
         .links(text.replicas, begins, text.seed)
         .map_err(|why| format!("network: {why}"))?;
@@ -375,6 +377,23 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
             what.to_owned(),
         ));
     }
+    let attack = match &text.attack {
+        Some(attack) => attack
+            .attack(text.replicas, begins, text.measured.0, text.seed)
+            .map_err(|why| format!("attack: {why}"))?,
+        None => Attack::default(),
+    };
+    if attack.hunt.is_some() && text.beds.contains(&Bed::Processes) {
+        return Err(
+            "attack: kind: links of real replicas change as they were told before; \
+             beds = ['simulated']"
+                .to_owned(),
+        );
+    }
+    if let Some((from, until, what)) = attack.shade {
+        shades.push(shade(from, Some(until), what));
+    }
+    links.changes.extend(attack.changes);
     if let Some(sweep) = &text.sweep {
         for values in [Some(&sweep.values), sweep.quick.as_ref()]
             .into_iter()
@@ -401,6 +420,7 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
         workload,
         links,
         faults,
+        hunt: attack.hunt,
         shades,
         sweep_quick: text.sweep.as_ref().and_then(|sweep| sweep.quick.clone()),
         sweep: text.sweep.map(|sweep| (sweep.parameter, sweep.values)),

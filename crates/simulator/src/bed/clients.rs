@@ -184,6 +184,7 @@ impl World {
         } else {
             if (begins..ends).contains(&self.now) {
                 self.found.answered.push(self.now - begins);
+                self.found.took.push(self.now - since);
             }
             if (begins..ends).contains(&when) {
                 self.found.latencies.push(self.now - since);

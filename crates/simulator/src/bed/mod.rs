@@ -72,6 +72,19 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
+/// An adversary that looks who leads, again and again, and delays what that one sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hunt {
+    /// From when on, counted from the beginning of the run.
+    pub at: Duration,
+    /// Until when.
+    pub until: Duration,
+    /// How often it looks.
+    pub every: Duration,
+    /// How much later everything arrives until it looks again.
+    pub delay_more: Duration,
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -91,6 +104,8 @@ pub struct Setup {
     pub load: Load,
     /// What happens to replicas.
     pub faults: Vec<Fault>,
+    /// What happens to whoever leads.
+    pub hunt: Option<Hunt>,
     /// What is not counted.
     pub warmup: Duration,
     /// What is.
@@ -104,6 +119,8 @@ pub struct Setup {
 pub struct Found {
     /// When each good answer of the measured time came, from its beginning.
     pub answered: Vec<u64>,
+    /// How long each of those took since it was due.
+    pub took: Vec<u64>,
     /// How long requests took since they were due: in a closed loop those of `answered`, in an open
     /// loop those that were due in the measured time, however late their answers came.
     pub latencies: Vec<u64>,
@@ -155,6 +172,7 @@ mod tests {
                 at: vec![0],
             },
             faults: Vec::new(),
+            hunt: None,
             warmup: Duration::from_millis(50),
             measured: Duration::from_millis(200),
             seed: 1,
@@ -178,6 +196,28 @@ mod tests {
             ..setup(16)
         });
         assert_ne!(found, other);
+    }
+
+    #[test]
+    fn an_adversary_that_looks_who_leads_delays_what_that_one_sends() {
+        let hunted = Setup {
+            hunt: Some(Hunt {
+                at: Duration::from_millis(100),
+                until: Duration::from_millis(180),
+                every: Duration::from_millis(20),
+                delay_more: Duration::from_millis(5),
+            }),
+            ..setup(16)
+        };
+        let found = run(hunted);
+        let answered = |from: u64, until: u64| {
+            let within = |one: &&u64| (from..until).contains(&(**one / 1_000_000));
+            found.answered.iter().filter(within).count()
+        };
+        // Measured from 50 ms on, each in 30 ms.
+        let (before, under, after) = (answered(10, 40), answered(70, 100), answered(150, 180));
+        assert!(under * 4 < before, "{under} of {before}");
+        assert!(after * 2 > before, "{after} of {before}");
     }
 
     #[test]

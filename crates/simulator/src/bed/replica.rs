@@ -181,6 +181,18 @@ impl Replica {
 }
 
 impl World {
+    /// The view that a replica leads by its own word.
+    pub fn led_by(&self, index: usize) -> Option<u64> {
+        let replica = &self.replicas[index];
+        let view = View {
+            now: Time(self.now),
+            room: self.room(),
+            journal: &replica.journal,
+        };
+        let status = replica.node.as_ref()?.status(&view).protocol;
+        (status.leader == Some(ReplicaId(index as u16))).then_some(status.view)
+    }
+
     /// Starts a replica, for the first time or again.
     pub fn boot(&mut self, index: usize) {
         let seed = self.draw();

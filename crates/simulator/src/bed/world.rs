@@ -14,7 +14,8 @@ use super::{
 };
 use crate::queue::Queue;
 use quintet_replica::{
-    Bytes, Incarnation, Lane, Link, Peer, ReplicaId, Time, TimerKey, links::Departures,
+    Bytes, Incarnation, Lane, Link, Peer, ReplicaId, Time, TimerKey,
+    links::{Change, Departures},
 };
 use std::time::Duration;
 
@@ -82,6 +83,8 @@ pub(super) enum Event {
     },
     Begin(usize),
     Finish(usize),
+    /// The adversary looks who leads.
+    Hunt,
 }
 
 /// One end-to-end connection between two replicas.
@@ -182,6 +185,9 @@ impl World {
                 self.queue.push(nanoseconds(until), Event::Finish(index));
             }
         }
+        if let Some(hunt) = self.setup.hunt {
+            self.queue.push(nanoseconds(hunt.at), Event::Hunt);
+        }
         self.start_clients();
         let last = self.ends() + nanoseconds(DRAIN);
         while self.found.broken.is_none() {
@@ -265,6 +271,7 @@ impl World {
             Event::Retry { client } => self.on_retry(client),
             Event::Begin(index) => self.begin_fault(index),
             Event::Finish(index) => self.end_fault(index),
+            Event::Hunt => self.on_hunt(),
         }
     }
 
@@ -434,6 +441,27 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Whoever leads by its own word in the newest view sends late until the next look.
+    fn on_hunt(&mut self) {
+        let Some(hunt) = self.setup.hunt else { return };
+        let now = Duration::from_nanos(self.now);
+        if now >= hunt.until {
+            return;
+        }
+        let until = (now + hunt.every).min(hunt.until);
+        let leads = |id: usize| Some((self.led_by(id)?, id));
+        if let Some((_, leader)) = (0..self.replicas.len()).filter_map(leads).max() {
+            let change = Change {
+                at: now,
+                until: Some(until),
+                delay_more: hunt.delay_more,
+                ..Change::default()
+            };
+            self.links[leader].change(Time(self.now), change);
+        }
+        self.queue.push(nanoseconds(until), Event::Hunt);
     }
 
     fn end_fault(&mut self, index: usize) {

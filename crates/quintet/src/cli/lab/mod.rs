@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   lab list, run, report ──► quintet_lab::{scenario, run, report} ──► a page, CSV, JSON, a table
+//!   lab attack            ──► the same, from the command line, with an adversary
 //!   lab calibrate         ──► quintet_lab::calibrate ──► a profile of this machine
 //!   lab compare           ──► quintet_lab::compare ──► a table, results.json
 //! ```
 
+mod attack;
 mod calibrate;
 mod compare;
 mod scenarios;
@@ -34,6 +36,7 @@ enum Command {
     Report(scenarios::Report),
     Calibrate(calibrate::Calibrate),
     Compare(Box<compare::Compare>),
+    Attack(Box<attack::Attack>),
 }
 
 impl Lab {
@@ -45,6 +48,7 @@ impl Lab {
             Command::Report(command) => command.run(),
             Command::Calibrate(command) => command.run(),
             Command::Compare(command) => command.run(),
+            Command::Attack(command) => command.run(),
         }
     }
 }

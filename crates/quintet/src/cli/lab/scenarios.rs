@@ -74,11 +74,20 @@ impl List {
 
 /// Where a scenario runs.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum BedName {
+pub(super) enum BedName {
     /// In virtual time, on a machine that a profile describes.
     Simulated,
     /// On real processes on this machine.
     Processes,
+}
+
+impl From<BedName> for Bed {
+    fn from(name: BedName) -> Self {
+        match name {
+            BedName::Simulated => Self::Simulated,
+            BedName::Processes => Self::Processes,
+        }
+    }
 }
 
 /// Run scenarios
@@ -189,10 +198,7 @@ impl Run {
             let options = Options {
                 quick: self.quick,
                 repetitions: self.repetitions.map(|count| count as usize),
-                bed: self.bed.map(|bed| match bed {
-                    BedName::Simulated => Bed::Simulated,
-                    BedName::Processes => Bed::Processes,
-                }),
+                bed: self.bed.map(Bed::from),
                 profile: self.profile.clone(),
                 program: std::env::current_exe()?,
                 data: self.dir.clone(),
