@@ -394,7 +394,10 @@ impl World {
             Kind::MisdirectedWrite => Some(Damage::Misdirected),
             _ => Some(Damage::Rot),
         };
-        if !self.may_lose(node) {
+        // A fetched state is restored in pieces, and a replica that finds it damaged half way stops
+        // and says so: whoever rots it is to come when nobody reads it.
+        let reads = |node: &quintet_replica::Node| damage.is_none() && node.is_fetching();
+        if self.processes[node].node.as_ref().is_some_and(reads) || !self.may_lose(node) {
             return None;
         }
         let (disk, random) = (&mut self.processes[node].disk, &mut self.random);
