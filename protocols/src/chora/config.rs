@@ -93,6 +93,29 @@ fn millis(value: &str, low: u64) -> Result<Duration, String> {
     )?))
 }
 
+/// Microseconds with at most three decimals: rounds on fast networks are that short.
+fn micros(value: &str) -> Result<Duration, String> {
+    let refused =
+        || format!("'{value}' is not auto, or a number of microseconds from 0.1 to 1000000");
+    let (whole, part) = value.split_once('.').unwrap_or((value, "0"));
+    if part.len() > 3 {
+        return Err(refused());
+    }
+    let nanos = |digits: &str, unit: u64| {
+        let digits = digits
+            .bytes()
+            .all(|it| it.is_ascii_digit())
+            .then_some(digits)?;
+        digits.parse::<u64>().ok()?.checked_mul(unit)
+    };
+    let unit = 10_u64.pow(3 - part.len() as u32);
+    let length = nanos(whole, 1000)
+        .zip(nanos(part, unit))
+        .and_then(|(whole, part)| whole.checked_add(part))
+        .filter(|nanos| (100..=1_000_000_000).contains(nanos));
+    length.map(Duration::from_nanos).ok_or_else(refused)
+}
+
 impl Options for Config {
     const SPECS: &'static [OptionSpec] = &[
         OptionSpec {
@@ -110,7 +133,7 @@ impl Options for Config {
             name: "round_us",
             default: "auto",
             help: "the length of a round in microseconds, or auto for what the measured delays \
-                   allow (auto, or 10 to 1000000)",
+                   allow (auto, or 0.1 to 1000000)",
         },
         OptionSpec {
             name: "suspect_ms",
@@ -184,9 +207,7 @@ impl Options for Config {
             }
             "proposers" => self.proposers = count(value, 0, 128, "replicas")?,
             "round_us" if value == "auto" => self.round = Duration::ZERO,
-            "round_us" => {
-                self.round = Duration::from_micros(number(value, 10, 1_000_000, "microseconds")?);
-            }
+            "round_us" => self.round = micros(value)?,
             "suspect_ms" => self.suspect = millis(value, 1)?,
             "heartbeat_ms" => self.heartbeat = millis(value, 1)?,
             "coordination_ms" => self.coordination = millis(value, 1)?,
@@ -239,7 +260,13 @@ mod tests {
         let error = config.set("window", "0").expect_err("out of range");
         assert!(error.contains("from 1 to 1024"), "{error}");
         assert!(config.set("mode", "sometimes").is_err());
-        assert!(config.set("round_us", "5").is_err());
+        for refused in [
+            "", ".", "0.05", "1.0001", "-1", "+1", "1e3", "1000001", "fast",
+        ] {
+            assert!(config.set("round_us", refused).is_err(), "{refused}");
+        }
+        config.set("round_us", "1.05").expect("in range");
+        assert_eq!(config.round, Duration::from_nanos(1050));
         config.set("suspect_ms", "150").expect("in range");
         assert!(config.check().is_err(), "too near the heartbeat");
     }
