@@ -13,9 +13,9 @@ use core::{marker::PhantomData, time::Duration};
 use quintet_replica::{
     BatchBuilder, BatchId, BatchView, Bytes, ClockReading, ClusterId, CommandId, Control, Deadline,
     Driver, Durability, Effect, Epoch, EpochNumber, Event, Executed, FrontendId, GroupId,
-    Incarnation, Level, Link, Outcome, Peer, PersistId, Protocol, Recipients, RecoveredBytes,
-    Replica, ReplicaId, RequestKind, SessionId, Setup, Slot, SnapshotInfo, Status, Submission,
-    Surroundings, Time, TimerKey, TimerOwner, Wake, Wire, World, Write,
+    Incarnation, Level, Link, Options, Outcome, Peer, PersistId, Protocol, Recipients,
+    RecoveredBytes, Replica, ReplicaId, RequestKind, SessionId, Setup, Slot, SnapshotInfo, Status,
+    Submission, Surroundings, Time, TimerKey, TimerOwner, Wake, Wire, World, Write,
 };
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -678,4 +678,14 @@ pub fn assert_converged<P: Protocol>(group: &Group<P>, slots: u64) {
             "replica {id}"
         );
     }
+}
+
+/// Every default in the table of options is the default, and they go together.
+pub fn assert_defaults<O: Options + PartialEq>() {
+    let mut options = O::default();
+    for spec in O::SPECS {
+        options.set(spec.name, spec.default).expect(spec.name);
+    }
+    assert_eq!(options, O::default());
+    assert_eq!(options.check(), Ok(()));
 }

@@ -68,11 +68,33 @@ macro_rules! plants {
         }
 
         impl Planted {
+            /// The option that switches one on.
+            #[cfg(feature = "plant")]
+            pub const SPEC: $crate::OptionSpec = $crate::OptionSpec {
+                name: "plant",
+                default: "none",
+                help: "an old bug to switch on, or none",
+            };
+
             /// The bug of that name, switched on.
             #[cfg(feature = "plant")]
             #[must_use]
             pub fn named(name: &str) -> Option<Self> {
                 Plant::named(name).map(|plant| Self { plant: Some(plant) })
+            }
+
+            /// What the option's value asks for.
+            ///
+            /// # Errors
+            /// When nothing is called so.
+            #[cfg(feature = "plant")]
+            pub fn parse(value: &str) -> Result<Self, ::alloc::string::String> {
+                match Self::named(value) {
+                    None if value != "none" => {
+                        Err(::alloc::format!("'{value}' is not a planted bug"))
+                    },
+                    found => Ok(found.unwrap_or_default()),
+                }
             }
 
             /// Whether it is this one.

@@ -132,6 +132,53 @@ pub fn parse_option<T: core::str::FromStr>(value: &str, expected: &str) -> Resul
         .map_err(|_| format!("'{value}' is not {expected}"))
 }
 
+/// Declares a protocol's timers: an enumeration that converts to the numbers by which the world
+/// knows them, and back.
+///
+/// ```
+/// quintet_replica::timers! {
+///     /// What wakes a replica.
+///     pub enum Timer {
+///         /// Patience with the leader.
+///         Election,
+///         /// A leader is heard although idle.
+///         Heartbeat,
+///     }
+/// }
+/// assert_eq!(Timer::try_from(u32::from(Timer::Heartbeat)), Ok(Timer::Heartbeat));
+/// assert_eq!(Timer::try_from(2), Err(()));
+/// ```
+#[macro_export]
+macro_rules! timers {
+    (
+        $(#[$about:meta])*
+        $visible:vis enum $name:ident {
+            $($(#[$each:meta])* $timer:ident,)+
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        $visible enum $name {
+            $($(#[$each])* $timer,)+
+        }
+
+        impl From<$name> for u32 {
+            fn from(timer: $name) -> Self {
+                timer as Self
+            }
+        }
+
+        impl TryFrom<u32> for $name {
+            type Error = ();
+            fn try_from(number: u32) -> Result<Self, ()> {
+                let all = [$(Self::$timer),+];
+                all.get(number as usize).copied().ok_or(())
+            }
+        }
+    };
+}
+
 impl Options for () {
     const SPECS: &'static [OptionSpec] = &[];
     fn set(&mut self, name: &str, _: &str) -> Result<(), String> {

@@ -46,33 +46,15 @@ pub(super) enum Role {
     Leader(Lead),
 }
 
-/// What wakes a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Timer {
-    /// Patience with the leader, or a candidate's with its voters.
-    Election = 0,
-    /// Keep-alives, suspicion, the leader's heartbeat, asking again.
-    Beat = 1,
-    /// Requests and reads under way are looked through.
-    Housekeeping = 2,
-}
-
-impl From<Timer> for u32 {
-    fn from(timer: Timer) -> Self {
-        timer as Self
-    }
-}
-
-impl TryFrom<u32> for Timer {
-    type Error = ();
-    fn try_from(number: u32) -> Result<Self, ()> {
-        match number {
-            0 => Ok(Self::Election),
-            1 => Ok(Self::Beat),
-            2 => Ok(Self::Housekeeping),
-            _ => Err(()),
-        }
+quintet_replica::timers! {
+    /// What wakes a replica.
+    pub enum Timer {
+        /// Patience with the leader, or a candidate's with its voters.
+        Election,
+        /// Keep-alives, suspicion, the leader's heartbeat, asking again.
+        Beat,
+        /// Requests and reads under way are looked through.
+        Housekeeping,
     }
 }
 

@@ -188,11 +188,7 @@ impl Options for Config {
                    those further behind receive a snapshot (1024 to 17179869184)",
         },
         #[cfg(feature = "plant")]
-        OptionSpec {
-            name: "plant",
-            default: "none",
-            help: "an old bug to switch on, or none",
-        },
+        super::plant::Planted::SPEC,
     ];
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
@@ -220,13 +216,7 @@ impl Options for Config {
             "queue_bytes" => self.queue_bytes = count(value, 64 << 10, 4 << 30, "bytes")?,
             "log_memory_bytes" => self.log_memory_bytes = count(value, 1 << 10, 16 << 30, "bytes")?,
             #[cfg(feature = "plant")]
-            "plant" => {
-                let found = super::plant::Planted::named(value);
-                if found.is_none() && value != "none" {
-                    return Err(format!("'{value}' is not a planted bug"));
-                }
-                self.planted = found.unwrap_or_default();
-            }
+            "plant" => self.planted = super::plant::Planted::parse(value)?,
             _ => return Err(format!("there is no option '{name}'")),
         }
         Ok(())
@@ -246,12 +236,7 @@ mod tests {
 
     #[test]
     fn every_default_in_the_table_is_the_default() {
-        let mut config = Config::default();
-        for spec in Config::SPECS {
-            config.set(spec.name, spec.default).expect(spec.name);
-        }
-        assert_eq!(config, Config::default());
-        assert_eq!(config.check(), Ok(()));
+        crate::group::assert_defaults::<Config>();
     }
 
     #[test]

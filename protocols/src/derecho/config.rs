@@ -181,11 +181,7 @@ impl Options for Config {
                    never (0 to 60000)",
         },
         #[cfg(feature = "plant")]
-        OptionSpec {
-            name: "plant",
-            default: "none",
-            help: "an old bug to switch on, or none",
-        },
+        Planted::SPEC,
     ];
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
@@ -214,13 +210,7 @@ impl Options for Config {
             "join_lag" => self.join_lag = number(value, 1, 1_000_000, "slots")?,
             "sluggish_ms" => self.sluggish = millis(value, 0, 60_000)?,
             #[cfg(feature = "plant")]
-            "plant" => {
-                let found = Planted::named(value);
-                if found.is_none() && value != "none" {
-                    return Err(format!("'{value}' is not a planted bug"));
-                }
-                self.planted = found.unwrap_or_default();
-            }
+            "plant" => self.planted = Planted::parse(value)?,
             _ => return Err(format!("there is no option '{name}'")),
         }
         Ok(())
@@ -243,12 +233,7 @@ mod tests {
 
     #[test]
     fn every_default_in_the_table_is_the_default() {
-        let mut config = Config::default();
-        for spec in Config::SPECS {
-            config.set(spec.name, spec.default).expect(spec.name);
-        }
-        assert_eq!(config, Config::default());
-        assert_eq!(config.check(), Ok(()));
+        crate::group::assert_defaults::<Config>();
     }
 
     #[test]

@@ -26,30 +26,13 @@ use quintet_replica::{
     parts::{KeptRequests, RequestQueue, SlotLog},
 };
 
-/// What wakes a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Timer {
-    /// Heartbeats, suspicion, asking again.
-    Beat = 0,
-    /// Requests and reads under way are looked through.
-    Housekeeping = 1,
-}
-
-impl From<Timer> for u32 {
-    fn from(timer: Timer) -> Self {
-        timer as Self
-    }
-}
-
-impl TryFrom<u32> for Timer {
-    type Error = ();
-    fn try_from(number: u32) -> Result<Self, ()> {
-        match number {
-            0 => Ok(Self::Beat),
-            1 => Ok(Self::Housekeeping),
-            _ => Err(()),
-        }
+quintet_replica::timers! {
+    /// What wakes a replica.
+    pub enum Timer {
+        /// Heartbeats, suspicion, asking again.
+        Beat,
+        /// Requests and reads under way are looked through.
+        Housekeeping,
     }
 }
 

@@ -156,11 +156,7 @@ impl Options for Config {
             help: sadl::WINDOW_HELP,
         },
         #[cfg(feature = "plant")]
-        OptionSpec {
-            name: "plant",
-            default: "none",
-            help: "an old bug to switch on, or none",
-        },
+        super::plant::Planted::SPEC,
     ];
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
@@ -193,13 +189,7 @@ impl Options for Config {
             }
             "sadl_window" => self.sadl_window = number(value, 1, 65_536, "batches")?,
             #[cfg(feature = "plant")]
-            "plant" => {
-                let found = super::plant::Planted::named(value);
-                if found.is_none() && value != "none" {
-                    return Err(format!("'{value}' is not a planted bug"));
-                }
-                self.planted = found.unwrap_or_default();
-            }
+            "plant" => self.planted = super::plant::Planted::parse(value)?,
             _ => return Err(format!("there is no option '{name}'")),
         }
         Ok(())
@@ -219,12 +209,7 @@ mod tests {
 
     #[test]
     fn every_default_in_the_table_is_the_default() {
-        let mut config = Config::default();
-        for spec in Config::SPECS {
-            config.set(spec.name, spec.default).expect(spec.name);
-        }
-        assert_eq!(config, Config::default());
-        assert_eq!(config.check(), Ok(()));
+        crate::group::assert_defaults::<Config>();
     }
 
     #[test]

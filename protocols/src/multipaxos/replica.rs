@@ -37,39 +37,19 @@ pub(super) enum Role {
     Recovering(Recovery),
 }
 
-/// What wakes a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Timer {
-    /// A follower's patience with its leader, or a candidate's with its voters.
-    Election = 0,
-    /// A leader's heartbeat; a candidate or recovering replica asks again.
-    Heartbeat = 1,
-    /// Requests and reads under way are looked through.
-    Housekeeping = 2,
-    /// Disseminated batches are shown again.
-    Show = 3,
-    /// Disseminated batches are asked for again.
-    Fetch = 4,
-}
-
-impl From<Timer> for u32 {
-    fn from(timer: Timer) -> Self {
-        timer as Self
-    }
-}
-
-impl TryFrom<u32> for Timer {
-    type Error = ();
-    fn try_from(number: u32) -> Result<Self, ()> {
-        match number {
-            0 => Ok(Self::Election),
-            1 => Ok(Self::Heartbeat),
-            2 => Ok(Self::Housekeeping),
-            3 => Ok(Self::Show),
-            4 => Ok(Self::Fetch),
-            _ => Err(()),
-        }
+quintet_replica::timers! {
+    /// What wakes a replica.
+    pub enum Timer {
+        /// A follower's patience with its leader, or a candidate's with its voters.
+        Election,
+        /// A leader's heartbeat; a candidate or recovering replica asks again.
+        Heartbeat,
+        /// Requests and reads under way are looked through.
+        Housekeeping,
+        /// Disseminated batches are shown again.
+        Show,
+        /// Disseminated batches are asked for again.
+        Fetch,
     }
 }
 

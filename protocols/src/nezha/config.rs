@@ -135,11 +135,7 @@ impl Options for Config {
                    whose early buffer is full answers that it is busy (65536 to 4294967296)",
         },
         #[cfg(feature = "plant")]
-        OptionSpec {
-            name: "plant",
-            default: "none",
-            help: "an old bug to switch on, or none",
-        },
+        super::plant::Planted::SPEC,
     ];
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
@@ -171,13 +167,7 @@ impl Options for Config {
                     .map_err(|_| format!("{bytes} bytes do not fit this machine"))?;
             }
             #[cfg(feature = "plant")]
-            "plant" => {
-                let found = super::plant::Planted::named(value);
-                if found.is_none() && value != "none" {
-                    return Err(format!("'{value}' is not a planted bug"));
-                }
-                self.planted = found.unwrap_or_default();
-            }
+            "plant" => self.planted = super::plant::Planted::parse(value)?,
             _ => return Err(format!("there is no option '{name}'")),
         }
         Ok(())
@@ -197,12 +187,7 @@ mod tests {
 
     #[test]
     fn every_default_in_the_table_is_the_default() {
-        let mut config = Config::default();
-        for spec in Config::SPECS {
-            config.set(spec.name, spec.default).expect(spec.name);
-        }
-        assert_eq!(config, Config::default());
-        assert_eq!(config.check(), Ok(()));
+        crate::group::assert_defaults::<Config>();
     }
 
     #[test]

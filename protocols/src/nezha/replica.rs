@@ -84,33 +84,15 @@ pub(super) enum Phase {
     Recovering(Recovering),
 }
 
-/// What wakes a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Timer {
-    /// Heartbeats, suspicion, asking again.
-    Tick = 0,
-    /// The first deadline in the early buffer has come.
-    Release = 1,
-    /// A batch that the leader placed is still missing.
-    Fetch = 2,
-}
-
-impl From<Timer> for u32 {
-    fn from(timer: Timer) -> Self {
-        timer as Self
-    }
-}
-
-impl TryFrom<u32> for Timer {
-    type Error = ();
-    fn try_from(number: u32) -> Result<Self, ()> {
-        match number {
-            0 => Ok(Self::Tick),
-            1 => Ok(Self::Release),
-            2 => Ok(Self::Fetch),
-            _ => Err(()),
-        }
+quintet_replica::timers! {
+    /// What wakes a replica.
+    pub enum Timer {
+        /// Heartbeats, suspicion, asking again.
+        Tick,
+        /// The first deadline in the early buffer has come.
+        Release,
+        /// A batch that the leader placed is still missing.
+        Fetch,
     }
 }
 

@@ -43,45 +43,23 @@ pub(super) enum Mode {
     Recovering(Recovery),
 }
 
-/// What wakes a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Timer {
-    /// Patience with the view.
-    View = 0,
-    /// A leader is heard although idle.
-    Beat = 1,
-    /// What was said last is said again.
-    Repeat = 2,
-    /// Missing blocks are asked for again.
-    Fetch = 3,
-    /// Requests and reads under way are looked through.
-    Housekeeping = 4,
-    /// Batches are shown again.
-    Show = 5,
-    /// Batches are asked for again.
-    FetchBatches = 6,
-}
-
-impl From<Timer> for u32 {
-    fn from(timer: Timer) -> Self {
-        timer as Self
-    }
-}
-
-impl TryFrom<u32> for Timer {
-    type Error = ();
-    fn try_from(number: u32) -> Result<Self, ()> {
-        Ok(match number {
-            0 => Self::View,
-            1 => Self::Beat,
-            2 => Self::Repeat,
-            3 => Self::Fetch,
-            4 => Self::Housekeeping,
-            5 => Self::Show,
-            6 => Self::FetchBatches,
-            _ => return Err(()),
-        })
+quintet_replica::timers! {
+    /// What wakes a replica.
+    pub enum Timer {
+        /// Patience with the view.
+        View,
+        /// A leader is heard although idle.
+        Beat,
+        /// What was said last is said again.
+        Repeat,
+        /// Missing blocks are asked for again.
+        Fetch,
+        /// Requests and reads under way are looked through.
+        Housekeeping,
+        /// Batches are shown again.
+        Show,
+        /// Batches are asked for again.
+        FetchBatches,
     }
 }
 
