@@ -165,7 +165,7 @@ impl Options for Config {
             name: "log_memory_bytes",
             default: "67108864",
             help: "the most bytes of delivered entries kept in memory for replicas that join; \
-                   those further behind receive a snapshot (65536 to 17179869184)",
+                   those further behind receive a snapshot (1024 to 17179869184)",
         },
         OptionSpec {
             name: "join_lag",
@@ -206,7 +206,7 @@ impl Options for Config {
             "bulk_window_bytes" => self.bulk_window_bytes = size(value, 64 << 10, 4 << 30)?,
             "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
-            "log_memory_bytes" => self.log_memory_bytes = size(value, 64 << 10, 16 << 30)?,
+            "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
             "join_lag" => self.join_lag = number(value, 1, 1_000_000, "slots")?,
             "sluggish_ms" => self.sluggish = millis(value, 0, 60_000)?,
             #[cfg(feature = "plant")]

@@ -163,6 +163,9 @@ impl Derecho {
                 self.start_blocks(self.sent, &body);
             }
         }
+        if !body.is_empty() {
+            self.multicasts[path as usize] += 1;
+        }
         self.unacked.push_back(Sent {
             slot: self.slots_sent,
             first: self.sent,

@@ -163,6 +163,8 @@ pub struct Derecho {
     pub(super) marks: VecDeque<Slot>,
     pub(super) sent: u64,
     pub(super) slots_sent: u64,
+    /// Own messages by the way they went.
+    pub(super) multicasts: [u64; 3],
     pub(super) slots_put: u64,
     pub(super) unacked: VecDeque<Sent>,
     /// Large messages, and blocks of them, of the next view, whose senders are ahead.
@@ -595,6 +597,7 @@ impl Protocol for Derecho {
             marks: VecDeque::new(),
             sent: 0,
             slots_sent: 0,
+            multicasts: [0; 3],
             slots_put: 0,
             unacked: VecDeque::new(),
             early: VecDeque::new(),
@@ -843,16 +846,17 @@ impl Protocol for Derecho {
             ("unacknowledged", self.unacked.len().to_string()),
             ("block_bytes", self.rdmc.bytes().to_string()),
         ];
+        let [slot, whole, blocks] = self.multicasts;
         Status {
             role,
             leader,
+            paths: vec![("smc", slot), ("whole", whole), ("rdmc", blocks)],
             view: self.promise.view.number,
             accepted: self.end(),
             committed: self.sure,
             stable: self.executed,
             voting: self.phase == Phase::Active,
             details,
-            ..Status::default()
         }
     }
 

@@ -67,6 +67,8 @@ fn by_each_schedule_a_large_message_comes_whole_to_all() {
             assert!(group.marked("multicast by rdmc") >= 2 * members as u32);
             for id in 0..members as u16 {
                 assert_eq!(group.replica(id).rdmc.bytes(), 0, "nothing is kept");
+                let paths = group.status(id).paths;
+                assert!(paths.contains(&("rdmc", 2)), "{paths:?}");
             }
         }
     }
