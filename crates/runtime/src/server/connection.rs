@@ -47,6 +47,8 @@ pub(super) struct Client {
     pub library_version: Vec<u8>,
     pub mode: Mode,
     pub replies: Replies,
+    /// It said READONLY: its reads are answered from this replica's state, however old.
+    pub stale: bool,
     pub authenticated: bool,
     pub no_evict: bool,
     pub connected: Time,
@@ -118,6 +120,7 @@ impl Connection {
                 library_version: Vec::new(),
                 mode: Mode::default(),
                 replies: Replies::On,
+                stale: false,
                 authenticated,
                 no_evict: false,
                 connected: now,
@@ -146,6 +149,7 @@ impl Connection {
         self.watched.clear();
         self.client.mode = Mode::default();
         self.client.replies = Replies::On;
+        self.client.stale = false;
         self.client.name.clear();
         self.client.authenticated = authenticated;
         self.client.no_evict = false;

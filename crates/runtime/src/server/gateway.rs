@@ -3,7 +3,8 @@
 //! ```text
 //!   on_input ─► ready ─► serve: drain one pipeline ─┬─ replies made here ─► output
 //!                                                   ├─ only reads ─► linearizable ─┐ one batch
-//!                                                   └─ any write ──► ordered ──────┤ of each kind
+//!                                                   │   (READONLY)   or stale ─────┤ of each kind
+//!                                                   └─ any write ──► ordered ──────┤
 //!                                                        (parked until the         │ per collect
 //!                                                         owner is registered)     ▼
 //!   output ◄── deliver, fail ◄── on_done(batch) ◄──────── the replica ◄──── Submission
@@ -33,6 +34,8 @@ use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub usize);
 
+/// All kinds of batches, in the order in which they are submitted.
+const LEVELS: [Level; 3] = [Level::Ordered, Level::Linearizable, Level::Stale];
 /// Sessions ended by one batch.
 const CLOSES_PER_BATCH_MAX: usize = 1024;
 /// Ended sessions wait this long for a batch that goes anyway.
@@ -91,6 +94,7 @@ pub struct Gateway {
     pub(super) reply: Vec<u8>,
     pub(super) ordered: Pending,
     pub(super) linearizable: Pending,
+    pub(super) stale: Pending,
     pub(super) in_flight: HashMap<u64, InFlight, FixedState>,
     spare_entries: Vec<Vec<Entry>>,
     batch_next: u64,
@@ -132,6 +136,7 @@ impl Gateway {
             reply: Vec::new(),
             ordered: Pending::default(),
             linearizable: Pending::default(),
+            stale: Pending::default(),
             in_flight: HashMap::default(),
             spare_entries: Vec::new(),
             batch_next: 1,
@@ -291,8 +296,7 @@ impl Gateway {
 
     // --- requests on their way in ------------------------------------------------------------
 
-    /// Builds at most one ordered and one linearizable batch from what clients have sent. Call
-    /// it when all readable sockets have been read, and again after [`Self::on_done`]. `clock_ns`
+    /// Builds at most one batch of each level from what clients have sent. Call it when all readable sockets have been read, and again after [`Self::on_done`]. `clock_ns`
     /// is nanoseconds since the Unix epoch.
     pub fn collect(&mut self, now: Time, clock_ns: u64, submissions: &mut Vec<Submission>) {
         self.pass_time(now);
@@ -320,14 +324,26 @@ impl Gateway {
             }
         }
         self.push_own(now);
-        if self.ordered.may_go(now, self.window(Level::Ordered)) {
-            self.submit(Level::Ordered, now, submissions);
+        for level in LEVELS {
+            if self.pending(level).may_go(now, self.window(level)) {
+                self.submit(level, now, submissions);
+            }
         }
-        if self
-            .linearizable
-            .may_go(now, self.window(Level::Linearizable))
-        {
-            self.submit(Level::Linearizable, now, submissions);
+    }
+
+    const fn pending(&self, level: Level) -> &Pending {
+        match level {
+            Level::Ordered => &self.ordered,
+            Level::Linearizable => &self.linearizable,
+            Level::Stale => &self.stale,
+        }
+    }
+
+    const fn pending_mut(&mut self, level: Level) -> &mut Pending {
+        match level {
+            Level::Ordered => &mut self.ordered,
+            Level::Linearizable => &mut self.linearizable,
+            Level::Stale => &mut self.stale,
         }
     }
 
@@ -346,12 +362,10 @@ impl Gateway {
 
     /// Batches that are full go before more is put into them.
     fn submit_full(&mut self, now: Time, submissions: &mut Vec<Submission>) {
-        if self.ordered.is_full(self.window(Level::Ordered)) {
-            self.submit(Level::Ordered, now, submissions);
-        }
-        let window = self.window(Level::Linearizable);
-        if self.linearizable.is_full(window) {
-            self.submit(Level::Linearizable, now, submissions);
+        for level in LEVELS {
+            if self.pending(level).is_full(self.window(level)) {
+                self.submit(level, now, submissions);
+            }
         }
     }
 
@@ -365,8 +379,8 @@ impl Gateway {
     /// Whether no more requests are taken in for now.
     fn is_full(&self) -> bool {
         let bytes_max = self.config.batch_bytes_max;
-        self.ordered.batch.len() >= bytes_max
-            || self.linearizable.batch.len() >= bytes_max
+        let full = |level: &Level| self.pending(*level).batch.len() >= bytes_max;
+        LEVELS.iter().any(full)
             || self.counters.bytes_in_flight >= self.config.in_flight_bytes_max as u64
     }
 
@@ -412,7 +426,14 @@ impl Gateway {
                 } else {
                     Phase::Watch
                 };
-                self.linearizable.push(
+                // Whoever watches keys asks about their newest versions.
+                let stale = connection.client.stale && drained == Drained::Reads;
+                let pending = if stale {
+                    &mut self.stale
+                } else {
+                    &mut self.linearizable
+                };
+                pending.push(
                     Entry::Read(index),
                     CommandId::default(),
                     RequestKind::Command,
@@ -616,23 +637,20 @@ impl Gateway {
     }
 
     fn submit(&mut self, level: Level, now: Time, submissions: &mut Vec<Submission>) {
-        let pending = match level {
-            Level::Ordered => &mut self.ordered,
-            _ => &mut self.linearizable,
-        };
         let id = BatchId(self.batch_next);
         self.batch_next += 1;
+        let (frontend, spare) = (self.frontend, self.spare_entries.pop());
+        let pending = self.pending_mut(level);
         pending.in_flight += 1;
-        let entries = std::mem::replace(
-            &mut pending.entries,
-            self.spare_entries.pop().unwrap_or_default(),
-        );
-        let batch = pending.batch.finish(self.frontend, id, level);
+        let entries = std::mem::replace(&mut pending.entries, spare.unwrap_or_default());
+        let batch = pending.batch.finish(frontend, id, level);
         pending.bytes_last = batch.len();
-        let deadline = pending.since + self.config.client_deadline;
+        let since = pending.since;
+        let deadline = since + self.config.client_deadline;
         match level {
             Level::Ordered => self.counters.batches_ordered += 1,
-            _ => self.counters.batches_linearizable += 1,
+            Level::Linearizable => self.counters.batches_linearizable += 1,
+            Level::Stale => self.counters.batches_stale += 1,
         }
         self.counters.batches_in_flight += 1;
         self.counters.bytes_in_flight += batch.len() as u64;
@@ -656,17 +674,13 @@ impl Gateway {
         self.pass_time(now);
         let in_flight = self.in_flight.remove(&batch.0)?;
         let took = now.since(in_flight.submitted);
-        let pending = match in_flight.level {
-            Level::Ordered => {
-                self.counters.ordered_nanoseconds += took.as_nanos() as u64;
-                &mut self.ordered
-            }
-            _ => {
-                self.counters.linearizable_nanoseconds += took.as_nanos() as u64;
-                &mut self.linearizable
-            }
+        let counted = match in_flight.level {
+            Level::Ordered => &mut self.counters.ordered_nanoseconds,
+            Level::Linearizable => &mut self.counters.linearizable_nanoseconds,
+            Level::Stale => &mut self.counters.stale_nanoseconds,
         };
-        pending.on_done(took, now);
+        *counted += took.as_nanos() as u64;
+        self.pending_mut(in_flight.level).on_done(took, now);
         self.counters.batches_in_flight -= 1;
         self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
         Some(in_flight)
@@ -765,8 +779,9 @@ impl Gateway {
         if !self.ready.is_empty() && !self.is_full() {
             next = Time(0);
         }
-        next = next.min(self.ordered.goes_at(self.window(Level::Ordered)));
-        next = next.min(self.linearizable.goes_at(self.window(Level::Linearizable)));
+        for level in LEVELS {
+            next = next.min(self.pending(level).goes_at(self.window(level)));
+        }
         if registered && idle {
             next = next.min(self.owner.renew_at(self.config.session_lifetime));
         }
@@ -868,8 +883,7 @@ impl Gateway {
     #[must_use]
     pub fn idle(&self) -> bool {
         self.in_flight.is_empty()
-            && self.ordered.entries.is_empty()
-            && self.linearizable.entries.is_empty()
+            && (LEVELS.iter()).all(|level| self.pending(*level).entries.is_empty())
             && self.parked.is_empty()
             && self
                 .connections

@@ -118,6 +118,7 @@ impl Gateway {
                 "acl_access_denied_auth" = counters.auth_failures;
                 "ordered_batches" = counters.batches_ordered;
                 "linearizable_batches" = counters.batches_linearizable;
+                "stale_batches" = counters.batches_stale;
             },
             "replication" => {
                 lines! { out,

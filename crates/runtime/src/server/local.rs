@@ -124,7 +124,10 @@ impl Gateway {
                 // What has been answered is held by a quorum, this replica or not.
                 reply.count(self.config.members / 2);
             }
-            (Op::Readonly | Op::Readwrite, _) => reply.ok(),
+            (Op::Readonly | Op::Readwrite, _) => {
+                client.stale = spec.op == Op::Readonly;
+                reply.ok();
+            }
             (Op::Cluster | Op::Asking, _) => {
                 return Err(CommandError::Text(
                     "ERR This instance has cluster support disabled",
@@ -368,7 +371,7 @@ impl Gateway {
         // Writing to a string cannot fail.
         let _ = write!(
             line,
-            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags=N db={} sub=0 psub=0 \
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub=0 psub=0 \
              ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
              omem=0 tot-mem=0 events=r cmd={} user=default redir=-1 resp={} lib-name={} lib-ver={}",
             client.id,
@@ -377,6 +380,7 @@ impl Gateway {
             text(&client.name),
             seconds(client.connected),
             seconds(client.last_input),
+            if client.stale { "r" } else { "N" },
             database,
             if client.last_command.is_empty() {
                 "NULL"

@@ -114,10 +114,12 @@ pub struct Counters {
     pub commands_write: u64,
     pub batches_ordered: u64,
     pub batches_linearizable: u64,
+    pub batches_stale: u64,
     pub batches_in_flight: u64,
     pub bytes_in_flight: u64,
     pub ordered_nanoseconds: u64,
     pub linearizable_nanoseconds: u64,
+    pub stale_nanoseconds: u64,
     pub errors: u64,
     pub errors_no_quorum: u64,
     pub errors_uncertain: u64,
@@ -206,6 +208,11 @@ impl Counters {
                 self.batches_linearizable,
             ),
             (
+                "batches_stale_total",
+                "Batches submitted as reads of this replica's state, however old.",
+                self.batches_stale,
+            ),
+            (
                 "errors_total",
                 "Error replies made by the server.",
                 self.errors,
@@ -267,8 +274,13 @@ impl Counters {
             ),
             (
                 "linearizable_seconds_total",
-                "Time that batches of reads took, summed.",
+                "Time that batches of linearizable reads took, summed.",
                 self.linearizable_nanoseconds,
+            ),
+            (
+                "stale_seconds_total",
+                "Time that batches of reads of this replica's state took, summed.",
+                self.stale_nanoseconds,
             ),
         ];
         for (name, help, value) in seconds {

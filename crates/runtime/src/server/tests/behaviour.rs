@@ -46,6 +46,53 @@ fn reads_are_linearizable_and_need_no_session() {
 }
 
 #[test]
+fn whoever_says_readonly_reads_this_replicas_state_until_readwrite_or_reset() {
+    let mut rig = Rig::new();
+    let (id, other) = (rig.connect(), rig.connect());
+    rig.say(id, "SET a 1");
+    rig.submitted.clear();
+    // Each change waits for the reads before it.
+    let lines = [
+        "GET a",
+        "READONLY",
+        "GET a",
+        "GET b",
+        "READWRITE",
+        "GET a",
+        "",
+    ];
+    let replies = rig.ask(id, lines.join("\r\n"));
+    assert!(replies.starts_with("$1\\r\\n1\\r\\n+OK"), "{replies}");
+    rig.say(other, "GET a");
+    for line in ["READONLY", "GET a", "RESET", "GET a"] {
+        rig.say(id, line);
+    }
+    let levels: Vec<Level> = rig.submitted.iter().map(|(level, _)| *level).collect();
+    let (new, stale) = (Level::Linearizable, Level::Stale);
+    assert_eq!(levels, [new, stale, new, new, stale, new]);
+    let counters = rig.gateway.counters();
+    let batches = (counters.batches_linearizable, counters.batches_stale);
+    assert_eq!(batches, (4, 2));
+}
+
+#[test]
+fn writes_transactions_with_writes_and_watches_are_as_new_as_ever_after_readonly() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    rig.say(id, "READONLY");
+    assert!(rig.say(id, "CLIENT INFO").contains(" flags=r "));
+    rig.say(id, "SET a 1");
+    rig.submitted.clear();
+    rig.say(id, "WATCH a");
+    rig.say(id, "MULTI");
+    rig.say(id, "INCR a");
+    assert_eq!(rig.say(id, "EXEC"), "*1\\r\\n:2\\r\\n");
+    rig.ask(id, "MULTI\r\nGET a\r\nEXEC\r\n");
+    let levels: Vec<Level> = rig.submitted.iter().map(|(level, _)| *level).collect();
+    assert_eq!(levels, [Level::Linearizable, Level::Ordered, Level::Stale]);
+}
+
+#[test]
 fn a_first_write_opens_a_session_and_the_end_of_the_connection_closes_it() {
     let mut rig = Rig::new();
     let id = rig.connect();
