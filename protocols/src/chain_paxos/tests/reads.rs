@@ -69,6 +69,28 @@ fn reads_through_the_chain_take_one_entry_per_turn() {
 }
 
 #[test]
+fn a_local_read_that_has_waited_for_long_is_ordered_instead() {
+    // The tail hears everything, and what it says is lost: neither its question nor a round that
+    // it passed on comes to the head.
+    let mut group = group(3, Durability::Disk);
+    assert!(write_within(&mut group, 0, MS * 10));
+    let before = group.replica(0).held;
+    group.cut.insert((2, 0));
+    let read = group.submit(2, Level::Linearizable);
+    group.run(MS * 240);
+    assert_eq!(
+        (value(&group, 2, read), group.replica(0).held),
+        (None, before)
+    );
+    // The next question is for an entry.
+    group.run(MS * 20);
+    group.heal();
+    group.run(MS * 600);
+    assert_eq!(value(&group, 2, read), Some(before.next().0));
+    assert_eq!(group.replica(0).held, before.next(), "one entry");
+}
+
+#[test]
 fn a_read_waits_for_a_round_made_after_it_came() {
     // A round is on its way to replica 1 when the read arrives; it does not do.
     let mut group = group(3, Durability::Memory);
