@@ -266,7 +266,7 @@ fn baseline(options: &Options) -> Result<Baseline> {
         parent: options.data.clone(),
         base_port: options.base_port,
     })?;
-    let targets = cluster.targets(&Place::Leader)?;
+    let targets = cluster.targets(&Place::Leader, false)?;
     let load = Load {
         targets,
         clients: options.clients,
@@ -342,6 +342,7 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
             batch_bytes: FULL_BATCH_BYTES,
             batch_requests: FULL_BATCH_REQUESTS,
             reads: 0,
+            stale: false,
             at: vec![0],
         },
         faults: Vec::new(),

@@ -291,16 +291,18 @@ impl Cluster {
         }
     }
 
-    /// Where clients connect.
+    /// Where clients connect; whether their reads may be `stale`.
     ///
     /// # Errors
     /// As [`Self::settle`].
-    pub fn targets(&mut self, place: &Place) -> Result<Vec<Target>> {
+    pub fn targets(&mut self, place: &Place, stale: bool) -> Result<Vec<Target>> {
         let leader = self.settle()?;
         let all: Vec<usize> = (0..self.plan.replicas).collect();
         let ids = match (place, leader) {
             (Place::Leader, Some(leader)) => vec![leader],
             (Place::Leader, None) | (Place::All, _) => all,
+            (Place::Middle, _) => vec![self.plan.replicas / 2],
+            (Place::Last, _) => vec![self.plan.replicas - 1],
             (Place::At(ids), _) => ids.iter().map(|id| usize::from(*id)).collect(),
         };
         let target = |id: usize| Target {
@@ -308,6 +310,7 @@ impl Cluster {
             language: Language::Resp {
                 password: self.plan.namespaces.map(|_| PASSWORD.to_owned()),
                 wait: None,
+                stale,
             },
         };
         Ok(ids.into_iter().map(target).collect())

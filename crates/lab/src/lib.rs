@@ -23,5 +23,6 @@ pub mod run;
 pub mod scenario;
 pub mod suggest;
 pub mod torture;
+pub mod variant;
 
 pub use error::{Error, Kind, Result};

@@ -74,6 +74,8 @@ pub struct Plan {
     pub prewarm: Duration,
     /// Members of the replicated systems.
     pub members: u16,
+    /// Clients go to all members, taking turns, instead of to the leader.
+    pub at_all: bool,
     /// Where data lies that is to be durable.
     pub disk: PathBuf,
     /// Where the others' data lies.
@@ -95,7 +97,7 @@ impl Plan {
     fn identity(&self) -> Result<String> {
         let names: Vec<_> = self.systems.iter().map(Spec::name).collect();
         let text = format!(
-            "{names:?}{:?}{}{}{:?}{:?}{}{}{}{}{:?}",
+            "{names:?}{:?}{}{}{:?}{:?}{}{}{}{}{}{:?}",
             self.cells,
             self.value_size,
             self.keys,
@@ -104,6 +106,7 @@ impl Plan {
             self.threads,
             self.etcd_sharing,
             self.members,
+            self.at_all,
             self.seed,
             Machine::this(),
         );
@@ -200,6 +203,8 @@ pub struct Comparison {
     pub warmup_seconds: f64,
     /// Members of the replicated systems.
     pub members: u16,
+    /// Clients were at all members.
+    pub at_all: bool,
     /// Threads of the generator.
     pub threads: usize,
     /// Draws the keys.
@@ -323,6 +328,7 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Result<C
         seconds: plan.measured.as_secs_f64(),
         warmup_seconds: plan.warmup.as_secs_f64(),
         members: plan.members,
+        at_all: plan.at_all,
         threads: plan.threads,
         seed: plan.seed,
         quick: plan.quick,

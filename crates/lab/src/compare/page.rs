@@ -45,9 +45,16 @@ pub fn html(found: &Comparison, command: &str, commit: &str) -> String {
         (
             "load".to_owned(),
             format!(
-                "{} B values, {} keys, a closed loop, one request per client; generator with {} \
-                 thread(s) on the same machine",
-                found.value_size, found.keys, found.threads
+                "{} B values, {} keys, a closed loop, one request per client, clients at {}; \
+                 generator with {} thread(s) on the same machine",
+                found.value_size,
+                found.keys,
+                if found.at_all {
+                    "all members"
+                } else {
+                    "the leader"
+                },
+                found.threads
             ),
         ),
         (

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     error::{Error, Kind, Result},
     load::{Language, Target, fill},
+    variant::Variant,
 };
 use std::{
     fmt::Write as _,
@@ -62,9 +63,12 @@ pub enum Durability {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
-    Quintet { protocol: String },
+    Quintet(Variant),
     Etcd,
-    ZooKeeper,
+    ZooKeeper {
+        /// Each read follows a `sync`.
+        sync: bool,
+    },
     Redis,
     RedisReplica,
     Openraft,
@@ -79,25 +83,29 @@ pub struct Spec {
 
 impl Spec {
     /// All kinds, as examples of what [`Spec::parse`] reads.
-    pub const EXAMPLES: [&str; 7] = [
+    pub const EXAMPLES: [&str; 10] = [
         "quintet/disk",
         "quintet:multipaxos/memory",
+        "quintet:multipaxos+stale/memory",
+        "quintet:chain_paxos+reads=chain/memory",
         "etcd/disk",
         "zookeeper/disk",
+        "zookeeper+sync/disk",
         "redis/disk",
         "redis-replica/memory",
         "openraft/disk",
     ];
 
-    /// Reads `SYSTEM/DURABILITY`; `quintet` may name its protocol, `quintet:multipaxos`.
+    /// Reads `SYSTEM/DURABILITY`; `quintet` may name its protocol, `quintet:multipaxos`, or a
+    /// [`Variant`].
     ///
     /// # Errors
     /// With what is accepted.
     pub fn parse(text: &str) -> Result<Self> {
         let refuse = |what: &str| {
             Error::usage(format!("'{text}': {what}")).help(format!(
-                "accepted are quintet[:PROTOCOL], etcd, zookeeper, openraft, redis, redis-replica, \
-                 each followed by /disk or /memory: {}",
+                "accepted are quintet[:PROTOCOL[+stale][+OPTION=VALUE]], etcd, zookeeper[+sync], \
+                 openraft, redis, redis-replica, each followed by /disk or /memory: {}",
                 Self::EXAMPLES.join(", ")
             ))
         };
@@ -108,28 +116,23 @@ impl Spec {
             _ => return Err(refuse("the durability is neither 'disk' nor 'memory'")),
         };
         let what = match what.split_once(':').unwrap_or((what, "")) {
-            ("quintet", "") => What::Quintet {
-                protocol: "multipaxos".to_owned(),
-            },
-            ("quintet", protocol) => What::Quintet {
-                protocol: protocol.to_owned(),
-            },
+            ("quintet", protocol) => {
+                let named = if protocol.is_empty() {
+                    "multipaxos"
+                } else {
+                    protocol
+                };
+                What::Quintet(Variant::parse(named).map_err(|why| refuse(&why))?)
+            }
             ("etcd", "") => What::Etcd,
-            ("zookeeper", "") => What::ZooKeeper,
+            ("zookeeper", "") => What::ZooKeeper { sync: false },
+            ("zookeeper+sync", "") => What::ZooKeeper { sync: true },
             ("redis", "") => What::Redis,
             ("redis-replica", "") => What::RedisReplica,
             ("openraft", "") => What::Openraft,
             _ => return Err(refuse("no such system")),
         };
         Ok(Self { what, durability })
-    }
-
-    /// The protocol, if it is one of this project's.
-    pub fn protocol(&self) -> Option<&str> {
-        match &self.what {
-            What::Quintet { protocol } => Some(protocol),
-            _ => None,
-        }
     }
 
     /// Its name in tables.
@@ -139,9 +142,10 @@ impl Spec {
             Durability::Memory => "memory",
         };
         match &self.what {
-            What::Quintet { protocol } => format!("quintet:{protocol}/{durability}"),
+            What::Quintet(variant) => format!("quintet:{variant}/{durability}"),
             What::Etcd => format!("etcd/{durability}"),
-            What::ZooKeeper => format!("zookeeper/{durability}"),
+            What::ZooKeeper { sync: false } => format!("zookeeper/{durability}"),
+            What::ZooKeeper { sync: true } => format!("zookeeper+sync/{durability}"),
             What::Redis => format!("redis/{durability}"),
             What::RedisReplica => format!("redis-replica/{durability}"),
             What::Openraft => format!("openraft/{durability}"),
@@ -160,6 +164,8 @@ pub struct System {
     sharing: usize,
     version: String,
     members: u16,
+    /// Clients go to all members.
+    at_all: bool,
     log: PathBuf,
     _directory: TempDir,
 }
@@ -193,7 +199,7 @@ impl System {
     /// When it is not installed or does not start.
     pub fn start(spec: &Spec, plan: &Plan, index: usize) -> Result<Self> {
         let parent = match (&spec.what, spec.durability) {
-            (What::Etcd | What::ZooKeeper, Durability::Memory) => &plan.memory,
+            (What::Etcd | What::ZooKeeper { .. }, Durability::Memory) => &plan.memory,
             _ => &plan.disk,
         };
         fs::create_dir_all(parent)
@@ -218,20 +224,21 @@ impl System {
             },
             version: String::new(),
             members: plan.members,
+            at_all: plan.at_all,
             log: directory.path().join("log"),
             _directory: directory,
         };
         let path = system._directory.path().to_owned();
         match &spec.what {
-            What::Quintet { protocol } => system.start_quintet(plan, protocol, base, &path)?,
+            What::Quintet(variant) => system.start_quintet(plan, variant, base, &path)?,
             What::Etcd => system.start_etcd(plan, base, &path)?,
-            What::ZooKeeper => system.start_zookeeper(plan, base, &path)?,
+            What::ZooKeeper { .. } => system.start_zookeeper(plan, base, &path)?,
             What::Redis => system.start_redis(plan, base, &path, 1)?,
             What::RedisReplica => system.start_redis(plan, base, &path, 2)?,
             What::Openraft => system.start_openraft(plan, base, &path)?,
         }
         system.settle()?;
-        if spec.what == What::ZooKeeper {
+        if matches!(spec.what, What::ZooKeeper { .. }) {
             // Only a member that serves tells its version.
             let said = ask(system.admin[0], b"srvr").unwrap_or_default();
             let version = said.lines().next().unwrap_or_default();
@@ -242,7 +249,13 @@ impl System {
         Ok(system)
     }
 
-    fn start_quintet(&mut self, plan: &Plan, protocol: &str, base: u16, path: &Path) -> Result<()> {
+    fn start_quintet(
+        &mut self,
+        plan: &Plan,
+        variant: &Variant,
+        base: u16,
+        path: &Path,
+    ) -> Result<()> {
         let durability = match self.spec.durability {
             Durability::Disk => "disk",
             Durability::Memory => "memory",
@@ -250,10 +263,14 @@ impl System {
         let mut command = Command::new(&plan.installed.quintet);
         command
             .args(["demo", "--json", "--base-port", &base.to_string()])
-            .args(["--durability", durability, "--protocol", protocol])
+            .args(["--durability", durability])
+            .args(["--protocol", variant.protocol()])
             .args(["--replicas", &plan.members.to_string()])
             .arg("--dir")
             .arg(path.join("demo"));
+        for (name, value) in &variant.options {
+            command.args(["--set", &format!("{name}={value}")]);
+        }
         self.version = version_of(&plan.installed.quintet, "--version");
         let log = self.log.clone();
         let child = self.processes.start(command, &log)?;
@@ -443,21 +460,24 @@ impl System {
     }
 
     fn language(&self) -> Language {
-        match self.spec.what {
-            What::Quintet { .. } | What::Redis | What::Openraft => Language::resp(),
-            What::RedisReplica => Language::Resp {
-                password: None,
-                wait: Some(1),
-            },
+        let resp = |wait, stale| Language::Resp {
+            password: None,
+            wait,
+            stale,
+        };
+        match &self.spec.what {
+            What::Quintet(variant) => resp(None, variant.stale),
+            What::Redis | What::Openraft => resp(None, false),
+            What::RedisReplica => resp(Some(1), false),
             What::Etcd => Language::Etcd { linearizable: true },
-            What::ZooKeeper => Language::ZooKeeper,
+            What::ZooKeeper { sync } => Language::ZooKeeper { sync: *sync },
         }
     }
 
     /// Which member leads; `Ok(None)` when the system has no such thing.
     fn leader(&self) -> std::result::Result<Option<usize>, String> {
         match self.spec.what {
-            What::Quintet { .. } => {
+            What::Quintet(_) => {
                 let mut named = None;
                 for admin in &self.admin {
                     let status = http(*admin, "GET", "/status", "");
@@ -484,7 +504,7 @@ impl System {
                 }
                 Err("no member leads".to_owned())
             }
-            What::ZooKeeper => {
+            What::ZooKeeper { .. } => {
                 for (member, admin) in self.admin.iter().enumerate() {
                     let said = ask(*admin, b"srvr");
                     let said = said.map_err(|error| format!("{admin}: {error}"))?;
@@ -553,7 +573,8 @@ impl System {
         }
     }
 
-    /// Where clients shall connect: to the leader, or to all members where there is none.
+    /// Where clients shall connect: to the leader, or to all members where there is none, or where
+    /// the plan says so.
     ///
     /// # Errors
     /// When the system is not ready.
@@ -564,12 +585,12 @@ impl System {
             language: language.clone(),
         };
         match self.settle()? {
-            Some(leader) => self
+            Some(leader) if !self.at_all => self
                 .clients
                 .get(leader)
                 .map(|address| vec![at(address)])
                 .ok_or_else(|| Error::failed("the leader is not a member")),
-            None => Ok(self.clients.iter().map(at).collect()),
+            _ => Ok(self.clients.iter().map(at).collect()),
         }
     }
 
@@ -627,15 +648,17 @@ impl System {
     pub fn description(&self) -> String {
         let members = self.members;
         let (system, promise, reads) = match (&self.spec.what, self.spec.durability) {
-            (What::Quintet { protocol }, Durability::Disk) => (
-                format!("{}, {protocol}", self.version),
-                "fsynced on a majority",
-                "linearizable",
-            ),
-            (What::Quintet { protocol }, Durability::Memory) => (
-                format!("{}, {protocol}", self.version),
-                "in a majority's memory; only promises are fsynced",
-                "linearizable",
+            (What::Quintet(variant), durability) => (
+                format!("{}, {variant}", self.version),
+                match durability {
+                    Durability::Disk => "fsynced on a majority",
+                    Durability::Memory => "in a majority's memory; only promises are fsynced",
+                },
+                if variant.stale {
+                    "of the member's own state, however old"
+                } else {
+                    "linearizable"
+                },
             ),
             (What::Etcd, Durability::Disk) => (
                 self.version.clone(),
@@ -647,15 +670,17 @@ impl System {
                 "as with disk, but the files are on tmpfs",
                 "linearizable",
             ),
-            (What::ZooKeeper, Durability::Disk) => (
+            (What::ZooKeeper { sync }, durability) => (
                 format!("{}, -Xmx1000m", self.version),
-                "fsynced on a majority",
-                "of the member's own state, not linearizable",
-            ),
-            (What::ZooKeeper, Durability::Memory) => (
-                format!("{}, -Xmx1000m", self.version),
-                "as with disk, but the files are on tmpfs",
-                "of the member's own state, not linearizable",
+                match durability {
+                    Durability::Disk => "fsynced on a majority",
+                    Durability::Memory => "as with disk, but the files are on tmpfs",
+                },
+                if *sync {
+                    "of the member's own state after a sync, nearly linearizable"
+                } else {
+                    "of the member's own state, not linearizable"
+                },
             ),
             (What::Redis, Durability::Disk) => (
                 self.version.clone(),
@@ -716,7 +741,13 @@ mod tests {
 
     #[test]
     fn unknown_systems_are_refused_with_what_there_is() {
-        for wrong in ["mysql", "etcd/tape", "etcd:raft/disk", ""] {
+        for wrong in [
+            "mysql",
+            "etcd/tape",
+            "etcd:raft/disk",
+            "quintet:multipaxos+old",
+            "",
+        ] {
             let error = Spec::parse(wrong).unwrap_err();
             assert!(
                 error.help.is_some_and(|help| help.contains("zookeeper")),

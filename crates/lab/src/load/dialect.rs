@@ -58,9 +58,14 @@ pub enum Language {
         password: Option<String>,
         /// Follow each write with `WAIT n`, and count it when that many replicas have it.
         wait: Option<u32>,
+        /// Say `READONLY` first: reads are of the state of whoever is asked, however old.
+        stale: bool,
     },
     /// ZooKeeper's own protocol; every connection is a session.
-    ZooKeeper,
+    ZooKeeper {
+        /// A `sync` goes before each read, so that its member is as new as the leader was.
+        sync: bool,
+    },
     /// etcd's version 3 API over gRPC.
     Etcd {
         /// Whether reads are linearizable, etcd's default.
@@ -74,14 +79,19 @@ impl Language {
         Self::Resp {
             password: None,
             wait: None,
+            stale: false,
         }
     }
 
     /// A new connection's state.
     pub fn dialect(&self) -> Box<dyn Dialect> {
         match self {
-            Self::Resp { password, wait } => Box::new(resp::Resp::new(password.clone(), *wait)),
-            Self::ZooKeeper => Box::new(zookeeper::Session::new()),
+            Self::Resp {
+                password,
+                wait,
+                stale,
+            } => Box::new(resp::Resp::new(password.clone(), *wait, *stale)),
+            Self::ZooKeeper { sync } => Box::new(zookeeper::Session::new(*sync)),
             Self::Etcd { linearizable } => Box::new(etcd::Channel::new(*linearizable)),
         }
     }

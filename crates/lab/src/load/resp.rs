@@ -155,6 +155,7 @@ enum Expected {
 pub struct Resp {
     password: Option<String>,
     wait: Option<u32>,
+    stale: bool,
     expected: VecDeque<Expected>,
     ended: u64,
     /// The error of the write whose `WAIT` has not been answered.
@@ -163,10 +164,11 @@ pub struct Resp {
 
 impl Resp {
     /// A connection that was not yet greeted.
-    pub const fn new(password: Option<String>, wait: Option<u32>) -> Self {
+    pub const fn new(password: Option<String>, wait: Option<u32>, stale: bool) -> Self {
         Self {
             password,
             wait,
+            stale,
             expected: VecDeque::new(),
             ended: 0,
             refused: None,
@@ -189,6 +191,10 @@ impl Dialect for Resp {
     fn greet(&mut self, out: &mut Vec<u8>) {
         if let Some(password) = &self.password {
             encode(out, &[b"AUTH", password.as_bytes()]);
+            self.expected.push_back(Expected::Greeting);
+        }
+        if self.stale {
+            encode(out, &[b"READONLY"]);
             self.expected.push_back(Expected::Greeting);
         }
     }
@@ -337,7 +343,7 @@ mod tests {
     #[test]
     fn requests_are_what_the_server_reads() {
         let mut out = Vec::new();
-        let mut line = Resp::new(None, None);
+        let mut line = Resp::new(None, None, false);
         line.request(&request(Kind::Write), b"xxx", &mut out);
         line.request(&request(Kind::Read), b"xxx", &mut out);
         line.request(&request(Kind::Create), b"", &mut out);
@@ -350,12 +356,12 @@ mod tests {
 
     #[test]
     fn the_greeting_is_no_request_and_errors_are_named() {
-        let mut line = Resp::new(Some("secret".to_owned()), None);
+        let mut line = Resp::new(Some("secret".to_owned()), None, true);
         let (mut out, mut ended) = (Vec::new(), Vec::new());
         line.greet(&mut out);
         line.request(&request(Kind::Read), b"", &mut out);
         line.request(&request(Kind::Read), b"", &mut out);
-        let answers = b"+OK\r\n$-1\r\n-CLUSTERDOWN no quorum\r\n+rest";
+        let answers = b"+OK\r\n+OK\r\n$-1\r\n-CLUSTERDOWN no quorum\r\n+rest";
         let consumed = line.digest(answers, &mut out, &mut ended);
         assert_eq!(consumed, Some(answers.len() - 5));
         assert_eq!(
@@ -372,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_write_that_waits_ends_when_enough_replicas_have_it() {
-        let mut line = Resp::new(None, Some(1));
+        let mut line = Resp::new(None, Some(1), false);
         let (mut out, mut ended) = (Vec::new(), Vec::new());
         line.request(&request(Kind::Write), b"x", &mut out);
         line.request(&request(Kind::Write), b"x", &mut out);

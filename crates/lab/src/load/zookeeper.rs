@@ -7,15 +7,18 @@
 //!
 //! Everything is big-endian and begins with its length. A session answers in the order of its
 //! requests. Keys are nodes right below the root, made by the filling, written with any version;
-//! a read is the server's own (ordered, not linearizable), as ZooKeeper's are.
+//! a read is the server's own (ordered, not linearizable), as ZooKeeper's are, unless a `sync` is
+//! sent before it: then its member has what the leader had when that passed by.
 
 use super::dialect::{Dialect, Ended, Kind, Request};
+use std::collections::VecDeque;
 
 /// How long a session outlives its connection.
 const TIMEOUT_MS: i32 = 30_000;
 const CREATE: i32 = 1;
 const GET: i32 = 4;
 const SET: i32 = 5;
+const SYNC: i32 = 9;
 /// Every right, in a node's access list.
 const ALL: i32 = 31;
 const NODE_EXISTS: i32 = -110;
@@ -28,22 +31,33 @@ pub struct Session {
     is_open: bool,
     issued: u32,
     ended: u64,
+    sync: bool,
+    /// Of each answer to come: whether it is that to a `sync`.
+    expected: VecDeque<bool>,
+    /// The error of the `sync` whose read has not been answered.
+    refused: Option<String>,
 }
 
 impl Session {
     /// A session that was not yet asked for.
-    pub const fn new() -> Self {
+    pub const fn new(sync: bool) -> Self {
         Self {
             is_open: false,
             issued: 0,
             ended: 0,
+            sync,
+            expected: VecDeque::new(),
+            refused: None,
         }
     }
 }
 
-impl Default for Session {
-    fn default() -> Self {
-        Self::new()
+impl Session {
+    /// The next request's number; below zero they mean other things.
+    const fn number(&mut self) -> i32 {
+        let number = (self.issued & 0x7fff_ffff) as i32;
+        self.issued = self.issued.wrapping_add(1);
+        number
     }
 }
 
@@ -82,12 +96,20 @@ impl Dialect for Session {
     }
 
     fn request(&mut self, request: &Request, value: &[u8], out: &mut Vec<u8>) {
-        // Numbers below zero mean other things.
-        let number = (self.issued & 0x7fff_ffff) as i32;
-        self.issued = self.issued.wrapping_add(1);
         let mut path = [0; 17];
         path[0] = b'/';
         path[1..].copy_from_slice(&request.key);
+        if self.sync && request.kind == Kind::Read {
+            let number = self.number();
+            self.expected.push_back(true);
+            packet(out, |out| {
+                int(out, number);
+                int(out, SYNC);
+                bytes(out, &path);
+            });
+        }
+        let number = self.number();
+        self.expected.push_back(false);
         packet(out, |out| {
             int(out, number);
             match request.kind {
@@ -147,6 +169,11 @@ impl Dialect for Session {
                 0 | NODE_EXISTS => None,
                 code => Some(format!("error{code}")),
             };
+            if self.expected.pop_front().unwrap_or(false) {
+                self.refused = error;
+                continue;
+            }
+            let error = self.refused.take().or(error);
             let number = self.ended;
             self.ended += 1;
             ended.push(Ended { number, error });
@@ -171,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_session_opens_and_then_its_answers_come_in_order() {
-        let mut session = Session::new();
+        let mut session = Session::new(false);
         let (mut out, mut ended) = (Vec::new(), Vec::new());
         session.greet(&mut out);
         assert_eq!(out.len(), 4 + 45);
@@ -192,7 +219,7 @@ mod tests {
         input.extend(answer(1, -101, b""));
         input.extend(answer(2, NODE_EXISTS, b""));
         for cut in 0..input.len() {
-            let mut session = Session::new();
+            let mut session = Session::new(false);
             let mut ended = Vec::new();
             let consumed = session.digest(&input[..cut], &mut out, &mut ended).unwrap();
             session.digest(&input[consumed..], &mut out, &mut ended);
@@ -208,11 +235,41 @@ mod tests {
     }
 
     #[test]
+    fn a_sync_goes_before_each_read_and_the_two_are_one_request() {
+        let mut session = Session::new(true);
+        let (mut out, mut ended) = (Vec::new(), Vec::new());
+        session.is_open = true;
+        let key = *b"key:000000000000";
+        for kind in [Kind::Read, Kind::Write, Kind::Read] {
+            session.request(&Request { kind, key }, b"value", &mut out);
+        }
+        let mut operations = Vec::new();
+        let mut rest = out.as_slice();
+        while let Some(length) = int_at(rest, 0) {
+            operations.push((int_at(rest, 4).unwrap(), int_at(rest, 8).unwrap()));
+            rest = &rest[4 + length as usize..];
+        }
+        assert_eq!(
+            operations,
+            [(0, SYNC), (1, GET), (2, SET), (3, SYNC), (4, GET)]
+        );
+        let mut input = Vec::new();
+        for (number, error) in [(0, 0), (1, 0), (2, 0), (3, -4), (4, 0)] {
+            input.extend(answer(number, error, b""));
+        }
+        let consumed = session.digest(&input, &mut out, &mut ended);
+        assert_eq!(consumed, Some(input.len()));
+        let errors: Vec<_> = ended.iter().map(|one| one.error.as_deref()).collect();
+        assert_eq!(errors, [None, None, Some("error-4")]);
+    }
+
+    #[test]
     fn a_refused_session_and_nonsense_end_the_connection() {
         let mut out = Vec::new();
         let refused = [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0];
-        let digest =
-            |input: &[u8], out: &mut Vec<u8>| Session::new().digest(input, out, &mut Vec::new());
+        let digest = |input: &[u8], out: &mut Vec<u8>| {
+            Session::new(false).digest(input, out, &mut Vec::new())
+        };
         assert_eq!(digest(&refused, &mut out), None);
         assert_eq!(digest(b"HTTP/1.1 400", &mut out), None);
         assert_eq!(digest(&[0, 0, 0], &mut out), Some(0));

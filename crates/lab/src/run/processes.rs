@@ -55,8 +55,8 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
     })?;
     let cluster = Mutex::new(cluster);
     let locked = || cluster.lock().unwrap_or_else(PoisonError::into_inner);
-    let targets = locked().targets(&cell.workload.place)?;
     let load = &cell.workload;
+    let targets = locked().targets(&load.place, load.stale)?;
     if load.mix.read_ratio > 0.0 {
         fill(
             &targets[0],

@@ -24,6 +24,8 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
         // The first leader; a protocol without one has clients at all.
         Place::Leader => vec![0],
         Place::All => (0..cell.replicas as u16).collect(),
+        Place::Middle => vec![cell.replicas as u16 / 2],
+        Place::Last => vec![cell.replicas as u16 - 1],
         Place::At(ids) => ids.clone(),
     };
     let found = bed::run(Setup {
@@ -41,6 +43,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
             batch_bytes: load.batch_bytes,
             batch_requests: load.batch_requests,
             reads: (load.mix.reads_of_all() * 1e3).round() as u64,
+            stale: load.stale,
             at,
         },
         faults: scenario.faults.clone(),

@@ -15,7 +15,10 @@ pub use network::{latency_tables, links_text, parse_links};
 pub(crate) use read::refusal;
 pub use read::{BUILT_IN, load, parse};
 
-use crate::load::{Distribution, Mix};
+use crate::{
+    load::{Distribution, Mix},
+    variant::Variant,
+};
 use quintet_replica::{Durability, Entry, links::Links};
 use quintet_simulator::bed::{Fault, Hunt};
 use serde::{Deserialize, Serialize};
@@ -93,6 +96,10 @@ pub enum Place {
     Leader,
     /// At all, taking turns.
     All,
+    /// At the one in the middle, by number: the last of the first majority.
+    Middle,
+    /// At the last one, by number.
+    Last,
     /// At these.
     At(Vec<u16>),
 }
@@ -120,6 +127,8 @@ pub struct Workload {
     pub distribution: Distribution,
     /// At which replicas.
     pub place: Place,
+    /// Reads are answered from the state of the replica that is asked, however old.
+    pub stale: bool,
 }
 
 /// A point that a paper shows.
@@ -165,8 +174,10 @@ pub struct Scenario {
     pub paper: String,
     /// Where it can run.
     pub beds: Vec<Bed>,
-    /// The protocols, each perhaps with a word of the scenario's behind it: see [`Self::base`].
+    /// The protocols, or variants of theirs: see [`Variant`].
     pub protocols: Vec<String>,
+    /// Protocols whose clients are elsewhere than the workload says.
+    pub places: Vec<(String, Place)>,
     /// Options of protocols: protocol, option, value.
     pub options: Vec<(String, String, String)>,
     /// How many replicas.
@@ -208,7 +219,7 @@ pub struct Scenario {
 /// One thing to be measured, repeatedly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// The protocol, as the scenario calls it.
+    /// The protocol or variant, as the scenario calls it.
     pub protocol: String,
     /// The sweep's value; 0 without one.
     pub value: u64,
@@ -235,6 +246,13 @@ impl Scenario {
                     replicas: self.replicas,
                     workload: self.workload.clone(),
                 };
+                if let Ok(variant) = Variant::parse(protocol) {
+                    cell.workload.stale |= variant.stale;
+                    let own = self.places.iter().find(|one| one.0 == variant.protocol());
+                    if let Some((_, place)) = own {
+                        cell.workload.place = place.clone();
+                    }
+                }
                 match self.sweep.as_ref().map(|sweep| sweep.0) {
                     Some(Parameter::Clients) => cell.workload.clients = *value as usize,
                     Some(Parameter::Rate) => cell.workload.rate = Some(*value as f64),
@@ -251,21 +269,27 @@ impl Scenario {
         cells
     }
 
-    /// The protocol's entry in the registry. [`parse`] has seen that it is there.
+    /// The entry in the registry of a protocol, or of a variant's. [`parse`] has seen that it is
+    /// there.
     pub fn entry(protocol: &str) -> Option<&'static Entry> {
         quintet_protocols::find(Self::base(protocol)).ok()
     }
 
-    /// What a protocol is called in the registry. A scenario may have it several times, with
-    /// options of their own: `racs` and `racs/sadl`.
+    /// What a protocol or a variant is called in the registry. A scenario may have it several
+    /// times, with options of their own: `racs` and `racs/sadl`.
     pub fn base(protocol: &str) -> &str {
-        protocol.split_once('/').map_or(protocol, |(base, _)| base)
+        protocol.split(['/', '+']).next().unwrap_or(protocol)
     }
 
-    /// The options of one protocol.
+    /// The options of one protocol, and what a variant says beside them.
     pub fn options_of(&self, protocol: &str) -> Vec<(String, String)> {
-        let of = self.options.iter().filter(|option| option.0 == protocol);
-        of.map(|(_, name, value)| (name.clone(), value.clone()))
-            .collect()
+        let Ok(variant) = Variant::parse(protocol) else {
+            return Vec::new();
+        };
+        let of = |option: &&(String, String, String)| option.0 == variant.named;
+        let common = self.options.iter().filter(of);
+        let common = common.map(|(_, name, value)| (name.clone(), value.clone()));
+        // The last one counts.
+        common.chain(variant.options).collect()
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     error::{Error, Kind, Result},
     load::{Distribution, Mix},
     suggest,
+    variant::Variant,
 };
 use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS};
 use quintet_simulator::bed::{Fault, FaultKind};
@@ -21,7 +22,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 16] = [
+pub const BUILT_IN: [(&str, &str); 17] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -35,16 +36,16 @@ pub const BUILT_IN: [(&str, &str); 16] = [
         include_str!("../../../../lab/scenarios/chain-geo.toml"),
     ),
     (
+        "chain-geo-three",
+        include_str!("../../../../lab/scenarios/chain-geo-three.toml"),
+    ),
+    (
         "chain-latency",
         include_str!("../../../../lab/scenarios/chain-latency.toml"),
     ),
     (
-        "chain-reads-chain",
-        include_str!("../../../../lab/scenarios/chain-reads-chain.toml"),
-    ),
-    (
-        "chain-reads-local",
-        include_str!("../../../../lab/scenarios/chain-reads-local.toml"),
+        "chain-reads",
+        include_str!("../../../../lab/scenarios/chain-reads.toml"),
     ),
     (
         "chain-reads-replicas",
@@ -57,6 +58,10 @@ pub const BUILT_IN: [(&str, &str); 16] = [
     (
         "chain-writes",
         include_str!("../../../../lab/scenarios/chain-writes.toml"),
+    ),
+    (
+        "chain-writes-single",
+        include_str!("../../../../lab/scenarios/chain-writes-single.toml"),
     ),
     (
         "chora-baseline",
@@ -108,7 +113,9 @@ struct WorkloadText {
     #[serde(default = "keys")]
     keys: u64,
     distribution: Option<String>,
-    at: Option<PlaceText>,
+    at: Option<AtText>,
+    #[serde(default)]
+    stale: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -116,6 +123,13 @@ struct WorkloadText {
 enum PlaceText {
     Named(String),
     Listed(Vec<u16>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum AtText {
+    One(PlaceText),
+    ByProtocol(BTreeMap<String, PlaceText>),
 }
 
 const fn clients() -> usize {
@@ -284,6 +298,7 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
         return Err("beds and protocols: at least one each".to_owned());
     }
     for protocol in &text.protocols {
+        Variant::parse(protocol).map_err(|error| format!("protocols: {error}"))?;
         let entry = quintet_protocols::find(Scenario::base(protocol))
             .map_err(|error| format!("protocols: {error}"))?;
         if text.replicas < entry.info.replicas_min {
@@ -327,7 +342,7 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
     if text.workload.batch > 0 && text.beds.contains(&Bed::Processes) {
         return Err("workload: batch: real replicas always batch; beds = ['simulated']".to_owned());
     }
-    let workload = workload(text.workload, text.replicas)?;
+    let (workload, places) = workload(text.workload, text.replicas)?;
     let begins = text.warmup.0;
     let mut links = text
         .network
@@ -414,6 +429,7 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
         paper: text.paper,
         beds: text.beds,
         protocols: text.protocols,
+        places,
         options,
         replicas: text.replicas,
         durability,
@@ -435,7 +451,33 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
     })
 }
 
-fn workload(text: WorkloadText, replicas: usize) -> std::result::Result<Workload, String> {
+type Places = Vec<(String, Place)>;
+
+fn place(text: PlaceText, replicas: usize) -> std::result::Result<Place, String> {
+    Ok(match text {
+        PlaceText::Named(name) => match name.as_str() {
+            "leader" => Place::Leader,
+            "all" => Place::All,
+            "middle" => Place::Middle,
+            "last" => Place::Last,
+            other => {
+                let remedy = suggest::remedy(other, &["leader", "all", "middle", "last"]);
+                return Err(format!("workload: at '{other}': {remedy}"));
+            }
+        },
+        PlaceText::Listed(ids) => {
+            if let Some(id) = ids.iter().find(|id| usize::from(**id) >= replicas) {
+                return Err(format!("workload: at: there is no replica {id}"));
+            }
+            Place::At(ids)
+        }
+    })
+}
+
+fn workload(
+    text: WorkloadText,
+    replicas: usize,
+) -> std::result::Result<(Workload, Places), String> {
     let mut distribution = match text.distribution.as_deref() {
         None | Some("uniform") => Distribution::Uniform,
         Some("zipf") => Distribution::Zipf,
@@ -468,23 +510,18 @@ fn workload(text: WorkloadText, replicas: usize) -> std::result::Result<Workload
             distribution = Distribution::Zipf;
         }
     }
-    let place = match text.at {
-        None => Place::Leader,
-        Some(PlaceText::Named(name)) => match name.as_str() {
-            "leader" => Place::Leader,
-            "all" => Place::All,
-            other => {
-                let remedy = suggest::remedy(other, &["leader", "all"]);
-                return Err(format!("workload: at '{other}': {remedy}"));
+    let (mut common, mut places) = (Place::Leader, Places::new());
+    match text.at {
+        None => {}
+        Some(AtText::One(text)) => common = place(text, replicas)?,
+        Some(AtText::ByProtocol(texts)) => {
+            for (protocol, text) in texts {
+                quintet_protocols::find(&protocol)
+                    .map_err(|error| format!("workload: at: {error}"))?;
+                places.push((protocol, place(text, replicas)?));
             }
-        },
-        Some(PlaceText::Listed(ids)) => {
-            if let Some(id) = ids.iter().find(|id| usize::from(**id) >= replicas) {
-                return Err(format!("workload: at: there is no replica {id}"));
-            }
-            Place::At(ids)
         }
-    };
+    }
     if !(1..=100_000).contains(&text.clients) || text.keys == 0 {
         return Err("workload: clients and keys must be above 0".to_owned());
     }
@@ -497,7 +534,7 @@ fn workload(text: WorkloadText, replicas: usize) -> std::result::Result<Workload
     if text.rate.is_some_and(|rate| !(1.0..=1e8).contains(&rate)) {
         return Err("workload: rate: accepted are 1 to 100000000".to_owned());
     }
-    Ok(Workload {
+    let workload = Workload {
         clients: text.clients,
         rate: text.rate,
         value_size: text.value_size,
@@ -507,13 +544,16 @@ fn workload(text: WorkloadText, replicas: usize) -> std::result::Result<Workload
         mix,
         keys: text.keys,
         distribution,
-        place,
-    })
+        place: common,
+        stale: text.stale,
+    };
+    Ok((workload, places))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Cell;
 
     const GOOD: &str = "name = 'x'\nabout = 'y'\nbeds = ['simulated']\n\
                         protocols = ['multipaxos']\nreplicas = 3\ndurability = 'disk'\n\
@@ -536,6 +576,35 @@ mod tests {
         assert_eq!(parse(&pair, "f").unwrap().options.len(), 2);
         let alone = pair.replace("election_timeout_ms = 5000\n", "");
         assert!(parse(&alone, "f").is_err());
+    }
+
+    #[test]
+    fn clients_may_be_elsewhere_and_content_with_less_by_protocol_and_variant() {
+        let text = GOOD.replace(
+            "['multipaxos']",
+            "['multipaxos', 'chain_paxos+reads=chain', 'chain_paxos+stale']",
+        );
+        let text = format!(
+            "{text}at = {{ multipaxos = 'all', chain_paxos = 'middle' }}\n\
+             [options.chain_paxos]\nreads = 'local'\nwindow = 8\n"
+        );
+        let scenario = parse(&text, "f").unwrap();
+        let cells = scenario.cells(false);
+        let seen = |cell: &Cell| (cell.workload.place.clone(), cell.workload.stale);
+        let seen: Vec<_> = cells.iter().map(seen).collect();
+        let (all, middle) = (Place::All, Place::Middle);
+        assert_eq!(
+            seen,
+            [(all, false), (middle.clone(), false), (middle, true)]
+        );
+        let last = |cell: &Cell| scenario.options_of(&cell.protocol).pop();
+        let option = |name: &str, value: &str| Some((name.to_owned(), value.to_owned()));
+        assert_eq!(last(&cells[0]), None);
+        assert_eq!(last(&cells[1]), option("reads", "chain"));
+        assert_eq!(last(&cells[2]), option("window", "8"));
+        let wrong = text.replace("'middle'", "'midle'");
+        let error = parse(&wrong, "f").unwrap_err().to_string();
+        assert!(error.contains("did you mean 'middle'?"), "{error}");
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct Load {
     pub batch_requests: usize,
     /// Of a thousand requests, so many are reads.
     pub reads: u64,
+    /// Reads are answered from the state of the replica that is asked, however old.
+    pub stale: bool,
     /// At which replicas the clients are, taking turns.
     pub at: Vec<u16>,
 }
@@ -169,6 +171,7 @@ mod tests {
                 batch_bytes: FULL_BATCH_BYTES,
                 batch_requests: FULL_BATCH_REQUESTS,
                 reads: 0,
+                stale: false,
                 at: vec![0],
             },
             faults: Vec::new(),

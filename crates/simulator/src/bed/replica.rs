@@ -456,7 +456,12 @@ impl World {
     /// Makes batches of what clients want; gives how many.
     fn submit(&mut self, index: usize) -> u64 {
         let mut submitted = 0;
-        for level in [Level::Ordered, Level::Linearizable] {
+        let reads = if self.setup.load.stale {
+            Level::Stale
+        } else {
+            Level::Linearizable
+        };
+        for level in [Level::Ordered, reads] {
             while self.submit_one(index, level) {
                 submitted += 1;
             }

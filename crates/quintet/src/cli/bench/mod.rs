@@ -202,6 +202,7 @@ impl Bench {
                 language: Language::Resp {
                     password: url.password.clone(),
                     wait: None,
+                    stale: false,
                 },
             });
         }

@@ -10,7 +10,7 @@ use crate::cli::{
     settings::units,
     signals,
 };
-use clap::Args;
+use clap::{Args, ValueEnum};
 use quintet_lab::{
     compare::{Cell, Comparison, HEADER, Installed, Plan, Spec, compare, csv, html, row},
     run::commit,
@@ -24,10 +24,13 @@ Examples:
   quintet lab compare --quick
   quintet lab compare quintet:multipaxos/disk etcd/disk zookeeper/disk redis/disk
   quintet lab compare --clients 64,256 --reads 0,1 --rounds 5 --out results
+  quintet lab compare quintet:chain_paxos quintet:chain_paxos+stale zookeeper+sync zookeeper --at all
 
 A system is quintet[:PROTOCOL], etcd, zookeeper, openraft, redis or redis-replica, with /disk (the
-default) or /memory behind it. Replicated systems have --members members on loopback; clients are at the leader,
-each with one request under way. All start empty; the ones that are not under load are stopped by a
+default) or /memory behind it. Behind a protocol, '+OPTION=VALUE' sets an option of it, and '+stale'
+reads the state of the replica that is asked, however old (READONLY); 'zookeeper+sync' sends a sync before
+each read. Replicated systems have --members members on loopback; clients are at the leader, or at all
+members (--at), each with one request under way. All start empty; the ones that are not under load are stopped by a
 signal. Figures are medians over the rounds, with the smallest and the largest. CPU and memory are
 those of all members; wire bytes are all that went over loopback, clients' included; syncs are how
 often members waited for the disk (root's rights and a mounted tracefs needed), per thousand
@@ -81,6 +84,10 @@ pub struct Compare {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
     members: u16,
 
+    /// Where clients connect: to the leader, or to all members, taking turns
+    #[arg(long, value_enum, default_value_t)]
+    at: At,
+
     /// Threads of the load generator
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: u32,
@@ -132,6 +139,16 @@ pub struct Compare {
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
+}
+
+/// Where clients connect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum At {
+    /// To the leader, or to all where there is none.
+    #[default]
+    Leader,
+    /// To all members, taking turns.
+    All,
 }
 
 const ALL: [&str; 11] = [
@@ -220,9 +237,6 @@ impl Compare {
             if systems[..index].contains(spec) {
                 return Err(Failure::usage(format!("{} is named twice", spec.name())));
             }
-            if let Some(protocol) = spec.protocol() {
-                crate::cli::settings::protocol(protocol)?;
-            }
         }
         let clients: &[u32] = match (self.clients.as_slice(), self.quick) {
             ([], true) => &[64],
@@ -252,6 +266,7 @@ impl Compare {
             etcd_sharing: self.etcd_sharing as usize,
             prewarm: or(4.0, 2.0),
             members: self.members,
+            at_all: self.at == At::All,
             disk: self.dir.clone(),
             memory: self.memory_dir.clone(),
             base_port: self.base_port,
