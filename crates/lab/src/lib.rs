@@ -15,6 +15,7 @@ mod error;
 pub mod figures;
 pub mod fit;
 pub mod http;
+pub mod hybrid;
 mod kept;
 pub mod load;
 pub mod profile;

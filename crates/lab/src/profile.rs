@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// The profiles that come with the program; the first is used where none is named.
-pub const BUILT_IN: [(&str, &str); 4] = [
+pub const BUILT_IN: [(&str, &str); 5] = [
     (
         "two-cores",
         include_str!("../../../lab/profiles/two-cores.toml"),
@@ -23,6 +23,10 @@ pub const BUILT_IN: [(&str, &str); 4] = [
     (
         "racs-lan",
         include_str!("../../../lab/profiles/racs-lan.toml"),
+    ),
+    (
+        "racs-wan",
+        include_str!("../../../lab/profiles/racs-wan.toml"),
     ),
 ];
 

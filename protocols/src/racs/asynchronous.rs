@@ -143,6 +143,7 @@ impl Racs {
             marks,
             batches,
             ranges,
+            switch: None,
         });
         self.take(block);
         let own = self.id;

@@ -5,7 +5,7 @@
 //!                       round = place in the chain; a block names its parent
 //! ```
 
-use crate::sadl::{Range, decode_ranges, encode_ranges};
+use crate::sadl::{Range, Way, decode_ranges, encode_ranges};
 use alloc::{sync::Arc, vec::Vec};
 use quintet_replica::{
     Bytes, CommandTime, DecodeError, Reader, ReplicaId, ReplicaSet, Slot, Wire, Writer,
@@ -122,6 +122,8 @@ pub struct Block {
     pub batches: Vec<Bytes>,
     /// Batches that were disseminated before, by name: after those above, each in a slot.
     pub ranges: Vec<Range>,
+    /// From here on the batches of all replicas' clients go this way (§5.5).
+    pub switch: Option<Way>,
 }
 
 impl Block {
@@ -143,7 +145,7 @@ impl Block {
 }
 
 /// More than a block takes besides its batches and marks.
-pub(super) const BLOCK_BYTES: usize = 2 * BlockId::SIZE + 36;
+pub(super) const BLOCK_BYTES: usize = 2 * BlockId::SIZE + 37;
 
 impl Wire for Block {
     fn encode(&self, writer: &mut Writer<'_>) {
@@ -160,6 +162,10 @@ impl Wire for Block {
             writer.blob(batch);
         }
         encode_ranges(&self.ranges, writer);
+        writer.u8(match self.switch {
+            None => 0,
+            Some(way) => way_code(way),
+        });
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let id = BlockId::decode(reader)?;
@@ -173,6 +179,10 @@ impl Wire for Block {
             .map(|_| reader.blob("block batch"))
             .collect::<Result<_, _>>()?;
         let ranges = decode_ranges(reader)?;
+        let switch = match reader.u8("block switch")? {
+            0 => None,
+            code => Some(way_of(code)?),
+        };
         // A parent is of an earlier view, or stands one step before in the same one.
         let fits = parent.round + 1 == id.round
             && match id.level {
@@ -191,13 +201,31 @@ impl Wire for Block {
             marks,
             batches,
             ranges,
+            switch,
         })
+    }
+}
+
+/// A way as it is written.
+pub(super) const fn way_code(way: Way) -> u8 {
+    match way {
+        Way::Direct => 1,
+        Way::Sadl => 2,
+    }
+}
+
+/// Reads what [`way_code`] gave.
+pub(super) const fn way_of(code: u8) -> Result<Way, DecodeError> {
+    match code {
+        1 => Ok(Way::Direct),
+        2 => Ok(Way::Sadl),
+        _ => Err(DecodeError::Bad("way of batches")),
     }
 }
 
 /// Reads a list of blocks; the elements are shared from then on.
 pub(super) fn decode_blocks(reader: &mut Reader) -> Result<Vec<Arc<Block>>, DecodeError> {
-    (0..reader.length(BLOCK_BYTES - 12, "blocks")?)
+    (0..reader.length(BLOCK_BYTES - 13, "blocks")?)
         .map(|_| Block::decode(reader).map(Arc::new))
         .collect()
 }

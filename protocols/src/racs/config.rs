@@ -24,8 +24,16 @@ pub struct Config {
     pub queue_bytes: usize,
     /// The most bytes of executed entries kept in memory for followers that lag.
     pub log_memory_bytes: usize,
-    /// How batches reach the others.
+    /// How batches reach the others; where the leader chooses, at the beginning.
     pub dissemination: Way,
+    /// The leader chooses while it works.
+    pub hybrid: bool,
+    /// From this median latency on the direct way is full.
+    pub hybrid_latency: Duration,
+    /// Below so many commands per second the direct way is enough.
+    pub hybrid_throughput: u64,
+    /// How long a way is kept at least.
+    pub hybrid_hold: Duration,
     /// The most batches disseminated and not yet executed.
     pub sadl_window: u64,
     /// A planted bug.
@@ -44,6 +52,10 @@ impl Default for Config {
             queue_bytes: 64 << 20,
             log_memory_bytes: 64 << 20,
             dissemination: Way::Direct,
+            hybrid: false,
+            hybrid_latency: Duration::from_millis(300),
+            hybrid_throughput: 100_000,
+            hybrid_hold: Duration::from_secs(10),
             sadl_window: 256,
             planted: super::plant::Planted::default(),
         }
@@ -71,8 +83,9 @@ impl Options for Config {
             name: "view_timeout_ms",
             default: "0",
             help: "how long a view may show no progress, in milliseconds, before a replica turns to \
-                   the asynchronous mode; doubled up to 32 times as views fail; 0: six measured \
-                   round trips, not below view_timeout_min_ms (0, or 10 to 600000)",
+                   the asynchronous mode; 0: six measured round trips, not below \
+                   view_timeout_min_ms, up to eight times as long as views fail (0, or 10 to \
+                   600000)",
         },
         OptionSpec {
             name: "view_timeout_min_ms",
@@ -116,7 +129,29 @@ impl Options for Config {
         OptionSpec {
             name: "dissemination",
             default: "direct",
-            help: sadl::WAY_HELP,
+            help: "how the batches of a replica's clients reach the others: direct, in the leader's \
+                   messages; sadl, from each replica to all before they are ordered; hybrid, as \
+                   the leader finds better, by hybrid_latency_ms and hybrid_throughput",
+        },
+        OptionSpec {
+            name: "hybrid_latency_ms",
+            default: "300",
+            help: "with dissemination=hybrid: the median latency of clients, in milliseconds, from \
+                   which on the direct way counts as full; 'quintet lab hybrid' finds it (1 to \
+                   600000)",
+        },
+        OptionSpec {
+            name: "hybrid_throughput",
+            default: "100000",
+            help: "with dissemination=hybrid: below so many commands per second the direct way is \
+                   enough; 'quintet lab hybrid' finds it (1 to 1000000000)",
+        },
+        OptionSpec {
+            name: "hybrid_hold_ms",
+            default: "10000",
+            help: "with dissemination=hybrid: how long a way is kept at least, in milliseconds; up \
+                   to 16 times as long after changes that followed each other soon (1000 to \
+                   3600000)",
         },
         OptionSpec {
             name: "sadl_window",
@@ -151,8 +186,25 @@ impl Options for Config {
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
             "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
             "dissemination" => {
+                self.hybrid = value == "hybrid";
+                let way = if self.hybrid {
+                    Some(Way::Direct)
+                } else {
+                    Way::named(value)
+                };
                 self.dissemination =
-                    Way::named(value).ok_or_else(|| format!("'{value}' is not direct or sadl"))?;
+                    way.ok_or_else(|| format!("'{value}' is not direct, sadl or hybrid"))?;
+            }
+            "hybrid_latency_ms" => {
+                self.hybrid_latency =
+                    Duration::from_millis(number(value, 1, 600_000, "milliseconds")?);
+            }
+            "hybrid_throughput" => {
+                self.hybrid_throughput = number(value, 1, 1_000_000_000, "commands per second")?;
+            }
+            "hybrid_hold_ms" => {
+                self.hybrid_hold =
+                    Duration::from_millis(number(value, 1_000, 3_600_000, "milliseconds")?);
             }
             "sadl_window" => self.sadl_window = number(value, 1, 65_536, "batches")?,
             #[cfg(feature = "plant")]

@@ -49,7 +49,7 @@ impl Racs {
 
     /// Whether this replica's requests go out before they are ordered.
     pub(super) fn disseminates(&self) -> bool {
-        self.config.dissemination == Way::Sadl
+        self.way() == Way::Sadl
     }
 
     /// How far the blocks up to this one have come with each member's batches.
@@ -137,17 +137,5 @@ impl Racs {
         let from = self.decided_from;
         self.sadl.fetch_causal(&mut needs.into_iter(), from, ctx);
         ready
-    }
-
-    /// The option was changed: requests that wait go the other way.
-    pub(super) fn on_dissemination(&mut self, ctx: &mut Context<'_, Self>) {
-        ctx.mark("dissemination changed");
-        if self.disseminates() {
-            for (key, batch) in self.requests.iter() {
-                self.sadl.replicate(key, batch.clone());
-            }
-        } else if self.heard {
-            self.requests.pass_on_all();
-        }
     }
 }

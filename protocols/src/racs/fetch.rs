@@ -14,6 +14,7 @@
 
 use super::{
     Block, BlockId, Message, Racs, Summary, Why,
+    plant::Plant,
     replica::{Mode, Timer},
     tree::{Chain, Place, Root},
 };
@@ -171,6 +172,10 @@ impl Racs {
                 if let Some(lead) = &mut self.lead {
                     lead.queue.finished(key);
                 }
+                if self.config.hybrid {
+                    let asked = self.requests.asked_at(key);
+                    self.watch.executed(&batch, asked, ctx.now());
+                }
                 reply = self.requests.executed(key).then_some((key.0, (), None));
             }
             ctx.execute(slot, block.time, batch, reply);
@@ -179,6 +184,9 @@ impl Racs {
             if mark.replica == self.id && mark.life == self.life {
                 self.reads.release(mark.sequence, block.end(), ctx);
             }
+        }
+        if let Some(way) = block.switch {
+            self.on_switch(way, block.time, ctx);
         }
     }
 
@@ -387,6 +395,13 @@ impl Racs {
         }
         self.sadl.install(&summary.heads);
         self.sadl.trim(slot, ctx);
+        let before = self.way();
+        if !self.planted(Plant::SwitchUnsaved) {
+            self.course = summary.course;
+        }
+        if self.way() != before {
+            self.on_dissemination(ctx);
+        }
         self.drop_found();
         self.reads.repeat();
         if self.heard {

@@ -11,8 +11,8 @@
 //! ```
 
 use super::{
-    Block, BlockId, Mark,
-    block::{NUMBER_MAX, decode_blocks, encode_blocks},
+    Block, BlockId, Course, Mark,
+    block::{NUMBER_MAX, decode_blocks, encode_blocks, way_code, way_of},
 };
 use crate::sadl::{
     self, Heads, Name, Range, decode_heads, decode_ranges, encode_heads, encode_ranges,
@@ -83,6 +83,8 @@ pub enum Message {
         stamp: u64,
         /// The life of each member as the voter knows it.
         lives: Vec<Incarnation>,
+        /// How long the voter's own requests take, their median in microseconds; 0: it has none.
+        median: u32,
     },
     /// The leader is not heard: no synchronous vote of the sender in this view any more.
     Timeout {
@@ -303,12 +305,14 @@ impl Wire for Message {
                 tip,
                 stamp,
                 lives,
+                median,
             } => {
                 writer.u8(4);
                 writer.u64(*view);
                 tip.encode(writer);
                 writer.u64(*stamp);
                 encode_lives(lives, writer);
+                writer.u32(*median);
             }
             Self::Timeout {
                 view,
@@ -445,6 +449,7 @@ impl Wire for Message {
                 tip: BlockId::decode(reader)?,
                 stamp: reader.u64("stamp")?,
                 lives: decode_lives(reader)?,
+                median: reader.u32("vote median")?,
             },
             5 => Self::Timeout {
                 view: view(reader)?,
@@ -636,6 +641,8 @@ pub struct Summary {
     pub time: CommandTime,
     /// How much of each member's batches it covers.
     pub heads: Heads,
+    /// Which way batches go behind it.
+    pub course: Course,
 }
 
 impl Wire for Summary {
@@ -643,12 +650,22 @@ impl Wire for Summary {
         self.decided.encode(writer);
         writer.u64(self.time.0);
         encode_heads(&self.heads, writer);
+        writer.u8(way_code(self.course.way));
+        writer.u64(self.course.since.0);
+        writer.u64(self.course.changes);
+        writer.u32(self.course.soon);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             decided: BlockId::decode(reader)?,
             time: CommandTime(reader.u64("time")?),
             heads: decode_heads(reader)?,
+            course: Course {
+                way: way_of(reader.u8("way of batches")?)?,
+                since: CommandTime(reader.u64("way since")?),
+                changes: reader.u64("way changes")?,
+                soon: reader.u32("way soon")?,
+            },
         })
     }
 }
@@ -691,6 +708,7 @@ mod tests {
             marks: vec![mark],
             batches: vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")],
             ranges: vec![range()],
+            switch: Some(sadl::Way::Sadl),
         })
     }
 
@@ -729,6 +747,7 @@ mod tests {
                 tip: id(3, 0, 7),
                 stamp: 8,
                 lives: lives.clone(),
+                median: 9,
             },
             Message::Timeout {
                 view: 3,

@@ -33,7 +33,7 @@
 //! | `Request`, `Taken` | frontend, replica | order this batch; I could not take it |
 //! | `Forward` | replica, leader | batches of my frontends; a marker for my reads |
 //! | `Propose` | leader, all | new blocks, or only my highest one; this one is decided |
-//! | `Vote` | replica, leader | I hold this block of yours and all before it, durably |
+//! | `Vote` | replica, leader | I hold this block of yours and all before it, durably; how long my requests take |
 //! | `Timeout` | replica, all | I vote no more in this view's synchronous mode; my highest block |
 //! | `ProposeAsync`, `VoteAsync` | replica, all; back | my block of level 1 or 2; I hold it, durably |
 //! | `Complete` | replica, all | my level 2 has n-f votes |
@@ -93,8 +93,9 @@
 //! - *Line 13* (R6). A view's leader waits for n-f new-views, in the first view too; line 12 sets
 //!   the round.
 //! - *Timers* (R7). The leader watches its own progress; timeouts, new-views and asynchronous
-//!   blocks are said again until they are answered; timeouts double up to eight times. A follower
-//!   whose clients wait while nothing is decided stops believing a leader that it only hears.
+//!   blocks are said again until they are answered; measured timeouts grow up to eight times, fixed
+//!   ones stay. A follower whose clients wait while nothing is decided stops believing a leader that
+//!   it only hears.
 //! - *Idle* (R8). An idle leader sends proposals without a block, which write nothing. An empty
 //!   block is made where one is needed: to decide what a view inherited, and to mark reads.
 //! - *Future views* (R9). Of each member the newest timeout, new-view, completion and the newest
@@ -111,7 +112,9 @@
 //!   durable; what is proposed and undecided is bounded in blocks and bytes.
 //! - *Commands at other replicas* (R16) are forwarded to the leader, or disseminated. A block may
 //!   carry batches and name others; the option can be changed at run time, for each replica's own
-//!   requests. The leader does not switch by itself (§5.5).
+//!   requests.
+//! - *Hybrid* (§5.5). The leader changes the way of all by a switch in a block, no joint mode is
+//!   needed; see `hybrid.rs` for what it looks at, and for its hysteresis.
 //! - *Reads* (R17) are ordered by one marker per replica and turn.
 //! - A round is a place in the chain, as in Theorem C.8; several batches of a block take
 //!   consecutive slots.
@@ -123,6 +126,7 @@ mod config;
 mod dissemination;
 mod fetch;
 mod frontend;
+mod hybrid;
 mod message;
 mod plant;
 mod reads;
@@ -139,6 +143,7 @@ mod tests;
 pub use block::{Block, BlockId, Mark};
 pub use config::Config;
 pub use frontend::Frontend;
+pub use hybrid::Course;
 pub use message::{Certificate, Message, Promised, Record, Summary, Why};
 #[cfg(feature = "plant")]
 pub use plant::Plant;

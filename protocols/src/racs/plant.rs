@@ -38,6 +38,8 @@ quintet_replica::plants! {
         "a restarted replica gives names to its batches that it has given before";
     BatchesNotRecovered "racs_batches_not_recovered" 12 "--set dissemination=sadl"
         "a replica that forgot does not ask for the batches that it had voted for";
+    SwitchUnsaved "racs_switch_not_in_states" 0 "--set dissemination=hybrid"
+        "a state that is fetched says nothing about the way of the batches";
     ReadsUnmarked "racs_reads_unmarked" 33 ""
         "reads are answered without an ordered marker";
 }

@@ -84,7 +84,9 @@ impl Racs {
                 decided,
                 time,
                 heads,
+                course,
             } = summary;
+            self.course = course;
             self.sadl.install(&heads);
             self.tree.reset(Root {
                 id: decided,

@@ -6,10 +6,12 @@
 //! ```
 
 use super::{
-    Block, BlockId, Certificate, Config, Frontend, Mark, Message, Promised, Record, Summary,
+    Block, BlockId, Certificate, Config, Course, Frontend, Mark, Message, Promised, Record,
+    Summary,
     asynchronous::Fallback,
     coin::Coin,
     fetch::Asked,
+    hybrid::Watch,
     plant::Plant,
     reads::Reads,
     recovery::{Answer, Recovery},
@@ -160,6 +162,9 @@ pub struct Racs {
 
     pub(super) requests: KeptRequests,
     pub(super) sadl: Sadl<Self>,
+    /// Which way batches go, as it was ordered, and what the leader looks at to change it.
+    pub(super) course: Course,
+    pub(super) watch: Watch,
     /// The batch that must come before anything more can be executed.
     pub(super) stalled: Option<Name>,
     pub(super) reads: Reads,
@@ -381,6 +386,7 @@ impl Protocol for Racs {
         "coin elects nobody",
         "coin elects a block",
         "exit by another's certificate",
+        "dissemination changed",
         "leadership handed off",
         "missing block asked for",
         "needs trimmed blocks",
@@ -470,6 +476,8 @@ impl Protocol for Racs {
             fetching: StateFetch::default(),
             executed_done: Slot(0),
             requests: KeptRequests::new(),
+            course: Course::default(),
+            watch: Watch::new(members),
             stalled: None,
             reads: Reads::default(),
             waiting_since: None,
@@ -592,6 +600,7 @@ impl Protocol for Racs {
                         decided: root.id,
                         time: root.time,
                         heads: self.sadl.heads().to_vec(),
+                        course: self.course,
                     };
                     ctx.checkpoint(root.end, &summary);
                 }
@@ -606,10 +615,10 @@ impl Protocol for Racs {
                 let mut changed = self.config.clone();
                 match changed.set(&name, &value).and_then(|()| changed.check()) {
                     Ok(()) => {
-                        let other = changed.dissemination != self.config.dissemination;
+                        let before = self.way();
                         self.sadl.limit(Self::limits(&changed));
                         self.config = changed;
-                        if other {
+                        if self.way() != before {
                             self.on_dissemination(ctx);
                         }
                     }
@@ -659,7 +668,11 @@ impl Protocol for Racs {
                 ("round_trip_us", self.round_trip.as_micros().to_string()),
                 ("blocks_held", self.tree.len().to_string()),
                 ("history_bytes", self.tree.history_bytes().to_string()),
-                ("dissemination", self.config.dissemination.to_string()),
+                ("dissemination", self.way().to_string()),
+                ("dissemination_chosen", self.config.hybrid.to_string()),
+                ("dissemination_switches", self.course.changes.to_string()),
+                ("request_median_us", self.watch.median.to_string()),
+                ("commands_per_second", self.watch.throughput.to_string()),
                 ("batches_held", self.sadl.held().0.to_string()),
                 ("batches_bytes", self.sadl.held().1.to_string()),
                 ("requests", self.requests.len().to_string()),
@@ -771,8 +784,10 @@ impl Racs {
                 tip,
                 stamp,
                 lives,
+                median,
             } => {
                 if self.meet_all(from, &lives, ctx) {
+                    self.watch.on_told(from, median);
                     self.on_vote(from, view, tip, stamp, ctx);
                 } else {
                     ctx.mark("ignored: vote of an earlier life");

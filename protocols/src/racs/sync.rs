@@ -15,6 +15,7 @@ use super::{
     plant::Plant,
     replica::{Due, Mode, Timer},
 };
+use crate::sadl::Way;
 use alloc::{collections::BTreeMap, sync::Arc, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
@@ -39,6 +40,8 @@ pub(super) struct Lead {
     /// What the members were last told to be decided.
     told: BlockId,
     stamp: u64,
+    /// The next block changes the way of the batches.
+    pub switch: Option<Way>,
 }
 
 impl Lead {
@@ -53,6 +56,7 @@ impl Lead {
             proposed_bytes: 0,
             told: BlockId::GENESIS,
             stamp: 0,
+            switch: None,
         }
     }
 
@@ -118,11 +122,11 @@ impl Racs {
 
     /// How long the view may show no progress.
     pub(super) fn timeout(&self) -> Duration {
-        let base = if self.config.view_timeout.is_zero() {
-            self.config.view_timeout_min.max(self.round_trip * 6)
-        } else {
-            self.config.view_timeout
-        };
+        if !self.config.view_timeout.is_zero() {
+            // Progress does not need it to be right: the asynchronous mode decides, too.
+            return self.config.view_timeout;
+        }
+        let base = self.config.view_timeout_min.max(self.round_trip * 6);
         base * (1 << self.failures.saturating_sub(1).min(FAILURES_MAX))
     }
 
@@ -163,7 +167,8 @@ impl Racs {
             // What a view inherited undecided is decided by a block of its own, if need be an
             // empty one.
             let inherited = self.high != root.id && self.high.view < self.view;
-            if lead.queue.is_empty() && lead.marks.is_empty() && ranges.is_empty() && !inherited {
+            let wanted = inherited || lead.switch.is_some();
+            if lead.queue.is_empty() && lead.marks.is_empty() && ranges.is_empty() && !wanted {
                 break;
             }
             let full = lead.proposed.len() >= self.config.window
@@ -197,6 +202,7 @@ impl Racs {
                 marks,
                 batches,
                 ranges,
+                switch: lead.switch.take(),
             });
             lead.proposed.insert(id.round, block.bytes());
             lead.proposed_bytes += block.bytes();
@@ -251,6 +257,7 @@ impl Racs {
         if self.lead.is_none() {
             return;
         }
+        self.look_at_way(ctx);
         if self.may_propose() {
             self.send_propose(self.others, Vec::new(), true, ctx);
         }
@@ -369,6 +376,7 @@ impl Racs {
             tip: self.voted.unwrap_or_default(),
             stamp: self.stamp_seen,
             lives: self.lives.clone(),
+            median: self.watch.tell(ctx.now()),
         };
         ctx.send(leader, Lane::Control, &vote);
     }

@@ -22,7 +22,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 17] = [
+pub const BUILT_IN: [(&str, &str); 23] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -78,6 +78,30 @@ pub const BUILT_IN: [(&str, &str); 17] = [
     (
         "racs-lan-baseline",
         include_str!("../../../../lab/scenarios/racs-lan-baseline.toml"),
+    ),
+    (
+        "racs-wan-11",
+        include_str!("../../../../lab/scenarios/racs-wan-11.toml"),
+    ),
+    (
+        "racs-wan-265",
+        include_str!("../../../../lab/scenarios/racs-wan-265.toml"),
+    ),
+    (
+        "racs-wan-3",
+        include_str!("../../../../lab/scenarios/racs-wan-3.toml"),
+    ),
+    (
+        "racs-wan-5",
+        include_str!("../../../../lab/scenarios/racs-wan-5.toml"),
+    ),
+    (
+        "racs-wan-73",
+        include_str!("../../../../lab/scenarios/racs-wan-73.toml"),
+    ),
+    (
+        "racs-wan-attack",
+        include_str!("../../../../lab/scenarios/racs-wan-attack.toml"),
     ),
     (
         "replicas",
@@ -522,8 +546,8 @@ fn workload(
             }
         }
     }
-    if !(1..=100_000).contains(&text.clients) || text.keys == 0 {
-        return Err("workload: clients and keys must be above 0".to_owned());
+    if !(1..=1_000_000).contains(&text.clients) || text.keys == 0 {
+        return Err("workload: clients: 1 to 1000000; keys: above 0".to_owned());
     }
     if !(1..=65_536).contains(&text.batch_requests) {
         return Err("workload: batch_requests: accepted are 1 to 65536".to_owned());

@@ -126,6 +126,12 @@ impl KeptRequests {
         self.kept.contains_key(&key)
     }
 
+    /// When the frontend asked last for what is kept under this name.
+    #[must_use]
+    pub fn asked_at(&self, key: RequestKey) -> Option<Time> {
+        self.kept.get(&key).map(|kept| kept.asked_at)
+    }
+
     /// Keeps a batch until it is executed; what is known already only lives longer.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
 //! Tests of handlers and of small groups over a scripted network.
 
 mod asynchronous;
+mod asynchrony;
 mod behind;
 #[cfg(feature = "plant")]
 mod by_hand;
 mod group;
+mod hybrid;
 #[cfg(feature = "plant")]
 mod planted;
 mod random_faults;

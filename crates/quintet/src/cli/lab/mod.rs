@@ -3,6 +3,7 @@
 //! ```text
 //!   lab list, run, report ──► quintet_lab::{scenario, run, report} ──► a page, CSV, JSON, a table
 //!   lab attack            ──► the same, from the command line, with an adversary
+//!   lab hybrid            ──► the same, for a table of when RACS changes the way of its batches
 //!   lab calibrate         ──► quintet_lab::calibrate ──► a profile of this machine
 //!   lab compare           ──► quintet_lab::compare ──► a table, results.json
 //! ```
@@ -10,6 +11,7 @@
 mod attack;
 mod calibrate;
 mod compare;
+mod hybrid;
 mod scenarios;
 
 use crate::cli::failure::Outcome;
@@ -37,6 +39,7 @@ enum Command {
     Calibrate(calibrate::Calibrate),
     Compare(Box<compare::Compare>),
     Attack(Box<attack::Attack>),
+    Hybrid(hybrid::Hybrid),
 }
 
 impl Lab {
@@ -49,6 +52,7 @@ impl Lab {
             Command::Calibrate(command) => command.run(),
             Command::Compare(command) => command.run(),
             Command::Attack(command) => command.run(),
+            Command::Hybrid(command) => command.run(),
         }
     }
 }

@@ -1,0 +1,159 @@
+//! The performance table of RACS's hybrid dissemination (RACS §5.5): one scenario, both ways of the
+//! batches, rate by rate.
+//!
+//! ```text
+//!   Results: racs, racs/sadl × rates ──► PerformanceTable ──► a file
+//!                                          ├─► saturation median: leave the direct way
+//!                                          └─► threshold: return to it
+//! ```
+
+use crate::{
+    error::{Error, Result},
+    run::{Line, Results},
+};
+use serde::{Deserialize, Serialize};
+
+/// What one way does at one rate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Commands per second.
+    pub throughput: f64,
+    /// Median latency in milliseconds.
+    pub median_ms: f64,
+}
+
+/// Both ways at one rate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Commands per second that clients ask for.
+    pub rate: u64,
+    /// Batches in the leader's messages.
+    pub direct: Found,
+    /// Batches disseminated before.
+    pub sadl: Found,
+}
+
+/// What a calibration run found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PerformanceTable {
+    /// The scenario, and where it ran.
+    pub source: String,
+    /// From this median latency on the direct way counts as full: `hybrid_latency_ms`.
+    pub hybrid_latency_ms: u64,
+    /// Below so many commands per second it is enough: `hybrid_throughput`.
+    pub hybrid_throughput: u64,
+    /// Rate by rate, ascending.
+    pub rates: Vec<Rate>,
+}
+
+/// A way keeps up with a rate when it answers this part of it.
+const KEEPS_UP: f64 = 0.95;
+/// Of what the direct way can do, it must be this part at most before it is returned to.
+const RETURN: f64 = 0.8;
+
+fn found(line: &Line) -> Found {
+    Found {
+        throughput: line.throughput.median.round(),
+        median_ms: (line.p50.median / 10.0).round() / 100.0,
+    }
+}
+
+impl PerformanceTable {
+    /// The table of a run of the protocols `direct` and `sadl`, swept by rate.
+    ///
+    /// # Errors
+    /// When one of them is not there, or the direct way is never full: nothing could be chosen.
+    pub fn of(results: &Results, direct: &str, sadl: &str) -> Result<Self> {
+        let line = |protocol: &str, value: u64| {
+            let is_it = |line: &&Line| line.protocol == protocol && line.value == value;
+            results.lines.iter().find(is_it)
+        };
+        let mut values: Vec<u64> = results.lines.iter().map(|line| line.value).collect();
+        values.sort_unstable();
+        values.dedup();
+        let both = |rate: u64| {
+            Some(Rate {
+                rate,
+                direct: found(line(direct, rate)?),
+                sadl: found(line(sadl, rate)?),
+            })
+        };
+        let rates: Vec<Rate> = values.into_iter().filter_map(both).collect();
+        Self::from_rates(format!("{}: {}", results.name, results.profile), rates)
+    }
+
+    fn from_rates(source: String, rates: Vec<Rate>) -> Result<Self> {
+        let keeps_up = |one: &Rate| one.direct.throughput >= KEEPS_UP * one.rate as f64;
+        let full = rates.iter().position(|one| !keeps_up(one));
+        let refuse = |why: &str| {
+            Error::usage(format!("{source}: {why}"))
+                .help("sweep the rate from what is easy for the direct way to what is too much")
+        };
+        let Some(full) = full else {
+            return Err(refuse("the direct way keeps up with every rate"));
+        };
+        let Some(last) = full.checked_sub(1).and_then(|index| rates.get(index)) else {
+            return Err(refuse("the direct way keeps up with no rate"));
+        };
+        // Between what it takes when it just keeps up and what it takes when it does not.
+        let median = (last.direct.median_ms * rates[full].direct.median_ms).sqrt();
+        Ok(Self {
+            hybrid_latency_ms: (median.round() as u64).max(1),
+            hybrid_throughput: ((last.direct.throughput * RETURN).round() as u64).max(1),
+            source,
+            rates,
+        })
+    }
+
+    /// As a file.
+    #[must_use]
+    pub fn text(&self) -> String {
+        toml::to_string(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(rate: u64, direct: (f64, f64)) -> Rate {
+        Rate {
+            rate,
+            direct: Found {
+                throughput: direct.0,
+                median_ms: direct.1,
+            },
+            sadl: Found {
+                throughput: rate as f64,
+                median_ms: 200.0,
+            },
+        }
+    }
+
+    #[test]
+    fn the_direct_way_is_left_between_keeping_up_and_not_and_returned_to_below() {
+        let rates = vec![
+            rate(1_000, (1_000.0, 50.0)),
+            rate(2_000, (1_990.0, 60.0)),
+            rate(4_000, (2_500.0, 960.0)),
+        ];
+        let table = PerformanceTable::from_rates("here".to_owned(), rates).expect("one is full");
+        assert_eq!(
+            (table.hybrid_latency_ms, table.hybrid_throughput),
+            (240, 1_592)
+        );
+        let read: PerformanceTable = toml::from_str(&table.text()).expect("as it was written");
+        assert_eq!(read, table);
+    }
+
+    #[test]
+    fn without_a_rate_that_is_too_much_or_one_that_is_not_there_is_nothing_to_choose() {
+        for rates in [
+            vec![rate(1_000, (1_000.0, 50.0))],
+            vec![rate(1_000, (100.0, 50.0))],
+            Vec::new(),
+        ] {
+            assert!(PerformanceTable::from_rates("here".to_owned(), rates).is_err());
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `quintet lab hybrid`: the calibration run of RACS's hybrid dissemination.
+//!
+//! ```text
+//!   a scenario with racs and racs/sadl ──► run ──► PerformanceTable ──► DIR/performance-table.toml
+//! ```
+
+use super::scenarios::BedName;
+use crate::cli::{
+    failure::{Exit, Failure, Outcome},
+    output::{self, Format},
+    signals,
+};
+use clap::Args;
+use quintet_lab::{
+    hybrid::PerformanceTable,
+    run::{Options, Ran, run},
+    scenario::{self, Bed},
+};
+use std::{fs, path::PathBuf};
+
+/// Measure both ways of RACS's batches and find when to change between them
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  quintet lab hybrid                                 5 sites, simulated
+  quintet lab hybrid mine.toml --bed processes       a scenario of your own, on real replicas
+
+The scenario sweeps the rate for the protocols racs and racs/sadl. The table says at which median
+latency of its clients the leader is to leave the direct way, and below which throughput to return:
+  quintet demo --protocol racs --set dissemination=hybrid --set hybrid_latency_ms=…")]
+pub struct Hybrid {
+    /// The scenario: a name from 'quintet lab list', or a file
+    #[arg(value_name = "SCENARIO", default_value = "racs-wan-5")]
+    scenario: String,
+
+    /// Where it runs
+    #[arg(long, value_enum, value_name = "BED", default_value = "simulated")]
+    bed: BedName,
+
+    /// Where results are written [default: ./quintet-lab/hybrid-SCENARIO]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Measure all again, also what an earlier run has measured
+    #[arg(long)]
+    fresh: bool,
+
+    /// Where real replicas keep their data
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    dir: PathBuf,
+
+    /// The first port of real replicas; 300 are used
+    #[arg(long, value_name = "PORT", default_value_t = 27_600)]
+    base_port: u16,
+
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+const DIRECT: &str = "racs";
+const SADL: &str = "racs/sadl";
+
+impl Hybrid {
+    /// Runs to the end.
+    pub fn run(self) -> Outcome {
+        let mut scenario = scenario::load(&self.scenario)?;
+        scenario
+            .protocols
+            .retain(|protocol| [DIRECT, SADL].contains(&protocol.as_str()));
+        if scenario.protocols.len() < 2 {
+            let name = &scenario.name;
+            return Err(
+                Failure::usage(format!("{name}: it lacks {DIRECT} or {SADL}"))
+                    .help("protocols = [\"racs\", \"racs/sadl\"]"),
+            );
+        }
+        let (_sender, stops) = signals::channel_of_stops()?;
+        let out = self
+            .out
+            .clone()
+            .unwrap_or_else(|| PathBuf::from(format!("./quintet-lab/hybrid-{}", scenario.name)));
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        let options = Options {
+            quick: false,
+            repetitions: None,
+            bed: Some(Bed::from(self.bed)),
+            profile: None,
+            program: std::env::current_exe()?,
+            data: self.dir.clone(),
+            base_port: self.base_port,
+            namespaces: false,
+            threads: 1,
+            out: out.clone(),
+            fresh: self.fresh,
+            command: format!("quintet {}", words.join(" ")),
+        };
+        let bar = output::bar(1, "[{bar:30}] {pos}/{len} {msg}, {eta} left");
+        let found = run(&scenario, &options, |step| {
+            bar.set_length(step.all as u64);
+            bar.set_position(step.done as u64);
+            bar.set_message(step.now.to_owned());
+            stops.try_recv().is_err()
+        });
+        bar.finish_and_clear();
+        let Ran { results, .. } = found?;
+        if !results.is_complete {
+            return Err(
+                Failure::new(Exit::Failed, "stopped before all was measured")
+                    .help("the same command goes on from here"),
+            );
+        }
+        let table = PerformanceTable::of(&results, DIRECT, SADL)?;
+        let path = out.join("performance-table.toml");
+        fs::write(&path, table.text())?;
+        match self.output {
+            Format::Json => output::print_json(&table)?,
+            Format::Table => show(&table)?,
+        }
+        eprintln!("{}", path.display());
+        Ok(())
+    }
+}
+
+fn show(found: &PerformanceTable) -> Outcome {
+    let mut table = output::table(&["rate", "direct /s", "p50 ms", "sadl /s", "p50 ms"]);
+    for one in &found.rates {
+        let cells = [
+            one.rate.to_string(),
+            format!("{:.0}", one.direct.throughput),
+            format!("{:.1}", one.direct.median_ms),
+            format!("{:.0}", one.sadl.throughput),
+            format!("{:.1}", one.sadl.median_ms),
+        ];
+        table.add_row(cells.into_iter().map(output::number));
+    }
+    output::print_table(table)?;
+    output::print_line(&format!(
+        "\n--set dissemination=hybrid --set hybrid_latency_ms={} --set hybrid_throughput={}",
+        found.hybrid_latency_ms, found.hybrid_throughput
+    ))
+}

@@ -1,0 +1,184 @@
+//! The leader chooses the way of the batches (§5.5).
+//!
+//! ```text
+//!   requests that take long ──► Switch{sadl} ordered ──► all ──► few commands ──► Switch{direct}
+//! ```
+
+use super::group::{Group, MS, assert_converged, small};
+use crate::racs::Config;
+#[cfg(feature = "plant")]
+use crate::racs::Plant;
+use crate::sadl::Way;
+use alloc::vec::Vec;
+use core::time::Duration;
+#[cfg(feature = "plant")]
+use quintet_replica::Options;
+use quintet_replica::{BatchId, Durability};
+
+const HOLD: Duration = Duration::from_secs(2);
+
+/// Any latency is too much; and any throughput is too little when `returns`, or none.
+fn chosen(returns: bool) -> Config {
+    Config {
+        hybrid: true,
+        hybrid_latency: Duration::from_nanos(1),
+        hybrid_throughput: if returns { u64::MAX } else { 0 },
+        hybrid_hold: HOLD,
+        ..small()
+    }
+}
+
+/// Somebody writes every 100 ms for so long, each member in turn.
+fn load(group: &mut Group, steps: u64, asked: &mut Vec<(u16, BatchId)>) {
+    let members = group.members.len() as u64;
+    for step in 0..steps {
+        let id = (step % members) as u16;
+        if group.members[usize::from(id)].driver.is_some() {
+            asked.push((id, group.write(id)));
+        }
+        group.run(MS * 100);
+    }
+}
+
+fn changes(group: &Group, id: u16) -> u64 {
+    group.replica(id).course.changes
+}
+
+#[test]
+fn the_leader_changes_the_way_of_all_by_an_ordered_command_and_back() {
+    for members in [1, 3, 5] {
+        let mut group = Group::new(members, Durability::Disk, chosen(true));
+        group.run(MS * 100);
+        let mut asked = Vec::new();
+        load(&mut group, 60, &mut asked);
+        let first = group.replica(0).course;
+        assert_eq!((first.way, first.changes), (Way::Sadl, 1), "{members}");
+        load(&mut group, 300, &mut asked);
+        group.run(MS * 1000);
+        for id in 0..members as u16 {
+            assert_eq!(group.replica(id).course, group.replica(0).course);
+            assert!(changes(&group, id) >= 2, "{members}: it came back");
+        }
+        for (id, batch) in asked {
+            assert!(group.answered(id, batch), "{members}: {batch} at {id}");
+        }
+        assert_converged(&group, 300);
+    }
+}
+
+#[test]
+fn a_way_that_is_left_soon_is_kept_longer_the_next_time() {
+    let mut group = Group::new(3, Durability::Disk, chosen(true));
+    group.run(MS * 100);
+    let mut asked = Vec::new();
+    load(&mut group, 1200, &mut asked);
+    // Without hysteresis one every three seconds: 40.
+    let count = changes(&group, 0);
+    assert!((3..=9).contains(&count), "{count}");
+    assert!(group.replica(0).course.soon >= 2);
+}
+
+#[test]
+fn calm_clients_leave_the_way_as_it_is() {
+    let config = Config {
+        hybrid_latency: Duration::from_secs(1),
+        ..chosen(true)
+    };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 100);
+    load(&mut group, 100, &mut Vec::new());
+    assert_eq!(
+        (changes(&group, 0), group.replica(0).course.way),
+        (0, Way::Direct)
+    );
+}
+
+#[test]
+fn who_restarts_and_who_leads_next_know_the_way() {
+    let mut group = Group::new(3, Durability::Disk, chosen(false));
+    group.run(MS * 100);
+    let mut asked = Vec::new();
+    load(&mut group, 60, &mut asked);
+    let course = group.replica(0).course;
+    assert_eq!(course.way, Way::Sadl);
+    for id in 0..3 {
+        group.crash(id);
+    }
+    for id in 0..3 {
+        group.start(id);
+    }
+    group.run(MS * 3000);
+    let last = group.write(0);
+    group.run(MS * 1000);
+    assert!(group.answered(0, last));
+    let leader = group.leaders()[0];
+    group.isolate(leader);
+    let other = (leader + 1) % 3;
+    let last = group.write(other);
+    group.run(MS * 6000);
+    group.heal();
+    group.run(MS * 3000);
+    assert!(group.answered(other, last));
+    for id in 0..3 {
+        assert_eq!(group.replica(id).course, course);
+        assert_eq!(group.replica(id).way(), Way::Sadl);
+    }
+    assert_converged(&group, 1);
+}
+
+/// One is away while the way changes and so much is written that it can only fetch a state.
+fn comes_by_a_state(config: Config) -> (Way, Way) {
+    let config = Config {
+        log_memory_bytes: 1024,
+        ..config
+    };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 100);
+    group.crash(2);
+    let mut asked = Vec::new();
+    load(&mut group, 120, &mut asked);
+    group.start(2);
+    group.run(MS * 10_000);
+    assert!(group.marked("state installed") > 0, "a state was fetched");
+    (group.replica(0).way(), group.replica(2).way())
+}
+
+#[test]
+fn who_fetches_a_state_learns_the_way_with_it() {
+    assert_eq!(comes_by_a_state(chosen(false)), (Way::Sadl, Way::Sadl));
+}
+
+#[cfg(feature = "plant")]
+fn planted(bug: Plant, mut config: Config) -> Config {
+    config.set("plant", bug.name()).expect("its own name");
+    config
+}
+
+#[cfg(feature = "plant")]
+#[test]
+fn and_not_when_the_state_says_nothing_about_it() {
+    let config = planted(Plant::SwitchUnsaved, chosen(false));
+    assert_eq!(comes_by_a_state(config), (Way::Sadl, Way::Direct));
+}
+
+/// What a follower passes on to the leader is lost; then the way changes. Whether it is answered.
+fn waits_while_the_way_changes(config: Config) -> bool {
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 100);
+    group.cut.insert((1, 0));
+    let batch = group.write(1);
+    for _ in 0..60 {
+        group.write(0);
+        group.run(MS * 100);
+    }
+    assert_eq!(group.replica(1).course.way, Way::Sadl);
+    // Nobody notices that the link works again: nothing is passed on a second time.
+    group.cut.clear();
+    group.run(MS * 5_000);
+    group.answered(1, batch)
+}
+
+#[test]
+fn what_waits_goes_the_new_way() {
+    assert!(waits_while_the_way_changes(chosen(false)));
+}
