@@ -85,10 +85,13 @@
 //! - C22. A proposal's size is bounded; large ones are the transport's. `recv` never waits. Any number
 //!   of members.
 //!
-//! Further: commit points are also learnt from pulses of the same view, as far as the own log is
-//! verified. VIEW-INIT comes with the views of the initiator's log, so that a follower verifies
-//! without asking when it holds the same. The number of proposers changes at run time by the option
-//! `proposers`, through a view change; it does not yet follow the load by itself.
+//! Further: an acknowledgement goes out when somebody waits for it: not for slots that were only
+//! skipped, and a SKIP that goes further than what was proposed rides on the next pulse. Rounds that
+//! only wait for somebody become longer, up to the coordination timer. Commit points are also learnt
+//! from pulses of the same view, as far as the own log is verified. VIEW-INIT comes with the views of
+//! the initiator's log, so that a follower verifies without asking when it holds the same. The number
+//! of proposers changes at run time by the option `proposers`, through a view change; it does not yet
+//! follow the load by itself.
 //!
 //! Left to the world, and not there yet: the pipelined threads, kernel bypass and datagrams of §5.
 

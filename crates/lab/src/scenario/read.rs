@@ -22,7 +22,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 23] = [
+pub const BUILT_IN: [(&str, &str); 27] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -66,6 +66,22 @@ pub const BUILT_IN: [(&str, &str); 23] = [
     (
         "chora-baseline",
         include_str!("../../../../lab/scenarios/chora-baseline.toml"),
+    ),
+    (
+        "chora-crash",
+        include_str!("../../../../lab/scenarios/chora-crash.toml"),
+    ),
+    (
+        "chora-latency",
+        include_str!("../../../../lab/scenarios/chora-latency.toml"),
+    ),
+    (
+        "chora-pulsing",
+        include_str!("../../../../lab/scenarios/chora-pulsing.toml"),
+    ),
+    (
+        "chora-responsive",
+        include_str!("../../../../lab/scenarios/chora-responsive.toml"),
     ),
     (
         "leader-crash",

@@ -27,6 +27,14 @@ fn scripts_convict_what_chance_hardly_reaches() {
     assert_eq!(group.replica(0).last_append(), Slot(2), "a log of nobody");
     let group = views::asked_for_a_vote(with(Plant::VoteNotDurable));
     assert_eq!(views::votes(&group), 1, "given and not written down");
+    let group = views::asked_again_after_a_restart(with(Plant::PromiseForgotten));
+    assert_eq!(views::votes(&group), 1, "a second vote in a view");
+    let group = views::forgetful_and_asked(with(Plant::RecoverySkipped));
+    assert_eq!(views::votes(&group), 1, "with a log that was lost");
+    assert!(
+        views::cut_off_and_read(with(Plant::ReadsUnordered)),
+        "stale"
+    );
     let mut rounds: Rounds<()> = Rounds::new(Duration::from_millis(1));
     rounds.plant_counts_messages();
     rounds.register(ReplicaSet(0b110));

@@ -384,3 +384,77 @@ fn records_of_a_cleared_suffix_are_not_taken_for_the_log() {
     assert_eq!(group.replica(0).last_append(), Slot(1));
     assert_eq!(group.replica(0).last_view(), 1);
 }
+
+/// Replica 1 gave its vote in view 1 to replica 0, restarted, and is asked by replica 2.
+pub fn asked_again_after_a_restart(config: Config) -> Group {
+    let mut group = asked_for_a_vote(config);
+    group.sync(1);
+    group.members[1].slow_disk = false;
+    group.crash(1);
+    group.network.clear();
+    group.start(1);
+    group.network.clear();
+    let request = Message::ViewRequest {
+        view: 1,
+        incarnation: Incarnation(1),
+        last_slot: Slot(9),
+        last_view: 0,
+    };
+    group.deliver(Packet::new(2, 1, &request));
+    group.sync(1);
+    group
+}
+
+#[test]
+fn a_vote_survives_a_restart() {
+    let group = asked_again_after_a_restart(mode(Drive::Responsive));
+    assert_eq!(group.replica(1).view, 1);
+    assert_eq!(votes(&group), 0, "it was given to another");
+}
+
+/// Replica 2 has lost its memory and is asked for its vote before it has anybody's log.
+pub fn forgetful_and_asked(config: Config) -> Group {
+    let mut group = Group::new(3, Durability::Memory, config);
+    group.run(MS * 10);
+    group.write(0);
+    group.run(MS * 20);
+    group.crash(2);
+    group.isolate(2);
+    group.start(2);
+    group.heal();
+    group.network.clear();
+    let request = Message::ViewRequest {
+        view: 1,
+        incarnation: Incarnation(1),
+        last_slot: Slot(0),
+        last_view: 0,
+    };
+    group.deliver(Packet::new(1, 2, &request));
+    group.sync(2);
+    group
+}
+
+#[test]
+fn a_replica_that_forgot_gives_no_vote() {
+    let group = forgetful_and_asked(mode(Drive::Responsive));
+    assert_eq!(votes(&group), 0, "it does not know what it acknowledged");
+}
+
+/// Replica 0 is cut off, the others went on without it, and it is asked to read.
+pub fn cut_off_and_read(config: Config) -> bool {
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 10);
+    group.isolate(0);
+    group.run(MS * 3000);
+    let batch = group.write(1);
+    group.run(MS * 50);
+    assert!(group.answered(1, batch), "the others go on");
+    let read = group.submit(0, quintet_replica::Level::Linearizable);
+    group.run(MS * 50);
+    group.answered(0, read)
+}
+
+#[test]
+fn a_replica_that_is_cut_off_answers_no_reads() {
+    assert!(!cut_off_and_read(mode(Drive::Responsive)));
+}
