@@ -5,73 +5,13 @@ mod support;
 
 use rustix::process::Signal;
 use std::{
-    collections::BTreeMap,
     net::{TcpListener, TcpStream},
     path::Path,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread,
 };
-use support::{Client, Demo, Guard, Replica, base_port, eventually, run, signal, stderr};
+use support::{Demo, Guard, Replica, base_port, eventually, load::Load, run, signal, stderr};
 
-/// Clients that write until told to stop, and what they were promised.
-#[derive(Default)]
-struct Load {
-    stop: AtomicBool,
-    acknowledged: AtomicU64,
-    promised: Mutex<BTreeMap<String, String>>,
-    errors: Mutex<Vec<String>>,
-}
-
-impl Load {
-    /// Writes through one replica; goes to the next when that one dies. An error reply from a
-    /// replica that lives is remembered as a failure.
-    fn write(&self, writer: usize, replicas: &[Replica]) {
-        let mut turn = writer;
-        let mut client = None;
-        for number in 0u64.. {
-            if self.stop.load(Ordering::Relaxed) {
-                return;
-            }
-            let (key, value) = (format!("key:{writer}:{number}"), format!("{number}"));
-            let Some(open) = &mut client else {
-                turn += 1;
-                client = Client::connect(&replicas[turn % replicas.len()].redis).ok();
-                continue;
-            };
-            match open.ask(&["SET", &key, &value]) {
-                Ok(reply) if reply == "OK" => {
-                    self.promised.lock().unwrap().insert(key, value);
-                    self.acknowledged.fetch_add(1, Ordering::Relaxed);
-                }
-                Ok(error) => self.errors.lock().unwrap().push(error),
-                // Its replica died; whether this write was executed is not known.
-                Err(_) => client = None,
-            }
-        }
-    }
-
-    fn waits_for(&self, more: u64) {
-        let from = self.acknowledged.load(Ordering::Relaxed);
-        eventually("more writes are acknowledged", || {
-            (self.acknowledged.load(Ordering::Relaxed) >= from + more).then_some(())
-        });
-    }
-
-    /// Every promise is kept by every replica.
-    fn check(&self, replicas: &[Replica]) {
-        let promised = self.promised.lock().unwrap();
-        assert!(!promised.is_empty());
-        for replica in replicas {
-            let mut client = replica.client();
-            for (key, value) in promised.iter() {
-                let found = client.ask(&["GET", key]).unwrap();
-                assert_eq!(&found, value, "{key} at replica {}", replica.id);
-            }
-        }
-    }
+fn redis(replicas: &[Replica]) -> Vec<String> {
+    replicas.iter().map(|it| it.redis.clone()).collect()
 }
 
 fn all_ready(replicas: &[Replica]) {
@@ -134,13 +74,10 @@ fn no_acknowledged_write_is_lost_when_the_leader_is_killed_or_everybody_is() {
     let directory = tempfile::tempdir().unwrap();
     let demo = Demo::start(&directory.path().join("demo"), base_port(3), &[]);
     let load = Load::default();
+    let addresses = redis(&demo.replicas);
     let victim = demo.leader();
     let mut by_hand: Vec<Guard> = Vec::new();
-    thread::scope(|scope| {
-        for writer in 0..4 {
-            let (load, replicas) = (&load, &demo.replicas);
-            scope.spawn(move || load.write(writer, replicas));
-        }
+    load.during(4, &addresses, || {
         load.waits_for(200);
         signal(victim.pid, Signal::KILL);
         demo.waits_for(&format!(
@@ -155,11 +92,9 @@ fn no_acknowledged_write_is_lost_when_the_leader_is_killed_or_everybody_is() {
         by_hand.push(victim.start_by_hand());
         demo.waits_for(&format!("replica {} is back", victim.id));
         load.waits_for(200);
-        load.stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(*load.errors.lock().unwrap(), Vec::<String>::new());
     all_ready(&demo.replicas);
-    load.check(&demo.replicas);
+    load.check(&addresses);
 
     for replica in demo
         .replicas
@@ -176,7 +111,7 @@ fn no_acknowledged_write_is_lost_when_the_leader_is_killed_or_everybody_is() {
         by_hand.push(replica.start_by_hand());
     }
     all_ready(&demo.replicas);
-    load.check(&demo.replicas);
+    load.check(&addresses);
 
     // Those were started by hand, so they are not the demo's to stop.
     let replicas = demo.replicas.clone();
@@ -251,24 +186,19 @@ fn a_memory_demo_loses_nothing_while_a_majority_lives() {
         &["--durability", "memory"],
     );
     let load = Load::default();
+    let addresses = redis(&demo.replicas);
     let victim = demo.leader();
     let mut by_hand = None;
-    thread::scope(|scope| {
-        for writer in 0..3 {
-            let (load, replicas) = (&load, &demo.replicas);
-            scope.spawn(move || load.write(writer, replicas));
-        }
+    load.during(3, &addresses, || {
         load.waits_for(100);
         signal(victim.pid, Signal::KILL);
         load.waits_for(100);
         by_hand = Some(victim.start_by_hand());
         demo.waits_for(&format!("replica {} is back", victim.id));
         load.waits_for(100);
-        load.stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(*load.errors.lock().unwrap(), Vec::<String>::new());
     all_ready(&demo.replicas);
-    load.check(&demo.replicas);
+    load.check(&addresses);
     let incarnation = victim.status().unwrap()["incarnation"].as_u64();
     assert!(
         incarnation > Some(1),

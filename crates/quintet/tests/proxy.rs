@@ -5,17 +5,10 @@ mod support;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    process::Stdio,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread,
+use std::{path::Path, process::Stdio};
+use support::{
+    Demo, Guard, Replica, base_port, eventually, http_get, load::Load, run, signal, stderr,
 };
-use support::{Client, Demo, Guard, Replica, base_port, eventually, http_get, run, signal, stderr};
 
 /// A proxy that runs.
 struct Proxy {
@@ -55,64 +48,6 @@ fn file_of(replica: &Replica) -> &Path {
     Path::new(&replica.serve[at.unwrap() + 1])
 }
 
-/// Clients of proxies: each takes the next proxy when its own is gone, as clients of replicas do.
-#[derive(Default)]
-struct Load {
-    stop: AtomicBool,
-    acknowledged: AtomicU64,
-    promised: Mutex<BTreeMap<String, String>>,
-    errors: Mutex<Vec<String>>,
-}
-
-impl Load {
-    fn write(&self, writer: usize, proxies: &[String]) {
-        let mut turn = writer;
-        let mut client = None;
-        for number in 0u64.. {
-            if self.stop.load(Ordering::Relaxed) {
-                return;
-            }
-            let (key, value) = (format!("key:{writer}:{number}"), format!("{number}"));
-            let Some(open) = &mut client else {
-                turn += 1;
-                client = Client::connect(&proxies[turn % proxies.len()]).ok();
-                continue;
-            };
-            match open.ask(&["SET", &key, &value]) {
-                Ok(reply) if reply == "OK" => {
-                    self.promised.lock().unwrap().insert(key, value);
-                    self.acknowledged.fetch_add(1, Ordering::Relaxed);
-                }
-                Ok(error) => self.errors.lock().unwrap().push(error),
-                // Its proxy died; whether this write was executed is not known.
-                Err(_) => client = None,
-            }
-        }
-    }
-
-    fn waits_for(&self, more: u64) {
-        let from = self.acknowledged.load(Ordering::Relaxed);
-        eventually("more writes are acknowledged", || {
-            (self.acknowledged.load(Ordering::Relaxed) >= from + more).then_some(())
-        });
-    }
-
-    fn check(&self, addresses: &[String]) {
-        let promised = self.promised.lock().unwrap();
-        assert!(!promised.is_empty());
-        for address in addresses {
-            let mut client = Client::connect(address).unwrap();
-            for (key, value) in promised.iter() {
-                assert_eq!(
-                    &client.ask(&["GET", key]).unwrap(),
-                    value,
-                    "{key} at {address}"
-                );
-            }
-        }
-    }
-}
-
 #[test]
 fn no_acknowledged_write_is_lost_when_proxies_and_the_leader_are_killed() {
     let directory = tempfile::tempdir().unwrap();
@@ -126,11 +61,7 @@ fn no_acknowledged_write_is_lost_when_proxies_and_the_leader_are_killed() {
     let addresses: Vec<String> = proxies.iter().map(|proxy| proxy.redis.clone()).collect();
     let load = Load::default();
     let victim = demo.leader();
-    thread::scope(|scope| {
-        for writer in 0..3 {
-            let (load, addresses) = (&load, &addresses);
-            scope.spawn(move || load.write(writer, addresses));
-        }
+    load.during(3, &addresses, || {
         load.waits_for(100);
         proxies[0].process.0.kill().unwrap();
         load.waits_for(100);
@@ -138,9 +69,7 @@ fn no_acknowledged_write_is_lost_when_proxies_and_the_leader_are_killed() {
         proxies[1].process.0.kill().unwrap();
         signal(victim.pid, Signal::KILL);
         load.waits_for(100);
-        load.stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(*load.errors.lock().unwrap(), Vec::<String>::new());
     let mut left = vec![addresses[2].clone()];
     let alive = demo.replicas.iter().filter(|it| it.id != victim.id);
     left.extend(alive.map(|replica| replica.redis.clone()));

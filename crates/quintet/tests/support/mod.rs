@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod load;
 pub mod served;
 
 use rustix::process::{Pid, Signal, kill_process};
