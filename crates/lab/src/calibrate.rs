@@ -18,7 +18,7 @@ use crate::{
     profile::ProfileFile,
     scenario::{Place, Scenario},
 };
-use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, links::Links};
+use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, Level, links::Links};
 use quintet_simulator::bed::{self, Costs, Placement, Profile};
 use rustix::{
     fd::AsFd,
@@ -266,7 +266,7 @@ fn baseline(options: &Options) -> Result<Baseline> {
         parent: options.data.clone(),
         base_port: options.base_port,
     })?;
-    let targets = cluster.targets(&Place::Leader, false)?;
+    let targets = cluster.targets(&Place::Leader, Level::Linearizable)?;
     let load = Load {
         targets,
         clients: options.clients,
@@ -342,7 +342,7 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
             batch_bytes: FULL_BATCH_BYTES,
             batch_requests: FULL_BATCH_REQUESTS,
             reads: 0,
-            stale: false,
+            level: Level::Linearizable,
             at: vec![0],
         },
         faults: Vec::new(),

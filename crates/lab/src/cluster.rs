@@ -14,7 +14,7 @@ use crate::{
     scenario::Place,
     torture::network,
 };
-use quintet_replica::Durability;
+use quintet_replica::{Durability, Level};
 use quintet_simulator::bed::FaultKind;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -291,11 +291,11 @@ impl Cluster {
         }
     }
 
-    /// Where clients connect; whether their reads may be `stale`.
+    /// Where clients connect; what their `reads` need.
     ///
     /// # Errors
     /// As [`Self::settle`].
-    pub fn targets(&mut self, place: &Place, stale: bool) -> Result<Vec<Target>> {
+    pub fn targets(&mut self, place: &Place, reads: Level) -> Result<Vec<Target>> {
         let leader = self.settle()?;
         let all: Vec<usize> = (0..self.plan.replicas).collect();
         let ids = match (place, leader) {
@@ -310,7 +310,7 @@ impl Cluster {
             language: Language::Resp {
                 password: self.plan.namespaces.map(|_| PASSWORD.to_owned()),
                 wait: None,
-                stale,
+                reads,
             },
         };
         Ok(ids.into_iter().map(target).collect())

@@ -1,7 +1,7 @@
-//! A protocol as it is to be measured: with options of its own, or with reads that may be old.
+//! A protocol as it is to be measured: with options of its own, or with other reads.
 //!
 //! ```text
-//!   "chain_paxos+reads=chain+stale" ──parse──► protocol, options, whether reads may be old
+//!   "chain_paxos+reads=chain+stale" ──parse──► protocol, options, what reads need
 //!   "racs/sadl"                     ──parse──► protocol, with the options that a scenario has
 //!                                              under this name
 //! ```
@@ -9,7 +9,7 @@
 //! What is to be compared stands in one run, so that a variant is named where a protocol is.
 
 use crate::scenario::Scenario;
-
+use quintet_replica::Level;
 use std::fmt::{self, Display, Formatter};
 
 /// See the module.
@@ -19,12 +19,13 @@ pub struct Variant {
     pub named: String,
     /// Options: name and value.
     pub options: Vec<(String, String)>,
-    /// Reads are answered from the state of the replica that is asked, however old.
-    pub stale: bool,
+    /// What reads need: `stale` ones the state of the replica that is asked, however old,
+    /// `ordered` ones a place in the log, as if they were writes.
+    pub reads: Level,
 }
 
 impl Variant {
-    /// Reads `PROTOCOL[/WORD][+stale][+OPTION=VALUE]…`.
+    /// Reads `PROTOCOL[/WORD][+stale|+ordered][+OPTION=VALUE]…`.
     ///
     /// # Errors
     /// With what is accepted.
@@ -33,15 +34,16 @@ impl Variant {
         let mut variant = Self {
             named: words.next().unwrap_or_default().to_owned(),
             options: Vec::new(),
-            stale: false,
+            reads: Level::Linearizable,
         };
         for word in words {
             match word.split_once('=') {
                 Some((name, value)) => variant.options.push((name.to_owned(), value.to_owned())),
-                None if word == "stale" => variant.stale = true,
+                None if word == "stale" => variant.reads = Level::Stale,
+                None if word == "ordered" => variant.reads = Level::Ordered,
                 None => {
                     return Err(format!(
-                        "'{text}': behind '+' stands 'stale' or OPTION=VALUE, not '{word}'"
+                        "'{text}': behind '+' stands 'stale', 'ordered' or OPTION=VALUE, not '{word}'"
                     ));
                 }
             }
@@ -64,7 +66,11 @@ impl Display for Variant {
         for (name, value) in &self.options {
             write!(f, "+{name}={value}")?;
         }
-        f.write_str(if self.stale { "+stale" } else { "" })
+        f.write_str(match self.reads {
+            Level::Linearizable => "",
+            Level::Stale => "+stale",
+            Level::Ordered => "+ordered",
+        })
     }
 }
 
@@ -77,6 +83,7 @@ mod tests {
         for text in [
             "multipaxos",
             "multipaxos+stale",
+            "chain_paxos+ordered",
             "racs/sadl",
             "chain_paxos+reads=chain",
             "chain_paxos+reads=chain+window=8+stale",
@@ -91,7 +98,7 @@ mod tests {
     fn what_is_no_variant_is_refused_with_what_is_accepted() {
         for (text, expected) in [
             ("chain_paxso", "chain_paxos"),
-            ("chain_paxos+fast", "'stale' or OPTION=VALUE"),
+            ("chain_paxos+fast", "'ordered' or OPTION=VALUE"),
             ("chain_paxos+reads=tail", "neither 'local' nor 'chain'"),
             ("chain_paxos+red=tail", "red"),
         ] {

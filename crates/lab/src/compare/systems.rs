@@ -13,6 +13,7 @@ use crate::{
     load::{Language, Target, fill},
     variant::Variant,
 };
+use quintet_replica::Level;
 use std::{
     fmt::Write as _,
     fs,
@@ -104,8 +105,9 @@ impl Spec {
     pub fn parse(text: &str) -> Result<Self> {
         let refuse = |what: &str| {
             Error::usage(format!("'{text}': {what}")).help(format!(
-                "accepted are quintet[:PROTOCOL[+stale][+OPTION=VALUE]], etcd, zookeeper[+sync], \
-                 openraft, redis, redis-replica, each followed by /disk or /memory: {}",
+                "accepted are quintet[:PROTOCOL], etcd, zookeeper, openraft, redis, redis-replica, \
+                 each followed by /disk or /memory; before that a protocol may have +stale, \
+                 +ordered and +OPTION=VALUE behind it, zookeeper +sync: {}",
                 Self::EXAMPLES.join(", ")
             ))
         };
@@ -460,15 +462,15 @@ impl System {
     }
 
     fn language(&self) -> Language {
-        let resp = |wait, stale| Language::Resp {
+        let resp = |wait, reads| Language::Resp {
             password: None,
             wait,
-            stale,
+            reads,
         };
         match &self.spec.what {
-            What::Quintet(variant) => resp(None, variant.stale),
-            What::Redis | What::Openraft => resp(None, false),
-            What::RedisReplica => resp(Some(1), false),
+            What::Quintet(variant) => resp(None, variant.reads),
+            What::Redis | What::Openraft => resp(None, Level::Linearizable),
+            What::RedisReplica => resp(Some(1), Level::Linearizable),
             What::Etcd => Language::Etcd { linearizable: true },
             What::ZooKeeper { sync } => Language::ZooKeeper { sync: *sync },
         }
@@ -654,10 +656,10 @@ impl System {
                     Durability::Disk => "fsynced on a majority",
                     Durability::Memory => "in a majority's memory; only promises are fsynced",
                 },
-                if variant.stale {
-                    "of the member's own state, however old"
-                } else {
-                    "linearizable"
+                match variant.reads {
+                    Level::Linearizable => "linearizable",
+                    Level::Stale => "of the member's own state, however old",
+                    Level::Ordered => "ordered like writes",
                 },
             ),
             (What::Etcd, Durability::Disk) => (

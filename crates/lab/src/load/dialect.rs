@@ -6,6 +6,7 @@
 //! ```
 
 use super::{etcd, resp, zookeeper};
+use quintet_replica::Level;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +59,9 @@ pub enum Language {
         password: Option<String>,
         /// Follow each write with `WAIT n`, and count it when that many replicas have it.
         wait: Option<u32>,
-        /// Say `READONLY` first: reads are of the state of whoever is asked, however old.
-        stale: bool,
+        /// `Stale`: say `READONLY` first, reads are of the state of whoever is asked, however old.
+        /// `Ordered`: read with a command that counts as a write.
+        reads: Level,
     },
     /// ZooKeeper's own protocol; every connection is a session.
     ZooKeeper {
@@ -79,7 +81,7 @@ impl Language {
         Self::Resp {
             password: None,
             wait: None,
-            stale: false,
+            reads: Level::Linearizable,
         }
     }
 
@@ -89,8 +91,8 @@ impl Language {
             Self::Resp {
                 password,
                 wait,
-                stale,
-            } => Box::new(resp::Resp::new(password.clone(), *wait, *stale)),
+                reads,
+            } => Box::new(resp::Resp::new(password.clone(), *wait, *reads)),
             Self::ZooKeeper { sync } => Box::new(zookeeper::Session::new(*sync)),
             Self::Etcd { linearizable } => Box::new(etcd::Channel::new(*linearizable)),
         }

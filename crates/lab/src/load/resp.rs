@@ -5,6 +5,7 @@
 //! ```
 
 use super::dialect::{Dialect, Ended, Kind, Request};
+use quintet_replica::Level;
 use std::collections::VecDeque;
 
 /// Where a Redis server is, as `redis://[:password@]host:port`.
@@ -155,7 +156,7 @@ enum Expected {
 pub struct Resp {
     password: Option<String>,
     wait: Option<u32>,
-    stale: bool,
+    reads: Level,
     expected: VecDeque<Expected>,
     ended: u64,
     /// The error of the write whose `WAIT` has not been answered.
@@ -164,11 +165,11 @@ pub struct Resp {
 
 impl Resp {
     /// A connection that was not yet greeted.
-    pub const fn new(password: Option<String>, wait: Option<u32>, stale: bool) -> Self {
+    pub const fn new(password: Option<String>, wait: Option<u32>, reads: Level) -> Self {
         Self {
             password,
             wait,
-            stale,
+            reads,
             expected: VecDeque::new(),
             ended: 0,
             refused: None,
@@ -193,7 +194,7 @@ impl Dialect for Resp {
             encode(out, &[b"AUTH", password.as_bytes()]);
             self.expected.push_back(Expected::Greeting);
         }
-        if self.stale {
+        if self.reads == Level::Stale {
             encode(out, &[b"READONLY"]);
             self.expected.push_back(Expected::Greeting);
         }
@@ -201,7 +202,11 @@ impl Dialect for Resp {
 
     fn request(&mut self, request: &Request, value: &[u8], out: &mut Vec<u8>) {
         if request.kind == Kind::Read {
-            out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$16\r\n");
+            // GETEX without options reads like GET, and counts as a write.
+            out.extend_from_slice(match self.reads {
+                Level::Ordered => b"*2\r\n$5\r\nGETEX\r\n$16\r\n".as_slice(),
+                _ => b"*2\r\n$3\r\nGET\r\n$16\r\n",
+            });
             out.extend_from_slice(&request.key);
             out.extend_from_slice(b"\r\n");
             self.expected.push_back(Expected::Request);
@@ -343,7 +348,7 @@ mod tests {
     #[test]
     fn requests_are_what_the_server_reads() {
         let mut out = Vec::new();
-        let mut line = Resp::new(None, None, false);
+        let mut line = Resp::new(None, None, Level::Linearizable);
         line.request(&request(Kind::Write), b"xxx", &mut out);
         line.request(&request(Kind::Read), b"xxx", &mut out);
         line.request(&request(Kind::Create), b"", &mut out);
@@ -352,11 +357,17 @@ mod tests {
         encode(&mut expected, &[b"GET", b"key:000000000000"]);
         encode(&mut expected, &[b"SET", b"key:000000000000", b""]);
         assert_eq!(out, expected);
+        out.clear();
+        let mut line = Resp::new(None, None, Level::Ordered);
+        line.request(&request(Kind::Read), b"", &mut out);
+        expected.clear();
+        encode(&mut expected, &[b"GETEX", b"key:000000000000"]);
+        assert_eq!(out, expected);
     }
 
     #[test]
     fn the_greeting_is_no_request_and_errors_are_named() {
-        let mut line = Resp::new(Some("secret".to_owned()), None, true);
+        let mut line = Resp::new(Some("secret".to_owned()), None, Level::Stale);
         let (mut out, mut ended) = (Vec::new(), Vec::new());
         line.greet(&mut out);
         line.request(&request(Kind::Read), b"", &mut out);
@@ -378,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_write_that_waits_ends_when_enough_replicas_have_it() {
-        let mut line = Resp::new(None, Some(1), false);
+        let mut line = Resp::new(None, Some(1), Level::Linearizable);
         let (mut out, mut ended) = (Vec::new(), Vec::new());
         line.request(&request(Kind::Write), b"x", &mut out);
         line.request(&request(Kind::Write), b"x", &mut out);

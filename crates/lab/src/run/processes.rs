@@ -56,7 +56,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
     let cluster = Mutex::new(cluster);
     let locked = || cluster.lock().unwrap_or_else(PoisonError::into_inner);
     let load = &cell.workload;
-    let targets = locked().targets(&load.place, load.stale)?;
+    let targets = locked().targets(&load.place, load.level)?;
     if load.mix.read_ratio > 0.0 {
         fill(
             &targets[0],

@@ -43,7 +43,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
             batch_bytes: load.batch_bytes,
             batch_requests: load.batch_requests,
             reads: (load.mix.reads_of_all() * 1e3).round() as u64,
-            stale: load.stale,
+            level: load.level,
             at,
         },
         faults: scenario.faults.clone(),

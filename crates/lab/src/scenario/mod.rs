@@ -19,7 +19,7 @@ use crate::{
     load::{Distribution, Mix},
     variant::Variant,
 };
-use quintet_replica::{Durability, Entry, links::Links};
+use quintet_replica::{Durability, Entry, Level, links::Links};
 use quintet_simulator::bed::{Fault, Hunt};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -127,8 +127,8 @@ pub struct Workload {
     pub distribution: Distribution,
     /// At which replicas.
     pub place: Place,
-    /// Reads are answered from the state of the replica that is asked, however old.
-    pub stale: bool,
+    /// What reads need.
+    pub level: Level,
 }
 
 /// A point that a paper shows.
@@ -247,7 +247,9 @@ impl Scenario {
                     workload: self.workload.clone(),
                 };
                 if let Ok(variant) = Variant::parse(protocol) {
-                    cell.workload.stale |= variant.stale;
+                    if variant.reads != Level::Linearizable {
+                        cell.workload.level = variant.reads;
+                    }
                     let own = self.places.iter().find(|one| one.0 == variant.protocol());
                     if let Some((_, place)) = own {
                         cell.workload.place = place.clone();

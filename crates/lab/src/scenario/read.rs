@@ -16,7 +16,7 @@ use crate::{
     suggest,
     variant::Variant,
 };
-use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS};
+use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, Level};
 use quintet_simulator::bed::{Fault, FaultKind};
 use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
@@ -585,7 +585,11 @@ fn workload(
         keys: text.keys,
         distribution,
         place: common,
-        stale: text.stale,
+        level: if text.stale {
+            Level::Stale
+        } else {
+            Level::Linearizable
+        },
     };
     Ok((workload, places))
 }
@@ -630,12 +634,12 @@ mod tests {
         );
         let scenario = parse(&text, "f").unwrap();
         let cells = scenario.cells(false);
-        let seen = |cell: &Cell| (cell.workload.place.clone(), cell.workload.stale);
+        let seen = |cell: &Cell| (cell.workload.place.clone(), cell.workload.level);
         let seen: Vec<_> = cells.iter().map(seen).collect();
-        let (all, middle) = (Place::All, Place::Middle);
+        let (all, middle, new) = (Place::All, Place::Middle, Level::Linearizable);
         assert_eq!(
             seen,
-            [(all, false), (middle.clone(), false), (middle, true)]
+            [(all, new), (middle.clone(), new), (middle, Level::Stale)]
         );
         let last = |cell: &Cell| scenario.options_of(&cell.protocol).pop();
         let option = |name: &str, value: &str| Some((name.to_owned(), value.to_owned()));

@@ -25,7 +25,7 @@ mod world;
 
 pub use profile::{Costs, Placement, Profile};
 
-use quintet_replica::{Durability, Entry, links::Links};
+use quintet_replica::{Durability, Entry, Level, links::Links};
 use std::time::Duration;
 
 /// How the clients ask.
@@ -46,8 +46,8 @@ pub struct Load {
     pub batch_requests: usize,
     /// Of a thousand requests, so many are reads.
     pub reads: u64,
-    /// Reads are answered from the state of the replica that is asked, however old.
-    pub stale: bool,
+    /// What reads need.
+    pub level: Level,
     /// At which replicas the clients are, taking turns.
     pub at: Vec<u16>,
 }
@@ -171,7 +171,7 @@ mod tests {
                 batch_bytes: FULL_BATCH_BYTES,
                 batch_requests: FULL_BATCH_REQUESTS,
                 reads: 0,
-                stale: false,
+                level: Level::Linearizable,
                 at: vec![0],
             },
             faults: Vec::new(),

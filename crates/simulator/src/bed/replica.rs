@@ -426,8 +426,9 @@ impl World {
             Item::SnapshotWritten(bytes) => Input::SnapshotWritten(bytes),
             Item::SnapshotSaved(info) => Input::SnapshotSaved(info),
             Item::Request(request) => {
+                let level = self.setup.load.level;
                 let replica = &mut self.replicas[index];
-                let pending = if request.read {
+                let pending = if request.read && level != Level::Ordered {
                     &mut replica.reads
                 } else {
                     &mut replica.ordered
@@ -456,11 +457,7 @@ impl World {
     /// Makes batches of what clients want; gives how many.
     fn submit(&mut self, index: usize) -> u64 {
         let mut submitted = 0;
-        let reads = if self.setup.load.stale {
-            Level::Stale
-        } else {
-            Level::Linearizable
-        };
+        let reads = self.setup.load.level;
         for level in [Level::Ordered, reads] {
             while self.submit_one(index, level) {
                 submitted += 1;
@@ -510,7 +507,7 @@ impl World {
         let mut entries = Vec::with_capacity(requests.len());
         for request in requests {
             let bytes = payload(request.read, value_size);
-            if request.read {
+            if request.read && level != Level::Ordered {
                 batch.push(CommandId::default(), RequestKind::Command, 0, &bytes);
                 entries.push(Some(request));
                 continue;

@@ -18,6 +18,7 @@ use quintet_lab::{
         resp::{self, Scan, Url},
     },
 };
+use quintet_replica::Level;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -202,7 +203,7 @@ impl Bench {
                 language: Language::Resp {
                     password: url.password.clone(),
                     wait: None,
-                    stale: false,
+                    reads: Level::Linearizable,
                 },
             });
         }

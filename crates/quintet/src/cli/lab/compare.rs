@@ -28,7 +28,7 @@ Examples:
 
 A system is quintet[:PROTOCOL], etcd, zookeeper, openraft, redis or redis-replica, with /disk (the
 default) or /memory behind it. Behind a protocol, '+OPTION=VALUE' sets an option of it, and '+stale'
-reads the state of the replica that is asked, however old (READONLY); 'zookeeper+sync' sends a sync before
+reads the state of the replica that is asked, however old (READONLY), '+ordered' orders reads like writes (GETEX); 'zookeeper+sync' sends a sync before
 each read. Replicated systems have --members members on loopback; clients are at the leader, or at all
 members (--at), each with one request under way. All start empty; the ones that are not under load are stopped by a
 signal. Figures are medians over the rounds, with the smallest and the largest. CPU and memory are
