@@ -48,6 +48,8 @@ pub struct PerformanceTable {
 
 /// A way keeps up with a rate when it answers this part of it.
 const KEEPS_UP: f64 = 0.95;
+/// And as long as it is not so many times as slow as with the least rate, and slower than the other.
+const SLOW: f64 = 2.0;
 /// Of what the direct way can do, it must be this part at most before it is returned to.
 const RETURN: f64 = 0.8;
 
@@ -83,7 +85,12 @@ impl PerformanceTable {
     }
 
     fn from_rates(source: String, rates: Vec<Rate>) -> Result<Self> {
-        let keeps_up = |one: &Rate| one.direct.throughput >= KEEPS_UP * one.rate as f64;
+        let idle = rates.first().map_or(0.0, |one| one.direct.median_ms);
+        let keeps_up = |one: &Rate| {
+            let Rate { rate, direct, sadl } = *one;
+            let slow = direct.median_ms > sadl.median_ms && direct.median_ms > SLOW * idle;
+            direct.throughput >= KEEPS_UP * rate as f64 && !slow
+        };
         let full = rates.iter().position(|one| !keeps_up(one));
         let refuse = |why: &str| {
             Error::usage(format!("{source}: {why}"))
@@ -96,7 +103,10 @@ impl PerformanceTable {
             return Err(refuse("the direct way keeps up with no rate"));
         };
         // Between what it takes when it just keeps up and what it takes when it does not.
-        let median = (last.direct.median_ms * rates[full].direct.median_ms).sqrt();
+        let (low, high) = (last.direct.median_ms, rates[full].direct.median_ms);
+        // Where nothing that was due was answered in time there is no median.
+        let high = if high > low { high } else { low * SLOW * SLOW };
+        let median = (low * high).sqrt();
         Ok(Self {
             hybrid_latency_ms: (median.round() as u64).max(1),
             hybrid_throughput: ((last.direct.throughput * RETURN).round() as u64).max(1),
@@ -144,6 +154,15 @@ mod tests {
         );
         let read: PerformanceTable = toml::from_str(&table.text()).expect("as it was written");
         assert_eq!(read, table);
+    }
+
+    #[test]
+    fn a_way_that_is_slower_than_the_other_is_full_and_one_that_answers_nothing_has_no_median() {
+        let found = |rates| PerformanceTable::from_rates("here".to_owned(), rates).expect("full");
+        let slow = vec![rate(1_000, (1_000.0, 50.0)), rate(2_000, (2_000.0, 800.0))];
+        assert_eq!(found(slow).hybrid_latency_ms, 200);
+        let dead = vec![rate(1_000, (1_000.0, 50.0)), rate(2_000, (0.0, 0.0))];
+        assert_eq!(found(dead).hybrid_latency_ms, 100);
     }
 
     #[test]
