@@ -19,7 +19,12 @@ pub struct Random(u64);
 impl Random {
     /// A source with this seed.
     pub const fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6a09_e667_f3bc_c909)
+        Self::from_state(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6a09_e667_f3bc_c909)
+    }
+
+    /// A source that goes on from this state.
+    pub const fn from_state(state: u64) -> Self {
+        Self(state)
     }
 
     /// 64 bits.

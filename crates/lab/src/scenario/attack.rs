@@ -8,6 +8,7 @@
 //! ```
 
 use super::network::Span;
+use crate::load::Random;
 use quintet_replica::links::Change;
 use quintet_simulator::bed::Hunt;
 use serde::{Deserialize, Serialize};
@@ -107,14 +108,6 @@ const EVERY: Duration = Duration::from_millis(500);
 const DELAY_MORE: Duration = Duration::from_millis(500);
 const LOSS: f64 = 0.3;
 
-fn draw(random: &mut u64, below: u64) -> u64 {
-    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut x = *random;
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((u128::from(x ^ (x >> 31)) * u128::from(below)) >> 64) as u64
-}
-
 impl AttackText {
     /// What it comes to, for `replicas` replicas in a run that begins `begins` before the
     /// measuring, which takes `measured`.
@@ -154,16 +147,16 @@ impl AttackText {
         let changes = match self.kind {
             AttackKind::None => return Ok(Attack::default()),
             AttackKind::Minority => {
-                let mut random = seed;
+                let mut random = Random::from_state(seed);
                 let mut changes = Vec::new();
                 let mut begin = at;
                 let most = (replicas as u64).saturating_sub(1) / 2;
                 while begin < until && most > 0 {
                     let end = (begin + every).min(until);
                     let mut all: Vec<u16> = (0..count).collect();
-                    let victims = 1 + draw(&mut random, most);
+                    let victims = 1 + random.below(most);
                     let from = (0..victims)
-                        .map(|_| all.swap_remove(draw(&mut random, all.len() as u64) as usize))
+                        .map(|_| all.swap_remove(random.below(all.len() as u64) as usize))
                         .collect();
                     changes.push(Change {
                         at: begins + begin,

@@ -296,8 +296,9 @@ impl Gateway {
 
     // --- requests on their way in ------------------------------------------------------------
 
-    /// Builds at most one batch of each level from what clients have sent. Call it when all readable sockets have been read, and again after [`Self::on_done`]. `clock_ns`
-    /// is nanoseconds since the Unix epoch.
+    /// Builds at most one batch of each level from what clients have sent. Call it when all
+    /// readable sockets have been read, and again after [`Self::on_done`]. `clock_ns` is
+    /// nanoseconds since the Unix epoch.
     pub fn collect(&mut self, now: Time, clock_ns: u64, submissions: &mut Vec<Submission>) {
         self.pass_time(now);
         self.clock = clock_ns;

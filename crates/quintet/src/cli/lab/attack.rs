@@ -5,7 +5,10 @@
 //!                                                                         └─► calm, attacked, ratio
 //! ```
 
-use super::scenarios::BedName;
+use super::{
+    measuring::{Ground, complete, measure},
+    scenarios::BedName,
+};
 use crate::cli::{
     failure::{Exit, Failure, Outcome},
     output::{self, Format},
@@ -13,7 +16,7 @@ use crate::cli::{
 };
 use clap::Args;
 use quintet_lab::{
-    run::{Options, Ran, Results, Row, run},
+    run::{Ran, Results, Row},
     scenario::{self, AttackKind, Bed},
 };
 use serde::Serialize;
@@ -101,17 +104,8 @@ pub struct Attack {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Measure all again, also what an earlier run has measured
-    #[arg(long)]
-    fresh: bool,
-
-    /// Where real replicas keep their data
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    dir: PathBuf,
-
-    /// The first port of real replicas; 300 are used
-    #[arg(long, value_name = "PORT", default_value_t = 27_600)]
-    base_port: u16,
+    #[command(flatten)]
+    ground: Ground,
 
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
@@ -178,45 +172,17 @@ impl Attack {
         let text = self.scenario()?;
         let scenario = scenario::parse(&text, "attack")?;
         let (_sender, stops) = signals::channel_of_stops()?;
-        let words: Vec<String> = std::env::args().skip(1).collect();
         let out = (self.out.clone())
             .unwrap_or_else(|| PathBuf::from(format!("./quintet-lab/{}", scenario.name)));
-        let options = Options {
-            quick: false,
-            repetitions: None,
-            bed: None,
-            profile: None,
-            program: std::env::current_exe()?,
-            data: self.dir.clone(),
-            base_port: self.base_port,
-            namespaces: false,
-            threads: 1,
-            out: out.clone(),
-            fresh: self.fresh,
-            command: format!("quintet {}", words.join(" ")),
-        };
-        let bar = output::bar(1, "[{bar:30}] {pos}/{len} {msg}, {eta} left");
-        let found = run(&scenario, &options, |step| {
-            bar.set_length(step.all as u64);
-            bar.set_position(step.done as u64);
-            bar.set_message(step.now.to_owned());
-            stops.try_recv().is_err()
-        });
-        bar.finish_and_clear();
-        let Ran { results: found, .. } = found?;
+        let options = self.ground.options(out.clone())?;
+        let Ran { results: found, .. } = measure(&scenario, &options, "", &stops)?;
         let told = self.told(&found);
         match self.output {
             Format::Json => output::print_json(&told)?,
             Format::Table => self.show(&told)?,
         }
         eprintln!("{}", out.join("report.html").display());
-        if !found.is_complete {
-            return Err(
-                Failure::new(Exit::Failed, "stopped before all was measured")
-                    .help("the same command goes on from here"),
-            );
-        }
-        Ok(())
+        complete(&found)
     }
 
     fn thirds(&self) -> (f64, f64) {

@@ -4,16 +4,19 @@
 //!   a scenario with racs and racs/sadl ──► run ──► PerformanceTable ──► DIR/performance-table.toml
 //! ```
 
-use super::scenarios::BedName;
+use super::{
+    measuring::{Ground, complete, measure},
+    scenarios::BedName,
+};
 use crate::cli::{
-    failure::{Exit, Failure, Outcome},
+    failure::{Failure, Outcome},
     output::{self, Format},
     signals,
 };
 use clap::Args;
 use quintet_lab::{
     hybrid::PerformanceTable,
-    run::{Options, Ran, run},
+    run::{Options, Ran},
     scenario::{self, Bed},
 };
 use std::{fs, path::PathBuf};
@@ -41,17 +44,8 @@ pub struct Hybrid {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Measure all again, also what an earlier run has measured
-    #[arg(long)]
-    fresh: bool,
-
-    /// Where real replicas keep their data
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    dir: PathBuf,
-
-    /// The first port of real replicas; 300 are used
-    #[arg(long, value_name = "PORT", default_value_t = 27_600)]
-    base_port: u16,
+    #[command(flatten)]
+    ground: Ground,
 
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
@@ -80,36 +74,12 @@ impl Hybrid {
             .out
             .clone()
             .unwrap_or_else(|| PathBuf::from(format!("./quintet-lab/hybrid-{}", scenario.name)));
-        let words: Vec<String> = std::env::args().skip(1).collect();
         let options = Options {
-            quick: false,
-            repetitions: None,
             bed: Some(Bed::from(self.bed)),
-            profile: None,
-            program: std::env::current_exe()?,
-            data: self.dir.clone(),
-            base_port: self.base_port,
-            namespaces: false,
-            threads: 1,
-            out: out.clone(),
-            fresh: self.fresh,
-            command: format!("quintet {}", words.join(" ")),
+            ..self.ground.options(out.clone())?
         };
-        let bar = output::bar(1, "[{bar:30}] {pos}/{len} {msg}, {eta} left");
-        let found = run(&scenario, &options, |step| {
-            bar.set_length(step.all as u64);
-            bar.set_position(step.done as u64);
-            bar.set_message(step.now.to_owned());
-            stops.try_recv().is_err()
-        });
-        bar.finish_and_clear();
-        let Ran { results, .. } = found?;
-        if !results.is_complete {
-            return Err(
-                Failure::new(Exit::Failed, "stopped before all was measured")
-                    .help("the same command goes on from here"),
-            );
-        }
+        let Ran { results, .. } = measure(&scenario, &options, "", &stops)?;
+        complete(&results)?;
         let table = PerformanceTable::of(&results, DIRECT, SADL)?;
         let path = out.join("performance-table.toml");
         fs::write(&path, table.text())?;

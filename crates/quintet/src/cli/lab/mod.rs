@@ -12,6 +12,7 @@ mod attack;
 mod calibrate;
 mod compare;
 mod hybrid;
+mod measuring;
 mod scenarios;
 
 use crate::cli::failure::Outcome;

@@ -4,8 +4,9 @@
 //!   names or files ──► scenario::load ──► run, with a bar ──► DIR/NAME/report.html …
 //! ```
 
+use super::measuring::{Ground, complete, measure};
 use crate::cli::{
-    failure::{Exit, Failure, Outcome},
+    failure::{Failure, Outcome},
     output::{self, Format},
     signals,
     torture::sandboxed,
@@ -13,7 +14,7 @@ use crate::cli::{
 use clap::{Args, ValueEnum};
 use quintet_lab::{
     report,
-    run::{Options, Ran, Results, run},
+    run::{Options, Ran, Results},
     scenario::{self, Bed},
     torture::{NetworkKind, sandbox},
 };
@@ -132,17 +133,8 @@ pub struct Run {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Measure all again, also what an earlier run has measured
-    #[arg(long)]
-    fresh: bool,
-
-    /// Where real replicas keep their data
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    dir: PathBuf,
-
-    /// The first port of real replicas; 300 are used
-    #[arg(long, value_name = "PORT", default_value_t = 27_600)]
-    base_port: u16,
+    #[command(flatten)]
+    ground: Ground,
 
     /// Where real replicas live: 'loopback', or 'namespaces', a network namespace for each, whose
     /// bandwidth the kernel limits (tbf) to the scenario's 'egress'; needs root
@@ -186,7 +178,6 @@ impl Run {
         }
         let (_sender, stops) = signals::channel_of_stops()?;
         let several = scenarios.len() > 1;
-        let words: Vec<String> = std::env::args().skip(1).collect();
         for scenario in &scenarios {
             let out = match &self.out {
                 Some(out) if !several => out.clone(),
@@ -200,28 +191,16 @@ impl Run {
                 repetitions: self.repetitions.map(|count| count as usize),
                 bed: self.bed.map(Bed::from),
                 profile: self.profile.clone(),
-                program: std::env::current_exe()?,
-                data: self.dir.clone(),
-                base_port: self.base_port,
                 namespaces,
                 threads: self.threads as usize,
-                out,
-                fresh: self.fresh,
-                command: format!("quintet {}", words.join(" ")),
+                ..self.ground.options(out)?
             };
-            let bar = output::bar(1, "[{bar:30}] {pos}/{len} {msg}, {eta} left");
-            let found = run(scenario, &options, |step| {
-                bar.set_length(step.all as u64);
-                bar.set_position(step.done as u64);
-                bar.set_message(format!("{}: {}", scenario.name, step.now));
-                stops.try_recv().is_err()
-            });
-            bar.finish_and_clear();
+            let named = format!("{}: ", scenario.name);
             let Ran {
                 results: found,
                 earlier,
                 replaced,
-            } = found?;
+            } = measure(scenario, &options, &named, &stops)?;
             let place = options.out.display();
             match earlier {
                 _ if replaced => eprintln!(
@@ -239,12 +218,7 @@ impl Run {
             }
             let page = options.out.join("report.html");
             eprintln!("{}", page.display());
-            if !found.is_complete {
-                return Err(
-                    Failure::new(Exit::Failed, "stopped before all was measured")
-                        .help("the same command goes on from here"),
-                );
-            }
+            complete(&found)?;
         }
         Ok(())
     }
