@@ -300,7 +300,10 @@ impl Cluster {
         let all: Vec<usize> = (0..self.plan.replicas).collect();
         let ids = match (place, leader) {
             (Place::Leader, Some(leader)) => vec![leader],
-            (Place::Leader, None) | (Place::All, _) => all,
+            // Proxies and frontends of their own are for the simulated bed; scenarios say so.
+            (Place::Leader, None) | (Place::All | Place::Proxies(_) | Place::Frontends(_), _) => {
+                all
+            }
             (Place::Middle, _) => vec![self.plan.replicas / 2],
             (Place::Last, _) => vec![self.plan.replicas - 1],
             (Place::At(ids), _) => ids.iter().map(|id| usize::from(*id)).collect(),

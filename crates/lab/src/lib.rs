@@ -19,6 +19,7 @@ pub mod hybrid;
 mod kept;
 pub mod load;
 pub mod profile;
+pub mod reordering;
 pub mod report;
 pub mod run;
 pub mod scenario;

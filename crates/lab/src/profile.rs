@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// The profiles that come with the program; the first is used where none is named.
-pub const BUILT_IN: [(&str, &str); 5] = [
+pub const BUILT_IN: [(&str, &str); 6] = [
     (
         "two-cores",
         include_str!("../../../lab/profiles/two-cores.toml"),
@@ -20,6 +20,7 @@ pub const BUILT_IN: [(&str, &str); 5] = [
         include_str!("../../../lab/profiles/own-cores.toml"),
     ),
     ("chora", include_str!("../../../lab/profiles/chora.toml")),
+    ("nezha", include_str!("../../../lab/profiles/nezha.toml")),
     (
         "racs-lan",
         include_str!("../../../lab/profiles/racs-lan.toml"),

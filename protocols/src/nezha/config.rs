@@ -21,6 +21,11 @@ pub struct Config {
     pub bound_first: Duration,
     /// Whether batches that commute may be put in either order.
     pub commutativity: bool,
+    /// Whether senders multicast batches with deadlines; else the leader orders what reaches it
+    /// and sends it on.
+    pub multicast: bool,
+    /// Whether the leader checks quorums, and not who sent a batch.
+    pub leader_checks: bool,
     /// How long a follower waits for a batch that the leader placed before it asks for it.
     pub fetch_after: Duration,
     /// How long a frontend waits before it sends again.
@@ -46,6 +51,8 @@ impl Default for Config {
             },
             bound_first: Duration::from_micros(200),
             commutativity: true,
+            multicast: true,
+            leader_checks: false,
             fetch_after: Duration::from_millis(2),
             retry: Duration::from_millis(200),
             window: 16_384,
@@ -112,6 +119,19 @@ impl Options for Config {
             help: "let requests that touch different keys pass each other (true or false)",
         },
         OptionSpec {
+            name: "multicast",
+            default: "true",
+            help: "let senders multicast requests with deadlines; else the leader puts them in the \
+                   order of their arrival and sends them on, and there is no fast path (true or \
+                   false; for comparisons)",
+        },
+        OptionSpec {
+            name: "quorum_checks",
+            default: "sender",
+            help: "who finds out that a request is committed: whoever sent it, or the leader, which \
+                   then hears every follower for every request (sender or leader; for comparisons)",
+        },
+        OptionSpec {
             name: "fetch_after_us",
             default: "2000",
             help: "how long a follower waits for a request that the leader placed before it asks \
@@ -156,6 +176,14 @@ impl Options for Config {
             "bound_max_us" => self.estimation.bound_max = micros(1)? * 1000,
             "bound_first_us" => self.bound_first = Duration::from_micros(micros(0)?),
             "commutativity" => self.commutativity = parse_option(value, "true or false")?,
+            "multicast" => self.multicast = parse_option(value, "true or false")?,
+            "quorum_checks" => {
+                self.leader_checks = match value {
+                    "sender" => false,
+                    "leader" => true,
+                    other => return Err(format!("'{other}' is neither sender nor leader")),
+                };
+            }
             "fetch_after_us" => self.fetch_after = Duration::from_micros(micros(1)?),
             "retry_ms" => {
                 self.retry = Duration::from_millis(number(value, 1, 60_000, "milliseconds")?);

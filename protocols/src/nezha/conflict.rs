@@ -120,6 +120,12 @@ impl Marks {
         (self.quantum + 1).saturating_mul(QUANTUM)
     }
 
+    /// Whoever may still be put behind all that has been released need not wait for this.
+    #[must_use]
+    pub const fn deadline_past(&self) -> u64 {
+        self.highest.deadline.saturating_add(1)
+    }
+
     /// How many keys are watched.
     #[must_use]
     pub fn watched(&self) -> usize {

@@ -136,6 +136,33 @@ impl OneWayDelays {
     }
 }
 
+/// How many of the newest holds are looked at.
+const HOLDS_MAX: usize = 256;
+
+/// How long requests are held until their deadlines.
+#[derive(Clone, Debug, Default)]
+pub struct Holds {
+    newest: VecDeque<u64>,
+}
+
+impl Holds {
+    /// A request with this deadline came when the clock showed `clock`.
+    pub fn add(&mut self, deadline: u64, clock: u64) {
+        if self.newest.len() >= HOLDS_MAX {
+            self.newest.pop_front();
+        }
+        self.newest.push_back(deadline.saturating_sub(clock));
+    }
+
+    /// The median of the newest, in nanoseconds; `None` before the first.
+    #[must_use]
+    pub fn median(&self) -> Option<u64> {
+        let mut sorted: Vec<u64> = self.newest.iter().copied().collect();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied()
+    }
+}
+
 /// Requests that wait for their deadline.
 #[derive(Debug, Default)]
 pub struct EarlyBuffer {
@@ -185,6 +212,12 @@ impl EarlyBuffer {
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
     }
 
     /// Bytes that wait.
@@ -341,6 +374,20 @@ mod tests {
                 assert_eq!(receiver.estimate(SENDER, 0), Some(expected));
             }
         }
+    }
+
+    #[test]
+    fn holds_are_told_by_the_median_of_the_newest_and_late_ones_are_none() {
+        let mut holds = Holds::default();
+        assert_eq!(holds.median(), None);
+        for deadline in [5, 130, 120] {
+            holds.add(deadline, 100);
+        }
+        assert_eq!(holds.median(), Some(20));
+        for _ in 0..HOLDS_MAX {
+            holds.add(107, 100);
+        }
+        assert_eq!(holds.median(), Some(7), "old ones are forgotten");
     }
 
     fn stamp(deadline: u64, batch: u64) -> Stamp {

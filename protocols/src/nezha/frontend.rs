@@ -84,7 +84,9 @@ impl Frontend {
             batch: submission.batch.clone(),
         };
         match submission.level {
-            Level::Linearizable if !everybody => {
+            Level::Linearizable | Level::Ordered
+                if !everybody && self.asks_leader(submission.level) =>
+            {
                 ctx.send(
                     leader_of(self.view, self.leader_first, self.members),
                     message,
@@ -96,6 +98,11 @@ impl Frontend {
             }
             _ => ctx.multicast(self.replicas(), message),
         }
+    }
+
+    /// Whether only the leader can take it.
+    fn asks_leader(&self, level: Level) -> bool {
+        level == Level::Linearizable || !self.config.multicast
     }
 
     fn arm(&mut self, at: Time, ctx: &mut FrontendContext<'_, Nezha>) {
@@ -302,7 +309,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
         let Some(open) = self.open.get_mut(&batch) else {
             return;
         };
-        if open.submission.level != Level::Ordered {
+        if open.submission.level != Level::Ordered || self.config.leader_checks {
             return self.finish(batch, Outcome::Results(results), ctx);
         }
         if let Some((_, known, _)) = &open.leader {

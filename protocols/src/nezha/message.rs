@@ -180,6 +180,8 @@ pub enum Part {
     Recover(u64),
     /// The answer to the question with this number.
     RecoverOk(u64, Standing),
+    /// A follower's fast reply, where the leader checks quorums.
+    Appended(Name, LogHash),
 }
 
 /// Between replicas, and between frontends and replicas.
@@ -368,6 +370,11 @@ impl Wire for Part {
                 writer.u8(10);
                 writer.u64(*nonce);
             }
+            Self::Appended(name, hash) => {
+                writer.u8(12);
+                name.encode(writer);
+                hash.encode(writer);
+            }
             Self::RecoverOk(nonce, standing) => {
                 writer.u8(11);
                 writer.u64(*nonce);
@@ -418,6 +425,7 @@ impl Wire for Part {
                     _ => return Err(DecodeError::Bad("standing")),
                 },
             ),
+            12 => Self::Appended(Name::decode(reader)?, LogHash::decode(reader)?),
             _ => return Err(DecodeError::Bad("part")),
         })
     }

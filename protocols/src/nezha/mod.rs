@@ -33,6 +33,7 @@
 //! | `Taken` | replica, frontend | not taken: I am busy, or I do not lead |
 //! | `LogModification` | leader, followers | these stamps stand in these slots; commit point; heartbeat |
 //! | `LogStatus` | follower, leader | I agree durably up to … |
+//! | `Appended` | follower, leader | a fast reply, where the leader checks quorums |
 //! | `Fetch`, `Bodies` | any | batches by name |
 //! | `Suspect` | follower, all | I do not hear the leader |
 //! | `ViewChange`, `Vote` | all, new leader | a new view; my log |
@@ -111,9 +112,12 @@
 //!   ordered; commutativity loosens eligibility and hashes only.
 //! - **After a disturbance** (N19): what one misordered batch pushes off the fast path is bounded
 //!   by its keys and its quantum; status tells fast and slow commits apart.
+//! - **For comparisons** (Fig. 8) there are `multicast=false` (No-DOM: the leader orders what comes
+//!   and sends it on), `quorum_checks=leader` (No-QC-Offloading) and `commutativity=false`.
 //! - View changes need a majority that suspects; the paper lets each follower begin one.
 //! - Execution at a follower is at the commit point, so a new leader executes only what is behind.
 
+mod checks;
 mod config;
 mod conflict;
 mod dom;
@@ -130,8 +134,8 @@ mod view;
 mod tests;
 
 pub use config::Config;
-pub use conflict::{Marks, SetHash};
-pub use dom::{Estimation, Name, Stamp};
+pub use conflict::{Footprint, Marks, SetHash};
+pub use dom::{EarlyBuffer, Estimation, Holds, Name, OneWayDelays, Stamp};
 pub use frontend::Frontend;
 pub use message::{
     Lives, LogHash, Message, Part, Placed, Promised, Record, ReplyHeader, Standing, Summary, Vote,

@@ -10,6 +10,7 @@
 
 use super::{
     LogHash, Message, Nezha, Part, Placed, Record, ReplyHeader, Summary,
+    checks::Checks,
     conflict::{SetHash, time_of},
     dom::{Name, Stamp},
     plant::Plant,
@@ -43,6 +44,7 @@ impl Nezha {
             round: 0,
             round_due: true,
             reads: VecDeque::new(),
+            checks: Checks::default(),
         }
     }
 
@@ -74,10 +76,16 @@ impl Nezha {
         if !self.is_ready() {
             return;
         }
-        let stamp = Stamp {
-            deadline: sent.saturating_add(bound),
-            name,
+        let deadline = if self.config.multicast {
+            sent.saturating_add(bound)
+        } else if self.is_leader() {
+            clock.now
+        } else {
+            let (batch, taken, view) = (name.batch, Taken::Refused, self.view);
+            let message = Message::Taken { batch, taken, view };
+            return ctx.send_frontend(frontend, message);
         };
+        let stamp = Stamp { deadline, name };
         match self.known.get(&name).copied() {
             Some(Place::Slot(slot)) => return self.answer_again(name, slot, batch, ctx),
             Some(Place::Unsynced(stamp)) => return self.repeat_fast_reply(stamp, ctx),
@@ -126,6 +134,7 @@ impl Nezha {
                 return self.keep_late(stamp.name, batch, ctx);
             }
         }
+        self.holds.add(stamp.deadline, clock);
         self.known.insert(stamp.name, Place::Early(stamp));
         self.early.insert(stamp, batch);
     }
@@ -148,8 +157,12 @@ impl Nezha {
         if !self.is_ready() {
             return;
         }
-        let clock = ctx.clock().now;
+        let mut clock = ctx.clock().now;
         loop {
+            if self.is_leader() {
+                // A clock that was set back must not keep the leader from what its log has passed.
+                clock = clock.max(self.marks.deadline_past());
+            }
             if self.is_leader() && self.sync.0 - self.commit.0 >= self.config.window {
                 return;
             }
@@ -219,11 +232,19 @@ impl Nezha {
         let header = self.header_of(slot, entry, ctx);
         let (time, batch) = (time_of(entry.stamp.deadline), entry.batch.clone());
         let after = entry.written.max(self.ready_after);
-        ctx.execute(slot, time, batch, Some((frontend, header, Some(after))));
+        // Where the leader checks quorums, it answers what it knows to be committed.
+        let reply = (!self.leader_checks()).then_some((frontend, header, Some(after)));
+        ctx.execute(slot, time, batch, reply);
         self.executed = slot;
+        self.check_quorum(slot, ctx);
     }
 
-    fn header_of(&self, slot: Slot, entry: &Entry, ctx: &Context<'_, Self>) -> ReplyHeader {
+    pub(super) fn header_of(
+        &self,
+        slot: Slot,
+        entry: &Entry,
+        ctx: &Context<'_, Self>,
+    ) -> ReplyHeader {
         ReplyHeader {
             view: self.view,
             slot,
@@ -232,7 +253,7 @@ impl Nezha {
         }
     }
 
-    fn log_hash(&self, entry: &Entry) -> LogHash {
+    pub(super) fn log_hash(&self, entry: &Entry) -> LogHash {
         let (base, hash, known) = entry.hash;
         LogHash {
             lives: self.lives_hash,
@@ -299,10 +320,14 @@ impl Nezha {
         if entry.stamp != stamp {
             return;
         }
+        let hash = self.log_hash(entry);
+        if self.leader_checks() {
+            return self.send(self.leader(), Part::Appended(stamp.name, hash), ctx);
+        }
         let message = Message::FastReply {
             batch: stamp.name.batch,
             view: self.view,
-            hash: self.log_hash(entry),
+            hash,
             bound: self.bound_for(stamp.name.frontend, ctx),
         };
         ctx.send_frontend(stamp.name.frontend, message);
@@ -313,6 +338,10 @@ impl Nezha {
         if !self.is_leader() {
             return self.send_slow_reply(name.frontend, ctx);
         }
+        if self.leader_checks() && slot > self.commit {
+            // It is answered when it is committed.
+            return;
+        }
         if let Some(entry) = self.log.get(slot) {
             ctx.mark("a known batch was answered again");
             let header = self.header_of(slot, entry, ctx);
@@ -322,6 +351,9 @@ impl Nezha {
     }
 
     fn send_slow_reply(&self, frontend: FrontendId, ctx: &mut Context<'_, Self>) {
+        if self.leader_checks() {
+            return;
+        }
         let message = Message::SlowReply {
             view: self.view,
             lives: self.lives_hash,
@@ -417,6 +449,9 @@ impl Nezha {
             let mut first = lead.told.next();
             lead.told = sync;
             loop {
+                if !self.config.multicast {
+                    self.pass_on(first, STAMPS_MAX, ctx);
+                }
                 let part = self.log_modification(first, STAMPS_MAX, round);
                 self.tell_others(part, ctx);
                 first = Slot(first.0 + STAMPS_MAX);
@@ -731,6 +766,9 @@ impl Nezha {
                 ctx.mark("missing batch fetched");
                 self.fetch_from = 0;
                 self.keep_late(name, batch, ctx);
+            } else if !self.config.multicast && !self.known.contains_key(&name) {
+                // The leader sends it ahead of its place.
+                self.keep_late(name, batch, ctx);
             }
         }
         if matches!(self.phase, Phase::Changing(_)) {
@@ -754,6 +792,7 @@ impl Nezha {
                 }
             }
             self.commit = slot;
+            self.answer_committed(slot, ctx);
         }
         ctx.stable(self.commit);
         self.raise_base(Slot(self.commit.0 / HASH_SPAN * HASH_SPAN));

@@ -2,8 +2,9 @@
 
 use super::{
     Config, Frontend, Lives, Message, Part, Promised, Record, ReplyHeader, Summary,
+    checks::Checks,
     conflict::{Footprint, Marks, SetHash, mixed_wide},
-    dom::{EarlyBuffer, LateBuffer, Name, OneWayDelays, Stamp},
+    dom::{EarlyBuffer, Holds, LateBuffer, Name, OneWayDelays, Stamp},
     plant::Plant,
     quorum::{leader_of, slow_quorum},
     recovery::Recovering,
@@ -73,6 +74,8 @@ pub(super) struct Lead {
     pub round: u64,
     pub round_due: bool,
     pub reads: VecDeque<Read>,
+    /// What followers appended, where the leader checks quorums.
+    pub checks: Checks,
 }
 
 /// What a replica is doing.
@@ -137,6 +140,7 @@ pub struct Nezha {
     /// Of the slots above the hashes' base that the log no longer holds.
     pub(super) hash_trimmed: SetHash,
     pub(super) delays: OneWayDelays,
+    pub(super) holds: Holds,
 
     pub(super) persisted: PersistId,
     /// Nothing is ordered under this view before this write is durable.
@@ -308,6 +312,7 @@ impl Nezha {
             Part::RecoverOk(nonce, standing) => {
                 self.on_recover_ok(from, view, nonce, standing, ctx);
             }
+            Part::Appended(name, hash) => self.on_appended(from, view, name, hash, ctx),
         }
     }
 
@@ -390,6 +395,7 @@ impl Protocol for Nezha {
             leader_first: epoch.leader_first,
             durability,
             delays: OneWayDelays::new(options.estimation),
+            holds: Holds::default(),
             config: options,
             lives,
             lives_hash: 0,
@@ -572,6 +578,9 @@ impl Protocol for Nezha {
         ];
         if let Some(share) = (fast * 100).checked_div(fast + slow) {
             details.push(("fast_percent", format!("{share}")));
+        }
+        if let Some(hold) = self.holds.median() {
+            details.push(("hold_us", format!("{}", hold / 1000)));
         }
         Status {
             role,

@@ -54,14 +54,15 @@ fn csv(rows: &[Row]) -> String {
     let mut text = "bed,protocol,value,repetition,replicas,clients,rate,value_size,throughput,\
                     mean_us,p50_us,p90_us,p99_us,p999_us,max_us,failed,unanswered,\
                     cpu_s_per_million,bytes_per_operation,syncs_per_thousand,resident,\
-                    generator_cores,generator_bound\n"
+                    generator_cores,generator_bound,paths,busiest_s_per_million,\
+                    frontends_s_per_million\n"
         .to_owned();
     let maybe = |figure: Option<f64>| figure.map_or_else(String::new, |one| format!("{one:.3}"));
     for row in rows {
         let latency = &row.latency;
         text.push_str(&format!(
             "{},{},{},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{},{},\
-             {},{}\n",
+             {},{},{},{},{}\n",
             row.bed.name(),
             row.protocol,
             row.value,
@@ -86,6 +87,12 @@ fn csv(rows: &[Row]) -> String {
                 .map_or_else(String::new, |bytes| bytes.to_string()),
             maybe(row.generator_cores),
             row.generator_bound,
+            (row.paths.iter())
+                .map(|(path, count)| format!("{path}={count}"))
+                .collect::<Vec<_>>()
+                .join(";"),
+            maybe(row.busiest_per_million),
+            maybe(row.frontends_per_million),
         ));
     }
     text
@@ -278,6 +285,20 @@ pub fn cells(results: &Results, line: &Line) -> Vec<String> {
     }
     if line.failed > 0 {
         notes.push(format!("{} failed", line.failed));
+    }
+    let all: u64 = line.paths.values().sum();
+    if all > 0 && line.paths.len() > 1 {
+        let share = |(path, count): (&String, &u64)| {
+            let percent = *count as f64 * 100.0 / all as f64;
+            (*count > 0).then(|| format!("{path} {percent:.1} %"))
+        };
+        notes.extend(line.paths.iter().filter_map(share));
+    }
+    if let Some(busiest) = line.busiest_per_million {
+        notes.push(format!("busiest {:.1} s/M", busiest.median));
+    }
+    if let Some(frontends) = line.frontends_per_million {
+        notes.push(format!("frontends {:.1} s/M", frontends.median));
     }
     if line.repetitions < results.repetitions {
         notes.push(format!(

@@ -19,7 +19,7 @@ use crate::{
     scenario::{Bed, Parameter, Plot, Published, Scenario, Shade},
 };
 use serde::{Deserialize, Serialize};
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 /// How a run is done.
 #[derive(Clone, Debug)]
@@ -94,6 +94,22 @@ pub struct Row {
     pub generator_bound: bool,
     /// Good answers in each tenth of a second.
     pub timeline: Vec<u64>,
+    /// How what was committed was committed, where a protocol has several ways.
+    #[serde(default)]
+    pub paths: BTreeMap<String, u64>,
+    /// Rare branches that were taken: the first and the last time, in seconds since the measuring
+    /// began, and how often.
+    #[serde(default)]
+    pub moments: BTreeMap<String, (f64, f64, u64)>,
+    /// What the leader shows of itself at the end.
+    #[serde(default)]
+    pub details: BTreeMap<String, String>,
+    /// CPU seconds of the busiest replica per million operations.
+    #[serde(default)]
+    pub busiest_per_million: Option<f64>,
+    /// CPU seconds of proxies and frontends on their own per million operations.
+    #[serde(default)]
+    pub frontends_per_million: Option<f64>,
     /// Median and 99th percentile of latency of those, in microseconds; 0 where there were none.
     #[serde(default)]
     pub delays: Vec<[f64; 2]>,
@@ -132,6 +148,15 @@ pub struct Line {
     pub generator_bound: usize,
     /// Errors, lost connections and requests that nobody answered.
     pub failed: u64,
+    /// How what was committed was committed, all repetitions together.
+    #[serde(default)]
+    pub paths: BTreeMap<String, u64>,
+    /// CPU seconds of the busiest replica per million operations.
+    #[serde(default)]
+    pub busiest_per_million: Option<Spread>,
+    /// CPU seconds of proxies and frontends on their own per million operations.
+    #[serde(default)]
+    pub frontends_per_million: Option<Spread>,
 }
 
 /// All that a run found.
@@ -414,6 +439,14 @@ fn lines(rows: &[Row]) -> Vec<Line> {
             generator_cores: maybe(|row| row.generator_cores),
             generator_bound: own.iter().filter(|row| row.generator_bound).count(),
             failed: own.iter().map(|row| row.failed + row.unanswered).sum(),
+            paths: own.iter().fold(BTreeMap::new(), |mut all, row| {
+                for (path, count) in &row.paths {
+                    *all.entry(path.clone()).or_default() += count;
+                }
+                all
+            }),
+            busiest_per_million: maybe(|row| row.busiest_per_million),
+            frontends_per_million: maybe(|row| row.frontends_per_million),
         });
     }
     lines

@@ -15,6 +15,7 @@ use crate::{
 };
 use quintet_simulator::bed::FaultKind;
 use std::{
+    collections::BTreeMap,
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -162,6 +163,11 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         resident,
         generator_cores: seen.generator_cores,
         generator_bound: seen.generator_bound,
+        paths: BTreeMap::new(),
+        moments: BTreeMap::new(),
+        details: BTreeMap::new(),
+        busiest_per_million: None,
+        frontends_per_million: None,
         timeline: seen.timeline,
         delays: seen.delays,
     })

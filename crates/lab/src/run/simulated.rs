@@ -27,6 +27,15 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
         Place::Middle => vec![cell.replicas as u16 / 2],
         Place::Last => vec![cell.replicas as u16 - 1],
         Place::At(ids) => ids.clone(),
+        Place::Proxies(count) | Place::Frontends(count) => {
+            let behind = cell.replicas as u16;
+            (behind..behind + *count as u16).collect()
+        }
+    };
+    let (frontends, here) = match load.place {
+        Place::Proxies(count) => (count, false),
+        Place::Frontends(count) => (count, true),
+        _ => (0, false),
     };
     let found = bed::run(Setup {
         entry,
@@ -45,9 +54,14 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
             reads: (load.mix.reads_of_all() * 1e3).round() as u64,
             level: load.level,
             at,
+            frontends,
+            remote: load.remote && !here,
+            keys: load.skew.map_or(0, |_| load.keys),
+            skew: load.skew.unwrap_or(1),
         },
         faults: scenario.faults.clone(),
         hunt: scenario.hunt,
+        clocks: cell.clocks,
         warmup: scenario.warmup,
         measured: job.measured,
         seed: scenario.seed.wrapping_mul(1_000) + job.repetition as u64,
@@ -96,6 +110,24 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
         resident: None,
         generator_cores: (profile.placement == Placement::Shared).then_some(generator),
         generator_bound: generator > BUSY,
+        paths: (found.paths.iter())
+            .map(|(path, count)| ((*path).to_owned(), *count))
+            .collect(),
+        moments: (found.moments.iter())
+            .map(|(branch, moment)| {
+                let seconds = |at: u64| at as f64 / 1e9;
+                let moment = (seconds(moment.first), seconds(moment.last), moment.count);
+                ((*branch).to_owned(), moment)
+            })
+            .collect(),
+        details: found.details.iter().cloned().collect(),
+        busiest_per_million: per_operation(
+            found.busy.iter().max().copied().unwrap_or(0) as f64 / 1e3,
+        ),
+        frontends_per_million: match frontends {
+            0 => None,
+            _ => per_operation(found.frontends.iter().sum::<u64>() as f64 / 1e3),
+        },
         delays: delays.collect(),
         timeline,
     })

@@ -20,7 +20,7 @@ use crate::{
     variant::Variant,
 };
 use quintet_replica::{Durability, Entry, Level, links::Links};
-use quintet_simulator::bed::{Fault, Hunt};
+use quintet_simulator::bed::{Clocks, Fault, Hunt};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -58,6 +58,8 @@ pub enum Parameter {
     ValueSize,
     /// Per cent of the requests that are reads.
     Reads,
+    /// By how many microseconds clocks are wrong at most; simulated bed only.
+    ClockError,
 }
 
 impl Parameter {
@@ -69,6 +71,7 @@ impl Parameter {
             Self::Replicas => "replicas",
             Self::ValueSize => "value_size",
             Self::Reads => "reads",
+            Self::ClockError => "clock_error",
         }
     }
 }
@@ -102,6 +105,11 @@ pub enum Place {
     Last,
     /// At these.
     At(Vec<u16>),
+    /// At so many proxies, each on a machine of its own; simulated bed only.
+    Proxies(usize),
+    /// On so many machines, each with a frontend of its own: clients that ask replicas themselves;
+    /// simulated bed only.
+    Frontends(usize),
 }
 
 /// How the clients ask.
@@ -129,6 +137,11 @@ pub struct Workload {
     pub place: Place,
     /// What reads need.
     pub level: Level,
+    /// Clients reach replicas and proxies over links like theirs, on the simulated bed.
+    pub remote: bool,
+    /// How unevenly the simulated bed draws keys, if requests have keys there: see
+    /// `quintet_simulator::bed::Load`.
+    pub skew: Option<u32>,
 }
 
 /// A point that a paper shows.
@@ -188,6 +201,8 @@ pub struct Scenario {
     pub workload: Workload,
     /// How links behave.
     pub links: Links,
+    /// How clocks are wrong, on the simulated bed.
+    pub clocks: Clocks,
     /// What happens to replicas, counted from the beginning of the run.
     pub faults: Vec<Fault>,
     /// What happens to whoever leads, on the simulated bed.
@@ -227,6 +242,8 @@ pub struct Cell {
     pub replicas: usize,
     /// The clients.
     pub workload: Workload,
+    /// How clocks are wrong.
+    pub clocks: Clocks,
 }
 
 impl Scenario {
@@ -245,12 +262,15 @@ impl Scenario {
                     value: *value,
                     replicas: self.replicas,
                     workload: self.workload.clone(),
+                    clocks: self.clocks,
                 };
                 if let Ok(variant) = Variant::parse(protocol) {
                     if variant.reads != Level::Linearizable {
                         cell.workload.level = variant.reads;
                     }
-                    let own = self.places.iter().find(|one| one.0 == variant.protocol());
+                    let places = || self.places.iter();
+                    let own = (places().find(|one| one.0 == variant.named))
+                        .or_else(|| places().find(|one| one.0 == variant.protocol()));
                     if let Some((_, place)) = own {
                         cell.workload.place = place.clone();
                     }
@@ -262,6 +282,9 @@ impl Scenario {
                     Some(Parameter::ValueSize) => cell.workload.value_size = *value as usize,
                     Some(Parameter::Reads) => {
                         cell.workload.mix = Mix::reads(*value as f64 / 100.0);
+                    }
+                    Some(Parameter::ClockError) => {
+                        cell.clocks.error = Duration::from_micros(*value);
                     }
                     None => {}
                 }

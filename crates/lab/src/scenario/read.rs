@@ -17,12 +17,12 @@ use crate::{
     variant::Variant,
 };
 use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, Level};
-use quintet_simulator::bed::{Fault, FaultKind};
+use quintet_simulator::bed::{ClockStep, Clocks, Fault, FaultKind};
 use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 27] = [
+pub const BUILT_IN: [(&str, &str); 41] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -88,8 +88,64 @@ pub const BUILT_IN: [(&str, &str); 27] = [
         include_str!("../../../../lab/scenarios/leader-crash.toml"),
     ),
     (
+        "nezha-ablation",
+        include_str!("../../../../lab/scenarios/nezha-ablation.toml"),
+    ),
+    (
+        "nezha-batched",
+        include_str!("../../../../lab/scenarios/nezha-batched.toml"),
+    ),
+    (
+        "nezha-clients",
+        include_str!("../../../../lab/scenarios/nezha-clients.toml"),
+    ),
+    (
+        "nezha-clock-step-leader",
+        include_str!("../../../../lab/scenarios/nezha-clock-step-leader.toml"),
+    ),
+    (
+        "nezha-clock-step-sender",
+        include_str!("../../../../lab/scenarios/nezha-clock-step-sender.toml"),
+    ),
+    (
+        "nezha-clocks",
+        include_str!("../../../../lab/scenarios/nezha-clocks.toml"),
+    ),
+    (
+        "nezha-closed",
+        include_str!("../../../../lab/scenarios/nezha-closed.toml"),
+    ),
+    (
+        "nezha-conflicts",
+        include_str!("../../../../lab/scenarios/nezha-conflicts.toml"),
+    ),
+    (
+        "nezha-disk",
+        include_str!("../../../../lab/scenarios/nezha-disk.toml"),
+    ),
+    (
+        "nezha-one-client",
+        include_str!("../../../../lab/scenarios/nezha-one-client.toml"),
+    ),
+    (
+        "nezha-open",
+        include_str!("../../../../lab/scenarios/nezha-open.toml"),
+    ),
+    (
         "nezha-open-loop",
         include_str!("../../../../lab/scenarios/nezha-open-loop.toml"),
+    ),
+    (
+        "nezha-percentiles",
+        include_str!("../../../../lab/scenarios/nezha-percentiles.toml"),
+    ),
+    (
+        "nezha-replicas",
+        include_str!("../../../../lab/scenarios/nezha-replicas.toml"),
+    ),
+    (
+        "nezha-view-change",
+        include_str!("../../../../lab/scenarios/nezha-view-change.toml"),
     ),
     (
         "racs-lan-baseline",
@@ -156,6 +212,9 @@ struct WorkloadText {
     at: Option<AtText>,
     #[serde(default)]
     stale: bool,
+    #[serde(default)]
+    remote: bool,
+    skew: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -211,6 +270,46 @@ struct FaultText {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct StepText {
+    machine: u16,
+    at: Span,
+    until: Option<Span>,
+    forward: Option<Span>,
+    back: Option<Span>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClocksText {
+    error: Option<Span>,
+    step: Option<StepText>,
+}
+
+impl ClocksText {
+    fn clocks(&self, begins: Duration) -> std::result::Result<Clocks, String> {
+        let step = self.step.as_ref().map(|step| {
+            let (by, forward) = match (step.forward, step.back) {
+                (Some(by), None) => (by.0, true),
+                (None, Some(by)) => (by.0, false),
+                _ => return Err("step: either forward or back".to_owned()),
+            };
+            Ok(ClockStep {
+                at: begins + step.at.0,
+                until: step.until.map(|until| begins + until.0),
+                machine: step.machine,
+                forward,
+                by,
+            })
+        });
+        Ok(Clocks {
+            error: self.error.map_or(Duration::ZERO, |error| error.0),
+            step: step.transpose()?,
+        })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct SweepText {
     parameter: Parameter,
     values: Vec<u64>,
@@ -249,6 +348,8 @@ struct Text {
     workload: WorkloadText,
     #[serde(default)]
     network: NetworkText,
+    #[serde(default)]
+    clocks: ClocksText,
     #[serde(default)]
     fault: Vec<FaultText>,
     attack: Option<AttackText>,
@@ -384,6 +485,23 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
     }
     let (workload, places) = workload(text.workload, text.replicas)?;
     let begins = text.warmup.0;
+    let clocks = (text.clocks.clocks(begins)).map_err(|why| format!("clocks: {why}"))?;
+    if text.beds.contains(&Bed::Processes) {
+        let own = |place: &Place| matches!(place, Place::Proxies(_) | Place::Frontends(_));
+        let places = places.iter().map(|(_, place)| place);
+        if own(&workload.place) || places.into_iter().any(own) {
+            return Err(
+                "workload: at: proxies and frontends of their own are simulated only; \
+                 beds = ['simulated']"
+                    .to_owned(),
+            );
+        }
+        if clocks != Clocks::default() {
+            return Err("clocks: those of real machines are as they are; \
+                 beds = ['simulated']"
+                .to_owned());
+        }
+    }
     let mut links = text
         .network
         .links(text.replicas, begins, text.seed)
@@ -454,7 +572,8 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
             .into_iter()
             .flatten()
         {
-            if values.is_empty() || values.contains(&0) && sweep.parameter != Parameter::Reads {
+            let may_be_none = [Parameter::Reads, Parameter::ClockError];
+            if values.is_empty() || values.contains(&0) && !may_be_none.contains(&sweep.parameter) {
                 return Err("sweep: values: at least one, all above 0".to_owned());
             }
         }
@@ -475,6 +594,7 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
         durability,
         workload,
         links,
+        clocks,
         faults,
         hunt: attack.hunt,
         shades,
@@ -493,7 +613,21 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
 
 type Places = Vec<(String, Place)>;
 
+/// The most proxies, or machines with a frontend of their own.
+const FRONTENDS_MAX: usize = 64;
+
 fn place(text: PlaceText, replicas: usize) -> std::result::Result<Place, String> {
+    if let PlaceText::Named(name) = &text
+        && let Some((count, what @ ("proxies" | "frontends"))) = name.split_once(' ')
+    {
+        let count = (count.parse().ok())
+            .filter(|count| (1..=FRONTENDS_MAX).contains(count))
+            .ok_or_else(|| format!("workload: at '{name}': accepted are 1 to {FRONTENDS_MAX}"))?;
+        return Ok(match what {
+            "proxies" => Place::Proxies(count),
+            _ => Place::Frontends(count),
+        });
+    }
     Ok(match text {
         PlaceText::Named(name) => match name.as_str() {
             "leader" => Place::Leader,
@@ -501,7 +635,15 @@ fn place(text: PlaceText, replicas: usize) -> std::result::Result<Place, String>
             "middle" => Place::Middle,
             "last" => Place::Last,
             other => {
-                let remedy = suggest::remedy(other, &["leader", "all", "middle", "last"]);
+                let known = [
+                    "leader",
+                    "all",
+                    "middle",
+                    "last",
+                    "5 proxies",
+                    "10 frontends",
+                ];
+                let remedy = suggest::remedy(other, &known);
                 return Err(format!("workload: at '{other}': {remedy}"));
             }
         },
@@ -556,7 +698,7 @@ fn workload(
         Some(AtText::One(text)) => common = place(text, replicas)?,
         Some(AtText::ByProtocol(texts)) => {
             for (protocol, text) in texts {
-                quintet_protocols::find(&protocol)
+                quintet_protocols::find(Scenario::base(&protocol))
                     .map_err(|error| format!("workload: at: {error}"))?;
                 places.push((protocol, place(text, replicas)?));
             }
@@ -574,6 +716,13 @@ fn workload(
     if text.rate.is_some_and(|rate| !(1.0..=1e8).contains(&rate)) {
         return Err("workload: rate: accepted are 1 to 100000000".to_owned());
     }
+    let skew = match text.skew {
+        None => None,
+        Some(skew) if (0.0..=0.99).contains(&skew) => Some((1.0 / (1.0 - skew)).round() as u32),
+        Some(skew) => {
+            return Err(format!("workload: skew: {skew} is not between 0 and 0.99"));
+        }
+    };
     let workload = Workload {
         clients: text.clients,
         rate: text.rate,
@@ -590,6 +739,8 @@ fn workload(
         } else {
             Level::Linearizable
         },
+        remote: text.remote,
+        skew,
     };
     Ok((workload, places))
 }

@@ -9,7 +9,7 @@ use super::{
     Placement, Setup,
     cores::Task,
     replica::{Item, Request},
-    world::{Event, World},
+    world::{Event, World, mixed},
 };
 use quintet_replica::links::exponential;
 use std::collections::VecDeque;
@@ -145,7 +145,8 @@ impl World {
                 client: index,
                 number: client.number,
             };
-            let at = self.now + self.setup.profile.hop;
+            let replica = self.clients.all[index].replica;
+            let at = self.reaches_client(replica, self.setup.load.value_size);
             self.queue.push(at, request);
         }
         self.clients.busy = false;
@@ -163,6 +164,7 @@ impl World {
             client,
             number,
             read,
+            key: self.key(client, number),
         };
         if self.clients.all[client].under_way.map(|one| one.0) == Some(number) {
             self.give(replica, Item::Request(request));
@@ -199,6 +201,18 @@ impl World {
         }
     }
 
+    /// The key that a request touches; 0 when there are none.
+    fn key(&self, client: usize, number: u64) -> u64 {
+        let (keys, skew) = (self.setup.load.keys, self.setup.load.skew);
+        if keys == 0 {
+            return 0;
+        }
+        let own = mixed(self.setup.seed ^ (client as u64) << 40 ^ number);
+        let times = |part: u64| ((u128::from(part) * u128::from(own)) >> 64) as u64;
+        let part = (1..skew.max(1)).fold(own, |part, _| times(part));
+        1 + ((u128::from(part) * u128::from(keys)) >> 64) as u64
+    }
+
     /// A request of an open loop is due.
     pub fn on_due(&mut self) {
         let Some(rate) = self.setup.load.rate.filter(|_| self.now < self.ends()) else {
@@ -218,13 +232,16 @@ impl World {
 
     /// A client begins, or goes to the next replica after its own has died.
     pub fn on_retry(&mut self, index: usize) {
-        let replicas = self.replicas.len();
+        let replicas = self.setup.replicas;
         let here = self.clients.all[index].replica;
-        let alive = |offset: &usize| self.replicas[(here + offset) % replicas].node.is_some();
-        let Some(offset) = (0..replicas).find(alive) else {
-            return;
-        };
-        self.clients.all[index].replica = (here + offset) % replicas;
+        if here < replicas {
+            let alive =
+                |offset: &usize| self.replicas[(here + offset) % replicas].program.is_some();
+            let Some(offset) = (0..replicas).find(alive) else {
+                return;
+            };
+            self.clients.all[index].replica = (here + offset) % replicas;
+        }
         if self.setup.load.rate.is_none() {
             self.for_client(index, self.now);
         } else if let Some(due) = self.clients.backlog.pop_front() {

@@ -19,6 +19,7 @@ mod clients;
 mod cores;
 mod journal;
 mod profile;
+mod proxy;
 mod replica;
 mod service;
 mod world;
@@ -26,7 +27,7 @@ mod world;
 pub use profile::{Costs, Placement, Profile};
 
 use quintet_replica::{Durability, Entry, Level, links::Links};
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 /// How the clients ask.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,8 +49,42 @@ pub struct Load {
     pub reads: u64,
     /// What reads need.
     pub level: Level,
-    /// At which replicas the clients are, taking turns.
+    /// At which replicas the clients are, taking turns; frontends of their own are numbered behind
+    /// the replicas.
     pub at: Vec<u16>,
+    /// Machines with a frontend and no replica: proxies, or clients that ask replicas themselves.
+    pub frontends: usize,
+    /// Clients reach replicas and proxies as those reach each other, not over the shortest way.
+    pub remote: bool,
+    /// Keys that requests touch, one each; 0 when each touches everything.
+    pub keys: u64,
+    /// How unevenly: the key is drawn as this power of an even draw, so that 1 is even, 2 is Zipf's
+    /// law with a skew of a half, and 100 one of 0.99.
+    pub skew: u32,
+}
+
+/// How the machines' clocks are wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clocks {
+    /// Each is wrong by something between minus and plus this, and says so.
+    pub error: Duration,
+    /// From when on, whose and by how much more one is wrong without saying so.
+    pub step: Option<ClockStep>,
+}
+
+/// Somebody sets a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockStep {
+    /// When, from the beginning of the run.
+    pub at: Duration,
+    /// Until when; `None` for ever.
+    pub until: Option<Duration>,
+    /// Whose: a replica, or a frontend behind them.
+    pub machine: u16,
+    /// Forward or back.
+    pub forward: bool,
+    /// By how much.
+    pub by: Duration,
 }
 
 /// What happens to replicas.
@@ -108,12 +143,25 @@ pub struct Setup {
     pub faults: Vec<Fault>,
     /// What happens to whoever leads.
     pub hunt: Option<Hunt>,
+    /// How clocks are wrong.
+    pub clocks: Clocks,
     /// What is not counted.
     pub warmup: Duration,
     /// What is.
     pub measured: Duration,
     /// Draws everything.
     pub seed: u64,
+}
+
+/// When a branch was taken, in nanoseconds since the measuring began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The first time.
+    pub first: u64,
+    /// The last time.
+    pub last: u64,
+    /// How often.
+    pub count: u64,
 }
 
 /// What a run found. All times are nanoseconds.
@@ -140,6 +188,14 @@ pub struct Found {
     pub busy: Vec<u64>,
     /// CPU time of the load generator.
     pub generator: u64,
+    /// CPU time of each frontend on its own.
+    pub frontends: Vec<u64>,
+    /// Batches of the measured time by how they were committed, where there are several ways.
+    pub paths: BTreeMap<&'static str, u64>,
+    /// Rare branches that were taken in the measured time.
+    pub moments: BTreeMap<&'static str, Moment>,
+    /// What the leader shows of itself at the end.
+    pub details: Vec<(String, String)>,
     /// Why the run means nothing, if it does not.
     pub broken: Option<String>,
 }
@@ -153,7 +209,7 @@ pub fn run(setup: Setup) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quintet_replica::{FULL_BATCH_BYTES, FULL_BATCH_REQUESTS};
+    use quintet_replica::{FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, links::Jitter};
 
     fn setup(clients: usize) -> Setup {
         Setup {
@@ -173,9 +229,14 @@ mod tests {
                 reads: 0,
                 level: Level::Linearizable,
                 at: vec![0],
+                frontends: 0,
+                remote: false,
+                keys: 0,
+                skew: 1,
             },
             faults: Vec::new(),
             hunt: None,
+            clocks: Clocks::default(),
             warmup: Duration::from_millis(50),
             measured: Duration::from_millis(200),
             seed: 1,
@@ -258,6 +319,64 @@ mod tests {
             "{}",
             found.answered.len()
         );
+    }
+
+    /// Small requests of 10 frontends on machines of their own, to a protocol that orders by clocks.
+    fn by_clocks(error: Duration, rate: u64) -> Found {
+        let mut own = setup(64);
+        own.entry = quintet_protocols::find("nezha").unwrap();
+        own.durability = Durability::Memory;
+        own.profile.placement = Placement::Own;
+        own.links.other.delay = Duration::from_micros(50);
+        own.links.other.jitter = Jitter::Exponential(Duration::from_micros(10));
+        own.clocks.error = error;
+        own.load = Load {
+            rate: Some(rate),
+            batch: 1,
+            at: (3..13).collect(),
+            frontends: 10,
+            keys: 1_000,
+            skew: 2,
+            ..own.load
+        };
+        run(own)
+    }
+
+    #[test]
+    fn frontends_of_their_own_serve_clients_and_clocks_that_are_wrong_cost_time_only() {
+        let right = by_clocks(Duration::ZERO, 10_000);
+        assert_eq!((right.broken.as_ref(), right.failed), (None, 0));
+        assert_eq!((right.busy.len(), right.frontends.len()), (3, 10));
+        assert!(right.frontends.iter().all(|busy| *busy > 0));
+        let all: u64 = right.paths.values().sum();
+        assert!(right.paths["fast"] * 2 > all, "{:?}", right.paths);
+        let wrong = by_clocks(Duration::from_millis(2), 10_000);
+        assert_eq!((wrong.broken.as_ref(), wrong.failed), (None, 0));
+        assert!(wrong.answered.len() > 1_000, "{}", wrong.answered.len());
+        assert!(median(&wrong) > 2 * median(&right));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_while_everybody_works_costs_time_only() {
+        let mut set = setup(16);
+        set.entry = quintet_protocols::find("nezha").unwrap();
+        set.durability = Durability::Memory;
+        set.load.at = vec![0, 1, 2];
+        set.measured = Duration::from_secs(1);
+        for (machine, forward) in [(0, true), (0, false), (1, true), (1, false)] {
+            set.clocks.step = Some(ClockStep {
+                at: Duration::from_millis(300),
+                until: None,
+                machine,
+                forward,
+                by: Duration::from_secs(1),
+            });
+            let found = run(set.clone());
+            assert_eq!(found.broken, None);
+            let late = |when: &&u64| **when > 800_000_000;
+            let late = found.answered.iter().filter(late).count();
+            assert!(late > 1_000, "{late} after the clock of {machine} was set");
+        }
     }
 
     #[test]

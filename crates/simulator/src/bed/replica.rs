@@ -12,16 +12,17 @@
 use super::{
     cores::Task,
     journal::Journal,
+    proxy::Program,
     service::{Done, Service, payload},
     world::{Event, World, kib},
 };
 use crate::timers::{Popped, Timers};
 use quintet_replica::{
     BatchBuilder, BatchId, Boot, Bytes, ClockReading, ClusterId, CommandId, Deadline, Durability,
-    Epoch, EpochNumber, Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Lane,
-    Level, Link, Node, NodeSetup, Outcome, Output, Peer, PersistId, Recipients, ReplicaId,
-    RequestKind, RequestStatus, Results, SessionId, SnapshotInfo, Submission, Time, TimerKey, Wake,
-    World as Outside, Write, put_frame,
+    Epoch, EpochNumber, Executed, ExecutorLimits, FrontendId, FrontendSetup, GroupId, Incarnation,
+    Input, Lane, Level, Link, Node, NodeSetup, Outcome, Output, Peer, PersistId, Recipients,
+    ReplicaId, RequestKind, RequestStatus, Results, SessionId, SnapshotInfo, Submission, Time,
+    TimerKey, Wake, World as Outside, Write, put_frame,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -47,6 +48,7 @@ pub(super) struct Request {
     pub client: usize,
     pub number: u64,
     pub read: bool,
+    pub key: u64,
 }
 
 /// What happens when a turn ends.
@@ -84,7 +86,7 @@ struct Open {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Replica {
-    pub node: Option<Node>,
+    pub program: Option<Program>,
     pub boot: u32,
     pub incarnation: u64,
     pub journal: Journal,
@@ -122,6 +124,7 @@ const FRONTENDS: u64 = 1_000;
 /// What a handler of one replica may look at.
 struct View<'a> {
     now: Time,
+    clock: ClockReading,
     room: usize,
     journal: &'a Journal,
 }
@@ -131,7 +134,7 @@ impl Outside for View<'_> {
         self.now
     }
     fn clock(&self) -> ClockReading {
-        clock(self.now.0)
+        self.clock
     }
     fn room(&self, _: ReplicaId) -> usize {
         self.room
@@ -144,13 +147,15 @@ impl Outside for View<'_> {
     }
 }
 
-const fn clock(now: u64) -> ClockReading {
-    let now = EPOCH + now;
+/// What a clock shows that is so far off and knows within what.
+pub(super) const fn clock(now: u64, off: i64, error: u64) -> ClockReading {
+    let now = (EPOCH + now).saturating_add_signed(off);
     ClockReading {
-        earliest: now - 1_000_000,
+        earliest: now.saturating_sub(error),
         now,
-        latest: now + 1_000_000,
-        deviation: 300_000,
+        latest: now.saturating_add(error),
+        // Of numbers spread evenly from minus to plus the error.
+        deviation: error / 1_000 * 577,
     }
 }
 
@@ -166,16 +171,17 @@ impl Pending {
 impl Replica {
     fn call<R>(
         &mut self,
-        (now, room): (u64, usize),
-        call: impl FnOnce(&mut Node, &dyn Outside, &mut Vec<Output>) -> R,
+        (now, clock, room): (u64, ClockReading, usize),
+        call: impl FnOnce(&mut Program, &dyn Outside, &mut Vec<Output>) -> R,
     ) -> Option<(R, Vec<Output>)> {
         let view = View {
             now: Time(now),
+            clock,
             room,
             journal: &self.journal,
         };
         let mut outputs = Vec::new();
-        let result = call(self.node.as_mut()?, &view, &mut outputs);
+        let result = call(self.program.as_mut()?, &view, &mut outputs);
         Some((result, outputs))
     }
 }
@@ -184,21 +190,48 @@ impl World {
     /// The view that a replica leads by its own word.
     pub fn led_by(&self, index: usize) -> Option<u64> {
         let replica = &self.replicas[index];
-        let view = View {
-            now: Time(self.now),
-            room: self.room(),
-            journal: &replica.journal,
-        };
-        let status = replica.node.as_ref()?.status(&view).protocol;
+        let view = self.view(index);
+        let status = replica.program.as_ref()?.node()?.status(&view).protocol;
         (status.leader == Some(ReplicaId(index as u16))).then_some(status.view)
+    }
+
+    fn view(&self, index: usize) -> View<'_> {
+        View {
+            now: Time(self.now),
+            clock: self.clock(index),
+            room: self.room(),
+            journal: &self.replicas[index].journal,
+        }
+    }
+
+    /// What a replica shows of itself.
+    pub fn details_of(&self, index: usize) -> Vec<(String, String)> {
+        let node = self.replicas[index]
+            .program
+            .as_ref()
+            .and_then(Program::node);
+        let details = node.map(|node| node.status(&self.view(index)).protocol.details);
+        let text = |(name, value): (&str, String)| (name.to_owned(), value);
+        details.into_iter().flatten().map(text).collect()
+    }
+
+    /// How what a machine's frontend submitted was committed.
+    pub fn paths_of(&self, index: usize) -> Vec<(&'static str, u64)> {
+        let program = self.replicas[index].program.as_ref();
+        program.map_or_else(Vec::new, |program| program.paths(&self.view(index)))
+    }
+
+    /// Now, for a machine's handlers.
+    fn moment(&self, index: usize) -> (u64, ClockReading, usize) {
+        (self.now, self.clock(index), self.room())
     }
 
     /// Starts a replica, for the first time or again.
     pub fn boot(&mut self, index: usize) {
         let seed = self.draw();
         let owner = self.draw() | 1;
-        let (now, room) = (self.now, self.room());
         let durability = self.setup.durability;
+        let started = self.clock(index).now;
         let epoch = Epoch {
             cluster: ClusterId(u128::from(self.setup.seed) + 1),
             number: EpochNumber(1),
@@ -213,11 +246,26 @@ impl World {
         if first_boot || durability == Durability::Memory {
             replica.incarnation += 1;
         }
-        (replica.owner, replica.started) = (owner, clock(now).now);
+        (replica.owner, replica.started) = (owner, started);
         replica.idle_at = u64::MAX;
         replica.sessions.clear();
         replica.done = Arc::default();
         replica.charged = (0, 0);
+        let frontend = FrontendId(FRONTENDS * u64::from(replica.boot) + index as u64 + 1);
+        if index >= self.setup.replicas {
+            let setup = FrontendSetup {
+                id: frontend,
+                embedded: None,
+                epoch,
+                durability,
+                options: (),
+            };
+            match (self.setup.entry.client)(setup, seed) {
+                Ok(client) => replica.program = Some(Program::Proxy(frontend, client)),
+                Err(error) => self.breaks(index, &error.to_string()),
+            }
+            return;
+        }
         let setup = NodeSetup {
             id: ReplicaId(index as u16),
             incarnation: Incarnation(replica.incarnation),
@@ -226,27 +274,26 @@ impl World {
             epoch,
             durability,
             seed,
-            frontend: FrontendId(FRONTENDS * u64::from(replica.boot) + index as u64 + 1),
+            frontend,
             snapshot_bytes_min: 64 << 20,
             limits: ExecutorLimits::default(),
         };
         let machine = Box::new(Service::new(Arc::clone(&replica.done)));
         let recovered = replica.journal.recovered(first_boot, durability);
-        match Node::new(setup, self.setup.entry, machine) {
-            Ok(node) => replica.node = Some(node),
+        let mut node = match Node::new(setup, self.setup.entry, machine) {
+            Ok(node) => node,
             Err(error) => return self.breaks(index, &error.to_string()),
-        }
-        let started = replica.call((now, room), |node, view, outputs| {
-            node.start(recovered, view, outputs)
-        });
-        match started {
-            Some((Ok(()), outputs)) => {
+        };
+        let mut outputs = Vec::new();
+        let begun = node.start(recovered, &self.view(index), &mut outputs);
+        self.replicas[index].program = Some(Program::Replica(Box::new(node)));
+        match begun {
+            Ok(()) => {
                 let _ = self.take_outputs(index, outputs);
                 self.effects(index);
                 self.want(index);
             }
-            Some((Err(error), _)) => self.breaks(index, &error.to_string()),
-            None => {}
+            Err(error) => self.breaks(index, &error.to_string()),
         }
     }
 
@@ -259,7 +306,7 @@ impl World {
     pub fn crash(&mut self, index: usize) {
         let durability = self.setup.durability;
         let replica = &mut self.replicas[index];
-        replica.node = None;
+        replica.program = None;
         replica.inbox.clear();
         replica.timers.clear();
         replica.effects.clear();
@@ -271,7 +318,7 @@ impl World {
 
     /// Something waits for the replica.
     pub fn give(&mut self, index: usize, item: Item) {
-        if self.replicas[index].node.is_some() {
+        if self.replicas[index].program.is_some() {
             self.replicas[index].inbox.push_back(item);
             self.want(index);
         }
@@ -284,7 +331,7 @@ impl World {
         let profile = &self.setup.profile;
         let (now, spin, wake) = (self.now, profile.spin, profile.wake);
         let replica = &mut self.replicas[index];
-        if replica.state != State::Idle || replica.paused || replica.node.is_none() {
+        if replica.state != State::Idle || replica.paused || replica.program.is_none() {
             return;
         }
         replica.state = State::Waiting;
@@ -322,8 +369,8 @@ impl World {
         for _ in 0..ROUNDS_MAX {
             let submitted = self.submit(index);
             cost += costs.batch * submitted;
-            let arguments = (self.now, self.room());
-            let idle = self.replicas[index].call(arguments, Node::on_idle);
+            let moment = self.moment(index);
+            let idle = self.replicas[index].call(moment, Program::on_idle);
             let Some((next, outputs)) = idle else { break };
             wake = next;
             let finished = self.take_outputs(index, outputs);
@@ -373,7 +420,6 @@ impl World {
 
     fn effects(&mut self, index: usize) {
         let mut effects = std::mem::take(&mut self.replicas[index].effects);
-        let hop = self.setup.profile.hop;
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(to, lane, frame) => self.transmit(index, to, lane, frame),
@@ -388,7 +434,8 @@ impl World {
                         number,
                         good,
                     };
-                    self.queue.push(self.now + hop, reply);
+                    let at = self.reaches_client(index, self.setup.load.value_size);
+                    self.queue.push(at, reply);
                 }
             }
         }
@@ -441,15 +488,15 @@ impl World {
     }
 
     fn input(&mut self, index: usize, input: Input) {
-        let arguments = (self.now, self.room());
-        let called = self.replicas[index].call(arguments, |node, view, outputs| {
-            node.on_input(input, view, outputs)
+        let moment = self.moment(index);
+        let called = self.replicas[index].call(moment, |program, view, outputs| {
+            program.on_input(input, view, outputs)
         });
         match called {
             Some((Ok(()), outputs)) => {
                 let _ = self.take_outputs(index, outputs);
             }
-            Some((Err(error), _)) => self.breaks(index, &error.to_string()),
+            Some((Err(error), _)) => self.breaks(index, &error),
             None => {}
         }
     }
@@ -479,7 +526,7 @@ impl World {
         let by_bytes = (self.setup.load.batch_bytes / value.max(1)).max(1);
         let full = by_bytes.min(self.setup.load.batch_requests).max(1);
         let replica = &mut self.replicas[index];
-        let Some(frontend) = replica.node.as_ref().map(Node::frontend) else {
+        let Some(frontend) = replica.program.as_ref().map(Program::frontend) else {
             return false;
         };
         let pending = match level {
@@ -506,7 +553,7 @@ impl World {
         let mut batch = BatchBuilder::new();
         let mut entries = Vec::with_capacity(requests.len());
         for request in requests {
-            let bytes = payload(request.read, value_size);
+            let bytes = payload(request.read, request.key, value_size);
             if request.read && level != Level::Ordered {
                 batch.push(CommandId::default(), RequestKind::Command, 0, &bytes);
                 entries.push(Some(request));
@@ -574,7 +621,7 @@ impl World {
                 } => {
                     let to = (frontend.0 % FRONTENDS) as usize - 1;
                     // One of an earlier run of the process is gone.
-                    let current = self.replicas[to].node.as_ref().map(Node::frontend);
+                    let current = self.replicas[to].program.as_ref().map(Program::frontend);
                     if to != index && current == Some(frontend) {
                         let send = Effect::Send(to, lane, frame.into_bytes());
                         self.replicas[index].effects.push(send);
@@ -616,7 +663,8 @@ impl World {
                     finished += 1;
                     self.on_done(index, batch, outcome);
                 }
-                Output::Route { .. } | Output::Mark(_) | Output::Recovered => {}
+                Output::Mark(branch) => self.note(branch),
+                Output::Route { .. } | Output::Recovered => {}
                 Output::Halt(reason) => self.breaks(index, &reason),
             }
         }
@@ -660,7 +708,12 @@ impl World {
         let due = match deadline {
             Deadline::At(at) if at == Time::NEVER => u64::MAX,
             Deadline::At(at) => at.0.max(self.now),
-            Deadline::Clock(at) => at.saturating_sub(EPOCH).max(self.now),
+            Deadline::Clock(at) => {
+                let (off, _) = self.clock_error(index);
+                at.saturating_add_signed(-off)
+                    .saturating_sub(EPOCH)
+                    .max(self.now)
+            }
         };
         let replica = &mut self.replicas[index];
         if let Some(at) = replica.timers.set(key, deadline, due) {
@@ -675,7 +728,7 @@ impl World {
 
     pub fn on_timer(&mut self, index: usize, boot: u32, key: TimerKey) {
         let replica = &mut self.replicas[index];
-        if replica.boot != boot || replica.node.is_none() {
+        if replica.boot != boot || replica.program.is_none() {
             return;
         }
         match replica.timers.popped(key, self.now) {

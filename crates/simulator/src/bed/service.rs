@@ -2,10 +2,10 @@
 //! store would.
 //!
 //! ```text
-//!   0 value   a write ──► 5 bytes        1 length   a read ──► that many bytes
+//!   0 … key value   a write ──► 5 bytes        1 length key   a read ──► that many bytes
 //! ```
 
-use quintet_replica::{At, RestoreError, SnapshotProgress, StateMachine};
+use quintet_replica::{Access, At, FootprintVisitor, RestoreError, SnapshotProgress, StateMachine};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -27,19 +27,23 @@ pub(super) struct Service {
 
 const WRITE: u8 = 0;
 const READ: u8 = 1;
+/// Where the key stands.
+const KEY: usize = 16;
 /// What a key and a command's name take.
 const OVERHEAD: usize = 40;
 
-/// A write's or a read's payload.
-pub(super) fn payload(read: bool, value_size: usize) -> Vec<u8> {
-    if read {
+/// A write's or a read's payload; the key 0 is everything.
+pub(super) fn payload(read: bool, key: u64, value_size: usize) -> Vec<u8> {
+    let mut out = if read {
         let mut out = vec![READ];
         out.extend_from_slice(&(value_size as u64).to_le_bytes());
         out.resize(OVERHEAD, 0);
         out
     } else {
         vec![WRITE; OVERHEAD + value_size]
-    }
+    };
+    out[KEY..KEY + 8].copy_from_slice(&key.to_le_bytes());
+    out
 }
 
 impl Service {
@@ -87,6 +91,20 @@ impl StateMachine for Service {
 
     fn finish_restore(&mut self) -> Result<(), RestoreError> {
         Ok(())
+    }
+
+    fn footprint(&self, command: &[u8], visit: &mut dyn FootprintVisitor) {
+        let access = match command.first() {
+            Some(&READ) => Access::Read,
+            _ => Access::Write,
+        };
+        let key = command
+            .get(KEY..KEY + 8)
+            .and_then(|key| key.try_into().ok());
+        match key.map_or(0, u64::from_le_bytes) {
+            0 => visit.everything(Access::Write),
+            key => visit.key(key, access),
+        }
     }
 
     fn digest(&self) -> u128 {

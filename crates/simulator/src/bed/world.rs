@@ -7,17 +7,17 @@
 //! A turn looks at everything that waits when it begins; what it causes happens when it ends.
 
 use super::{
-    Fault, FaultKind, Found, Placement, Setup,
+    Fault, FaultKind, Found, Moment, Placement, Setup,
     clients::Clients,
     cores::{Cores, Task},
-    replica::{Item, Replica},
+    replica::{Item, Replica, clock},
 };
 use crate::queue::Queue;
 use quintet_replica::{
-    Bytes, Incarnation, Lane, Link, Peer, ReplicaId, Time, TimerKey,
+    Bytes, ClockReading, Incarnation, Lane, Link, Peer, ReplicaId, Time, TimerKey,
     links::{Change, Departures},
 };
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 /// What happens.
 #[derive(Debug)]
@@ -108,6 +108,8 @@ pub(super) struct World {
     random: u64,
     /// When each disk has taken in what was written to it.
     disks: Vec<u64>,
+    /// The way between clients and where they ask, if that is a way.
+    pub clients_way: Departures,
 }
 
 const CONNECT: u64 = 200_000;
@@ -124,7 +126,7 @@ pub(super) fn nanoseconds(duration: Duration) -> u64 {
 
 impl World {
     pub fn new(setup: Setup) -> Self {
-        let count = setup.replicas;
+        let count = setup.replicas + setup.load.frontends;
         let pools = match setup.profile.placement {
             Placement::Shared => vec![Cores::new(setup.profile.cores.max(1))],
             Placement::Own => vec![Cores::new(1); 2 * count + 1],
@@ -145,17 +147,16 @@ impl World {
             links,
             pairs: vec![Pair::default(); count * count],
             disks: vec![0; count.max(1)],
+            clients_way: setup.links.departures(count as u16),
             random: setup.seed ^ 0x5851_f42d_4c95_7f2d,
             setup,
         }
     }
 
     pub fn draw(&mut self) -> u64 {
+        let draw = mixed(self.random);
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.random;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+        draw
     }
 
     pub fn begins(&self) -> u64 {
@@ -166,6 +167,85 @@ impl World {
         nanoseconds(self.setup.warmup + self.setup.measured)
     }
 
+    /// Replicas and frontends.
+    pub const fn machines(&self) -> usize {
+        self.setup.replicas + self.setup.load.frontends
+    }
+
+    /// What a machine is to those that it talks to.
+    fn peer(&self, machine: usize) -> Peer {
+        match self.replicas[machine].program.as_ref() {
+            Some(program) if program.node().is_none() => Peer::Frontend(program.frontend()),
+            _ => Peer::Replica(ReplicaId(machine as u16)),
+        }
+    }
+
+    /// When what leaves for a client, or comes from one, arrives.
+    pub fn reaches_client(&mut self, machine: usize, bytes: usize) -> u64 {
+        let at = self.now + self.setup.profile.hop;
+        if !self.setup.load.remote {
+            return at;
+        }
+        // Each client has a way of its own: nothing waits for what others sent.
+        self.clients_way.reset(machine as u16);
+        let arrival = self.clients_way.depart(Time(at), machine as u16, 0, bytes);
+        arrival.map_or(at, |arrival| arrival.0)
+    }
+
+    /// How far a machine's clock is off now, and how far it says that it may be.
+    pub fn clock_error(&self, machine: usize) -> (i64, u64) {
+        let clocks = &self.setup.clocks;
+        let most = nanoseconds(clocks.error);
+        let mut off = 0;
+        if most > 0 {
+            let draw = mixed(self.setup.seed ^ (machine as u64 + 1).wrapping_mul(0x9e37_79b9));
+            let wide = u128::from(draw) * (2 * u128::from(most) + 1);
+            off = (wide >> 64) as i64 - most as i64;
+        }
+        let now = Duration::from_nanos(self.now);
+        if let Some(step) = &clocks.step
+            && usize::from(step.machine) == machine
+            && now >= step.at
+            && step.until.is_none_or(|until| now < until)
+        {
+            let by = nanoseconds(step.by) as i64;
+            off += if step.forward { by } else { -by };
+        }
+        (off, most)
+    }
+
+    /// What a machine's clock shows.
+    pub fn clock(&self, machine: usize) -> ClockReading {
+        let (off, error) = self.clock_error(machine);
+        clock(self.now, off, error)
+    }
+
+    /// A machine took a rare branch.
+    pub fn note(&mut self, branch: &'static str) {
+        if !self.is_measured() {
+            return;
+        }
+        let now = self.now - self.begins();
+        let first = Moment {
+            first: now,
+            last: now,
+            count: 0,
+        };
+        let moment = self.found.moments.entry(branch).or_insert(first);
+        moment.last = now;
+        moment.count += 1;
+    }
+
+    fn paths(&self) -> BTreeMap<&'static str, u64> {
+        let mut paths = BTreeMap::new();
+        for machine in 0..self.machines() {
+            for (path, count) in self.paths_of(machine) {
+                *paths.entry(path).or_default() += count;
+            }
+        }
+        paths
+    }
+
     fn is_measured(&self) -> bool {
         (self.begins()..self.ends()).contains(&self.now)
     }
@@ -174,7 +254,7 @@ impl World {
         for replica in 0..self.replicas.len() {
             self.boot(replica);
         }
-        for a in 0..self.replicas.len() {
+        for a in 0..self.setup.replicas {
             for b in a + 1..self.replicas.len() {
                 self.queue.push(CONNECT, Event::Connect { a, b });
             }
@@ -190,6 +270,7 @@ impl World {
         }
         self.start_clients();
         let last = self.ends() + nanoseconds(DRAIN);
+        let mut before = None;
         while self.found.broken.is_none() {
             let Some((at, event)) = self.queue.pop() else {
                 break;
@@ -197,10 +278,22 @@ impl World {
             if at > last || (at >= self.ends() && self.clients.under_way() == 0) {
                 break;
             }
+            if at >= self.begins() && before.is_none() {
+                before = Some(self.paths());
+            }
             self.now = at;
             self.on_event(event);
         }
         self.found.unanswered = self.clients.under_way();
+        self.found.paths = self.paths();
+        for (path, count) in before.unwrap_or_default() {
+            let all = self.found.paths.entry(path).or_default();
+            *all = all.saturating_sub(count);
+        }
+        let leads = |id: usize| Some((self.led_by(id)?, id));
+        let leader = (0..self.setup.replicas).filter_map(leads).max();
+        self.found.details = leader.map_or_else(Vec::new, |(_, id)| self.details_of(id));
+        self.found.frontends = self.found.busy.split_off(self.setup.replicas);
         self.found
     }
 
@@ -215,7 +308,7 @@ impl World {
                 frame,
             } => {
                 if self.pair(from, to).session == session && self.pair(from, to).up {
-                    let peer = Peer::Replica(ReplicaId(from as u16));
+                    let peer = self.peer(from);
                     self.give(to, Item::Frame(peer, Time(self.now), frame));
                 }
             }
@@ -234,7 +327,7 @@ impl World {
                 }
             }
             Event::Synced { replica, boot } => {
-                if self.replicas[replica].boot == boot && self.replicas[replica].node.is_some() {
+                if self.replicas[replica].boot == boot && self.replicas[replica].program.is_some() {
                     let (upto, more) = self.replicas[replica].journal.done();
                     if let Some(upto) = upto {
                         self.give(replica, Item::Persisted(upto));
@@ -263,7 +356,7 @@ impl World {
             Event::Connect { a, b } => self.connect(a, b),
             Event::LinkDown { at, peer } => {
                 if !self.pair(at, peer).up {
-                    let peer = Peer::Replica(ReplicaId(peer as u16));
+                    let peer = self.peer(peer);
                     self.give(at, Item::Link(peer, Link::Down));
                 }
             }
@@ -281,8 +374,8 @@ impl World {
         match (self.setup.profile.placement, task) {
             (Placement::Shared, _) => 0,
             (Placement::Own, Task::Replica(index)) => index,
-            (Placement::Own, Task::Journal(index)) => self.setup.replicas + index,
-            (Placement::Own, Task::Generator) => 2 * self.setup.replicas,
+            (Placement::Own, Task::Journal(index)) => self.machines() + index,
+            (Placement::Own, Task::Generator) => 2 * self.machines(),
         }
     }
 
@@ -359,7 +452,7 @@ impl World {
     // --- links -----------------------------------------------------------------------------
 
     pub fn pair(&mut self, a: usize, b: usize) -> &mut Pair {
-        let count = self.setup.replicas;
+        let count = self.machines();
         &mut self.pairs[a.min(b) * count + a.max(b)]
     }
 
@@ -395,7 +488,7 @@ impl World {
     fn connect(&mut self, a: usize, b: usize) {
         let alive = [a, b]
             .iter()
-            .all(|index| self.replicas[*index].node.is_some());
+            .all(|index| self.replicas[*index].program.is_some());
         let pair = self.pair(a, b);
         if pair.up || !alive {
             return;
@@ -403,7 +496,7 @@ impl World {
         pair.up = true;
         for (at, peer) in [(a, b), (b, a)] {
             let incarnation = Incarnation(self.replicas[peer].incarnation);
-            let peer = Peer::Replica(ReplicaId(peer as u16));
+            let peer = self.peer(peer);
             self.give(at, Item::Link(peer, Link::Up { incarnation }));
         }
     }
@@ -417,7 +510,7 @@ impl World {
             FaultKind::Pause => self.replicas[victim].paused = true,
             FaultKind::Crash => {
                 self.crash(victim);
-                for other in 0..self.setup.replicas {
+                for other in 0..self.machines() {
                     if other == victim || !self.pair(victim, other).up {
                         continue;
                     }
@@ -452,7 +545,7 @@ impl World {
         }
         let until = (now + hunt.every).min(hunt.until);
         let leads = |id: usize| Some((self.led_by(id)?, id));
-        if let Some((_, leader)) = (0..self.replicas.len()).filter_map(leads).max() {
+        if let Some((_, leader)) = (0..self.setup.replicas).filter_map(leads).max() {
             let change = Change {
                 at: now,
                 until: Some(until),
@@ -474,7 +567,7 @@ impl World {
             }
             FaultKind::Crash => {
                 self.boot(victim);
-                for other in (0..self.setup.replicas).filter(|other| *other != victim) {
+                for other in (0..self.machines()).filter(|other| *other != victim) {
                     let (a, b) = (victim.min(other), victim.max(other));
                     self.queue
                         .push(self.now + RECONNECT, Event::Connect { a, b });
@@ -487,6 +580,14 @@ impl World {
 /// What `bytes` cost at so much for each KiB.
 pub(super) const fn kib(each: u64, bytes: usize) -> u64 {
     each * bytes as u64 / 1024
+}
+
+/// 64 bits that depend on all of these.
+pub(super) const fn mixed(x: u64) -> u64 {
+    let mut x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
 }
 
 /// A value between quantiles at equal steps, for 64 random bits.

@@ -4,6 +4,7 @@
 //!   lab list, run, report ──► quintet_lab::{scenario, run, report} ──► a page, CSV, JSON, a table
 //!   lab attack            ──► the same, from the command line, with an adversary
 //!   lab hybrid            ──► the same, for a table of when RACS changes the way of its batches
+//!   lab reordering        ──► quintet_lab::reordering ──► what deadlines do about it
 //!   lab calibrate         ──► quintet_lab::calibrate ──► a profile of this machine
 //!   lab compare           ──► quintet_lab::compare ──► a table, results.json
 //! ```
@@ -13,6 +14,7 @@ mod calibrate;
 mod compare;
 mod hybrid;
 mod measuring;
+mod reordering;
 mod scenarios;
 
 use crate::cli::failure::Outcome;
@@ -41,6 +43,7 @@ enum Command {
     Compare(Box<compare::Compare>),
     Attack(Box<attack::Attack>),
     Hybrid(hybrid::Hybrid),
+    Reordering(reordering::Reordering),
 }
 
 impl Lab {
@@ -54,6 +57,7 @@ impl Lab {
             Command::Compare(command) => command.run(),
             Command::Attack(command) => command.run(),
             Command::Hybrid(command) => command.run(),
+            Command::Reordering(command) => command.run(),
         }
     }
 }
