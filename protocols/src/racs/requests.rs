@@ -4,8 +4,7 @@
 //!   Request ──► kept until executed here ──┬── synchronous: Forward to the view's leader
 //!                                          ├── this replica leads: its queue
 //!                                          └── asynchronous: into the own blocks
-//!   a view begins: all of it goes out again, right behind the new-view; its leader keeps what
-//!   comes before it leads, and what it could not propose goes into its block of level 1
+//!   a new leader is heard: all of it goes out again; what stands in a chain is not repeated there
 //! ```
 
 use super::{Mark, Message, Racs, replica::Mode};
@@ -59,7 +58,7 @@ impl Racs {
             if lead.open {
                 lead.queue.push(key, batch);
             }
-        } else if self.heard || self.introduced {
+        } else if self.heard {
             self.requests.pass_on(batch);
         }
     }
@@ -73,19 +72,14 @@ impl Racs {
     ) {
         // One replica's frontends can wait for no more than its queue holds.
         let bytes_max = self.config.queue_bytes.saturating_mul(self.members);
-        let said = self.new_views[from.index()];
-        if said.is_some_and(|(view, ..)| view > self.view) {
-            // The sender is in a view that this replica is about to lead.
-            return self.ahead.take_in(batches, bytes_max, ctx);
-        }
         match &mut self.lead {
-            Some(lead) => {
-                if let Some(mark) = mark.filter(|mark| mark.replica == from && lead.open) {
+            Some(lead) if lead.open && self.stopped.is_none() => {
+                if let Some(mark) = mark.filter(|mark| mark.replica == from) {
                     lead.marks.insert(from, mark);
                 }
                 lead.queue.take_in(batches, bytes_max, ctx);
             }
-            None => ctx.mark("ignored: forwarded to a follower"),
+            _ => ctx.mark("ignored: forwarded to a follower"),
         }
     }
 
@@ -104,13 +98,11 @@ impl Racs {
             }
             return;
         }
-        if !self.heard && !self.introduced {
+        if !self.heard {
             return;
         }
         let leader = self.leader_of(self.view);
-        if self.heard
-            && let Some(mark) = self.reads.unsaid(own, life)
-        {
+        if let Some(mark) = self.reads.unsaid(own, life) {
             let message = Message::Forward {
                 mark: Some(mark),
                 batches: Vec::new(),
@@ -132,15 +124,6 @@ impl Racs {
     /// What was on its way may be lost.
     pub(super) fn on_link_renewed(&mut self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
         self.arm_repeat(ctx);
-        self.sadl.renewed(peer);
-        if let Mode::Asynchronous(fallback) = &mut self.mode {
-            fallback.renewed(peer);
-        }
-        if self.leader_of(self.view) == peer && !self.heard {
-            // The new-view may be lost, too: the requests go again behind the next one.
-            self.introduced = false;
-            self.requests.pass_on_nothing();
-        }
         if self.heard && self.leader_of(self.view) == peer {
             self.requests.pass_on_all();
             self.reads.repeat();

@@ -45,10 +45,10 @@ pub(super) struct Lead {
 }
 
 impl Lead {
-    pub fn new(members: usize, queue: RequestQueue) -> Self {
+    pub fn new(members: usize) -> Self {
         Self {
             open: false,
-            queue,
+            queue: RequestQueue::default(),
             marks: BTreeMap::new(),
             votes: vec![None; members],
             round_trips: vec![Duration::ZERO; members],
@@ -302,9 +302,7 @@ impl Racs {
         }
         if !self.heard {
             self.heard = true;
-            if !self.introduced {
-                self.requests.pass_on_all();
-            }
+            self.requests.pass_on_all();
             self.reads.repeat();
         }
         self.answer_due |= answer && self.may_vote();
@@ -472,7 +470,6 @@ impl Racs {
         }
         self.stopped = Some(self.high);
         self.heard = false;
-        self.introduced = false;
         self.repeats = 0;
         self.requests.pass_on_nothing();
         self.promise(ctx);

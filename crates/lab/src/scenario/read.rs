@@ -22,7 +22,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 41] = [
+pub const BUILT_IN: [(&str, &str); 40] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -132,10 +132,6 @@ pub const BUILT_IN: [(&str, &str); 41] = [
         include_str!("../../../../lab/scenarios/nezha-open.toml"),
     ),
     (
-        "nezha-open-loop",
-        include_str!("../../../../lab/scenarios/nezha-open-loop.toml"),
-    ),
-    (
         "nezha-percentiles",
         include_str!("../../../../lab/scenarios/nezha-percentiles.toml"),
     ),
@@ -194,8 +190,6 @@ pub const BUILT_IN: [(&str, &str); 41] = [
 struct WorkloadText {
     #[serde(default = "clients")]
     clients: usize,
-    #[serde(default = "sharing")]
-    sharing: usize,
     rate: Option<f64>,
     #[serde(default = "value_size")]
     value_size: usize,
@@ -235,10 +229,6 @@ enum AtText {
 
 const fn clients() -> usize {
     64
-}
-
-const fn sharing() -> usize {
-    1
 }
 
 const fn value_size() -> usize {
@@ -713,9 +703,6 @@ fn workload(
     if !(1..=1_000_000).contains(&text.clients) || text.keys == 0 {
         return Err("workload: clients: 1 to 1000000; keys: above 0".to_owned());
     }
-    if !(1..=1_024).contains(&text.sharing) {
-        return Err("workload: sharing: accepted are 1 to 1024".to_owned());
-    }
     if !(1..=65_536).contains(&text.batch_requests) {
         return Err("workload: batch_requests: accepted are 1 to 65536".to_owned());
     }
@@ -734,7 +721,6 @@ fn workload(
     };
     let workload = Workload {
         clients: text.clients,
-        sharing: text.sharing,
         rate: text.rate,
         value_size: text.value_size,
         batch: text.batch,

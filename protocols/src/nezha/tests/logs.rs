@@ -24,7 +24,7 @@ use quintet_replica::{
 
 const FRONTEND: FrontendId = FrontendId(9);
 /// Deadlines are told from here; all of them lie in one quantum.
-const BASE: u64 = 1000 * QUANTUM;
+pub const BASE: u64 = 1000 * QUANTUM;
 
 /// Its commands are the letter `r` or `w`, and the keys that are read or written.
 struct Keys;
@@ -56,7 +56,7 @@ impl StateMachine for Keys {
 }
 
 /// A batch of one command in a session of its own.
-fn batch(number: u64, command: &[u8], level: Level) -> Bytes {
+pub fn batch(number: u64, command: &[u8], level: Level) -> Bytes {
     let mut builder = BatchBuilder::new();
     let session = SessionId { owner: 1, number };
     let id = CommandId {
@@ -67,7 +67,7 @@ fn batch(number: u64, command: &[u8], level: Level) -> Bytes {
     builder.finish(FRONTEND, BatchId(number), level)
 }
 
-fn stamp(after: u64, number: u64) -> Stamp {
+pub fn stamp(after: u64, number: u64) -> Stamp {
     let name = Name {
         frontend: FRONTEND,
         batch: BatchId(number),
@@ -77,26 +77,30 @@ fn stamp(after: u64, number: u64) -> Stamp {
 }
 
 /// One replica.
-struct Seat {
-    driver: Driver<Nezha>,
-    clock: Clock,
+pub struct Seat {
+    pub driver: Driver<Nezha>,
+    pub clock: Clock,
     /// What it said to other replicas, oldest first.
-    said: Vec<Message>,
+    pub said: Vec<Message>,
     /// What its newest snapshot says of the log.
-    summary: Bytes,
+    pub summary: Bytes,
     /// What it said to frontends.
-    replied: Vec<Message>,
-    executed: Vec<(Slot, BatchId)>,
-    headers: Vec<(BatchId, ReplyHeader)>,
-    rolled_back: Vec<Slot>,
+    pub replied: Vec<Message>,
+    pub executed: Vec<(Slot, BatchId)>,
+    pub headers: Vec<(BatchId, ReplyHeader)>,
+    pub rolled_back: Vec<Slot>,
     /// From which slot on a peer's state would do.
-    fetched: Vec<Slot>,
-    queries: usize,
-    marks: Vec<&'static str>,
+    pub fetched: Vec<Slot>,
+    pub queries: usize,
+    pub marks: Vec<&'static str>,
+    /// Whom it asked for batches.
+    pub asked_of: Vec<ReplicaId>,
+    /// Batches that it answered behind their execution.
+    pub replayed: Vec<BatchId>,
 }
 
 impl Seat {
-    fn new(id: u16, members: usize, config: &Config) -> Self {
+    pub fn new(id: u16, members: usize, config: &Config) -> Self {
         let first = RecoveredBytes {
             first_boot: true,
             ..RecoveredBytes::default()
@@ -104,7 +108,7 @@ impl Seat {
         Self::started(id, members, config, first)
     }
 
-    fn started(id: u16, members: usize, config: &Config, from: RecoveredBytes) -> Self {
+    pub fn started(id: u16, members: usize, config: &Config, from: RecoveredBytes) -> Self {
         let setup = Setup {
             id: ReplicaId(id),
             incarnation: Incarnation(1),
@@ -136,12 +140,14 @@ impl Seat {
             fetched: Vec::new(),
             queries: 0,
             marks: Vec::new(),
+            asked_of: Vec::new(),
+            replayed: Vec::new(),
         };
         seat.event(Event::Start(from));
         seat
     }
 
-    fn event(&mut self, event: Event) {
+    pub fn event(&mut self, event: Event) {
         let around = Surroundings {
             world: &self.clock,
             machine: Some(&Keys),
@@ -153,7 +159,7 @@ impl Seat {
         self.carry_out(effects);
     }
 
-    fn idle(&mut self) {
+    pub fn idle(&mut self) {
         let around = Surroundings {
             world: &self.clock,
             machine: Some(&Keys),
@@ -164,14 +170,23 @@ impl Seat {
         self.carry_out(effects);
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    pub fn carry_out(&mut self, effects: Vec<Effect>) {
         let (mut durable, mut saved) = (None, None);
         for effect in effects {
             match effect {
                 Effect::Send { to, frame, .. } => {
                     let message = Message::decode_all(frame.into_bytes()).expect("its own words");
                     match to {
-                        Recipients::Replicas(_) => self.said.push(message),
+                        Recipients::Replicas(to) => {
+                            if let Message::Between {
+                                part: Part::Fetch(_),
+                                ..
+                            } = &message
+                            {
+                                self.asked_of.extend(to.iter());
+                            }
+                            self.said.push(message);
+                        }
                         Recipients::Frontend(_) => self.replied.push(message),
                     }
                 }
@@ -193,6 +208,10 @@ impl Seat {
                 Effect::RollBack { slot } => self.rolled_back.push(slot),
                 Effect::FetchState { at_least, .. } => self.fetched.push(at_least),
                 Effect::Query { .. } => self.queries += 1,
+                Effect::Replay { batch, .. } => {
+                    let id = BatchView::new(&batch).expect("a batch").id();
+                    self.replayed.push(id);
+                }
                 Effect::Mark(mark) => self.marks.push(mark),
                 _ => {}
             }
@@ -205,7 +224,7 @@ impl Seat {
         }
     }
 
-    fn message(&mut self, from: Peer, message: &Message) {
+    pub fn message(&mut self, from: Peer, message: &Message) {
         self.event(Event::Message {
             from,
             arrived: self.clock.now,
@@ -214,7 +233,7 @@ impl Seat {
     }
 
     /// A request that comes now, with its deadline that much behind the base.
-    fn request(&mut self, number: u64, deadline: u64, command: &[u8]) {
+    pub fn request(&mut self, number: u64, deadline: u64, command: &[u8]) {
         let request = Message::Request {
             sent: BASE,
             bound: deadline,
@@ -225,23 +244,27 @@ impl Seat {
         self.message(Peer::Frontend(FRONTEND), &request);
     }
 
-    fn at(&mut self, after: u64) {
+    pub fn at(&mut self, after: u64) {
         self.clock.now = Time(BASE + after);
-        self.event(Event::Timer(TimerKey {
-            owner: TimerOwner::Replica,
-            timer: Timer::Release.into(),
-        }));
+        self.wakes(Timer::Release);
         self.idle();
     }
 
-    fn hear(&mut self, from: u16, view: u64, lives: &[u64], part: Part) {
+    pub fn wakes(&mut self, timer: Timer) {
+        self.event(Event::Timer(TimerKey {
+            owner: TimerOwner::Replica,
+            timer: timer.into(),
+        }));
+    }
+
+    pub fn hear(&mut self, from: u16, view: u64, lives: &[u64], part: Part) {
         let lives: Lives = lives.iter().copied().collect();
         let message = Message::Between { view, lives, part };
         self.message(Peer::Replica(ReplicaId(from)), &message);
     }
 
     /// What the leader said with this, of its first message that holds stamps.
-    fn placed(&self) -> Vec<Stamp> {
+    pub fn placed(&self) -> Vec<Stamp> {
         let stamps = self.said.iter().find_map(|message| match message {
             Message::Between {
                 part: Part::LogModification { stamps, .. },
@@ -252,23 +275,23 @@ impl Seat {
         stamps.unwrap_or_default()
     }
 
-    fn fast_reply(&self, number: u64) -> Option<LogHash> {
+    pub fn fast_reply(&self, number: u64) -> Option<LogHash> {
         self.replied.iter().find_map(|message| match message {
             Message::FastReply { batch, hash, .. } if batch.0 == number => Some(*hash),
             _ => None,
         })
     }
 
-    fn results(&self, number: u64) -> Option<LogHash> {
+    pub fn results(&self, number: u64) -> Option<LogHash> {
         let of = |(id, _): &&(BatchId, ReplyHeader)| id.0 == number;
         Some(self.headers.iter().find(of)?.1.hash)
     }
 
-    fn follows(&mut self, stamps: Vec<Stamp>) {
+    pub fn follows(&mut self, stamps: Vec<Stamp>) {
         self.follows_to(stamps, Slot(0));
     }
 
-    fn follows_to(&mut self, stamps: Vec<Stamp>, commit: Slot) {
+    pub fn follows_to(&mut self, stamps: Vec<Stamp>, commit: Slot) {
         let part = Part::LogModification {
             first: Slot(1),
             stamps,
@@ -282,7 +305,7 @@ impl Seat {
     }
 
     /// Which slots of the log it asked its leader for, oldest first.
-    fn asked(&self) -> Vec<Slot> {
+    pub fn asked(&self) -> Vec<Slot> {
         let asked = self.said.iter().filter_map(|message| match message {
             Message::Between {
                 part: Part::GetLog(first),
@@ -295,7 +318,7 @@ impl Seat {
 }
 
 /// Leader and follower of the first view, as far as lives go: both know both.
-fn pair(config: &Config) -> (Seat, Seat) {
+pub fn pair(config: &Config) -> (Seat, Seat) {
     let (mut leader, mut follower) = (Seat::new(0, 3, config), Seat::new(1, 3, config));
     let status = Part::LogStatus {
         sync: Slot(0),

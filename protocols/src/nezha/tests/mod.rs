@@ -1,6 +1,7 @@
 //! What can be said without a whole cluster: when a frontend calls a batch committed, what stands
 //! in logs, and what a new leader keeps. Clusters are the simulator's.
 
+mod alone;
 mod logs;
 mod merge;
 #[cfg(feature = "plant")]

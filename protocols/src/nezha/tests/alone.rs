@@ -1,0 +1,141 @@
+//! What a replica does when others or its own clock leave it alone, and who answers when the leader
+//! checks quorums.
+
+use super::logs::{BASE, Seat, batch, pair, stamp};
+use crate::nezha::{Config, Message, Part, Timer};
+use alloc::vec::Vec;
+use quintet_replica::{Level, Options, Replica as _, ReplicaId, Slot, Time};
+
+fn asked(seat: &mut Seat, turns: usize) -> Vec<u16> {
+    seat.asked_of.clear();
+    for _ in 0..turns {
+        seat.wakes(Timer::Fetch);
+    }
+    seat.asked_of.iter().map(|id| id.0).collect()
+}
+
+#[test]
+fn a_missing_batch_is_asked_of_the_leader_and_of_the_others_in_turn_until_it_comes() {
+    let (_, mut follower) = pair(&Config::default());
+    follower.follows([stamp(10, 1), stamp(20, 2)].to_vec());
+    assert_eq!(
+        asked(&mut follower, 6),
+        [0, 2, 0, 2],
+        "its own turn is nobody's"
+    );
+    // Whoever had one is not left before it has been asked for the next.
+    let bodies = Part::Bodies([batch(1, b"wa", Level::Ordered)].to_vec());
+    follower.hear(2, 0, &[1, 1, 0], bodies);
+    assert_eq!(asked(&mut follower, 1), [0], "the leader has all of them");
+    let bodies = Part::Bodies([batch(2, b"wa", Level::Ordered)].to_vec());
+    follower.hear(2, 0, &[1, 1, 0], bodies);
+    assert_eq!(follower.driver.status().accepted, Slot(2));
+    assert!(asked(&mut follower, 2).is_empty(), "nothing is missing");
+}
+
+#[test]
+fn a_leader_whose_clock_was_set_back_goes_on_where_its_log_is() {
+    let (mut leader, _) = pair(&Config::default());
+    leader.request(1, 10, b"wa");
+    leader.at(10);
+    assert_eq!(leader.executed.len(), 1);
+    leader.clock.now = Time(BASE / 2);
+    // One that conflicts, one that does not; senders whose clocks are right.
+    leader.request(2, 20, b"wa");
+    leader.request(3, 30, b"wb");
+    let slots: Vec<u64> = leader.executed.iter().map(|(slot, _)| slot.0).collect();
+    assert_eq!(slots, [1, 2, 3]);
+}
+
+fn checked_by_the_leader() -> Config {
+    let mut config = Config::default();
+    config.set("quorum_checks", "leader").expect("an option");
+    config
+}
+
+#[test]
+fn a_leader_that_checks_quorums_answers_once_a_fast_or_a_slow_one_holds_the_batch() {
+    let (mut leader, mut follower) = pair(&checked_by_the_leader());
+    for seat in [&mut leader, &mut follower] {
+        seat.request(1, 10, b"wa");
+        seat.at(10);
+    }
+    assert!(leader.headers.is_empty() && leader.replayed.is_empty());
+    let said = follower.said.iter().find_map(|message| match message {
+        Message::Between {
+            part: Part::Appended(name, hash),
+            ..
+        } => Some((*name, *hash)),
+        _ => None,
+    });
+    let (name, hash) = said.expect("it tells the leader");
+    assert!(follower.replied.is_empty(), "and nobody else");
+    let lives = [1, 1, 0];
+    leader.hear(1, 0, &lives, Part::Appended(name, hash));
+    leader.hear(1, 0, &lives, Part::Appended(name, hash));
+    assert!(leader.replayed.is_empty(), "of three all must hold it");
+    leader.hear(2, 0, &lives, Part::Appended(name, hash));
+    assert_eq!(leader.replayed.len(), 1, "a fast quorum");
+    let status = |sync| Part::LogStatus {
+        sync: Slot(sync),
+        round: 1,
+    };
+    leader.hear(1, 0, &lives, status(1));
+    assert_eq!(leader.replayed.len(), 1, "committed, and answered before");
+    leader.request(2, 20, b"wa");
+    leader.at(20);
+    assert_eq!(leader.replayed.len(), 1);
+    leader.hear(1, 0, &lives, status(2));
+    assert_eq!(leader.replayed.len(), 2, "a slow quorum");
+}
+
+#[test]
+fn a_leader_that_hears_of_another_log_does_not_take_it_for_its_own() {
+    let (mut leader, mut follower) = pair(&checked_by_the_leader());
+    leader.request(1, 5, b"wa");
+    for seat in [&mut leader, &mut follower] {
+        seat.request(2, 10, b"wa");
+        seat.at(10);
+    }
+    let said = follower.said.iter().find_map(|message| match message {
+        Message::Between {
+            part: part @ Part::Appended(..),
+            ..
+        } => Some(part.clone()),
+        _ => None,
+    });
+    for from in [1, 2] {
+        leader.hear(
+            from,
+            0,
+            &[1, 1, 0],
+            said.clone().expect("it tells the leader"),
+        );
+    }
+    assert!(leader.replayed.is_empty());
+}
+
+#[test]
+fn without_multicast_the_leader_sends_batches_ahead_of_their_places() {
+    let mut config = Config::default();
+    config.set("multicast", "false").expect("an option");
+    let (mut leader, mut follower) = pair(&config);
+    follower.request(1, 10, b"wa");
+    assert!(
+        matches!(follower.replied[..], [Message::Taken { .. }]),
+        "it leaves it to the leader"
+    );
+    leader.said.clear();
+    leader.request(1, u64::MAX / 4, b"wa");
+    leader.idle();
+    assert_eq!(leader.executed.len(), 1, "at once, whatever its deadline");
+    for message in leader.said.clone() {
+        if let Message::Between { part, .. } = message {
+            follower.hear(0, 0, &[1, 1, 0], part);
+        }
+    }
+    follower.idle();
+    assert_eq!(follower.driver.status().accepted, Slot(1));
+    assert_eq!(asked(&mut follower, 1), Vec::<u16>::new(), "it was here");
+    assert_eq!(follower.driver.status().leader, Some(ReplicaId(0)));
+}
