@@ -242,7 +242,6 @@ impl ChainPaxos {
         }
         if let Some(write) = write {
             self.missing_at = None;
-            self.entries_at = ctx.arrived();
             self.vote_after(write);
             self.progressed = true;
         }

@@ -33,8 +33,9 @@ use quintet_replica::{
 
 /// Reads that have not been answered for this long are forgotten: their frontend gave up.
 const WAITING_MAX: Duration = Duration::from_secs(20);
-/// A chain through which entries passed within this time is busy: more will come.
-const BUSY_MIN: Duration = Duration::from_micros(200);
+/// An answer to a question takes no longer than this, or two ways around the chain, unless it is
+/// lost.
+const ANSWER_MIN: Duration = Duration::from_micros(200);
 /// Rounds that reads wait for; more reads wait for a later round.
 const BOUND_MAX: usize = 64;
 
@@ -71,6 +72,10 @@ pub(super) struct Reads {
     own: Option<u64>,
     /// The last number that the leader was asked for.
     asked: u64,
+    /// When that was.
+    asked_at: Time,
+    /// The last number that a round answered.
+    answered: u64,
     /// The last number that an entry was asked for.
     asked_ordered: u64,
     /// Reads up to this number may run at this slot: their entry was executed.
@@ -83,6 +88,7 @@ impl Reads {
         self.stamp = (random >> 2) + 1;
         self.first = self.stamp;
         self.asked = self.stamp - 1;
+        self.answered = self.asked;
         self.asked_ordered = self.asked;
     }
 
@@ -144,6 +150,7 @@ impl Reads {
     pub fn ask_again(&mut self) {
         let first = self.waiting.front().map_or(self.stamp, |read| read.stamp);
         self.asked = self.asked.min(first.saturating_sub(1));
+        self.answered = self.asked;
         self.asked_ordered = self.asked_ordered.min(first.saturating_sub(1));
     }
 
@@ -209,6 +216,7 @@ impl ChainPaxos {
         // What an earlier run of this process asked or passed on is older than any read here.
         let asked = asked.filter(|stamp| self.reads.gave(*stamp)).unwrap_or(0);
         if asked > 0 {
+            self.reads.answered = self.reads.answered.max(asked);
             self.reads.own.get_or_insert(round.number);
         }
         // This replica passed round `looped` on after it had seen fewer, and the leader made
@@ -266,7 +274,10 @@ impl ChainPaxos {
         Wake::Sleep
     }
 
-    /// The end of a turn: asks the leader when reads wait and the chain is idle, once for all.
+    /// The end of a turn: asks the leader when reads wait, once for all, and again for later ones
+    /// when it has answered. Under load the round that answers carries entries, and the question
+    /// goes with what this replica has to say to the leader anyway; rounds that entries bring
+    /// unasked come later, since they must have begun after an earlier one had come back.
     pub(super) fn ask_for_reads(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
         let Some(last) = self.reads.waiting.back().map(|read| read.stamp) else {
             return Wake::Sleep;
@@ -292,13 +303,13 @@ impl ChainPaxos {
         if leads || !self.reads.wants_round() || self.reads.asked >= last {
             return patience;
         }
-        // While entries pass through here, the next ones bring the round that these reads need.
-        let busy = BUSY_MIN.max(self.loop_time * 2);
-        let until = (self.entries_at + busy).min(oldest + busy);
-        if now < until {
+        // One question at a time: what came since is asked together when its round is here, or
+        // when it should have been.
+        let until = self.reads.asked_at + ANSWER_MIN.max(self.loop_time * 2);
+        if self.reads.answered < self.reads.asked && now < until {
             return Wake::At(until);
         }
-        self.reads.asked = last;
+        (self.reads.asked, self.reads.asked_at) = (last, now);
         self.ask(last, false, ctx);
         patience
     }

@@ -123,8 +123,6 @@ pub struct ChainPaxos {
     /// When the leader last showed that it was there.
     pub(super) heard_at: Time,
     pub(super) leader_down: bool,
-    /// When entries last came down the chain.
-    pub(super) entries_at: Time,
     pub(super) ballot_seen: Ballot,
     /// The lives that the others are known to be in.
     pub(super) lives: Vec<Incarnation>,
@@ -360,7 +358,6 @@ impl Protocol for ChainPaxos {
             leader: None,
             heard_at: Time(0),
             leader_down: false,
-            entries_at: Time(0),
             ballot_seen: ballot_first,
             lives,
             heard: vec![Time(0); members],

@@ -398,6 +398,9 @@ impl Protocol for MultiPaxos {
         if let Link::Up { incarnation } = link {
             self.meet(peer, incarnation, ctx);
         }
+        if matches!(link, Link::Up { .. } | Link::Reset) {
+            self.sadl.renewed(peer);
+        }
         if matches!(self.role, Role::Leader(_)) {
             self.on_follower_link(peer, link, ctx);
         } else if self.leader == Some(peer) {

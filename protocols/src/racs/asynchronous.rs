@@ -23,15 +23,27 @@ use alloc::{
 };
 use quintet_replica::{
     Bytes, Context, Lane, ReplicaId, ReplicaSet,
-    parts::{Tally, request_key},
+    parts::{RequestKey, Tally, request_key},
 };
+
+/// Others' requests are taken along as long as a block has less than this part of the bytes that it
+/// may have: everybody copies them, and what each leaves out is in a block of its owner's.
+const OTHERS_PART: usize = 2;
+/// An own block that nothing was lost of is sent again when it has been spoken of so often.
+const PATIENCE: u32 = 4;
 
 /// What a replica keeps for the asynchronous mode of its view. Made anew for each (R4).
 #[derive(Debug, Default, Hash)]
 pub(super) struct Fallback {
     /// The own blocks of level 1 and 2, and whether they are durable and may be shown.
     pub own: [Option<BlockId>; 2],
+    /// What others had forwarded to this replica while it led the view, and what no block has.
+    pub forwarded: Vec<Bytes>,
     shown: [bool; 2],
+    /// How often the newest own block has been spoken of, and who may not have been sent it: there
+    /// was no room, or the connection broke.
+    said: u32,
+    owed: ReplicaSet,
     votes: [Tally; 2],
     /// The blocks of level 2 that this replica voted for, by maker (B_fall).
     pub fall: BTreeMap<ReplicaId, BlockId>,
@@ -43,6 +55,19 @@ pub(super) struct Fallback {
 }
 
 impl Fallback {
+    /// At the beginning of the mode; these requests had been forwarded.
+    pub fn new(forwarded: Vec<Bytes>) -> Self {
+        Self {
+            forwarded,
+            ..Self::default()
+        }
+    }
+
+    /// The connection to this one broke.
+    pub fn renewed(&mut self, peer: ReplicaId) {
+        self.owed = self.owed.with(peer);
+    }
+
     /// The peer started a new life.
     pub const fn forget(&mut self, peer: ReplicaId) {
         self.votes[0].forget(peer);
@@ -76,28 +101,58 @@ impl Racs {
         }
     }
 
-    /// What this replica's clients wait for and what `parent` does not lead to.
-    fn batches_above(&self, parent: BlockId) -> Vec<Bytes> {
-        if self.disseminates() {
+    /// The others' blocks of level 1 that this replica voted for, by maker.
+    fn others_level_1(&self) -> Vec<Arc<Block>> {
+        let Mode::Asynchronous(fallback) = &self.mode else {
             return Vec::new();
-        }
+        };
+        let level_1 = fallback.voted.keys().filter(|id| id.level == 1);
+        level_1
+            .filter_map(|id| self.tree.get(*id).cloned())
+            .collect()
+    }
+
+    /// What is waited for and what `parent` does not lead to: by this replica's clients first,
+    /// then what was forwarded to it while it led, and what stands in the blocks `beside` it.
+    /// Only one block of level 2 counts in a view, so each is to have the requests of all.
+    fn batches_above(&self, parent: BlockId, beside: &[Arc<Block>]) -> Vec<Bytes> {
         let path = self.tree.path(parent);
-        let there: BTreeSet<_> = path
+        let mut there: BTreeSet<_> = path
             .iter()
             .flat_map(|block| block.batches.iter())
             .filter_map(|batch| request_key(batch))
             .collect();
+        let direct = !self.disseminates();
+        let own = self.requests.iter().filter(|_| direct);
+        let own: Vec<(RequestKey, &Bytes)> = own.collect();
+        // What others wait for stands upon what they asked for before: that must be there, too.
+        let root = self.tree.root().id;
+        let leads_to = |id: BlockId| id == root || path.iter().any(|block| block.id == id);
+        let forwarded = match &self.mode {
+            Mode::Asynchronous(fallback) if leads_to(self.high) => fallback.forwarded.as_slice(),
+            _ => &[],
+        };
+        let beside = beside.iter().filter(|block| leads_to(block.parent));
+        let others = beside.flat_map(|block| block.batches.iter());
+        let others = forwarded.iter().chain(others);
+        let others = others.filter_map(|batch| Some((request_key(batch)?, batch)));
+        let others: Vec<(RequestKey, &Bytes)> = others.collect();
+        let bytes_max = self.config.batch_bytes_max;
         let mut bytes = 0;
         let mut batches = Vec::new();
-        for (key, batch) in self.requests.iter() {
-            if there.contains(&key) {
-                continue;
+        for (requests, bytes_max) in [(own, bytes_max), (others, bytes_max / OTHERS_PART)] {
+            for (key, batch) in requests {
+                if there.contains(&key) {
+                    continue;
+                }
+                let more = bytes + batch.len() + 4;
+                if !batches.is_empty() && more > bytes_max {
+                    break;
+                }
+                bytes = more;
+                there.insert(key);
+                batches.push(batch.clone());
             }
-            bytes += batch.len() + 4;
-            if !batches.is_empty() && bytes > self.config.batch_bytes_max {
-                break;
-            }
-            batches.push(batch.clone());
         }
         batches
     }
@@ -111,10 +166,20 @@ impl Racs {
             return;
         }
         let time = Self::time_after(time, ctx);
-        let batches = self.batches_above(parent);
+        let beside = if level == 2 {
+            self.others_level_1()
+        } else {
+            Vec::new()
+        };
+        let batches = self.batches_above(parent, &beside);
         let ranges = self.ranges_above(parent);
         let view = self.view;
         let mut marks: BTreeMap<ReplicaId, super::Mark> = BTreeMap::new();
+        for block in &beside {
+            let own = |mark: &&super::Mark| mark.replica == block.id.owner;
+            let mark = block.marks.iter().find(own);
+            marks.extend(mark.map(|mark| (mark.replica, *mark)));
+        }
         if level == 1 {
             let said = self
                 .timeouts
@@ -170,26 +235,34 @@ impl Racs {
         let level = usize::from(id.level) - 1;
         fallback.shown[level] = true;
         fallback.votes[level].vote(own);
+        fallback.said = 0;
+        fallback.owed = ReplicaSet::EMPTY;
         self.show(id, self.others, ctx);
     }
 
-    fn show(&self, id: BlockId, to: ReplicaSet, ctx: &mut Context<'_, Self>) {
-        if let Some(block) = self.tree.get(id) {
-            let bytes = block.bytes() + super::sync::MESSAGE_BYTES;
-            let room = |peer: &ReplicaId| ctx.room(*peer) >= bytes;
-            let to: ReplicaSet = to.iter().filter(room).collect();
-            let message = Message::ProposeAsync {
-                block: block.clone(),
-            };
-            ctx.multicast(to, Lane::Control, &message);
+    fn show(&mut self, id: BlockId, to: ReplicaSet, ctx: &mut Context<'_, Self>) {
+        let Some(block) = self.tree.get(id).cloned() else {
+            return;
+        };
+        let bytes = block.bytes() + super::sync::MESSAGE_BYTES;
+        let room = |peer: &ReplicaId| ctx.room(*peer) >= bytes;
+        let (now, later): (Vec<ReplicaId>, Vec<ReplicaId>) = to.iter().partition(room);
+        let now = now.into_iter().collect();
+        ctx.multicast(now, Lane::Control, &Message::ProposeAsync { block });
+        if let Some(fallback) = self.fallback() {
+            fallback.owed = later.into_iter().collect();
         }
     }
 
-    /// The same again, to those that have not voted.
+    /// The same again, to those that have not voted. Blocks are large: those that were sent one
+    /// are sent it again only after a while, and then ever more rarely.
     pub(super) fn say_asynchronously(&mut self, ctx: &mut Context<'_, Self>) {
-        let Mode::Asynchronous(fallback) = &self.mode else {
+        let Mode::Asynchronous(fallback) = &mut self.mode else {
             return;
         };
+        fallback.said = fallback.said.saturating_add(1);
+        let again = fallback.said >= PATIENCE && fallback.said.is_power_of_two();
+        let owed = fallback.owed;
         let level = usize::from(fallback.shown[1]);
         let shown = fallback.own[level].filter(|_| fallback.shown[level]);
         let voters = fallback.votes[level].voters();
@@ -198,7 +271,7 @@ impl Racs {
             let rest = self
                 .others
                 .iter()
-                .filter(|peer| !voters.contains(*peer))
+                .filter(|peer| !voters.contains(*peer) && (again || owed.contains(*peer)))
                 .collect();
             self.show(id, rest, ctx);
         }

@@ -213,7 +213,7 @@ impl Racs {
                 }
             }
             Some(_) => {}
-            None if self.heard => self.requests.pass_on_all(),
+            None if self.heard || self.introduced => self.requests.pass_on_all(),
             None => {}
         }
     }

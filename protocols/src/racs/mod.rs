@@ -110,7 +110,14 @@
 //!   replica that comes back costs the others one view.
 //! - *Pipelining* (R14). A vote is cumulative, so it is given only when all before it is here and
 //!   durable; what is proposed and undecided is bounded in blocks and bytes.
-//! - *Commands at other replicas* (R16) are forwarded to the leader, or disseminated. A block may
+//! - *Whose commands the coin elects* (R10, R16). The paper's clients send to all replicas, so any
+//!   elected block has what all wait for. Here each asks one; a block of level 2 takes along what
+//!   stands in the others' blocks of level 1, and an old leader's what it had been sent and could
+//!   not propose, within half a block, and only where what they stand upon is there.
+//! - *Repeats.* Blocks and batches are large: what nothing was lost of is sent again only after
+//!   four timers, and then ever more rarely. Whose votes are late is late in all.
+//! - *Commands at other replicas* (R16) are forwarded to the leader, right behind the new-view, or
+//!   disseminated. A block may
 //!   carry batches and name others; the option can be changed at run time, for each replica's own
 //!   requests.
 //! - *Hybrid* (§5.5). The leader changes the way of all by a switch in a block, no joint mode is

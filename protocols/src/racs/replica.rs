@@ -31,7 +31,7 @@ use core::time::Duration;
 use quintet_replica::{
     Context, Control, Durability, Incarnation, Info, Link, Options, Peer, PersistId, Protocol,
     Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{KeptRequests, StateFetch},
+    parts::{KeptRequests, RequestQueue, StateFetch},
 };
 
 /// What a replica does in its view.
@@ -134,6 +134,10 @@ pub struct Racs {
     pub(super) lead: Option<Lead>,
     /// The leader of this view has been heard.
     pub(super) heard: bool,
+    /// It was told that this replica is in its view, and what its clients wait for.
+    pub(super) introduced: bool,
+    /// What was forwarded to this replica by those that are in a view that it is about to lead.
+    pub(super) ahead: RequestQueue,
     pub(super) heard_at: Time,
     /// The highest block of this view that its leader told of.
     pub(super) tip: Option<BlockId>,
@@ -458,6 +462,8 @@ impl Protocol for Racs {
             due: VecDeque::new(),
             lead: None,
             heard: false,
+            introduced: false,
+            ahead: RequestQueue::default(),
             heard_at: Time(0),
             tip: None,
             voted: None,

@@ -4,7 +4,8 @@
 //!   Request ──► kept until executed here ──┬── synchronous: Forward to the view's leader
 //!                                          ├── this replica leads: its queue
 //!                                          └── asynchronous: into the own blocks
-//!   a new leader is heard: all of it goes out again; what stands in a chain is not repeated there
+//!   a view begins: all of it goes out again, right behind the new-view; its leader keeps what
+//!   comes before it leads, and what it could not propose goes into its block of level 1
 //! ```
 
 use super::{Mark, Message, Racs, replica::Mode};
@@ -58,7 +59,7 @@ impl Racs {
             if lead.open {
                 lead.queue.push(key, batch);
             }
-        } else if self.heard {
+        } else if self.heard || self.introduced {
             self.requests.pass_on(batch);
         }
     }
@@ -72,14 +73,19 @@ impl Racs {
     ) {
         // One replica's frontends can wait for no more than its queue holds.
         let bytes_max = self.config.queue_bytes.saturating_mul(self.members);
+        let said = self.new_views[from.index()];
+        if said.is_some_and(|(view, ..)| view > self.view) {
+            // The sender is in a view that this replica is about to lead.
+            return self.ahead.take_in(batches, bytes_max, ctx);
+        }
         match &mut self.lead {
-            Some(lead) if lead.open && self.stopped.is_none() => {
-                if let Some(mark) = mark.filter(|mark| mark.replica == from) {
+            Some(lead) => {
+                if let Some(mark) = mark.filter(|mark| mark.replica == from && lead.open) {
                     lead.marks.insert(from, mark);
                 }
                 lead.queue.take_in(batches, bytes_max, ctx);
             }
-            _ => ctx.mark("ignored: forwarded to a follower"),
+            None => ctx.mark("ignored: forwarded to a follower"),
         }
     }
 
@@ -98,11 +104,13 @@ impl Racs {
             }
             return;
         }
-        if !self.heard {
+        if !self.heard && !self.introduced {
             return;
         }
         let leader = self.leader_of(self.view);
-        if let Some(mark) = self.reads.unsaid(own, life) {
+        if self.heard
+            && let Some(mark) = self.reads.unsaid(own, life)
+        {
             let message = Message::Forward {
                 mark: Some(mark),
                 batches: Vec::new(),
@@ -124,6 +132,15 @@ impl Racs {
     /// What was on its way may be lost.
     pub(super) fn on_link_renewed(&mut self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
         self.arm_repeat(ctx);
+        self.sadl.renewed(peer);
+        if let Mode::Asynchronous(fallback) = &mut self.mode {
+            fallback.renewed(peer);
+        }
+        if self.leader_of(self.view) == peer && !self.heard {
+            // The new-view may be lost, too: the requests go again behind the next one.
+            self.introduced = false;
+            self.requests.pass_on_nothing();
+        }
         if self.heard && self.leader_of(self.view) == peer {
             self.requests.pass_on_all();
             self.reads.repeat();

@@ -45,10 +45,10 @@ pub(super) struct Lead {
 }
 
 impl Lead {
-    pub fn new(members: usize) -> Self {
+    pub fn new(members: usize, queue: RequestQueue) -> Self {
         Self {
             open: false,
-            queue: RequestQueue::default(),
+            queue,
             marks: BTreeMap::new(),
             votes: vec![None; members],
             round_trips: vec![Duration::ZERO; members],
@@ -302,7 +302,9 @@ impl Racs {
         }
         if !self.heard {
             self.heard = true;
-            self.requests.pass_on_all();
+            if !self.introduced {
+                self.requests.pass_on_all();
+            }
             self.reads.repeat();
         }
         self.answer_due |= answer && self.may_vote();
@@ -470,6 +472,7 @@ impl Racs {
         }
         self.stopped = Some(self.high);
         self.heard = false;
+        self.introduced = false;
         self.repeats = 0;
         self.requests.pass_on_nothing();
         self.promise(ctx);

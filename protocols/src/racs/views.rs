@@ -71,6 +71,10 @@ impl Racs {
                 certificate: self.certificate.clone(),
             };
             ctx.send(self.leader_of(self.view), Lane::Control, &message);
+            if !core::mem::replace(&mut self.introduced, true) {
+                // It need not be heard first: two ways between sites less.
+                self.requests.pass_on_all();
+            }
         }
         if matches!(self.mode, Mode::Asynchronous(_)) {
             self.say_asynchronously(ctx);
@@ -235,10 +239,11 @@ impl Racs {
         }
         self.adopt(best);
         self.stopped.get_or_insert(self.high);
-        self.lead = None;
+        let queue = self.lead.take().map(|lead| lead.queue);
+        let forwarded = queue.iter().flat_map(RequestQueue::waiting);
         self.repeats = 0;
         self.fallbacks += 1;
-        let mut fallback = Fallback::default();
+        let mut fallback = Fallback::new(forwarded.map(|(_, batch)| batch.clone()).collect());
         if self.planted(Plant::FallKept) {
             fallback.fall = self.fall_old.clone();
         }
@@ -361,7 +366,8 @@ impl Racs {
         let high = self.high;
         self.write(high, Why::Held, None, ctx);
         self.promise(ctx);
-        self.lead = (self.leader_of(view) == self.id).then(|| Lead::new(self.members));
+        let queue = core::mem::take(&mut self.ahead);
+        self.lead = (self.leader_of(view) == self.id).then(|| Lead::new(self.members, queue));
         self.heard_at = ctx.now();
         ctx.set_timer(Timer::View, self.timeout());
         self.arm_repeat(ctx);
@@ -374,6 +380,7 @@ impl Racs {
         self.leaving = false;
         self.lead = None;
         self.heard = false;
+        self.introduced = false;
         self.tip = None;
         self.voted = None;
         self.answer_due = false;
@@ -423,6 +430,9 @@ impl Racs {
         }
         if let Some(lead) = &mut self.lead {
             lead.open = true;
+            for (key, batch) in lead.queue.waiting() {
+                queue.push(key, batch.clone());
+            }
             lead.queue = queue;
         }
         self.heard_at = ctx.now();

@@ -390,14 +390,14 @@ impl Chains {
         core::mem::take(&mut self.announce)
     }
 
-    /// The own batches above `round`, about this many bytes of them: the message that shows them,
-    /// or only how much is completed.
+    /// The own batches above `round` and up to `last`, about this many bytes of them: the message
+    /// that shows them, or only how much is completed.
     #[must_use]
-    pub fn show(&self, round: u64, bytes_max: usize) -> Message {
+    pub fn show(&self, round: u64, last: u64, bytes_max: usize) -> Message {
         let first = self.own_name(round.max(self.own_done()).min(self.newest) + 1);
         let mut batches = Vec::new();
         let mut bytes = 0;
-        for round in first.round..=self.newest {
+        for round in first.round..=self.newest.min(last) {
             let name = self.own_name(round);
             let Some(held) = self.held.get(&name) else {
                 break;

@@ -48,8 +48,8 @@
 //!   executed, what is left of the older ones is nothing any more.
 //! - *The tail* (S1). A creator tells at once when rounds are completed, with its next batches or
 //!   alone, and again until they are executed.
-//! - *Line 15, lines 5 and 11* (S2). Heads only rise. Votes are cumulative; whoever has not voted is
-//!   sent the batches again.
+//! - *Line 15, lines 5 and 11* (S2). Heads only rise. Votes are cumulative; whoever does not
+//!   go on voting is sent the batches again, ever more rarely unless its connection broke.
 //! - *One batch outstanding* (S4). A window of them: the chain keeps their order all the same.
 //! - *The vector* (S3). What is ordered names, for each creator in turn, the rounds after those that
 //!   were named before. So nothing is named twice and each batch has its slot when it is ordered.

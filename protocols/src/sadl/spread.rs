@@ -31,6 +31,8 @@ const TOGETHER_MAX: u64 = 4096;
 const TRIES_MAX: u32 = 3;
 /// The pause before batches are shown again is doubled at most so often.
 const SHOWN_MAX: u32 = 4;
+/// Batches that nothing was lost of are shown again when a member's vote has not moved so often.
+const PATIENCE: u32 = 4;
 /// More than any message takes besides its batches.
 const MESSAGE_BYTES: usize = 512;
 
@@ -94,6 +96,11 @@ pub struct Sadl<H> {
     show_armed: bool,
     /// How often batches have been shown again since some were executed.
     shown: u32,
+    /// When [`Host::SHOW`] was set: the last own round, and up to where each member had voted.
+    shown_upto: u64,
+    votes_then: Vec<u64>,
+    /// How often in a row each member's vote had not moved when it fired.
+    stuck: Vec<u32>,
     /// By creator and chain.
     wanted: BTreeMap<(ReplicaId, u64), Asked>,
     fetch_armed: bool,
@@ -129,6 +136,9 @@ impl<H: Host> Sadl<H> {
             creating: false,
             show_armed: false,
             shown: 0,
+            shown_upto: 0,
+            votes_then: vec![0; members],
+            stuck: vec![0; members],
             wanted: BTreeMap::new(),
             fetch_armed: false,
             tries: 0,
@@ -151,6 +161,13 @@ impl<H: Host> Sadl<H> {
     pub fn begin(&mut self, chain: u64) {
         self.chains.begin(chain);
         self.number = Number::Unwritten;
+    }
+
+    /// The connection to this member broke: what was on its way may be lost.
+    pub fn renewed(&mut self, peer: ReplicaId) {
+        if let Some(stuck) = self.stuck.get_mut(peer.index()) {
+            *stuck = (*stuck).max(PATIENCE - 1);
+        }
     }
 
     /// The number of the own chain.
@@ -219,7 +236,7 @@ impl<H: Host> Sadl<H> {
     fn show(&self, above: u64, ctx: &mut Context<'_, H>) {
         let mut above = above;
         loop {
-            let message = self.chains.show(above, PAGE_BYTES);
+            let message = self.chains.show(above, u64::MAX, PAGE_BYTES);
             let (last, bytes) = message.extent();
             let room = |peer: &ReplicaId| ctx.room(*peer) >= bytes + MESSAGE_BYTES;
             let to = self.others.iter().filter(room).collect();
@@ -234,6 +251,10 @@ impl<H: Host> Sadl<H> {
     fn arm_show(&mut self, ctx: &mut Context<'_, H>) {
         if self.chains.unfinished() && !self.show_armed {
             self.show_armed = true;
+            self.shown_upto = self.chains.newest();
+            for peer in self.others.iter() {
+                self.votes_then[peer.index()] = self.chains.vote_of(peer);
+            }
             let pause = Duration::from_millis(60).max(self.round_trip * 2);
             ctx.set_timer(H::SHOW, pause * (1 << (self.shown / 2).min(SHOWN_MAX)));
         }
@@ -329,6 +350,7 @@ impl<H> Hash for Sadl<H> {
         (&self.limits, &self.chains, &self.number, &self.lives).hash(hasher);
         (&self.round_trip, &self.due, self.stirred, self.creating).hash(hasher);
         (self.show_armed, self.shown, &self.wanted).hash(hasher);
+        (self.shown_upto, &self.votes_then, &self.stuck).hash(hasher);
         (self.fetch_armed, self.tries).hash(hasher);
     }
 }
@@ -494,9 +516,22 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
         }
         self.stirred = true;
         self.shown = self.shown.saturating_add(1);
-        ctx.mark("batches shown again");
         for peer in self.others.iter() {
-            let message = self.chains.show(self.chains.vote_of(peer), PAGE_BYTES);
+            let vote = self.chains.vote_of(peer);
+            let stuck = &mut self.stuck[peer.index()];
+            *stuck = if vote >= self.shown_upto || vote > self.votes_then[peer.index()] {
+                0
+            } else {
+                stuck.saturating_add(1)
+            };
+            // What was just sent is on its way, and a member that is late is late with its votes.
+            let again = *stuck >= PATIENCE && stuck.is_power_of_two();
+            let message = if again {
+                ctx.mark("batches shown again");
+                self.chains.show(vote, self.shown_upto, PAGE_BYTES)
+            } else {
+                self.chains.show(u64::MAX, u64::MAX, 0)
+            };
             let (_, bytes) = message.extent();
             if ctx.room(peer) >= bytes + MESSAGE_BYTES {
                 ctx.send(peer, Lane::Control, &H::message(message));

@@ -59,21 +59,21 @@ fn voter() -> Chains {
 fn a_vote_waits_for_the_journal_and_for_what_stands_before() {
     let creator = creator(&["a", "b", "c"]);
     let mut voter = voter();
-    let later = take(&mut voter, creator.show(1, 1 << 20));
+    let later = take(&mut voter, creator.show(1, u64::MAX, 1 << 20));
     assert_eq!(later, [name(1, 2), name(1, 3)]);
     for name in later {
         voter.written(name, Slot(1));
         voter.on_durable(name);
     }
     assert_eq!(voter.take_votes(), [], "the first is missing");
-    let all = take(&mut voter, creator.show(0, 1 << 20));
+    let all = take(&mut voter, creator.show(0, u64::MAX, 1 << 20));
     assert_eq!(all, [name(1, 1)], "the others are here");
     assert_eq!(voter.take_votes(), [], "not durable");
     voter.written(name(1, 1), Slot(1));
     voter.on_durable(name(1, 1));
     assert_eq!(voter.take_votes(), [(CREATOR, 1, 3)]);
     assert_eq!(voter.take_votes(), [], "said once");
-    take(&mut voter, creator.show(0, 1 << 20));
+    take(&mut voter, creator.show(0, u64::MAX, 1 << 20));
     assert_eq!(
         voter.take_votes(),
         [(CREATOR, 1, 3)],

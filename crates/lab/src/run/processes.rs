@@ -82,7 +82,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
     let plan = Load {
         targets,
         clients: load.clients,
-        sharing: 1,
+        sharing: load.sharing,
         rate: load.rate,
         mix: load.mix,
         keys: load.keys,

@@ -117,6 +117,8 @@ pub enum Place {
 pub struct Workload {
     /// Clients.
     pub clients: usize,
+    /// How many of them share a connection to a real replica, as behind a proxy or a pool.
+    pub sharing: usize,
     /// Requests per second; `None` for a closed loop.
     pub rate: Option<f64>,
     /// Bytes per value.

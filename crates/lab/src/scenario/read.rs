@@ -190,6 +190,8 @@ pub const BUILT_IN: [(&str, &str); 40] = [
 struct WorkloadText {
     #[serde(default = "clients")]
     clients: usize,
+    #[serde(default = "sharing")]
+    sharing: usize,
     rate: Option<f64>,
     #[serde(default = "value_size")]
     value_size: usize,
@@ -229,6 +231,10 @@ enum AtText {
 
 const fn clients() -> usize {
     64
+}
+
+const fn sharing() -> usize {
+    1
 }
 
 const fn value_size() -> usize {
@@ -703,6 +709,9 @@ fn workload(
     if !(1..=1_000_000).contains(&text.clients) || text.keys == 0 {
         return Err("workload: clients: 1 to 1000000; keys: above 0".to_owned());
     }
+    if !(1..=1_024).contains(&text.sharing) {
+        return Err("workload: sharing: accepted are 1 to 1024".to_owned());
+    }
     if !(1..=65_536).contains(&text.batch_requests) {
         return Err("workload: batch_requests: accepted are 1 to 65536".to_owned());
     }
@@ -721,6 +730,7 @@ fn workload(
     };
     let workload = Workload {
         clients: text.clients,
+        sharing: text.sharing,
         rate: text.rate,
         value_size: text.value_size,
         batch: text.batch,

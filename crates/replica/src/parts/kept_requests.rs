@@ -281,6 +281,11 @@ impl RequestQueue {
         }
     }
 
+    /// What waits to be ordered, in its order.
+    pub fn waiting(&self) -> impl Iterator<Item = (RequestKey, &Bytes)> {
+        self.queue.iter().map(|(key, batch)| (*key, batch))
+    }
+
     /// The next batch to order, without taking it.
     #[must_use]
     pub fn peek(&self) -> Option<&Bytes> {
@@ -362,6 +367,10 @@ mod tests {
         queue.finished(key(2));
         queue.push(key(2), bytes(5));
         assert_eq!(queue.bytes(), 5);
+        assert_eq!(
+            queue.waiting().map(|(key, _)| key).collect::<Vec<_>>(),
+            [key(2)]
+        );
         queue.drop_waiting();
         assert!(queue.is_empty() && queue.bytes() == 0);
         queue.push(key(2), bytes(5));

@@ -50,6 +50,53 @@ fn many_reads_hold_no_round_up() {
 }
 
 #[test]
+fn a_read_asks_at_once_and_those_that_come_meanwhile_ask_together() {
+    let mut group = group(3, Durability::Memory);
+    assert!(write_within(&mut group, 0, MS * 10));
+    let questions = |group: &Group| {
+        let asks = |packet: &&Packet<_>| matches!(packet.message(), Message::Ask { .. });
+        group.network.iter().filter(asks).count()
+    };
+    // Entries have just passed, and no time passes from here on.
+    let first = group.submit(1, Level::Linearizable);
+    group.idle(1);
+    assert_eq!(questions(&group), 1, "asked in the turn in which it came");
+    let later: Vec<_> = (0..5)
+        .map(|_| {
+            let read = group.submit(1, Level::Linearizable);
+            group.idle(1);
+            read
+        })
+        .collect();
+    assert_eq!(questions(&group), 1, "the question is open");
+    while questions(&group) > 0 {
+        let packet = group.network.pop_front().expect("a question");
+        group.deliver(packet);
+    }
+    group.idle(0);
+    assert!(value(&group, 1, first).is_none());
+    group.run(MS);
+    for read in core::iter::once(first).chain(later) {
+        assert!(value(&group, 1, read).is_some());
+    }
+}
+
+#[test]
+fn a_lost_question_is_asked_again_with_the_next_read() {
+    let mut group = group(3, Durability::Memory);
+    assert!(write_within(&mut group, 0, MS * 10));
+    group.cut.insert((1, 0));
+    let lost = group.submit(1, Level::Linearizable);
+    group.run(MS);
+    group.cut.remove(&(1, 0));
+    let next = group.submit(1, Level::Linearizable);
+    group.run(MS * 2);
+    for read in [lost, next] {
+        assert!(value(&group, 1, read).is_some());
+    }
+}
+
+#[test]
 fn reads_through_the_chain_take_one_entry_per_turn() {
     let config = Config {
         reads: ReadsBy::Chain,

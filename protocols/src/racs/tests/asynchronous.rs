@@ -1,9 +1,9 @@
 //! The asynchronous mode by hand: what each message that is lost or late leads to.
 
 use super::group::{Group, MS, Packet, assert_converged, pump, small};
-use crate::racs::{BlockId, Message, Timer};
+use crate::racs::{BlockId, Config, Message, Timer};
 use alloc::vec::Vec;
-use quintet_replica::{Control, Durability, Event, ReplicaId};
+use quintet_replica::{Control, Durability, Event, ReplicaId, parts::request_key};
 
 /// Three replicas in view 1, led by replica 0, of which these say that it is gone.
 fn timed_out(who: &[u16]) -> Group {
@@ -216,4 +216,122 @@ fn a_restart_in_the_asynchronous_mode_shows_the_same_blocks_again() {
     }
     group.run(MS * 4000);
     assert_converged(&group, 1);
+}
+
+const fn proposes(message: &Message) -> bool {
+    matches!(message, Message::ProposeAsync { .. })
+}
+
+#[test]
+fn one_asynchronous_mode_orders_what_the_clients_of_all_wait_for() {
+    let mut group = timed_out(&[1, 2]);
+    let coin = ReplicaId(group.replica(0).coin.flip(1).0);
+    let asked: Vec<_> = (0..3).map(|id| (id, group.write(id))).collect();
+    // All complete before anybody leaves, and nobody leads again: the coin alone decides.
+    pump(&mut group, |_, message| {
+        !matches!(message, Message::Complete { .. })
+    });
+    pump(&mut group, |packet, message| {
+        packet.from == coin && matches!(message, Message::Complete { .. })
+    });
+    pump(&mut group, |_, message| {
+        !matches!(message, Message::Propose { .. })
+    });
+    for (id, batch) in asked {
+        assert!(group.answered(id, batch), "{batch} at {id}");
+    }
+    assert!((0..3).all(|id| group.replica(id).fallbacks == 1));
+}
+
+#[test]
+fn what_a_leader_was_sent_and_could_not_propose_stands_in_its_level_1() {
+    let mut group = Group::new(
+        3,
+        Durability::Disk,
+        Config {
+            window: 1,
+            ..small()
+        },
+    );
+    group.run(MS * 100);
+    let no_vote = |_: &Packet, message: &Message| !matches!(message, Message::Vote { .. });
+    group.write(0);
+    pump(&mut group, no_vote);
+    let waiting = group.write(1);
+    pump(&mut group, no_vote);
+    group.network.clear();
+    for id in [1, 2] {
+        let control = Control::ReportFailure(ReplicaId(0));
+        group.event(id, Event::Control(control));
+    }
+    pump(&mut group, |_, message| {
+        matches!(message, Message::Timeout { .. })
+    });
+    let of_0 = |packet: &&Packet| packet.from == ReplicaId(0);
+    let has = |message: Message| match message {
+        Message::ProposeAsync { block } => {
+            let ids = block.batches.iter().filter_map(|batch| request_key(batch));
+            ids.map(|(_, id)| id).any(|id| id == waiting)
+        }
+        _ => false,
+    };
+    let mut shown = group.network.iter().filter(of_0).map(Packet::message);
+    assert!(shown.any(has));
+}
+
+#[test]
+fn a_view_begins_with_what_the_clients_of_all_wait_for() {
+    let mut group = timed_out(&[1, 2]);
+    // The asynchronous mode is over but for its completions when clients ask.
+    pump(&mut group, |_, message| {
+        !matches!(message, Message::Complete { .. })
+    });
+    let asked: Vec<_> = (0..3).map(|id| group.write(id)).collect();
+    pump(&mut group, |_, message| {
+        !matches!(message, Message::Propose { .. })
+    });
+    // Nobody has heard the leader yet.
+    let proposed = group.network.iter().map(Packet::message);
+    let batches = proposed.filter_map(|message| match message {
+        Message::Propose { blocks, .. } => Some(blocks),
+        _ => None,
+    });
+    let batches = batches.flatten().flat_map(|block| block.batches.clone());
+    let ids: Vec<_> = batches
+        .filter_map(|batch| request_key(&batch).map(|(_, id)| id))
+        .collect();
+    assert!(asked.iter().all(|id| ids.contains(id)), "{ids:?}");
+}
+
+/// How often replica 1's blocks are on their way to replica 2.
+fn shown_again(group: &mut Group, repeats: u32) -> usize {
+    group.network.clear();
+    for _ in 0..repeats {
+        group.fire(1, Timer::Repeat);
+        group.idle(1);
+    }
+    let shown = |packet: &&Packet| packet.to == ReplicaId(2) && proposes(&packet.message());
+    let of_1 = group
+        .network
+        .iter()
+        .filter(|packet| packet.from == ReplicaId(1));
+    of_1.filter(shown).count()
+}
+
+#[test]
+fn blocks_that_nothing_was_lost_of_are_sent_again_ever_more_rarely() {
+    let mut group = timed_out(&[1, 2]);
+    // Replica 2 takes part and sees no block; replica 1 is not told how the view ends.
+    pump(&mut group, |packet, message| {
+        packet.to != ReplicaId(2) && !matches!(message, Message::Complete { .. })
+            || matches!(message, Message::Timeout { .. })
+    });
+    assert_eq!(group.status(1).role, "asynchronous");
+    assert_eq!(shown_again(&mut group, 3), 0, "it is on its way");
+    group.reset(1, 2);
+    assert_eq!(shown_again(&mut group, 1), 1, "it may be lost");
+    let often = shown_again(&mut group, 60);
+    assert!((2..8).contains(&often), "{often}");
+    group.run(MS * 6000);
+    assert_converged(&group, 0);
 }

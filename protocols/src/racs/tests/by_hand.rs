@@ -74,6 +74,33 @@ fn between(packet: &Packet, a: u16, b: u16) -> bool {
     [(a, b), (b, a)].contains(&(packet.from.0, packet.to.0))
 }
 
+/// R1: who said that it timed out votes for one more block, which decides it; the other quorum of
+/// timeouts knows nothing of that block.
+fn a_vote_after_a_timeout(bug: Option<Plant>) {
+    let (mut group, leader) = in_a_view(3, with(bug, small()), 1);
+    let (elected, voter) = ((leader + 1) % 3, (leader + 2) % 3);
+    gives_up(&mut group, voter);
+    pump(&mut group, |_, message| {
+        !matches!(message, Message::Timeout { .. })
+    });
+    group.write(leader);
+    pump(&mut group, |packet, message| {
+        between(packet, leader, voter) && !matches!(message, Message::Timeout { .. })
+    });
+    gives_up(&mut group, elected);
+    group
+        .network
+        .retain(|packet| !matches!(packet.message(), Message::Propose { .. }));
+    pump(&mut group, |packet, _| between(packet, elected, voter));
+    group.run(MS * 6000);
+    assert_converged(&group, 1);
+}
+
+#[test]
+fn a_vote_after_a_timeout_loses_a_decided_block() {
+    convicts(Plant::KeepMaxAndRank, a_vote_after_a_timeout);
+}
+
 /// R15: a leader has blocks that nobody else has seen; what the coin elects is decided elsewhere,
 /// and the leader leaves the view without having voted for it.
 fn a_suffix_that_nobody_saw(bug: Option<Plant>) {

@@ -1,7 +1,7 @@
 //! Groups with nothing wrong, and with one thing wrong.
 
 use super::group::{Group, MS, assert_converged, small};
-use crate::racs::{Config, Message};
+use crate::racs::{Config, Message, Timer};
 use crate::sadl::{self, Way};
 use quintet_replica::{Control, Durability, Event, Level, ReplicaId};
 
@@ -150,5 +150,42 @@ fn a_decided_block_that_waits_for_its_batches_is_written_before_a_promise_names_
     group.start(2);
     group.run(MS * 4000);
     assert!(group.batches(2).contains(&batch));
+    assert_converged(&group, 1);
+}
+
+/// How many batches of replica 1 are on their way to replica 2 after its timer has fired so often.
+fn batches_shown(group: &mut Group, times: u32) -> usize {
+    group.network.clear();
+    for _ in 0..times {
+        group.fire(1, Timer::Show);
+        group.idle(1);
+    }
+    let to_2 = group
+        .network
+        .iter()
+        .filter(|packet| (packet.from, packet.to) == (ReplicaId(1), ReplicaId(2)));
+    let batches = to_2.map(|packet| match packet.message() {
+        Message::Sadl(sadl::Message::New { batches, .. }) => batches.len(),
+        _ => 0,
+    });
+    batches.sum()
+}
+
+#[test]
+fn batches_on_their_way_are_shown_again_only_when_they_may_be_lost() {
+    let mut group = Group::new(3, Durability::Disk, disseminating());
+    group.run(MS * 100);
+    let batch = group.write(1);
+    for _ in 0..4 {
+        group.sync(1);
+        group.idle(1);
+    }
+    assert_eq!(batches_shown(&mut group, 3), 0, "votes are on their way");
+    group.reset(1, 2);
+    assert_eq!(batches_shown(&mut group, 1), 1, "it may be lost");
+    let often = batches_shown(&mut group, 60);
+    assert!((2..8).contains(&often), "{often}");
+    group.run(MS * 6000);
+    assert!(group.answered(1, batch));
     assert_converged(&group, 1);
 }
