@@ -111,7 +111,13 @@
 //! - **Positions** (N18): slots are the leader's order of release, so committed logs are totally
 //!   ordered; commutativity loosens eligibility and hashes only.
 //! - **After a disturbance** (N19): what one misordered batch pushes off the fast path is bounded
-//!   by its keys and its quantum; status tells fast and slow commits apart.
+//!   by its keys and its quantum; status tells fast and slow commits apart. A clock that is set by
+//!   a second and back leaves nothing behind after a tenth of a second (`nezha-clock-step-leader`
+//!   of the lab).
+//! - A leader whose clock was set back does not wait until the clock has come where its log is:
+//!   what its log has passed is released at once. The log's time itself never goes back: a leader
+//!   whose clock ran far ahead leaves all later requests to the slow path until clocks have come
+//!   there.
 //! - **For comparisons** (Fig. 8) there are `multicast=false` (No-DOM: the leader orders what comes
 //!   and sends it on), `quorum_checks=leader` (No-QC-Offloading) and `commutativity=false`.
 //! - View changes need a majority that suspects; the paper lets each follower begin one.

@@ -723,9 +723,9 @@ fn workload(
     }
     let skew = match text.skew {
         None => None,
-        Some(skew) if (0.0..=0.99).contains(&skew) => Some((1.0 / (1.0 - skew)).round() as u32),
+        Some(skew) if (0.0..=0.75).contains(&skew) => Some((1.0 / (1.0 - skew)).round() as u32),
         Some(skew) => {
-            return Err(format!("workload: skew: {skew} is not between 0 and 0.99"));
+            return Err(format!("workload: skew: {skew} is not between 0 and 0.75"));
         }
     };
     let workload = Workload {

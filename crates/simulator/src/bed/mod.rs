@@ -59,7 +59,8 @@ pub struct Load {
     /// Keys that requests touch, one each; 0 when each touches everything.
     pub keys: u64,
     /// How unevenly: the key is drawn as this power of an even draw, so that 1 is even, 2 is Zipf's
-    /// law with a skew of a half, and 100 one of 0.99.
+    /// law with a skew of a half, and 4 one of three quarters, but that the first few keys get more
+    /// than their share.
     pub skew: u32,
 }
 
