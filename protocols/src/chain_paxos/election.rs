@@ -85,7 +85,8 @@ impl Candidate {
 
 /// Slots further than this above the commit point are not believed: no leader proposes that far.
 const DISTANCE_MAX: u64 = 1 << 24;
-/// Who is not in the chain stands only when nobody has led for so many times the timeout.
+/// Who is not in the chain stands only when nobody has led for so many times the timeout; who has
+/// gone ahead of a state that does not come waits as long for it.
 const OUTSIDE_PATIENCE: u32 = 4;
 
 impl ChainPaxos {
@@ -166,7 +167,7 @@ impl ChainPaxos {
         self.leader = None;
         self.reroute(ctx);
         self.arm_election(ctx);
-        if self.hollow() || !self.whole {
+        if !self.whole || (self.hollow() && !self.may_go_back(now)) {
             return ctx.mark("does not stand without its state");
         }
         if let Role::Candidate(Candidate {
@@ -188,17 +189,51 @@ impl ChainPaxos {
         }
     }
 
+    /// Whether to stand without the state that was gone ahead of: it has not come for long, perhaps
+    /// because whoever had it lost it, and the own log holds all that was accepted behind it. What
+    /// a quorum decided, one of any quorum has accepted; each says from where on it keeps all that
+    /// it ever accepted. So the values of highest ballot are the decided ones there, too.
+    fn may_go_back(&self, now: Time) -> bool {
+        let long = self.patience() * OUTSIDE_PATIENCE;
+        self.fetching
+            .since()
+            .is_none_or(|since| now.since(since) > long)
+            && self.vouches_from() <= self.executed.next()
+    }
+
+    /// The slot up to which nothing has to be asked for when this replica stands.
+    fn stands_behind(&self) -> Slot {
+        if self.hollow() {
+            self.executed
+        } else {
+            self.committed
+        }
+    }
+
+    /// Takes back that it went ahead of its state. What is decided stays so, and comes out of the
+    /// election as it was.
+    fn go_back(&mut self, ctx: &mut Context<'_, Self>) {
+        assert!(
+            self.log.first() <= self.executed.next(),
+            "all that was accepted behind the state is kept"
+        );
+        ctx.mark("stands without the state that it waits for");
+        self.gap = None;
+        self.committed = self.executed;
+        self.decided = self.done.clone();
+        self.fetching.give_up();
+    }
+
     fn next_ballot(&self) -> Ballot {
         self.ballot_seen.max(self.promised).next(self.id)
     }
 
     fn ask_for_votes(&mut self, ctx: &mut Context<'_, Self>) {
         let ballot = self.next_ballot();
-        let mut candidate =
-            Candidate::new(Stage::Asking, ballot, self.members, self.committed.next());
+        let committed = self.stands_behind();
+        let mut candidate = Candidate::new(Stage::Asking, ballot, self.members, committed.next());
         candidate.votes.vote(self.id);
         self.role = Role::Candidate(candidate);
-        let committed = self.committed;
         let message = Message::PreVote { ballot, committed };
         ctx.multicast(self.others, Lane::Control, &message);
         if self.majority == 1 {
@@ -255,7 +290,7 @@ impl ChainPaxos {
             return ctx.mark("ignored: vote for another ballot");
         }
         if !granted {
-            if first > self.committed.next() {
+            if first > self.stands_behind().next() {
                 self.step_down(ctx);
                 self.fetch_state(first.previous(), ctx);
             }
@@ -276,6 +311,9 @@ impl ChainPaxos {
             *old != self.id && now.since(heard) >= self.config.suspect_timeout
         };
         let deposed = Some(self.promised.owner).filter(silent);
+        if self.hollow() {
+            self.go_back(ctx);
+        }
         let ballot = self.next_ballot();
         self.raise_promise(ballot, ctx);
         let mut candidate = Candidate::new(

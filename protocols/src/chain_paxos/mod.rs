@@ -133,7 +133,10 @@
 //! - **Who goes on ahead of its state** keeps what it had accepted until the state is there, for
 //!   candidates, and sends nobody else ahead: whoever lacks what it lacks asks the leader. So a
 //!   vote is never taken back by dropping what it was for. The same holds when trimmed entries were
-//!   in a snapshot that can no longer be read.
+//!   in a snapshot that can no longer be read. When the state does not come for long and nobody
+//!   leads (whoever had it may have lost it), it stands from what it has executed on: what was
+//!   decided behind the state, one of any majority has accepted, and whoever does not keep all that
+//!   it accepted there says so.
 //! - **K14, durability** (none in the paper): entries travel ahead of the disk, votes follow when
 //!   the write is durable, so n disks work at the same time and not one after the other. Promise,
 //!   entries with their ballot, and membership (it is in the log and in snapshots) are on disk.

@@ -40,6 +40,34 @@ struct Open {
     sent: bool,
     retry_at: Time,
     retry_after: Duration,
+    /// How often it was sent again without an answer to the one before.
+    repeated: u32,
+    /// Since when its answer is awaited; `None` when that says nothing about the next one's.
+    since: Option<Time>,
+}
+
+/// How long results take: where sites are far apart, or a service slow, a request is not sent
+/// again before its answer can be there (Jacobson's estimate, as TCP's).
+#[derive(Default)]
+struct Answers {
+    usual: Duration,
+    spread: Duration,
+}
+
+impl Answers {
+    fn took(&mut self, time: Duration) {
+        if self.usual.is_zero() {
+            (self.usual, self.spread) = (time, time / 2);
+        } else {
+            self.spread = (self.spread * 3 + self.usual.abs_diff(time)) / 4;
+            self.usual = (self.usual * 7 + time) / 8;
+        }
+    }
+
+    /// Without an answer for so long, a request is sent again.
+    fn patience(&self) -> Duration {
+        (self.usual + self.spread * 4).clamp(RETRY_FIRST, RETRY_MAX)
+    }
 }
 
 /// See the module. One timer serves all retries.
@@ -48,13 +76,15 @@ pub struct AttachedFrontend<P: Protocol> {
     to: ReplicaId,
     embedded: bool,
     open: BTreeMap<BatchId, Open>,
+    answers: Answers,
     timer_at: Time,
     marker: core::marker::PhantomData<fn() -> P>,
 }
 
 /// A refused request is offered again after this.
 const RETRY_REFUSED: Duration = Duration::from_millis(10);
-/// A request without results is sent again after this, doubling up to [`RETRY_MAX`].
+/// A request without results is sent again after this, or later where results usually take longer,
+/// doubling up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_millis(400);
 const RETRY_MAX: Duration = Duration::from_millis(3200);
 const TIMER: u32 = 0;
@@ -97,20 +127,24 @@ where
             to: setup.embedded.unwrap_or(first),
             embedded: setup.embedded.is_some(),
             open: BTreeMap::new(),
+            answers: Answers::default(),
             timer_at: Time::NEVER,
             marker: core::marker::PhantomData,
         }
     }
 
     fn submit(&mut self, submission: Submission, ctx: &mut FrontendContext<'_, P>) {
-        let retry_at = ctx.now() + RETRY_FIRST;
+        let (now, retry_after) = (ctx.now(), self.answers.patience());
+        let retry_at = now + retry_after;
         self.send(&submission, ctx);
         self.arm(retry_at.min(submission.deadline), ctx);
         let open = Open {
             submission,
             sent: true,
             retry_at,
-            retry_after: RETRY_FIRST,
+            retry_after,
+            repeated: 0,
+            since: Some(now),
         };
         self.open.insert(open.submission.id, open);
     }
@@ -133,7 +167,8 @@ where
             Taken::Refused | Taken::Busy => {
                 // Only the very first try can be known to have gone nowhere, and only inside one
                 // process: a network may have delivered it twice, and the other copy was kept.
-                if self.embedded && open.retry_after == RETRY_FIRST {
+                open.since = None;
+                if self.embedded && open.repeated == 0 {
                     open.sent = false;
                     if taken == Taken::Busy {
                         return self.finish(batch, Outcome::Busy, ctx);
@@ -152,6 +187,10 @@ where
         reply: Reply<P::ReplyHeader>,
         ctx: &mut FrontendContext<'_, P>,
     ) {
+        let since = self.open.get(&reply.batch).and_then(|open| open.since);
+        if let Some(since) = since {
+            self.answers.took(ctx.now().since(since));
+        }
         self.finish(reply.batch, Outcome::Results(reply.results), ctx);
     }
 
@@ -182,6 +221,9 @@ where
             }
             if open.sent {
                 open.retry_after = (open.retry_after * 2).min(RETRY_MAX);
+                open.repeated += 1;
+                // Once, it may only have been slow; the answer to a second is to a loss.
+                open.since = open.since.filter(|_| open.repeated == 1);
             }
             open.sent = true;
             open.retry_at = now + open.retry_after;
@@ -217,7 +259,31 @@ where
 
     fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
         use core::hash::Hash;
-        (self.to, &self.open, self.timer_at).hash(&mut hasher);
+        // Of the answers' times, what they come to: all else of them never tells worlds apart.
+        let patience = self.answers.patience();
+        (self.to, &self.open, patience, self.timer_at).hash(&mut hasher);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn patience_follows_what_answers_take_between_its_bounds() {
+        let mut answers = Answers::default();
+        assert_eq!(answers.patience(), RETRY_FIRST);
+        (0..50).for_each(|_| answers.took(MS));
+        assert_eq!(answers.patience(), RETRY_FIRST);
+        (0..50).for_each(|_| answers.took(MS * 700));
+        let far = answers.patience();
+        assert!(far > MS * 690 && far < MS * 1000, "{far:?}");
+        (0..50).for_each(|_| answers.took(MS * 9000));
+        assert_eq!(answers.patience(), RETRY_MAX);
+        (0..60).for_each(|_| answers.took(MS));
+        assert_eq!(answers.patience(), RETRY_FIRST);
     }
 }

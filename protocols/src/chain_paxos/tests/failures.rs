@@ -391,3 +391,51 @@ fn too_many_lost_memories_halt_with_the_remedy() {
     let halted = group.members[0].halted.clone().expect("it cannot go on");
     assert!(halted.contains("--bootstrap-again"), "{halted}");
 }
+
+#[test]
+fn a_majority_that_went_ahead_of_a_state_that_is_lost_reads_its_logs_again() {
+    let mut group = group(3, Durability::Disk);
+    assert!(write_within(&mut group, 0, MS * 100));
+    for _ in 0..10 {
+        group.write(0);
+    }
+    group.settle();
+    let of = group.replica(0);
+    let (base, chain) = (of.executed, of.decided.clone());
+    assert_eq!(base, Slot(11));
+    // Both have what was decided on their disks, and no longer know that it is. Leading again, 0
+    // tells them to go on ahead of its state.
+    let ballot = of.promised.next(ReplicaId(0));
+    group.isolate(0);
+    for id in [1, 2] {
+        group.crash(id);
+        group.start(id);
+        group.members[usize::from(id)].slow_state = true;
+        let from = base.next();
+        let chain = chain.clone();
+        group.deliver(Packet::new(0, id, &Message::Prepare { ballot, from }));
+        group.sync(id);
+        let skip = Message::Skip {
+            ballot,
+            base,
+            chain,
+        };
+        group.deliver(Packet::new(0, id, &skip));
+        let ahead = group.replica(id);
+        assert!(ahead.hollow() && ahead.committed == base && ahead.executed < base);
+    }
+    // Nobody has that state any more.
+    group.crash(0);
+    group.heal();
+    group.run(MS * 10_000);
+    let [leader] = group.leaders()[..] else {
+        panic!("one leads");
+    };
+    assert!(write_within(&mut group, leader, MS * 2000));
+    for id in [1_u16, 2] {
+        group.members[usize::from(id)].slow_state = false;
+    }
+    group.start(0);
+    group.run(MS * 6000);
+    assert_converged(&group, 12);
+}

@@ -3,7 +3,8 @@
 use super::group::{Group, MS, Packet, assert_converged, small};
 use crate::multipaxos::{Config, Message, Proposal, Record};
 use quintet_replica::{
-    Durability, Event, Incarnation, Level, Link, Outcome, Peer, ReplicaId, Slot, Wire,
+    Durability, Event, Incarnation, Level, Link, Outcome, Peer, ReplicaId, Slot, TimerKey,
+    TimerOwner, Wire,
 };
 
 fn groups() -> impl Iterator<Item = (usize, Durability)> {
@@ -402,4 +403,38 @@ fn followers_whose_clients_wait_hear_at_once_what_is_decided_and_the_others_a_li
     assert_eq!(committed(&group), [Slot(2), Slot(1), Slot(1)]);
     group.run(MS * 3);
     assert_eq!(committed(&group), [Slot(2); 3]);
+}
+
+/// A write at replica 1 whose way to the leader takes half a second; how often it was sent.
+fn write_from_far(group: &mut Group) -> usize {
+    let write = group.write(1);
+    group.idle(1);
+    group.clock.now = group.clock.now + MS * 500;
+    let now = group.clock.now;
+    let due = |(key, at): (&TimerKey, &quintet_replica::Time)| {
+        (*at <= now && key.owner == TimerOwner::Frontend).then_some(*key)
+    };
+    let due: alloc::vec::Vec<_> = group.members[1].timers.iter().filter_map(due).collect();
+    for key in due {
+        group.members[1].timers.remove(&key);
+        group.event(1, Event::Timer(key));
+    }
+    group.idle(1);
+    let forwarded = |packet: &&Packet| {
+        matches!(packet.message(), Message::Forward { .. }) && packet.from == ReplicaId(1)
+    };
+    let sent = group.network.iter().filter(forwarded).count();
+    group.settle();
+    assert!(group.answered(1, write));
+    sent
+}
+
+#[test]
+fn a_frontend_learns_how_long_answers_take_and_repeats_nothing_before() {
+    let mut group = Group::new(3, Durability::Memory, Config::default());
+    group.run(MS * 20);
+    assert_eq!(write_from_far(&mut group), 2, "nothing is known yet");
+    for _ in 0..5 {
+        assert_eq!(write_from_far(&mut group), 1);
+    }
 }
