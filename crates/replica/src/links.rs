@@ -91,6 +91,17 @@ const RETRANSMISSIONS_MAX: u32 = 6;
 const MILLION: u64 = 1_000_000;
 
 impl Links {
+    /// The same for a clock that begins so long before the run: changes come later.
+    #[must_use]
+    pub fn postponed(&self, by: Duration) -> Self {
+        let mut links = self.clone();
+        for change in &mut links.changes {
+            change.at += by;
+            change.until = change.until.map(|until| until + by);
+        }
+        links
+    }
+
     /// Whether it makes any difference.
     #[must_use]
     pub fn is_plain(&self) -> bool {

@@ -515,9 +515,14 @@ fn assemble(
     tcp.tell_clock(disciplined, error);
     if let Some(emulation) = &config.emulation {
         tracing::warn!("links to peers are emulated: slower or worse than the network is");
-        let since = Duration::from_nanos(unix_time()).saturating_sub(emulation.began);
+        let now = Duration::from_nanos(unix_time());
+        let since = now.saturating_sub(emulation.began);
+        // A run may begin when all replicas are up.
+        let links = emulation
+            .links
+            .postponed(emulation.began.saturating_sub(now));
         // The event loop's clock begins right after this.
-        tcp.emulate(Emulator::new(&emulation.links, config.id, Time(0), since));
+        tcp.emulate(Emulator::new(&links, config.id, Time(0), since));
     }
     let server = redis.map(|(listener, address)| {
         (

@@ -22,6 +22,6 @@ pub mod zookeeper;
 
 pub use dialect::{Dialect, Ended, Kind, Language, Request};
 pub use fill::fill;
-pub use run::{Latency, Load, Summary, run};
+pub use run::{Latency, Load, Summary, greeting, run};
 pub use worker::{Measured, Orders, TIMELINE_STEP, Target, Worker};
 pub use workload::{Distribution, Keys, Mix, Random, Workload, name_of};

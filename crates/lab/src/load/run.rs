@@ -115,6 +115,14 @@ pub struct Summary {
     pub generator_bound: bool,
 }
 
+/// How long a load takes to connect so many clients, so many of which share a connection: its
+/// first requests leave after that.
+#[must_use]
+pub fn greeting(clients: usize, sharing: usize) -> Duration {
+    let connections = clients.div_ceil(sharing.max(1)).max(1);
+    Duration::from_millis(20) + GREETING * connections as u32
+}
+
 /// Runs `load` and calls `edge` at the beginning and at the end of the measured time.
 ///
 /// # Errors
@@ -124,7 +132,7 @@ pub fn run(load: &Load, mut edge: impl FnMut()) -> io::Result<Summary> {
     let sharing = load.sharing.max(1);
     let connections = load.clients.div_ceil(sharing).max(1);
     let threads = load.threads.clamp(1, connections);
-    let start = Instant::now() + Duration::from_millis(20) + GREETING * connections as u32;
+    let start = Instant::now() + greeting(load.clients, load.sharing);
     let done = Arc::new(AtomicU64::new(0));
     let mut workers = Vec::new();
     for thread in 0..threads {

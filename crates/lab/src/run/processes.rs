@@ -10,7 +10,7 @@ use crate::{
     cluster::{Cluster, ClusterPlan},
     error::{Error, Result},
     figures::{self, Syncs},
-    load::{Load, fill, run as run_load},
+    load::{Load, fill, greeting, run as run_load},
     scenario::{Bed, Scenario},
 };
 use quintet_simulator::bed::FaultKind;
@@ -30,8 +30,11 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.unwrap_or_default();
     let changes = !scenario.links.changes.is_empty();
-    let began = if changes { now + STARTS_WITHIN } else { now };
-    let began_at = Instant::now() + STARTS_WITHIN;
+    let greeting = greeting(cell.workload.clients, cell.workload.sharing);
+    // The run begins when the clients' first requests leave.
+    let within = STARTS_WITHIN + greeting;
+    let began = if changes { now + within } else { now };
+    let began_at = Instant::now() + within;
     // In namespaces the kernel limits what a replica sends, answers to clients included.
     let mut links = scenario.links.clone();
     let namespaces = options
@@ -69,7 +72,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         .map_err(|error| Error::failed(format!("{}: filling: {error}", cell.protocol)))?;
     }
     if changes {
-        let left = began_at.saturating_duration_since(Instant::now());
+        let left = began_at.saturating_duration_since(Instant::now() + greeting);
         if left.is_zero() {
             return Err(Error::failed(format!(
                 "{}: the cluster was not ready within {} s, before links change",
@@ -102,7 +105,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
     events.sort_by_key(|event| event.0);
     let syncs = Syncs::count();
     let mut edges = Vec::new();
-    let start = Instant::now();
+    let start = Instant::now() + greeting;
     let (seen, struck) = thread::scope(|scope| {
         let strikes = scope.spawn(|| -> Result<()> {
             for (at, id, kind, begins) in events {

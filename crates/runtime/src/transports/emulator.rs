@@ -161,6 +161,29 @@ mod tests {
     }
 
     #[test]
+    fn changes_wait_for_a_run_that_begins_later() {
+        let late = Change {
+            at: Duration::from_millis(100),
+            until: Some(Duration::from_millis(200)),
+            delay_more: Duration::from_millis(50),
+            ..Change::default()
+        };
+        let links = Links {
+            changes: vec![late],
+            ..Links::default()
+        };
+        let links = links.postponed(Duration::from_millis(10));
+        let mut emulator = Emulator::new(&links, ReplicaId(0), Time(0), Duration::ZERO);
+        emulator.hold(held(1, Lane::Control, 1), Time(105 * MS));
+        assert_eq!(released(&mut emulator, 105 * MS), [1]);
+        emulator.hold(held(1, Lane::Control, 2), Time(115 * MS));
+        assert_eq!(emulator.next_due(), Time(165 * MS));
+        emulator.hold(held(2, Lane::Control, 3), Time(205 * MS));
+        emulator.hold(held(2, Lane::Control, 4), Time(215 * MS));
+        assert_eq!(released(&mut emulator, 260 * MS), [2, 3, 4]);
+    }
+
+    #[test]
     fn a_link_that_breaks_loses_what_waits_for_it() {
         let mut links = Links::default();
         links.other.delay = Duration::from_millis(10);
