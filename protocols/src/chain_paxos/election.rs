@@ -219,6 +219,7 @@ impl ChainPaxos {
         );
         ctx.mark("stands without the state that it waits for");
         self.gap = None;
+        self.known = self.known.max(self.committed);
         self.committed = self.executed;
         self.decided = self.done.clone();
         self.fetching.give_up();

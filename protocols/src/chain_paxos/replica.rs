@@ -86,6 +86,9 @@ pub struct ChainPaxos {
     /// All up to here is decided, as votes and messages of the promised ballot show.
     pub(super) agreed: Slot,
     pub(super) committed: Slot,
+    /// Up to here slots are known to be decided, although what stands in them may have to be asked
+    /// for again; only shown.
+    pub(super) known: Slot,
     /// Asked to be executed.
     pub(super) executed: Slot,
     /// Reported as executed.
@@ -334,6 +337,7 @@ impl Protocol for ChainPaxos {
             durable: Slot(0),
             writes: VecDeque::new(),
             agreed: Slot(0),
+            known: Slot(0),
             committed: Slot(0),
             executed: Slot(0),
             executed_done: Slot(0),
@@ -591,8 +595,8 @@ impl Protocol for ChainPaxos {
             role,
             leader: self.leader,
             view: self.promised.round,
-            accepted: self.held,
-            committed: self.committed,
+            accepted: self.held.max(self.known),
+            committed: self.committed.max(self.known),
             stable: self.executed,
             voting: self.whole && !self.hollow(),
             details,
