@@ -55,6 +55,11 @@ pub const TARGETS: &[Target] = &[
         samples: || vec![quintet_runtime::fuzzing::greeting_sample()],
     },
     Target {
+        name: "datagram",
+        run: datagram,
+        samples: || vec![quintet_runtime::fuzzing::datagram_sample()],
+    },
+    Target {
         name: "frames",
         run: frames,
         samples: frame_samples,
@@ -124,6 +129,11 @@ fn resp_samples() -> Vec<Vec<u8>> {
 /// The first bytes of a peer.
 pub fn greeting(bytes: &[u8]) {
     quintet_runtime::fuzzing::greeting(bytes);
+}
+
+/// A datagram of a peer, or of anybody.
+pub fn datagram(bytes: &[u8]) {
+    quintet_runtime::fuzzing::datagram(bytes);
 }
 
 struct Still;

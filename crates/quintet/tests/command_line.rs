@@ -213,6 +213,22 @@ fn configurations_are_written_checked_and_explained() {
 }
 
 #[test]
+fn a_demo_over_datagrams_of_a_protocol_that_needs_streams_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("demo").display().to_string();
+    let wrong = [
+        "demo",
+        "--dir",
+        &dir,
+        "--protocol",
+        "derecho",
+        "--transport",
+        "udp",
+    ];
+    fails(&wrong, 2, &["--transport", "'derecho'", "another protocol"]);
+}
+
+#[test]
 fn a_public_address_without_a_password_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("one.toml");

@@ -98,6 +98,46 @@ fn no_acknowledged_write_is_lost_when_proxies_and_the_leader_are_killed() {
 }
 
 #[test]
+fn replicas_and_proxies_talk_in_datagrams_when_told_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = ["--protocol", "nezha", "--transport", "udp"];
+    let demo = Demo::start(&directory.path().join("demo"), base_port(3), &options);
+    let proxy = Proxy::start(file_of(&demo.replicas[0]));
+    eventually("the proxy serves", || proxy.is_ready().then_some(()));
+    let frames = |admin: &str, name: &str| -> Option<u64> {
+        let text = http_get(admin, "/metrics")?.1;
+        let prefix = format!("quintet_{name} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&prefix))?;
+        line.parse().ok()
+    };
+    let mut addresses: Vec<String> = demo.replicas.iter().map(|it| it.redis.clone()).collect();
+    addresses.push(proxy.redis.clone());
+    let mut admins: Vec<&str> = demo.replicas.iter().map(|it| &it.admin[..]).collect();
+    admins.push(&proxy.admin);
+    let load = Load::default();
+    load.during(4, &addresses, || {
+        load.waits_for(200);
+        for admin in &admins {
+            for name in [
+                "datagram_frames_sent_total",
+                "datagram_frames_received_total",
+            ] {
+                eventually(name, || (frames(admin, name)? > 100).then_some(()));
+            }
+        }
+    });
+    load.check(&addresses);
+    // What fits no datagram goes by the connections.
+    let long = "x".repeat(100_000);
+    let mut client = support::Client::connect(&proxy.redis).unwrap();
+    assert_eq!(client.ask(&["SET", "long", &long]).unwrap(), "OK");
+    let mut other = support::Client::connect(&demo.replicas[2].redis).unwrap();
+    assert!(other.ask(&["GET", "long"]).unwrap() == long);
+    drop(proxy);
+    assert_eq!(demo.interrupt(), Some(0));
+}
+
+#[test]
 fn a_proxy_of_another_secret_serves_nobody() {
     let directory = tempfile::tempdir().unwrap();
     let options = ["--protocol", "multipaxos", "--durability", "memory"];

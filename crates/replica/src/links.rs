@@ -178,6 +178,20 @@ impl Departures {
     /// A frame of `bytes` leaves for `to` at `now`, counted from the beginning of the run: when it
     /// arrives, in the order of its lane; `None` if it never does.
     pub fn depart(&mut self, now: Time, to: u16, lane: usize, bytes: usize) -> Option<Time> {
+        let at = self.way(now, to, bytes, true)?;
+        let last = &mut self.ways[usize::from(to)].last[lane & 1];
+        *last = at.max(*last);
+        Some(Time(*last))
+    }
+
+    /// The same for a datagram: one that is lost, or meets a cut, never arrives, and none waits for
+    /// another.
+    pub fn depart_loose(&mut self, now: Time, to: u16, bytes: usize) -> Option<Time> {
+        self.way(now, to, bytes, false).map(Time)
+    }
+
+    /// When what leaves now arrives if nothing holds it back.
+    fn way(&mut self, now: Time, to: u16, bytes: usize, ordered: bool) -> Option<u64> {
         let index = usize::from(to);
         if self.ways.len() <= index {
             self.ways.resize(index + 1, Way::default());
@@ -199,6 +213,9 @@ impl Departures {
             {
                 continue;
             }
+            if change.cut && !ordered {
+                return None;
+            }
             if change.cut {
                 let longer = |cut: u64| (until != u64::MAX).then_some(cut.max(until));
                 cut_until = cut_until.and_then(longer);
@@ -218,7 +235,11 @@ impl Departures {
             self.ways[index].free_at = at;
         }
         at = at.saturating_add(delay).saturating_add(jitter);
-        if loss > 0 {
+        if loss > 0 && !ordered {
+            if self.draw() % MILLION < u64::from(loss) {
+                return None;
+            }
+        } else if loss > 0 {
             let mut again = (2 * delay).max(nanoseconds(RETRANSMISSION_MIN));
             for _ in 0..RETRANSMISSIONS_MAX {
                 if self.draw() % MILLION >= u64::from(loss) {
@@ -231,9 +252,7 @@ impl Departures {
         if reorder > 0 && self.draw() % MILLION < u64::from(reorder) {
             at = at.saturating_add(reorder_by);
         }
-        let last = &mut self.ways[index].last[lane & 1];
-        *last = at.max(*last);
-        Some(Time(*last))
+        Some(at)
     }
 }
 
@@ -367,6 +386,40 @@ mod tests {
         let more = mean(&delays(&links(model), 5_000)) - mean(&delays(&links(lossless), 5_000));
         // A tenth lost at 10 ms each, a hundredth twice: 10 + 20.
         assert!((1.0e6..1.5e6).contains(&more), "{more}");
+    }
+
+    #[test]
+    fn datagrams_are_lost_overtake_and_wait_for_none() {
+        let model = Model {
+            delay: Duration::from_millis(5),
+            jitter: Jitter::Uniform(Duration::from_millis(5)),
+            loss: 100_000,
+            ..Model::default()
+        };
+        let cut = Change {
+            at: Duration::from_secs(1),
+            until: Some(Duration::from_secs(2)),
+            cut: true,
+            ..Change::default()
+        };
+        let links = Links {
+            changes: [cut].to_vec(),
+            ..links(model)
+        };
+        let mut departures = links.departures(0);
+        let mut arrivals = Vec::new();
+        let mut lost = 0;
+        for n in 0..1_000 {
+            match departures.depart_loose(Time(n * MS / 10), 1, 100) {
+                Some(at) => arrivals.push(at.0),
+                None => lost += 1,
+            }
+        }
+        assert!((70..130).contains(&lost), "{lost}");
+        assert!(!arrivals.is_sorted());
+        assert!(arrivals.iter().all(|at| *at < 110 * MS));
+        assert_eq!(departures.depart_loose(Time(1_500 * MS), 1, 100), None);
+        assert!(departures.depart(Time(1_500 * MS), 1, 0, 100) >= Some(Time(2_000 * MS)));
     }
 
     #[test]

@@ -4,7 +4,10 @@
 //!   flags, environment, TOML (the command line's affair) ──► Config ──► Replica::start
 //! ```
 
-use crate::StartError;
+use crate::{
+    StartError,
+    transports::datagrams::{BYTES_MAX, BYTES_MIN},
+};
 use quintet_replica::{
     ClusterId, Durability, Entry, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, ReplicaId, ReplicaSet,
     links::Links,
@@ -73,6 +76,41 @@ impl Default for JournalOptions {
     }
 }
 
+/// How small frames travel between replicas, and between them and proxies. Large ones and bulk
+/// always go by connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// By connections: in order, nothing lost while they last.
+    #[default]
+    Tcp,
+    /// By datagrams where these arrive: some are lost, doubled or overtaken, and the protocol sees
+    /// to it.
+    Udp,
+}
+
+impl Transport {
+    /// `tcp` or `udp`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+impl std::str::FromStr for Transport {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "tcp" => Ok(Self::Tcp),
+            "udp" => Ok(Self::Udp),
+            _ => Err("expected 'tcp' or 'udp'"),
+        }
+    }
+}
+
 /// Links between replicas that are slower or worse than the network is, for measuring and for
 /// trying out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +146,10 @@ pub struct Config {
     pub admin_listen: Option<SocketAddr>,
     /// Where peers connect.
     pub peer_listen: SocketAddr,
+    /// How small frames travel; who sends them decides. Not every protocol stands datagrams.
+    pub transport: Transport,
+    /// The longest datagram in bytes, at most what the path carries.
+    pub datagram_bytes_max: usize,
     /// What clients must authenticate with.
     pub password: Option<String>,
     /// The most client connections.
@@ -156,6 +198,8 @@ impl Config {
             redis_listen: Some(any),
             admin_listen: Some(any),
             peer_listen: any,
+            transport: Transport::Tcp,
+            datagram_bytes_max: 1400,
             password: None,
             clients_max: 10_000,
             limits: Limits::default(),
@@ -228,6 +272,18 @@ impl Config {
             return refuse(format!(
                 "members: protocol '{}' needs at least {}",
                 self.protocol, entry.info.replicas_min
+            ));
+        }
+        if self.transport == Transport::Udp && entry.needs_streams {
+            let name = &self.protocol;
+            return refuse(format!(
+                "transport: protocol '{name}' relies on links that lose and reorder nothing; \
+                 accepted is 'tcp'"
+            ));
+        }
+        if !(BYTES_MIN..=BYTES_MAX).contains(&self.datagram_bytes_max) {
+            return refuse(format!(
+                "datagram_bytes_max: accepted are {BYTES_MIN} to {BYTES_MAX}"
             ));
         }
         (entry.check)(&self.options).map_err(|error| StartError::Config(error.to_string()))?;

@@ -32,8 +32,8 @@ mod system;
 mod timers;
 mod transports;
 
-pub use config::{Config, Emulation, JournalOptions, Limits, Member};
-pub use metrics::Metrics;
+pub use config::{Config, Emulation, JournalOptions, Limits, Member, Transport};
+pub use metrics::{DatagramMetrics, Metrics};
 pub use proxy::Proxy;
 pub use replica::{
     Addresses, ExitReason, Handle, Listeners, Replica, Running, StartError, SubmitError,

@@ -4,6 +4,31 @@ use crate::server::{Exposition, MetricKind};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// What is counted of datagrams between peers. A datagram is received or dropped, not both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DatagramMetrics {
+    /// Received from peers.
+    pub received: u64,
+    /// Sent to peers.
+    pub sent: u64,
+    /// Frames in those received.
+    pub frames_in: u64,
+    /// Frames in those sent.
+    pub frames_out: u64,
+    /// Bytes of those received.
+    pub bytes_in: u64,
+    /// Bytes of those sent.
+    pub bytes_out: u64,
+    /// Dropped: no datagrams of Quintet, or damaged ones.
+    pub malformed: u64,
+    /// Dropped: of another cluster.
+    pub foreign: u64,
+    /// Dropped: of a link that is gone or not there yet, or of a stranger.
+    pub stale: u64,
+    /// Not sent: the operating system did not take them.
+    pub unsent: u64,
+}
+
 /// Everything that a replica counts since its process began. Only ever grows, but for the gauges
 /// that say so.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,6 +53,8 @@ pub struct Metrics {
     pub queues_full: u64,
     /// Links that came up.
     pub links_up: u64,
+    /// Datagrams between peers.
+    pub datagrams: DatagramMetrics,
     /// Bytes received from clients.
     pub client_bytes_in: u64,
     /// Bytes written to clients.
@@ -118,6 +145,41 @@ impl Metrics {
             ),
             ("links_up_total", "Links that came up.", self.links_up),
             (
+                "datagrams_received_total",
+                "Datagrams received from peers.",
+                self.datagrams.received,
+            ),
+            (
+                "datagrams_sent_total",
+                "Datagrams sent to peers.",
+                self.datagrams.sent,
+            ),
+            (
+                "datagram_frames_received_total",
+                "Frames received in datagrams.",
+                self.datagrams.frames_in,
+            ),
+            (
+                "datagram_frames_sent_total",
+                "Frames sent in datagrams.",
+                self.datagrams.frames_out,
+            ),
+            (
+                "datagram_received_bytes_total",
+                "Bytes of datagrams received.",
+                self.datagrams.bytes_in,
+            ),
+            (
+                "datagram_sent_bytes_total",
+                "Bytes of datagrams sent.",
+                self.datagrams.bytes_out,
+            ),
+            (
+                "datagrams_unsent_total",
+                "Datagrams that the operating system did not take.",
+                self.datagrams.unsent,
+            ),
+            (
                 "batches_submitted_total",
                 "Batches given to the protocol.",
                 self.batches,
@@ -162,6 +224,19 @@ impl Metrics {
         for (name, help, value) in counters {
             out.counter(name, help, value);
         }
+        let dropped = [
+            ("malformed", self.datagrams.malformed),
+            ("foreign", self.datagrams.foreign),
+            ("stale", self.datagrams.stale),
+        ];
+        let dropped = dropped.map(|(why, count)| (format!("reason=\"{why}\""), count as f64));
+        let help = "Datagrams dropped: no datagrams, of another cluster, of no link.";
+        out.add(
+            MetricKind::Counter,
+            "datagrams_dropped_total",
+            help,
+            dropped.to_vec(),
+        );
         let gauges = [
             (
                 "journal_queued_bytes",

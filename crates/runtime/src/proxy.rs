@@ -5,7 +5,7 @@
 //! ```
 
 use crate::{
-    Addresses, Config, Listeners, Published, Running, StartError, StatusReport,
+    Addresses, Config, Listeners, Published, Running, StartError, StatusReport, Transport,
     clock::{Clock, unix_time},
     data::random,
     event_loop::{self, ProxyParts, ProxyWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS},
@@ -105,6 +105,9 @@ impl Proxy {
         let registry = poll.registry().try_clone()?;
         let mut tcp = Tcp::of_frontend(me, registry, names.collect(), TOKEN_PEERS, mailer);
         tcp.skew_clock(config.clock_skew);
+        if config.transport == Transport::Udp {
+            tcp.use_datagrams(config.datagram_bytes_max)?;
+        }
         let server = redis.zip(addresses.redis).map(|(listener, address)| {
             let config = gateway_config(config, address);
             (Gateway::new(config, frontend, random()), listener)

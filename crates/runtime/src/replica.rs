@@ -8,7 +8,7 @@
 //! ```
 
 use crate::{
-    Config, Published, Snapshot,
+    Config, Published, Snapshot, Transport,
     clock::{Clock, unix_time},
     data::{Data, random},
     event_loop::{About, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS},
@@ -502,6 +502,9 @@ fn assemble(
         .collect();
     let registry = poll.registry().try_clone()?;
     let mut tcp = Tcp::new(hello, data, registry, peer, names, TOKEN_PEERS, mailer)?;
+    if config.transport == Transport::Udp {
+        tcp.use_datagrams(config.datagram_bytes_max)?;
+    }
     if config.clock_skew != 0 {
         let skew = config.clock_skew;
         tracing::warn!(

@@ -48,6 +48,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         settings: vec![
             setting("batch_bytes", cell.workload.batch_bytes),
             setting("batch_requests", cell.workload.batch_requests),
+            ("transport".to_owned(), scenario.transport.clone()),
         ],
         replicas: cell.replicas,
         durability: scenario.durability,

@@ -199,6 +199,8 @@ pub struct Scenario {
     pub replicas: usize,
     /// What an acknowledgement promises.
     pub durability: Durability,
+    /// How small frames travel between real replicas: `tcp` or `udp`.
+    pub transport: String,
     /// The clients.
     pub workload: Workload,
     /// How links behave.

@@ -261,6 +261,10 @@ const fn seed() -> u64 {
     1
 }
 
+fn transport() -> String {
+    "tcp".to_owned()
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FaultText {
@@ -338,6 +342,8 @@ struct Text {
     options: BTreeMap<String, BTreeMap<String, toml::Value>>,
     replicas: usize,
     durability: String,
+    #[serde(default = "transport")]
+    transport: String,
     #[serde(default)]
     profile: String,
     warmup: Span,
@@ -460,6 +466,23 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
             ));
         }
     };
+    match text.transport.as_str() {
+        "tcp" => {}
+        "udp" if text.beds.contains(&Bed::Simulated) => {
+            return Err("transport: 'udp' is for real processes only".to_owned());
+        }
+        "udp" => {
+            let needs_streams = |protocol: &&String| {
+                quintet_protocols::find(Scenario::base(protocol)).is_ok_and(|it| it.needs_streams)
+            };
+            if let Some(protocol) = text.protocols.iter().find(needs_streams) {
+                return Err(format!(
+                    "transport: {protocol} relies on links that lose and reorder nothing"
+                ));
+            }
+        }
+        other => return Err(format!("transport: '{other}' is neither 'tcp' nor 'udp'")),
+    }
     if !(1..=99).contains(&text.replicas) {
         return Err("replicas: accepted are 1 to 99".to_owned());
     }
@@ -594,6 +617,7 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
         options,
         replicas: text.replicas,
         durability,
+        transport: text.transport,
         workload,
         links,
         clocks,
@@ -831,6 +855,16 @@ mod tests {
             ("'simulated'", "'simulatde'", "did you mean 'simulated'?"),
             ("'multipaxos'", "'multipaxso'", "f:4: protocols:"),
             ("'disk'", "'tape'", "f:6: durability: 'tape'"),
+            (
+                "replicas = 3",
+                "replicas = 3\ntransport = 'udp'",
+                "transport: 'udp' is for real processes only",
+            ),
+            (
+                "replicas = 3",
+                "replicas = 3\ntransport = 'pigeon'",
+                "transport: 'pigeon' is neither",
+            ),
             ("'100ms'", "'100 parsecs'", "f:7:"),
             (
                 "clients = 8",

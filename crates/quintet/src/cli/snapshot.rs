@@ -21,6 +21,7 @@ use quintet_replica::{
     Wire, Writer, framed,
 };
 use quintet_runtime::Replica;
+use quintet_runtime::Transport;
 use quintet_store::Store;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -382,6 +383,7 @@ impl Restore {
             protocol: self.protocol.clone(),
             options: Vec::new(),
             durability: Durability::Disk,
+            transport: Transport::Tcp,
             base_port: demo::BASE_PORT,
         })?;
         let made = self.fill(&prepared, header, &sessions.rest());

@@ -258,6 +258,7 @@ impl Shell {
         metrics.hellos_refused = tcp.hellos_refused;
         metrics.queues_full = tcp.queues_full;
         metrics.links_up = tcp.links_up;
+        metrics.datagrams = self.tcp.datagram_counters();
         if let Some(clients) = &self.clients {
             metrics.client_bytes_in = clients.bytes_in;
             metrics.client_bytes_out = clients.bytes_out;
@@ -279,6 +280,8 @@ impl Shell {
                 queued_bytes: link.queued as u64,
                 error: link.error,
                 clock: link.clock.map(PeerClockReport::from),
+                datagrams: link.datagrams,
+                datagrams_lost: link.datagrams_lost,
             }
         };
         ids.map(report).collect()

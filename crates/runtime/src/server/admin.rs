@@ -63,6 +63,10 @@ pub struct PeerReport {
     pub error: Option<String>,
     /// How its clock stands to this one's, once that is known.
     pub clock: Option<PeerClockReport>,
+    /// Whether small frames go to it by datagrams.
+    pub datagrams: bool,
+    /// Datagrams to it of this link that are known to be lost.
+    pub datagrams_lost: u64,
 }
 
 /// The newest snapshot on a replica's disk; also what `POST /snapshot` says.
@@ -561,6 +565,20 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
         "peer_queued_bytes",
         "Bytes queued for the peer.",
         queued,
+    );
+    let datagrams = per_peer(|peer| f64::from(u8::from(peer.datagrams)));
+    out.add(
+        MetricKind::Gauge,
+        "peer_datagrams",
+        "Whether small frames go to the peer by datagrams.",
+        datagrams,
+    );
+    let lost = per_peer(|peer| peer.datagrams_lost as f64);
+    out.add(
+        MetricKind::Gauge,
+        "peer_datagrams_lost",
+        "Datagrams to the peer that were lost on the way, of the present link.",
+        lost,
     );
 }
 

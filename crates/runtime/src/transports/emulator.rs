@@ -21,6 +21,8 @@ pub(crate) struct Held {
     /// The link that it was sent on; a newer one does not get it.
     pub session: u64,
     pub lane: Lane,
+    /// It leaves as a datagram, which may be lost and overtaken.
+    pub loose: bool,
     pub header: [u8; HEADER],
     pub frame: Frame,
 }
@@ -35,6 +37,7 @@ pub(crate) struct Emulator {
     sequence: u64,
     /// Bytes that wait for each member.
     bytes: Vec<usize>,
+    lost: u64,
 }
 
 impl Emulator {
@@ -46,7 +49,14 @@ impl Emulator {
             held: BTreeMap::new(),
             sequence: 0,
             bytes: Vec::new(),
+            lost: 0,
         }
+    }
+
+    /// How many frames it has dropped.
+    #[cfg(test)]
+    pub const fn lost(&self) -> u64 {
+        self.lost
     }
 
     /// Takes a frame that leaves now.
@@ -56,7 +66,12 @@ impl Emulator {
         let to = held.to.index();
         let lane = held.lane as usize;
         // One that never arrives is dropped here; whoever relies on it must notice by itself.
-        let Some(arrival) = self.departures.depart(Time(run), held.to.0, lane, length) else {
+        let arrival = match held.loose {
+            true => (self.departures).depart_loose(Time(run), held.to.0, length),
+            false => (self.departures).depart(Time(run), held.to.0, lane, length),
+        };
+        let Some(arrival) = arrival else {
+            self.lost += 1;
             return;
         };
         if self.bytes.len() <= to {
@@ -111,6 +126,7 @@ mod tests {
             to: ReplicaId(to),
             session: 1,
             lane,
+            loose: false,
             header: [0; HEADER],
             frame: Frame::from(Bytes::copy_from_slice(&[byte; 88])),
         }

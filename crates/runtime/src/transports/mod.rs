@@ -5,10 +5,13 @@
 //!                                           Arrival::Link: up, room, reset, down
 //! ```
 //!
-//! What every transport promises: frames of one lane and link arrive whole, in order, at most
-//! once; a frame that is lost takes the link with it, so that nothing is lost silently; frames of
-//! an older link never arrive after the newer one is up.
+//! What connections promise: frames of one lane and link arrive whole, in order, at most once; a
+//! frame that is lost takes the link with it, so that nothing is lost silently; frames of an older
+//! link never arrive after the newer one is up. Datagrams promise only the last: frames arrive
+//! whole, or not at all, or twice, in any order. They are for protocols that do not need streams
+//! ([`quintet_replica::Protocol::NEEDS_STREAMS`]).
 
+pub(crate) mod datagrams;
 pub(crate) mod emulator;
 pub(crate) mod hello;
 mod queue;

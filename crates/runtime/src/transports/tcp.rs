@@ -9,8 +9,11 @@
 //!                          ├─► Open ── both lanes open ──► link up
 //!   Waiting ───────────────┘
 //! ```
+//!
+//! Small frames may go by datagrams beside them (`udp.rs`).
 
 mod exchange;
+mod udp;
 
 use super::{
     Arrival,
@@ -21,6 +24,7 @@ use super::{
 use crate::{
     data::{Data, PeerSeen, random},
     mail::{Mail, Mailer},
+    metrics::DatagramMetrics,
     peer_clock::Standing,
 };
 use exchange::Exchanges;
@@ -86,6 +90,8 @@ struct Connection {
     /// It stands in the list of those to write.
     dirty: bool,
     deadline: Time,
+    /// The datagrams beside it, if it may have some.
+    way: Option<Box<udp::Way>>,
 }
 
 /// The link to one member.
@@ -119,6 +125,10 @@ pub(crate) struct LinkReport {
     pub error: Option<String>,
     /// How its clock stands to this one's.
     pub clock: Option<Standing>,
+    /// Small frames go to it by datagrams.
+    pub datagrams: bool,
+    /// Datagrams to it that are known to have been lost.
+    pub datagrams_lost: u64,
 }
 
 /// What the transport counts.
@@ -160,6 +170,10 @@ pub(crate) struct Tcp {
     /// Holds frames for peers back; none on a network that is as it is.
     emulator: Option<Box<Emulator>>,
     exchanges: Exchanges,
+    /// The longest datagram, where there are to be any.
+    datagram_bytes_max: Option<usize>,
+    datagrams: Option<Box<udp::Datagrams>>,
+    datagram_counters: DatagramMetrics,
 }
 
 impl Tcp {
@@ -238,6 +252,9 @@ impl Tcp {
             counters: TcpCounters::default(),
             emulator: None,
             exchanges: Exchanges::new(members),
+            datagram_bytes_max: None,
+            datagrams: None,
+            datagram_counters: DatagramMetrics::default(),
         }
     }
 
@@ -270,11 +287,13 @@ impl Tcp {
 
     /// Whether something can be read or handed on without sleeping.
     pub fn busy(&self) -> bool {
-        !self.to_read.is_empty() || !self.arrivals.is_empty() || self.accepting
+        let datagrams = self.datagrams.as_ref().is_some_and(|it| it.readable());
+        !self.to_read.is_empty() || !self.arrivals.is_empty() || self.accepting || datagrams
     }
 
     pub fn report(&self, id: ReplicaId, now: Time) -> LinkReport {
         let link = &self.links[id.index()];
+        let way = self.way(id);
         LinkReport {
             clock: self.standing(id, now),
             name: link.name.clone(),
@@ -282,6 +301,8 @@ impl Tcp {
             incarnation: link.incarnation,
             queued: self.queued(link),
             error: link.error.clone(),
+            datagrams: way.is_some_and(udp::Way::is_open),
+            datagrams_lost: way.map_or(0, udp::Way::lost),
         }
     }
 
@@ -347,6 +368,7 @@ impl Tcp {
             return;
         };
         let mut queued = connection.outgoing.len();
+        let loose = connection.goes_by_datagram(header, frame);
         if let (Some(emulator), Some(Peer::Replica(to))) = (&mut self.emulator, connection.peer) {
             queued += emulator.held_for(to);
             if queued + frame.len() <= QUEUE_MAX {
@@ -354,6 +376,7 @@ impl Tcp {
                     to,
                     session: self.links[to.index()].session,
                     lane: connection.lane,
+                    loose,
                     header: *header,
                     frame: frame.clone(),
                 };
@@ -391,6 +414,9 @@ impl Tcp {
             return;
         };
         self.counters.frames_out += 1;
+        if connection.goes_by_datagram(header, frame) {
+            return self.pack(index, frame);
+        }
         connection.outgoing.push(header, frame);
         if connection.outgoing.len() > QUEUE_MAX / 2
             && let Some(Peer::Replica(id)) = connection.peer
@@ -411,6 +437,7 @@ impl Tcp {
 
     /// Writes what is queued, one write per connection.
     pub fn flush(&mut self, now: Time) {
+        self.flush_datagrams();
         while let Some(index) = self.to_write.pop() {
             if let Some(connection) = &mut self.connections[index] {
                 connection.dirty = false;
@@ -452,6 +479,10 @@ impl Tcp {
 
     /// Whether the token is one of this transport's; notes what has become possible.
     pub fn on_event(&mut self, event: &Event, now: Time) -> bool {
+        if event.token() == self.datagram_token() {
+            self.on_datagrams();
+            return true;
+        }
         let Some(offset) = (event.token().0 + 1).checked_sub(self.first_token) else {
             return false;
         };
@@ -510,6 +541,7 @@ impl Tcp {
         if self.to_read.is_empty() {
             self.to_read = list;
         }
+        self.receive_datagrams(now);
     }
 
     fn accept(&mut self, now: Time) {
@@ -582,6 +614,7 @@ impl Tcp {
             writable: false,
             dirty: false,
             deadline: now + HANDSHAKE_MAX,
+            way: None,
         });
         Some(index)
     }
@@ -871,6 +904,7 @@ impl Tcp {
         };
         self.arrivals
             .push_back(Arrival::Link(Peer::Frontend(id), up));
+        self.offer(index, now);
         Ok(())
     }
 
@@ -897,6 +931,9 @@ impl Tcp {
         tracing::info!(peer = id.0, incarnation = incarnation.0, "link up");
         self.arrivals
             .push_back(Arrival::Link(Peer::Replica(id), Link::Up { incarnation }));
+        if let Some(control) = lanes[Lane::Control as usize] {
+            self.offer(control, now);
+        }
         for index in lanes.into_iter().flatten() {
             self.queue_read(index);
         }
@@ -1074,12 +1111,14 @@ impl Tcp {
             .min(self.accept_at)
             .min(release)
             .min(self.exchange_at())
+            .min(self.probe_at())
     }
 
     /// Dials, gives up handshakes, tells that links are down.
     pub fn on_time(&mut self, now: Time) {
         self.release_frames(now);
         self.exchange(now);
+        self.probe(now);
         if self.accept_at <= now {
             self.accept_at = Time::NEVER;
             self.accepting = true;

@@ -12,13 +12,15 @@ use std::{
 const FIRST_TOKEN: usize = 2;
 
 /// One transport with its own poll, driven by the test.
-struct Side {
+pub(super) struct Side {
     poll: Poll,
-    tcp: Tcp,
+    pub tcp: Tcp,
     _mailbox: Mailbox,
     started: Instant,
-    links: Vec<(Peer, Link)>,
-    frames: Vec<(Peer, Bytes)>,
+    /// How far its time is ahead.
+    pub ahead: Duration,
+    pub links: Vec<(Peer, Link)>,
+    pub frames: Vec<(Peer, Bytes)>,
     refused: Option<String>,
 }
 
@@ -60,13 +62,14 @@ impl Side {
             tcp,
             _mailbox: mailbox,
             started: Instant::now(),
+            ahead: Duration::ZERO,
             links: Vec::new(),
             frames: Vec::new(),
             refused: None,
         }
     }
 
-    fn of_frontend(id: FrontendId, me: &Hello, names: Vec<String>) -> Self {
+    pub fn of_frontend(id: FrontendId, me: &Hello, names: Vec<String>) -> Self {
         let poll = Poll::new().expect("a poll");
         let registry = poll.registry().try_clone().expect("a registry");
         let (mailbox, mailer) = Mailbox::new(&registry, Token(0)).expect("a mailbox");
@@ -79,22 +82,23 @@ impl Side {
             tcp: Tcp::of_frontend(me, registry, names, FIRST_TOKEN, mailer),
             _mailbox: mailbox,
             started: Instant::now(),
+            ahead: Duration::ZERO,
             links: Vec::new(),
             frames: Vec::new(),
             refused: None,
         }
     }
 
-    fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         let listener = self.tcp.listener.as_ref().expect("it listens");
         listener.local_addr().expect("bound")
     }
 
-    fn now(&self) -> Time {
-        Time(self.started.elapsed().as_nanos() as u64)
+    pub fn now(&self) -> Time {
+        Time((self.started.elapsed() + self.ahead).as_nanos() as u64)
     }
 
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         let mut events = Events::with_capacity(64);
         let wait = if self.tcp.busy() {
             Duration::ZERO
@@ -123,7 +127,7 @@ impl Side {
         report.error.unwrap_or_default()
     }
 
-    fn send(&mut self, to: u16, lane: Lane, bytes: &[u8]) {
+    pub fn send(&mut self, to: u16, lane: Lane, bytes: &[u8]) {
         let to = Recipients::Replicas([ReplicaId(to)].into_iter().collect());
         let now = self.now();
         self.tcp
@@ -132,7 +136,7 @@ impl Side {
 }
 
 /// Turns all sides until `done`.
-fn until(what: &str, sides: &mut [&mut Side], done: impl Fn(&[&mut Side]) -> bool) {
+pub(super) fn until(what: &str, sides: &mut [&mut Side], done: impl Fn(&[&mut Side]) -> bool) {
     let begun = Instant::now();
     while !done(sides) {
         assert!(begun.elapsed() < Duration::from_secs(20), "never: {what}");
@@ -159,7 +163,7 @@ fn config(root: &Path, id: u16, members: &[Member]) -> Config {
 }
 
 /// Two sides on loopback; `change` is what the second one tells differently.
-fn pair(root: &Path, change: impl Fn(&mut Hello)) -> (Side, Side) {
+pub(super) fn pair(root: &Path, change: impl Fn(&mut Hello)) -> (Side, Side) {
     let (mut listeners, members) = listeners();
     let second = listeners.pop().expect("two");
     let first = listeners.pop().expect("two");
@@ -168,8 +172,8 @@ fn pair(root: &Path, change: impl Fn(&mut Hello)) -> (Side, Side) {
     (a, b)
 }
 
-const ZERO: Peer = Peer::Replica(ReplicaId(0));
-const ONE: Peer = Peer::Replica(ReplicaId(1));
+pub(super) const ZERO: Peer = Peer::Replica(ReplicaId(0));
+pub(super) const ONE: Peer = Peer::Replica(ReplicaId(1));
 
 #[test]
 fn frames_of_both_lanes_arrive_in_order_after_the_link_is_up() {

@@ -383,13 +383,14 @@ fn replica_file(marker: &Marker, plan: &Plan, id: u16) -> String {
     let mut text = format!(
         "# Written by 'quintet demo' at every start. All keys: quintet config show\n\
          cluster = \"{}\"\nsecret = \"{}\"\nid = {id}\nmembers = [{}]\nprotocol = {}\n\
-         durability = \"{}\"\ndata = \"data\"\nredis_listen = \"127.0.0.1:{}\"\n\
+         durability = \"{}\"\ntransport = \"{}\"\ndata = \"data\"\nredis_listen = \"127.0.0.1:{}\"\n\
          admin_listen = \"127.0.0.1:{}\"\npeer_listen = \"127.0.0.1:{}\"\n",
         marker.cluster,
         marker.secret,
         members.join(", "),
         quoted(&plan.protocol),
         marker.durability,
+        plan.transport.name(),
         ports.redis,
         ports.admin,
         ports.peer,

@@ -23,6 +23,7 @@ use crate::cli::{
 };
 use clap::Args;
 use quintet_replica::Durability;
+use quintet_runtime::Transport;
 use serde::Serialize;
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -49,6 +50,7 @@ Examples:
   quintet demo                                  three replicas, data in ./quintet-demo
   quintet demo --replicas 5 --base-port 8001    five of them, elsewhere
   quintet demo --durability memory              faster; always starts empty
+  quintet demo --protocol nezha --transport udp small messages in datagrams
   quintet demo --json                           one JSON line per replica once all are ready
 
 Redis clients connect to base-port, +1, +2 …; admin HTTP is at base-port+100 …, the replicas talk to
@@ -72,6 +74,11 @@ pub struct Demo {
     /// majority
     #[arg(long, default_value = "disk", value_parser = ["disk", "memory"])]
     durability: String,
+
+    /// How small messages travel between replicas: 'tcp', or 'udp' with a protocol that stands lost
+    /// and reordered ones
+    #[arg(long, default_value = "tcp", value_parser = ["tcp", "udp"])]
+    transport: String,
 
     /// Where the replicas keep their data
     #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
@@ -101,6 +108,8 @@ pub struct Plan {
     pub options: Vec<(String, String)>,
     /// What an acknowledgement promises.
     pub durability: Durability,
+    /// How small messages travel between replicas.
+    pub transport: Transport,
     /// The first Redis port.
     pub base_port: u16,
 }
@@ -214,6 +223,13 @@ impl Demo {
             _ => self.set.clone(),
         };
         settings::check_options(entry, &options).map_err(|(_, failure)| failure)?;
+        let transport = self.transport.parse().map_err(Failure::usage)?;
+        if transport == Transport::Udp && entry.needs_streams {
+            return Err(Failure::usage(format!(
+                "--transport: protocol '{protocol}' relies on links that lose and reorder nothing"
+            ))
+            .help("leave '--transport udp' out, or choose another protocol"));
+        }
         let replicas = self
             .replicas
             .or(continued.map(|held| held.replicas))
@@ -229,6 +245,7 @@ impl Demo {
             protocol,
             options,
             durability,
+            transport,
             base_port: self.base_port,
         };
         if u32::from(self.base_port) + u32::from(PEER_OFFSET) + u32::from(replicas) > 65_536 {

@@ -191,6 +191,24 @@ pub const KEYS: &[Key] = &[
         },
         |config| config.peer_listen.to_string(),
     ),
+    key(
+        "transport",
+        "How small frames travel between members and proxies: tcp, or udp where datagrams arrive",
+        |config, text| {
+            config.transport = text.parse().map_err(|_| not(text, "'tcp' or 'udp'"))?;
+            Ok(())
+        },
+        |config| config.transport.name().to_owned(),
+    ),
+    key(
+        "datagram_bytes_max",
+        "The longest datagram in bytes, 512 to 65000; shorter where the path carries less",
+        |config, text| {
+            config.datagram_bytes_max = number(text)?;
+            Ok(())
+        },
+        |config| config.datagram_bytes_max.to_string(),
+    ),
     Key {
         secret: true,
         ..key(
@@ -380,6 +398,7 @@ mod tests {
             |name: &str, text: &str| (find(name).unwrap().set)(&mut config, text).unwrap_err();
         assert!(refusal("cluster", "xyz").contains("32 hexadecimal"));
         assert!(refusal("durability", "tape").contains("'disk' or 'memory'"));
+        assert!(refusal("transport", "pigeon").contains("'tcp' or 'udp'"));
         assert!(refusal("redis_listen", "7001").contains("127.0.0.1:7001"));
         assert!(refusal("client_deadline", "10 parsecs").contains("10s"));
         assert!(refusal("limits.memory_max", "much").contains("64MiB"));

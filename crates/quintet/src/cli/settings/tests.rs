@@ -46,6 +46,31 @@ impl Case {
 }
 
 #[test]
+fn datagrams_are_refused_where_the_protocol_needs_streams() {
+    let case = Case::new(GOOD);
+    let flags = |protocol| ["--transport", "udp", "--protocol", protocol];
+    for entry in quintet_protocols::PROTOCOLS {
+        let name = entry.info.name;
+        match entry.needs_streams {
+            true => {
+                let text = case.refusal(&[], &flags(name));
+                let expected = format!("--transport: transport: protocol '{name}' relies on links");
+                assert!(text.contains(&expected), "{text}");
+            }
+            false => {
+                let loaded = case.load(&[], &flags(name)).unwrap();
+                assert_eq!(loaded.config.transport, quintet_runtime::Transport::Udp);
+            }
+        }
+    }
+    let by_variable = [("QUINTET_TRANSPORT", "udp")];
+    let text = case.refusal(&by_variable, &["--protocol", "derecho"]);
+    assert!(text.contains("QUINTET_TRANSPORT: transport:"), "{text}");
+    let text = case.refusal(&[], &["--datagram-bytes-max", "100"]);
+    assert!(text.contains("512 to 65000"), "{text}");
+}
+
+#[test]
 fn a_file_is_read_and_paths_are_meant_from_it() {
     let case = Case::new(GOOD);
     let loaded = case.load(&[], &[]).unwrap();

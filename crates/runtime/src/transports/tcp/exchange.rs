@@ -25,8 +25,9 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const INTERVAL_FIRST: Duration = Duration::from_millis(20);
 const ROUNDS_FIRST: u32 = 10;
 
+/// Frames of the transport's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Own {
+pub(super) enum Own {
     Probe {
         number: u64,
     },
@@ -36,6 +37,17 @@ enum Own {
         left: u64,
         disciplined: bool,
         error: u64,
+    },
+    /// Datagrams are taken at this port: with this token, and so long at most.
+    Offer {
+        token: u64,
+        port: u16,
+        takes: u32,
+    },
+    /// A probe has come, the `number`th datagram sent, when `received` had come.
+    Heard {
+        number: u64,
+        received: u64,
     },
 }
 
@@ -60,6 +72,17 @@ impl Wire for Own {
                 writer.bool(disciplined);
                 writer.u64(error);
             }
+            Self::Offer { token, port, takes } => {
+                writer.u8(3);
+                writer.u64(token);
+                writer.u16(port);
+                writer.u32(takes);
+            }
+            Self::Heard { number, received } => {
+                writer.u8(4);
+                writer.u64(number);
+                writer.u64(received);
+            }
         }
     }
 
@@ -74,6 +97,15 @@ impl Wire for Own {
                 left: reader.u64("departure")?,
                 disciplined: reader.bool("disciplined")?,
                 error: reader.u64("error")?,
+            },
+            3 => Self::Offer {
+                token: number,
+                port: reader.u16("port")?,
+                takes: reader.u32("longest datagram")?,
+            },
+            4 => Self::Heard {
+                number,
+                received: reader.u64("received")?,
             },
             _ => return Err(DecodeError::Bad("kind of exchange")),
         })
@@ -194,7 +226,7 @@ impl Tcp {
         }
     }
 
-    fn send_own(&mut self, index: usize, own: Own, now: Time) {
+    pub(super) fn send_own(&mut self, index: usize, own: Own, now: Time) {
         let frame = Frame::from(own.encode_to_bytes());
         let header = frame_header(Lane::Control, Kind::Own, &frame);
         self.queue_frame(index, &header, &frame, now);
@@ -245,6 +277,10 @@ impl Tcp {
                 self.exchanges.news |= clock.add(now, readings, disciplined, error);
             }
             (Ok(Own::Echo { .. }), Peer::Frontend(_)) => {}
+            (Ok(Own::Offer { token, port, takes }), _) => {
+                self.on_offer(index, token, port, takes as usize, now);
+            }
+            (Ok(Own::Heard { number, received }), _) => self.on_heard(index, number, received),
             (Err(_), _) => self.counters.frames_bad += 1,
         }
     }
@@ -263,13 +299,22 @@ mod tests {
             disciplined: true,
             error: 9,
         };
-        for own in [Own::Probe { number: 3 }, echo] {
+        let offer = Own::Offer {
+            token: 5,
+            port: 7201,
+            takes: 1_400,
+        };
+        let heard = Own::Heard {
+            number: 9,
+            received: 8,
+        };
+        for own in [Own::Probe { number: 3 }, echo, offer, heard] {
             let bytes = own.encode_to_bytes();
             assert_eq!(Own::decode_all(bytes.clone()), Ok(own));
             for length in 0..bytes.len() {
                 assert!(Own::decode_all(bytes.slice(..length)).is_err());
             }
         }
-        assert!(Own::decode_all(Bytes::from_static(&[3; 9])).is_err());
+        assert!(Own::decode_all(Bytes::from_static(&[5; 9])).is_err());
     }
 }

@@ -1,0 +1,282 @@
+//! Frames in datagrams: several of them packed into one, and taken out again.
+//!
+//! ```text
+//!   datagram = magic u32 | crc32c u32 (of all that follows) | cluster u64 | token u64 | number u64
+//!            | (length u16 | payload)* | zeros
+//! ```
+//!
+//! The token is drawn by whoever receives, for one connection to one peer, and told over that
+//! connection: it stands for the cluster, both nodes, their lives and the link at once. What an
+//! earlier life or link was told is worth nothing, and no stranger can guess it. Only frames of
+//! the node's control lane travel like this; a length of zero ends a datagram.
+
+use quintet_replica::{Bytes, Frame};
+
+/// What a datagram begins with: where its frames begin.
+pub(crate) const HEADER: usize = 32;
+/// What each frame takes beside its bytes.
+const LENGTH: usize = 2;
+/// No datagram is longer, nor any limit.
+pub(crate) const BYTES_MAX: usize = 65_000;
+/// No limit is lower: every path carries as much.
+pub(crate) const BYTES_MIN: usize = 512;
+/// What a datagram has on the wire beside its bytes: addresses of the longer kind, and ports.
+pub(crate) const ENVELOPE: usize = 48;
+
+const MAGIC: [u8; 4] = *b"QTD\x01";
+/// Set in the number of a datagram that asks for an answer over the connection.
+const PROBE: u64 = 1 << 63;
+
+/// Why bytes are not a datagram of this cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    /// They are no datagram, or a damaged one.
+    Malformed,
+    /// It is another cluster's.
+    Foreign,
+}
+
+/// Whether a frame of so many bytes can travel in a datagram of at most `most`.
+pub(super) const fn carries(most: usize, frame: usize) -> bool {
+    frame > 0 && HEADER + LENGTH + frame <= most
+}
+
+/// A datagram that is being filled.
+#[derive(Debug, Default)]
+pub(crate) struct Filling {
+    bytes: Vec<u8>,
+    frames: u64,
+}
+
+impl Filling {
+    /// Whether nothing is in it.
+    pub const fn is_empty(&self) -> bool {
+        self.frames == 0
+    }
+
+    /// Whether a frame of so many bytes fits beside what is in it.
+    pub const fn has_room(&self, most: usize, frame: usize) -> bool {
+        let used = if self.is_empty() {
+            HEADER
+        } else {
+            self.bytes.len()
+        };
+        used + LENGTH + frame <= most
+    }
+
+    /// Adds a frame, which must not be empty and must have room.
+    pub fn push(&mut self, frame: &Frame) {
+        if self.is_empty() {
+            self.bytes.resize(HEADER, 0);
+        }
+        let length = u16::try_from(frame.len()).expect("what has room in a datagram is shorter");
+        self.bytes.extend_from_slice(&length.to_le_bytes());
+        for part in frame.parts() {
+            self.bytes.extend_from_slice(part);
+        }
+        self.frames += 1;
+    }
+
+    /// The datagram with what is in it, the `number`th to whoever drew `token`. Empty afterwards,
+    /// with the memory of `spare`.
+    pub fn seal(&mut self, cluster: u64, token: u64, number: u64, mut spare: Vec<u8>) -> Vec<u8> {
+        spare.clear();
+        self.frames = 0;
+        let mut bytes = std::mem::replace(&mut self.bytes, spare);
+        bytes.resize(bytes.len().max(HEADER), 0);
+        close(&mut bytes, cluster, token, number);
+        bytes
+    }
+}
+
+/// A datagram of `length` bytes without frames that is to be answered over the connection.
+pub(super) fn probe(length: usize, cluster: u64, token: u64, number: u64) -> Vec<u8> {
+    let mut bytes = vec![0; length.max(HEADER)];
+    close(&mut bytes, cluster, token, number | PROBE);
+    bytes
+}
+
+/// Fills the header in.
+fn close(bytes: &mut [u8], cluster: u64, token: u64, number: u64) {
+    bytes[..4].copy_from_slice(&MAGIC);
+    bytes[8..16].copy_from_slice(&cluster.to_le_bytes());
+    bytes[16..24].copy_from_slice(&token.to_le_bytes());
+    bytes[24..32].copy_from_slice(&number.to_le_bytes());
+    let sum = checksum(bytes);
+    bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// What a datagram's checksum must be.
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[8..]) as u32
+}
+
+/// A datagram that is whole and of this cluster: its frames one after the other.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// What its receiver drew.
+    pub token: u64,
+    /// How many its sender has sent with this token, this one included.
+    pub number: u64,
+    /// Whether it is to be answered over the connection.
+    pub probe: bool,
+    frames: Bytes,
+}
+
+impl Opened {
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    /// When it is none, or another cluster's; nothing of it counts then.
+    pub fn read(mut bytes: Bytes, cluster: u64) -> Result<Self, Unfit> {
+        let Some(header) = bytes.first_chunk::<HEADER>() else {
+            return Err(Unfit::Malformed);
+        };
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&header[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let sum = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+        if header[..4] != MAGIC || sum != checksum(&bytes) {
+            return Err(Unfit::Malformed);
+        }
+        if word(8) != cluster {
+            return Err(Unfit::Foreign);
+        }
+        let (token, number) = (word(16), word(24));
+        let frames = bytes.split_off(HEADER);
+        let mut rest = &frames[..];
+        while let Some((length, after)) = first_length(rest) {
+            rest = after.get(length..).ok_or(Unfit::Malformed)?;
+        }
+        if rest.iter().any(|byte| *byte != 0) {
+            return Err(Unfit::Malformed);
+        }
+        Ok(Self {
+            token,
+            number: number & !PROBE,
+            probe: number & PROBE != 0,
+            frames,
+        })
+    }
+}
+
+/// The length of the first frame and what comes after it; `None` at the end.
+fn first_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let (length, after) = bytes.split_first_chunk::<LENGTH>()?;
+    let length = usize::from(u16::from_le_bytes(*length));
+    (length > 0).then_some((length, after))
+}
+
+impl Iterator for Opened {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let (length, _) = first_length(&self.frames)?;
+        if self.frames.len() < LENGTH + length {
+            return None;
+        }
+        let mut frame = self.frames.split_to(LENGTH + length);
+        Some(frame.split_off(LENGTH))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frame(bytes: &[u8]) -> Frame {
+        let (head, tail) = bytes.split_at(bytes.len() / 3);
+        Frame::from(Bytes::copy_from_slice(tail)).prefixed(Bytes::copy_from_slice(head))
+    }
+
+    /// The datagrams, of at most so many bytes, that these frames are packed into.
+    fn packed(frames: &[Vec<u8>], most: usize) -> Vec<Vec<u8>> {
+        let mut filling = Filling::default();
+        let mut datagrams = Vec::new();
+        for bytes in frames {
+            assert!(carries(most, bytes.len()));
+            if !filling.has_room(most, bytes.len()) {
+                datagrams.push(filling.seal(7, 9, datagrams.len() as u64 + 1, Vec::new()));
+            }
+            filling.push(&frame(bytes));
+        }
+        if !filling.is_empty() {
+            datagrams.push(filling.seal(7, 9, datagrams.len() as u64 + 1, Vec::new()));
+        }
+        datagrams
+    }
+
+    fn read(bytes: &[u8]) -> Result<Opened, Unfit> {
+        Opened::read(Bytes::copy_from_slice(bytes), 7)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_out_as_they_went_in_and_no_datagram_is_too_long(
+            frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..400), 0..40),
+            most in 512usize..2_000,
+        ) {
+            let datagrams = packed(&frames, most);
+            let mut found = Vec::new();
+            for (index, datagram) in datagrams.iter().enumerate() {
+                prop_assert!(datagram.len() <= most);
+                let opened = read(datagram).expect("whole");
+                prop_assert_eq!((opened.token, opened.probe), (9, false));
+                prop_assert_eq!(opened.number, index as u64 + 1);
+                found.extend(opened.map(|frame| frame.to_vec()));
+            }
+            prop_assert_eq!(found, frames);
+        }
+    }
+
+    #[test]
+    fn small_frames_share_a_datagram() {
+        let frames = vec![vec![1; 100]; 20];
+        assert_eq!(packed(&frames, 1_400).len(), 2);
+        assert!(carries(1_400, 1_366) && !carries(1_400, 1_367) && !carries(1_400, 0));
+    }
+
+    #[test]
+    fn no_part_of_a_datagram_and_no_damaged_one_is_taken_for_one() {
+        let whole = packed(&[vec![1; 40], vec![2; 50]], 1_400).remove(0);
+        assert_eq!(read(&whole).expect("whole").count(), 2);
+        for length in 0..whole.len() {
+            assert_eq!(read(&whole[..length]).err(), Some(Unfit::Malformed));
+        }
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x20;
+            assert_eq!(read(&damaged).err(), Some(Unfit::Malformed), "byte {at}");
+        }
+        let foreign = Opened::read(Bytes::from(whole), 8);
+        assert_eq!(foreign.err(), Some(Unfit::Foreign));
+    }
+
+    #[test]
+    fn lengths_that_point_beyond_the_end_are_refused_though_the_checksum_is_right() {
+        let mut bytes = packed(&[vec![1; 40]], 1_400).remove(0);
+        for length in [41u16, 4_000, u16::MAX] {
+            bytes[HEADER..HEADER + 2].copy_from_slice(&length.to_le_bytes());
+            close(&mut bytes, 7, 9, 1);
+            assert_eq!(read(&bytes).err(), Some(Unfit::Malformed));
+        }
+        // Zero ends a datagram, and behind the end there is nothing.
+        bytes[HEADER..HEADER + 2].copy_from_slice(&[0, 0]);
+        close(&mut bytes, 7, 9, 1);
+        assert_eq!(read(&bytes).err(), Some(Unfit::Malformed));
+    }
+
+    #[test]
+    fn a_probe_is_as_long_as_asked_for_and_holds_nothing() {
+        for length in [0, HEADER, 513, 1_400] {
+            let bytes = probe(length, 7, 9, 5);
+            assert_eq!(bytes.len(), length.max(HEADER));
+            let opened = read(&bytes).expect("whole");
+            assert_eq!((opened.number, opened.probe), (5, true));
+            assert_eq!(opened.count(), 0);
+        }
+    }
+}
