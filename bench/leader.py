@@ -8,6 +8,7 @@ Each is a cluster of three real replicas in memory durability on this machine, w
 `quintet bench` at its leader or, with +proxy, at one proxy. `limits.batch_requests` is 1, so that
 every batch holds one request; Multi-Paxos proposes one batch per message. What is compared is what
 the kernel counts for the leader's process: who else is busy on the machine does not matter much.
+What the leader's loop did for each command (turns, sleeps, frames in and out) stands beside it.
 Medians of interleaved rounds; the last line is one JSON object.
 """
 
@@ -47,6 +48,13 @@ def busy(pid):
     """CPU seconds of all threads of a process."""
     tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def counted(admin):
+    """What the loop of a replica counts."""
+    names = {"quintet_" + name + "_total": name for name in ("turns", "sleeps", "frames_received", "frames_sent")}
+    lines = [line.split() for line in (get(admin, "/metrics") or b"").decode().splitlines()]
+    return {names[line[0]]: float(line[1]) for line in lines if len(line) == 2 and line[0] in names}
 
 
 def measure(options, what):
@@ -98,15 +106,18 @@ def measure(options, what):
         subprocess.run(load + ["--seconds", "1", "--warmup", "0"], stdout=subprocess.DEVNULL, check=True)
         ids = [leader["process"].pid] + [one["process"].pid for one in replicas if one is not leader]
         ids += [proxy.pid] if proxy else []
-        before = [busy(pid) for pid in ids]
+        loop, before = counted(leader["admin"]), [busy(pid) for pid in ids]
         measured = subprocess.run(load + ["--seconds", str(options.seconds), "--warmup", "0"],
                                   stdout=subprocess.PIPE, check=True)
         commands, after = json.loads(measured.stdout)["requests"], [busy(pid) for pid in ids]
+        # The loop publishes what it counts ten times a second.
+        time.sleep(0.2)
+        loop = {name: (end - loop[name]) / max(commands, 1) for name, end in counted(leader["admin"]).items()}
         if leading() is not leader:
             return None
         each = [(end - begin) * 1e6 / max(commands, 1) for begin, end in zip(before, after)]
         return {"leader": each[0], "follower": sum(each[1:3]) / 2, "proxy": each[3] if proxy else 0,
-                "per_second": commands / options.seconds}
+                "per_second": commands / options.seconds, **loop}
     finally:
         for process in running:
             if process.poll() is None:

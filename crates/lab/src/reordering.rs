@@ -71,7 +71,7 @@ struct Receiver {
 
 impl Receiver {
     fn release(&mut self, clock: u64) {
-        while let Some((stamp, _)) = self.early.release(clock) {
+        while let Some((stamp, ..)) = self.early.release(clock) {
             self.marks.note(stamp, &Footprint::of_everything());
             self.released.push(stamp.name.batch.0);
         }
@@ -151,7 +151,7 @@ pub fn ask(question: &Question) -> Answer {
                 let everything = Footprint::of_everything();
                 if receiver.marks.admit(stamp, &everything) {
                     receiver.holds.add(stamp.deadline, now);
-                    receiver.early.insert(stamp, Bytes::new());
+                    receiver.early.insert(stamp, Bytes::new(), ());
                     push(&mut queue, stamp.deadline.max(now), Event::Release(to));
                 }
             }
@@ -194,6 +194,31 @@ pub struct Figure {
     pub x: &'static str,
     /// By value: without deadlines or with one percentile.
     pub points: Vec<(u64, Answer)>,
+}
+
+impl Figure {
+    /// What stands over its columns.
+    #[must_use]
+    pub const fn header(&self) -> [&'static str; 4] {
+        [
+            self.x,
+            "reordered, per cent",
+            "late, per cent",
+            "median hold, us",
+        ]
+    }
+
+    /// Its points as text.
+    pub fn rows(&self) -> impl Iterator<Item = [String; 4]> {
+        self.points.iter().map(|(x, answer)| {
+            [
+                x.to_string(),
+                format!("{:.1}", answer.reordered * 100.0),
+                format!("{:.1}", answer.late * 100.0),
+                format!("{:.1}", answer.hold),
+            ]
+        })
+    }
 }
 
 /// The three figures of the paper, over links that behave so.
@@ -263,26 +288,11 @@ pub fn write(
                 }],
                 shades: Vec::new(),
             };
-            let row = |(x, answer): &(u64, Answer)| {
-                vec![
-                    x.to_string(),
-                    format!("{:.1}", answer.reordered * 100.0),
-                    format!("{:.1}", answer.late * 100.0),
-                    format!("{:.1}", answer.hold),
-                ]
-            };
             Section {
                 title: figure.title,
                 figures: vec![chart(&drawn)],
-                header: [
-                    figure.x,
-                    "reordered, per cent",
-                    "late, per cent",
-                    "median hold, us",
-                ]
-                .map(str::to_owned)
-                .to_vec(),
-                rows: figure.points.iter().map(row).collect(),
+                header: figure.header().map(str::to_owned).to_vec(),
+                rows: figure.rows().map(|row| row.to_vec()).collect(),
             }
         })
         .collect();

@@ -166,3 +166,32 @@ fn a_proxy_of_another_secret_serves_nobody() {
     assert!(!proxy.is_ready());
     assert_eq!(demo.interrupt(), Some(0));
 }
+
+#[test]
+fn proxies_of_a_demo_serve_are_reported_when_they_die_and_leave_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let base = base_port(5);
+    let options = ["--protocol", "nezha", "--proxies", "2"];
+    let demo = Demo::start(&directory.path().join("demo"), base, &options);
+    let [first, second] = &demo.proxies[..] else {
+        panic!("two proxies: {:?}", demo.proxies);
+    };
+    // Behind those of the three replicas.
+    assert_eq!(first.redis, format!("127.0.0.1:{}", base + 3));
+    assert_eq!(second.admin, format!("127.0.0.1:{}", base + 104));
+    for (proxy, word) in [(first, "one"), (second, "two")] {
+        assert_eq!(proxy.status().unwrap()["role"], "proxy");
+        assert_eq!(proxy.client().ask(&["SET", word, word]).unwrap(), "OK");
+    }
+    signal(first.pid, Signal::KILL);
+    demo.waits_for(&format!("proxy 0 (pid {}) was killed", first.pid));
+    assert_eq!(second.client().ask(&["GET", "one"]).unwrap(), "one");
+    let mut by_hand = first.start_by_hand();
+    demo.waits_for("proxy 0 is back (started by hand");
+    assert_eq!(first.client().ask(&["GET", "two"]).unwrap(), "two");
+    let second = second.redis.clone();
+    assert_eq!(demo.interrupt(), Some(0));
+    assert!(std::net::TcpStream::connect(second).is_err());
+    signal(by_hand.0.id(), Signal::TERM);
+    assert_eq!(by_hand.wait().code(), Some(0));
+}

@@ -136,13 +136,17 @@ impl OneWayDelays {
     }
 }
 
-/// How many of the newest holds are looked at.
+/// How many of the newest holds are looked at …
 const HOLDS_MAX: usize = 256;
+/// … and how often, counted in holds: the median is asked for far more often than it moves.
+const HOLDS_STEP: u64 = 64;
 
 /// How long requests are held until their deadlines.
 #[derive(Clone, Debug, Default)]
 pub struct Holds {
     newest: VecDeque<u64>,
+    added: u64,
+    median: Option<u64>,
 }
 
 impl Holds {
@@ -152,44 +156,57 @@ impl Holds {
             self.newest.pop_front();
         }
         self.newest.push_back(deadline.saturating_sub(clock));
+        self.added += 1;
+        if self.added < HOLDS_STEP || self.added.is_multiple_of(HOLDS_STEP) {
+            let mut sorted: Vec<u64> = self.newest.iter().copied().collect();
+            sorted.sort_unstable();
+            self.median = sorted.get(sorted.len() / 2).copied();
+        }
     }
 
-    /// The median of the newest, in nanoseconds; `None` before the first.
+    /// The median of the newest as it was lately, in nanoseconds; `None` before the first.
     #[must_use]
-    pub fn median(&self) -> Option<u64> {
-        let mut sorted: Vec<u64> = self.newest.iter().copied().collect();
-        sorted.sort_unstable();
-        sorted.get(sorted.len() / 2).copied()
+    pub const fn median(&self) -> Option<u64> {
+        self.median
     }
 }
 
-/// Requests that wait for their deadline.
-#[derive(Debug, Default)]
-pub struct EarlyBuffer {
-    waiting: BTreeMap<Stamp, Bytes>,
+/// Requests that wait for their deadline, each with what was found out about it when it came.
+#[derive(Debug)]
+pub struct EarlyBuffer<T = ()> {
+    waiting: BTreeMap<Stamp, (Bytes, T)>,
     bytes: usize,
 }
 
-impl EarlyBuffer {
+impl<T> Default for EarlyBuffer<T> {
+    fn default() -> Self {
+        Self {
+            waiting: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl<T> EarlyBuffer<T> {
     /// Takes a request.
-    pub fn insert(&mut self, stamp: Stamp, request: Bytes) {
+    pub fn insert(&mut self, stamp: Stamp, request: Bytes, known: T) {
         self.bytes += request.len();
-        if let Some(before) = self.waiting.insert(stamp, request) {
+        if let Some((before, _)) = self.waiting.insert(stamp, (request, known)) {
             self.bytes -= before.len();
         }
     }
 
     /// Takes a request out before its time.
-    pub fn remove(&mut self, stamp: Stamp) -> Option<Bytes> {
-        let request = self.waiting.remove(&stamp)?;
+    pub fn remove(&mut self, stamp: Stamp) -> Option<(Bytes, T)> {
+        let (request, known) = self.waiting.remove(&stamp)?;
         self.bytes -= request.len();
-        Some(request)
+        Some((request, known))
     }
 
     /// A request that waits.
     #[must_use]
     pub fn get(&self, stamp: Stamp) -> Option<&Bytes> {
-        self.waiting.get(&stamp)
+        self.waiting.get(&stamp).map(|(request, _)| request)
     }
 
     /// The earliest deadline.
@@ -199,13 +216,13 @@ impl EarlyBuffer {
     }
 
     /// The first request if its deadline has come at `clock`.
-    pub fn release(&mut self, clock: u64) -> Option<(Stamp, Bytes)> {
+    pub fn release(&mut self, clock: u64) -> Option<(Stamp, Bytes, T)> {
         if self.next_deadline()? > clock {
             return None;
         }
-        let (stamp, request) = self.waiting.pop_first()?;
+        let (stamp, (request, known)) = self.waiting.pop_first()?;
         self.bytes -= request.len();
-        Some((stamp, request))
+        Some((stamp, request, known))
     }
 
     /// How many wait.
@@ -226,10 +243,9 @@ impl EarlyBuffer {
         self.bytes
     }
 
-    /// Empties the buffer and gives what was in it, in order.
-    pub fn drain(&mut self) -> BTreeMap<Stamp, Bytes> {
-        self.bytes = 0;
-        core::mem::take(&mut self.waiting)
+    /// Empties the buffer.
+    pub fn clear(&mut self) {
+        *self = Self::default();
     }
 }
 
@@ -416,12 +432,12 @@ mod tests {
                 arriving.sort_unstable();
                 let mut early = EarlyBuffer::default();
                 for (_, stamp) in &arriving {
-                    early.insert(*stamp, Bytes::from_static(b"four"));
+                    early.insert(*stamp, Bytes::from_static(b"four"), ());
                 }
                 assert_eq!(early.bytes(), 4 * early.len());
                 let mut order = Vec::new();
                 for clock in 0..=20 {
-                    while let Some((stamp, _)) = early.release(clock) {
+                    while let Some((stamp, ..)) = early.release(clock) {
                         assert_eq!(stamp.deadline, clock, "at its deadline, not before");
                         order.push(stamp);
                     }

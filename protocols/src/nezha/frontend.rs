@@ -3,7 +3,7 @@
 //! ```text
 //!   submit ──► Request{sent, bound, batch} ──► all replicas
 //!                 leader's results {view, slot, hash} ─┐
-//!                 followers' FastReply {view, hash} ───┼─► fast: same view and hash, and leader
+//!               followers' FastReplies {view, hash} ───┼─► fast: same view and hash, and leader
 //!                 followers' SlowReply {view, sync} ───┘   slow: sync ≥ slot on a majority
 //! ```
 //!
@@ -39,6 +39,24 @@ struct Open {
     leader: Option<(ReplicaId, ReplyHeader, Bytes)>,
     /// Followers' fast replies, the newest of each.
     fast: Vec<(ReplicaId, u64, LogHash)>,
+}
+
+/// Deadlines are a thirty-second part of the bound apart, or they are the same: receivers wake up
+/// once for all batches that have one deadline.
+const STEPS: u64 = 32;
+
+/// The bound, or a little more, so that the deadline is one of those that others have, too.
+fn in_step(sent: u64, bound: u64) -> u64 {
+    let step = match bound / STEPS {
+        0 => return bound,
+        part => 1 << part.ilog2(),
+    };
+    let late = sent.wrapping_add(bound) % step;
+    if late == 0 {
+        bound
+    } else {
+        bound + (step - late)
+    }
 }
 
 /// See the module.
@@ -78,7 +96,7 @@ impl Frontend {
         let submission = &open.submission;
         let message = Message::Request {
             sent: clock.now,
-            bound: self.bound(),
+            bound: in_step(clock.now, self.bound()),
             deviation: clock.deviation,
             level: submission.level,
             batch: submission.batch.clone(),
@@ -240,20 +258,20 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
             return;
         }
         match message {
-            Message::FastReply {
-                batch,
+            Message::FastReplies {
                 view,
-                hash,
                 bound,
+                appended,
             } => {
                 self.note_bound(from, bound);
                 self.view = self.view.max(view);
-                let Some(open) = self.open.get_mut(&batch) else {
-                    return;
-                };
-                open.fast.retain(|(known, ..)| *known != from);
-                open.fast.push((from, view, hash));
-                self.judge(batch, ctx);
+                for (batch, hash) in appended {
+                    if let Some(open) = self.open.get_mut(&batch) {
+                        open.fast.retain(|(known, ..)| *known != from);
+                        open.fast.push((from, view, hash));
+                        self.judge(batch, ctx);
+                    }
+                }
             }
             Message::SlowReply {
                 view,
@@ -388,5 +406,20 @@ mod tests {
             frontend.note_bound(ReplicaId(replica), bound);
         }
         assert_eq!(frontend.bound(), 60_000);
+    }
+
+    #[test]
+    fn deadlines_that_lie_close_together_are_one_and_none_is_earlier_than_asked_for() {
+        for bound in [0, 1, 31, 32, 60_000, 3_000_000, u64::MAX / 2] {
+            for sent in [0, 1, 999, 1_700_000_000_123_456_789] {
+                let more = in_step(sent, bound) - bound;
+                assert!(more <= bound / STEPS, "{sent} {bound} {more}");
+            }
+        }
+        let sent = 1_700_000_000_000_000_000;
+        let deadlines = (0..900).map(|later| sent + later + in_step(sent + later, 60_000));
+        let mut deadlines: Vec<u64> = deadlines.collect();
+        deadlines.dedup();
+        assert!(deadlines.len() <= 2, "{deadlines:?}");
     }
 }

@@ -200,16 +200,14 @@ pub enum Message {
         /// Its bytes.
         batch: Bytes,
     },
-    /// A follower appended a batch.
-    FastReply {
-        /// Which.
-        batch: BatchId,
+    /// A follower appended batches: a fast reply to each, those of a turn together.
+    FastReplies {
         /// In this view.
         view: u64,
-        /// With this log.
-        hash: LogHash,
         /// As in [`ReplyHeader`].
         bound: u64,
+        /// Which, and with which log.
+        appended: Vec<(BatchId, LogHash)>,
     },
     /// A follower agrees with its leader up to a slot: stands for a slow reply to each batch.
     SlowReply {
@@ -448,17 +446,19 @@ impl Wire for Message {
                 writer.u8(*level as u8);
                 writer.blob(batch);
             }
-            Self::FastReply {
-                batch,
+            Self::FastReplies {
                 view,
-                hash,
                 bound,
+                appended,
             } => {
                 writer.u8(1);
-                writer.u64(batch.0);
                 writer.u64(*view);
-                hash.encode(writer);
                 writer.u64(*bound);
+                writer.length(appended.len());
+                for (batch, hash) in appended {
+                    writer.u64(batch.0);
+                    hash.encode(writer);
+                }
             }
             Self::SlowReply {
                 view,
@@ -508,12 +508,16 @@ impl Wire for Message {
                 level: Level::from_byte(reader.u8("level")?).ok_or(DecodeError::Bad("level"))?,
                 batch: reader.blob("batch")?,
             },
-            1 => Self::FastReply {
-                batch: BatchId(reader.u64("batch id")?),
-                view: reader.u64("view")?,
-                hash: LogHash::decode(reader)?,
-                bound: reader.u64("bound")?,
-            },
+            1 => {
+                let (view, bound) = (reader.u64("view")?, reader.u64("bound")?);
+                let count = reader.length(41, "fast replies")?;
+                let one = |_| Ok((BatchId(reader.u64("batch id")?), LogHash::decode(reader)?));
+                Self::FastReplies {
+                    view,
+                    bound,
+                    appended: (0..count).map(one).collect::<Result<_, _>>()?,
+                }
+            }
             2 => Self::SlowReply {
                 view: reader.u64("view")?,
                 lives: reader.u64("lives")?,
@@ -738,11 +742,10 @@ mod tests {
             hash: 3,
             known: true,
         };
-        round_trip(&Message::FastReply {
-            batch: BatchId(1),
+        round_trip(&Message::FastReplies {
             view: 2,
-            hash,
             bound: 9,
+            appended: alloc::vec![(BatchId(1), hash), (BatchId(3), LogHash::default())],
         });
         round_trip(&Message::SlowReply {
             view: 2,

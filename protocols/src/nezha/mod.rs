@@ -7,7 +7,7 @@
 //!     ├────────────────────────────────────────────────────── ►
 //!     │                         │ at sent + bound: append,    │ at sent + bound: append
 //!     │◄─ results {view, hash} ─┤ execute                     │
-//!     │◄───────────────────────────── FastReply {view, hash} ─┤     fast: all hashes agree
+//!     │◄─────────────────────────── FastReplies {view, hash} ─┤     fast: all hashes agree
 //!     │                         ├─ LogModification ──────────►│ same slots as the leader
 //!     │◄───────────────────────────── SlowReply {view, sync} ─┤     slow: a majority has synced
 //!     │                         │◄─ LogStatus {sync} ─────────┤ committed: executed everywhere
@@ -28,7 +28,7 @@
 //! |---|---|---|
 //! | `Request` | frontend, all | order this batch at `sent + bound` |
 //! | results with `ReplyHeader` | leader, frontend | executed in this slot of this view, over this log |
-//! | `FastReply` | follower, frontend | appended, over this log |
+//! | `FastReplies` | follower, frontend | appended, over this log: those of a turn together |
 //! | `SlowReply` | follower, frontend | I agree with my leader up to this slot |
 //! | `Taken` | replica, frontend | not taken: I am busy, or I do not lead |
 //! | `LogModification` | leader, followers | these stamps stand in these slots; commit point; heartbeat |
@@ -120,6 +120,10 @@
 //!   there.
 //! - **For comparisons** (Fig. 8) there are `multicast=false` (No-DOM: the leader orders what comes
 //!   and sends it on), `quorum_checks=leader` (No-QC-Offloading) and `commutativity=false`.
+//! - **Company**: deadlines are a thirty-second part of the bound apart (`frontend.rs`), so that
+//!   receivers wake up once for several; what a turn appended is told in one message to each
+//!   frontend; and the leader tells its log at most eight times in a round trip (`normal.rs`),
+//!   which nothing on the fast path waits for.
 //! - View changes need a majority that suspects; the paper lets each follower begin one.
 //! - Execution at a follower is at the commit point, so a new leader executes only what is behind.
 

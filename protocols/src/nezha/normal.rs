@@ -3,7 +3,7 @@
 //! ```text
 //!   Request ──► early buffer ──deadline──► append ──► leader: execute, results, LogModification
 //!      │                                     │
-//!      └─► late buffer ◄── not eligible      └─────► follower: FastReply
+//!      └─► late buffer ◄── not eligible      └─────► follower: FastReplies
 //!               │                                        │
 //!               └──────────── LogModification ──────────►│ same slots as the leader: SlowReply
 //! ```
@@ -17,9 +17,12 @@ use super::{
     replica::{Entry, Follower, Lead, Phase, Place, Read, Timer, name_of},
 };
 use alloc::{collections::BTreeSet, collections::VecDeque, vec, vec::Vec};
+use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, Deadline, FrontendId, Level, PersistId, ReplicaId, Slot, parts::Taken,
+    Bytes, Context, Deadline, FrontendId, Level, PersistId, ReplicaId, Slot, Time, Wake,
+    parts::Taken,
 };
+use smallvec::SmallVec;
 
 /// The most stamps in one message.
 const STAMPS_MAX: u64 = 1024;
@@ -35,12 +38,22 @@ const READS_MAX: usize = 65_536;
 const PAGE_BYTES: usize = 1 << 20;
 /// The most batches that are asked for at once.
 const NAMES_MAX: usize = 4096;
+/// The most fast replies in one message.
+const FAST_REPLIES_MAX: usize = 1024;
+/// So many times in a round trip to a majority a leader tells its log; what is on the fast path
+/// does not wait for it, and what is not waits no longer than a part of what it takes anyway.
+const GAPS: u32 = 8;
+/// A round trip that took longer says nothing of the next one.
+const TRIP_MAX: Duration = Duration::from_millis(8);
 
 impl Nezha {
     pub(super) fn lead(&self) -> Lead {
         Lead {
             followers: vec![Follower::default(); self.members],
             told: self.sync,
+            told_at: Time(0),
+            gap: Duration::ZERO,
+            timed: None,
             round: 0,
             round_due: true,
             reads: VecDeque::new(),
@@ -69,9 +82,9 @@ impl Nezha {
                 return ctx.query(batch, Slot(0), true, frontend, &header);
             }
         }
-        let clock = ctx.clock();
+        let clock = self.read_clock(ctx);
         let since = u64::try_from(ctx.now().since(ctx.arrived()).as_nanos()).unwrap_or(0);
-        let arrived = clock.now.saturating_sub(since);
+        let arrived = clock.saturating_sub(since);
         self.delays.measure(frontend, sent, arrived, deviation);
         if !self.is_ready() {
             return;
@@ -79,7 +92,7 @@ impl Nezha {
         let deadline = if self.config.multicast {
             sent.saturating_add(bound)
         } else if self.is_leader() {
-            clock.now
+            clock
         } else {
             let (batch, taken, view) = (name.batch, Taken::Refused, self.view);
             let message = Message::Taken { batch, taken, view };
@@ -97,8 +110,15 @@ impl Nezha {
             }
             None => {}
         }
-        self.take_in(stamp, batch, clock.now, ctx);
-        self.release(ctx);
+        self.take_in(stamp, batch, clock, ctx);
+        self.release_upto(clock, ctx);
+    }
+
+    /// Reading a clock is a good part of what a batch costs, so that it is read once for each.
+    fn read_clock(&mut self, ctx: &Context<'_, Self>) -> u64 {
+        let clock = ctx.clock();
+        self.deviation = clock.deviation;
+        clock.now
     }
 
     /// A deadline beyond this is not waited for.
@@ -136,7 +156,7 @@ impl Nezha {
         }
         self.holds.add(stamp.deadline, clock);
         self.known.insert(stamp.name, Place::Early(stamp));
-        self.early.insert(stamp, batch);
+        self.early.insert(stamp, batch, footprint);
     }
 
     pub(super) fn keep_late(&mut self, name: Name, batch: Bytes, ctx: &mut Context<'_, Self>) {
@@ -154,10 +174,16 @@ impl Nezha {
 
     /// Appends what is due, in the order of deadlines.
     pub(super) fn release(&mut self, ctx: &mut Context<'_, Self>) {
+        if self.is_ready() && !self.early.is_empty() {
+            let clock = self.read_clock(ctx);
+            self.release_upto(clock, ctx);
+        }
+    }
+
+    fn release_upto(&mut self, mut clock: u64, ctx: &mut Context<'_, Self>) {
         if !self.is_ready() {
             return;
         }
-        let mut clock = ctx.clock().now;
         loop {
             if self.is_leader() {
                 // A clock that was set back must not keep the leader from what its log has passed.
@@ -166,20 +192,20 @@ impl Nezha {
             if self.is_leader() && self.sync.0 - self.commit.0 >= self.config.window {
                 return;
             }
-            let Some((stamp, batch)) = self.early.release(clock) else {
+            let Some((stamp, batch, footprint)) = self.early.release(clock) else {
                 break;
             };
-            self.known.remove(&stamp.name);
-            let Some(entry) = self.entry_of(stamp.deadline, batch, ctx) else {
-                continue;
-            };
+            let entry = Entry::new(stamp, batch, footprint);
             if self.is_leader() {
                 self.append(entry, ctx);
             } else {
                 self.append_unsynced(entry, ctx);
             }
         }
-        if let Some(deadline) = self.early.next_deadline() {
+        if let Some(deadline) = self.early.next_deadline()
+            && self.release_at != deadline
+        {
+            self.release_at = deadline;
             ctx.set_timer_at(Timer::Release, Deadline::Clock(deadline));
         }
     }
@@ -268,8 +294,7 @@ impl Nezha {
             // Nothing lies between the two, and a delay of nothing is not one that went wrong.
             return 0;
         }
-        let deviation = ctx.clock().deviation;
-        self.delays.estimate(frontend, deviation).unwrap_or(0)
+        self.delays.estimate(frontend, self.deviation).unwrap_or(0)
     }
 
     /// A follower appends a batch beyond its sync-point and says so when it is durable.
@@ -308,7 +333,8 @@ impl Nezha {
         }
     }
 
-    fn repeat_fast_reply(&self, stamp: Stamp, ctx: &mut Context<'_, Self>) {
+    /// Says that a batch is in the log here, by the end of the turn together with others.
+    fn repeat_fast_reply(&mut self, stamp: Stamp, ctx: &mut Context<'_, Self>) {
         let placed = match self.known.get(&stamp.name) {
             Some(Place::Slot(slot)) => self.log.get(*slot),
             Some(Place::Unsynced(stamp)) => self.unsynced.get(stamp),
@@ -324,13 +350,23 @@ impl Nezha {
         if self.leader_checks() {
             return self.send(self.leader(), Part::Appended(stamp.name, hash), ctx);
         }
-        let message = Message::FastReply {
-            batch: stamp.name.batch,
-            view: self.view,
-            hash,
-            bound: self.bound_for(stamp.name.frontend, ctx),
-        };
-        ctx.send_frontend(stamp.name.frontend, message);
+        let replies = self.fast_replies.entry(stamp.name.frontend).or_default();
+        replies.push((stamp.name.batch, hash));
+        if replies.len() >= FAST_REPLIES_MAX {
+            self.flush_fast_replies(ctx);
+        }
+    }
+
+    /// What was appended in this turn is told now, in one message to each frontend.
+    fn flush_fast_replies(&mut self, ctx: &mut Context<'_, Self>) {
+        for (frontend, appended) in core::mem::take(&mut self.fast_replies) {
+            let message = Message::FastReplies {
+                view: self.view,
+                bound: self.bound_for(frontend, ctx),
+                appended,
+            };
+            ctx.send_frontend(frontend, message);
+        }
     }
 
     /// A batch that has its slot comes again.
@@ -411,6 +447,9 @@ impl Nezha {
         let Phase::Leader(lead) = &mut self.phase else {
             return;
         };
+        if lead.reads.is_empty() {
+            return;
+        }
         let mut rounds: Vec<u64> = lead.followers.iter().map(|known| known.round).collect();
         rounds[own.index()] = lead.round;
         rounds.sort_unstable_by(|a, b| b.cmp(a));
@@ -435,15 +474,25 @@ impl Nezha {
         }
     }
 
-    /// Tells what has not been told yet; by the end of every turn.
-    pub(super) fn flush(&mut self, ctx: &mut Context<'_, Self>) {
+    /// Tells what has not been told yet, by the end of every turn; a leader's news wait a part of
+    /// a round trip for company.
+    pub(super) fn flush(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
+        self.flush_fast_replies(ctx);
         let sync = self.sync;
         if let Phase::Leader(lead) = &mut self.phase {
+            if !lead.round_due && lead.told >= sync {
+                return Wake::Sleep;
+            }
+            let (now, due) = (ctx.now(), lead.told_at + lead.gap);
             if lead.round_due {
                 lead.round_due = false;
                 lead.round += 1;
-            } else if lead.told >= sync {
-                return;
+            } else if now < due && self.config.multicast {
+                return Wake::At(due);
+            }
+            lead.told_at = now;
+            if lead.told < sync && lead.timed.is_none() {
+                lead.timed = Some((sync, now));
             }
             let round = lead.round;
             let mut first = lead.told.next();
@@ -466,6 +515,7 @@ impl Nezha {
         } else if matches!(self.phase, Phase::Follower) {
             self.flush_follower(ctx);
         }
+        Wake::Sleep
     }
 
     fn flush_follower(&mut self, ctx: &mut Context<'_, Self>) {
@@ -514,7 +564,7 @@ impl Nezha {
                 self.send(id, self.log_modification(first, STAMPS_MAX, round), ctx);
             }
         }
-        self.flush(ctx);
+        let _ = self.flush(ctx);
         self.release(ctx);
     }
 
@@ -553,14 +603,20 @@ impl Nezha {
 
     /// What a majority has synced is committed.
     pub(super) fn count_syncs(&mut self, ctx: &mut Context<'_, Self>) {
-        let Phase::Leader(lead) = &self.phase else {
+        let majority = self.majority();
+        let Phase::Leader(lead) = &mut self.phase else {
             return;
         };
-        let mut syncs: Vec<Slot> = lead.followers.iter().map(|known| known.sync).collect();
+        let mut syncs: SmallVec<[Slot; 9]> =
+            lead.followers.iter().map(|known| known.sync).collect();
         syncs[self.id.index()] = self.sync_durable;
         syncs.sort_unstable_by(|a, b| b.cmp(a));
-        let commit = syncs[self.majority() - 1];
+        let commit = syncs[majority - 1];
         if commit > self.commit {
+            if let Some((_, at)) = lead.timed.take_if(|(slot, _)| *slot <= commit) {
+                let trip = ctx.now().since(at).min(TRIP_MAX);
+                lead.gap = (lead.gap * 3 + trip / GAPS) / 4;
+            }
             self.advance_commit(commit, ctx);
             self.release(ctx);
         }
@@ -624,8 +680,8 @@ impl Nezha {
                 self.unsynced.remove(&before)
             }
             Some(Place::Early(before)) => {
-                let batch = self.early.remove(before);
-                batch.and_then(|batch| self.entry_of(stamp.deadline, batch, ctx))
+                let waiting = self.early.remove(before);
+                waiting.map(|(batch, footprint)| Entry::new(stamp, batch, footprint))
             }
             Some(Place::Late) => {
                 ctx.mark("placed from the late buffer");

@@ -1,7 +1,7 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Config, Frontend, Lives, Message, Part, Promised, Record, ReplyHeader, Summary,
+    Config, Frontend, Lives, LogHash, Message, Part, Promised, Record, ReplyHeader, Summary,
     checks::Checks,
     conflict::{Footprint, Marks, SetHash, mixed_wide},
     dom::{EarlyBuffer, Holds, LateBuffer, Name, OneWayDelays, Stamp},
@@ -34,6 +34,20 @@ pub(super) struct Entry {
     pub journal: Slot,
     /// The write that makes it durable.
     pub written: PersistId,
+}
+
+impl Entry {
+    /// A batch that is about to be appended.
+    pub(super) const fn new(stamp: Stamp, batch: Bytes, footprint: Footprint) -> Self {
+        Self {
+            stamp,
+            batch,
+            footprint,
+            hash: (Slot(0), 0, false),
+            journal: Slot(0),
+            written: PersistId(0),
+        }
+    }
 }
 
 /// Where a batch is.
@@ -71,6 +85,11 @@ pub(super) struct Lead {
     pub followers: Vec<Follower>,
     /// All up to here has been told once.
     pub told: Slot,
+    /// When it was told last, and how long what comes then waits for company.
+    pub told_at: Time,
+    pub gap: Duration,
+    /// A slot, and when it was told: until a majority has it.
+    pub timed: Option<(Slot, Time)>,
     pub round: u64,
     pub round_due: bool,
     pub reads: VecDeque<Read>,
@@ -129,7 +148,9 @@ pub struct Nezha {
     pub(super) unsynced: BTreeMap<Stamp, Entry>,
     /// Placed by the leader behind a gap.
     pub(super) pending: BTreeMap<Slot, Stamp>,
-    pub(super) early: EarlyBuffer,
+    pub(super) early: EarlyBuffer<Footprint>,
+    /// For which deadline the timer is set; 0 when it is not.
+    pub(super) release_at: u64,
     pub(super) late: LateBuffer,
     pub(super) known: BTreeMap<Name, Place>,
     /// Of all that is in the log.
@@ -141,12 +162,16 @@ pub struct Nezha {
     pub(super) hash_trimmed: SetHash,
     pub(super) delays: OneWayDelays,
     pub(super) holds: Holds,
+    /// The deviation of the own clock when it was last read.
+    pub(super) deviation: u64,
 
     pub(super) persisted: PersistId,
     /// Nothing is ordered under this view before this write is durable.
     pub(super) ready_after: PersistId,
     /// Fast replies that wait until their batch is durable.
     pub(super) fast_waiting: VecDeque<(PersistId, FrontendId, BatchId, Stamp)>,
+    /// What was appended in this turn, by who sent it.
+    pub(super) fast_replies: BTreeMap<FrontendId, Vec<(BatchId, LogHash)>>,
     /// Who waits for slow replies, and for which slot.
     pub(super) slow_waiting: VecDeque<(Slot, FrontendId)>,
     pub(super) status_due: bool,
@@ -232,14 +257,7 @@ impl Nezha {
     ) -> Option<Entry> {
         let name = name_of(&batch)?;
         let footprint = self.footprint(&batch, ctx);
-        Some(Entry {
-            stamp: Stamp { deadline, name },
-            batch,
-            footprint,
-            hash: (Slot(0), 0, false),
-            journal: Slot(0),
-            written: PersistId(0),
-        })
+        Some(Entry::new(Stamp { deadline, name }, batch, footprint))
     }
 
     pub(super) fn draw_patience(&mut self, ctx: &mut Context<'_, Self>) {
@@ -396,6 +414,7 @@ impl Protocol for Nezha {
             durability,
             delays: OneWayDelays::new(options.estimation),
             holds: Holds::default(),
+            deviation: u64::MAX,
             config: options,
             lives,
             lives_hash: 0,
@@ -412,6 +431,7 @@ impl Protocol for Nezha {
             unsynced: BTreeMap::new(),
             pending: BTreeMap::new(),
             early: EarlyBuffer::default(),
+            release_at: 0,
             late: LateBuffer::default(),
             known: BTreeMap::new(),
             marks: Marks::default(),
@@ -421,6 +441,7 @@ impl Protocol for Nezha {
             persisted: PersistId(0),
             ready_after: PersistId(0),
             fast_waiting: VecDeque::new(),
+            fast_replies: BTreeMap::new(),
             slow_waiting: VecDeque::new(),
             status_due: false,
             round_heard: 0,
@@ -495,7 +516,10 @@ impl Protocol for Nezha {
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
         match timer {
             Timer::Tick => self.on_tick(ctx),
-            Timer::Release => self.release(ctx),
+            Timer::Release => {
+                self.release_at = 0;
+                self.release(ctx);
+            }
             Timer::Fetch => self.fetch_missing(ctx),
         }
     }
@@ -558,8 +582,7 @@ impl Protocol for Nezha {
     }
 
     fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
-        self.flush(ctx);
-        Wake::Sleep
+        self.flush(ctx)
     }
 
     fn status(&self) -> Status {

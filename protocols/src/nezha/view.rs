@@ -128,6 +128,7 @@ impl Nezha {
         }
         self.pending.clear();
         self.fast_waiting.clear();
+        self.fast_replies.clear();
         self.slow_waiting.clear();
         self.status_due = false;
         self.round_heard = 0;
@@ -402,7 +403,7 @@ impl Nezha {
         if let Some(commit) = commit {
             self.advance_commit(commit.min(self.sync), ctx);
         }
-        self.flush(ctx);
+        let _ = self.flush(ctx);
     }
 
     /// Behind the commit point the log is this from now on, and the view begins.
@@ -437,7 +438,7 @@ impl Nezha {
         ctx: &mut Context<'_, Self>,
     ) {
         self.unsynced.clear();
-        self.early.drain();
+        self.early.clear();
         self.late.clear();
         self.pending.clear();
         self.known.clear();

@@ -1,9 +1,10 @@
-//! The replicas as processes: their files, their signals, how they ended.
+//! The replicas and proxies as processes: their files, their signals, how they ended.
 //!
 //! ```text
 //!   DIR/replica-0/quintet.toml    what it is started with
 //!   DIR/replica-0/quintet.log     what it said, all its lives after one another
 //!   DIR/replica-0/data/           what it keeps; a small file system of its own for full disks
+//!   DIR/proxy-3/                  the same of a proxy, which keeps nothing
 //!
 //!   Running ──kill, exit──► Ended(status) ──start──► Running
 //! ```
@@ -54,11 +55,13 @@ pub struct Status {
     pub disk_state: String,
 }
 
-/// One replica.
+/// One replica, or a proxy.
 #[derive(Debug)]
 pub struct Replica {
-    /// Its place among the members.
+    /// Its place among the members; proxies are numbered behind them.
     pub id: u16,
+    /// Whether it serves clients only.
+    pub is_proxy: bool,
     /// Where it listens.
     pub addresses: Addresses,
     /// Its directory.
@@ -153,7 +156,8 @@ impl Replica {
     #[must_use]
     pub fn epitaph(&self) -> String {
         let how = self.ended.map_or_else(|| "runs".to_owned(), shown);
-        let mut text = format!("replica {} {how}", self.id);
+        let kind = if self.is_proxy { "proxy" } else { "replica" };
+        let mut text = format!("{kind} {} {how}", self.id);
         if let Some(words) = last_words(&self.log()) {
             // Writing to a string does not fail.
             let _ = write!(text, "; it said: {words}");
@@ -188,11 +192,13 @@ fn last_words(log: &Path) -> Option<String> {
     Some(words.trim_start_matches("error: ").to_owned())
 }
 
-/// All replicas; killed when dropped.
+/// All replicas and proxies; killed when dropped.
 #[derive(Debug)]
 pub struct Cluster {
     /// By id.
     pub replicas: Vec<Replica>,
+    /// By id, which goes on behind the replicas.
+    pub proxies: Vec<Replica>,
     /// What lies between them.
     pub network: Network,
     program: PathBuf,
@@ -204,14 +210,20 @@ impl Cluster {
     /// # Errors
     /// When the directory cannot be written.
     pub fn prepare(plan: &Plan, network: Network) -> io::Result<Self> {
-        let mut replicas = Vec::new();
-        for id in 0..plan.replicas {
-            let directory = plan.directory.join(format!("replica-{id}"));
+        let (mut replicas, mut proxies) = (Vec::new(), Vec::new());
+        for id in 0..plan.replicas + plan.proxies {
+            let is_proxy = id >= plan.replicas;
+            let (kind, list) = match is_proxy {
+                true => ("proxy", &mut proxies),
+                false => ("replica", &mut replicas),
+            };
+            let directory = plan.directory.join(format!("{kind}-{id}"));
             fs::create_dir_all(directory.join("data"))?;
             let text = configuration(plan, &network, id);
             fs::write(directory.join("quintet.toml"), text)?;
-            replicas.push(Replica {
+            list.push(Replica {
                 id,
+                is_proxy,
                 addresses: network.addresses(id),
                 directory,
                 child: None,
@@ -223,24 +235,39 @@ impl Cluster {
         }
         Ok(Self {
             replicas,
+            proxies,
             network,
             program: plan.program.clone(),
         })
     }
 
-    /// Starts a replica that does not run.
+    /// All processes, replicas first.
+    pub fn all(&self) -> impl Iterator<Item = &Replica> {
+        self.replicas.iter().chain(&self.proxies)
+    }
+
+    /// The same, to be changed.
+    pub fn all_mut(&mut self) -> impl Iterator<Item = &mut Replica> {
+        self.replicas.iter_mut().chain(&mut self.proxies)
+    }
+
+    /// Starts a replica or a proxy that does not run.
     ///
     /// # Errors
     /// When the process cannot be made.
     pub fn start(&mut self, id: u16) -> io::Result<()> {
-        let replica = &mut self.replicas[usize::from(id)];
+        let index = usize::from(id);
+        let replica = match index.checked_sub(self.replicas.len()) {
+            Some(number) => &mut self.proxies[number],
+            None => &mut self.replicas[index],
+        };
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(replica.log())?;
         let mut command = self.network.command(id, &self.program);
         command
-            .arg("serve")
+            .arg(if replica.is_proxy { "proxy" } else { "serve" })
             .arg("--config")
             .arg(replica.directory.join("quintet.toml"))
             .arg("--stop-with-stdin")
@@ -279,14 +306,14 @@ impl Cluster {
     /// The processes that run now.
     #[must_use]
     pub fn running(&self) -> Vec<u16> {
-        let running = self.replicas.iter().filter(|replica| replica.runs());
+        let running = self.all().filter(|replica| replica.runs());
         running.map(|replica| replica.id).collect()
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for replica in &mut self.replicas {
+        for replica in self.all_mut() {
             replica.kill();
         }
     }
@@ -301,10 +328,12 @@ fn configuration(plan: &Plan, network: &Network, id: u16) -> String {
     let own = network.addresses(id);
     let members: Vec<_> = network.members(id).iter().map(|at| quoted(at)).collect();
     let data = plan.directory.join(format!("replica-{id}")).join("data");
+    // Of a proxy neither it nor the id counts, but it must be a member's.
+    let member = if id < plan.replicas { id } else { 0 };
     // Small segments and early snapshots: whatever happens rarely shall happen here.
     let mut text = format!(
         "# Written by 'quintet torture'.\n\
-         cluster = \"{:032x}\"\nsecret = \"{:064x}\"\nid = {id}\nmembers = [{}]\n\
+         cluster = \"{:032x}\"\nsecret = \"{:064x}\"\nid = {member}\nmembers = [{}]\n\
          protocol = {}\ndurability = \"{}\"\ndata = {}\nredis_listen = \"{}\"\n\
          admin_listen = \"{}\"\npeer_listen = \"{}\"\npassword = \"{PASSWORD}\"\n\
          client_deadline = \"{}s\"\nspin_max = \"0s\"\nsnapshot_bytes_min = \"512KiB\"\n\

@@ -12,7 +12,7 @@
 
 use super::{
     Plan, TortureError,
-    cluster::{Cluster, shown},
+    cluster::{Cluster, Replica, shown},
     faults::Kind,
     files::{Damage, Filler, Storm, Target, damage},
     proxy::Cuts,
@@ -125,6 +125,10 @@ impl<'a> Driver<'a> {
         (0..self.plan.replicas).collect()
     }
 
+    fn proxies(&self) -> Vec<u16> {
+        (self.plan.replicas..self.plan.replicas + self.plan.proxies).collect()
+    }
+
     fn minority(&self) -> usize {
         usize::from(self.plan.replicas - 1) / 2
     }
@@ -133,7 +137,7 @@ impl<'a> Driver<'a> {
 
     /// Looks after the processes; an end that nobody meant is a violation.
     fn look(&mut self, watch: Watch<'_>) -> Step {
-        for replica in &mut self.cluster.replicas {
+        for replica in self.cluster.all_mut() {
             if let Some(status) = replica.look()
                 && !replica.may_end
             {
@@ -220,6 +224,11 @@ impl<'a> Driver<'a> {
                 (whole && status.executed >= target && replica.is_ready()).then_some(())
             })?;
         }
+        for (number, id) in self.proxies().into_iter().enumerate() {
+            self.until(&format!("proxy {id} serves"), watch, |driver| {
+                driver.cluster.proxies[number].is_ready().then_some(())
+            })?;
+        }
         Ok(())
     }
 
@@ -228,7 +237,7 @@ impl<'a> Driver<'a> {
     /// # Errors
     /// When they do not.
     pub fn start(&mut self, watch: Watch<'_>) -> Step {
-        for id in self.members() {
+        for id in self.members().into_iter().chain(self.proxies()) {
             self.cluster.start(id)?;
         }
         self.recover(watch)
@@ -305,10 +314,15 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Clients of these may see this until the fault is over.
+    /// Clients of these may see this until the fault is over; those of proxies, too, when it hits
+    /// more replicas than may fail.
     fn excuse(&self, hit: &BTreeSet<u16>, troubles: &'static [Trouble]) -> Vec<usize> {
         let timeline = &self.shared.timeline;
-        hit.iter()
+        let proxies = match hit.len() > self.minority() && troubles == NO_QUORUM {
+            true => self.proxies(),
+            false => Vec::new(),
+        };
+        (hit.iter().chain(&proxies))
             .map(|id| timeline.excuse(Some(*id), troubles))
             .collect()
     }
@@ -371,7 +385,30 @@ impl<'a> Driver<'a> {
 
     // --- the faults -------------------------------------------------------------------------
 
+    /// A proxy keeps nothing, so that only its own clients may notice.
+    fn kill_proxy(&mut self, watch: Watch<'_>) -> Step {
+        let hit = self.draw_set(1, &self.proxies());
+        self.begin(Kind::Kill, "proxy", &hit);
+        let excuses = self.excuse(&hit, BREAKS);
+        let killed = |cluster: &mut Cluster| {
+            let of = |process: &&mut Replica| hit.contains(&process.id);
+            cluster.all_mut().filter(of).for_each(Replica::kill);
+        };
+        killed(&mut self.cluster);
+        let down = self.draw_ms(50, 3000);
+        self.hold(down, &hit, watch)?;
+        for id in &hit {
+            self.cluster.start(*id)?;
+        }
+        self.end(watch)?;
+        self.end_excuses(&excuses);
+        Ok(())
+    }
+
     fn kill(&mut self, watch: Watch<'_>) -> Step {
+        if self.plan.proxies > 0 && self.random.chance(300) {
+            self.kill_proxy(watch)?;
+        }
         let (variant, hit) = match self.random.below(100) {
             0..40 => ("leader", BTreeSet::from([self.leader_or_any()])),
             40..60 => ("one", self.draw_set(1, &self.members())),
@@ -738,13 +775,15 @@ impl<'a> Driver<'a> {
     pub fn heal(&mut self) -> Step {
         self.now = "healing".to_owned();
         self.heal_cuts()?;
-        for id in self.members() {
-            let replica = &mut self.cluster.replicas[usize::from(id)];
+        for replica in self.cluster.all_mut() {
             replica.signal(Signal::CONT);
             replica.look();
-            if !replica.runs() {
-                self.cluster.start(id)?;
-            }
+        }
+        let all: Vec<_> = (self.cluster.all())
+            .map(|process| (process.id, process.runs()))
+            .collect();
+        for (id, _) in all.into_iter().filter(|(_, runs)| !runs) {
+            self.cluster.start(id)?;
         }
         Ok(())
     }
@@ -783,23 +822,24 @@ impl<'a> Driver<'a> {
     /// When one does not.
     pub fn stop_all(&mut self, watch: Watch<'_>) -> Step {
         self.now = "stopping".to_owned();
-        for replica in &mut self.cluster.replicas {
+        for replica in self.cluster.all_mut() {
             replica.may_end = true;
             replica.signal(Signal::TERM);
         }
         self.until("all replicas stop after SIGTERM", watch, |driver| {
-            for replica in &mut driver.cluster.replicas {
+            for replica in driver.cluster.all_mut() {
                 replica.look();
             }
             driver.cluster.running().is_empty().then_some(())
         })?;
-        for at in 0..self.cluster.replicas.len() {
-            let Some(status) = self.cluster.replicas[at].ended else {
+        let ended = self.cluster.all();
+        let ended: Vec<_> = ended.map(|it| (it.ended, it.epitaph())).collect();
+        for (status, text) in ended {
+            let Some(status) = status else {
                 continue;
             };
             self.note_exit("SIGTERM to all", status);
             if !status.success() {
-                let text = self.cluster.replicas[at].epitaph();
                 return Err(Halt::Violation(format!("{text}; SIGTERM ends with code 0")));
             }
         }

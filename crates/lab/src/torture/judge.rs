@@ -122,7 +122,7 @@ pub fn judge(
         .collect();
     answers.sort_unstable();
     let windows = shared.timeline.windows();
-    report.pauses = pauses(&windows, &answers, plan.replicas);
+    report.pauses = pauses(&windows, &answers, plan.replicas + plan.proxies);
     write_faults(plan, &shared.timeline, &windows, &answers)?;
     let operations: Result<Vec<_>, _> = operations.into_iter().map(recorded).collect();
     let operations = operations.map_err(io::Error::other)?;
@@ -140,7 +140,7 @@ fn write_faults(
 ) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(plan.directory.join("faults.jsonl"))?);
     for window in windows {
-        let (longest, since) = pause(window, answers, plan.replicas);
+        let (longest, since) = pause(window, answers, plan.replicas + plan.proxies);
         let over = (window.to != u64::MAX).then(|| timeline.time_of_day(window.to));
         let line = serde_json::json!({
             "from": timeline.time_of_day(window.from), "to": over,

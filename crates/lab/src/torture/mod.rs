@@ -70,6 +70,8 @@ pub struct Plan {
     pub options: Vec<(String, String)>,
     /// How many replicas.
     pub replicas: u16,
+    /// How many proxies beside them, which have their share of the clients.
+    pub proxies: u16,
     /// What an acknowledgement promises.
     pub durability: Durability,
     /// For how long faults strike.
@@ -133,6 +135,8 @@ pub struct Report {
     pub protocol: String,
     /// How many replicas.
     pub replicas: u16,
+    /// How many proxies.
+    pub proxies: u16,
     /// `disk` or `memory`.
     pub durability: String,
     /// `loopback` or `namespaces`.
@@ -207,6 +211,12 @@ fn check(plan: &Plan) -> Result<(), TortureError> {
     let refuse = |what: String| Err(TortureError::Plan(what));
     if plan.replicas == 0 || plan.replicas > REPLICAS_MAX {
         return refuse(format!("replicas: accepted are 1 to {REPLICAS_MAX}"));
+    }
+    if plan.proxies > REPLICAS_MAX - plan.replicas {
+        return refuse(format!(
+            "proxies: accepted are 0 to {}: with the replicas {REPLICAS_MAX}",
+            REPLICAS_MAX - plan.replicas
+        ));
     }
     if plan.clients == 0 || plan.clients > 1000 || plan.rate == 0 {
         return refuse("clients: accepted are 1 to 1000; rate: at least 1".to_owned());
@@ -287,14 +297,12 @@ pub fn run(
         true => mount_small_disks(plan)?,
         false => BTreeSet::new(),
     };
-    let redis = cluster
-        .replicas
-        .iter()
-        .map(|replica| replica.addresses.redis);
+    let redis = cluster.all().map(|process| process.addresses.redis);
     let shared = Arc::new(Shared::new(redis.collect(), plan.lie));
     let mut report = Report {
         protocol: plan.protocol.clone(),
         replicas: plan.replicas,
+        proxies: plan.proxies,
         durability: plan.durability.name().to_owned(),
         network: plan.network,
         seed: plan.seed,
@@ -333,12 +341,7 @@ pub fn run(
     if let Err(Halt::Broken(error)) = ended {
         return Err(error);
     }
-    report.starts = driver
-        .cluster
-        .replicas
-        .iter()
-        .map(|replica| replica.starts)
-        .sum();
+    report.starts = driver.cluster.all().map(|process| process.starts).sum();
     report.faults = std::mem::take(&mut driver.counts);
     report.exits = std::mem::take(&mut driver.exits);
     // Whoever still runs is killed.
@@ -367,8 +370,8 @@ fn start_clients(
     let think = Duration::from_secs(1) * plan.clients / plan.rate;
     let mut clients = Vec::new();
     for number in 0..plan.clients {
-        // Below the number of replicas.
-        let replica = (number % u32::from(plan.replicas)) as u16;
+        // Below the number of replicas and proxies.
+        let replica = (number % u32::from(plan.replicas + plan.proxies)) as u16;
         let client = Client::new(Arc::clone(shared), number, replica, plan.seed, think);
         let builder = thread::Builder::new().name(format!("client {number}"));
         clients.push(builder.spawn(move || client.run())?);
@@ -421,7 +424,7 @@ fn end(
         }
     }
     "reading all".clone_into(&mut driver.now);
-    judge::read_everything(&shared, driver.plan.replicas, report);
+    judge::read_everything(&shared, driver.plan.replicas + driver.plan.proxies, report);
     let stopped = driver.stop_all(&mut go_on);
     note(stopped, report)?;
     if !driver.cluster.running().is_empty() {

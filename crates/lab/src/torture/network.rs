@@ -85,7 +85,7 @@ pub enum Network {
 const PEER: u16 = 40;
 const ADMIN: u16 = 20;
 const CABLES: u16 = 60;
-/// The most replicas that a torture can have: the ports of cables are counted with it.
+/// The most replicas and proxies that a torture can have: ports are counted with it.
 pub const REPLICAS_MAX: u16 = 9;
 /// Ports from the first one on that a torture may use.
 pub const PORTS: u16 = CABLES + REPLICAS_MAX * REPLICAS_MAX;
@@ -152,12 +152,17 @@ impl Network {
         }
     }
 
-    /// Where replica `id` listens.
+    /// Where replica `id` listens; proxies, which are where the clients are, are numbered behind
+    /// the replicas.
     #[must_use]
     pub fn addresses(&self, id: u16) -> Addresses {
         let (ip, base) = match self {
-            Self::Loopback { base, .. } => (IpAddr::V4(Ipv4Addr::LOCALHOST), base),
-            Self::Namespaces { base, .. } => (IpAddr::V4(host(id)), base),
+            Self::Namespaces { base, replicas, .. } if id < *replicas => {
+                (IpAddr::V4(host(id)), base)
+            }
+            Self::Loopback { base, .. } | Self::Namespaces { base, .. } => {
+                (IpAddr::V4(Ipv4Addr::LOCALHOST), base)
+            }
         };
         let at = |port| SocketAddr::from((ip, port));
         Addresses {
@@ -167,23 +172,25 @@ impl Network {
         }
     }
 
-    /// The members as replica `id` shall see them.
+    /// The members as replica `id` shall see them; nothing lies between them and a proxy.
     #[must_use]
     pub fn members(&self, id: u16) -> Vec<String> {
         let (Self::Loopback { replicas, .. } | Self::Namespaces { replicas, .. }) = self;
         let seen = (0..*replicas).map(|to| match self {
-            Self::Loopback { base, .. } if to != id => local(cable_port(*base, id, to)),
+            Self::Loopback { base, replicas, .. } if to != id && id < *replicas => {
+                local(cable_port(*base, id, to))
+            }
             _ => self.addresses(to).peer,
         });
         seen.map(|address| address.to_string()).collect()
     }
 
-    /// A command that runs `program` where replica `id` lives.
+    /// A command that runs `program` where replica `id` lives, or a proxy.
     #[must_use]
     pub fn command(&self, id: u16, program: &Path) -> Command {
         match self {
-            Self::Loopback { .. } => Command::new(program),
-            Self::Namespaces { .. } => inside(id, program),
+            Self::Namespaces { replicas, .. } if id < *replicas => inside(id, program),
+            Self::Loopback { .. } | Self::Namespaces { .. } => Command::new(program),
         }
     }
 

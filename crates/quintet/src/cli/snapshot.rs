@@ -380,6 +380,7 @@ impl Restore {
         }
         let prepared = directory.prepare(&Plan {
             replicas: self.replicas,
+            proxies: 0,
             protocol: self.protocol.clone(),
             options: Vec::new(),
             durability: Durability::Disk,

@@ -28,6 +28,7 @@ Examples:
   quintet torture --seconds 30                     three replicas on this machine, all faults
   quintet torture --replicas 5 --faults kill,partition --network namespaces
   quintet torture --durability memory --faults kill,stop,rolling
+  quintet torture --protocol nezha --proxies 2     a part of the clients at proxies, killed, too
 
 Replicas are processes of this program. Faults: kill (kill -9 of the leader, of others, of all),
 stop (SIGSTOP, SIGCONT), partition (links that carry nothing, in one direction or both), reset
@@ -47,6 +48,10 @@ pub struct Torture {
     /// How many replicas
     #[arg(long, value_name = "N", default_value_t = 3)]
     replicas: u16,
+
+    /// How many proxies beside them: they serve a part of the clients, and 'kill' strikes them, too
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    proxies: u16,
 
     /// What an acknowledgement promises: disk or memory
     #[arg(long, default_value = "disk", value_parser = ["disk", "memory"])]
@@ -69,7 +74,7 @@ pub struct Torture {
     #[arg(long, value_name = "KIND", default_value = "loopback")]
     network: NetworkKind,
 
-    /// How many clients [default: three per replica]
+    /// How many clients [default: three per replica and proxy]
     #[arg(long, value_name = "N")]
     clients: Option<u32>,
 
@@ -214,12 +219,13 @@ impl Torture {
             protocol: self.protocol.clone(),
             options: self.set.clone(),
             replicas: self.replicas,
+            proxies: self.proxies,
             durability,
             duration: Duration::from_secs(self.seconds),
             seed,
             faults: self.faults,
             network: self.network,
-            clients: self.clients.unwrap_or(u32::from(self.replicas) * 3),
+            clients: (self.clients).unwrap_or(u32::from(self.replicas + self.proxies) * 3),
             rate: self.rate,
             history: match &self.history {
                 Some(file) => file.clone(),
@@ -244,12 +250,16 @@ impl Torture {
 
 fn shown(report: &Report) -> String {
     let mut text = format!(
-        "{} with {} replicas, durability {}, {}: {:.0} s, seed {}\n\
+        "{} with {} replicas{}, durability {}, {}: {:.0} s, seed {}\n\
          {} operations, {} acknowledged, {} of unknown outcome, {} refused; {} errors excused\n\
          {} keys read at every replica, {} lost; {} groups of keys judged, {} not linearizable, \
          {} undecided\n",
         report.protocol,
         report.replicas,
+        match report.proxies {
+            0 => String::new(),
+            count => format!(" and {count} proxies"),
+        },
         report.durability,
         match report.network {
             NetworkKind::Loopback => "loopback",
@@ -377,6 +387,7 @@ mod tests {
             protocol: "multipaxos".to_owned(),
             options: Vec::new(),
             replicas: 3,
+            proxies: 0,
             durability: Durability::Disk,
             duration: Duration::from_secs(1),
             seed: 1,

@@ -123,9 +123,10 @@ impl Drop for Guard {
     }
 }
 
-/// A line that `quintet demo --json` printed.
+/// A line that `quintet demo --json` printed: a replica, or a proxy, which has no directory.
 #[derive(Clone, Debug)]
 pub struct Replica {
+    /// Among its kind.
     pub id: u64,
     pub pid: u32,
     pub redis: String,
@@ -135,20 +136,24 @@ pub struct Replica {
 }
 
 impl Replica {
-    fn parse(line: &str) -> Self {
+    /// Whether it is a proxy, and its line.
+    fn parse(line: &str) -> (bool, Self) {
         let value: Value = serde_json::from_str(line).unwrap();
+        let is_proxy = value["id"].is_null();
         let text = |name: &str| value[name].as_str().unwrap().to_owned();
         let serve = value["serve"].as_array().unwrap().iter();
-        Self {
-            id: value["id"].as_u64().unwrap(),
+        let kind = if is_proxy { "proxy" } else { "id" };
+        let one = Self {
+            id: value[kind].as_u64().unwrap(),
             pid: value["pid"].as_u64().unwrap().try_into().unwrap(),
             redis: text("redis").strip_prefix("redis://").unwrap().to_owned(),
             admin: text("admin").strip_prefix("http://").unwrap().to_owned(),
-            dir: text("dir").into(),
+            dir: value["dir"].as_str().unwrap_or_default().into(),
             serve: serve
                 .map(|word| word.as_str().unwrap().to_owned())
                 .collect(),
-        }
+        };
+        (is_proxy, one)
     }
 
     /// Starts it again by its line, from another directory.
@@ -184,11 +189,12 @@ impl Replica {
 pub struct Demo {
     pub process: Guard,
     pub replicas: Vec<Replica>,
+    pub proxies: Vec<Replica>,
     said: Arc<Mutex<String>>,
 }
 
 impl Demo {
-    /// Starts `quintet demo --json` and waits until all replicas are ready.
+    /// Starts `quintet demo --json` and waits until all of it is ready.
     pub fn start(dir: &Path, base: u16, more: &[&str]) -> Self {
         let mut command = quintet();
         command.arg("demo").arg("--json").arg("--dir").arg(dir);
@@ -212,18 +218,19 @@ impl Demo {
                 said.push('\n');
             }
         });
-        let replicas: usize = match more.iter().position(|word| *word == "--replicas") {
-            Some(at) => more[at + 1].parse().unwrap(),
-            None => 3,
+        let count = |flag: &str, otherwise: usize| {
+            let at = more.iter().position(|word| *word == flag);
+            at.map_or(otherwise, |at| more[at + 1].parse().unwrap())
         };
         let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
-        let replicas: Vec<_> = lines
-            .take(replicas)
-            .map(|line| Replica::parse(&line.unwrap()))
-            .collect();
+        let lines = lines.take(count("--replicas", 3) + count("--proxies", 0));
+        let all = lines.map(|line| Replica::parse(&line.unwrap()));
+        let (proxies, replicas): (Vec<_>, Vec<_>) = all.partition(|(is_proxy, _)| *is_proxy);
+        let lines_of = |kind: Vec<(bool, Replica)>| kind.into_iter().map(|(_, it)| it).collect();
         let demo = Self {
             process,
-            replicas,
+            replicas: lines_of(replicas),
+            proxies: lines_of(proxies),
             said,
         };
         assert!(

@@ -277,7 +277,10 @@ impl Seat {
 
     pub fn fast_reply(&self, number: u64) -> Option<LogHash> {
         self.replied.iter().find_map(|message| match message {
-            Message::FastReply { batch, hash, .. } if batch.0 == number => Some(*hash),
+            Message::FastReplies { appended, .. } => {
+                let of = appended.iter().find(|(batch, _)| batch.0 == number);
+                of.map(|(_, hash)| *hash)
+            }
             _ => None,
         })
     }

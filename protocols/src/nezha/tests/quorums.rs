@@ -4,7 +4,7 @@ use crate::{
     group::Clock,
     nezha::{Config, LogHash, Message, Nezha, ReplyHeader},
 };
-use alloc::vec::Vec;
+use alloc::{vec, vec::Vec};
 use quintet_replica::{
     BatchBuilder, BatchId, Bytes, Client, ClientDriver, ClusterId, CommandId, Durability, Effect,
     Epoch, EpochNumber, FrontendId, FrontendSetup, Level, Outcome, ReplicaId, RequestKind,
@@ -98,11 +98,10 @@ impl Case {
     }
 
     fn fast(&mut self, from: u16, view: u64, hash: LogHash) {
-        let message = Message::FastReply {
-            batch: BatchId(1),
+        let message = Message::FastReplies {
             view,
-            hash,
             bound: 0,
+            appended: vec![(BatchId(1), hash)],
         };
         self.say(from, &message);
     }

@@ -6,6 +6,7 @@
 //!   DIR/replica-0/quintet.toml  what 'quintet serve' is started with
 //!   DIR/replica-0/quintet.log   what it logs
 //!   DIR/replica-0/data/         what it keeps
+//!   DIR/proxy-0.log             what a proxy logs, which keeps nothing
 //! ```
 //!
 //! A directory that holds anything else is never touched.

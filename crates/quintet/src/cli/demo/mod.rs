@@ -4,6 +4,7 @@
 //!   demo ──spawn──► quintet serve --config DIR/replica-0/quintet.toml   redis 7001 admin 7101 peers 7201
 //!     │  ──spawn──► quintet serve --config DIR/replica-1/quintet.toml         7002       7102       7202
 //!     │  ──spawn──► …
+//!     │  ──spawn──► quintet proxy --config DIR/replica-0/quintet.toml         7004       7104
 //!     ├─ GET /readyz until all answer 200, then prints where everything is
 //!     ├─ reports deaths and returns
 //!     └─ Ctrl-C, SIGTERM: stops all, exit 0
@@ -31,7 +32,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use supervisor::Supervisor;
+use supervisor::{Supervisor, What};
 
 /// Where a demo keeps its data unless told otherwise.
 pub const DIRECTORY: &str = "./quintet-demo";
@@ -51,16 +52,21 @@ Examples:
   quintet demo --replicas 5 --base-port 8001    five of them, elsewhere
   quintet demo --durability memory              faster; always starts empty
   quintet demo --protocol nezha --transport udp small messages in datagrams
-  quintet demo --json                           one JSON line per replica once all are ready
+  quintet demo --protocol nezha --proxies 2     and two processes that serve clients and hold no data
+  quintet demo --json                           one JSON line per process once all are ready
 
 Redis clients connect to base-port, +1, +2 …; admin HTTP is at base-port+100 …, the replicas talk to
-each other at base-port+200 …. Any replica takes any command. Ctrl-C stops all; started again on the
-same directory, the demo has all its data. A replica that dies stays dead until it is started again
-by the 'quintet serve' line that the demo printed for it.")]
+each other at base-port+200 …. Proxies have the ports behind the replicas'. Any replica and any
+proxy takes any command. Ctrl-C stops all; started again on the same directory, the demo has all its
+data. Whatever dies stays dead until it is started again by the line that the demo printed for it.")]
 pub struct Demo {
     /// How many replicas [default: 3, or as many as the directory has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
     replicas: Option<u16>,
+
+    /// How many proxies: processes that serve clients and are no members
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..i64::from(REPLICAS_MAX)))]
+    proxies: u16,
 
     /// The replication protocol, see 'quintet protocols' [default: multipaxos, or the directory's]
     #[arg(long, value_name = "NAME")]
@@ -92,7 +98,7 @@ pub struct Demo {
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = settings::units::duration)]
     patience: Duration,
 
-    /// Print one JSON line per replica when all are ready, instead of text
+    /// Print one JSON line per replica and proxy when all are ready, instead of text
     #[arg(long)]
     json: bool,
 }
@@ -102,6 +108,8 @@ pub struct Demo {
 pub struct Plan {
     /// How many replicas.
     pub replicas: u16,
+    /// How many proxies.
+    pub proxies: u16,
     /// The protocol's name.
     pub protocol: String,
     /// The protocol's options.
@@ -114,7 +122,7 @@ pub struct Plan {
     pub base_port: u16,
 }
 
-/// One replica's ports.
+/// The ports of one replica, or of a proxy, which has no peers.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
     /// For Redis clients.
@@ -126,7 +134,8 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The ports of a demo's replica. The plan was checked to fit below 65536.
+    /// The ports of a demo's replica; those of proxies are numbered behind the replicas'. The plan
+    /// was checked to fit below 65536.
     pub const fn of(base: u16, id: u16) -> Self {
         let redis = base.saturating_add(id);
         Self {
@@ -137,14 +146,18 @@ impl Ports {
     }
 }
 
-/// What `--json` prints per replica.
+/// What `--json` prints per replica (`id`, `dir`) and per proxy (`proxy`).
 #[derive(Serialize)]
 struct Line<'a> {
-    id: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxy: Option<u16>,
     pid: u32,
     redis: String,
     admin: String,
-    dir: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dir: Option<&'a str>,
     serve: &'a [String],
 }
 
@@ -242,6 +255,7 @@ impl Demo {
         }
         let plan = Plan {
             replicas,
+            proxies: self.proxies,
             protocol,
             options,
             durability,
@@ -254,41 +268,62 @@ impl Demo {
                 self.base_port
             )));
         }
+        if replicas + self.proxies > REPLICAS_MAX {
+            return Err(Failure::usage(format!(
+                "--proxies: {replicas} replicas and {} proxies are more than {REPLICAS_MAX} \
+                 processes",
+                self.proxies
+            )));
+        }
         Ok(plan)
     }
 
     fn announce(&self, plan: &Plan, supervisor: &Supervisor) -> Outcome {
         if self.json {
-            for replica in supervisor.replicas() {
+            for process in supervisor.processes() {
+                let (id, proxy) = match process.what {
+                    What::Replica(id) => (Some(id), None),
+                    What::Proxy(number) => (None, Some(number)),
+                };
+                let data = process.data.as_ref().map(|data| data.to_string_lossy());
                 output::print_json_line(&Line {
-                    id: replica.id,
-                    pid: replica.pid,
-                    redis: replica.redis_url(),
-                    admin: replica.admin_url(),
-                    dir: &replica.data.to_string_lossy(),
-                    serve: &replica.serve,
+                    id,
+                    proxy,
+                    pid: process.pid,
+                    redis: process.redis_url(),
+                    admin: process.admin_url(),
+                    dir: data.as_deref(),
+                    serve: &process.serve,
                 })?;
             }
             return Ok(());
         }
+        let proxies = match plan.proxies {
+            0 => String::new(),
+            1 => " and a proxy".to_owned(),
+            count => format!(" and {count} proxies"),
+        };
         let mut text = format!(
-            "\n{} replicas are ready: protocol {}, durability {}\n\n",
+            "\n{} replicas{proxies} are ready: protocol {}, durability {}\n\n",
             plan.replicas,
             plan.protocol,
             plan.durability.name()
         );
-        for replica in supervisor.replicas() {
+        for process in supervisor.processes() {
             text.push_str(&format!(
-                "replica {}  {}  {}  pid {}\n  data   {}\n  again  {}\n",
-                replica.id,
-                replica.redis_url(),
-                replica.admin_url(),
-                replica.pid,
-                replica.data.display(),
-                replica.serve_line()
+                "{}  {}  {}  pid {}\n",
+                process.what,
+                process.redis_url(),
+                process.admin_url(),
+                process.pid,
             ));
+            if let Some(data) = &process.data {
+                text.push_str(&format!("  data   {}\n", data.display()));
+            }
+            text.push_str(&format!("  again  {}\n", process.serve_line()));
         }
-        let (first, last) = (plan.base_port, plan.base_port + plan.replicas - 1);
+        let last = plan.base_port + plan.replicas + plan.proxies - 1;
+        let first = plan.base_port;
         let (victim, what) = supervisor.victim();
         text.push_str(&format!(
             "\nTry:\n  redis-cli -p {first} set greeting hello\n  redis-cli -p {last} get greeting\n  \
@@ -301,13 +336,15 @@ impl Demo {
 /// Asks for every port once, so that a taken one is named before anything is started or removed.
 fn check_ports(plan: &Plan, patience: Duration) -> Outcome {
     let deadline = Instant::now() + patience;
-    for id in 0..plan.replicas {
-        let ports = Ports::of(plan.base_port, id);
-        let uses = [
+    for what in What::all(plan) {
+        let ports = what.ports(plan);
+        let mut uses = vec![
             (ports.redis, "Redis clients of"),
             (ports.admin, "the admin HTTP of"),
-            (ports.peer, "the peers of"),
         ];
+        if let What::Replica(_) = what {
+            uses.push((ports.peer, "the peers of"));
+        }
         for (port, purpose) in uses {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             while let Err(error) = TcpListener::bind(address) {
@@ -321,7 +358,7 @@ fn check_ports(plan: &Plan, patience: Duration) -> Outcome {
                 };
                 return Err(Failure::new(
                     Exit::Usage,
-                    format!("port {port}, for {purpose} replica {id}, {reason}"),
+                    format!("port {port}, for {purpose} {what}, {reason}"),
                 )
                 .help("choose other ports with --base-port, or stop that process"));
             }

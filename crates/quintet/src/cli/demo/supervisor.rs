@@ -1,10 +1,10 @@
-//! The demo's replicas as processes: started, waited for, watched, stopped.
+//! The demo's replicas and proxies as processes: started, waited for, watched, stopped.
 //!
 //! ```text
 //!   Runs ──exit──► Dead ──answers again──► ByHand ──silent──► Dead
 //! ```
 
-use super::{Ports, directory::Prepared};
+use super::{Plan, Ports, directory::Prepared};
 use crate::cli::{
     failure::{Exit, Failure, Outcome},
     http, output,
@@ -12,6 +12,7 @@ use crate::cli::{
 use indicatif::ProgressBar;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
+    fmt,
     fs::{self, OpenOptions},
     io::{Read, Seek, SeekFrom},
     os::unix::process::{CommandExt, ExitStatusExt},
@@ -24,7 +25,7 @@ use std::{
 
 /// How often children are looked after.
 const LOOK: Duration = Duration::from_millis(50);
-/// How often a dead replica's address is asked.
+/// How often the address of one that died is asked.
 const ASK: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_secs(1);
 /// How long to look for a leader; a protocol may have none.
@@ -42,15 +43,49 @@ enum State {
     ByHand { pid: Option<u64> },
 }
 
-/// One replica of the demo.
+/// What a process of the demo is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A replica: its place among the members.
+    Replica(u16),
+    /// A proxy: its number among the proxies.
+    Proxy(u16),
+}
+
+impl What {
+    /// All that a demo starts, replicas first.
+    pub fn all(plan: &Plan) -> impl Iterator<Item = Self> {
+        let replicas = (0..plan.replicas).map(Self::Replica);
+        replicas.chain((0..plan.proxies).map(Self::Proxy))
+    }
+
+    /// Where it listens.
+    pub const fn ports(self, plan: &Plan) -> Ports {
+        match self {
+            Self::Replica(id) => Ports::of(plan.base_port, id),
+            Self::Proxy(number) => Ports::of(plan.base_port, plan.replicas + number),
+        }
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Replica(id) => write!(f, "replica {id}"),
+            Self::Proxy(number) => write!(f, "proxy {number}"),
+        }
+    }
+}
+
+/// One process of the demo.
 #[derive(Debug)]
 pub struct Managed {
-    /// Its place among the members.
-    pub id: u16,
+    /// What it is.
+    pub what: What,
     /// The process that the demo started.
     pub pid: u32,
-    /// Its data directory.
-    pub data: PathBuf,
+    /// Its data directory; a proxy has none.
+    pub data: Option<PathBuf>,
     /// The argument vector that starts it again, from any directory.
     pub serve: Vec<String>,
     ports: Ports,
@@ -59,10 +94,11 @@ pub struct Managed {
     asked: Instant,
 }
 
-/// All replicas of the demo.
+/// All processes of the demo.
 #[derive(Debug)]
 pub struct Supervisor {
-    replicas: Vec<Managed>,
+    /// Replicas first.
+    processes: Vec<Managed>,
     /// As the person wrote it.
     directory: PathBuf,
 }
@@ -88,21 +124,41 @@ impl Managed {
         words.join(" ")
     }
 
-    fn start(prepared: &Prepared, program: &Path, id: u16) -> Outcome<Self> {
-        let directory = prepared.path.join(format!("replica-{id}"));
-        let file = directory.join("quintet.toml");
-        let log = directory.join("quintet.log");
+    fn start(prepared: &Prepared, program: &Path, what: What) -> Outcome<Self> {
+        let ports = what.ports(&prepared.plan);
+        let replica = |id: u16| prepared.path.join(format!("replica-{id}"));
+        let (command, file, log, data) = match what {
+            What::Replica(id) => {
+                let directory = replica(id);
+                let log = directory.join("quintet.log");
+                ("serve", directory, log, Some(replica(id).join("data")))
+            }
+            What::Proxy(number) => {
+                let log = prepared.path.join(format!("proxy-{number}.log"));
+                ("proxy", replica(0), log, None)
+            }
+        };
+        let file = file.join("quintet.toml");
         let text = |path: &Path| {
             path.to_str()
                 .map(str::to_owned)
                 .ok_or_else(|| Failure::usage(format!("{}: the path is not UTF-8", path.display())))
         };
-        let serve = vec![
+        let mut serve = vec![
             text(program)?,
-            "serve".to_owned(),
+            command.to_owned(),
             "--config".to_owned(),
             text(&file)?,
         ];
+        if let What::Proxy(_) = what {
+            let listen = [
+                ("--redis-listen", ports.redis),
+                ("--admin-listen", ports.admin),
+            ];
+            for (flag, port) in listen {
+                serve.extend([flag.to_owned(), format!("127.0.0.1:{port}")]);
+            }
+        }
         if fs::metadata(&log).is_ok_and(|log| log.len() > LOG_MAX) {
             fs::rename(&log, log.with_extension("log.old"))?;
         }
@@ -126,11 +182,11 @@ impl Managed {
             Failure::new(Exit::Failed, format!("{}: {error}", program.display()))
         })?;
         Ok(Self {
-            id,
+            what,
             pid: child.id(),
-            data: directory.join("data"),
+            data,
             serve,
-            ports: Ports::of(prepared.plan.base_port, id),
+            ports,
             log,
             state: State::Runs(child),
             asked: Instant::now(),
@@ -166,7 +222,7 @@ impl Managed {
             (None, Some(signal)) => format!("was killed by signal {signal}{}", name_of(signal)),
             (None, None) => "ended".to_owned(),
         };
-        let mut text = format!("replica {} (pid {}) {how}", self.id, self.pid);
+        let mut text = format!("{} (pid {}) {how}", self.what, self.pid);
         if status.code().is_some()
             && let Some(words) = last_words(&self.log)
         {
@@ -176,7 +232,7 @@ impl Managed {
         text
     }
 
-    /// Asks a replica that is not our child whether it is there.
+    /// Asks one that is not our child whether it is there.
     fn ask(&mut self) {
         if self.asked.elapsed() < ASK {
             return;
@@ -188,13 +244,13 @@ impl Managed {
                 if self.is_ready() {
                     let pid = self.status().and_then(|status| status.get("pid")?.as_u64());
                     let shown = pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
-                    eprintln!("replica {} is back (started by hand{shown})", self.id);
+                    eprintln!("{} is back (started by hand{shown})", self.what);
                     self.state = State::ByHand { pid };
                 }
             }
             State::ByHand { .. } => {
                 if http::get(&self.admin(), "/livez", ANSWER).is_err() {
-                    eprintln!("replica {} (started by hand) is gone", self.id);
+                    eprintln!("{} (started by hand) is gone", self.what);
                     self.state = State::Dead;
                 }
             }
@@ -213,50 +269,54 @@ impl Managed {
 }
 
 impl Supervisor {
-    /// Starts one process per replica.
+    /// Starts one process per replica and proxy.
     ///
     /// # Errors
     /// When one cannot be started; those that were are stopped.
     pub fn start(prepared: &Prepared, directory: PathBuf) -> Outcome<Self> {
         let program = std::env::current_exe()?;
         let mut supervisor = Self {
-            replicas: Vec::new(),
+            processes: Vec::new(),
             directory,
         };
-        for id in 0..prepared.plan.replicas {
-            supervisor
-                .replicas
-                .push(Managed::start(prepared, &program, id)?);
+        for what in What::all(&prepared.plan) {
+            let started = Managed::start(prepared, &program, what)?;
+            supervisor.processes.push(started);
         }
         Ok(supervisor)
     }
 
-    /// The replicas in the order of their ids.
-    pub fn replicas(&self) -> &[Managed] {
-        &self.replicas
+    /// All processes, replicas first.
+    pub fn processes(&self) -> &[Managed] {
+        &self.processes
+    }
+
+    fn replicas(&self) -> impl Iterator<Item = &Managed> {
+        let is_replica = |one: &&Managed| matches!(one.what, What::Replica(_));
+        self.processes.iter().filter(is_replica)
     }
 
     /// Waits until every `/readyz` answers 200. `false`: asked to stop before that.
     ///
     /// # Errors
-    /// When a replica ends instead, or patience does.
+    /// When one ends instead, or patience does.
     pub fn wait_until_ready(&mut self, stops: &Receiver<()>, patience: Duration) -> Outcome<bool> {
         let began = Instant::now();
-        let mut ready = vec![false; self.replicas.len()];
+        let mut ready = vec![false; self.processes.len()];
         let bar = output::bar(
             ready.len() as u64,
             "starting [{bar:20}] {pos}/{len} ready {msg}",
         );
         loop {
-            for (replica, ready) in self.replicas.iter_mut().zip(&mut ready) {
-                if let Some(status) = replica.ended() {
+            for (process, ready) in self.processes.iter_mut().zip(&mut ready) {
+                if let Some(status) = process.ended() {
                     bar.finish_and_clear();
-                    let epitaph = replica.epitaph(status);
+                    let epitaph = process.epitaph(status);
                     let exit = status.code().map_or(Exit::Failed, Exit::from_code);
                     self.kill();
                     return Err(Failure::new(exit, format!("cannot start: {epitaph}")));
                 }
-                *ready = *ready || replica.is_ready();
+                *ready = *ready || process.is_ready();
             }
             bar.set_position(ready.iter().filter(|ready| **ready).count() as u64);
             if ready.iter().all(|ready| *ready) {
@@ -277,28 +337,28 @@ impl Supervisor {
 
     fn say_who_is_missing(&self, bar: &ProgressBar, ready: &[bool]) {
         let missing: Vec<_> = self
-            .replicas
+            .processes
             .iter()
             .zip(ready)
             .filter(|(_, ready)| !**ready)
-            .map(|(replica, _)| replica.id.to_string())
+            .map(|(process, _)| process.what.to_string())
             .collect();
-        bar.set_message(format!("(waiting for replica {})", missing.join(", ")));
+        bar.set_message(format!("(waiting for {})", missing.join(", ")));
     }
 
     fn give_up(&mut self, ready: &[bool], patience: Duration) -> Failure {
         let missing: Vec<_> = self
-            .replicas
+            .processes
             .iter()
             .zip(ready)
             .filter(|(_, ready)| !**ready)
-            .map(|(replica, _)| replica.log.display().to_string())
+            .map(|(process, _)| process.log.display().to_string())
             .collect();
         self.kill();
         Failure::new(
             Exit::NoQuorum,
             format!(
-                "{} of {} replicas were not ready within {}",
+                "{} of {} processes were not ready within {}",
                 missing.len(),
                 ready.len(),
                 humantime::format_duration(patience)
@@ -313,11 +373,10 @@ impl Supervisor {
     /// A process to kill for a try, and what it is.
     pub fn victim(&self) -> (u32, &'static str) {
         let leader = || {
-            self.replicas.iter().find_map(|replica| {
+            self.replicas().find_map(|replica| {
                 let leader = replica.status()?.get("leader")?.as_u64()?;
-                self.replicas
-                    .iter()
-                    .find(|other| u64::from(other.id) == leader)
+                let leader = What::Replica(u16::try_from(leader).ok()?);
+                self.replicas().find(|other| other.what == leader)
             })
         };
         // Replicas publish their state now and then: right after the start it may be old.
@@ -328,71 +387,69 @@ impl Supervisor {
             found = leader();
         }
         let leader = found;
-        match (leader, self.replicas.as_slice()) {
-            (_, [only]) => (
-                only.pid,
+        let first = self.processes.first();
+        let first = first.expect("a demo has at least one replica");
+        match leader {
+            _ if self.replicas().count() == 1 => (
+                first.pid,
                 "the only replica: the store is gone until it is back",
             ),
-            (Some(leader), _) => (leader.pid, "the leader; the store goes on"),
-            (None, [first, ..]) => (first.pid, "a replica; the store goes on"),
-            (None, []) => unreachable!("a demo has at least one replica"),
+            Some(leader) => (leader.pid, "the leader; the store goes on"),
+            None => (first.pid, "a replica; the store goes on"),
         }
     }
 
     /// Reports deaths and returns until asked to stop.
     pub fn watch(&mut self, stops: &Receiver<()>) {
         while !stop_asked(stops, LOOK) {
-            for replica in &mut self.replicas {
-                if let Some(status) = replica.ended() {
-                    let epitaph = replica.epitaph(status);
-                    eprintln!("{epitaph}\n  bring it back: {}", replica.serve_line());
+            for process in &mut self.processes {
+                if let Some(status) = process.ended() {
+                    let epitaph = process.epitaph(status);
+                    eprintln!("{epitaph}\n  bring it back: {}", process.serve_line());
                 }
-                replica.ask();
+                process.ask();
             }
         }
     }
 
-    /// Stops all replicas that the demo started.
+    /// Stops all that the demo started.
     ///
     /// # Errors
     /// When one had to be killed or failed.
     pub fn stop(&mut self, stops: &Receiver<()>) -> Outcome {
         let began = Instant::now();
-        for replica in &mut self.replicas {
+        for process in &mut self.processes {
             // One that has died since the last look was not stopped by us.
-            if let Some(status) = replica.ended() {
-                eprintln!("{}", replica.epitaph(status));
+            if let Some(status) = process.ended() {
+                eprintln!("{}", process.epitaph(status));
             }
-            replica.signal(Signal::TERM);
+            process.signal(Signal::TERM);
         }
         let mut failed = None;
         while self
-            .replicas
+            .processes
             .iter()
-            .any(|replica| matches!(replica.state, State::Runs(_)))
+            .any(|process| matches!(process.state, State::Runs(_)))
         {
-            for replica in &mut self.replicas {
-                if let Some(status) = replica.ended()
+            for process in &mut self.processes {
+                if let Some(status) = process.ended()
                     && !status.success()
                 {
-                    failed = Some(replica.epitaph(status));
+                    failed = Some(process.epitaph(status));
                 }
             }
             if began.elapsed() > STOP || stop_asked(stops, Duration::from_millis(10)) {
                 self.kill();
                 return Err(Failure::new(
                     Exit::Failed,
-                    "not all replicas stopped by themselves; the rest was killed",
+                    "not all processes stopped by themselves; the rest was killed",
                 ));
             }
         }
-        for replica in &self.replicas {
-            if let State::ByHand { pid } = replica.state {
+        for process in &self.processes {
+            if let State::ByHand { pid } = process.state {
                 let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
-                eprintln!(
-                    "replica {}{pid} was started by hand and goes on",
-                    replica.id
-                );
+                eprintln!("{}{pid} was started by hand and goes on", process.what);
             }
         }
         match failed {
@@ -405,14 +462,14 @@ impl Supervisor {
     }
 
     fn kill(&mut self) {
-        for replica in &mut self.replicas {
-            replica.signal(Signal::KILL);
+        for process in &self.processes {
+            process.signal(Signal::KILL);
         }
-        for replica in &mut self.replicas {
-            if let State::Runs(child) = &mut replica.state {
+        for process in &mut self.processes {
+            if let State::Runs(child) = &mut process.state {
                 // Killed above, so this does not block; an error means that it is gone already.
                 let _ = child.wait();
-                replica.state = State::Dead;
+                process.state = State::Dead;
             }
         }
     }

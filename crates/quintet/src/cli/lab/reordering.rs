@@ -52,15 +52,9 @@ impl Reordering {
         let found = figures(&links);
         for figure in &found {
             output::print_line(figure.title)?;
-            let mut table = output::table(&[figure.x, "reordered %", "late %", "median hold us"]);
-            for (x, answer) in &figure.points {
-                let cells = [
-                    x.to_string(),
-                    format!("{:.1}", answer.reordered * 100.0),
-                    format!("{:.1}", answer.late * 100.0),
-                    format!("{:.1}", answer.hold),
-                ];
-                table.add_row(cells.into_iter().map(output::number));
+            let mut table = output::table(&figure.header());
+            for row in figure.rows() {
+                table.add_row(row.into_iter().map(output::number));
             }
             output::print_table(table)?;
         }
