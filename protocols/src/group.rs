@@ -180,15 +180,10 @@ impl<P: Protocol> Group<P> {
         FrontendId(1000 * self.members[usize::from(id)].boots + u64::from(id) + 1)
     }
 
-    pub fn start(&mut self, id: u16) {
-        let member = &mut self.members[usize::from(id)];
-        assert!(member.driver.is_none(), "stopped before it starts");
-        member.boots += 1;
-        let forgot = self.durability == Durability::Memory && member.disk.used;
-        if forgot {
-            member.incarnation = Incarnation(member.incarnation.0 + 1);
-        }
-        let setup = Setup {
+    /// What a replica is told before its start.
+    pub fn setup(&self, id: u16) -> Setup<P::Options> {
+        let member = &self.members[usize::from(id)];
+        Setup {
             id: ReplicaId(id),
             incarnation: member.incarnation,
             group: GroupId(0),
@@ -202,8 +197,19 @@ impl<P: Protocol> Group<P> {
             },
             durability: self.durability,
             options: self.config.clone(),
-            seed: u64::from(id) * 77 + self.members[usize::from(id)].boots,
-        };
+            seed: u64::from(id) * 77 + member.boots,
+        }
+    }
+
+    pub fn start(&mut self, id: u16) {
+        let member = &mut self.members[usize::from(id)];
+        assert!(member.driver.is_none(), "stopped before it starts");
+        member.boots += 1;
+        let forgot = self.durability == Durability::Memory && member.disk.used;
+        if forgot {
+            member.incarnation = Incarnation(member.incarnation.0 + 1);
+        }
+        let setup = self.setup(id);
         let frontend = self.frontend(id);
         let member = &mut self.members[usize::from(id)];
         let checkpoint = member.disk.checkpoint.clone();

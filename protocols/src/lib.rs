@@ -20,6 +20,7 @@ pub mod derecho;
 mod group;
 #[cfg(test)]
 mod life;
+pub mod mencius;
 pub mod multipaxos;
 pub mod nezha;
 pub mod racs;
@@ -30,7 +31,7 @@ mod stubs;
 use alloc::string::{String, ToString};
 use quintet_replica::Entry;
 
-quintet_replica::registry! { multipaxos::MultiPaxos, chain_paxos::ChainPaxos, chora::Chora, racs::Racs, derecho::Derecho, nezha::Nezha }
+quintet_replica::registry! { multipaxos::MultiPaxos, chain_paxos::ChainPaxos, chora::Chora, racs::Racs, derecho::Derecho, nezha::Nezha, mencius::Mencius }
 
 /// No protocol has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

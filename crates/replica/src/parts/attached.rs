@@ -187,11 +187,13 @@ where
         reply: Reply<P::ReplyHeader>,
         ctx: &mut FrontendContext<'_, P>,
     ) {
-        let since = self.open.get(&reply.batch).and_then(|open| open.since);
-        if let Some(since) = since {
+        let Some(open) = self.open.remove(&reply.batch) else {
+            return;
+        };
+        if let Some(since) = open.since {
             self.answers.took(ctx.now().since(since));
         }
-        self.finish(reply.batch, Outcome::Results(reply.results), ctx);
+        ctx.done(reply.batch, Outcome::Results(reply.results));
     }
 
     fn on_timer(&mut self, _timer: u32, ctx: &mut FrontendContext<'_, P>) {

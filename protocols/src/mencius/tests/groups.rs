@@ -1,0 +1,283 @@
+//! Groups of this protocol, step by step.
+
+use crate::group::Packet;
+pub use crate::group::{MS, assert_converged};
+use crate::mencius::{Config, Mencius, Message, Range, Record, Value};
+use alloc::{string::String, vec::Vec};
+use quintet_replica::{Durability, Level, Protocol, Recovered, ReplicaId, Slot, parts::Ballot};
+
+type Group = crate::group::Group<Mencius>;
+
+fn group(members: usize, durability: Durability) -> Group {
+    with(members, durability, Config::default())
+}
+
+fn with(members: usize, durability: Durability, config: Config) -> Group {
+    let mut group = Group::new(members, durability, config);
+    group.run(MS * 10);
+    group
+}
+
+#[test]
+fn every_replica_suggests_and_all_execute_the_same() {
+    for members in [1, 2, 3, 5, 7] {
+        for durability in [Durability::Disk, Durability::Memory] {
+            let mut group = group(members, durability);
+            let mut written = alloc::vec::Vec::new();
+            for turn in 0..30u16 {
+                let id = turn % members as u16;
+                written.push((id, group.write(id)));
+                group.run(MS);
+            }
+            group.run(MS * 500);
+            for (id, batch) in written {
+                assert!(
+                    group.answered(id, batch),
+                    "{members} members, {durability:?}"
+                );
+            }
+            assert_converged(&group, 30);
+            assert_eq!(group.marked("revokes slots"), 0);
+        }
+    }
+}
+
+#[test]
+fn idle_replicas_skip_what_lies_before_a_suggestion() {
+    let mut group = group(3, Durability::Disk);
+    for _ in 0..5 {
+        let batch = group.write(1);
+        group.run(MS * 5);
+        assert!(group.answered(1, batch), "nobody waits for the idle ones");
+    }
+    assert!(group.marked("skips own slots") > 0);
+}
+
+#[test]
+fn the_slots_of_a_silent_owner_are_revoked_and_it_goes_on_behind_them() {
+    for members in [3, 5] {
+        let mut group = group(members, Durability::Disk);
+        group.write(1);
+        group.run(MS * 20);
+        group.crash(1);
+        let batch = group.write(0);
+        group.run(MS * 3000);
+        assert!(group.answered(0, batch));
+        for turn in 0..200 {
+            let batch = group.write(0);
+            group.run(MS * 10);
+            let last: Vec<String> = (0..members as u16)
+                .filter(|id| *id != 1)
+                .map(|id| crate::life::Lives::describe(group.replica(id)))
+                .collect();
+            assert!(
+                group.answered(0, batch),
+                "revoked before needed, {turn}: {last:#?}"
+            );
+        }
+        group.start(1);
+        group.run(MS * 2000);
+        let batch = group.write(1);
+        group.run(MS * 500);
+        assert!(group.answered(1, batch));
+        assert_converged(&group, 203);
+    }
+}
+
+#[test]
+fn an_owner_that_was_taken_for_dead_suggests_again_what_lost_its_slot() {
+    let mut group = group(3, Durability::Disk);
+    group.isolate(2);
+    let lost = group.write(2);
+    group.write(0);
+    group.write(0);
+    group.run(MS * 3000);
+    assert!(!group.answered(2, lost));
+    group.heal();
+    group.run(MS * 3000);
+    assert!(group.answered(2, lost));
+    assert!(group.marked("suggestion lost its slot") > 0);
+    assert_converged(&group, 3);
+}
+
+#[test]
+fn a_replica_that_is_cut_off_answers_no_reads() {
+    let mut group = group(3, Durability::Disk);
+    group.isolate(2);
+    let read = group.submit(2, Level::Linearizable);
+    group.write(0);
+    group.run(MS * 3000);
+    assert!(!group.answered(2, read));
+    group.heal();
+    group.run(MS * 3000);
+    assert!(group.answered(2, read));
+}
+
+#[test]
+fn a_suggestion_is_accepted_in_its_owners_slots_only() {
+    let mut group = group(3, Durability::Disk);
+    let said = crate::mencius::Said {
+        incarnation: group.members[1].incarnation,
+        entries: alloc::vec![(Slot(3), Value::Noop)],
+        ..Default::default()
+    };
+    group.deliver(Packet::new(1, 0, &Message::Said(said)));
+    assert_eq!(group.replica(0).owner(Slot(3)), ReplicaId(2));
+    assert!(group.replica(0).log.get(Slot(3)).is_none());
+}
+
+#[test]
+fn a_majority_that_forgot_is_told_what_to_do() {
+    let mut group = group(3, Durability::Memory);
+    group.write(0);
+    group.run(MS * 5);
+    (0..3).for_each(|id| group.crash(id));
+    (0..3).for_each(|id| group.start(id));
+    group.run(MS * 20_000);
+    for member in &group.members {
+        let told = member.halted.as_ref();
+        assert!(told.is_some_and(|why| why.contains("--bootstrap-again")));
+    }
+}
+
+#[test]
+fn a_damaged_journal_makes_nothing_decided_that_a_lost_record_wrote_over() {
+    let record = |committed: u64| Record {
+        ballot: Ballot::default(),
+        decided: false,
+        committed: Slot(committed),
+        value: Value::Noop,
+    };
+    for (forgot, decided) in [(false, true), (true, false)] {
+        let group = Group::unstarted(3, Durability::Disk, Config::default());
+        let mut replica = Mencius::new(group.setup(1));
+        let recovered = Recovered {
+            first_boot: false,
+            forgot,
+            promise: None,
+            checkpoint: None,
+            records: alloc::vec![(Slot(1), record(0)), (Slot(2), record(1))],
+        };
+        assert!(replica.restore(recovered));
+        let first = replica.log.get(Slot(1)).expect("it was kept");
+        assert_eq!(first.decided, decided, "forgot: {forgot}");
+    }
+}
+
+#[test]
+fn a_message_that_names_one_slot_of_each_kind_loses_none() {
+    let config = Config {
+        slots_max: 1,
+        ..Config::default()
+    };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 10);
+    let batches: Vec<_> = (0..30)
+        .map(|turn| (turn % 3, group.write(turn % 3)))
+        .collect();
+    group.run(MS * 100);
+    for (id, batch) in batches {
+        assert!(group.answered(id, batch));
+    }
+    assert_eq!(group.marked("suggestions sent again"), 0);
+    assert_converged(&group, 30);
+}
+
+#[test]
+fn a_promise_that_was_long_in_writing_tells_nothing_false_about_what_was_forgotten_meanwhile() {
+    let config = Config {
+        log_memory_bytes: 1024,
+        ..Config::default()
+    };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 10);
+    group.write(0);
+    group.run(MS * 50);
+    let committed = group.replica(2).committed;
+    let first = group.replica(2).slot_of(ReplicaId(0), committed);
+    group.members[2].slow_disk = true;
+    let range = Range {
+        owner: ReplicaId(0),
+        ballot: Ballot::default().next(ReplicaId(1)),
+        first,
+        last: Slot(first.0 + 30),
+    };
+    group.deliver(Packet::new(1, 2, &Message::Prepare(range)));
+    for _ in 0..20 {
+        group.write(0);
+        group.run(MS * 100);
+    }
+    assert!(group.replica(2).log.first() > first, "it has forgotten");
+    group.members[2].slow_disk = false;
+    group.run(MS * 100);
+    assert!(group.marked("promise came too late") > 0);
+    assert_converged(&group, 21);
+}
+
+#[test]
+fn an_owner_passes_over_slots_that_others_decided_without_it() {
+    let mut group = group(3, Durability::Disk);
+    let (from, me) = (ReplicaId(0), ReplicaId(1));
+    let mine = group.replica(1).next_own;
+    let later = group.replica(1).slot_of(me, mine);
+    let known = Message::Known {
+        committed: Slot(0),
+        values: alloc::vec![(later, Value::Noop)],
+    };
+    group.deliver(Packet::new(from.0, me.0, &known));
+    group.write(1);
+    group.write(1);
+    group.run(MS * 100);
+    let held = group.replica(1).outstanding.get(&later);
+    assert!(held.is_none() && group.replica(1).is_decided(later));
+}
+
+/// An owner's suggestion reaches one other, who forgets it and comes back with the help of three
+/// that never saw it; afterwards one of these votes for it. Whether the owner takes that, with the
+/// lost vote, for a majority.
+pub(super) fn counted_with_a_lost_vote(config: Config) -> bool {
+    let mut group = with(5, Durability::Memory, config);
+    group.cut.extend([(0, 2), (0, 3), (0, 4)]);
+    let batch = group.write(0);
+    group.run(MS * 5);
+    let slot = *group.replica(0).outstanding.keys().next().expect("its own");
+    assert_eq!(group.replica(0).outstanding[&slot].tally.voters().len(), 2);
+    group.cut.extend([(0, 1), (1, 0), (2, 0), (3, 0), (4, 0)]);
+    group.crash(1);
+    group.start(1);
+    group.run(MS * 150);
+    assert!(group.replica(1).recovery.is_none(), "others have answered");
+    group.cut.remove(&(0, 2));
+    group.cut.remove(&(2, 0));
+    group.run(MS * 150);
+    group.answered(0, batch)
+}
+
+#[test]
+fn a_vote_of_an_earlier_life_decides_nothing() {
+    assert!(!counted_with_a_lost_vote(Config::default()));
+}
+
+/// An owner's suggestion reaches one other and not its own disk; it restarts and suggests again.
+/// The next own slots after the two suggestions.
+pub(super) fn suggested_before_and_after_a_restart(config: Config) -> (Slot, Slot) {
+    let mut group = with(3, Durability::Disk, config);
+    group.isolate(2);
+    group.members[0].slow_disk = true;
+    group.write(0);
+    group.run(MS);
+    let before = group.replica(0).next_own;
+    group.crash(0);
+    group.members[0].slow_disk = false;
+    group.isolate(0);
+    group.start(0);
+    group.run(MS);
+    group.write(0);
+    (before, group.replica(0).next_own)
+}
+
+#[test]
+fn a_restarted_owner_suggests_in_no_slot_that_it_may_have_used() {
+    let (before, after) = suggested_before_and_after_a_restart(Config::default());
+    assert!(after > before);
+}

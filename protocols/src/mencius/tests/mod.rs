@@ -1,0 +1,4 @@
+mod groups;
+#[cfg(feature = "plant")]
+mod planted;
+mod random_faults;

@@ -1,0 +1,52 @@
+//! Groups under random loss, duplication, delay, cuts and crashes; then healed, and complete.
+
+use crate::{
+    life::{Lives, Random, lives},
+    mencius::{Config, Mencius},
+};
+use alloc::{format, string::String};
+use quintet_replica::Durability;
+
+impl Lives for Mencius {
+    fn draw(random: &mut Random, _members: u64) -> Config {
+        Config {
+            window: 1 + random.below(8) as usize,
+            batch_bytes_max: 256 << random.below(4),
+            log_memory_bytes: 4096 << random.below(4),
+            ..Config::default()
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "committed {} end {} latest {} next {} reserved {} leases {:?} revoked {} revoking {:?} \
+             outstanding {:?} fetching {:?} recovering {}",
+            self.committed,
+            self.log.end(),
+            self.latest,
+            self.next_own,
+            self.reserved_durable,
+            self.promised.leases,
+            self.revoked_until,
+            self.revoking,
+            self.outstanding.keys(),
+            self.fetching.asked(),
+            self.recovery.is_some(),
+        )
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_on_disk() {
+    let rare = [
+        "own slots were revoked",
+        "slots revoked",
+        "suggestions sent again",
+    ];
+    lives::<Mencius>(0..100, Durability::Disk, &rare);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_memory() {
+    lives::<Mencius>(1000..1100, Durability::Memory, &["recovered"]);
+}
