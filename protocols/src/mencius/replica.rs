@@ -16,7 +16,7 @@ use alloc::{
 use core::time::Duration;
 use quintet_replica::{
     CommandTime, Context, Control, Durability, Incarnation, Info, Link, Options, Peer, PersistId,
-    PlantSpec, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
     parts::{Ballot, KeptRequests, RequestQueue, SlotLog, StateFetch, Tally},
 };
 
@@ -232,6 +232,15 @@ impl Mencius {
     }
 }
 
+/// The first of a queue, if it is ready.
+fn pop_if<T>(queue: &mut VecDeque<T>, ready: impl FnOnce(&T) -> bool) -> Option<T> {
+    if queue.front().is_some_and(ready) {
+        queue.pop_front()
+    } else {
+        None
+    }
+}
+
 impl Protocol for Mencius {
     type Message = Message;
     type Promise = Promised;
@@ -407,10 +416,10 @@ impl Protocol for Mencius {
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
         let outside = !self.in_turn;
-        while let Some((_, reserved)) = self.promises.pop_front_if(|(id, _)| *id <= upto) {
+        while let Some((_, reserved)) = pop_if(&mut self.promises, |(id, _)| *id <= upto) {
             self.reserved_durable = self.reserved_durable.max(reserved);
         }
-        while let Some((_, slot)) = self.writes.pop_front_if(|(id, _)| *id <= upto) {
+        while let Some((_, slot)) = pop_if(&mut self.writes, |(id, _)| *id <= upto) {
             if let Some(held) = self.log.get_mut(slot) {
                 held.durable = true;
                 if held.ballot == Ballot::default() && self.recovery.is_none() {
@@ -418,7 +427,7 @@ impl Protocol for Mencius {
                 }
             }
         }
-        while let Some(owed) = self.owed.pop_front_if(|owed| owed.write <= upto) {
+        while let Some(owed) = pop_if(&mut self.owed, |owed| owed.write <= upto) {
             self.pay(&owed, ctx);
         }
         if self.members == 1 && outside {

@@ -58,7 +58,8 @@ impl Mencius {
     fn undecided(&self, owner: ReplicaId, upto: Slot) -> Option<Slot> {
         let mut slot = self.slot_of(owner, self.committed);
         while slot <= upto {
-            if !(owner == self.id && self.is_under_way(slot)) && !self.is_decided(slot) {
+            let mine = owner == self.id && self.is_under_way(slot);
+            if !mine && !self.is_decided(slot) {
                 return Some(slot);
             }
             slot = self.slot_of(owner, slot);
