@@ -138,6 +138,24 @@ fn replicas_and_proxies_talk_in_datagrams_when_told_to() {
 }
 
 #[test]
+fn a_proxy_goes_on_when_the_replica_that_it_asks_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = ["--protocol", "multipaxos"];
+    let demo = Demo::start(&directory.path().join("demo"), base_port(3), &options);
+    let proxy = Proxy::start(file_of(&demo.replicas[0]));
+    eventually("the proxy serves", || proxy.is_ready().then_some(()));
+    let load = Load::default();
+    let victim = demo.leader();
+    let address = [proxy.redis.clone()];
+    load.during(2, &address, || {
+        load.waits_for(100);
+        signal(victim.pid, Signal::KILL);
+        load.waits_for(100);
+    });
+    load.check(&address);
+}
+
+#[test]
 fn a_proxy_of_another_secret_serves_nobody() {
     let directory = tempfile::tempdir().unwrap();
     let options = ["--protocol", "multipaxos", "--durability", "memory"];

@@ -253,6 +253,22 @@ mod tests {
     }
 
     #[test]
+    fn it_is_noticed_once_that_the_systems_clock_was_set() {
+        let clock = Clock::new(0);
+        // As if both had last been read when the system's clock showed this much more, or less.
+        for apart in [1_000_000_000, -1_000_000_000i64] {
+            let (then, showed) = (clock.now(), unix_time().saturating_add_signed(apart));
+            clock.together.set((then, showed));
+            assert!(clock.was_set());
+            assert!(!clock.was_set(), "once");
+        }
+        // What a disciplined clock may do.
+        let showed = unix_time().saturating_add(1_000_000);
+        clock.together.set((clock.now(), showed));
+        assert!(!clock.was_set());
+    }
+
+    #[test]
     fn a_clock_follows_what_is_agreed_and_tells_how_good_that_is() {
         let clock = Clock::new(1_000_000_000);
         let agreement = Agreement {

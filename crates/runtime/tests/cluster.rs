@@ -4,7 +4,7 @@ mod common;
 
 use common::{Cluster, Counter};
 use quintet_replica::{Durability, Level};
-use quintet_runtime::{Replica, SubmitError};
+use quintet_runtime::{Replica, SubmitError, Transport};
 use std::sync::mpsc;
 
 #[test]
@@ -41,6 +41,70 @@ fn three_replicas_execute_every_command_once_wherever_it_is_submitted() {
         for id in 0..3 {
             cluster.stop(id);
         }
+    }
+}
+
+#[test]
+fn every_protocol_that_stands_datagrams_executes_every_command_once_over_them() {
+    for entry in quintet_protocols::PROTOCOLS {
+        if entry.needs_streams {
+            continue;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Memory);
+        for config in &mut cluster.configs {
+            config.protocol = entry.info.name.to_owned();
+            config.transport = Transport::Udp;
+        }
+        cluster.start_on(listeners);
+        for id in 0..3 {
+            cluster.wait(id, "datagrams", |status| {
+                status.peers.iter().all(|peer| peer.datagrams)
+            });
+        }
+        let mut sum = 0;
+        for round in 1..=30u64 {
+            sum += round;
+            assert_eq!(cluster.add((round % 3) as usize, round), sum);
+        }
+        for id in 0..3 {
+            assert_eq!(cluster.read(id), format!("{sum} 30"));
+        }
+        for id in 0..3 {
+            cluster.stop(id);
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_is_wrong_and_that_nothing_disciplines_is_corrected_to_the_others() {
+    const WRONG: i64 = 3_000_000_000;
+    const NEAR: u64 = 500_000_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Memory);
+    cluster.configs[2].clock_skew = WRONG;
+    cluster.start_on(listeners);
+    if cluster.handle(0).status().clock.disciplined {
+        eprintln!("skipped: something disciplines this machine's clock");
+        return;
+    }
+    for id in 0..3 {
+        let wanted = if id == 2 { -WRONG } else { 0 };
+        cluster.wait(id, "its clock corrected", |status| {
+            let seen = |of: u16| {
+                let peer = status.peers.iter().find(|peer| peer.id == of);
+                peer.and_then(|peer| peer.clock)
+                    .map(|clock| clock.offset_ns)
+            };
+            // The peers' clocks are told as their systems show them.
+            let offset = match id {
+                2 => seen(0).is_some_and(|offset| offset.abs_diff(-WRONG) < NEAR),
+                _ => seen(2).is_some_and(|offset| offset.abs_diff(WRONG) < NEAR),
+            };
+            offset
+                && status.clock.correction_ns.abs_diff(wanted) < NEAR
+                && status.clock.deviation_ns.is_some()
+        });
     }
 }
 

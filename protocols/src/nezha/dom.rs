@@ -359,6 +359,9 @@ mod tests {
             Some(3),
             "unknown adds none"
         );
+        let mut both = slid;
+        both.measure(SENDER, 1_000, 1_003, 7);
+        assert_eq!(both.estimate(SENDER, 10), Some(54), "the sender's, too");
     }
 
     #[test]
@@ -400,8 +403,10 @@ mod tests {
             holds.add(deadline, 100);
         }
         assert_eq!(holds.median(), Some(20));
-        for _ in 0..HOLDS_MAX {
-            holds.add(107, 100);
+        for hold in [30, 7] {
+            for _ in 0..HOLDS_MAX {
+                holds.add(100 + hold, 100);
+            }
         }
         assert_eq!(holds.median(), Some(7), "old ones are forgotten");
     }

@@ -598,9 +598,18 @@ mod tests {
 
     impl NodePort for Fake {
         fn status(&self) -> StatusReport {
+            let clock = PeerClockReport {
+                offset_ns: -2_500_000_000,
+                deviation_ns: 1_500,
+                bound_ns: 40_000,
+                disciplined: false,
+            };
             let peer = PeerReport {
                 id: 1,
                 connected: true,
+                clock: Some(clock),
+                datagrams: true,
+                datagrams_lost: 3,
                 ..PeerReport::default()
             };
             StatusReport {
@@ -608,6 +617,12 @@ mod tests {
                 members: 3,
                 executed: 7,
                 paths: [("fast", 5), ("slow", 1)].into(),
+                clock: ClockReport {
+                    disciplined: false,
+                    correction_ns: -250_000_000,
+                    deviation_ns: Some(2_000),
+                    bound_ns: 1_000_000,
+                },
                 peers: vec![
                     peer,
                     PeerReport {
@@ -712,6 +727,24 @@ mod tests {
             body.contains("quintet_peer_linked{peer=\"2\"} 0\n"),
             "{body}"
         );
+        for line in [
+            "clock_disciplined 0",
+            "clock_correction_seconds -0.25",
+            "clock_deviation_seconds 0.000002",
+            "clock_bound_seconds 0.001",
+            "peer_clock_offset_seconds{peer=\"1\"} -2.5",
+            "peer_clock_deviation_seconds{peer=\"1\"} 0.0000015",
+            "peer_clock_bound_seconds{peer=\"1\"} 0.00004",
+            "peer_datagrams{peer=\"1\"} 1",
+            "peer_datagrams{peer=\"2\"} 0",
+            "peer_datagrams_lost{peer=\"1\"} 3",
+        ] {
+            assert!(
+                body.contains(&format!("\nquintet_{line}\n")),
+                "{line}: {body}"
+            );
+        }
+        assert!(!body.contains("peer_clock_offset_seconds{peer=\"2\"}"));
         let mut names: Vec<_> = body
             .lines()
             .filter_map(|line| line.strip_prefix("# TYPE "))

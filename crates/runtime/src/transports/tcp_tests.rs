@@ -464,6 +464,27 @@ fn a_frontend_without_the_secret_is_refused() {
 }
 
 #[test]
+fn a_frontend_on_the_bulk_lane_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, b) = pair(directory.path(), |_| {});
+    let mut frontend = std::net::TcpStream::connect(a.address()).expect("connects");
+    let hello = Hello {
+        from: Peer::Frontend(FrontendId(77)),
+        to: ReplicaId(0),
+        lane: Lane::Bulk,
+        ..b.tcp.me.clone()
+    };
+    frontend
+        .write_all(&Greeting::Hello(hello).encode())
+        .expect("writes");
+    until("refused", &mut [&mut a], |s| {
+        s[0].tcp.counters().hellos_refused == 1
+    });
+    assert!(a.links.is_empty());
+    drop(b);
+}
+
+#[test]
 fn a_remote_frontend_is_linked_answered_and_told_down() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, b) = pair(directory.path(), |_| {});
