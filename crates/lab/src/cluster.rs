@@ -18,6 +18,7 @@ use quintet_replica::{Durability, Level};
 use quintet_simulator::bed::FaultKind;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
+    collections::BTreeMap,
     fmt::Write as _,
     fs::{self, OpenOptions},
     net::{Ipv4Addr, SocketAddr},
@@ -25,7 +26,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tempfile::TempDir;
 
@@ -228,6 +229,38 @@ impl Cluster {
     /// The memory that all replicas hold.
     pub fn resident(&self) -> Option<u64> {
         self.pids().into_iter().map(figures::resident_of).sum()
+    }
+
+    /// Rare branches that living replicas have taken since then: the first and the last time, in
+    /// seconds, and how often since their processes began.
+    pub fn moments(&self, since: SystemTime) -> BTreeMap<String, (f64, f64, u64)> {
+        let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut moments = BTreeMap::new();
+        for (id, _) in (self.children.iter().enumerate()).filter(|(_, child)| child.is_some()) {
+            let status = http(self.address(id, ADMIN_OFFSET), "GET", "/status", "");
+            let status: serde_json::Value = status
+                .ok()
+                .and_then(|text| serde_json::from_str(&text).ok())
+                .unwrap_or_default();
+            let branches = status.get("branches").and_then(|all| all.as_object());
+            for (name, branch) in branches.into_iter().flatten() {
+                let number = |key| branch.get(key).and_then(serde_json::Value::as_u64);
+                let at = |key| {
+                    let at = Duration::from_nanos(number(key)?);
+                    Some(at.checked_sub(since)?.as_secs_f64())
+                };
+                let Some(last) = at("last_ns") else {
+                    continue;
+                };
+                // One that was taken before, too, tells no other time.
+                let first = at("first_ns").unwrap_or(last);
+                let all: &mut (f64, f64, u64) =
+                    moments.entry(name.clone()).or_insert((first, last, 0));
+                let count = all.2 + number("count").unwrap_or(0);
+                *all = (all.0.min(first), all.1.max(last), count);
+            }
+        }
+        moments
     }
 
     fn leader(&self) -> std::result::Result<Option<usize>, String> {

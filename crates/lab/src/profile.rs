@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// The profiles that come with the program; the first is used where none is named.
-pub const BUILT_IN: [(&str, &str); 6] = [
+pub const BUILT_IN: [(&str, &str); 8] = [
     (
         "two-cores",
         include_str!("../../../lab/profiles/two-cores.toml"),
@@ -21,6 +21,14 @@ pub const BUILT_IN: [(&str, &str); 6] = [
     ),
     ("chora", include_str!("../../../lab/profiles/chora.toml")),
     ("nezha", include_str!("../../../lab/profiles/nezha.toml")),
+    (
+        "nezha-exchange",
+        include_str!("../../../lab/profiles/nezha-exchange.toml"),
+    ),
+    (
+        "nezha-redis",
+        include_str!("../../../lab/profiles/nezha-redis.toml"),
+    ),
     (
         "racs-lan",
         include_str!("../../../lab/profiles/racs-lan.toml"),

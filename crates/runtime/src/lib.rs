@@ -38,5 +38,7 @@ pub use proxy::Proxy;
 pub use replica::{
     Addresses, ExitReason, Handle, Listeners, Replica, Running, StartError, SubmitError,
 };
-pub use server::{ClockReport, PeerClockReport, PeerReport, SnapshotReport, StatusReport};
+pub use server::{
+    BranchReport, ClockReport, PeerClockReport, PeerReport, SnapshotReport, StatusReport,
+};
 pub use status::{Published, Snapshot};

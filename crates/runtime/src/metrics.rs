@@ -1,6 +1,7 @@
 //! Counters of one replica, kept by its event loop and published with every status report.
 
 use crate::server::{Exposition, MetricKind};
+use quintet_replica::Time;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -90,13 +91,29 @@ pub struct Metrics {
     /// Times that the leader as seen here changed.
     pub leader_changes: u64,
     /// Rare branches taken, by name.
-    pub marks: BTreeMap<&'static str, u64>,
+    pub marks: BTreeMap<&'static str, Taken>,
+}
+
+/// A rare branch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Taken {
+    /// How often it was taken.
+    pub count: u64,
+    /// The first time, in nanoseconds since the process began to serve.
+    pub first: u64,
+    /// The last time.
+    pub last: u64,
 }
 
 impl Metrics {
     /// Counts a rare branch.
-    pub fn mark(&mut self, branch: &'static str) {
-        *self.marks.entry(branch).or_default() += 1;
+    pub fn mark(&mut self, branch: &'static str, now: Time) {
+        let taken = self.marks.entry(branch).or_insert(Taken {
+            first: now.0,
+            ..Taken::default()
+        });
+        taken.count += 1;
+        taken.last = now.0;
     }
 
     /// Adds them to the metrics of a node.
@@ -258,7 +275,7 @@ impl Metrics {
             out.gauge(name, help, value as f64);
         }
         let marks = self.marks.iter();
-        let samples = marks.map(|(name, count)| (format!("branch=\"{name}\""), *count as f64));
+        let samples = marks.map(|(name, taken)| (format!("branch=\"{name}\""), taken.count as f64));
         let help = "Times that a rare branch was taken.";
         out.add(MetricKind::Counter, "branch_total", help, samples.collect());
     }

@@ -13,10 +13,9 @@
 //! also bounds the watermarks: those of an earlier quantum say nothing any more.
 
 use super::dom::{Name, Stamp};
-use alloc::collections::BTreeMap;
 use quintet_replica::{
     Access, BatchId, CommandTime, DecodeError, FootprintVisitor, FrontendId, Reader, Slot, Wire,
-    Writer,
+    Writer, parts::Table,
 };
 use smallvec::SmallVec;
 
@@ -80,7 +79,7 @@ pub struct Marks {
     /// The quantum of the last one.
     quantum: u64,
     /// Per key touched in this quantum: the last write and the last access.
-    keys: BTreeMap<u64, (Stamp, Stamp)>,
+    keys: Table<u64, (Stamp, Stamp)>,
     /// The last one that conflicts with everything.
     everything: Stamp,
     highest: Stamp,
@@ -144,7 +143,7 @@ impl Marks {
             self.everything = self.everything.max(stamp);
         }
         for (key, writes) in &footprint.keys {
-            let (written, accessed) = self.keys.entry(*key).or_default();
+            let (written, accessed) = self.keys.of(*key);
             *accessed = stamp.max(*accessed);
             if *writes {
                 *written = stamp.max(*written);
@@ -176,7 +175,7 @@ impl Wire for Marks {
         self.everything.encode(writer);
         self.highest.encode(writer);
         writer.length(self.keys.len());
-        for (key, (written, accessed)) in &self.keys {
+        for (key, (written, accessed)) in self.keys.sorted() {
             writer.u64(*key);
             written.encode(writer);
             accessed.encode(writer);
@@ -187,7 +186,7 @@ impl Wire for Marks {
             quantum: reader.u64("quantum")?,
             everything: Stamp::decode(reader)?,
             highest: Stamp::decode(reader)?,
-            keys: BTreeMap::new(),
+            keys: Table::default(),
         };
         for _ in 0..reader.length(56, "watermarks")? {
             let key = reader.u64("watermark")?;
@@ -238,7 +237,7 @@ pub struct SetHash {
     pub known: bool,
     total: u128,
     everything: u128,
-    keys: BTreeMap<u64, (u128, u32)>,
+    keys: Table<u64, (u128, u32)>,
     /// Of a planted bug: a batch contributes the same to all of its keys.
     pub same_for_all_keys: bool,
 }
@@ -273,8 +272,18 @@ impl SetHash {
         self.change(stamp, footprint, false);
     }
 
-    fn change(&mut self, stamp: Stamp, footprint: &Footprint, add: bool) {
+    /// A batch is added; gives the hash that goes with it, see [`Self::reply`].
+    pub fn append(&mut self, stamp: Stamp, footprint: &Footprint) -> u128 {
         let value = of_stamp(stamp);
+        self.change_by(value, footprint, true);
+        self.reply_of(value, footprint)
+    }
+
+    fn change(&mut self, stamp: Stamp, footprint: &Footprint, add: bool) {
+        self.change_by(of_stamp(stamp), footprint, add);
+    }
+
+    fn change_by(&mut self, value: u128, footprint: &Footprint, add: bool) {
         self.total ^= value;
         if footprint.everything {
             self.everything ^= value;
@@ -284,7 +293,7 @@ impl SetHash {
                 continue;
             }
             let share = self.share(*key, value);
-            let (hash, count) = self.keys.entry(*key).or_default();
+            let (hash, count) = self.keys.of(*key);
             *hash ^= share;
             if add {
                 *count += 1;
@@ -301,10 +310,14 @@ impl SetHash {
     /// it does not commute with.
     #[must_use]
     pub fn reply(&self, stamp: Stamp, footprint: &Footprint) -> u128 {
+        self.reply_of(of_stamp(stamp), footprint)
+    }
+
+    fn reply_of(&self, value: u128, footprint: &Footprint) -> u128 {
         if footprint.everything {
             return of_key(1, self.total);
         }
-        let own = of_stamp(stamp) ^ of_key(2, self.everything);
+        let own = value ^ of_key(2, self.everything);
         footprint.keys.iter().fold(own, |hash, (key, _)| {
             let (of, _) = self.keys.get(key).copied().unwrap_or_default();
             hash ^ if self.same_for_all_keys {
@@ -328,7 +341,7 @@ impl Wire for SetHash {
         writer.u128(self.total);
         writer.u128(self.everything);
         writer.length(self.keys.len());
-        for (key, (hash, count)) in &self.keys {
+        for (key, (hash, count)) in self.keys.sorted() {
             writer.u64(*key);
             writer.u128(*hash);
             writer.u32(*count);

@@ -18,7 +18,7 @@ use alloc::{
     collections::{BTreeMap, VecDeque},
     vec::Vec,
 };
-use quintet_replica::{BatchId, Bytes, FrontendId};
+use quintet_replica::{BatchId, Bytes, FrontendId, parts::Table};
 
 /// What a request is called: the paper's client id and request id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -252,7 +252,7 @@ impl<T> EarlyBuffer<T> {
 /// Requests that came too late to be released in order; found by name, oldest forgotten first.
 #[derive(Debug, Default)]
 pub struct LateBuffer {
-    held: BTreeMap<Name, (u64, Bytes)>,
+    held: Table<Name, (u64, Bytes)>,
     order: BTreeMap<u64, Name>,
     next: u64,
     bytes: usize,

@@ -11,7 +11,7 @@
 use super::{
     LogHash, Message, Nezha, Part, Placed, Record, ReplyHeader, Summary,
     checks::Checks,
-    conflict::{SetHash, time_of},
+    conflict::{Marks, SetHash, time_of},
     dom::{Name, Stamp},
     plant::Plant,
     replica::{Entry, Follower, Lead, Phase, Place, Read, Timer, name_of},
@@ -155,6 +155,14 @@ impl Nezha {
             }
         }
         self.holds.add(stamp.deadline, clock);
+        // What need not wait and has nobody before it does not go through the buffer.
+        let next = self.early.next_deadline();
+        if stamp.deadline <= self.due(clock)
+            && next.is_none_or(|next| stamp.deadline < next)
+            && !self.is_full()
+        {
+            return self.append_any(Entry::new(stamp, batch, footprint), ctx);
+        }
         self.known.insert(stamp.name, Place::Early(stamp));
         self.early.insert(stamp, batch, footprint);
     }
@@ -180,27 +188,40 @@ impl Nezha {
         }
     }
 
-    fn release_upto(&mut self, mut clock: u64, ctx: &mut Context<'_, Self>) {
+    /// Up to which deadline batches are released: a clock that was set back must not keep the
+    /// leader from what its log has passed.
+    fn due(&self, clock: u64) -> u64 {
+        match self.is_leader() {
+            true => clock.max(self.marks.deadline_past()),
+            false => clock,
+        }
+    }
+
+    /// Whether a leader waits until more is committed.
+    const fn is_full(&self) -> bool {
+        self.is_leader() && self.sync.0 - self.commit.0 >= self.config.window
+    }
+
+    fn append_any(&mut self, entry: Entry, ctx: &mut Context<'_, Self>) {
+        if self.is_leader() {
+            self.append(entry, ctx);
+        } else {
+            self.append_unsynced(entry, ctx);
+        }
+    }
+
+    fn release_upto(&mut self, clock: u64, ctx: &mut Context<'_, Self>) {
         if !self.is_ready() {
             return;
         }
         loop {
-            if self.is_leader() {
-                // A clock that was set back must not keep the leader from what its log has passed.
-                clock = clock.max(self.marks.deadline_past());
-            }
-            if self.is_leader() && self.sync.0 - self.commit.0 >= self.config.window {
+            if self.is_full() {
                 return;
             }
-            let Some((stamp, batch, footprint)) = self.early.release(clock) else {
+            let Some((stamp, batch, footprint)) = self.early.release(self.due(clock)) else {
                 break;
             };
-            let entry = Entry::new(stamp, batch, footprint);
-            if self.is_leader() {
-                self.append(entry, ctx);
-            } else {
-                self.append_unsynced(entry, ctx);
-            }
+            self.append_any(Entry::new(stamp, batch, footprint), ctx);
         }
         if let Some(deadline) = self.early.next_deadline()
             && self.release_at != deadline
@@ -226,14 +247,13 @@ impl Nezha {
         entry.journal = slot;
         entry.written = ctx.persist(slot, &Record::Entry(slot, placed));
         self.sync_writes.push_back((entry.written, slot));
-        self.hash.add(entry.stamp, &entry.footprint);
-        self.note_hash(&mut entry);
+        self.add_to_hash(&mut entry);
         self.put(slot, entry, ctx);
         self.execute_next(ctx);
     }
 
-    fn note_hash(&self, entry: &mut Entry) {
-        let hash = self.hash.reply(entry.stamp, &entry.footprint);
+    fn add_to_hash(&mut self, entry: &mut Entry) {
+        let hash = self.hash.append(entry.stamp, &entry.footprint);
         entry.hash = (self.hash.base, hash, self.hash.known);
     }
 
@@ -312,8 +332,7 @@ impl Nezha {
         entry.journal = self.sync.next();
         entry.written = ctx.persist(entry.journal, &Record::Entry(Slot(0), placed));
         self.marks.note(stamp, &entry.footprint);
-        self.hash.add(stamp, &entry.footprint);
-        self.note_hash(&mut entry);
+        self.add_to_hash(&mut entry);
         self.fast_waiting
             .push_back((entry.written, stamp.name.frontend, stamp.name.batch, stamp));
         self.known.insert(stamp.name, Place::Unsynced(stamp));
@@ -709,8 +728,7 @@ impl Nezha {
             }
             entry.written = ctx.persist(slot, &Record::Moved(slot, stamp));
         } else {
-            self.hash.add(stamp, &entry.footprint);
-            self.note_hash(&mut entry);
+            self.add_to_hash(&mut entry);
             let placed = Placed {
                 deadline: stamp.deadline,
                 batch: entry.batch.clone(),
@@ -839,19 +857,32 @@ impl Nezha {
     pub(super) fn advance_commit(&mut self, commit: Slot, ctx: &mut Context<'_, Self>) {
         while self.commit < commit {
             let slot = self.commit.next();
-            if let Some(entry) = self.log.get(slot) {
-                self.marks_committed.note(entry.stamp, &entry.footprint);
-                if self.executed < slot {
-                    let time = time_of(entry.stamp.deadline);
-                    ctx.execute(slot, time, entry.batch.clone(), None);
-                    self.executed = slot;
-                }
+            if self.executed < slot
+                && let Some(entry) = self.log.get(slot)
+            {
+                let time = time_of(entry.stamp.deadline);
+                ctx.execute(slot, time, entry.batch.clone(), None);
+                self.executed = slot;
             }
             self.commit = slot;
             self.answer_committed(slot, ctx);
         }
         ctx.stable(self.commit);
         self.raise_base(Slot(self.commit.0 / HASH_SPAN * HASH_SPAN));
+    }
+
+    /// The watermarks of the log up to `slot`: those of its quantum, which is the last one.
+    pub(super) fn marks_upto(&self, slot: Slot) -> Marks {
+        let mut marks = self.marks_trimmed.clone();
+        let time = |slot| (self.log.get(slot)).map(|entry| time_of(entry.stamp.deadline));
+        let mut first = slot;
+        while first > self.log.first() && time(first.previous()) == time(slot) {
+            first = first.previous();
+        }
+        for (_, entry) in (self.log.iter_from(first)).take_while(|(at, _)| *at <= slot) {
+            marks.note(entry.stamp, &entry.footprint);
+        }
+        marks
     }
 
     /// Leaves what is committed up to `base` out of the hashes.
@@ -914,7 +945,7 @@ impl Nezha {
         let marks = if self.is_leader() && self.executed == self.sync {
             self.marks.clone()
         } else if self.executed == self.commit {
-            self.marks_committed.clone()
+            self.marks_upto(self.commit)
         } else {
             return;
         };
@@ -925,6 +956,9 @@ impl Nezha {
     /// Forgets what a durable snapshot covers; what hashes are still about stays in them.
     pub(super) fn trim(&mut self, ctx: &mut Context<'_, Self>) {
         let upto = self.checkpointed.min(self.commit);
+        if upto >= self.log.first() {
+            self.marks_trimmed = self.marks_upto(upto);
+        }
         let (known, hash, first) = (&mut self.known, &mut self.hash_trimmed, self.log.first());
         let mut slot = first;
         self.log.trim(upto.next().max(first), |entry| {
@@ -969,7 +1003,7 @@ impl Nezha {
         self.commit = slot;
         self.executed = slot;
         self.checkpointed = slot;
-        self.marks_committed = summary.marks.clone();
+        self.marks_trimmed = summary.marks.clone();
         let mut marks = summary.marks;
         for (_, entry) in self.log.iter_from(slot.next()) {
             marks.note(entry.stamp, &entry.footprint);

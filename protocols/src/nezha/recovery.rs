@@ -20,11 +20,7 @@ use super::{
     replica::{Phase, Place, name_of},
     view::Changing,
 };
-use alloc::{
-    collections::{BTreeMap, btree_map::Entry},
-    format, vec,
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, format, vec, vec::Vec};
 use quintet_replica::{
     Bytes, Context, Durability, Recovered, ReplicaId, Slot, Time, parts::SlotLog,
 };
@@ -63,7 +59,7 @@ impl Nezha {
             self.executed = slot;
             self.checkpointed = slot;
             self.marks = summary.marks.clone();
-            self.marks_committed = summary.marks;
+            self.marks_trimmed = summary.marks;
         }
         let mut bodies: BTreeMap<Name, Bytes> = BTreeMap::new();
         for (journal, record) in recovered.records {
@@ -79,8 +75,8 @@ impl Nezha {
                     entry.journal = journal;
                     if slot > Slot(0) {
                         self.restore_slot(slot, entry, ctx);
-                    } else if let Entry::Vacant(place) = self.known.entry(name) {
-                        place.insert(Place::Unsynced(entry.stamp));
+                    } else if !self.known.contains_key(&name) {
+                        self.known.insert(name, Place::Unsynced(entry.stamp));
                         self.unsynced.insert(entry.stamp, entry);
                     }
                 }
@@ -156,7 +152,7 @@ impl Nezha {
 
     /// Makes watermarks and hashes anew from the log and from the hashes of what lies before it.
     fn recount(&mut self, before: SetHash) {
-        self.marks = self.marks_committed.clone();
+        self.marks = self.marks_trimmed.clone();
         for (_, entry) in self.log.iter_from(self.log.first()) {
             self.marks.note(entry.stamp, &entry.footprint);
         }

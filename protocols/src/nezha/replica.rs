@@ -19,7 +19,7 @@ use core::time::Duration;
 use quintet_replica::{
     BatchId, BatchView, Bytes, Context, Control, Durability, FrontendId, Info, Lane, Link, Options,
     Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{SlotLog, StateFetch},
+    parts::{SlotLog, StateFetch, Table},
 };
 
 /// A batch in the log.
@@ -152,11 +152,11 @@ pub struct Nezha {
     /// For which deadline the timer is set; 0 when it is not.
     pub(super) release_at: u64,
     pub(super) late: LateBuffer,
-    pub(super) known: BTreeMap<Name, Place>,
+    pub(super) known: Table<Name, Place>,
     /// Of all that is in the log.
     pub(super) marks: Marks,
-    /// Of what is committed.
-    pub(super) marks_committed: Marks,
+    /// Of what the log no longer holds.
+    pub(super) marks_trimmed: Marks,
     pub(super) hash: SetHash,
     /// Of the slots above the hashes' base that the log no longer holds.
     pub(super) hash_trimmed: SetHash,
@@ -433,9 +433,9 @@ impl Protocol for Nezha {
             early: EarlyBuffer::default(),
             release_at: 0,
             late: LateBuffer::default(),
-            known: BTreeMap::new(),
+            known: Table::default(),
             marks: Marks::default(),
-            marks_committed: Marks::default(),
+            marks_trimmed: Marks::default(),
             hash: SetHash::above(Slot(0), same),
             hash_trimmed: SetHash::above(Slot(0), same),
             persisted: PersistId(0),

@@ -377,7 +377,7 @@ impl Nezha {
             let batch = body(&stamp.name)?.clone();
             self.entry_of(stamp.deadline, batch, ctx)
         };
-        let mut marks = self.marks_committed.clone();
+        let mut marks = self.marks_upto(self.commit);
         let mut entries: Vec<Entry> = copied.iter().filter_map(entry).collect();
         for entry in &entries {
             marks.note(entry.stamp, &entry.footprint);
@@ -442,14 +442,15 @@ impl Nezha {
         self.late.clear();
         self.pending.clear();
         self.known.clear();
+        self.marks = self.marks_upto(keep);
         self.log.truncate(keep.next());
         if self.log.end() < keep.next() {
             self.log.reset(keep.next());
+            self.marks_trimmed = self.marks.clone();
         }
         self.sync = keep;
         self.sync_durable = self.sync_durable.min(keep);
         self.sync_writes.clear();
-        self.marks = self.marks_committed.clone();
         self.count_hash();
         for (slot, entry) in self.log.iter_from(self.log.first()) {
             self.known.insert(entry.stamp.name, Place::Slot(slot));

@@ -105,6 +105,7 @@ fn axis_name(axis: Axis, swept: Option<Parameter>) -> &'static str {
         (Axis::Throughput, _) => "operations per second",
         (Axis::P50, _) => "median latency, ms",
         (Axis::P99, _) => "99th percentile of latency, ms",
+        (Axis::Overtaken, _) => "overtaken, per cent",
         (Axis::Time, _) => "seconds",
     }
 }
@@ -116,6 +117,7 @@ fn spread_of(axis: Axis, line: &Line) -> Spread {
         Axis::Throughput => line.throughput,
         Axis::P50 => thousandth(line.p50),
         Axis::P99 => thousandth(line.p99),
+        Axis::Overtaken => line.overtaken,
     }
 }
 
@@ -251,6 +253,47 @@ fn report(results: &Results) -> String {
     )
 }
 
+/// How long after the first thing that happened all was as before, in tenths of seconds.
+fn regained(results: &Results, line: &Line) -> Option<String> {
+    let is_calm = results.swept == Some(Parameter::Load) && line.value == 0;
+    let shade = results.shades.first().filter(|_| !is_calm)?;
+    let from = (shade.from * 10.0) as usize;
+    let own = |row: &&Row| {
+        (row.bed, &row.protocol, row.value) == (line.bed, &line.protocol, line.value)
+            && (1..row.timeline.len()).contains(&from)
+    };
+    let rows: Vec<&Row> = results.rows.iter().filter(own).collect();
+    // In the same tenth and the next one, so that no burst of what waited is taken for it.
+    let after = |as_before: &dyn Fn(&Row, usize) -> bool| {
+        let of_row = |row: &&Row| {
+            let last = row.timeline.len() - 1;
+            let first = (from..last).find(|at| as_before(row, *at) && as_before(row, at + 1));
+            first.map_or(f64::INFINITY, |at| (at - from) as f64 / 10.0)
+        };
+        Spread::of(rows.iter().map(of_row)).median
+    };
+    let answers = after(&|row, at| {
+        let before: u64 = row.timeline[..from].iter().sum();
+        row.timeline[at] as f64 >= 0.9 * before as f64 / from as f64
+    });
+    let delays = after(&|row, at| {
+        let mut before: Vec<f64> = row.delays.iter().take(from).map(|one| one[0]).collect();
+        before.sort_unstable_by(f64::total_cmp);
+        let usual = before.get(before.len() / 2).copied().unwrap_or(0.0);
+        (row.delays.get(at)).is_some_and(|one| one[0] > 0.0 && one[0] <= 2.0 * usual)
+    });
+    let longest = Spread::of(rows.iter().map(|row| row.latency.max / 1e6)).median;
+    let shown = |after: f64| match after.is_finite() {
+        true => format!("after {after:.1} s"),
+        false => "not any more".to_owned(),
+    };
+    Some(format!(
+        "longest answer {longest:.2} s, 90 % of the rate {}, median at most doubled {}",
+        shown(answers),
+        shown(delays)
+    ))
+}
+
 /// The table's columns, on the page and on the terminal.
 pub fn header(results: &Results) -> [&'static str; 14] {
     [
@@ -299,6 +342,10 @@ pub fn cells(results: &Results, line: &Line) -> Vec<String> {
     }
     if let Some(frontends) = line.frontends_per_million {
         notes.push(format!("frontends {:.1} s/M", frontends.median));
+    }
+    notes.extend(regained(results, line));
+    if results.plots.iter().any(|(_, y)| *y == Axis::Overtaken) {
+        notes.push(format!("overtaken {:.2} %", line.overtaken.median));
     }
     if line.repetitions < results.repetitions {
         notes.push(format!(

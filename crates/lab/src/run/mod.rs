@@ -148,6 +148,9 @@ pub struct Line {
     pub generator_bound: usize,
     /// Errors, lost connections and requests that nobody answered.
     pub failed: u64,
+    /// Per cent of the commands that were executed behind one that was submitted later.
+    #[serde(default)]
+    pub overtaken: Spread,
     /// How what was committed was committed, all repetitions together.
     #[serde(default)]
     pub paths: BTreeMap<String, u64>,
@@ -304,6 +307,8 @@ pub fn run(
                 if !watch(Step { done, all, now }) {
                     break 'jobs;
                 }
+                let rows = kept.rows.iter().filter(|row| row.bed == *bed);
+                let cell = &loaded(scenario, cell, rows);
                 let job = Job {
                     scenario,
                     cell,
@@ -358,6 +363,21 @@ pub fn run(
         earlier: found,
         replaced,
     })
+}
+
+/// A cell whose rate is a part of what was measured before.
+fn loaded<'a>(
+    scenario: &Scenario,
+    cell: &crate::scenario::Cell,
+    rows: impl Iterator<Item = &'a Row>,
+) -> crate::scenario::Cell {
+    let mut cell = cell.clone();
+    if matches!(scenario.sweep, Some((Parameter::Load, _))) && cell.value > 0 {
+        let full = rows.filter(|row| row.protocol == cell.protocol && row.value == 0);
+        let full = Spread::of(full.map(|row| row.throughput));
+        cell.workload.rate = Some((full.median * cell.value as f64 / 100.0).max(1.0));
+    }
+    cell
 }
 
 /// What one cell gives in virtual time, operations per second, measured as long as in a quick run.
@@ -439,6 +459,10 @@ fn lines(rows: &[Row]) -> Vec<Line> {
             generator_cores: maybe(|row| row.generator_cores),
             generator_bound: own.iter().filter(|row| row.generator_bound).count(),
             failed: own.iter().map(|row| row.failed + row.unanswered).sum(),
+            overtaken: spread(|row| {
+                let percent = row.details.get("overtaken_percent");
+                percent.and_then(|text| text.parse().ok()).unwrap_or(0.0)
+            }),
             paths: own.iter().fold(BTreeMap::new(), |mut all, row| {
                 for (path, count) in &row.paths {
                     *all.entry(path.clone()).or_default() += count;

@@ -98,7 +98,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         seed: scenario.seed.wrapping_mul(1_000) + job.repetition as u64,
     };
     let mut events: Vec<(Duration, usize, FaultKind, bool)> = Vec::new();
-    for fault in &scenario.faults {
+    for fault in scenario.faults_of(cell) {
         let id = usize::from(fault.replica);
         events.push((fault.at, id, fault.kind, true));
         events.extend(fault.until.map(|until| (until, id, fault.kind, false)));
@@ -107,6 +107,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
     let syncs = Syncs::count();
     let mut edges = Vec::new();
     let start = Instant::now() + greeting;
+    let measures_at = SystemTime::now() + greeting + scenario.warmup;
     let (seen, struck) = thread::scope(|scope| {
         let strikes = scope.spawn(|| -> Result<()> {
             for (at, id, kind, begins) in events {
@@ -157,7 +158,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         unanswered: seen.unanswered + seen.unsent,
         // A replica that died took its time with it.
         cpu_per_million: cpu
-            .filter(|_| scenario.faults.is_empty())
+            .filter(|_| scenario.faults_of(cell).is_empty())
             .and_then(|(before, after)| {
                 per_operation(after.saturating_sub(before).as_secs_f64() * 1e6)
             }),
@@ -168,7 +169,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         generator_cores: seen.generator_cores,
         generator_bound: seen.generator_bound,
         paths: BTreeMap::new(),
-        moments: BTreeMap::new(),
+        moments: locked().moments(measures_at),
         details: BTreeMap::new(),
         busiest_per_million: None,
         frontends_per_million: None,

@@ -59,7 +59,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
             keys: load.skew.map_or(0, |_| load.keys),
             skew: load.skew.unwrap_or(1),
         },
-        faults: scenario.faults.clone(),
+        faults: scenario.faults_of(cell).to_vec(),
         hunt: scenario.hunt,
         clocks: cell.clocks,
         warmup: scenario.warmup,

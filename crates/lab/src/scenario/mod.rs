@@ -60,6 +60,9 @@ pub enum Parameter {
     Reads,
     /// By how many microseconds clocks are wrong at most; simulated bed only.
     ClockError,
+    /// Per cent of the most that the same clients get in a closed loop in which nothing happens,
+    /// which is measured first: the value 0.
+    Load,
 }
 
 impl Parameter {
@@ -72,6 +75,7 @@ impl Parameter {
             Self::ValueSize => "value_size",
             Self::Reads => "reads",
             Self::ClockError => "clock_error",
+            Self::Load => "load",
         }
     }
 }
@@ -88,6 +92,9 @@ pub enum Axis {
     P50,
     /// 99th percentile.
     P99,
+    /// Per cent of the commands that were executed behind one that was submitted later; simulated
+    /// bed only.
+    Overtaken,
     /// Seconds since the measuring began: a timeline.
     Time,
 }
@@ -248,16 +255,21 @@ pub struct Cell {
     pub workload: Workload,
     /// How clocks are wrong.
     pub clocks: Clocks,
+    /// Nothing happens to replicas, whatever the scenario says.
+    pub calm: bool,
 }
 
 impl Scenario {
     /// All cells, in the order of the table.
     pub fn cells(&self, quick: bool) -> Vec<Cell> {
-        let swept = match (&self.sweep, &self.sweep_quick) {
+        let mut swept = match (&self.sweep, &self.sweep_quick) {
             (Some(_), Some(values)) if quick => values.clone(),
             (Some((_, values)), _) => values.clone(),
             (None, _) => vec![0],
         };
+        if matches!(self.sweep, Some((Parameter::Load, _))) {
+            swept.insert(0, 0);
+        }
         let mut cells = Vec::new();
         for protocol in &self.protocols {
             for value in &swept {
@@ -267,6 +279,7 @@ impl Scenario {
                     replicas: self.replicas,
                     workload: self.workload.clone(),
                     clocks: self.clocks,
+                    calm: false,
                 };
                 if let Ok(variant) = Variant::parse(protocol) {
                     if variant.reads != Level::Linearizable {
@@ -290,12 +303,25 @@ impl Scenario {
                     Some(Parameter::ClockError) => {
                         cell.clocks.error = Duration::from_micros(*value);
                     }
+                    // What 100 % is, is known when the value 0 has been measured.
+                    Some(Parameter::Load) => {
+                        cell.workload.rate = None;
+                        cell.calm = *value == 0;
+                    }
                     None => {}
                 }
                 cells.push(cell);
             }
         }
         cells
+    }
+
+    /// What happens to replicas in a cell.
+    pub fn faults_of(&self, cell: &Cell) -> &[Fault] {
+        match cell.calm {
+            true => &[],
+            false => &self.faults,
+        }
     }
 
     /// The entry in the registry of a protocol, or of a variant's. [`parse`] has seen that it is

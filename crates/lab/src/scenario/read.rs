@@ -22,7 +22,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 40] = [
+pub const BUILT_IN: [(&str, &str); 44] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -124,6 +124,14 @@ pub const BUILT_IN: [(&str, &str); 40] = [
         include_str!("../../../../lab/scenarios/nezha-disk.toml"),
     ),
     (
+        "nezha-exchange",
+        include_str!("../../../../lab/scenarios/nezha-exchange.toml"),
+    ),
+    (
+        "nezha-exchange-alone",
+        include_str!("../../../../lab/scenarios/nezha-exchange-alone.toml"),
+    ),
+    (
         "nezha-one-client",
         include_str!("../../../../lab/scenarios/nezha-one-client.toml"),
     ),
@@ -136,12 +144,20 @@ pub const BUILT_IN: [(&str, &str); 40] = [
         include_str!("../../../../lab/scenarios/nezha-percentiles.toml"),
     ),
     (
+        "nezha-redis",
+        include_str!("../../../../lab/scenarios/nezha-redis.toml"),
+    ),
+    (
         "nezha-replicas",
         include_str!("../../../../lab/scenarios/nezha-replicas.toml"),
     ),
     (
         "nezha-view-change",
         include_str!("../../../../lab/scenarios/nezha-view-change.toml"),
+    ),
+    (
+        "nezha-view-change-here",
+        include_str!("../../../../lab/scenarios/nezha-view-change-here.toml"),
     ),
     (
         "racs-lan-baseline",

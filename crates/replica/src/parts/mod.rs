@@ -5,9 +5,11 @@ mod kept_requests;
 mod quorum;
 mod slot_log;
 mod state_fetch;
+mod table;
 
 pub use attached::{AttachedFrontend, RequestMessage, Taken};
 pub use kept_requests::{KeptRequests, RequestKey, RequestQueue, own_request, request_key};
 pub use quorum::{Ballot, Tally};
 pub use slot_log::SlotLog;
 pub use state_fetch::StateFetch;
+pub use table::Table;

@@ -372,7 +372,7 @@ impl EventLoop {
                     self.repaired_at = Some(self.written);
                     self.maybe_repaired();
                 }
-                Output::Mark(branch) => self.shell.metrics.mark(branch),
+                Output::Mark(branch) => self.shell.metrics.mark(branch, now),
                 Output::Halt(reason) => {
                     tracing::error!(reason, "the replica cannot go on");
                     self.exit = Some(ExitReason::DataRefused(reason));

@@ -275,7 +275,7 @@ impl Proxy {
                 Effect::SetTimer { key, at } => self.shell.timers.set(key, at),
                 Effect::CancelTimer { key } => self.shell.timers.cancel(key),
                 Effect::Done { batch, outcome } => self.shell.done(batch, outcome, now),
-                Effect::Mark(branch) => self.shell.metrics.mark(branch),
+                Effect::Mark(branch) => self.shell.metrics.mark(branch, now),
                 other => tracing::debug!(?other, "a frontend cannot ask for this"),
             }
         }

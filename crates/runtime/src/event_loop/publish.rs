@@ -2,11 +2,13 @@
 
 use super::{EventLoop, storage::DiskState};
 use crate::{
-    clock::ClockState,
+    clock::{ClockState, unix_time},
+    metrics::Taken,
     peer_clock::Standing,
-    server::{ClockReport, NodeView, PeerClockReport, SnapshotReport, StatusReport},
+    server::{BranchReport, ClockReport, NodeView, PeerClockReport, SnapshotReport, StatusReport},
 };
 use quintet_replica::{NodeStatus, ReplicaId, Time};
+use std::collections::BTreeMap;
 
 /// What does not change while a replica runs.
 #[derive(Clone, Debug)]
@@ -141,7 +143,24 @@ impl EventLoop {
             details: details
                 .map(|(name, value)| (*name, value.clone()))
                 .collect(),
+            branches: self.branches(now),
             peers: self.shell.peers(self.others(), now),
         }
+    }
+
+    /// Rare branches, by the system's clock.
+    fn branches(&self, now: Time) -> BTreeMap<&'static str, BranchReport> {
+        let clock = unix_time();
+        let at = |then: u64| clock.saturating_sub(now.0.saturating_sub(then));
+        let marks = self.shell.metrics.marks.iter();
+        let report = |(name, taken): (&&'static str, &Taken)| {
+            let report = BranchReport {
+                count: taken.count,
+                first_ns: at(taken.first),
+                last_ns: at(taken.last),
+            };
+            (*name, report)
+        };
+        marks.map(report).collect()
     }
 }

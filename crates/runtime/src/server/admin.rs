@@ -78,6 +78,17 @@ pub struct SnapshotReport {
     pub bytes: u64,
 }
 
+/// How often a rare branch was taken, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BranchReport {
+    /// How often.
+    pub count: u64,
+    /// The first time, in nanoseconds since the Unix epoch by the system's clock.
+    pub first_ns: u64,
+    /// The last time.
+    pub last_ns: u64,
+}
+
 /// What `/status` says. Slots count the protocol's log; positions count what was executed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StatusReport {
@@ -153,6 +164,8 @@ pub struct StatusReport {
     pub paths: BTreeMap<&'static str, u64>,
     /// The synchronised clock.
     pub clock: ClockReport,
+    /// Rare branches that were taken, by name.
+    pub branches: BTreeMap<&'static str, BranchReport>,
     /// More of the protocol's own, by name.
     pub details: BTreeMap<&'static str, String>,
     /// All members but this one.

@@ -26,7 +26,8 @@ mod sessions;
 mod settings;
 
 pub use admin::{
-    Admin, ClockReport, NodePort, PeerClockReport, PeerReport, SnapshotReport, StatusReport,
+    Admin, BranchReport, ClockReport, NodePort, PeerClockReport, PeerReport, SnapshotReport,
+    StatusReport,
 };
 pub use config::{GatewayConfig, NodeView};
 pub use gateway::{ConnectionId, Gateway};

@@ -212,7 +212,14 @@ impl World {
             .and_then(Program::node);
         let details = node.map(|node| node.status(&self.view(index)).protocol.details);
         let text = |(name, value): (&str, String)| (name.to_owned(), value);
-        details.into_iter().flatten().map(text).collect()
+        let overtaken = self.replicas[index].done.overtaken() * 100.0;
+        let own = ("overtaken_percent", format!("{overtaken:.2}"));
+        details
+            .into_iter()
+            .flatten()
+            .chain([own])
+            .map(text)
+            .collect()
     }
 
     /// How what a machine's frontend submitted was committed.
@@ -516,6 +523,7 @@ impl World {
     /// Makes one batch of what clients want, if they want something that may go now.
     fn submit_one(&mut self, index: usize, level: Level) -> bool {
         let (now, value_size) = (self.now, self.setup.load.value_size);
+        let clock = self.clock(index).now;
         let together = self.setup.load.batch;
         // Reads carry no value.
         let value = if level == Level::Ordered {
@@ -553,7 +561,7 @@ impl World {
         let mut batch = BatchBuilder::new();
         let mut entries = Vec::with_capacity(requests.len());
         for request in requests {
-            let bytes = payload(request.read, request.key, value_size);
+            let bytes = payload(request.read, request.key, value_size, clock);
             if request.read && level != Level::Ordered {
                 batch.push(CommandId::default(), RequestKind::Command, 0, &bytes);
                 entries.push(Some(request));

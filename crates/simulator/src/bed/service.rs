@@ -4,6 +4,9 @@
 //! ```text
 //!   0 … key value   a write ──► 5 bytes        1 length key   a read ──► that many bytes
 //! ```
+//!
+//! Each says when it was submitted, so that it can be seen which were executed behind one that was
+//! submitted later.
 
 use quintet_replica::{Access, At, FootprintVisitor, RestoreError, SnapshotProgress, StateMachine};
 use std::sync::{
@@ -16,6 +19,19 @@ use std::sync::{
 pub(super) struct Done {
     pub commands: AtomicU64,
     pub bytes: AtomicU64,
+    /// When the newest ordered command so far was submitted.
+    newest: AtomicU64,
+    /// Ordered commands that were executed behind one that was submitted later.
+    overtaken: AtomicU64,
+    ordered: AtomicU64,
+}
+
+impl Done {
+    /// Which part of the ordered commands was executed behind one that was submitted later.
+    pub fn overtaken(&self) -> f64 {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+        load(&self.overtaken) / load(&self.ordered).max(1.0)
+    }
 }
 
 /// See the module.
@@ -29,11 +45,13 @@ const WRITE: u8 = 0;
 const READ: u8 = 1;
 /// Where the key stands.
 const KEY: usize = 16;
+/// Where it stands when it was submitted.
+const SUBMITTED: usize = KEY + 8;
 /// What a key and a command's name take.
 const OVERHEAD: usize = 40;
 
 /// A write's or a read's payload; the key 0 is everything.
-pub(super) fn payload(read: bool, key: u64, value_size: usize) -> Vec<u8> {
+pub(super) fn payload(read: bool, key: u64, value_size: usize, submitted: u64) -> Vec<u8> {
     let mut out = if read {
         let mut out = vec![READ];
         out.extend_from_slice(&(value_size as u64).to_le_bytes());
@@ -42,8 +60,19 @@ pub(super) fn payload(read: bool, key: u64, value_size: usize) -> Vec<u8> {
     } else {
         vec![WRITE; OVERHEAD + value_size]
     };
-    out[KEY..KEY + 8].copy_from_slice(&key.to_le_bytes());
+    out[KEY..SUBMITTED].copy_from_slice(&key.to_le_bytes());
+    out[SUBMITTED..SUBMITTED + 8].copy_from_slice(&submitted.to_le_bytes());
     out
+}
+
+fn number(command: &[u8], at: usize) -> u64 {
+    let bytes = command.get(at..at + 8);
+    bytes.map_or(0, |bytes| {
+        bytes
+            .iter()
+            .rev()
+            .fold(0, |all, byte| all << 8 | u64::from(*byte))
+    })
 }
 
 impl Service {
@@ -70,6 +99,11 @@ impl Service {
 impl StateMachine for Service {
     fn apply(&mut self, _: &At, command: &[u8], reply: &mut Vec<u8>) {
         self.applied += 1;
+        let submitted = number(command, SUBMITTED);
+        let newest = self.done.newest.fetch_max(submitted, Ordering::Relaxed);
+        let overtaken = u64::from(submitted < newest);
+        self.done.overtaken.fetch_add(overtaken, Ordering::Relaxed);
+        self.done.ordered.fetch_add(1, Ordering::Relaxed);
         self.answer(command, reply);
     }
 
@@ -98,10 +132,7 @@ impl StateMachine for Service {
             Some(&READ) => Access::Read,
             _ => Access::Write,
         };
-        let key = command
-            .get(KEY..KEY + 8)
-            .and_then(|key| key.try_into().ok());
-        match key.map_or(0, u64::from_le_bytes) {
+        match number(command, KEY) {
             0 => visit.everything(Access::Write),
             key => visit.key(key, access),
         }

@@ -139,3 +139,59 @@ fn without_multicast_the_leader_sends_batches_ahead_of_their_places() {
     assert_eq!(asked(&mut follower, 1), Vec::<u16>::new(), "it was here");
     assert_eq!(follower.driver.status().leader, Some(ReplicaId(0)));
 }
+
+/// How often the leader has told what stands in its log.
+fn told(seat: &Seat) -> usize {
+    let tells = |message: &&Message| match message {
+        Message::Between {
+            part: Part::LogModification { stamps, .. },
+            ..
+        } => !stamps.is_empty(),
+        _ => false,
+    };
+    seat.said.iter().filter(tells).count()
+}
+
+#[test]
+fn a_leader_tells_its_log_a_few_times_in_a_round_trip_and_not_each_turn() {
+    let (mut leader, _) = pair(&Config::default());
+    let micros = |micros: u64| micros * 1_000;
+    leader.request(1, 10, b"wa");
+    leader.at(10);
+    assert_eq!(told(&leader), 1, "at once, before any round trip is known");
+    // A majority has it after 3.2 ms: an eighth of that counts for a quarter.
+    leader.clock.now = Time(BASE + micros(3_200));
+    let status = Part::LogStatus {
+        sync: Slot(1),
+        round: 1,
+    };
+    leader.hear(1, 0, &[1, 1, 0], status);
+    leader.request(2, micros(3_200) + 10, b"wa");
+    leader.at(micros(3_200) + 10);
+    assert_eq!(told(&leader), 2, "the last time was long ago");
+    leader.request(3, micros(3_200) + 20, b"wa");
+    leader.at(micros(3_200) + 20);
+    assert_eq!(leader.executed.len(), 3, "executed and answered at once");
+    leader.request(4, micros(3_250), b"wb");
+    leader.at(micros(3_250));
+    assert_eq!(told(&leader), 2, "it waits for company");
+    leader.at(micros(3_301));
+    assert_eq!(told(&leader), 3, "of both");
+    assert_eq!(leader.placed().len(), 1);
+}
+
+#[test]
+fn what_a_follower_appends_in_one_turn_it_tells_in_one_message() {
+    let (_, mut follower) = pair(&Config::default());
+    for number in 1..=3 {
+        follower.request(number, 10 * number, b"wa");
+    }
+    follower.at(40);
+    let told: Vec<usize> = (follower.replied.iter())
+        .map(|message| match message {
+            Message::FastReplies { appended, .. } => appended.len(),
+            _ => 0,
+        })
+        .collect();
+    assert_eq!(told, [3]);
+}
