@@ -523,6 +523,11 @@ fn what_was_trimmed_stays_in_the_hash_through_a_change_of_view() {
     follower.hear(0, 3, &lives, page(2, 0..0, 1));
     assert!(follower.marks.contains(&"view joined"));
 
+    follower.request(3, 5, b"wa");
+    assert!(
+        follower.marks.contains(&"late at a follower"),
+        "what was trimmed bars what conflicts with it"
+    );
     for seat in [&mut leader, &mut follower] {
         seat.request(2, 40, b"wa");
         seat.at(50);
