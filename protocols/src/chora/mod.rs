@@ -93,7 +93,7 @@
 //! of proposers changes at run time by the option `proposers`, through a view change; it does not yet
 //! follow the load by itself.
 //!
-//! Left to the world, and not there yet: the pipelined threads, kernel bypass and datagrams of §5.
+//! Left to the world, and not there yet: the pipelined threads and kernel bypass of §5.
 
 mod config;
 mod frontend;
