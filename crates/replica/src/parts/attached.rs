@@ -52,10 +52,15 @@ struct Open {
 struct Answers {
     usual: Duration,
     spread: Duration,
+    /// How long requests were waited for in vain since an answer last told something. While all of
+    /// them are repeated no answer tells which of its copies it is to, and whoever went on
+    /// repeating the next ones as soon would fill the links with copies for good (Karn's rule).
+    in_vain: Duration,
 }
 
 impl Answers {
     fn took(&mut self, time: Duration) {
+        self.in_vain = Duration::ZERO;
         if self.usual.is_zero() {
             (self.usual, self.spread) = (time, time / 2);
         } else {
@@ -66,7 +71,8 @@ impl Answers {
 
     /// Without an answer for so long, a request is sent again.
     fn patience(&self) -> Duration {
-        (self.usual + self.spread * 4).clamp(RETRY_FIRST, RETRY_MAX)
+        let estimate = self.usual + self.spread * 4;
+        estimate.max(self.in_vain).clamp(RETRY_FIRST, PATIENCE_MAX)
     }
 }
 
@@ -87,6 +93,8 @@ const RETRY_REFUSED: Duration = Duration::from_millis(10);
 /// doubling up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_millis(400);
 const RETRY_MAX: Duration = Duration::from_millis(3200);
+/// However long results usually take, a request is sent again after this.
+const PATIENCE_MAX: Duration = Duration::from_secs(10);
 const TIMER: u32 = 0;
 
 impl<P: Protocol> AttachedFrontend<P>
@@ -222,7 +230,8 @@ where
                 continue;
             }
             if open.sent {
-                open.retry_after = (open.retry_after * 2).min(RETRY_MAX);
+                self.answers.in_vain = self.answers.in_vain.max(open.retry_after);
+                open.retry_after = (open.retry_after * 2).min(RETRY_MAX.max(open.retry_after));
                 open.repeated += 1;
                 // Once, it may only have been slow; the answer to a second is to a loss.
                 open.since = open.since.filter(|_| open.repeated == 1);
@@ -283,9 +292,19 @@ mod tests {
         (0..50).for_each(|_| answers.took(MS * 700));
         let far = answers.patience();
         assert!(far > MS * 690 && far < MS * 1000, "{far:?}");
-        (0..50).for_each(|_| answers.took(MS * 9000));
-        assert_eq!(answers.patience(), RETRY_MAX);
+        (0..50).for_each(|_| answers.took(MS * 12_000));
+        assert_eq!(answers.patience(), PATIENCE_MAX);
         (0..60).for_each(|_| answers.took(MS));
+        assert_eq!(answers.patience(), RETRY_FIRST);
+    }
+
+    #[test]
+    fn the_next_request_waits_as_long_as_the_last_waited_in_vain_until_an_answer_tells_more() {
+        let mut answers = Answers::default();
+        answers.took(MS);
+        answers.in_vain = RETRY_MAX;
+        assert_eq!(answers.patience(), RETRY_MAX);
+        answers.took(MS);
         assert_eq!(answers.patience(), RETRY_FIRST);
     }
 }
