@@ -54,6 +54,8 @@ pub(super) struct Lead {
     pub unwanted: ReplicaSet,
     /// Who complained about whom, although the leader hears that one: since when, and last.
     complaints: BTreeMap<(ReplicaId, ReplicaId), (Time, Time)>,
+    /// What joiners have been sent.
+    pages: BTreeMap<ReplicaId, Pages>,
     /// Who should not follow whom: their link was what was broken.
     avoid: BTreeSet<(ReplicaId, ReplicaId)>,
     /// Leadership is being handed over since then.
@@ -63,6 +65,17 @@ pub(super) struct Lead {
     pub seen: Vec<u64>,
     /// A round that everyone in the route should have seen: which, since when, and the route.
     due: (u64, Time, Route),
+}
+
+/// What a joiner has been sent.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Pages {
+    /// What it holds, by its own word.
+    held: Slot,
+    /// The last slot that it was sent.
+    upto: Slot,
+    /// Since when it has held no more than that.
+    since: Time,
 }
 
 impl Lead {
@@ -138,6 +151,7 @@ impl ChainPaxos {
             tail_held: Slot(0),
             unwanted: ReplicaSet::EMPTY,
             complaints: BTreeMap::new(),
+            pages: BTreeMap::new(),
             avoid: BTreeSet::new(),
             leaving: None,
             distances: Distances::new(self.members),
@@ -458,15 +472,41 @@ impl ChainPaxos {
             let near = self.config.batch_bytes_max / 2;
             if self.bytes_behind(held).is_some_and(|bytes| bytes > near) {
                 ctx.mark("joiner is brought nearer");
-                return self.send_page(id, held, ctx);
+                return self.send_next_page(id, held, ctx);
             }
         } else if member.is_none() {
             // It learns of this ballot, and says where it stands.
-            return self.send_page(id, self.held, ctx);
+            self.send_page(id, self.held, ctx);
+            return;
         }
         ctx.mark("re-admission proposed");
         let after = self.place_for(id);
         self.propose_op(Op::Add { id, life, after });
+    }
+
+    /// The page after those that are on their way to a joiner that holds so much. What it says of
+    /// itself is as old as the way is long: a slow link that is sent the same pages again each time
+    /// has room for nothing else. Only when nothing has arrived for a while do they begin anew.
+    fn send_next_page(&mut self, id: ReplicaId, held: Slot, ctx: &mut Context<'_, Self>) {
+        let (now, patience) = (
+            ctx.now(),
+            self.config.suspect_timeout.max(self.loop_time * 4),
+        );
+        let Role::Leader(lead) = &self.role else {
+            return;
+        };
+        let known = lead.pages.get(&id);
+        let going_on = known.filter(|pages| {
+            held <= pages.upto && (held > pages.held || now.since(pages.since) < patience)
+        });
+        let first = going_on.map_or(held, |pages| pages.upto);
+        let since = going_on.filter(|pages| pages.held == held);
+        let since = since.map_or(now, |pages| pages.since);
+        let upto = self.send_page(id, first, ctx).unwrap_or(first);
+        let Role::Leader(lead) = &mut self.role else {
+            return;
+        };
+        lead.pages.insert(id, Pages { held, upto, since });
     }
 
     /// Behind the tail, unless the tail has just complained about it.

@@ -311,18 +311,27 @@ impl ChainPaxos {
         }
     }
 
-    /// Brings a replica that is not in the chain nearer, so that it lacks little when it comes in.
-    pub(super) fn send_page(&mut self, to: ReplicaId, held: Slot, ctx: &mut Context<'_, Self>) {
+    /// Brings a replica that is not in the chain nearer, so that it lacks little when it comes in:
+    /// sends it what comes after `held`. The last slot that it was sent; none when nothing was.
+    pub(super) fn send_page(
+        &mut self,
+        to: ReplicaId,
+        held: Slot,
+        ctx: &mut Context<'_, Self>,
+    ) -> Option<Slot> {
         let first = held.next();
         if first < self.log.first() || self.lacks(first) {
-            return self.tell_to_skip(to, ctx);
+            self.tell_to_skip(to, ctx);
+            return None;
         }
         let mut entries = Vec::new();
         self.gather(first, &mut entries);
         let bytes: usize = entries.iter().map(|entry| entry.op.bytes() + 32).sum();
         if ctx.room(to) < bytes + self.message_bytes() {
-            return ctx.mark("a joiner waits for room");
+            ctx.mark("a joiner waits for room");
+            return None;
         }
+        let last = Slot(held.0 + entries.len() as u64);
         let header = self.header();
         let message = Message::Accept {
             header,
@@ -330,6 +339,7 @@ impl ChainPaxos {
             entries,
         };
         ctx.send(to, Lane::Control, &message);
+        Some(last)
     }
 
     /// How many bytes of entries lie behind `held`; none when they are no longer all kept.

@@ -448,3 +448,57 @@ fn a_majority_that_went_ahead_of_a_state_that_is_lost_reads_its_logs_again() {
     group.run(MS * 6000);
     assert_converged(&group, 12);
 }
+
+/// The pages that the leader sends to replica 2 when that one says that it holds so much.
+fn pages(group: &mut Group, held: Slot) -> Vec<(Slot, Slot)> {
+    let leader = group.replica(0);
+    let alive = Message::Alive {
+        ballot: leader.promised,
+        life: leader.lives[2],
+        whole: true,
+        held,
+        round: 0,
+    };
+    group.network.clear();
+    group.deliver(Packet::new(2, 0, &alive));
+    let page = |packet: &Packet<_>| match packet.message() {
+        Message::Accept { first, entries, .. } => {
+            Some((first, Slot(first.0 + entries.len() as u64 - 1)))
+        }
+        _ => None,
+    };
+    let sent = (group.network.iter()).filter(|packet| packet.to == ReplicaId(2));
+    sent.filter_map(page).collect()
+}
+
+#[test]
+fn a_joiner_is_sent_no_page_again_while_that_is_on_its_way_and_again_when_it_does_not_come() {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.run(MS * 20);
+    group.crash(2);
+    group.run(MS * 2000);
+    assert_eq!(chain(&group, 0), [0, 1]);
+    let held = group.replica(0).held;
+    for _ in 0..200 {
+        group.write(0);
+        group.run(MS);
+    }
+    let [(first, last)] = pages(&mut group, held)[..] else {
+        panic!("one page")
+    };
+    assert_eq!(first, held.next());
+    // What it says now was said before the page came.
+    let [(second, second_last)] = pages(&mut group, held)[..] else {
+        panic!("one page")
+    };
+    assert_eq!(second, last.next());
+    let [(third, _)] = pages(&mut group, last)[..] else {
+        panic!("one page")
+    };
+    assert_eq!(third, second_last.next());
+    group.run(MS * 1000);
+    let [(again, _)] = pages(&mut group, last)[..] else {
+        panic!("one page")
+    };
+    assert_eq!(again, last.next(), "nothing has come for a while");
+}
