@@ -132,6 +132,21 @@ pub fn parse_option<T: core::str::FromStr>(value: &str, expected: &str) -> Resul
         .map_err(|_| format!("'{value}' is not {expected}"))
 }
 
+/// Parses an option's value that is a number in a range; for implementations of [`Options::set`].
+/// `unit` says of what, for people: "milliseconds".
+///
+/// # Errors
+/// With the range and the unit, when the value is no number or lies outside.
+pub fn number_option(value: &str, low: u64, high: u64, unit: &str) -> Result<u64, String> {
+    let expected = alloc::format!("a number of {unit} from {low} to {high}");
+    let number: u64 = parse_option(value, &expected)?;
+    if (low..=high).contains(&number) {
+        Ok(number)
+    } else {
+        Err(alloc::format!("{number} is not {expected}"))
+    }
+}
+
 /// Declares a protocol's timers: an enumeration that converts to the numbers by which the world
 /// knows them, and back.
 ///

@@ -5,7 +5,7 @@ use alloc::{
     string::{String, ToString},
 };
 use core::time::Duration;
-use quintet_replica::{OptionSpec, Options, parse_option};
+use quintet_replica::{OptionSpec, Options, number_option, parse_option};
 
 /// How linearizable reads are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,22 +67,12 @@ impl Default for Config {
     }
 }
 
-fn number(value: &str, low: u64, high: u64, unit: &str) -> Result<u64, String> {
-    let expected = format!("a number of {unit} from {low} to {high}");
-    let number: u64 = parse_option(value, &expected)?;
-    if (low..=high).contains(&number) {
-        Ok(number)
-    } else {
-        Err(format!("{number} is not {expected}"))
-    }
-}
-
 fn millis(value: &str, low: u64, high: u64) -> Result<Duration, String> {
-    number(value, low, high, "milliseconds").map(Duration::from_millis)
+    number_option(value, low, high, "milliseconds").map(Duration::from_millis)
 }
 
 fn size(value: &str, low: u64, high: u64) -> Result<usize, String> {
-    let bytes = number(value, low, high, "bytes")?;
+    let bytes = number_option(value, low, high, "bytes")?;
     usize::try_from(bytes).map_err(|_| format!("{bytes} bytes do not fit this machine"))
 }
 
@@ -169,10 +159,10 @@ impl Options for Config {
             "heartbeat_ms" => self.heartbeat = millis(value, 1, 60_000)?,
             "suspect_timeout_ms" => self.suspect_timeout = millis(value, 5, 600_000)?,
             "pre_vote" => self.pre_vote = parse_option(value, "true or false")?,
-            "window" => self.window = number(value, 1, 4096, "messages")? as usize,
+            "window" => self.window = number_option(value, 1, 4096, "messages")? as usize,
             "window_gap_us" => {
                 self.window_gap =
-                    Duration::from_micros(number(value, 0, 1_000_000, "microseconds")?);
+                    Duration::from_micros(number_option(value, 0, 1_000_000, "microseconds")?);
             }
             "window_bytes" => self.window_bytes = size(value, 64 << 10, 1 << 30)?,
             "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,

@@ -13,9 +13,9 @@ use super::{
     Message,
     replica::{ChainPaxos, Role, Timer},
 };
-use alloc::format;
 use quintet_replica::{
-    Context, Durability, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, Time, parts::Ballot,
+    Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, Time,
+    parts::{Ballot, too_many_forgot},
 };
 
 /// Whom this replica watches.
@@ -163,18 +163,6 @@ impl ChainPaxos {
     }
 
     pub(super) fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        let members = self.members;
-        ctx.halt(match self.durability {
-            Durability::Memory => format!(
-                "too many of the {members} replicas have lost their memory: what they \
-                 acknowledged cannot be recovered. To start again without it, start every replica \
-                 once with --bootstrap-again"
-            ),
-            Durability::Disk => format!(
-                "the journals of too many of the {members} replicas are damaged: what they \
-                 acknowledged cannot be recovered from the others. Restore a backup, or what an \
-                 undamaged replica still holds (quintet snapshot save), into a new cluster"
-            ),
-        });
+        ctx.halt(too_many_forgot(self.members, self.durability));
     }
 }

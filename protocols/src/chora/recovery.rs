@@ -20,8 +20,8 @@ use super::{
     message::Fitness,
     replica::{Held, Role},
 };
-use alloc::{format, vec::Vec};
-use quintet_replica::{Context, Durability, Incarnation, Lane, ReplicaId, Slot, Time};
+use alloc::vec::Vec;
+use quintet_replica::{Context, Incarnation, Lane, ReplicaId, Slot, Time, parts::too_many_forgot};
 
 /// A replica that has forgotten.
 #[derive(Clone, Debug, Hash)]
@@ -51,19 +51,7 @@ impl Chora {
     }
 
     fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        let members = self.members;
-        ctx.halt(match self.durability {
-            Durability::Memory => format!(
-                "too many of the {members} replicas have lost their memory: what they \
-                 acknowledged cannot be recovered. To start again without it, start every replica \
-                 once with --bootstrap-again"
-            ),
-            Durability::Disk => format!(
-                "the journals of too many of the {members} replicas are damaged: what they \
-                 acknowledged cannot be recovered from the others. Restore a backup, or what an \
-                 undamaged replica still holds (quintet snapshot save), into a new cluster"
-            ),
-        });
+        ctx.halt(too_many_forgot(self.members, self.durability));
     }
 
     /// By heartbeat: are there enough others that have not forgotten?

@@ -6,7 +6,7 @@ use alloc::{
     string::{String, ToString},
 };
 use core::time::Duration;
-use quintet_replica::{OptionSpec, Options, parse_option};
+use quintet_replica::{OptionSpec, Options, number_option};
 
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,22 +69,12 @@ impl Default for Config {
     }
 }
 
-fn number(value: &str, low: u64, high: u64, unit: &str) -> Result<u64, String> {
-    let expected = format!("a number of {unit} from {low} to {high}");
-    let number: u64 = parse_option(value, &expected)?;
-    if (low..=high).contains(&number) {
-        Ok(number)
-    } else {
-        Err(format!("{number} is not {expected}"))
-    }
-}
-
 fn millis(value: &str, low: u64, high: u64) -> Result<Duration, String> {
-    number(value, low, high, "milliseconds").map(Duration::from_millis)
+    number_option(value, low, high, "milliseconds").map(Duration::from_millis)
 }
 
 fn size(value: &str, low: u64, high: u64) -> Result<usize, String> {
-    let bytes = number(value, low, high, "bytes")?;
+    let bytes = number_option(value, low, high, "bytes")?;
     usize::try_from(bytes).map_err(|_| format!("{bytes} bytes do not fit this machine"))
 }
 
@@ -189,11 +179,11 @@ impl Options for Config {
             "heartbeat_ms" => self.heartbeat = millis(value, 1, 60_000)?,
             "suspect_timeout_ms" => self.suspect_timeout = millis(value, 5, 600_000)?,
             "restart_timeout_ms" => self.restart_timeout = millis(value, 10, 600_000)?,
-            "window" => self.window = number(value, 1, 1024, "slots")? as usize,
+            "window" => self.window = number_option(value, 1, 1024, "slots")? as usize,
             "smc_bytes_max" => self.smc_bytes_max = size(value, 64, 64 << 10)?,
             "rdmc_bytes_min" => self.rdmc_bytes_min = size(value, 64, 64 << 20)?,
             "rdmc_block_bytes" => self.rdmc_block_bytes = size(value, 64, 16 << 20)?,
-            "rdmc_credits" => self.rdmc_credits = number(value, 1, 1024, "blocks")? as usize,
+            "rdmc_credits" => self.rdmc_credits = number_option(value, 1, 1024, "blocks")? as usize,
             "rdmc_schedule" => {
                 let named = Schedule::ALL.into_iter().find(|kind| kind.name() == value);
                 if named.is_none() && value != "auto" {
@@ -207,7 +197,7 @@ impl Options for Config {
             "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
             "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
-            "join_lag" => self.join_lag = number(value, 1, 1_000_000, "slots")?,
+            "join_lag" => self.join_lag = number_option(value, 1, 1_000_000, "slots")?,
             "sluggish_ms" => self.sluggish = millis(value, 0, 60_000)?,
             #[cfg(feature = "plant")]
             "plant" => self.planted = Planted::parse(value)?,

@@ -5,7 +5,7 @@ use alloc::{
     string::{String, ToString},
 };
 use core::time::Duration;
-use quintet_replica::{OptionSpec, Options, parse_option};
+use quintet_replica::{OptionSpec, Options, number_option};
 
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,23 +46,13 @@ impl Default for Config {
     }
 }
 
-fn number(value: &str, low: u64, high: u64, unit: &str) -> Result<u64, String> {
-    let expected = format!("a number of {unit} from {low} to {high}");
-    let number: u64 = parse_option(value, &expected)?;
-    if (low..=high).contains(&number) {
-        Ok(number)
-    } else {
-        Err(format!("{number} is not {expected}"))
-    }
-}
-
 fn count(value: &str, low: u64, high: u64, unit: &str) -> Result<usize, String> {
-    let number = number(value, low, high, unit)?;
+    let number = number_option(value, low, high, unit)?;
     usize::try_from(number).map_err(|_| format!("{number} {unit} do not fit this machine"))
 }
 
 fn millis(value: &str) -> Result<Duration, String> {
-    let number = number(value, 1, 600_000, "milliseconds")?;
+    let number = number_option(value, 1, 600_000, "milliseconds")?;
     Ok(Duration::from_millis(number))
 }
 

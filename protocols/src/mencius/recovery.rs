@@ -15,8 +15,8 @@
 //! helps to decide anything that this replica does not hold.
 
 use super::{Mencius, Message};
-use alloc::{format, vec, vec::Vec};
-use quintet_replica::{Context, Durability, Incarnation, Lane, ReplicaId, Slot, Time};
+use alloc::{vec, vec::Vec};
+use quintet_replica::{Context, Incarnation, Lane, ReplicaId, Slot, Time, parts::too_many_forgot};
 
 /// A replica that has forgotten.
 #[derive(Hash)]
@@ -43,19 +43,7 @@ impl Mencius {
     }
 
     fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        let members = self.members;
-        ctx.halt(match self.durability {
-            Durability::Memory => format!(
-                "too many of the {members} replicas have lost their memory: what they \
-                 acknowledged cannot be recovered. To start again without it, start every replica \
-                 once with --bootstrap-again"
-            ),
-            Durability::Disk => format!(
-                "the journals of too many of the {members} replicas are damaged: what they \
-                 acknowledged cannot be recovered from the others. Restore a backup, or what an \
-                 undamaged replica still holds (quintet snapshot save), into a new cluster"
-            ),
-        });
+        ctx.halt(too_many_forgot(self.members, self.durability));
     }
 
     pub(super) fn ask_to_recover(&mut self, ctx: &mut Context<'_, Self>) {

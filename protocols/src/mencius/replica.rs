@@ -53,33 +53,15 @@ pub(super) struct Member {
     pub forgot: bool,
 }
 
-/// What wakes a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Timer {
-    /// It is heard, and looks after the others.
-    Heartbeat = 0,
-    /// Nothing has moved for a while.
-    Coordination = 1,
-    /// Requests and reads under way are looked through.
-    Housekeeping = 2,
-}
-
-impl From<Timer> for u32 {
-    fn from(timer: Timer) -> Self {
-        timer as Self
-    }
-}
-
-impl TryFrom<u32> for Timer {
-    type Error = ();
-    fn try_from(number: u32) -> Result<Self, ()> {
-        match number {
-            0 => Ok(Self::Heartbeat),
-            1 => Ok(Self::Coordination),
-            2 => Ok(Self::Housekeeping),
-            _ => Err(()),
-        }
+quintet_replica::timers! {
+    /// What wakes a replica.
+    pub enum Timer {
+        /// It is heard, and looks after the others.
+        Heartbeat,
+        /// Nothing has moved for a while.
+        Coordination,
+        /// Requests and reads under way are looked through.
+        Housekeeping,
     }
 }
 

@@ -6,7 +6,7 @@ use alloc::{
     string::{String, ToString},
 };
 use core::time::Duration;
-use quintet_replica::{OptionSpec, Options, parse_option};
+use quintet_replica::{OptionSpec, Options, number_option, parse_option};
 
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,18 +62,8 @@ impl Default for Config {
     }
 }
 
-fn number(value: &str, low: u64, high: u64, unit: &str) -> Result<u64, String> {
-    let expected = format!("a number of {unit} from {low} to {high}");
-    let number: u64 = parse_option(value, &expected)?;
-    if (low..=high).contains(&number) {
-        Ok(number)
-    } else {
-        Err(format!("{number} is not {expected}"))
-    }
-}
-
 fn size(value: &str, low: u64, high: u64) -> Result<usize, String> {
-    let bytes = number(value, low, high, "bytes")?;
+    let bytes = number_option(value, low, high, "bytes")?;
     usize::try_from(bytes).map_err(|_| format!("{bytes} bytes do not fit this machine"))
 }
 
@@ -163,31 +153,32 @@ impl Options for Config {
         match name {
             "election_timeout_ms" => {
                 self.election_timeout =
-                    Duration::from_millis(number(value, 10, 600_000, "milliseconds")?);
+                    Duration::from_millis(number_option(value, 10, 600_000, "milliseconds")?);
             }
             "heartbeat_ms" => {
-                self.heartbeat = Duration::from_millis(number(value, 1, 60_000, "milliseconds")?);
+                self.heartbeat =
+                    Duration::from_millis(number_option(value, 1, 60_000, "milliseconds")?);
             }
             "pre_vote" => self.pre_vote = parse_option(value, "true or false")?,
             "commit_notice_us" => {
                 self.commit_notice =
-                    Duration::from_micros(number(value, 0, 1_000_000, "microseconds")?);
+                    Duration::from_micros(number_option(value, 0, 1_000_000, "microseconds")?);
             }
-            "window" => self.window = number(value, 1, 4096, "messages")? as usize,
+            "window" => self.window = number_option(value, 1, 4096, "messages")? as usize,
             "window_gap_us" => {
                 self.window_gap =
-                    Duration::from_micros(number(value, 0, 1_000_000, "microseconds")?);
+                    Duration::from_micros(number_option(value, 0, 1_000_000, "microseconds")?);
             }
             "window_bytes" => self.window_bytes = size(value, 64 << 10, 1 << 30)?,
             "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,
-            "slots_max" => self.slots_max = number(value, 1, 1_000_000, "slots")? as usize,
+            "slots_max" => self.slots_max = number_option(value, 1, 1_000_000, "slots")? as usize,
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
             "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
             "dissemination" => {
                 self.dissemination =
                     Way::named(value).ok_or_else(|| format!("'{value}' is not direct or sadl"))?;
             }
-            "sadl_window" => self.sadl_window = number(value, 1, 65_536, "batches")?,
+            "sadl_window" => self.sadl_window = number_option(value, 1, 65_536, "batches")?,
             #[cfg(feature = "plant")]
             "plant" => self.planted = super::plant::Planted::parse(value)?,
             _ => return Err(format!("there is no option '{name}'")),

@@ -23,9 +23,10 @@ use super::{
     replica::{Role, Timer},
 };
 use crate::sadl::{Dissemination, Range};
-use alloc::{format, vec, vec::Vec};
+use alloc::{vec, vec::Vec};
 use quintet_replica::{
-    Context, Durability, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time, parts::Ballot,
+    Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time,
+    parts::{Ballot, too_many_forgot},
 };
 
 /// A replica that has forgotten.
@@ -63,19 +64,7 @@ impl MultiPaxos {
     }
 
     fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        let members = self.members;
-        ctx.halt(match self.durability {
-            Durability::Memory => format!(
-                "too many of the {members} replicas have lost their memory: what they \
-                 acknowledged cannot be recovered. To start again without it, start every replica \
-                 once with --bootstrap-again"
-            ),
-            Durability::Disk => format!(
-                "the journals of too many of the {members} replicas are damaged: what they \
-                 acknowledged cannot be recovered from the others. Restore a backup, or what an \
-                 undamaged replica still holds (quintet snapshot save), into a new cluster"
-            ),
-        });
+        ctx.halt(too_many_forgot(self.members, self.durability));
     }
 
     /// By timer: asks again, or waits for the leader that answered.

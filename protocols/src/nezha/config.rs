@@ -6,7 +6,7 @@ use alloc::{
     string::{String, ToString},
 };
 use core::time::Duration;
-use quintet_replica::{OptionSpec, Options, parse_option};
+use quintet_replica::{OptionSpec, Options, number_option, parse_option};
 
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,16 +59,6 @@ impl Default for Config {
             buffer_bytes: 64 << 20,
             planted: super::plant::Planted::default(),
         }
-    }
-}
-
-fn number(value: &str, low: u64, high: u64, unit: &str) -> Result<u64, String> {
-    let expected = format!("a number of {unit} from {low} to {high}");
-    let number: u64 = parse_option(value, &expected)?;
-    if (low..=high).contains(&number) {
-        Ok(number)
-    } else {
-        Err(format!("{number} is not {expected}"))
     }
 }
 
@@ -159,20 +149,23 @@ impl Options for Config {
     ];
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let micros = |low| number(value, low, 60_000_000, "microseconds");
+        let micros = |low| number_option(value, low, 60_000_000, "microseconds");
         match name {
             "suspect_after_ms" => {
                 self.suspect_after =
-                    Duration::from_millis(number(value, 10, 600_000, "milliseconds")?);
+                    Duration::from_millis(number_option(value, 10, 600_000, "milliseconds")?);
             }
             "heartbeat_ms" => {
-                self.heartbeat = Duration::from_millis(number(value, 1, 60_000, "milliseconds")?);
+                self.heartbeat =
+                    Duration::from_millis(number_option(value, 1, 60_000, "milliseconds")?);
             }
-            "percentile" => self.estimation.percentile = number(value, 1, 100, "percent")? as u8,
+            "percentile" => {
+                self.estimation.percentile = number_option(value, 1, 100, "percent")? as u8
+            }
             "delay_window" => {
-                self.estimation.window = number(value, 1, 10_000, "delays")? as usize;
+                self.estimation.window = number_option(value, 1, 10_000, "delays")? as usize;
             }
-            "beta" => self.estimation.beta = number(value, 0, 100, "deviations")?,
+            "beta" => self.estimation.beta = number_option(value, 0, 100, "deviations")?,
             "bound_max_us" => self.estimation.bound_max = micros(1)? * 1000,
             "bound_first_us" => self.bound_first = Duration::from_micros(micros(0)?),
             "commutativity" => self.commutativity = parse_option(value, "true or false")?,
@@ -186,11 +179,12 @@ impl Options for Config {
             }
             "fetch_after_us" => self.fetch_after = Duration::from_micros(micros(1)?),
             "retry_ms" => {
-                self.retry = Duration::from_millis(number(value, 1, 60_000, "milliseconds")?);
+                self.retry =
+                    Duration::from_millis(number_option(value, 1, 60_000, "milliseconds")?);
             }
-            "window" => self.window = number(value, 16, 65_536, "slots")?,
+            "window" => self.window = number_option(value, 16, 65_536, "slots")?,
             "buffer_bytes" => {
-                let bytes = number(value, 64 << 10, 4 << 30, "bytes")?;
+                let bytes = number_option(value, 64 << 10, 4 << 30, "bytes")?;
                 self.buffer_bytes = usize::try_from(bytes)
                     .map_err(|_| format!("{bytes} bytes do not fit this machine"))?;
             }

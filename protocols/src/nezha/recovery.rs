@@ -20,9 +20,10 @@ use super::{
     replica::{Phase, Place, name_of},
     view::Changing,
 };
-use alloc::{collections::BTreeMap, format, vec, vec::Vec};
+use alloc::{collections::BTreeMap, vec, vec::Vec};
 use quintet_replica::{
-    Bytes, Context, Durability, Recovered, ReplicaId, Slot, Time, parts::SlotLog,
+    Bytes, Context, Recovered, ReplicaId, Slot, Time,
+    parts::{SlotLog, too_many_forgot},
 };
 
 pub use super::message::Standing;
@@ -178,19 +179,7 @@ impl Nezha {
     }
 
     fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        let members = self.members;
-        ctx.halt(match self.durability {
-            Durability::Memory => format!(
-                "too many of the {members} replicas have lost their memory: what they \
-                 acknowledged cannot be recovered. To start again without it, start every replica \
-                 once with --bootstrap-again"
-            ),
-            Durability::Disk => format!(
-                "the journals of too many of the {members} replicas are damaged: what they \
-                 acknowledged cannot be recovered from the others. Restore a backup, or what an \
-                 undamaged replica still holds (quintet snapshot save), into a new cluster"
-            ),
-        });
+        ctx.halt(too_many_forgot(self.members, self.durability));
     }
 
     /// By every tick.

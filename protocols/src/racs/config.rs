@@ -3,7 +3,7 @@
 use crate::sadl::{self, Way};
 use alloc::{format, string::String};
 use core::time::Duration;
-use quintet_replica::{OptionSpec, Options, parse_option};
+use quintet_replica::{OptionSpec, Options, number_option};
 
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,18 +62,8 @@ impl Default for Config {
     }
 }
 
-fn number(value: &str, low: u64, high: u64, unit: &str) -> Result<u64, String> {
-    let expected = format!("a number of {unit} from {low} to {high}");
-    let number: u64 = parse_option(value, &expected)?;
-    if (low..=high).contains(&number) {
-        Ok(number)
-    } else {
-        Err(format!("{number} is not {expected}"))
-    }
-}
-
 fn size(value: &str, low: u64, high: u64) -> Result<usize, String> {
-    let bytes = number(value, low, high, "bytes")?;
+    let bytes = number_option(value, low, high, "bytes")?;
     usize::try_from(bytes).map_err(|_| format!("{bytes} bytes do not fit this machine"))
 }
 
@@ -165,7 +155,7 @@ impl Options for Config {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "view_timeout_ms" => {
-                let timeout = number(value, 0, 600_000, "milliseconds")?;
+                let timeout = number_option(value, 0, 600_000, "milliseconds")?;
                 if (1..10).contains(&timeout) {
                     return Err(format!(
                         "{timeout} is not 0 or from 10 to 600000 milliseconds"
@@ -175,12 +165,13 @@ impl Options for Config {
             }
             "view_timeout_min_ms" => {
                 self.view_timeout_min =
-                    Duration::from_millis(number(value, 10, 600_000, "milliseconds")?);
+                    Duration::from_millis(number_option(value, 10, 600_000, "milliseconds")?);
             }
             "heartbeat_ms" => {
-                self.heartbeat = Duration::from_millis(number(value, 1, 60_000, "milliseconds")?);
+                self.heartbeat =
+                    Duration::from_millis(number_option(value, 1, 60_000, "milliseconds")?);
             }
-            "window" => self.window = number(value, 1, 4096, "blocks")? as usize,
+            "window" => self.window = number_option(value, 1, 4096, "blocks")? as usize,
             "window_bytes" => self.window_bytes = size(value, 64 << 10, 1 << 30)?,
             "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
@@ -197,16 +188,17 @@ impl Options for Config {
             }
             "hybrid_latency_ms" => {
                 self.hybrid_latency =
-                    Duration::from_millis(number(value, 1, 600_000, "milliseconds")?);
+                    Duration::from_millis(number_option(value, 1, 600_000, "milliseconds")?);
             }
             "hybrid_throughput" => {
-                self.hybrid_throughput = number(value, 1, 1_000_000_000, "commands per second")?;
+                self.hybrid_throughput =
+                    number_option(value, 1, 1_000_000_000, "commands per second")?;
             }
             "hybrid_hold_ms" => {
                 self.hybrid_hold =
-                    Duration::from_millis(number(value, 1_000, 3_600_000, "milliseconds")?);
+                    Duration::from_millis(number_option(value, 1_000, 3_600_000, "milliseconds")?);
             }
-            "sadl_window" => self.sadl_window = number(value, 1, 65_536, "batches")?,
+            "sadl_window" => self.sadl_window = number_option(value, 1, 65_536, "batches")?,
             #[cfg(feature = "plant")]
             "plant" => self.planted = super::plant::Planted::parse(value)?,
             _ => return Err(format!("there is no option '{name}'")),

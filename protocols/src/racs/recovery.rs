@@ -26,9 +26,11 @@ use super::{
     tree::Root,
 };
 use crate::sadl::{Dissemination, Range};
-use alloc::{collections::BTreeMap, format, vec, vec::Vec};
+use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::time::Duration;
-use quintet_replica::{Context, Durability, Incarnation, Lane, Recovered, ReplicaId, Time};
+use quintet_replica::{
+    Context, Incarnation, Lane, Recovered, ReplicaId, Time, parts::too_many_forgot,
+};
 
 /// A replica's answer to one that has forgotten.
 #[derive(Clone, Debug, Hash)]
@@ -202,19 +204,7 @@ impl Racs {
     }
 
     fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        let members = self.members;
-        ctx.halt(match self.durability {
-            Durability::Memory => format!(
-                "too many of the {members} replicas have lost their memory: what they \
-                 acknowledged cannot be recovered. To start again without it, start every replica \
-                 once with --bootstrap-again"
-            ),
-            Durability::Disk => format!(
-                "the journals of too many of the {members} replicas are damaged: what they \
-                 acknowledged cannot be recovered from the others. Restore a backup, or what an \
-                 undamaged replica still holds (quintet snapshot save), into a new cluster"
-            ),
-        });
+        ctx.halt(too_many_forgot(self.members, self.durability));
     }
 
     pub(super) fn ask_to_recover(&mut self, ctx: &mut Context<'_, Self>) {

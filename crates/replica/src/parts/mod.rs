@@ -2,6 +2,7 @@
 
 mod attached;
 mod kept_requests;
+mod lost;
 mod quorum;
 mod slot_log;
 mod state_fetch;
@@ -9,6 +10,7 @@ mod table;
 
 pub use attached::{AttachedFrontend, RequestMessage, Taken};
 pub use kept_requests::{KeptRequests, RequestKey, RequestQueue, own_request, request_key};
+pub use lost::too_many_forgot;
 pub use quorum::{Ballot, Tally};
 pub use slot_log::SlotLog;
 pub use state_fetch::StateFetch;
