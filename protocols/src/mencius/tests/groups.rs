@@ -273,6 +273,7 @@ pub(super) fn suggested_before_and_after_a_restart(config: Config) -> (Slot, Slo
     group.start(0);
     group.run(MS);
     group.write(0);
+    group.run(MS);
     (before, group.replica(0).next_own)
 }
 
