@@ -6,9 +6,21 @@
 //!         ◄── Done ◄──frames────                         of each node's turns is added up apart
 //! ```
 //!
-//! `cargo bench -p quintet-protocols` prints a table for every registered protocol, and with
-//! ` -- chain_paxos multipaxos` behind it for these. "batching off" gives every command a batch, a
-//! slot and a message of its own; "on" puts 64 into a batch.
+//! `cargo bench -p quintet-protocols` prints a table for every registered protocol. Behind ` -- `
+//! stand protocols, with options of theirs (`multipaxos chora+mode=pulsing+round_us=1`), and values
+//! of columns (`replicas=3 turns=one`): then only those rows are measured. What is printed together
+//! was measured together, in interleaved rounds.
+//!
+//! - **batching** `off` gives every command a batch, a slot and a message of its own; `on` puts 64
+//!   into a batch, and protocols put as many batches into a message as they like.
+//! - **clients** are at the `first` replica or at `all`; as many commands are under way together.
+//! - **turns** take `one` frame and one submission each, so that no two frames are acknowledged
+//!   together because they came together, or `all` that wait, as a replica under load does.
+//!
+//! A replica's time is that of its turns: decoding, handling, executing, encoding, and one copy of
+//! each frame into the queues. Making the batches is the clients' time and not counted. Figures are
+//! medians over stretches of so few batches that most stretches pass without being interrupted: a
+//! machine that does other things, too, makes them less wrong than it would make a mean.
 
 use bytes::Bytes;
 use quintet_protocols::PROTOCOLS;
@@ -17,7 +29,7 @@ use quintet_replica::{
     EpochNumber, Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link,
     Node, NodeSetup, Outcome, Output, Peer, Recipients, RecoveredBytes, ReplicaId, RequestKind,
     RestoreError, SessionId, SnapshotInfo, SnapshotProgress, StateMachine, Submission, Time,
-    TimerKey, World,
+    TimerKey, Wake, World, put_frame,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -78,19 +90,44 @@ struct Bed {
     nodes: Vec<Node>,
     inboxes: Vec<VecDeque<(ReplicaId, Bytes)>>,
     timers: Vec<BTreeMap<TimerKey, Time>>,
+    wakes: Vec<Wake>,
     spent: Vec<Duration>,
     outputs: Vec<Output>,
-    done: u64,
+    /// Batches that are finished, of each replica's clients.
+    done: Vec<u64>,
 }
 
+/// One row of the table, but for its figures.
+#[derive(Clone, Debug)]
+struct Case {
+    protocol: &'static Entry,
+    /// As it was asked for.
+    name: String,
+    options: Texts,
+    members: usize,
+    clients: &'static str,
+    batching: &'static str,
+    turns: &'static str,
+}
+
+/// Options by which protocols are told not to put several batches into one message, and what they
+/// are set to without batching, unless the row says something else.
+const UNBATCHED: [(&str, &str); 2] = [("batches_max", "1"), ("slots_max", "1")];
+/// Batches under way.
+const WINDOW: u64 = 64;
+/// Batches of a stretch.
+const STRETCH: u64 = 256;
+const COLUMNS: [&str; 4] = ["replicas", "clients", "batching", "turns"];
+
 impl Bed {
-    fn new(protocol: &Entry, members: usize) -> Self {
+    fn new(case: &Case) -> Self {
+        let (protocol, members) = (case.protocol, case.members);
         let clock = Clock(Instant::now());
         let epoch = Epoch {
             cluster: ClusterId(1),
             number: EpochNumber(1),
             members,
-            options: Vec::new(),
+            options: case.options.clone(),
             secret: [7; 32],
             leader_first: ReplicaId(0),
         };
@@ -107,15 +144,16 @@ impl Bed {
                 snapshot_bytes_min: u64::MAX,
                 limits: ExecutorLimits::default(),
             };
-            Node::new(setup, protocol, Box::new(Nothing)).expect("default options are valid")
+            Node::new(setup, protocol, Box::new(Nothing)).expect("options were checked")
         };
         let mut bed = Self {
             nodes: (0..members).map(node).collect(),
             inboxes: vec![VecDeque::new(); members],
             timers: vec![BTreeMap::new(); members],
+            wakes: vec![Wake::Spin; members],
             spent: vec![Duration::ZERO; members],
             outputs: Vec::new(),
-            done: 0,
+            done: vec![0; members],
             clock,
         };
         for id in 0..members {
@@ -159,6 +197,12 @@ impl Bed {
                         self.inboxes[peer.index()].push_back((ReplicaId(id as u16), bytes.clone()));
                     }
                 }
+                Output::Put { to, ranges } => {
+                    let bytes = put_frame(GroupId(0), EpochNumber(1), ranges).into_bytes();
+                    for peer in to.iter() {
+                        self.inboxes[peer.index()].push_back((ReplicaId(id as u16), bytes.clone()));
+                    }
+                }
                 Output::Journal { id: write, .. } => {
                     // Promises are rare; their durability is granted with the next turn.
                     self.inboxes[id].push_front((
@@ -177,7 +221,7 @@ impl Bed {
                 }
                 Output::Done { outcome, .. } => {
                     assert!(matches!(outcome, Outcome::Results(_)), "{outcome:?}");
-                    self.done += 1;
+                    self.done[id] += 1;
                 }
                 Output::Halt(reason) => panic!("{reason}"),
                 _ => {}
@@ -185,18 +229,32 @@ impl Bed {
         }
     }
 
-    fn turn(&mut self, id: usize, submission: &mut dyn FnMut() -> Option<Submission>) {
+    /// Timers that are due, frames, what clients want, and the flush; one frame and one submission
+    /// when `one`. What would only be woken later is left alone, as a sleeping replica is.
+    fn turn(&mut self, id: usize, one: bool, submission: &mut dyn FnMut() -> Option<Submission>) {
         let now = self.clock.now();
-        let due = self.timers[id]
-            .iter()
-            .find(|(_, at)| **at <= now)
-            .map(|(key, _)| *key);
+        let due = self.timers[id].iter().find(|(_, at)| **at <= now);
+        let due = due.map(|(key, _)| *key);
+        let frames = self.inboxes[id].len().min(if one { 1 } else { usize::MAX });
+        let first = submission();
+        let sleeps = match self.wakes[id] {
+            Wake::Spin => false,
+            Wake::At(at) => at > now,
+            Wake::Sleep => true,
+        };
+        if due.is_none() && frames == 0 && first.is_none() && sleeps {
+            return;
+        }
+        let mut submissions = Vec::from_iter(first);
+        if !one {
+            submissions.extend(std::iter::from_fn(submission));
+        }
+        let began = Instant::now();
         if let Some(key) = due {
             self.timers[id].remove(&key);
             self.input(id, Input::Timer(key));
         }
-        let began = Instant::now();
-        for _ in 0..self.inboxes[id].len() {
+        for _ in 0..frames {
             let Some((from, frame)) = self.inboxes[id].pop_front() else {
                 break;
             };
@@ -212,100 +270,223 @@ impl Bed {
             };
             self.input(id, input);
         }
-        while let Some(submission) = submission() {
+        for submission in submissions {
             self.input(id, Input::Submit(submission));
         }
-        self.nodes[id].on_idle(&self.clock, &mut self.outputs);
+        self.wakes[id] = self.nodes[id].on_idle(&self.clock, &mut self.outputs);
         self.carry_out(id);
         self.spent[id] += began.elapsed();
     }
 }
 
-/// Runs `commands` commands in batches of `per_batch` and gives (busiest, sum) in nanoseconds.
-fn measure(protocol: &Entry, members: usize, per_batch: u64, commands: u64) -> (f64, f64) {
-    const WINDOW: u64 = 64;
-    let mut bed = Bed::new(protocol, members);
-    let session = SessionId {
-        owner: 9,
-        number: 1,
-    };
-    let mut builder = BatchBuilder::new();
-    let (mut batch, mut sequence, mut warm) = (0, 0, false);
-    let warm_up = commands / 10 / per_batch;
-    let batches = commands / per_batch + warm_up;
-    while bed.done < batches {
-        if !warm && bed.done >= warm_up {
-            warm = true;
-            bed.spent.fill(Duration::ZERO);
-        }
-        for id in 0..members {
-            let open = batch - bed.done;
-            let mut left = if id == 0 {
-                WINDOW.saturating_sub(open).min(batches - batch)
-            } else {
-                0
-            };
-            if batch == 0 && id == 0 {
-                left = 1;
-            }
-            bed.turn(id, &mut || {
-                left = left.checked_sub(1)?;
-                batch += 1;
-                if batch == 1 {
-                    let id = CommandId {
-                        session,
-                        sequence: 0,
-                    };
-                    builder.push(id, RequestKind::Open, 0, &0u64.to_le_bytes());
-                }
-                for _ in 0..per_batch {
-                    sequence += 1;
-                    let open = (WINDOW * per_batch).min(1000).min(sequence - 1) as u16;
-                    let id = CommandId { session, sequence };
-                    builder.push(id, RequestKind::Command, open, &[0x55; 16]);
-                }
-                let (id, level) = (BatchId(batch), Level::Ordered);
-                let batch = builder.finish(FrontendId(1), id, level);
-                Some(Submission {
-                    id,
-                    level,
-                    batch,
-                    deadline: Time::NEVER,
-                })
-            });
-        }
-    }
-    let counted = (batches - warm_up) as f64 * per_batch as f64;
-    let each = bed
-        .spent
-        .iter()
-        .map(|spent| spent.as_nanos() as f64 / counted);
-    (each.clone().fold(0.0, f64::max), each.sum())
+/// The clients of one replica, who share a session.
+struct Clients {
+    at: usize,
+    session: SessionId,
+    builder: BatchBuilder,
+    batch: u64,
+    sequence: u64,
+    batches: u64,
+    window: u64,
+    per_batch: u64,
 }
 
-fn main() {
-    println!("ns per committed command, medians of 5 rounds (state machine does nothing)");
-    println!(
-        "{:<14} {:>8} {:>14} {:>10} {:>10}",
-        "protocol", "replicas", "batching", "busiest", "sum"
-    );
-    let named: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|word| !word.starts_with('-'))
+impl Clients {
+    /// Their next batch, when one may be under way beside those that are not among the `done`.
+    fn next(&mut self, done: u64) -> Option<Submission> {
+        // The first opens the session, and nothing goes before it is open.
+        let window = if done == 0 { 1 } else { self.window };
+        if self.batch == self.batches || self.batch - done >= window {
+            return None;
+        }
+        self.batch += 1;
+        let session = self.session;
+        if self.batch == 1 {
+            let id = CommandId {
+                session,
+                sequence: 0,
+            };
+            (self.builder).push(id, RequestKind::Open, 0, &0u64.to_le_bytes());
+        }
+        for _ in 0..self.per_batch {
+            self.sequence += 1;
+            let open = (self.window * self.per_batch).min(1000);
+            let open = open.min(self.sequence - 1) as u16;
+            let sequence = self.sequence;
+            let id = CommandId { session, sequence };
+            (self.builder).push(id, RequestKind::Command, open, &[0x55; 16]);
+        }
+        let (id, level) = (BatchId(self.batch), Level::Ordered);
+        let frontend = FrontendId(self.at as u64 + 1);
+        Some(Submission {
+            id,
+            level,
+            batch: self.builder.finish(frontend, id, level),
+            deadline: Time::NEVER,
+        })
+    }
+}
+
+fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Runs one case and gives (busiest, sum) in nanoseconds per command.
+fn measure(case: &Case) -> (f64, f64) {
+    let (per_batch, commands): (u64, u64) = match case.batching {
+        "off" => (1, 120_000),
+        _ => (64, 1_920_000),
+    };
+    let one = case.turns == "one";
+    let mut bed = Bed::new(case);
+    let groups = if case.clients == "all" {
+        case.members
+    } else {
+        1
+    } as u64;
+    let warm_up = commands / 10 / per_batch;
+    let batches = (commands / per_batch + warm_up).div_ceil(groups);
+    let mut clients: Vec<Clients> = (0..groups as usize)
+        .map(|at| Clients {
+            at,
+            session: SessionId {
+                owner: 9 + at as u64,
+                number: 1,
+            },
+            builder: BatchBuilder::new(),
+            batch: 0,
+            sequence: 0,
+            batches,
+            window: (WINDOW / groups).max(1),
+            per_batch,
+        })
         .collect();
-    let wanted =
-        |protocol: &&Entry| named.is_empty() || named.iter().any(|name| name == protocol.info.name);
-    for protocol in PROTOCOLS.iter().filter(wanted) {
-        for members in [3, 5, 7] {
-            for (name, per_batch, commands) in [("off", 1, 200_000), ("on (64)", 64, 3_200_000)] {
-                let mut rounds: Vec<_> = (0..5)
-                    .map(|_| measure(protocol, members, per_batch, commands))
-                    .collect();
-                rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
-                let (busiest, sum) = rounds[2];
-                let label = protocol.info.name;
-                println!("{label:<14} {members:>8} {name:>14} {busiest:>10.0} {sum:>10.0}");
+    let mut stretches = vec![Vec::new(); case.members];
+    let mut counted = 0;
+    loop {
+        let done: u64 = bed.done.iter().sum();
+        if done >= counted + STRETCH {
+            for (spent, stretches) in bed.spent.iter_mut().zip(&mut stretches) {
+                let spent = std::mem::take(spent).as_nanos() as f64;
+                if done >= warm_up {
+                    stretches.push(spent / ((done - counted) * per_batch) as f64);
+                }
+            }
+            counted = done;
+        }
+        if done == batches * groups {
+            break;
+        }
+        for id in 0..case.members {
+            let done = bed.done[id];
+            let clients = clients.get_mut(id);
+            match clients {
+                Some(clients) => bed.turn(id, one, &mut || clients.next(done)),
+                None => bed.turn(id, one, &mut || None),
             }
         }
     }
+    let each: Vec<f64> = stretches.iter_mut().map(|all| median(all)).collect();
+    let busiest = each.iter().copied().fold(0.0, f64::max);
+    (busiest, each.iter().sum())
+}
+
+/// Options as they are told to a protocol: name and value.
+type Texts = Vec<(String, String)>;
+
+/// `NAME[+OPTION=VALUE]…`, with the options that turn batching off where the protocol has them.
+fn asked_for(text: &str, batching: &str) -> Result<(&'static Entry, Texts), String> {
+    let mut words = text.split('+');
+    let name = words.next().unwrap_or_default();
+    let protocol = quintet_protocols::find(name).map_err(|error| error.to_string())?;
+    let mut options = Vec::new();
+    for word in words {
+        let (name, value) =
+            (word.split_once('=')).ok_or(format!("'{word}' is not OPTION=VALUE"))?;
+        options.push((name.to_owned(), value.to_owned()));
+    }
+    if batching == "off" {
+        for (name, value) in UNBATCHED {
+            let given = options.iter().any(|(given, _)| given == name);
+            if !given && protocol.options.iter().any(|option| option.name == name) {
+                options.push((name.to_owned(), value.to_owned()));
+            }
+        }
+    }
+    (protocol.check)(&options).map_err(|error| format!("'{text}': {error}"))?;
+    Ok((protocol, options))
+}
+
+/// The rows that are wanted.
+fn cases(words: &[String]) -> Result<Vec<Case>, String> {
+    let column = |word: &str| {
+        let (name, value) = word.split_once('=')?;
+        let known = COLUMNS.iter().position(|column| *column == name)?;
+        Some((known, value.to_owned()))
+    };
+    let chosen: Vec<(usize, String)> = words.iter().filter_map(|word| column(word)).collect();
+    let mut names: Vec<String> = words.to_vec();
+    names.retain(|word| column(word).is_none());
+    if names.is_empty() {
+        names = (PROTOCOLS.iter())
+            .map(|protocol| protocol.info.name.to_owned())
+            .collect();
+    }
+    let mut cases = Vec::new();
+    for name in &names {
+        for members in [3, 5, 7] {
+            for clients in ["first", "all"] {
+                for (batching, turns) in [("off", "one"), ("off", "all"), ("on", "all")] {
+                    let row =
+                        [members.to_string().as_str(), clients, batching, turns].map(str::to_owned);
+                    if chosen.iter().any(|(column, value)| row[*column] != *value) {
+                        continue;
+                    }
+                    let (protocol, options) = asked_for(name, batching)?;
+                    cases.push(Case {
+                        protocol,
+                        name: name.clone(),
+                        options,
+                        members,
+                        clients,
+                        batching,
+                        turns,
+                    });
+                }
+            }
+        }
+    }
+    Ok(cases)
+}
+
+const ROUNDS: usize = 5;
+
+fn main() -> Result<(), String> {
+    let words = std::env::args().skip(1);
+    let words: Vec<String> = words.filter(|word| !word.starts_with('-')).collect();
+    let cases = cases(&words)?;
+    let mut found = vec![Vec::new(); cases.len()];
+    for _ in 0..ROUNDS {
+        for (case, found) in cases.iter().zip(&mut found) {
+            found.push(measure(case));
+        }
+    }
+    println!("ns per committed command, medians of {ROUNDS} rounds (state machine does nothing)");
+    println!(
+        "{:<40} {:>8} {:>8} {:>8} {:>6} {:>10} {:>10}",
+        "protocol", "replicas", "clients", "batching", "turns", "busiest", "sum"
+    );
+    for (case, found) in cases.iter().zip(&found) {
+        let figure = |of: fn(&(f64, f64)) -> f64| {
+            let mut figures: Vec<f64> = found.iter().map(of).collect();
+            median(&mut figures)
+        };
+        let (busiest, sum) = (figure(|one| one.0), figure(|one| one.1));
+        println!(
+            "{:<40} {:>8} {:>8} {:>8} {:>6} {busiest:>10.0} {sum:>10.0}",
+            case.name, case.members, case.clients, case.batching, case.turns
+        );
+    }
+    Ok(())
 }
