@@ -21,6 +21,10 @@ pub(crate) enum Local<M> {
     ToFrontend(M),
 }
 
+/// What is allocated for frames at a time, and with how much left it is time for more.
+const SCRATCH: usize = 4096;
+const SCRATCH_MIN: usize = 256;
+
 /// What a driver keeps between events, shared by the contexts of both halves.
 pub(crate) struct Shared<M> {
     pub id: ReplicaId,
@@ -58,6 +62,10 @@ impl<M> Shared<M> {
     }
 
     fn encode(&mut self, value: &impl Wire) -> Frame {
+        if self.scratch.capacity() < SCRATCH_MIN {
+            // Many small frames share one allocation, and none grows field by field.
+            self.scratch.reserve(SCRATCH);
+        }
         let mut writer = Writer::new(&mut self.scratch);
         value.encode(&mut writer);
         writer.finish()
@@ -89,7 +97,8 @@ pub struct Context<'a, P: Protocol> {
     pub(crate) shared: &'a mut Shared<P::Message>,
     pub(crate) world: &'a dyn World,
     pub(crate) machine: Option<&'a dyn StateMachine>,
-    pub(crate) arrived: Time,
+    /// Of a message from outside; elsewhere the clock is only read when somebody asks.
+    pub(crate) arrived: Option<Time>,
     pub(crate) effects: &'a mut Vec<Effect>,
 }
 
@@ -100,10 +109,11 @@ impl<P: Protocol> Context<'_, P> {
         self.world.now()
     }
 
-    /// When the bytes of the message being handled arrived; in other handlers, when they began.
+    /// When the bytes of the message being handled arrived; in other handlers, and for messages
+    /// from within the node, the same as [`Self::now`].
     #[must_use]
-    pub const fn arrived(&self) -> Time {
-        self.arrived
+    pub fn arrived(&self) -> Time {
+        self.arrived.unwrap_or_else(|| self.now())
     }
 
     /// The synchronised clock. Its errors may cost speed, never safety.

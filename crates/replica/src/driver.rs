@@ -102,7 +102,7 @@ impl<P: Protocol> Driver<P> {
     fn with_replica<R>(
         &mut self,
         around: Surroundings<'_>,
-        arrived: Time,
+        arrived: Option<Time>,
         effects: &mut Vec<Effect>,
         handle: impl FnOnce(&mut P, &mut Context<'_, P>) -> R,
     ) -> R {
@@ -157,8 +157,7 @@ impl<P: Protocol> Driver<P> {
                 .collect::<Result<_, _>>()
                 .map_err(refuse)?,
         };
-        let now = around.world.now();
-        self.with_replica(around, now, effects, |replica, ctx| {
+        self.with_replica(around, None, effects, |replica, ctx| {
             replica.on_start(recovered, ctx)
         });
         Ok(())
@@ -170,7 +169,6 @@ impl<P: Protocol> Driver<P> {
         around: Surroundings<'_>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), EventError> {
-        let now = around.world.now();
         match event {
             Event::Start(recovered) => self.start(recovered, around, effects)?,
             Event::Message {
@@ -179,7 +177,7 @@ impl<P: Protocol> Driver<P> {
                 message,
             } => {
                 let message = P::Message::decode_all(message)?;
-                self.with_replica(around, arrived, effects, |replica, ctx| {
+                self.with_replica(around, Some(arrived), effects, |replica, ctx| {
                     replica.on_message(from, message, ctx);
                 });
             }
@@ -215,7 +213,7 @@ impl<P: Protocol> Driver<P> {
                     let Ok(timer) = P::Timer::try_from(key.timer) else {
                         unreachable!("only timers that the protocol set can fire");
                     };
-                    self.with_replica(around, now, effects, |replica, ctx| {
+                    self.with_replica(around, None, effects, |replica, ctx| {
                         replica.on_timer(timer, ctx);
                     });
                 }
@@ -242,28 +240,30 @@ impl<P: Protocol> Driver<P> {
                     "execution does not go back"
                 );
                 self.last_slot_executed = slot;
-                self.with_replica(around, now, effects, |replica, ctx| {
+                self.with_replica(around, None, effects, |replica, ctx| {
                     replica.on_executed(slot, ctx);
                 });
             }
             Event::RolledBack(slot) => {
                 self.last_slot_executed = slot;
-                self.with_replica(around, now, effects, |replica, ctx| {
+                self.with_replica(around, None, effects, |replica, ctx| {
                     replica.on_rolled_back(slot, ctx);
                 });
             }
-            Event::Checkpointed(slot) => self.with_replica(around, now, effects, |replica, ctx| {
-                replica.on_checkpointed(slot, ctx);
-            }),
+            Event::Checkpointed(slot) => {
+                self.with_replica(around, None, effects, |replica, ctx| {
+                    replica.on_checkpointed(slot, ctx);
+                })
+            }
             Event::Installed { slot, summary } => {
                 let summary = P::Summary::decode_all(summary)?;
                 self.last_slot_executed = slot;
-                self.with_replica(around, now, effects, |replica, ctx| {
+                self.with_replica(around, None, effects, |replica, ctx| {
                     replica.on_installed(slot, summary, ctx);
                 });
             }
             Event::Link(peer, link) => {
-                self.with_replica(around, now, effects, |replica, ctx| {
+                self.with_replica(around, None, effects, |replica, ctx| {
                     replica.on_link(peer, link, ctx);
                 });
                 if let Peer::Replica(id) = peer {
@@ -277,12 +277,12 @@ impl<P: Protocol> Driver<P> {
                 let mut reader = Reader::new(ranges);
                 while reader.remaining() > 0 {
                     let offset = next_range(&mut reader, &mut words)?;
-                    self.with_replica(around, now, effects, |replica, ctx| {
+                    self.with_replica(around, None, effects, |replica, ctx| {
                         replica.on_put(from, offset, &words, ctx);
                     });
                 }
             }
-            Event::Control(control) => self.with_replica(around, now, effects, |replica, ctx| {
+            Event::Control(control) => self.with_replica(around, None, effects, |replica, ctx| {
                 replica.on_control(control, ctx);
             }),
             Event::Idle => {
@@ -302,16 +302,15 @@ impl<P: Protocol> Driver<P> {
             };
             if durable > self.persisted {
                 self.persisted = durable;
-                let now = around.world.now();
-                self.with_replica(around, now, effects, |replica, ctx| {
+                self.with_replica(around, None, effects, |replica, ctx| {
                     replica.on_persisted(durable, ctx);
                 });
                 continue;
             }
             match self.shared.local.pop_front() {
                 Some(Local::ToReplica(message)) => {
-                    let (from, now) = (Peer::Frontend(self.shared.embedded), around.world.now());
-                    self.with_replica(around, now, effects, |replica, ctx| {
+                    let from = Peer::Frontend(self.shared.embedded);
+                    self.with_replica(around, None, effects, |replica, ctx| {
                         replica.on_message(from, message, ctx);
                     });
                 }
@@ -340,8 +339,7 @@ impl<P: Protocol> Replica for Driver<P> {
     }
 
     fn on_idle(&mut self, around: Surroundings<'_>, effects: &mut Vec<Effect>) -> Wake {
-        let now = around.world.now();
-        let wake = self.with_replica(around, now, effects, |replica, ctx| replica.on_idle(ctx));
+        let wake = self.with_replica(around, None, effects, |replica, ctx| replica.on_idle(ctx));
         self.settle(around, effects);
         wake
     }

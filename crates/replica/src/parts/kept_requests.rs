@@ -32,10 +32,10 @@
 //! Protocols in which each replica orders what it was given use [`KeptRequests`] without a queue:
 //! they keep, propose, and propose again what [`KeptRequests::iter`] still holds.
 
-use super::Taken;
+use super::{Taken, table::Table};
 use crate::{BatchId, BatchView, Bytes, Context, FrontendId, Lane, Protocol, ReplicaId, Time};
 use alloc::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     vec::Vec,
 };
 use core::time::Duration;
@@ -227,18 +227,18 @@ pub struct RequestQueue {
     queue: VecDeque<(RequestKey, Bytes)>,
     bytes: usize,
     /// Queued, or ordered and not yet executed here.
-    in_flight: BTreeSet<RequestKey>,
+    in_flight: Table<RequestKey, ()>,
 }
 
 impl RequestQueue {
     /// An empty queue of a leader whose log holds these batches, not yet executed.
     #[must_use]
     pub fn proposed(in_flight: impl Iterator<Item = RequestKey>) -> Self {
-        Self {
-            queue: VecDeque::new(),
-            bytes: 0,
-            in_flight: in_flight.collect(),
+        let mut proposed = Self::default();
+        for key in in_flight {
+            proposed.in_flight.insert(key, ());
         }
+        proposed
     }
 
     /// True when nothing waits to be ordered.
@@ -255,7 +255,7 @@ impl RequestQueue {
 
     /// Queues a batch, unless it is queued or on its way already.
     pub fn push(&mut self, key: RequestKey, batch: Bytes) {
-        if self.in_flight.insert(key) {
+        if self.in_flight.insert(key, ()).is_none() {
             self.bytes += batch.len();
             self.queue.push_back((key, batch));
         }

@@ -8,7 +8,10 @@
 //! way to list it as it lies, its order cannot get into anything that is sent, kept or traced.
 
 use alloc::vec::Vec;
-use core::{borrow::Borrow, hash::Hash};
+use core::{
+    borrow::Borrow,
+    hash::{Hash, Hasher},
+};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
@@ -29,6 +32,13 @@ impl<K: Eq + Hash, V: PartialEq> PartialEq for Table<K, V> {
 }
 
 impl<K: Eq + Hash, V: Eq> Eq for Table<K, V> {}
+
+/// In the order of the keys; for the fingerprints of small states.
+impl<K: Ord + Hash, V: Hash> Hash for Table<K, V> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.sorted().hash(hasher);
+    }
+}
 
 impl<K: Eq + Hash, V> Table<K, V> {
     /// What is kept under a key.
