@@ -11,8 +11,8 @@
 //! batches; one with none counts once.
 
 use super::{Chora, Promised, Record, Summary, Value, plant::Plant, replica::Held};
-use alloc::vec::Vec;
 use quintet_replica::{Bytes, Context, Durability, Recovered, ReplicaId, Slot, parts::request_key};
+use smallvec::SmallVec;
 
 /// Proposals further than this above the commit point are not kept; they are asked for later.
 pub(super) const SLOTS_MAX: u64 = 8192;
@@ -110,7 +110,23 @@ impl Chora {
             assert!(*waits == value, "one value per slot and view, in {slot}");
             return;
         }
-        self.buffer.insert(slot, value);
+        self.buffer_or_append(slot, value, ctx);
+    }
+
+    /// Appends what follows on the log's end, and what waited for it; the rest waits.
+    pub(super) fn buffer_or_append(
+        &mut self,
+        slot: Slot,
+        value: Value,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        if self.init.is_some() && slot == self.log.end() {
+            // Mostly nothing waits, and nothing need pass through the buffer.
+            self.append(self.view, value, ctx);
+            self.verified = slot;
+        } else {
+            self.buffer.insert(slot, value);
+        }
         self.drain(ctx);
     }
 
@@ -145,7 +161,7 @@ impl Chora {
     /// Commits what a majority has acknowledged in this view, and everything before it.
     pub(super) fn maybe_commit(&mut self, ctx: &mut Context<'_, Self>) {
         let Some(init) = &self.init else { return };
-        let mut acked: Vec<Slot> = self.peers.iter().map(|peer| peer.acked).collect();
+        let mut acked: SmallVec<[Slot; 9]> = self.peers.iter().map(|peer| peer.acked).collect();
         acked[self.id.index()] = self.ack();
         acked.sort_unstable_by(|a, b| b.cmp(a));
         let mut majority = self.majority;
@@ -168,7 +184,7 @@ impl Chora {
         }
         let before = self.established();
         self.committed = upto.min(self.verified);
-        self.progress_at = ctx.now();
+        self.progress_at = ctx.arrived();
         self.execute_committed(ctx);
         while self
             .outstanding
@@ -190,24 +206,30 @@ impl Chora {
         while slot < self.committed {
             slot = slot.next();
             let held = self.log.get(slot).expect("what is not executed is kept");
-            match held.value.clone() {
-                Value::Noop => self.execute_nothing(ctx),
+            // A slot with nothing in it is executed, too, so that a snapshot at any later slot
+            // covers more.
+            let mut nothing = || {
+                self.executed = self.executed.next();
+                ctx.execute(self.executed, self.time_executed, Bytes::new(), None);
+            };
+            match &held.value {
+                Value::Noop => nothing(),
                 Value::Init(init) => {
-                    self.init_committed = init;
-                    self.execute_nothing(ctx);
+                    self.init_committed = init.clone();
+                    nothing();
                 }
                 Value::Commands { time, batches } => {
-                    self.time_executed = self.time_executed.max(time);
+                    self.time_executed = self.time_executed.max(*time);
                     for batch in batches {
                         self.executed = self.executed.next();
                         let mut reply = None;
-                        if let Some(key) = request_key(&batch) {
+                        if let Some(key) = request_key(batch) {
                             self.queue.finished(key);
                             if self.requests.executed(key) || key.0 == ctx.embedded() {
                                 reply = Some((key.0, (), None));
                             }
                         }
-                        ctx.execute(self.executed, self.time_executed, batch, reply);
+                        ctx.execute(self.executed, self.time_executed, batch.clone(), reply);
                     }
                 }
             }
@@ -216,12 +238,6 @@ impl Chora {
         if self.fetching.reached(self.executed) {
             ctx.mark("log overtook the state transfer");
         }
-    }
-
-    /// A slot with nothing in it counts too, so that a snapshot at any later slot covers more.
-    fn execute_nothing(&mut self, ctx: &mut Context<'_, Self>) {
-        self.executed = self.executed.next();
-        ctx.execute(self.executed, self.time_executed, Bytes::new(), None);
     }
 
     const fn executed_slot(&self) -> Slot {

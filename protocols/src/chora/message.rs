@@ -14,6 +14,7 @@ use quintet_replica::{
     BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet,
     Slot, Wire, Writer, parts::Taken,
 };
+use smallvec::SmallVec;
 
 /// What a view begins with: who initiated it, where it begins, who proposes in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +51,9 @@ impl ViewInit {
     }
 }
 
+/// The batches of one slot. Most slots hold one, which then takes no allocation of its own.
+pub type Batches = SmallVec<[Bytes; 1]>;
+
 /// What stands in a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
@@ -60,7 +64,7 @@ pub enum Value {
         /// The time given to them.
         time: CommandTime,
         /// As their frontends encoded them.
-        batches: Vec<Bytes>,
+        batches: Batches,
     },
     /// A view begins.
     Init(ViewInit),
@@ -69,7 +73,7 @@ pub enum Value {
 impl Value {
     /// How many executions it takes: one for each batch, one for nothing.
     #[must_use]
-    pub const fn executions(&self) -> u64 {
+    pub fn executions(&self) -> u64 {
         match self {
             Self::Noop | Self::Init(_) => 1,
             Self::Commands { batches, .. } => batches.len() as u64,
@@ -335,7 +339,7 @@ impl Wire for Value {
             NOOP => Self::Noop,
             COMMANDS => {
                 let time = CommandTime(reader.u64("command time")?);
-                let batches = get_batches(reader)?;
+                let batches: Batches = get_batches(reader)?;
                 if batches.is_empty() {
                     return Err(DecodeError::Bad("batches"));
                 }
@@ -347,11 +351,11 @@ impl Wire for Value {
     }
 }
 
-fn get_batches(reader: &mut Reader) -> Result<Vec<Bytes>, DecodeError> {
+fn get_batches<L: Default + Extend<Bytes>>(reader: &mut Reader) -> Result<L, DecodeError> {
     let count = reader.length(4, "batches")?;
-    let mut batches = Vec::with_capacity(count);
+    let mut batches = L::default();
     for _ in 0..count {
-        batches.push(reader.blob("batch")?);
+        batches.extend([reader.blob("batch")?]);
     }
     Ok(batches)
 }
@@ -738,7 +742,7 @@ mod tests {
         let batch = Bytes::from_static(b"a batch");
         let commands = Value::Commands {
             time: CommandTime(9),
-            batches: alloc::vec![batch.clone(), Bytes::new()],
+            batches: smallvec::smallvec![batch.clone(), Bytes::new()],
         };
         let pulse = Pulse {
             view: 3,

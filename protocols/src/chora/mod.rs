@@ -114,7 +114,7 @@ mod tests;
 
 pub use config::{Config, Drive};
 pub use frontend::Frontend;
-pub use message::{Fitness, Message, Promised, Pulse, Record, Summary, Value, ViewInit};
+pub use message::{Batches, Fitness, Message, Promised, Pulse, Record, Summary, Value, ViewInit};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
 pub use replica::{Chora, Timer};

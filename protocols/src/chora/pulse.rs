@@ -15,7 +15,7 @@
 use super::{
     Chora, Message, Value,
     log::SLOTS_MAX,
-    message::{Fitness, Pulse},
+    message::{Batches, Fitness, Pulse},
     plant::Plant,
     replica::{Role, Timer},
     rounds::Ended,
@@ -97,9 +97,9 @@ impl Chora {
                     self.rounds_quiet += 1;
                 }
                 self.rounds.begin(now);
-                self.send_pulse(ctx);
+                self.send_pulse(now, ctx);
             } else if !self.rounds.running() && self.pulse_due {
-                self.send_pulse(ctx);
+                self.send_pulse(now, ctx);
             }
         } else {
             let mut most = self.config.window;
@@ -107,7 +107,7 @@ impl Chora {
                 if !self.rounds.running() && self.init.is_some() && self.busy() {
                     self.rounds.begin(now);
                 }
-                self.send_pulse(ctx);
+                self.send_pulse(now, ctx);
                 most -= 1;
             }
         }
@@ -191,8 +191,7 @@ impl Chora {
     }
 
     /// One message with all that there is to say.
-    pub(super) fn send_pulse(&mut self, ctx: &mut Context<'_, Self>) {
-        let now = ctx.now();
+    fn send_pulse(&mut self, now: Time, ctx: &mut Context<'_, Self>) {
         let mut pulse = Pulse {
             view: self.view,
             incarnation: self.incarnation,
@@ -276,7 +275,7 @@ impl Chora {
 
     /// Adaptive batching: all that waits becomes one proposal.
     fn next_value(&mut self, ctx: &Context<'_, Self>) -> Value {
-        let mut batches = Vec::new();
+        let mut batches = Batches::new();
         let mut bytes = 0;
         while let Some(batch) = self.queue.peek() {
             let full = self.config.batches_max != 0 && batches.len() >= self.config.batches_max;
@@ -301,8 +300,7 @@ impl Chora {
     fn take_own(&mut self, slot: Slot, value: Value, ctx: &mut Context<'_, Self>) {
         assert!(slot > self.own_used, "a slot is proposed in once");
         self.own_used = slot;
-        self.buffer.insert(slot, value);
-        self.drain(ctx);
+        self.buffer_or_append(slot, value, ctx);
     }
 
     pub(super) fn on_pulse(&mut self, from: ReplicaId, pulse: Pulse, ctx: &mut Context<'_, Self>) {
