@@ -333,6 +333,7 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
         replicas: REPLICAS,
         durability: Durability::Disk,
         links: Links::default(),
+        datagrams: false,
         profile: profile.clone(),
         load: bed::Load {
             clients,

@@ -24,6 +24,7 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod suggest;
+pub mod synchrony;
 pub mod torture;
 pub mod variant;
 

@@ -11,6 +11,36 @@ fn is_installed(program: &str) -> bool {
 }
 
 #[test]
+fn synchrony_is_measured_in_virtual_time_and_the_best_round_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().to_str().unwrap();
+    let arguments = [
+        "lab",
+        "synchrony",
+        "--delays-ns",
+        "10",
+        "--lengths-ns",
+        "1000,5000",
+        "--measured-ms",
+        "2",
+        "--out",
+        out,
+    ];
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("ROUND_US"), "{}", stdout(&output));
+    let page = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
+    assert!(page.contains("Fig. 9") && page.contains("<svg"), "{page}");
+    let silent = run(&["lab", "synchrony", "--admin", "http://127.0.0.1:1"]);
+    assert!(!silent.status.success());
+    assert!(
+        stderr(&silent).contains("127.0.0.1:1"),
+        "{}",
+        stderr(&silent)
+    );
+}
+
+#[test]
 fn a_comparison_measures_each_system_in_each_round_and_goes_on_where_it_stopped() {
     if !is_installed("redis-server") {
         println!("skipped: redis-server is not installed");

@@ -27,6 +27,8 @@ pub struct Config {
     pub proposers: usize,
     /// The length of a round; zero is by measurement.
     pub round: Duration,
+    /// Whether a round ends once every live peer has been heard.
+    pub early_exit: bool,
     /// Silence of a live replica after which the others change the view.
     pub suspect: Duration,
     /// How often an idle replica is heard.
@@ -55,6 +57,7 @@ impl Default for Config {
             mode: Drive::Auto,
             proposers: 0,
             round: Duration::ZERO,
+            early_exit: true,
             suspect: Duration::from_millis(500),
             heartbeat: Duration::from_millis(100),
             coordination: Duration::from_millis(20),
@@ -126,6 +129,12 @@ impl Options for Config {
                    allow (auto, or 0.1 to 1000000)",
         },
         OptionSpec {
+            name: "early_exit",
+            default: "true",
+            help: "whether a round ends as soon as every live replica has been heard; false is for \
+                   measuring what that brings (true or false)",
+        },
+        OptionSpec {
             name: "suspect_ms",
             default: "500",
             help: "silence of a replica, in milliseconds, after which the others go on without it \
@@ -194,6 +203,7 @@ impl Options for Config {
             "proposers" => self.proposers = count(value, 0, 128, "replicas")?,
             "round_us" if value == "auto" => self.round = Duration::ZERO,
             "round_us" => self.round = micros(value)?,
+            "early_exit" => self.early_exit = parse_option(value, "true or false")?,
             "suspect_ms" => self.suspect = millis(value, 1)?,
             "heartbeat_ms" => self.heartbeat = millis(value, 1)?,
             "coordination_ms" => self.coordination = millis(value, 1)?,

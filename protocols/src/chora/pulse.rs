@@ -66,13 +66,15 @@ impl Chora {
             .saturating_mul(1 << self.rounds_quiet.min(8));
         let most = self.config.coordination.max(self.round_length);
         self.rounds.set_timeout(length.min(most));
+        self.rounds.set_early_exit(self.config.early_exit);
         // A round that ended early goes on to its full length while there is nothing new to say:
         // else replicas that wait for something would tell each other so as fast as they can.
         let ended = self.rounds.check(now);
         let over = |ended: &Ended| !pulsing || *ended == Ended::Timeout || self.due();
         let lasts = self.busy() && now < self.rounds.ends_at();
-        if let Some(ended) = ended.filter(|ended| over(ended) || !lasts) {
-            self.synchrony.ended(ended == Ended::Early);
+        if ended.is_some_and(|ended| over(&ended) || !lasts) {
+            let in_time = self.rounds.all_heard();
+            self.synchrony.ended(in_time, self.rounds.lasted(now));
             self.rounds.rest();
             if let Some(pulsing) = self.synchrony.reconsider() {
                 ctx.mark(if pulsing {

@@ -123,6 +123,8 @@ pub struct Chora {
     pub(super) latest: Slot,
     /// Own slots with something in them that are not committed.
     pub(super) outstanding: VecDeque<Slot>,
+    /// How many own slots with something in them were committed since the start.
+    pub(super) proposals: u64,
     pub(super) queue: RequestQueue,
     pub(super) requests: KeptRequests,
     pub(super) reads: Reads,
@@ -353,6 +355,7 @@ impl Protocol for Chora {
             own_used: Slot(0),
             latest: Slot(0),
             outstanding: VecDeque::new(),
+            proposals: 0,
             queue: RequestQueue::default(),
             requests: KeptRequests::new(),
             reads: Reads::new(),
@@ -590,7 +593,7 @@ impl Protocol for Chora {
     fn status(&self) -> Status {
         let held = self.log.iter_from(self.committed.next());
         let beyond: u64 = held.map(|(_, held)| held.value.executions()).sum();
-        let details = vec![
+        let mut details = vec![
             ("log_first", self.log.first().to_string()),
             ("log_last", self.last_append().to_string()),
             ("log_committed", self.committed.to_string()),
@@ -620,7 +623,9 @@ impl Protocol for Chora {
                 "synchrony_p90",
                 format!("0.{:03}", self.synchrony.coefficient().min(999)),
             ),
+            ("proposals", self.proposals.to_string()),
         ];
+        details.extend(self.synchrony.details());
         Status {
             role: self.role_name(),
             leader: self
@@ -710,6 +715,7 @@ impl Protocol for Chora {
             own_used,
             latest,
             outstanding,
+            proposals: _,
             queue,
             requests,
             reads,

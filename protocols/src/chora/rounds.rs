@@ -42,6 +42,7 @@ pub struct Rounds<M> {
     began: Time,
     timeout: Duration,
     running: bool,
+    early_exit: bool,
     sent: bool,
     heard: ReplicaSet,
     messages: usize,
@@ -61,6 +62,7 @@ impl<M> Rounds<M> {
             began: Time(0),
             timeout,
             running: false,
+            early_exit: true,
             sent: false,
             heard: ReplicaSet::EMPTY,
             messages: 0,
@@ -103,6 +105,11 @@ impl<M> Rounds<M> {
         self.timeout = timeout;
     }
 
+    /// Whether a round ends as soon as every live peer has been heard (§5.4), from this round on.
+    pub const fn set_early_exit(&mut self, early_exit: bool) {
+        self.early_exit = early_exit;
+    }
+
     /// Whether rounds run; they stop when there is nothing to say.
     #[must_use]
     pub const fn running(&self) -> bool {
@@ -113,6 +120,12 @@ impl<M> Rounds<M> {
     #[must_use]
     pub fn ends_at(&self) -> Time {
         self.began + self.timeout
+    }
+
+    /// How long this round has lasted.
+    #[must_use]
+    pub const fn lasted(&self, now: Time) -> Duration {
+        now.since(self.began)
     }
 
     /// How many messages were not kept because nobody received them.
@@ -186,18 +199,23 @@ impl<M> Rounds<M> {
         self.inbox.pop_front()
     }
 
+    /// Whether every live peer has been heard since the round began.
+    #[must_use]
+    pub fn all_heard(&self) -> bool {
+        if self.counts_messages {
+            self.messages >= self.peers.len()
+        } else {
+            self.peers.iter().all(|peer| self.heard.contains(peer))
+        }
+    }
+
     /// Whether the round has ended: looked at after each message and when idle.
     #[must_use]
     pub fn check(&self, now: Time) -> Option<Ended> {
         if !self.running {
             return None;
         }
-        let all = if self.counts_messages {
-            self.messages >= self.peers.len()
-        } else {
-            self.peers.iter().all(|peer| self.heard.contains(peer))
-        };
-        if all {
+        if self.early_exit && self.all_heard() {
             Some(Ended::Early)
         } else if now >= self.ends_at() {
             Some(Ended::Timeout)
@@ -280,6 +298,20 @@ mod tests {
         assert_eq!(rounds.check(Time(1)), None, "peers count, not messages");
         rounds.arrived(ReplicaId(2), ());
         assert_eq!(rounds.check(Time(1)), Some(Ended::Early));
+    }
+
+    #[test]
+    fn without_early_exit_a_round_lasts_its_whole_length() {
+        let mut rounds: Rounds<()> = Rounds::new(LENGTH);
+        rounds.register(ReplicaSet(0b10));
+        rounds.set_early_exit(false);
+        rounds.begin(Time(0));
+        rounds.arrived(ReplicaId(1), ());
+        assert!(rounds.all_heard());
+        assert_eq!(rounds.check(Time(1)), None);
+        let over = Time(0) + LENGTH;
+        assert_eq!(rounds.check(over), Some(Ended::Timeout));
+        assert_eq!(rounds.lasted(over), LENGTH);
     }
 
     #[test]

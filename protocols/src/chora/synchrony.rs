@@ -4,6 +4,7 @@
 //!   pulse: sender's stamp, arrival here ──► delay up to a constant ──► deviation from its mean
 //!   turn's work per message             ──► processing time              │ p90, p99
 //!   rounds: early, timed out, NACKs     ──► mode, with hysteresis        ▼
+//!   rounds: how long they took   ──► mean and quantiles of their lengths
 //!                       round ≥ p99(propagation) − mean(propagation) + p99(processing) · peers
 //! ```
 //!
@@ -12,12 +13,19 @@
 //! the sign of the propagation's terms as in Eq. 4: printed the other way, it would rise with the
 //! tail.
 
-use alloc::{collections::VecDeque, vec, vec::Vec};
-use core::time::Duration;
+use alloc::{
+    collections::VecDeque,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+use core::{fmt::Write, time::Duration};
 use quintet_replica::{ReplicaId, Time};
 
 /// How many samples a figure rests on.
 const SAMPLES: usize = 128;
+/// How many rounds the quantiles of their lengths rest on.
+const LENGTHS: usize = 512;
 /// After so many pulses the figures are worked out anew; the first time after fewer. Sorting costs
 /// more than handling a message does.
 const FIGURES: u32 = 256;
@@ -41,7 +49,12 @@ struct Figures {
     processing_mean: Duration,
     processing_p90: Duration,
     processing_p99: Duration,
+    /// Of the lengths of rounds, what [`QUANTILES`] name.
+    lengths: [Duration; QUANTILES.len()],
 }
+
+/// Which quantiles of the lengths of rounds are shown, per cent.
+const QUANTILES: [usize; 5] = [10, 25, 50, 90, 99];
 
 /// See the module.
 #[derive(Clone, Debug, Hash)]
@@ -52,9 +65,15 @@ pub(super) struct Synchrony {
     /// Pulses that came since the figures were worked out, and how many it takes.
     unseen: u32,
     unseen_max: u32,
-    early: u32,
+    /// Rounds since the mode was thought over: those in which all were heard, and the others.
+    in_time: u32,
     timed_out: u32,
     nacks: u32,
+    lengths: VecDeque<u32>,
+    /// All rounds so far, those of them in which all were heard, and their lengths together.
+    rounds: u64,
+    rounds_in_time: u64,
+    rounds_took: Duration,
     /// In the mode that was asked about last.
     pub pulsing: bool,
 }
@@ -70,6 +89,14 @@ fn percentile(samples: &mut [i64], percent: usize) -> i64 {
     }
 }
 
+/// Adds a sample to the newest `most`.
+fn keep(samples: &mut VecDeque<u32>, most: usize, took: Duration) {
+    if samples.len() == most {
+        samples.pop_front();
+    }
+    samples.push_back(u32::try_from(took.as_nanos()).unwrap_or(u32::MAX));
+}
+
 fn mean(samples: &[i64]) -> i64 {
     let sum: i128 = samples.iter().map(|sample| i128::from(*sample)).sum();
     (sum / (samples.len().max(1) as i128)) as i64
@@ -83,9 +110,13 @@ impl Synchrony {
             figures: Figures::default(),
             unseen: 0,
             unseen_max: FIGURES_FIRST,
-            early: 0,
+            in_time: 0,
             timed_out: 0,
             nacks: 0,
+            lengths: VecDeque::new(),
+            rounds: 0,
+            rounds_in_time: 0,
+            rounds_took: Duration::ZERO,
             pulsing,
         }
     }
@@ -112,11 +143,7 @@ impl Synchrony {
 
     /// A message took so long to be processed.
     pub fn processed(&mut self, took: Duration) {
-        if self.processing.len() == SAMPLES {
-            self.processing.pop_front();
-        }
-        let nanos = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
-        self.processing.push_back(nanos);
+        keep(&mut self.processing, SAMPLES, took);
     }
 
     fn work_out(&mut self) {
@@ -137,6 +164,9 @@ impl Synchrony {
         figures.processing_mean = nanos(mean(&samples));
         figures.processing_p90 = nanos(percentile(&mut samples, 90));
         figures.processing_p99 = nanos(percentile(&mut samples, 99));
+        samples.clear();
+        samples.extend(self.lengths.iter().map(|it| i64::from(*it)));
+        figures.lengths = QUANTILES.map(|percent| nanos(percentile(&mut samples, percent)));
         self.figures = figures;
     }
 
@@ -164,12 +194,45 @@ impl Synchrony {
             .clamp(ROUND_MIN, ROUND_MAX)
     }
 
-    pub const fn ended(&mut self, early: bool) {
-        if early {
-            self.early += 1;
+    /// A round is over that lasted so long; `in_time` when all were heard in it.
+    pub fn ended(&mut self, in_time: bool, lasted: Duration) {
+        if in_time {
+            self.in_time += 1;
+            self.rounds_in_time += 1;
         } else {
             self.timed_out += 1;
         }
+        self.rounds += 1;
+        self.rounds_took = self.rounds_took.saturating_add(lasted);
+        keep(&mut self.lengths, LENGTHS, lasted);
+    }
+
+    /// What was measured, for people and for `quintet lab synchrony`: whole numbers, times in
+    /// nanoseconds. The first three count from the start; differences between two looks tell of
+    /// the time in between.
+    pub fn details(&self) -> [(&'static str, String); 6] {
+        let row = |times: &[Duration]| {
+            let mut text = String::new();
+            for time in times {
+                let space = if text.is_empty() { "" } else { " " };
+                // Writing to a string does not fail.
+                let _ = write!(text, "{space}{}", time.as_nanos());
+            }
+            text
+        };
+        let it = &self.figures;
+        let processing = [it.processing_mean, it.processing_p90, it.processing_p99];
+        [
+            ("rounds_ended", self.rounds.to_string()),
+            ("rounds_in_time", self.rounds_in_time.to_string()),
+            ("rounds_took_ns", self.rounds_took.as_nanos().to_string()),
+            ("round_p10_p25_p50_p90_p99_ns", row(&it.lengths)),
+            ("processing_mean_p90_p99_ns", row(&processing)),
+            (
+                "deviation_p90_p99_ns",
+                row(&[it.deviation_p90, it.deviation_p99]),
+            ),
+        ]
     }
 
     pub const fn nacked(&mut self) {
@@ -179,12 +242,12 @@ impl Synchrony {
     /// Thinks the mode over when enough rounds have been seen: rounds are kept while at most half of
     /// them time out and a quarter bring a NACK, and begun when it is a tenth and a twentieth.
     pub fn reconsider(&mut self) -> Option<bool> {
-        let rounds = self.early + self.timed_out;
+        let rounds = self.in_time + self.timed_out;
         if rounds < ROUNDS {
             return None;
         }
         let (timed_out, nacks) = (self.timed_out, self.nacks);
-        (self.early, self.timed_out, self.nacks) = (0, 0, 0);
+        (self.in_time, self.timed_out, self.nacks) = (0, 0, 0);
         let pulsing = if self.pulsing {
             timed_out * 2 <= rounds && nacks * 4 <= rounds
         } else {
@@ -224,14 +287,35 @@ mod tests {
     #[test]
     fn the_mode_changes_with_hysteresis() {
         let mut synchrony = Synchrony::new(3, false);
-        let mut window = |early: u32, timed_out: u32| {
-            (0..early).for_each(|_| synchrony.ended(true));
-            (0..timed_out).for_each(|_| synchrony.ended(false));
+        let mut window = |in_time: u32, timed_out: u32| {
+            (0..in_time).for_each(|_| synchrony.ended(true, Duration::ZERO));
+            (0..timed_out).for_each(|_| synchrony.ended(false, Duration::ZERO));
             synchrony.reconsider()
         };
         assert_eq!(window(44, 20), None, "too many time out to begin");
         assert_eq!(window(63, 1), Some(true));
         assert_eq!(window(40, 24), None, "good enough to stay");
         assert_eq!(window(20, 44), Some(false));
+    }
+
+    #[test]
+    fn lengths_of_rounds_are_told_by_their_quantiles_and_their_sum() {
+        let mut synchrony = Synchrony::new(2, true);
+        for round in 1..=100 {
+            synchrony.ended(round % 4 != 0, Duration::from_nanos(round * 10));
+        }
+        for sample in 0..u64::from(FIGURES_FIRST) {
+            synchrony.arrived(ReplicaId(1), sample, Time(sample));
+        }
+        let details = synchrony.details();
+        let told = |name: &str| {
+            let found = details.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| value.as_str())
+        };
+        assert_eq!(told("rounds_ended"), Some("100"));
+        assert_eq!(told("rounds_in_time"), Some("75"));
+        assert_eq!(told("rounds_took_ns"), Some("50500"));
+        let quantiles = told("round_p10_p25_p50_p90_p99_ns");
+        assert_eq!(quantiles, Some("110 260 510 910 1000"));
     }
 }

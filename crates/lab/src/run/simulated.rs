@@ -43,6 +43,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
         replicas: cell.replicas,
         durability: scenario.durability,
         links: scenario.links.clone(),
+        datagrams: false,
         profile: profile.clone(),
         load: Load {
             clients: load.clients,

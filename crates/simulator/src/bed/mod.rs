@@ -136,6 +136,9 @@ pub struct Setup {
     pub durability: Durability,
     /// How links behave, beside what loopback costs.
     pub links: Links,
+    /// What replicas send on the lane for control may overtake each other, as datagrams do. Only for
+    /// protocols that do not need streams.
+    pub datagrams: bool,
     /// The machine.
     pub profile: Profile,
     /// The clients.
@@ -219,6 +222,7 @@ mod tests {
             replicas: 3,
             durability: Durability::Disk,
             links: Links::default(),
+            datagrams: false,
             profile: Profile::default(),
             load: Load {
                 clients,
@@ -307,6 +311,19 @@ mod tests {
         far.load.reads = 1_000;
         let reads = median(&run(far));
         assert!((20_000_000..23_000_000).contains(&reads), "{reads}");
+    }
+
+    #[test]
+    fn datagrams_do_not_wait_for_those_before_them() {
+        let mut varied = setup(64);
+        varied.entry = quintet_protocols::find("chora").unwrap();
+        varied.durability = Durability::Memory;
+        varied.load.at = vec![0, 1, 2];
+        varied.links.other.jitter = Jitter::Uniform(Duration::from_millis(2));
+        let stream = median(&run(varied.clone()));
+        varied.datagrams = true;
+        let datagrams = median(&run(varied));
+        assert!(datagrams < stream, "{datagrams} against {stream}");
     }
 
     #[test]

@@ -470,7 +470,12 @@ impl World {
             self.found.bytes += frame.len() as u64;
         }
         let departs = Time(self.now);
-        let arrival = self.links[from].depart(departs, to as u16, lane as usize, frame.len());
+        let (way, bytes) = (&mut self.links[from], frame.len());
+        let arrival = if self.setup.datagrams && lane == Lane::Control {
+            way.depart_loose(departs, to as u16, bytes)
+        } else {
+            way.depart(departs, to as u16, lane as usize, bytes)
+        };
         let Some(at) = arrival else { return };
         let session = pair.session;
         let at = at.0 + self.setup.profile.hop;

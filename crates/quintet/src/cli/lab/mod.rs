@@ -5,6 +5,7 @@
 //!   lab attack            ──► the same, from the command line, with an adversary
 //!   lab hybrid            ──► the same, for a table of when RACS changes the way of its batches
 //!   lab reordering        ──► quintet_lab::reordering ──► what deadlines do about it
+//!   lab synchrony         ──► quintet_lab::synchrony ──► which rounds fit a network
 //!   lab calibrate         ──► quintet_lab::calibrate ──► a profile of this machine
 //!   lab compare           ──► quintet_lab::compare ──► a table, results.json
 //! ```
@@ -16,6 +17,7 @@ mod hybrid;
 mod measuring;
 mod reordering;
 mod scenarios;
+mod synchrony;
 
 use crate::cli::failure::Outcome;
 use clap::{Args, Subcommand};
@@ -44,6 +46,7 @@ enum Command {
     Attack(Box<attack::Attack>),
     Hybrid(hybrid::Hybrid),
     Reordering(reordering::Reordering),
+    Synchrony(synchrony::Synchrony),
 }
 
 impl Lab {
@@ -58,6 +61,7 @@ impl Lab {
             Command::Attack(command) => command.run(),
             Command::Hybrid(command) => command.run(),
             Command::Reordering(command) => command.run(),
+            Command::Synchrony(command) => command.run(),
         }
     }
 }
