@@ -18,13 +18,22 @@ pub enum Drive {
     Responsive,
 }
 
+/// Which live replicas propose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proposers {
+    /// So many; 0 is all of them.
+    Count(usize),
+    /// Those that bring a part of the load.
+    Loaded,
+}
+
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// What drives a replica to send.
     pub mode: Drive,
-    /// How many replicas propose; 0 is all live ones.
-    pub proposers: usize,
+    /// Which replicas propose.
+    pub proposers: Proposers,
     /// The length of a round; zero is by measurement.
     pub round: Duration,
     /// Whether a round ends once every live peer has been heard.
@@ -55,7 +64,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             mode: Drive::Auto,
-            proposers: 0,
+            proposers: Proposers::Count(0),
             round: Duration::ZERO,
             early_exit: true,
             suspect: Duration::from_millis(500),
@@ -120,7 +129,8 @@ impl Options for Config {
         OptionSpec {
             name: "proposers",
             default: "0",
-            help: "how many replicas propose; 1 is a single leader, 0 all that are live (0 to 128)",
+            help: "how many replicas propose; 1 is a single leader, 0 all that are live, auto those \
+                   that bring a part of the writes (auto, or 0 to 128)",
         },
         OptionSpec {
             name: "round_us",
@@ -200,7 +210,8 @@ impl Options for Config {
                     _ => return Err(format!("'{value}' is not auto, pulsing or responsive")),
                 }
             }
-            "proposers" => self.proposers = count(value, 0, 128, "replicas")?,
+            "proposers" if value == "auto" => self.proposers = Proposers::Loaded,
+            "proposers" => self.proposers = Proposers::Count(count(value, 0, 128, "replicas")?),
             "round_us" if value == "auto" => self.round = Duration::ZERO,
             "round_us" => self.round = micros(value)?,
             "early_exit" => self.early_exit = parse_option(value, "true or false")?,

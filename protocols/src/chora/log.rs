@@ -230,6 +230,7 @@ impl Chora {
                                 reply = Some((key.0, (), None));
                             }
                         }
+                        self.demand.executed(reply.is_some());
                         ctx.execute(self.executed, self.time_executed, batch.clone(), reply);
                     }
                 }

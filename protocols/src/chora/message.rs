@@ -130,6 +130,8 @@ pub struct Pulse {
     pub latest: Slot,
     /// The sender's state.
     pub fitness: Fitness,
+    /// The sender's clients bring a part of the load.
+    pub loaded: bool,
     /// The sender proposes nothing in its own slots of this range, both ends included (SKIP).
     pub skip: Option<(Slot, Slot)>,
     /// A proposal for one of the sender's slots (PROPOSE, PROPOSE-NOOP).
@@ -248,7 +250,7 @@ tags! {
     FETCH = 7, ENTRIES = 8, TRIMMED = 9, READ_ASK = 10, READ_OK = 11,
 }
 tags! { NOOP = 0, COMMANDS = 1, VIEW_INIT = 2 }
-tags! { HAS_SKIP = 1, HAS_PROPOSAL = 2, HAS_NACK = 4, HAS_RECOVER = 8 }
+tags! { HAS_SKIP = 1, HAS_PROPOSAL = 2, HAS_NACK = 4, HAS_RECOVER = 8, IS_LOADED = 16 }
 
 fn get_slot(reader: &mut Reader, field: &'static str) -> Result<Slot, DecodeError> {
     // Anything near the end of the range comes from bad bytes, and refusing it here keeps
@@ -368,6 +370,7 @@ impl Wire for Pulse {
             (self.proposal.is_some(), HAS_PROPOSAL),
             (self.nack.is_some(), HAS_NACK),
             (!self.recover.is_empty(), HAS_RECOVER),
+            (self.loaded, IS_LOADED),
         ] {
             parts |= if here { bit } else { 0 };
         }
@@ -421,6 +424,7 @@ impl Wire for Pulse {
             committed: get_slot(reader, "committed slot")?,
             latest: get_slot(reader, "latest slot")?,
             fitness,
+            loaded: has(IS_LOADED),
             ..Self::default()
         };
         if has(HAS_SKIP) {
@@ -753,6 +757,7 @@ mod tests {
             committed: Slot(10),
             latest: Slot(12),
             fitness: Fitness::Recovering,
+            loaded: true,
             skip: Some((Slot(12), Slot(14))),
             proposal: Some((Slot(11), commands.clone())),
             nack: Some((Slot(12), Slot(12))),

@@ -90,12 +90,13 @@
 //! only wait for somebody become longer, up to the coordination timer. Commit points are also learnt
 //! from pulses of the same view, as far as the own log is verified. VIEW-INIT comes with the views of
 //! the initiator's log, so that a follower verifies without asking when it holds the same. The number
-//! of proposers changes at run time by the option `proposers`, through a view change; it does not yet
-//! follow the load by itself.
+//! of proposers changes at run time by the option `proposers`, through a view change, or follows the
+//! load by itself (see `demand.rs`): the paper leaves open how it is chosen.
 //!
 //! Left to the world, and not there yet: the pipelined threads and kernel bypass of §5.
 
 mod config;
+mod demand;
 mod frontend;
 mod log;
 mod message;
@@ -112,7 +113,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, Drive};
+pub use config::{Config, Drive, Proposers};
 pub use frontend::Frontend;
 pub use message::{Batches, Fitness, Message, Promised, Pulse, Record, Summary, Value, ViewInit};
 #[cfg(feature = "plant")]

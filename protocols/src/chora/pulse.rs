@@ -200,6 +200,7 @@ impl Chora {
             round: self.rounds.round(),
             stamp: now.0,
             fitness: self.fitness(now),
+            loaded: self.demand.loaded,
             ..Pulse::default()
         };
         if self.can_propose() && (!self.queue.is_empty() || self.noop_wanted) {
@@ -310,6 +311,7 @@ impl Chora {
         let peer = &mut self.peers[from.index()];
         peer.committed = peer.committed.max(pulse.committed);
         peer.fitness = pulse.fitness;
+        peer.loaded = pulse.loaded;
         peer.view = pulse.view;
         if !self.in_view(from, pulse.view, ctx) {
             return;

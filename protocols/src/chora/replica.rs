@@ -1,8 +1,9 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Config, Frontend, Message, Promised, Record, Summary, Value, ViewInit,
+    Config, Frontend, Message, Promised, Proposers, Record, Summary, Value, ViewInit,
     config::Drive,
+    demand::Demand,
     message::{Fitness, Pulse},
     plant::Plant,
     reads::Reads,
@@ -42,6 +43,8 @@ pub(super) struct Member {
     pub committed: Slot,
     pub view: u64,
     pub fitness: Fitness,
+    /// Its clients bring a part of the load.
+    pub loaded: bool,
 }
 
 /// A replica's part in its view.
@@ -130,6 +133,7 @@ pub struct Chora {
     pub(super) reads: Reads,
     pub(super) rounds: Rounds<Pulse>,
     pub(super) synchrony: Synchrony,
+    pub(super) demand: Demand,
 
     pub(super) ack_sent: Slot,
     /// Up to here it was looked whether somebody waits for the acknowledgement, and whether so.
@@ -294,7 +298,12 @@ impl Protocol for Chora {
         } = setup;
         let members = epoch.members;
         let live = ReplicaSet::all(members);
-        let proposers = Self::proposers_of(live, epoch.leader_first, options.proposers, members);
+        let proposers = match options.proposers {
+            Proposers::Count(count) => count,
+            // Nobody has brought anything yet.
+            Proposers::Loaded => 0,
+        };
+        let proposers = Self::proposers_of(live, epoch.leader_first, proposers, members);
         // View 0 begins by itself, at slot 0: every replica would propose the same.
         let init_first = ViewInit {
             view: 0,
@@ -311,6 +320,7 @@ impl Protocol for Chora {
             committed: Slot(0),
             view: 0,
             fitness: Fitness::Fit,
+            loaded: false,
         };
         let round_length = Duration::from_millis(1);
         let mut rounds = Rounds::new(round_length);
@@ -361,6 +371,7 @@ impl Protocol for Chora {
             reads: Reads::new(),
             rounds,
             synchrony: Synchrony::new(members, false),
+            demand: Demand::default(),
             ack_sent: Slot(0),
             ack_looked: Slot(0),
             ack_wanted: false,
@@ -721,6 +732,7 @@ impl Protocol for Chora {
             reads,
             rounds,
             synchrony,
+            demand,
             ack_sent,
             ack_looked,
             ack_wanted,
@@ -759,7 +771,7 @@ impl Protocol for Chora {
         (pulse_due, leaving_until, coordination_armed).hash(&mut hasher);
         (coordination_tries, coordination_saw, view_since).hash(&mut hasher);
         (view_tries, progress_at, stand_at, stand_anyway).hash(&mut hasher);
-        (rejoin_after, housekeeping, in_turn).hash(&mut hasher);
+        (rejoin_after, housekeeping, in_turn, demand).hash(&mut hasher);
         true
     }
 

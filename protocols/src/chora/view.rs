@@ -11,7 +11,7 @@
 //! Every replica hears every other, so one that would not get a majority does not stand.
 
 use super::{
-    Chora, Message, Value, ViewInit,
+    Chora, Message, Proposers, Value, ViewInit,
     message::Fitness,
     plant::Plant,
     replica::{Role, Timer},
@@ -265,7 +265,14 @@ impl Chora {
         } else {
             live.iter().next().unwrap_or(self.id)
         };
-        let proposers = Self::proposers_of(live, first, self.config.proposers, self.members);
+        let (among, wanted) = match self.config.proposers {
+            Proposers::Count(count) => (live, count),
+            Proposers::Loaded => match self.loaded(live) {
+                ReplicaSet::EMPTY => (live, 0),
+                loaded => (loaded, 0),
+            },
+        };
+        let proposers = Self::proposers_of(among, first, wanted, self.members);
         let init = ViewInit {
             view: self.view,
             initiator: self.id,
@@ -422,6 +429,7 @@ impl Chora {
     pub(super) fn on_heartbeat(&mut self, ctx: &mut Context<'_, Self>) {
         ctx.set_timer(Timer::Heartbeat, self.config.heartbeat);
         self.pulse_due = true;
+        self.watch_load();
         self.watch_recovery(ctx);
         self.watch(ctx);
     }
@@ -532,8 +540,12 @@ impl Chora {
         }
         let fit = init.live.len();
         let wanted = match self.config.proposers {
-            0 => fit,
-            most => most.min(fit),
+            Proposers::Loaded => {
+                let due = self.demand.is_due();
+                return due.then_some("view change: the load comes from elsewhere");
+            }
+            Proposers::Count(0) => fit,
+            Proposers::Count(most) => most.min(fit),
         };
         (wanted != init.proposers.len()).then_some("view change: another number of proposers")
     }

@@ -1,7 +1,7 @@
 //! Groups under random loss, duplication, delay, cuts and crashes; then healed, and complete.
 
 use crate::{
-    chora::{Chora, Config, Drive},
+    chora::{Chora, Config, Drive, Proposers},
     life::{DrawOption, Lives, Random, lives},
 };
 use alloc::{
@@ -16,7 +16,10 @@ impl Lives for Chora {
     fn draw(random: &mut Random, members: u64) -> Config {
         Config {
             mode: [Drive::Auto, Drive::Pulsing, Drive::Responsive][random.below(3) as usize],
-            proposers: random.below(members + 1) as usize,
+            proposers: match random.below(members + 2) {
+                0 => Proposers::Loaded,
+                count => Proposers::Count(count as usize - 1),
+            },
             round: Duration::from_millis(1 + random.below(5)),
             accountable: random.below(3) > 0,
             batches_max: random.below(3) as usize,
@@ -28,7 +31,10 @@ impl Lives for Chora {
     }
 
     const OPTION: Option<DrawOption> = Some(|random, members| match random.below(4) {
-        0 => ("proposers", random.below(members + 1).to_string()),
+        0 => match random.below(members + 2) {
+            0 => ("proposers", "auto".to_string()),
+            count => ("proposers", (count - 1).to_string()),
+        },
         1 => ("mode", "pulsing".to_string()),
         2 => ("mode", "responsive".to_string()),
         _ => ("mode", "auto".to_string()),

@@ -1,7 +1,7 @@
 //! The normal case: proposals, acknowledgements, skipping, reads.
 
 use super::group::{Group, MS, assert_converged, mode, proposers};
-use crate::chora::{Config, Drive, Message};
+use crate::chora::{Config, Drive, Message, Proposers};
 use quintet_replica::{Durability, Level};
 
 const MODES: [Drive; 3] = [Drive::Auto, Drive::Pulsing, Drive::Responsive];
@@ -82,7 +82,7 @@ fn a_lone_busy_proposer_does_not_wait_for_the_idle_ones() {
 #[test]
 fn one_proposer_is_a_single_leader_and_the_others_forward() {
     let config = Config {
-        proposers: 1,
+        proposers: Proposers::Count(1),
         ..mode(Drive::Responsive)
     };
     let mut group = Group::new(3, Durability::Disk, config);

@@ -1,7 +1,10 @@
 //! View changes, recovery, return, and what must not be believed.
 
 use super::group::{Group, MS, Packet, assert_converged, mode, proposers};
-use crate::chora::{Config, Drive, Message, Promised, Pulse, Record, Value, replica::Role};
+use crate::chora::{
+    Config, Drive, Message, Promised, Proposers, Pulse, Record, Value, replica::Role,
+};
+use alloc::vec::Vec;
 use quintet_replica::{Durability, Incarnation, ReplicaId, Slot, Wire};
 
 fn disk(members: usize) -> Group {
@@ -65,6 +68,53 @@ fn the_number_of_proposers_changes_while_running() {
         let batch = group.write(2);
         group.run(MS * 100);
         assert!(group.answered(2, batch));
+    }
+}
+
+/// Who proposes in a replica's present view.
+fn proposing(group: &Group, at: u16) -> Vec<ReplicaId> {
+    let init = group.replica(at).init.as_ref();
+    init.expect("in its view").proposers.clone()
+}
+
+#[test]
+fn those_propose_who_bring_the_load_and_a_stray_write_changes_nothing() {
+    for members in [3, 5] {
+        let config = Config {
+            proposers: Proposers::Loaded,
+            ..mode(Drive::Responsive)
+        };
+        let mut group = Group::new(members, Durability::Disk, config);
+        let load = |group: &mut Group, from: &[u16], times: usize| {
+            for _ in 0..times {
+                for id in from {
+                    let batch = group.write(*id);
+                    group.run(MS * 20);
+                    assert!(group.answered(*id, batch), "{batch} of {id}");
+                }
+            }
+        };
+        group.run(MS * 3000);
+        assert_eq!(proposers(&group), members, "nobody has brought anything");
+        load(&mut group, &[1], 150);
+        assert_eq!(proposing(&group, 0), [ReplicaId(1)], "a single leader");
+        let view = group.status(0).view;
+        for _ in 0..4 {
+            load(&mut group, &[2], 1);
+            load(&mut group, &[1], 60);
+        }
+        assert_eq!(group.status(0).view, view, "a stray write is passed on");
+        load(&mut group, &[1, 2], 100);
+        assert_eq!(proposing(&group, 0), [ReplicaId(1), ReplicaId(2)]);
+        load(&mut group, &[2], 150);
+        assert_eq!(proposing(&group, 0), [ReplicaId(2)]);
+        let view = group.status(0).view;
+        group.run(MS * 10_000);
+        assert_eq!(group.status(0).view, view, "without load nothing changes");
+        group.crash(2);
+        group.run(MS * 3000);
+        load(&mut group, &[0, 1], 100);
+        assert_eq!(proposing(&group, 0), [ReplicaId(0), ReplicaId(1)]);
     }
 }
 
@@ -240,7 +290,7 @@ fn acknowledgements_are_forgotten_when_the_view_changes() {
 pub fn slept_through_views(config: Config) -> Group {
     // Replica 0 slept through views: its log ends in a suffix of view 0 that lost against view 1.
     let config = Config {
-        proposers: 1,
+        proposers: Proposers::Count(1),
         ..config
     };
     let mut group = Group::new(3, Durability::Disk, config);
