@@ -216,7 +216,7 @@ impl Chora {
             match &held.value {
                 Value::Noop => nothing(),
                 Value::Init(init) => {
-                    self.init_committed = init.clone();
+                    self.init_committed = (**init).clone();
                     nothing();
                 }
                 Value::Commands { time, batches } => {
@@ -270,8 +270,9 @@ impl Chora {
     pub(super) fn trim_log(&mut self) {
         let most = self.config.log_memory_bytes;
         // What everyone has is kept for a little longer: a replica that restarts knows the last
-        // few commits only from others.
-        let least = most / 16;
+        // few commits only from others. Not for much longer: what is forgotten while it is still in
+        // the processor's cache costs less.
+        let least = most / 128;
         if self.log_bytes <= least {
             return;
         }

@@ -9,7 +9,7 @@
 //!   replica ─── ReadAsk ───────► a proposer ── ReadOk ──────► replica
 //! ```
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 use quintet_replica::{
     BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet,
     Slot, Wire, Writer, parts::Taken,
@@ -66,8 +66,8 @@ pub enum Value {
         /// As their frontends encoded them.
         batches: Batches,
     },
-    /// A view begins.
-    Init(ViewInit),
+    /// A view begins. Rare, and kept apart so that it makes no other value larger.
+    Init(Box<ViewInit>),
 }
 
 impl Value {
@@ -347,7 +347,7 @@ impl Wire for Value {
                 }
                 Self::Commands { time, batches }
             }
-            VIEW_INIT => Self::Init(ViewInit::decode(reader)?),
+            VIEW_INIT => Self::Init(Box::new(ViewInit::decode(reader)?)),
             _ => return Err(DecodeError::Bad("value tag")),
         })
     }
@@ -802,7 +802,11 @@ mod tests {
                 init: Some(init()),
                 committed: Slot(1),
                 last: Slot(4),
-                entries: alloc::vec![(0, Value::Noop), (3, Value::Init(init())), (3, commands)],
+                entries: alloc::vec![
+                    (0, Value::Noop),
+                    (3, Value::Init(Box::new(init()))),
+                    (3, commands)
+                ],
             },
             Message::Trimmed {
                 view: 4,
@@ -867,7 +871,7 @@ mod tests {
             view: 3,
             before: 2,
             committed: Slot(4),
-            value: Value::Init(init()),
+            value: Value::Init(Box::new(init())),
         };
         assert_eq!(Record::decode_all(record.encode_to_bytes()), Ok(record));
         for voted_for in [None, Some(ReplicaId(2))] {

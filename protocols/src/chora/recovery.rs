@@ -285,7 +285,7 @@ impl Chora {
                 && view == self.view
             {
                 // Restored from the journal, and now known to be the view's.
-                self.adopt_init(init, ctx);
+                self.adopt_init(*init, ctx);
             }
             return;
         }
@@ -294,7 +294,7 @@ impl Chora {
             self.truncate(slot);
         }
         match value {
-            Value::Init(init) if view == self.view => self.insert_init(init, ctx),
+            Value::Init(init) if view == self.view => self.insert_init(*init, ctx),
             value => {
                 self.append(view, value, ctx);
                 self.verified = slot;

@@ -438,7 +438,7 @@ impl Protocol for Chora {
                 self.log
                     .iter_from(Slot(0))
                     .filter_map(|(_, held)| match &held.value {
-                        Value::Init(init) => Some(init),
+                        Value::Init(init) => Some(&**init),
                         _ => None,
                     }),
             )

@@ -16,7 +16,7 @@ use super::{
     plant::Plant,
     replica::{Role, Timer},
 };
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time, parts::Tally,
@@ -393,7 +393,7 @@ impl Chora {
             self.truncate(base);
         }
         assert!(self.log.end() == base, "behind a whole prefix");
-        self.append(self.view, Value::Init(init.clone()), ctx);
+        self.append(self.view, Value::Init(Box::new(init.clone())), ctx);
         self.verified = base;
         self.latest = self.latest.max(base);
         self.buffer.retain(|slot, _| init.owner(*slot).is_some());

@@ -16,7 +16,7 @@ pub fn hold(replicas: &[&Chora]) {
             .log
             .iter_from(Slot(0))
             .filter_map(|it| match &it.1.value {
-                Value::Init(init) => Some(init),
+                Value::Init(init) => Some(&**init),
                 Value::Noop | Value::Commands { .. } => None,
             });
         for init in logged.chain(&replica.init) {
