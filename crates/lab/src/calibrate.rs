@@ -6,9 +6,11 @@
 //!   what the replica itself costs   one real cell, fitted, frozen    ─┘
 //! ```
 //!
-//! One cell is fitted: three replicas, 128-byte values, a closed loop. The replicas' costs are
-//! scaled together until the simulated CPU time per operation is the measured one, and so are the
-//! generator's. Every other cell is then a prediction.
+//! One cell is fitted: three replicas, 128-byte values, a closed loop of many clients and of few.
+//! What a replica pays per turn, frame and synchronisation is scaled by one factor and what it pays
+//! per request by another, until the simulated CPU time per operation is the measured one under
+//! both loads; the generator's costs are scaled together under the greater. Every other cell is
+//! then a prediction.
 
 use crate::{
     cluster::{Cluster, ClusterPlan},
@@ -74,7 +76,11 @@ const SMALL: usize = 4 << 10;
 const LARGE_SYNC: usize = 64 << 10;
 const REPLICAS: usize = 3;
 const VALUE: usize = 128;
-const FITS: usize = 6;
+const FITS: usize = 8;
+/// The lesser load has this part of the greater one's clients.
+const FEW: usize = 16;
+/// How far one step of the fit goes, as a factor.
+const STEP: (f64, f64) = (0.25, 4.0);
 
 fn pair() -> Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
@@ -251,8 +257,15 @@ struct Baseline {
     generator: f64,
 }
 
-fn baseline(options: &Options) -> Result<Baseline> {
-    let mut cluster = Cluster::start(ClusterPlan {
+impl Options {
+    /// Clients of both loads: few, many.
+    fn loads(&self) -> [usize; 2] {
+        [(self.clients / FEW).max(1), self.clients.max(2)]
+    }
+}
+
+fn cluster(options: &Options) -> Result<Cluster> {
+    Cluster::start(ClusterPlan {
         namespaces: None,
         program: options.program.clone(),
         protocol: "multipaxos".to_owned(),
@@ -265,11 +278,15 @@ fn baseline(options: &Options) -> Result<Baseline> {
         began: Duration::ZERO,
         parent: options.data.clone(),
         base_port: options.base_port,
-    })?;
+    })
+}
+
+/// What the real cell takes under one load.
+fn baseline(cluster: &mut Cluster, clients: usize, measured: Duration) -> Result<Baseline> {
     let targets = cluster.targets(&Place::Leader, Level::Linearizable)?;
     let load = Load {
         targets,
-        clients: options.clients,
+        clients,
         sharing: 1,
         rate: None,
         mix: Mix::reads(0.0),
@@ -278,7 +295,7 @@ fn baseline(options: &Options) -> Result<Baseline> {
         value_size: VALUE,
         threads: 1,
         warmup: Duration::from_secs(1),
-        measured: options.measured,
+        measured,
         seed: 1,
     };
     let mut edges = Vec::new();
@@ -304,22 +321,45 @@ fn scaled(value: u64, by: f64) -> u64 {
     (value as f64 * by).round() as u64
 }
 
-/// The costs with the replicas' and the generator's parts scaled; costs per KiB and those of a
-/// synchronisation are as measured.
-fn scale(costs: &Costs, replicas: f64, generator: f64) -> Costs {
+/// What the costs are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Factors {
+    /// Those of a turn, a frame, a batch and a synchronisation, which requests share …
+    shared: f64,
+    /// … those of each request …
+    own: f64,
+    /// … and the generator's.
+    generator: f64,
+}
+
+/// The costs, scaled; costs per KiB are as measured.
+fn scale(costs: &Costs, by: Factors) -> Costs {
     Costs {
-        turn: scaled(costs.turn, replicas),
-        receive: scaled(costs.receive, replicas),
-        send: scaled(costs.send, replicas),
-        send_frame: scaled(costs.send_frame, replicas),
-        request: scaled(costs.request, replicas),
-        reply: scaled(costs.reply, replicas),
-        batch: scaled(costs.batch, replicas),
-        execute: scaled(costs.execute, replicas),
-        generator: scaled(costs.generator, generator),
-        generator_turn: scaled(costs.generator_turn, generator),
+        turn: scaled(costs.turn, by.shared),
+        receive: scaled(costs.receive, by.shared),
+        send: scaled(costs.send, by.shared),
+        send_frame: scaled(costs.send_frame, by.shared),
+        batch: scaled(costs.batch, by.shared),
+        sync: scaled(costs.sync, by.shared),
+        request: scaled(costs.request, by.own),
+        reply: scaled(costs.reply, by.own),
+        execute: scaled(costs.execute, by.own),
+        generator: scaled(costs.generator, by.generator),
+        generator_turn: scaled(costs.generator_turn, by.generator),
         ..*costs
     }
+}
+
+/// By what the shared costs and a request's own (`own` nanoseconds now) are to be multiplied, so
+/// that what was simulated under few and many clients becomes what was measured. Where no such
+/// factors are to be had, the load of many clients decides.
+fn step(measured: [f64; 2], simulated: [f64; 2], own: f64) -> (f64, f64) {
+    let within = |factor: f64| factor.clamp(STEP.0, STEP.1);
+    let [few, many] = simulated.map(|all| (all - own).max(1.0));
+    let difference = (few - many).max(1.0);
+    let shared = within((measured[0] - measured[1]) / difference);
+    let of_own = within((measured[1] - shared * many) / own.max(1.0));
+    (within((measured[1] - of_own * own) / many), of_own)
 }
 
 /// What the bed makes of the fitted cell.
@@ -424,22 +464,39 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
         sync_kib,
     };
     go_on("three replicas under load")?;
-    let real = baseline(options)?;
+    let loads = options.loads();
+    let real = {
+        let mut cluster = cluster(options)?;
+        let few = baseline(&mut cluster, loads[0], options.measured)?;
+        [few, baseline(&mut cluster, loads[1], options.measured)?]
+    };
     go_on("fitting")?;
-    let (mut replicas, mut generator) = (1.0, 1.0);
+    let mut by = Factors {
+        shared: 1.0,
+        own: 1.0,
+        generator: 1.0,
+    };
+    let both = |profile: &Profile| -> Result<[Baseline; 2]> {
+        Ok([simulate(profile, loads[0])?, simulate(profile, loads[1])?])
+    };
     for _ in 0..FITS {
-        profile.costs = scale(&start, replicas, generator);
-        let simulated = simulate(&profile, options.clients)?;
-        replicas *= (real.replicas / simulated.replicas).clamp(0.2, 5.0);
-        generator *= (real.generator / simulated.generator).clamp(0.2, 5.0);
+        profile.costs = scale(&start, by);
+        let simulated = both(&profile)?;
+        let costs = &profile.costs;
+        let own = costs.request + costs.reply + REPLICAS as u64 * costs.execute;
+        let cpu = |of: [Baseline; 2]| of.map(|load| load.replicas);
+        let (shared, of_own) = step(cpu(real), cpu(simulated), own as f64);
+        by.shared *= shared;
+        by.own *= of_own;
+        by.generator *= (real[1].generator / simulated[1].generator).clamp(STEP.0, STEP.1);
     }
-    profile.costs = scale(&start, replicas, generator);
-    let fitted = simulate(&profile, options.clients)?;
+    profile.costs = scale(&start, by);
+    let fitted = both(&profile)?;
     let name = format!(
-        "{} cores, {}, Linux {}; calibrated with 3 replicas, {VALUE} B, {} clients",
-        machine.cores, machine.processor, machine.kernel, options.clients
+        "{} cores, {}, Linux {}; calibrated with 3 replicas, {VALUE} B, {} and {} clients",
+        machine.cores, machine.processor, machine.kernel, loads[0], loads[1]
     );
-    let notes = vec![
+    let mut notes = vec![
         format!(
             "wake: half the difference of the round trips of a {MESSAGE} B message, {:.1} us \
              asleep and {:.1} us awake",
@@ -447,8 +504,9 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
             awake as f64 / 1e3
         ),
         format!(
-            "send, reply: write() of {MESSAGE} B, {write} ns, times {replicas:.2}; receive, \
-             request: read(), {read} ns, and 500 ns, times {replicas:.2}"
+            "send: write() of {MESSAGE} B, {write} ns, times {:.2}; reply: the same, times {:.2}; \
+             receive, request: read(), {read} ns, and 500 ns, likewise",
+            by.shared, by.own
         ),
         format!(
             "per KiB: write() {write_kib} ns, read() {read_kib} ns, measured at {LARGE} B that are \
@@ -457,32 +515,35 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
         format!(
             "sync: direct, synchronous writes of 4 KiB to preallocated files, {REPLICAS} at once, \
              median {:.0} us, {:.1} us of CPU; of 64 KiB, median {:.0} us, {:.1} us of CPU; per KiB \
-             from how long the disk needs for each when kept busy, {:.0} us and {:.0} us",
+             from how long the disk needs for each when kept busy, {:.0} us and {:.0} us; CPU times \
+             {:.2}",
             quantile(syncs, 0.5) as f64 / 1e3,
             small.cpu as f64 / 1e3,
             quantile(&large.latencies, 0.5) as f64 / 1e3,
             large.cpu as f64 / 1e3,
             small.each as f64 / 1e3,
             large.each as f64 / 1e3,
+            by.shared,
         ),
         format!(
-            "turn, send_frame, batch, execute: assumed in proportion, times \
-             {replicas:.2}; execute_kib, hop: assumed"
+            "turn, send_frame, batch: assumed in proportion, times {:.2}; execute: likewise, \
+             times {:.2}; execute_kib, hop: assumed",
+            by.shared, by.own
         ),
-        format!(
-            "fitted: 3 replicas on disk, {VALUE} B, {} clients: replicas {:.2} us of CPU per \
-             operation (simulated {:.2}), generator {:.2} us (simulated {:.2})",
-            options.clients,
+    ];
+    for ((clients, real), fitted) in loads.into_iter().zip(real).zip(fitted) {
+        notes.push(format!(
+            "3 replicas on disk, {VALUE} B, {clients} clients: fitted: replicas {:.2} us of CPU \
+             per operation (simulated {:.2}); generator {:.2} us (simulated {:.2}); not fitted: \
+             throughput {:.0}/s, simulated {:.0}/s",
             real.replicas / 1e3,
             fitted.replicas / 1e3,
             real.generator / 1e3,
-            fitted.generator / 1e3
-        ),
-        format!(
-            "not fitted: throughput {:.0}/s, simulated {:.0}/s",
-            real.throughput, fitted.throughput
-        ),
-    ];
+            fitted.generator / 1e3,
+            real.throughput,
+            fitted.throughput
+        ));
+    }
     Ok(Calibration {
         file: ProfileFile::of(&profile, name),
         notes,
@@ -521,11 +582,27 @@ mod tests {
     #[test]
     fn scaling_leaves_what_was_measured_per_byte() {
         let costs = Profile::default().costs;
-        let twice = scale(&costs, 2.0, 3.0);
+        let by = Factors {
+            shared: 2.0,
+            own: 4.0,
+            generator: 3.0,
+        };
+        let scaled = scale(&costs, by);
         assert_eq!(
-            (twice.turn, twice.generator),
-            (costs.turn * 2, costs.generator * 3)
+            (scaled.turn, scaled.reply, scaled.generator),
+            (costs.turn * 2, costs.reply * 4, costs.generator * 3)
         );
-        assert_eq!(twice.send_kib, costs.send_kib);
+        assert_eq!(scaled.send_kib, costs.send_kib);
+    }
+
+    #[test]
+    fn both_loads_are_met_where_two_factors_can_meet_them_and_else_the_greater() {
+        // Shared 90 and 10, own 5; what is wanted is half of the one and twice the other.
+        let (shared, own) = step([55.0, 15.0], [95.0, 15.0], 5.0);
+        assert!((shared - 0.5).abs() < 1e-9 && (own - 2.0).abs() < 1e-9);
+        // More is shared than there is at all: a request's own part goes down as far as it may.
+        let (shared, own) = step([400.0, 15.0], [95.0, 15.0], 5.0);
+        assert_eq!(own, STEP.0);
+        assert!((shared * 10.0 + own * 5.0 - 15.0).abs() < 1e-9);
     }
 }

@@ -17,8 +17,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 /// Servers take a batch of so many bytes for full unless told otherwise …
 pub const FULL_BATCH_BYTES: usize = 1 << 20;
-/// … and one of so many requests. Whatever models a server needs the same numbers.
+/// … and one of so many requests (whatever models a server needs the same numbers) …
 pub const FULL_BATCH_REQUESTS: usize = 128;
+/// … of which so many may be under way at once, whatever may be of those that are not full: over a
+/// long way what bounds them is to be their bytes.
+pub const FULL_BATCHES_MAX: usize = 4096;
 /// The version of the batch format.
 pub const BATCH_VERSION: u8 = 1;
 const HEADER: usize = 24;

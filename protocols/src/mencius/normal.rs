@@ -36,6 +36,7 @@ impl Mencius {
         if !self.said_due && said.is_empty() {
             return;
         }
+        // What it says of itself is as it is after all that.
         let mut to_all = core::mem::take(&mut self.said_due);
         let bytes: usize = said.entries.iter().map(|(_, value)| value.bytes()).sum();
         let room = |id: &ReplicaId| ctx.room(*id) >= bytes + overhead(self.members);
@@ -158,11 +159,11 @@ impl Mencius {
             return;
         };
         own.tally.vote(from);
-        if own.tally.reached(majority) && !self.is_decided(slot) {
+        let value = own.tally.reached(majority).then(|| own.value.clone());
+        if let Some(value) = value.filter(|_| !self.is_decided(slot)) {
             self.learnt.push(slot);
             self.own_confirmed = self.own_confirmed.max(slot);
-            let value = self.outstanding.get(&slot).map(|own| own.value.clone());
-            self.decide(slot, value.unwrap_or(Value::Noop), ctx);
+            self.decide(slot, value, ctx);
             self.answer_reads(ctx);
         }
     }

@@ -11,7 +11,8 @@
 //! What counts is the shortest time that a batch took lately: under load all take longer, and
 //! smaller batches would only make it worse. But a batch that is full waits for no other, and what
 //! follows becomes the next: a protocol that hands values on from replica to replica has only one
-//! replica at work on what comes as one piece.
+//! replica at work on what comes as one piece. So full batches have a limit of their own, which
+//! only keeps them countable; what bounds their memory is the bytes under way.
 
 use bytes::Bytes;
 use quintet_replica::{BatchBuilder, CommandId, Level, RequestKind, SessionId, Time};
@@ -67,8 +68,10 @@ pub(super) struct Pending {
 /// How many batches may be under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    /// At most this many.
+    /// At most this many, unless they are full.
     pub batches_max: usize,
+    /// At most this many, full or not.
+    pub full_batches_max: usize,
     /// One, and one more for each such interval that a batch takes; zero is "as many as may be".
     pub interval: Duration,
     /// A batch of so many bytes is full.
@@ -124,7 +127,7 @@ impl Pending {
     /// Whether it waits for no company any more, and need not wait for those before it.
     pub fn is_full(&self, window: Window) -> bool {
         let full = self.batch.len() >= window.bytes || self.entries.len() >= window.requests;
-        full && !self.entries.is_empty() && self.in_flight < window.batches_max
+        full && !self.entries.is_empty() && self.in_flight < window.full_batches_max
     }
 
     /// Whether it is to be submitted now.
@@ -151,6 +154,7 @@ mod tests {
 
     const WINDOW: Window = Window {
         batches_max: 64,
+        full_batches_max: 100,
         interval: Duration::from_micros(250),
         bytes: 1 << 10,
         requests: 3,
@@ -196,8 +200,9 @@ mod tests {
                 let (id, kind) = (CommandId::default(), RequestKind::Command);
                 pending.push(Entry::Read(number), id, kind, &vec![0; payload], Time(5));
             }
-            assert!(pending.may_go(Time(5), WINDOW));
             pending.in_flight = WINDOW.batches_max;
+            assert!(pending.may_go(Time(5), WINDOW));
+            pending.in_flight = WINDOW.full_batches_max;
             assert!(!pending.may_go(Time(5), WINDOW));
         }
     }

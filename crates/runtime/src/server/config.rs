@@ -1,6 +1,8 @@
 //! What a gateway is told: its limits once, the state of its node from time to time.
 
-use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, NodeStatus, ReplicaId};
+use quintet_replica::{
+    Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, FULL_BATCHES_MAX, NodeStatus, ReplicaId,
+};
 use std::time::Duration;
 
 /// How a gateway is set up. The defaults suit a server that only trusted machines reach.
@@ -52,6 +54,8 @@ pub struct GatewayConfig {
     pub ordered_batches_max: usize,
     /// The most linearizable batches under way at once.
     pub linearizable_batches_max: usize,
+    /// The same for batches of either kind that are full, which wait for no others.
+    pub full_batches_max: usize,
     /// One batch of a kind is under way at a time, and one more for each such interval that a
     /// batch takes at best; zero is "as many as may be".
     pub batch_interval: Duration,
@@ -93,6 +97,7 @@ impl Default for GatewayConfig {
             batch_bytes_max: 4 << 20,
             ordered_batches_max: 64,
             linearizable_batches_max: 64,
+            full_batches_max: FULL_BATCHES_MAX,
             batch_interval: Duration::from_micros(250),
             in_flight_bytes_max: 256 << 20,
             output_bytes_soft: 1 << 20,

@@ -355,6 +355,7 @@ impl Gateway {
         };
         Window {
             batches_max,
+            full_batches_max: self.config.full_batches_max,
             interval: self.config.batch_interval,
             bytes: self.config.batch_bytes,
             requests: self.config.batch_requests,

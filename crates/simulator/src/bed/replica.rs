@@ -19,10 +19,10 @@ use super::{
 use crate::timers::{Popped, Timers};
 use quintet_replica::{
     BatchBuilder, BatchId, Boot, Bytes, ClockReading, ClusterId, CommandId, Deadline, Durability,
-    Epoch, EpochNumber, Executed, ExecutorLimits, FrontendId, FrontendSetup, GroupId, Incarnation,
-    Input, Lane, Level, Link, Node, NodeSetup, Outcome, Output, Peer, PersistId, Recipients,
-    ReplicaId, RequestKind, RequestStatus, Results, SessionId, SnapshotInfo, Submission, Time,
-    TimerKey, Wake, World as Outside, Write, put_frame,
+    Epoch, EpochNumber, Executed, ExecutorLimits, FULL_BATCHES_MAX, FrontendId, FrontendSetup,
+    GroupId, Incarnation, Input, Lane, Level, Link, Node, NodeSetup, Outcome, Output, Peer,
+    PersistId, Recipients, ReplicaId, RequestKind, RequestStatus, Results, SessionId, SnapshotInfo,
+    Submission, Time, TimerKey, Wake, World as Outside, Write, put_frame,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -162,9 +162,9 @@ pub(super) const fn clock(now: u64, off: i64, error: u64) -> ClockReading {
 impl Pending {
     /// Whether a batch goes, of at most so many requests.
     fn may_go(&self, full: usize) -> bool {
-        let window = 1 + self.shortest.unwrap_or(0) / BATCH_INTERVAL;
-        let open = self.in_flight < window || self.requests.len() >= full;
-        !self.requests.is_empty() && open && self.in_flight < BATCHES_MAX
+        let window = BATCHES_MAX.min(1 + self.shortest.unwrap_or(0) / BATCH_INTERVAL);
+        let is_full = self.requests.len() >= full && self.in_flight < FULL_BATCHES_MAX as u64;
+        !self.requests.is_empty() && (is_full || self.in_flight < window)
     }
 }
 
@@ -545,7 +545,9 @@ impl World {
         let requests: Vec<_> = match together {
             0 if !pending.may_go(full) => return false,
             // What gathers while no more batches may be under way goes as one.
-            0 if pending.in_flight + 1 == BATCHES_MAX => std::mem::take(&mut pending.requests),
+            0 if pending.in_flight + 1 == FULL_BATCHES_MAX as u64 => {
+                std::mem::take(&mut pending.requests)
+            }
             0 => pending
                 .requests
                 .drain(..full.min(pending.requests.len()))

@@ -22,8 +22,9 @@ Examples:
   quintet lab calibrate --fit chora --out chora.toml
 
 Measures wake-ups, socket calls, synchronised writes, and one real cell: three replicas, values of
-128 bytes. The costs of replicas and of the load generator are fitted to that cell and then frozen;
-every other cell is a prediction. The machine must be quiet. Takes about half a minute.
+128 bytes, under two loads: the clients given and a sixteenth of them. The costs of replicas and of
+the load generator are fitted to that cell and then frozen; every other cell is a prediction. The
+machine must be quiet. Takes about half a minute.
 
 With --fit nothing is measured here: the costs of a profile are scaled, all by one factor, until its
 [baseline], a cell that a paper shows, is met in virtual time.")]
@@ -36,11 +37,11 @@ pub struct Calibrate {
     #[arg(long, value_name = "PROFILE", conflicts_with_all = ["clients", "seconds", "dir", "base_port"])]
     fit: Option<String>,
 
-    /// Clients of the cell that is fitted
+    /// Clients of the cell that is fitted, under the greater load
     #[arg(short, long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clients: u32,
 
-    /// How long it is measured
+    /// How long each load is measured
     #[arg(short, long, value_name = "SECONDS", default_value = "5", value_parser = super::super::bench::seconds)]
     seconds: Duration,
 
