@@ -35,6 +35,10 @@ pub struct SessionId {
 
 /// The most requests that a session may have under way.
 pub const SESSION_WINDOW_MAX: u16 = 1024;
+/// So many numbers of an owner are remembered as opened above one that is not. An owner that opens
+/// sessions for all its clients at once has that many requests to open under way, in batches that
+/// overtake each other; whoever comes after the window is refused for good.
+pub const OPENED_ABOVE_MAX: usize = 1 << 14;
 /// The most sessions of a cluster.
 pub const SESSIONS_MAX: usize = 1 << 20;
 /// A reply buffer larger than this is not kept for reuse.
@@ -71,7 +75,7 @@ impl Owner {
             self.opened_floor += 1;
         }
         // Numbers that an owner skipped for good must not pile up.
-        while self.opened_above.len() > usize::from(SESSION_WINDOW_MAX) {
+        while self.opened_above.len() > OPENED_ABOVE_MAX {
             if let Some(lowest) = self.opened_above.pop_first() {
                 self.opened_floor = lowest;
             }
@@ -516,6 +520,21 @@ mod tests {
             sessions.open(late, at(0), at(2)),
             RequestStatus::SessionUnknown
         );
+    }
+
+    #[test]
+    fn the_first_of_ten_thousand_opens_may_arrive_last_and_one_beyond_the_window_is_refused() {
+        let of = |number| SessionId { owner: 5, number };
+        for (behind, expected) in [
+            (10_000, RequestStatus::Done),
+            (OPENED_ABOVE_MAX as u64 + 1, RequestStatus::SessionUnknown),
+        ] {
+            let mut sessions = sessions();
+            for number in 3..3 + behind {
+                assert_eq!(sessions.open(of(number), at(0), at(1)), RequestStatus::Done);
+            }
+            assert_eq!(sessions.open(of(2), at(0), at(1)), expected);
+        }
     }
 
     #[test]
