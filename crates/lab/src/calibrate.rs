@@ -350,6 +350,15 @@ fn scale(costs: &Costs, by: Factors) -> Costs {
     }
 }
 
+/// How far what was simulated is from what was measured, under both loads: 0 is not at all.
+fn off(real: [Baseline; 2], simulated: [Baseline; 2]) -> f64 {
+    let one = |measured: f64, found: f64| (found / measured).ln().abs();
+    let load = |real: Baseline, simulated: Baseline| one(real.replicas, simulated.replicas);
+    load(real[0], simulated[0])
+        + load(real[1], simulated[1])
+        + one(real[1].generator, simulated[1].generator)
+}
+
 /// By what the shared costs and a request's own (`own` nanoseconds now) are to be multiplied, so
 /// that what was simulated under few and many clients becomes what was measured. Where no such
 /// factors are to be had, the load of many clients decides.
@@ -479,9 +488,15 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
     let both = |profile: &Profile| -> Result<[Baseline; 2]> {
         Ok([simulate(profile, loads[0])?, simulate(profile, loads[1])?])
     };
+    // A step may lead away again: how many requests share a batch changes with the costs.
+    let mut best: Option<(f64, Factors, [Baseline; 2])> = None;
     for _ in 0..FITS {
         profile.costs = scale(&start, by);
         let simulated = both(&profile)?;
+        let off = off(real, simulated);
+        if best.is_none_or(|(least, ..)| off < least) {
+            best = Some((off, by, simulated));
+        }
         let costs = &profile.costs;
         let own = costs.request + costs.reply + REPLICAS as u64 * costs.execute;
         let cpu = |of: [Baseline; 2]| of.map(|load| load.replicas);
@@ -490,8 +505,8 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
         by.own *= of_own;
         by.generator *= (real[1].generator / simulated[1].generator).clamp(STEP.0, STEP.1);
     }
+    let (_, by, fitted) = best.ok_or_else(|| Error::failed("nothing was fitted"))?;
     profile.costs = scale(&start, by);
-    let fitted = both(&profile)?;
     let name = format!(
         "{} cores, {}, Linux {}; calibrated with 3 replicas, {VALUE} B, {} and {} clients",
         machine.cores, machine.processor, machine.kernel, loads[0], loads[1]
