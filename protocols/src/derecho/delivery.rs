@@ -19,7 +19,7 @@ use super::{
 };
 use alloc::{vec, vec::Vec};
 use quintet_replica::{
-    Bytes, CommandTime, Context, FrontendId, Level, ReplicaId, Slot, Wire,
+    Bytes, CommandTime, Context, Durability, FrontendId, Level, ReplicaId, Slot, Wire,
     parts::{RequestKey, Taken, own_request},
 };
 
@@ -352,6 +352,11 @@ impl Derecho {
             if self.planted(Plant::PersistedEarly) {
                 self.persisted = self.ordered;
             }
+        }
+        if self.durability == Durability::Memory && self.acts.is_empty() {
+            // Nothing is written and no promise is under way: what is held counts. Said in this
+            // turn, and not when something else happens.
+            self.persisted = self.ordered;
         }
         self.set_own(PERSISTED, self.persisted);
     }

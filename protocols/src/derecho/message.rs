@@ -86,6 +86,9 @@ pub struct Proposal {
     pub ballot: Ballot,
     /// What is proposed.
     pub view: View,
+    /// The view that follows at once, in which nothing of `view` has happened: an inspector's way
+    /// around a next view whose majority is not there (`restart.rs`).
+    pub then: Option<View>,
 }
 
 /// What must never be forgotten: the log of views and ragged trims of B.4, by its tail.
@@ -407,11 +410,34 @@ impl Wire for Proposal {
     fn encode(&self, writer: &mut Writer<'_>) {
         self.ballot.encode(writer);
         self.view.encode(writer);
+        writer.bool(self.then.is_some());
+        if let Some(then) = &self.then {
+            then.encode(writer);
+        }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let proposal = Self::decode_alone(reader)?;
+        let then = match reader.bool("a view behind it")? {
+            true => Some(View::decode(reader)?),
+            false => None,
+        };
+        let follows = |then: &View| {
+            then.number == proposal.view.number + 1 && then.base == proposal.view.base
+        };
+        if !then.as_ref().is_none_or(follows) {
+            return Err(DecodeError::Bad("a view behind it"));
+        }
+        Ok(Self { then, ..proposal })
+    }
+}
+
+impl Proposal {
+    /// One without a view behind it, as promises of version 1 have them.
+    fn decode_alone(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             ballot: Ballot::decode(reader)?,
             view: View::decode(reader)?,
+            then: None,
         })
     }
 }
@@ -423,9 +449,12 @@ fn put_option(writer: &mut Writer<'_>, proposal: Option<&Proposal>) {
     }
 }
 
-fn get_option(reader: &mut Reader) -> Result<Option<Proposal>, DecodeError> {
+fn get_option(
+    reader: &mut Reader,
+    decode: fn(&mut Reader) -> Result<Proposal, DecodeError>,
+) -> Result<Option<Proposal>, DecodeError> {
     Ok(if reader.bool("proposal")? {
-        Some(Proposal::decode(reader)?)
+        Some(decode(reader)?)
     } else {
         None
     })
@@ -433,7 +462,7 @@ fn get_option(reader: &mut Reader) -> Result<Option<Proposal>, DecodeError> {
 
 impl Wire for Promised {
     fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u8(1);
+        writer.u8(2);
         writer.u64(self.life);
         self.view.encode(writer);
         writer.bool(self.complete);
@@ -442,15 +471,17 @@ impl Wire for Promised {
         writer.u64(self.sure.0);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        if reader.u8("version of the promise")? != 1 {
-            return Err(DecodeError::Bad("version of the promise"));
-        }
+        let decode = match reader.u8("version of the promise")? {
+            1 => Proposal::decode_alone,
+            2 => Proposal::decode,
+            _ => return Err(DecodeError::Bad("version of the promise")),
+        };
         Ok(Self {
             life: reader.u64("life")?,
             view: View::decode(reader)?,
             complete: reader.bool("complete")?,
             promised: Ballot::decode(reader)?,
-            accepted: get_option(reader)?,
+            accepted: get_option(reader, decode)?,
             sure: get_slot(reader)?,
         })
     }
@@ -700,7 +731,7 @@ impl Wire for Message {
                 member: Member::decode(reader)?,
                 complete: reader.bool("complete")?,
                 end: get_slot(reader)?,
-                accepted: get_option(reader)?,
+                accepted: get_option(reader, Proposal::decode)?,
             },
             10 => Self::Accept {
                 view: get_view(reader)?,

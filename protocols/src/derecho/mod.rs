@@ -112,7 +112,9 @@
 //! - **D18**: views are subsets of the epoch's members; `viable_in` asks for a majority of the
 //!   newest view, not of the epoch. From the first vote for a next view on it asks for one of both:
 //!   whoever restarts the group cannot know who else voted for it, and must take it over. (B.6 takes
-//!   over the trim alone and counts the members anew; that may give one view two memberships.)
+//!   over the trim alone and counts the members anew; that may give one view two memberships.) Half
+//!   of the next view is enough when it has an even number of members: nobody can act in it without
+//!   one of them, so a third view of all who answered follows at once (`restart.rs`).
 //! - **Nulls** are sent by the rule of the public code, a run of them in one slot of the ring, and
 //!   are not written. A null is never put between a request and its place: messages are formed
 //!   whole at the end of a turn, so what #78 of the public code shows cannot happen.

@@ -526,6 +526,7 @@ impl Protocol for Derecho {
         "member admitted",
         "restart inspected",
         "restart agreed",
+        "restart around a view",
         "state installed",
         "nulls sent",
         "multicast by rdmc",
@@ -995,14 +996,36 @@ impl Derecho {
                 ctx.multicast(to, Lane::Bulk, &message);
             }
         }
+        let layout = self.table.layout;
+        let mut dirty = core::mem::take(&mut self.own_dirty);
+        dirty.sort_unstable_by_key(|column| layout.concerns(*column).is_some());
+        let common = dirty.partition_point(|column| layout.concerns(*column).is_none());
         let mut ranges = self.ring_ranges(&words);
         if self.planted(Plant::PutTorn) {
             let single = ranges.iter().filter(|range| range.1.len() == 1);
             ctx.put(to, &single.copied().collect::<Vec<_>>());
         }
-        ranges.extend(self.table.dirty_ranges(self.id, &self.own_dirty));
-        ctx.put(to, &ranges);
-        self.own_dirty.clear();
+        // What one member alone looks at goes to that one alone.
+        let (common, single) = dirty.split_at(common);
+        let changed = self.table.dirty_ranges(self.id, common);
+        let mut rest = to;
+        for peer in to.iter() {
+            let of_it = |column: &&u32| layout.concerns(**column) == Some(peer);
+            let of_it: Vec<u32> = single.iter().filter(of_it).copied().collect();
+            if !of_it.is_empty() {
+                let own = self.table.dirty_ranges(self.id, &of_it);
+                let all: Vec<_> = [&ranges[..], &own, &changed].concat();
+                ctx.put(ReplicaSet::EMPTY.with(peer), &all);
+                rest = rest.without(peer);
+            }
+        }
+        let news = !words.is_empty() || !changed.is_empty();
+        if news && !rest.is_empty() {
+            ranges.extend(changed);
+            ctx.put(rest, &ranges);
+        }
+        dirty.clear();
+        self.own_dirty = dirty;
         self.slots_put = self.slots_sent;
     }
 

@@ -13,12 +13,18 @@
 //! The agreement on the end of a view is one, whether members reach it through the table or an
 //! inspector through messages: the same logged trims, inspectors above all ranks. A member that
 //! answers an inspector has left the view: it never echoes a trim of the table again.
+//!
+//! A vote for a next view may be all that is left of it: who led dies for good, and those that the
+//! vote leaves out are back. The view may have been agreed, so it is taken over; but when those who
+//! answer are half of its members, nobody can have done anything in it, or ever will, without one of
+//! them. Then the inspector proposes the view and, with the same vote, that those who answer follow
+//! it at once; whoever accepts that never acts in the view between.
 
 use super::{
     Derecho,
     message::{Ballot, Entry, Join, Member, Message, Proposal, View},
     replica::{Act, Phase, Writing},
-    view_change::has_quorum,
+    view_change::{can_block, has_quorum},
 };
 use alloc::{collections::BTreeMap, format, vec::Vec};
 use core::cmp::Reverse;
@@ -135,9 +141,7 @@ impl Derecho {
         if views.iter().any(outside) {
             return ctx.mark("ignored: a view of others");
         }
-        for view in views {
-            self.learn(view, ctx);
-        }
+        self.learn_all(views, ctx);
         if active {
             self.active_at = ctx.now();
             if self.phase == Phase::Out && self.donor.is_none() {
@@ -530,7 +534,8 @@ impl Derecho {
         let complete = answers.clone().filter(|answer| answer.complete);
         let longest = complete.max_by_key(|answer| (answer.end, Reverse(answer.member.id)));
         // Whoever accepted a proposal holds everything up to its base.
-        let (next, source) = match (accepted.max_by_key(ballot), longest) {
+        let answered: Vec<Member> = answers.clone().map(|answer| answer.member).collect();
+        let (next, then, source) = match (accepted.max_by_key(ballot), longest) {
             (
                 Some(Answer {
                     accepted: Some(proposal),
@@ -538,20 +543,36 @@ impl Derecho {
                     ..
                 }),
                 _,
-            ) => (proposal.view.clone(), member.id),
+            ) => {
+                let next = &proposal.view;
+                // None of those who answer has ever acted in it: they do not know that it is agreed.
+                let around = !has_quorum(next, members) && can_block(next, members);
+                let then = proposal.then.clone().or_else(|| {
+                    around.then(|| View {
+                        number: next.number + 1,
+                        members: answered,
+                        base: next.base,
+                    })
+                });
+                if then.is_some() {
+                    ctx.mark("restart around a view");
+                }
+                (next.clone(), then, member.id)
+            }
             (_, Some(longest)) => {
                 let next = View {
                     number: view.number + 1,
-                    members: answers.map(|answer| answer.member).collect(),
+                    members: answered,
                     base: longest.end,
                 };
-                (next, longest.member.id)
+                (next, None, longest.member.id)
             }
             _ => return ctx.mark("no complete log to restart from"),
         };
         let proposal = Proposal {
             ballot: inspection.ballot,
             view: next,
+            then,
         };
         inspection.proposal = Some((proposal, source));
         self.ask_members(present, ctx);
@@ -570,11 +591,9 @@ impl Derecho {
             return self.send_views(from, view, ctx);
         }
         let old = proposal.ballot < self.promise.promised || proposal.ballot.round == 0;
-        let outside = proposal
-            .view
-            .members
-            .iter()
-            .any(|m| m.id.index() >= self.members);
+        let mut all = (proposal.view.members.iter())
+            .chain(proposal.then.iter().flat_map(|then| &then.members));
+        let outside = all.any(|member| member.id.index() >= self.members);
         if view > number || old || outside || proposal.view.number != view + 1 {
             return;
         }
@@ -618,7 +637,11 @@ impl Derecho {
         }
         self.promise.promised = ballot;
         self.promise.accepted = Some(proposal.clone());
-        self.tell_route_ahead(&proposal.view.clone(), ctx);
+        let proposal = proposal.clone();
+        self.tell_route_ahead(&proposal.view, ctx);
+        if let Some(then) = &proposal.then {
+            self.tell_route_ahead(then, ctx);
+        }
         self.wanted = None;
         self.save(Act::Accepted { to, ballot }, ctx);
     }
@@ -659,20 +682,19 @@ impl Derecho {
         let Some((proposal, _)) = inspection.proposal.clone() else {
             return;
         };
-        if !has_quorum(&self.promise.view, accepted) {
+        // Around a view: enough of its members have accepted never to act in it.
+        let blocked = proposal.then.is_none() || can_block(&proposal.view, accepted);
+        if !has_quorum(&self.promise.view, accepted) || !blocked {
             return;
         }
         ctx.mark("restart agreed");
-        let views = [proposal.view.clone()].into();
-        ctx.multicast(
-            self.others,
-            Lane::Control,
-            &Message::Views {
-                views,
-                active: false,
-            },
-        );
-        self.learn(proposal.view, ctx);
+        let views: Vec<View> = [proposal.view].into_iter().chain(proposal.then).collect();
+        let message = Message::Views {
+            views: views.clone(),
+            active: false,
+        };
+        ctx.multicast(self.others, Lane::Control, &message);
+        self.learn_all(views, ctx);
     }
 
     /// Everybody who could hold what was acknowledged has forgotten it: only the operator can say

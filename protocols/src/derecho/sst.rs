@@ -100,6 +100,13 @@ impl Layout {
         (self.slot_words as usize - 2) * 8
     }
 
+    /// Who alone looks at a column, if it is of that kind: whoever waits for echoes or for
+    /// acknowledged blocks.
+    pub fn concerns(&self, column: u32) -> Option<ReplicaId> {
+        let behind = column.checked_sub(RECEIVED + self.members)?;
+        (column < self.proposed()).then(|| ReplicaId((behind % self.members) as u16))
+    }
+
     fn kind(&self, column: u32) -> Columns {
         match column {
             HEAD | VIEW => ON_VIEW,
@@ -279,6 +286,7 @@ impl Table {
         Some(Proposal {
             ballot: Ballot { round: 0, proposer },
             view,
+            then: None,
         })
     }
 

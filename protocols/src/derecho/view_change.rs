@@ -26,6 +26,11 @@ pub(super) fn has_quorum(view: &View, set: ReplicaSet) -> bool {
     ReplicaSet(view.set().0 & set.0).len() * 2 > view.members.len()
 }
 
+/// Whether nobody can decide anything for a view without one of these members.
+pub(super) fn can_block(view: &View, set: ReplicaSet) -> bool {
+    ReplicaSet(view.set().0 & set.0).len() * 2 >= view.members.len()
+}
+
 impl Derecho {
     pub(super) fn on_beat(&mut self, ctx: &mut Context<'_, Self>) {
         ctx.set_timer(Timer::Beat, self.config.heartbeat);
@@ -217,7 +222,8 @@ impl Derecho {
             round: 0,
             proposer: self.own_ballot(),
         };
-        self.accept_in_view(Proposal { ballot, view }, ctx);
+        let then = None;
+        self.accept_in_view(Proposal { ballot, view, then }, ctx);
     }
 
     /// What all that are not suspected have persisted, up to the first gap in the round-robin
@@ -318,11 +324,20 @@ impl Derecho {
                 &message,
             );
         }
-        self.learn(proposal.view, ctx);
+        self.learn(proposal.view, true, ctx);
+    }
+
+    /// Views that were agreed, ascending. Nothing is done in those before the last.
+    pub(super) fn learn_all(&mut self, views: Vec<View>, ctx: &mut Context<'_, Self>) {
+        let newest = views.iter().map(|view| view.number).max();
+        for view in views {
+            let last = Some(view.number) == newest;
+            self.learn(view, last, ctx);
+        }
     }
 
     /// A view that was agreed: takes it over, and everything up to its base as delivered.
-    pub(super) fn learn(&mut self, view: View, ctx: &mut Context<'_, Self>) {
+    fn learn(&mut self, view: View, last: bool, ctx: &mut Context<'_, Self>) {
         let old = &self.promise.view;
         if view.number <= old.number {
             return;
@@ -334,8 +349,14 @@ impl Derecho {
             .iter()
             .map(|member| (member.id, member.life))
             .collect();
-        let accepted = self.promise.accepted.as_ref();
-        let holds = self.promise.complete || accepted.is_some_and(|proposal| proposal.view == view);
+        let accepted = self.promise.accepted.take();
+        let accepted = accepted.filter(|proposal| proposal.view == view);
+        let holds = self.promise.complete || accepted.is_some();
+        // A vote for what follows the view goes over into it: whoever has given it never acts there.
+        let follows = accepted.and_then(|Proposal { ballot, then, .. }| {
+            let (view, then) = (then?, None);
+            Some(Proposal { ballot, view, then })
+        });
         if next && holds && self.end() >= view.base {
             self.promise.complete = true;
             self.sure = self.sure.max(view.base);
@@ -362,9 +383,11 @@ impl Derecho {
         if self.became_complete() {
             self.promise.complete = true;
         }
-        self.promise.promised = Ballot::default();
-        self.promise.accepted = None;
-        self.left = false;
+        self.promise.promised = follows
+            .as_ref()
+            .map_or_else(Ballot::default, |to| to.ballot);
+        self.left = follows.is_some();
+        self.promise.accepted = follows;
         self.phase = Phase::Out;
         self.rdmc = Rdmc::default();
         self.inspection = None;
@@ -372,7 +395,7 @@ impl Derecho {
         self.fired = 0;
         self.execute(ctx);
         self.reads.rebind(self.promise.view.base);
-        if self.promise.complete && self.belongs() {
+        if last && self.promise.complete && self.belongs() {
             self.become_active(ctx);
         } else {
             if was_active {
@@ -380,7 +403,9 @@ impl Derecho {
                 self.out_since = ctx.now();
                 self.active_at = ctx.now();
             }
-            self.send_join(self.others, ctx);
+            if last {
+                self.send_join(self.others, ctx);
+            }
         }
     }
 

@@ -3,11 +3,12 @@
 mod large;
 #[cfg(feature = "plant")]
 mod planted;
+mod progress;
 mod slow;
 mod table;
 mod views;
 
-use super::{Config, Derecho};
+use super::{Config, Derecho, sst};
 use crate::group::{Group, MS, assert_converged};
 use quintet_replica::{Durability, Level};
 
@@ -37,6 +38,26 @@ fn every_member_orders_what_its_clients_ask_for() {
     let read = group.submit(2, Level::Linearizable);
     group.settle();
     assert!(group.answered(2, read));
+}
+
+/// One turn for each packet, as in a process: what is left unsaid waits for whatever happens next.
+#[test]
+fn in_memory_a_turn_says_at_once_what_it_holds() {
+    let mut group = Group::<Derecho>::new(3, Durability::Memory, Config::default());
+    group.write(1);
+    group.idle(1);
+    let said = |group: &Group<Derecho>, id: u16| {
+        let replica = group.replica(id);
+        let own = replica.table.get(replica.id, sst::PERSISTED);
+        own == replica.ordered && replica.own_dirty.is_empty()
+    };
+    while let Some(packet) = group.network.pop_front() {
+        let to = packet.to.0;
+        group.deliver(packet);
+        group.idle(to);
+        assert!(said(&group, to), "replica {to}");
+    }
+    assert_converged(&group, 1);
 }
 
 #[test]

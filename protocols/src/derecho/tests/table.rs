@@ -29,6 +29,7 @@ fn proposal(proposer: u64, base: u64) -> Proposal {
             members: [member(0), member(2)].into(),
             base: Slot(base),
         },
+        then: None,
     }
 }
 

@@ -1,0 +1,167 @@
+//! Which majorities the group goes on with, and which it waits for (Appendix C, D5, D18).
+
+use super::*;
+use quintet_replica::{Control, Event, ReplicaId};
+
+/// Plays a view change packet by packet until so many packets of `victim` have arrived; then it dies
+/// with all that it has under way. All disks but slow ones work at once.
+fn dies_after(group: &mut Group<Derecho>, victim: u16, packets: usize) {
+    let members = group.members.len() as u16;
+    let (mut left, mut rests) = (packets, 0);
+    for _ in 0..2000 {
+        for id in 0..members {
+            if !group.members[usize::from(id)].slow_disk {
+                group.sync(id);
+            }
+            group.idle(id);
+        }
+        let Some(packet) = group.network.pop_front() else {
+            // Something may follow when a disk has answered.
+            rests += 1;
+            if rests > 2 {
+                break;
+            }
+            continue;
+        };
+        rests = 0;
+        if packet.from == ReplicaId(victim) {
+            if left == 0 {
+                break;
+            }
+            left -= 1;
+        }
+        group.deliver(packet);
+    }
+    group.crash(victim);
+    let of_it = ReplicaId(victim);
+    group.network.retain(|packet| packet.from != of_it);
+}
+
+/// Of three members, 2 is suspected, `dies` dies for good while the others vote on the next view,
+/// and 2 comes back. Whether that view had come about where it lives on, whether it was gone
+/// around, and whether the two that are left go on.
+fn a_vote_is_out(dies: u16, packets: usize, restarts: bool) -> (bool, bool, bool) {
+    let stays = 1 - dies;
+    let mut group = group(3);
+    group.write(0);
+    group.settle();
+    group.crash(2);
+    let kept = (!restarts).then(|| group.write(stays));
+    // What it wrote is on its disk; what follows from that it is not to see.
+    group.members[usize::from(stays)].slow_disk = restarts;
+    group.event(0, Event::Control(Control::ReportFailure(ReplicaId(2))));
+    dies_after(&mut group, dies, packets);
+    group.sync(stays);
+    if restarts {
+        group.crash(stays);
+        group.members[usize::from(stays)].slow_disk = false;
+        group.start(stays);
+    }
+    group.settle();
+    let agreed = group.replica(stays).promise.view.number > 1;
+    group.start(2);
+    group.run(MS * 12_000);
+    let batch = group.write(stays);
+    group.run(MS * 1000);
+    let goes_on = group.answered(stays, batch);
+    let around = group.marked("restart around a view") > 0;
+    if goes_on {
+        let kept = kept.is_none_or(|batch| group.answered(stays, batch));
+        assert!(kept, "what was asked for is kept");
+        // It was not for good, after all.
+        group.start(dies);
+        group.run(MS * 5000);
+        assert!(group.status(dies).voting, "{:?}", group.status(dies));
+        assert_converged(&group, 2);
+    }
+    (agreed, around, goes_on)
+}
+
+/// The vote leaves 2 out; without whoever died it cannot come about, and 2 and the other are two of
+/// three members of the last view that did.
+#[test]
+fn who_dies_for_good_while_a_vote_is_out_leaves_a_majority_that_goes_on() {
+    let mut gone_around = [0; 4];
+    for (case, (dies, restarts)) in [(0, false), (0, true), (1, false), (1, true)]
+        .into_iter()
+        .enumerate()
+    {
+        for packets in 0..40 {
+            let (agreed, around, goes_on) = a_vote_is_out(dies, packets, restarts);
+            let what = alloc::format!("{dies} died after {packets} packets, restart {restarts}");
+            assert!(agreed || goes_on, "{what}");
+            gone_around[case] += u32::from(around);
+        }
+    }
+    assert!(gone_around[1] > 0, "the leader died: {gone_around:?}");
+    assert!(gone_around[2] > 0 && gone_around[3] > 0, "{gone_around:?}");
+}
+
+/// One leader after the other dies, each after every number of its packets.
+#[test]
+fn two_leaders_in_a_row_die_at_any_steps_of_the_trim() {
+    for first in (0..42).step_by(6) {
+        for second in (0..42).step_by(4) {
+            let mut group = group(7);
+            for id in 0..7 {
+                group.write(id);
+            }
+            group.settle();
+            group.crash(6);
+            let batches: alloc::vec::Vec<_> = (2..6).map(|id| (id, group.write(id))).collect();
+            let report = |of| Event::Control(Control::ReportFailure(ReplicaId(of)));
+            group.event(1, report(6));
+            dies_after(&mut group, 0, first);
+            for id in 1..6 {
+                group.event(id, report(0));
+            }
+            dies_after(&mut group, 1, second);
+            group.run(MS * 3000);
+            for (id, batch) in batches {
+                let answered = group.answered(id, batch);
+                assert!(answered, "{first} and {second} packets: {id}");
+            }
+            assert_converged(&group, 11);
+        }
+    }
+}
+
+/// Of 25 members 5 fail, then 9 of 20; 11 go on, where a majority of 25 would be missing. When they
+/// have failed as well, any 6 of them are needed, and no 13 others will do.
+#[test]
+fn the_group_follows_the_majorities_of_its_views_and_not_that_of_the_epoch() {
+    let mut group = group(25);
+    group.write(0);
+    group.settle();
+    for (gone, left) in [(20..25, 20), (11..20, 11)] {
+        for id in gone {
+            group.crash(id);
+        }
+        let batch = group.write(0);
+        group.run(MS * 1500);
+        assert!(group.answered(0, batch), "{left} go on");
+        assert_eq!(group.replica(0).promise.view.members.len(), left);
+    }
+    for id in 0..11 {
+        group.crash(id);
+    }
+    for id in 11..24 {
+        group.start(id);
+    }
+    group.run(MS * 4000);
+    assert!(
+        !group.status(11).voting,
+        "13 of 25, and none of the last view"
+    );
+    for id in 0..5 {
+        group.start(id);
+    }
+    group.run(MS * 4000);
+    assert!(!group.status(0).voting, "5 of the last 11");
+    group.start(5);
+    group.run(MS * 8000);
+    let batch = group.write(11);
+    group.run(MS * 1000);
+    assert!(group.answered(11, batch), "{:?}", group.status(11));
+    assert_converged(&group, 4);
+}
