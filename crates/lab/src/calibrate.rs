@@ -384,6 +384,8 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
         links: Links::default(),
         datagrams: false,
         profile: profile.clone(),
+        cards: bed::Cards::default(),
+        slowed: bed::Slowed::default(),
         load: bed::Load {
             clients,
             rate: None,

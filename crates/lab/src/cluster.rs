@@ -337,6 +337,7 @@ impl Cluster {
             (Place::Leader, None) | (Place::All | Place::Proxies(_) | Place::Frontends(_), _) => {
                 all
             }
+            (Place::Half, _) => (0..self.plan.replicas.div_ceil(2)).collect(),
             (Place::Middle, _) => vec![self.plan.replicas / 2],
             (Place::Last, _) => vec![self.plan.replicas - 1],
             (Place::At(ids), _) => ids.iter().map(|id| usize::from(*id)).collect(),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// The profiles that come with the program; the first is used where none is named.
-pub const BUILT_IN: [(&str, &str); 8] = [
+pub const BUILT_IN: [(&str, &str); 9] = [
     (
         "two-cores",
         include_str!("../../../lab/profiles/two-cores.toml"),
@@ -20,6 +20,10 @@ pub const BUILT_IN: [(&str, &str); 8] = [
         include_str!("../../../lab/profiles/own-cores.toml"),
     ),
     ("chora", include_str!("../../../lab/profiles/chora.toml")),
+    (
+        "derecho",
+        include_str!("../../../lab/profiles/derecho.toml"),
+    ),
     ("nezha", include_str!("../../../lab/profiles/nezha.toml")),
     (
         "nezha-exchange",

@@ -245,6 +245,8 @@ fn trial(
         },
         datagrams: true,
         profile: question.profile.clone(),
+        cards: bed::Cards::default(),
+        slowed: bed::Slowed::default(),
         load: Load {
             clients: question.clients,
             rate: None,

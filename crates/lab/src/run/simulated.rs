@@ -10,7 +10,7 @@ use crate::{
     load::{Latency, TIMELINE_STEP},
     scenario::{Bed, Place, Scenario},
 };
-use quintet_simulator::bed::{self, Load, Placement, Profile, Setup};
+use quintet_simulator::bed::{self, Load, Placement, Profile, Setup, Slowed};
 
 /// The part of the generator's thread from which on it counts as the bottleneck.
 const BUSY: f64 = 0.9;
@@ -24,6 +24,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
         // The first leader; a protocol without one has clients at all.
         Place::Leader => vec![0],
         Place::All => (0..cell.replicas as u16).collect(),
+        Place::Half => (0..(cell.replicas as u16).div_ceil(2)).collect(),
         Place::Middle => vec![cell.replicas as u16 / 2],
         Place::Last => vec![cell.replicas as u16 - 1],
         Place::At(ids) => ids.clone(),
@@ -45,6 +46,11 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
         links: scenario.links.clone(),
         datagrams: false,
         profile: profile.clone(),
+        cards: scenario.cards,
+        slowed: Slowed {
+            replicas: scenario.slowed.clone(),
+            efficiency: cell.efficiency,
+        },
         load: Load {
             clients: load.clients,
             rate: load.rate.map(|rate| rate as u64),

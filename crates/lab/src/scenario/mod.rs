@@ -20,7 +20,7 @@ use crate::{
     variant::Variant,
 };
 use quintet_replica::{Durability, Entry, Level, links::Links};
-use quintet_simulator::bed::{Clocks, Fault, Hunt};
+use quintet_simulator::bed::{Cards, Clocks, Fault, Hunt};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -60,6 +60,8 @@ pub enum Parameter {
     Reads,
     /// By how many microseconds clocks are wrong at most; simulated bed only.
     ClockError,
+    /// Per cent of the turns that slowed replicas would have otherwise; simulated bed only.
+    Efficiency,
     /// Per cent of the most that the same clients get in a closed loop in which nothing happens,
     /// which is measured first: the value 0.
     Load,
@@ -75,6 +77,7 @@ impl Parameter {
             Self::ValueSize => "value_size",
             Self::Reads => "reads",
             Self::ClockError => "clock_error",
+            Self::Efficiency => "efficiency",
             Self::Load => "load",
         }
     }
@@ -106,6 +109,8 @@ pub enum Place {
     Leader,
     /// At all, taking turns.
     All,
+    /// At the first half of all, taking turns; the middle one of an odd number counts too.
+    Half,
     /// At the one in the middle, by number: the last of the first majority.
     Middle,
     /// At the last one, by number.
@@ -214,6 +219,10 @@ pub struct Scenario {
     pub links: Links,
     /// How clocks are wrong, on the simulated bed.
     pub clocks: Clocks,
+    /// The machines' network cards, on the simulated bed.
+    pub cards: Cards,
+    /// Which replicas are slow when the sweep is about that.
+    pub slowed: Vec<u16>,
     /// What happens to replicas, counted from the beginning of the run.
     pub faults: Vec<Fault>,
     /// What happens to whoever leads, on the simulated bed.
@@ -255,6 +264,8 @@ pub struct Cell {
     pub workload: Workload,
     /// How clocks are wrong.
     pub clocks: Clocks,
+    /// Per cent of the turns that slowed replicas would have otherwise.
+    pub efficiency: u64,
     /// Nothing happens to replicas, whatever the scenario says.
     pub calm: bool,
 }
@@ -279,6 +290,7 @@ impl Scenario {
                     replicas: self.replicas,
                     workload: self.workload.clone(),
                     clocks: self.clocks,
+                    efficiency: 100,
                     calm: false,
                 };
                 if let Ok(variant) = Variant::parse(protocol) {
@@ -303,6 +315,7 @@ impl Scenario {
                     Some(Parameter::ClockError) => {
                         cell.clocks.error = Duration::from_micros(*value);
                     }
+                    Some(Parameter::Efficiency) => cell.efficiency = *value,
                     // What 100 % is, is known when the value 0 has been measured.
                     Some(Parameter::Load) => {
                         cell.workload.rate = None;

@@ -73,7 +73,7 @@ fn span(text: &str) -> std::result::Result<Duration, String> {
 
 /// Bits per second in text, such as `1Gbit`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Bandwidth(u64);
+pub(super) struct Bandwidth(pub u64);
 
 impl<'de> Deserialize<'de> for Bandwidth {
     fn deserialize<D: serde::Deserializer<'de>>(

@@ -8,7 +8,7 @@
 use super::{
     Axis, Bed, Parameter, Place, Plot, Published, Scenario, Shade, Workload,
     attack::{Attack, AttackText},
-    network::{NetworkText, Span},
+    network::{Bandwidth, NetworkText, Span},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -17,12 +17,12 @@ use crate::{
     variant::Variant,
 };
 use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, Level};
-use quintet_simulator::bed::{ClockStep, Clocks, Fault, FaultKind};
+use quintet_simulator::bed::{Cards, ClockStep, Clocks, Fault, FaultKind};
 use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 44] = [
+pub const BUILT_IN: [(&str, &str); 60] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -82,6 +82,70 @@ pub const BUILT_IN: [(&str, &str); 44] = [
     (
         "chora-responsive",
         include_str!("../../../../lab/scenarios/chora-responsive.toml"),
+    ),
+    (
+        "derecho-100mb",
+        include_str!("../../../../lab/scenarios/derecho-100mb.toml"),
+    ),
+    (
+        "derecho-10kb",
+        include_str!("../../../../lab/scenarios/derecho-10kb.toml"),
+    ),
+    (
+        "derecho-128",
+        include_str!("../../../../lab/scenarios/derecho-128.toml"),
+    ),
+    (
+        "derecho-1mb",
+        include_str!("../../../../lab/scenarios/derecho-1mb.toml"),
+    ),
+    (
+        "derecho-disk-10kb",
+        include_str!("../../../../lab/scenarios/derecho-disk-10kb.toml"),
+    ),
+    (
+        "derecho-disk-1mb",
+        include_str!("../../../../lab/scenarios/derecho-disk-1mb.toml"),
+    ),
+    (
+        "derecho-latency-10kb",
+        include_str!("../../../../lab/scenarios/derecho-latency-10kb.toml"),
+    ),
+    (
+        "derecho-latency-1mb",
+        include_str!("../../../../lab/scenarios/derecho-latency-1mb.toml"),
+    ),
+    (
+        "derecho-slow-10kb",
+        include_str!("../../../../lab/scenarios/derecho-slow-10kb.toml"),
+    ),
+    (
+        "derecho-slow-10kb-all",
+        include_str!("../../../../lab/scenarios/derecho-slow-10kb-all.toml"),
+    ),
+    (
+        "derecho-slow-1mb",
+        include_str!("../../../../lab/scenarios/derecho-slow-1mb.toml"),
+    ),
+    (
+        "derecho-slow-1mb-all",
+        include_str!("../../../../lab/scenarios/derecho-slow-1mb-all.toml"),
+    ),
+    (
+        "derecho-tcp-10kb",
+        include_str!("../../../../lab/scenarios/derecho-tcp-10kb.toml"),
+    ),
+    (
+        "derecho-tcp-1mb",
+        include_str!("../../../../lab/scenarios/derecho-tcp-1mb.toml"),
+    ),
+    (
+        "derecho-view-200mb",
+        include_str!("../../../../lab/scenarios/derecho-view-200mb.toml"),
+    ),
+    (
+        "derecho-view-20mb",
+        include_str!("../../../../lab/scenarios/derecho-view-20mb.toml"),
     ),
     (
         "leader-crash",
@@ -330,6 +394,31 @@ impl ClocksText {
     }
 }
 
+const fn once() -> u64 {
+    1
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MachinesText {
+    ingress: Option<Bandwidth>,
+    memory: Option<Bandwidth>,
+    #[serde(default = "once")]
+    stands_for: u64,
+    #[serde(default)]
+    slowed: Vec<u16>,
+}
+
+impl MachinesText {
+    fn cards(&self) -> Cards {
+        Cards {
+            ingress: self.ingress.unwrap_or_default().0,
+            memory: self.memory.unwrap_or_default().0,
+            stands_for: self.stands_for,
+        }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SweepText {
@@ -374,6 +463,8 @@ struct Text {
     network: NetworkText,
     #[serde(default)]
     clocks: ClocksText,
+    #[serde(default)]
+    machines: MachinesText,
     #[serde(default)]
     fault: Vec<FaultText>,
     attack: Option<AttackText>,
@@ -543,6 +634,17 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
                 .to_owned());
         }
     }
+    let (cards, slowed) = (text.machines.cards(), text.machines.slowed);
+    let own = !cards.is_plain() || cards.stands_for > 1 || !slowed.is_empty();
+    if text.beds.contains(&Bed::Processes) && own {
+        return Err("machines: real ones are as they are; beds = ['simulated']".to_owned());
+    }
+    if cards.stands_for > 1_000 {
+        return Err("machines: stands_for: accepted are 1 to 1000".to_owned());
+    }
+    if let Some(id) = slowed.iter().find(|id| usize::from(**id) >= text.replicas) {
+        return Err(format!("machines: slowed: there is no replica {id}"));
+    }
     let mut links = text
         .network
         .links(text.replicas, begins, text.seed)
@@ -613,6 +715,12 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
             .into_iter()
             .flatten()
         {
+            let slow = sweep.parameter == Parameter::Efficiency;
+            if slow && (slowed.is_empty() || values.iter().any(|value| *value > 100)) {
+                return Err("sweep: efficiency: per cent of the turns of replicas that \
+                     machines.slowed names"
+                    .to_owned());
+            }
             let may_be_none = [Parameter::Reads, Parameter::ClockError];
             if values.is_empty() || values.contains(&0) && !may_be_none.contains(&sweep.parameter) {
                 return Err("sweep: values: at least one, all above 0".to_owned());
@@ -637,6 +745,8 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
         workload,
         links,
         clocks,
+        cards,
+        slowed,
         faults,
         hunt: attack.hunt,
         shades,
@@ -674,12 +784,14 @@ fn place(text: PlaceText, replicas: usize) -> std::result::Result<Place, String>
         PlaceText::Named(name) => match name.as_str() {
             "leader" => Place::Leader,
             "all" => Place::All,
+            "half" => Place::Half,
             "middle" => Place::Middle,
             "last" => Place::Last,
             other => {
                 let known = [
                     "leader",
                     "all",
+                    "half",
                     "middle",
                     "last",
                     "5 proxies",

@@ -15,6 +15,7 @@
 //! instead of drawn. The code that runs in the replicas is the same, frame by frame. One
 //! description gives one result, bit for bit: nothing but integers decides what happens when.
 
+mod card;
 mod clients;
 mod cores;
 mod journal;
@@ -24,6 +25,7 @@ mod replica;
 mod service;
 mod world;
 
+pub use card::Cards;
 pub use profile::{Costs, Placement, Profile};
 
 use quintet_replica::{Durability, Entry, Level, links::Links};
@@ -123,6 +125,15 @@ pub struct Hunt {
     pub delay_more: Duration,
 }
 
+/// Replicas whose turns take longer than the profile says; what their network cards do does not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slowed {
+    /// Which.
+    pub replicas: Vec<u16>,
+    /// Of a hundred turns that they would have, so many; 0 for all of them.
+    pub efficiency: u64,
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -141,6 +152,10 @@ pub struct Setup {
     pub datagrams: bool,
     /// The machine.
     pub profile: Profile,
+    /// Its network card.
+    pub cards: Cards,
+    /// Who is slow.
+    pub slowed: Slowed,
     /// The clients.
     pub load: Load,
     /// What happens to replicas.
@@ -224,6 +239,8 @@ mod tests {
             links: Links::default(),
             datagrams: false,
             profile: Profile::default(),
+            cards: Cards::default(),
+            slowed: Slowed::default(),
             load: Load {
                 clients,
                 rate: None,
@@ -311,6 +328,77 @@ mod tests {
         far.load.reads = 1_000;
         let reads = median(&run(far));
         assert!((20_000_000..23_000_000).contains(&reads), "{reads}");
+    }
+
+    /// What all replicas send in a second, and how many requests are answered, when three write
+    /// values of 64 KiB over cards of 1 Gbit/s.
+    fn over_cards(cards: Cards, slowed: Slowed) -> (u64, usize) {
+        let mut large = setup(24);
+        large.entry = quintet_protocols::find("derecho").unwrap();
+        large.durability = Durability::Memory;
+        large.profile.placement = Placement::Own;
+        large.links.egress = 1_000_000_000;
+        large.cards = cards;
+        large.slowed = slowed;
+        large.load.value_size = 64 << 10;
+        large.load.at = vec![0, 1, 2];
+        large.load.batch = 1;
+        let found = run(large);
+        assert_eq!((found.broken.as_ref(), found.failed), (None, 0));
+        (found.bytes * 5, found.answered.len())
+    }
+
+    #[test]
+    fn cards_and_the_memory_behind_them_bound_what_goes_over_them() {
+        let (free, _) = over_cards(Cards::default(), Slowed::default());
+        let of = |ingress, memory| {
+            over_cards(
+                Cards {
+                    ingress,
+                    memory,
+                    stands_for: 1,
+                },
+                Slowed::default(),
+            )
+            .0
+        };
+        // Bytes in a second of three machines, each at so many bits in a second.
+        let most = |bits: u64| 3 * bits / 8;
+        assert!(free > most(700_000_000), "{free}");
+        let taken = of(400_000_000, 0);
+        assert!(
+            (most(280_000_000)..most(420_000_000)).contains(&taken),
+            "{taken}"
+        );
+        // What goes out of one memory goes into another.
+        let moved = of(0, 800_000_000);
+        assert!(
+            (most(280_000_000)..most(420_000_000)).contains(&moved),
+            "{moved}"
+        );
+    }
+
+    #[test]
+    fn slow_turns_cost_small_requests_more_than_large_ones() {
+        let slowed = || Slowed {
+            replicas: vec![1],
+            efficiency: 20,
+        };
+        let large = [Slowed::default(), slowed()].map(|slow| over_cards(Cards::default(), slow).1);
+        let small = [Slowed::default(), slowed()].map(|slow| {
+            let mut small = setup(64);
+            small.entry = quintet_protocols::find("derecho").unwrap();
+            small.durability = Durability::Memory;
+            small.profile.placement = Placement::Own;
+            small.load.at = vec![0, 1, 2];
+            small.slowed = slow;
+            run(small).answered.len()
+        });
+        assert!(small[1] * 2 < small[0], "{small:?}");
+        assert!(
+            large[1] * small[0] > large[0] * small[1],
+            "{large:?} {small:?}"
+        );
     }
 
     #[test]

@@ -387,7 +387,12 @@ impl World {
             }
         }
         self.sleep_until(index, wake);
-        cost + self.cost_of_effects(index)
+        cost += self.cost_of_effects(index);
+        let slowed = &self.setup.slowed;
+        match slowed.efficiency {
+            1.. if slowed.replicas.contains(&(index as u16)) => cost * 100 / slowed.efficiency,
+            _ => cost,
+        }
     }
 
     fn cost_of_effects(&mut self, index: usize) -> u64 {

@@ -8,6 +8,7 @@
 
 use super::{
     Fault, FaultKind, Found, Moment, Placement, Setup,
+    card::Card,
     clients::Clients,
     cores::{Cores, Task},
     replica::{Item, Replica, clock},
@@ -28,6 +29,15 @@ pub(super) enum Event {
     End(Task),
     /// A frame arrives.
     Deliver {
+        from: usize,
+        to: usize,
+        session: u32,
+        frame: Bytes,
+        /// For how many bytes it stands.
+        bytes: usize,
+    },
+    /// It is in the memory of the machine.
+    Landed {
         from: usize,
         to: usize,
         session: u32,
@@ -104,6 +114,7 @@ pub(super) struct World {
     pub found: Found,
     pools: Vec<Cores>,
     links: Vec<Departures>,
+    cards: Vec<Card>,
     pairs: Vec<Pair>,
     random: u64,
     /// When each disk has taken in what was written to it.
@@ -145,6 +156,7 @@ impl World {
             },
             pools,
             links,
+            cards: vec![Card::default(); count],
             pairs: vec![Pair::default(); count * count],
             disks: vec![0; count.max(1)],
             clients_way: setup.links.departures(count as u16),
@@ -302,6 +314,27 @@ impl World {
             Event::Enqueue(task) => self.ask(task),
             Event::End(task) => self.on_end(task),
             Event::Deliver {
+                from,
+                to,
+                session,
+                frame,
+                bytes,
+            } => {
+                let cards = self.setup.cards;
+                let at = self.cards[to].arrives(cards, self.now, bytes);
+                let landed = Event::Landed {
+                    from,
+                    to,
+                    session,
+                    frame,
+                };
+                if cards.is_plain() {
+                    self.on_event(landed);
+                } else {
+                    self.queue.push(at, landed);
+                }
+            }
+            Event::Landed {
                 from,
                 to,
                 session,
@@ -465,12 +498,14 @@ impl World {
         if !pair.up {
             return;
         }
+        let bytes = self.setup.cards.weight(lane, frame.len());
         if self.is_measured() {
             self.found.frames += 1;
-            self.found.bytes += frame.len() as u64;
+            self.found.bytes += bytes as u64;
         }
         let departs = Time(self.now);
-        let (way, bytes) = (&mut self.links[from], frame.len());
+        let given = self.cards[from].leaves(self.setup.cards, self.now, bytes);
+        let way = &mut self.links[from];
         let arrival = if self.setup.datagrams && lane == Lane::Control {
             way.depart_loose(departs, to as u16, bytes)
         } else {
@@ -478,7 +513,7 @@ impl World {
         };
         let Some(at) = arrival else { return };
         let session = pair.session;
-        let at = at.0 + self.setup.profile.hop;
+        let at = at.0.max(given) + self.setup.profile.hop;
         self.queue.push(
             at,
             Event::Deliver {
@@ -486,6 +521,7 @@ impl World {
                 to,
                 session,
                 frame,
+                bytes,
             },
         );
     }
