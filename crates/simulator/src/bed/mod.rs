@@ -285,6 +285,29 @@ mod tests {
     }
 
     #[test]
+    fn who_asks_to_be_woken_in_the_middle_of_a_turn_is_woken_after_it() {
+        // When turns and rounds end together depends on how long both are.
+        for round in (20..100).step_by(2) {
+            let found = run(Setup {
+                entry: quintet_protocols::find("chora").unwrap(),
+                options: vec![
+                    ("mode".to_owned(), "pulsing".to_owned()),
+                    ("round_us".to_owned(), round.to_string()),
+                ],
+                durability: Durability::Memory,
+                profile: Profile {
+                    placement: Placement::Own,
+                    ..Profile::default()
+                },
+                ..setup(1)
+            });
+            // Nothing is lost here, so that nobody need ever wait for the coordination timer.
+            let longest = found.latencies.iter().max().copied().unwrap();
+            assert!(longest < 5_000_000, "rounds of {round} us: {longest} ns");
+        }
+    }
+
+    #[test]
     fn an_adversary_that_looks_who_leads_delays_what_that_one_sends() {
         let hunted = Setup {
             hunt: Some(Hunt {

@@ -92,6 +92,8 @@ pub(super) struct Replica {
     pub journal: Journal,
     pub sync_bytes: usize,
     pub idle_at: u64,
+    /// That moment came in the middle of a turn.
+    pub overslept: bool,
     pub paused: bool,
     state: State,
     /// When it last had a core.
@@ -169,6 +171,11 @@ impl Pending {
 }
 
 impl Replica {
+    /// Whether it is in the middle of a turn.
+    pub fn is_running(&self) -> bool {
+        self.state == State::Running
+    }
+
     fn call<R>(
         &mut self,
         (now, clock, room): (u64, ClockReading, usize),
@@ -255,6 +262,7 @@ impl World {
         }
         (replica.owner, replica.started) = (owner, started);
         replica.idle_at = u64::MAX;
+        replica.overslept = false;
         replica.sessions.clear();
         replica.done = Arc::default();
         replica.charged = (0, 0);
@@ -425,7 +433,8 @@ impl World {
         let replica = &mut self.replicas[index];
         replica.state = State::Idle;
         replica.worked_at = self.now;
-        if !replica.inbox.is_empty() {
+        let overslept = std::mem::take(&mut replica.overslept);
+        if overslept || !replica.inbox.is_empty() {
             self.want(index);
         }
     }

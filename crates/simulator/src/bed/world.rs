@@ -356,6 +356,8 @@ impl World {
                 let found = &mut self.replicas[replica];
                 if found.boot == boot && found.idle_at == at {
                     found.idle_at = u64::MAX;
+                    // In the middle of a turn it looks again when that is over.
+                    found.overslept = found.is_running();
                     self.want(replica);
                 }
             }
