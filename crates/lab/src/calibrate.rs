@@ -20,7 +20,7 @@ use crate::{
     profile::ProfileFile,
     scenario::{Place, Scenario},
 };
-use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, Level, links::Links};
+use quintet_replica::{Durability, Level};
 use quintet_simulator::bed::{self, Costs, Placement, Profile};
 use rustix::{
     fd::AsFd,
@@ -376,37 +376,12 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
     let measured = Duration::from_millis(300);
     let entry = Scenario::entry("multipaxos")
         .ok_or_else(|| Error::failed("multipaxos is not registered"))?;
+    let load = bed::Load::closed(clients, VALUE);
     let found = bed::run(bed::Setup {
-        entry,
-        options: Vec::new(),
-        replicas: REPLICAS,
         durability: Durability::Disk,
-        links: Links::default(),
-        datagrams: false,
-        profile: profile.clone(),
-        cards: bed::Cards::default(),
-        slowed: bed::Slowed::default(),
-        load: bed::Load {
-            clients,
-            rate: None,
-            value_size: VALUE,
-            batch: 0,
-            batch_bytes: FULL_BATCH_BYTES,
-            batch_requests: FULL_BATCH_REQUESTS,
-            reads: 0,
-            level: Level::Linearizable,
-            at: vec![0],
-            frontends: 0,
-            remote: false,
-            keys: 0,
-            skew: 1,
-        },
-        faults: Vec::new(),
-        hunt: None,
-        clocks: bed::Clocks::default(),
         warmup: Duration::from_millis(200),
         measured,
-        seed: 1,
+        ..bed::Setup::calm(entry, REPLICAS, profile.clone(), load)
     });
     let answered = found.answered.len().max(1) as f64;
     Ok(Baseline {

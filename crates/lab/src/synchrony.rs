@@ -22,11 +22,8 @@ use crate::{
     report::{Chart, Point, Section, Series, chart, page},
     scenario::Scenario,
 };
-use quintet_replica::{
-    Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, Level,
-    links::{Jitter, Links, Model},
-};
-use quintet_simulator::bed::{self, Clocks, Load, Profile, Setup};
+use quintet_replica::links::{Jitter, Links, Model};
+use quintet_simulator::bed::{self, Load, Profile, Setup};
 use serde::Serialize;
 use std::{collections::BTreeMap, path::Path, thread, time::Duration};
 
@@ -225,13 +222,15 @@ fn trial(
         ("batches_max", "1".to_owned()),
         ("window", "1024".to_owned()),
     ];
+    let load = Load {
+        batch: 1,
+        at: (0..question.replicas as u16).collect(),
+        ..Load::closed(question.clients, 16)
+    };
     let found = bed::run(Setup {
-        entry,
         options: options
             .map(|(name, value)| (name.to_owned(), value))
             .to_vec(),
-        replicas: question.replicas,
-        durability: Durability::Memory,
         links: Links {
             other: Model {
                 jitter: match delays {
@@ -244,30 +243,10 @@ fn trial(
             ..Links::default()
         },
         datagrams: true,
-        profile: question.profile.clone(),
-        cards: bed::Cards::default(),
-        slowed: bed::Slowed::default(),
-        load: Load {
-            clients: question.clients,
-            rate: None,
-            value_size: 16,
-            batch: 1,
-            batch_bytes: FULL_BATCH_BYTES,
-            batch_requests: FULL_BATCH_REQUESTS,
-            reads: 0,
-            level: Level::Linearizable,
-            at: (0..question.replicas as u16).collect(),
-            frontends: 0,
-            remote: false,
-            keys: 0,
-            skew: 1,
-        },
-        faults: Vec::new(),
-        hunt: None,
-        clocks: Clocks::default(),
         warmup: UNCOUNTED,
         measured: question.measured,
         seed: question.seed,
+        ..Setup::calm(entry, question.replicas, question.profile.clone(), load)
     });
     if let Some(why) = found.broken {
         return Err(Error::failed(why));

@@ -28,7 +28,9 @@ mod world;
 pub use card::Cards;
 pub use profile::{Costs, Placement, Profile};
 
-use quintet_replica::{Durability, Entry, Level, links::Links};
+use quintet_replica::{
+    Durability, Entry, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, Level, links::Links,
+};
 use std::{collections::BTreeMap, time::Duration};
 
 /// How the clients ask.
@@ -64,6 +66,29 @@ pub struct Load {
     /// law with a skew of a half, and 4 one of three quarters, but that the first few keys get more
     /// than their share.
     pub skew: u32,
+}
+
+impl Load {
+    /// A closed loop of writes at the first replica, in batches as servers make them unless told
+    /// otherwise, each of which touches everything.
+    #[must_use]
+    pub fn closed(clients: usize, value_size: usize) -> Self {
+        Self {
+            clients,
+            rate: None,
+            value_size,
+            batch: 0,
+            batch_bytes: FULL_BATCH_BYTES,
+            batch_requests: FULL_BATCH_REQUESTS,
+            reads: 0,
+            level: Level::Linearizable,
+            at: vec![0],
+            frontends: 0,
+            remote: false,
+            keys: 0,
+            skew: 1,
+        }
+    }
 }
 
 /// How the machines' clocks are wrong.
@@ -172,6 +197,32 @@ pub struct Setup {
     pub seed: u64,
 }
 
+impl Setup {
+    /// This many replicas in memory with a protocol's own options, on machines and links that never
+    /// fail: one second, all of which counts.
+    #[must_use]
+    pub fn calm(entry: &'static Entry, replicas: usize, profile: Profile, load: Load) -> Self {
+        Self {
+            entry,
+            options: Vec::new(),
+            replicas,
+            durability: Durability::Memory,
+            links: Links::default(),
+            datagrams: false,
+            profile,
+            cards: Cards::default(),
+            slowed: Slowed::default(),
+            load,
+            faults: Vec::new(),
+            hunt: None,
+            clocks: Clocks::default(),
+            warmup: Duration::ZERO,
+            measured: Duration::from_secs(1),
+            seed: 1,
+        }
+    }
+}
+
 /// When a branch was taken, in nanoseconds since the measuring began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
@@ -228,40 +279,15 @@ pub fn run(setup: Setup) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quintet_replica::{FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, links::Jitter};
+    use quintet_replica::links::Jitter;
 
     fn setup(clients: usize) -> Setup {
+        let entry = quintet_protocols::find("multipaxos").unwrap();
         Setup {
-            entry: quintet_protocols::find("multipaxos").unwrap(),
-            options: Vec::new(),
-            replicas: 3,
             durability: Durability::Disk,
-            links: Links::default(),
-            datagrams: false,
-            profile: Profile::default(),
-            cards: Cards::default(),
-            slowed: Slowed::default(),
-            load: Load {
-                clients,
-                rate: None,
-                value_size: 128,
-                batch: 0,
-                batch_bytes: FULL_BATCH_BYTES,
-                batch_requests: FULL_BATCH_REQUESTS,
-                reads: 0,
-                level: Level::Linearizable,
-                at: vec![0],
-                frontends: 0,
-                remote: false,
-                keys: 0,
-                skew: 1,
-            },
-            faults: Vec::new(),
-            hunt: None,
-            clocks: Clocks::default(),
             warmup: Duration::from_millis(50),
             measured: Duration::from_millis(200),
-            seed: 1,
+            ..Setup::calm(entry, 3, Profile::default(), Load::closed(clients, 128))
         }
     }
 
