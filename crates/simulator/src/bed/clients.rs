@@ -1,7 +1,7 @@
 //! The load generator in the bed.
 //!
 //! ```text
-//!   closed: reply ──► generator's turn ──► the client's next request
+//!   closed: replies ──► generator's turn: reads all, then writes one request after the other
 //!   open:   Due (Poisson) ──► generator's turn ──► a client that has room, or the backlog
 //! ```
 
@@ -32,8 +32,6 @@ pub(super) struct Clients {
     backlog: VecDeque<u64>,
     /// What the generator's next turn handles: a client, and when its next request was due.
     inbox: Vec<(usize, u64)>,
-    /// What leaves when its turn ends.
-    leaving: Vec<(usize, u64)>,
     busy: bool,
 }
 
@@ -55,7 +53,6 @@ impl Clients {
             free: VecDeque::new(),
             backlog: VecDeque::new(),
             inbox: Vec::new(),
-            leaving: Vec::new(),
             busy: false,
         }
     }
@@ -113,29 +110,24 @@ impl World {
 
     /// A turn of the generator; gives what it cost.
     pub fn generate(&mut self) -> u64 {
-        let requests = std::mem::take(&mut self.clients.inbox);
-        let count = requests.len() as u64;
-        self.clients.leaving = requests;
-        match self.setup.profile.placement {
+        let mut requests = std::mem::take(&mut self.clients.inbox);
+        let (turn, each) = match self.setup.profile.placement {
             Placement::Shared => {
                 let costs = &self.setup.profile.costs;
-                costs.generator_turn + costs.generator * count
+                (costs.generator_turn, costs.generator)
             }
             // As many machines as it takes.
-            Placement::Own => 0,
-        }
-    }
-
-    pub fn generated(&mut self) {
-        let leaving = std::mem::take(&mut self.clients.leaving);
-        for (index, due) in leaving {
+            Placement::Own => (0, 0),
+        };
+        // It reads all replies before it writes the first request; one is as dear as the other.
+        let read = self.now + turn + each * requests.len() as u64 / 2;
+        let mut leaves = read;
+        for (index, due) in requests.drain(..) {
+            leaves += each / 2;
             // What a closed loop asks next it asks now; the rest was due when it was due.
-            let since = if self.setup.load.rate.is_some() {
-                due
-            } else {
-                self.now
-            };
-            if self.now >= self.ends() && self.setup.load.rate.is_none() {
+            let open = self.setup.load.rate.is_some();
+            let since = if open { due } else { read };
+            if read >= self.ends() && !open {
                 continue;
             }
             let client = &mut self.clients.all[index];
@@ -145,10 +137,15 @@ impl World {
                 client: index,
                 number: client.number,
             };
-            let replica = self.clients.all[index].replica;
-            let at = self.reaches_client(replica, self.setup.load.value_size);
+            let replica = client.replica;
+            let at = self.reaches_client(leaves, replica, self.setup.load.value_size);
             self.queue.push(at, request);
         }
+        self.clients.inbox = requests;
+        leaves - self.now
+    }
+
+    pub fn generated(&mut self) {
         self.clients.busy = false;
         if !self.clients.inbox.is_empty() {
             // It has just worked: no need to wake it.

@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn datagrams_do_not_wait_for_those_before_them() {
         let mut varied = setup(64);
-        varied.entry = quintet_protocols::find("chora").unwrap();
+        varied.entry = quintet_protocols::find("racs").unwrap();
         varied.durability = Durability::Memory;
         varied.load.at = vec![0, 1, 2];
         varied.links.other.jitter = Jitter::Uniform(Duration::from_millis(2));
@@ -461,6 +461,21 @@ mod tests {
         varied.datagrams = true;
         let datagrams = median(&run(varied));
         assert!(datagrams < stream, "{datagrams} against {stream}");
+    }
+
+    #[test]
+    fn replies_leave_one_after_the_other() {
+        let found = run(Setup {
+            durability: Durability::Memory,
+            profile: Profile {
+                placement: Placement::Own,
+                ..Profile::default()
+            },
+            ..setup(64)
+        });
+        let each = Profile::default().costs.reply;
+        let apart = |two: &[u64]| two[1] - two[0] >= each;
+        assert!(found.answered.len() > 1_000 && found.answered.windows(2).all(apart));
     }
 
     #[test]

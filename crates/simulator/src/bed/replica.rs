@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   frames, links, timers, syncs, requests ──► inbox ──► turn: all of them, then batches, then idle
-//!                                                          │ outputs wait for the turn's end
+//!                                                          │
+//!                  flush: journal, then frames, then replies, one after the other ◄── all work done
 //!                                     Idle ─► Waiting ─► Running ─► Idle
 //! ```
 //!
@@ -51,7 +52,7 @@ pub(super) struct Request {
     pub key: u64,
 }
 
-/// What happens when a turn ends.
+/// What happens when a turn's work is done.
 #[derive(Debug)]
 enum Effect {
     Send(usize, Lane, Bytes),
@@ -305,7 +306,7 @@ impl World {
         match begun {
             Ok(()) => {
                 let _ = self.take_outputs(index, outputs);
-                self.effects(index);
+                self.flush(index, self.replicas[index].boot);
                 self.want(index);
             }
             Err(error) => self.breaks(index, &error.to_string()),
@@ -395,7 +396,20 @@ impl World {
             }
         }
         self.sleep_until(index, wake);
-        cost += self.cost_of_effects(index);
+        cost += self.cost_of_execution(index);
+        let work = self.slowed(index, cost);
+        let flush = Event::Flush {
+            replica: index,
+            boot: self.replicas[index].boot,
+        };
+        self.queue.push(self.now + work, flush);
+        let mut peers = 0;
+        let effects = self.replicas[index].effects.iter();
+        let flushed = effects.map(|effect| self.cost_of(effect, &mut peers)).sum();
+        work + self.slowed(index, flushed)
+    }
+
+    fn slowed(&self, index: usize, cost: u64) -> u64 {
         let slowed = &self.setup.slowed;
         match slowed.efficiency {
             1.. if slowed.replicas.contains(&(index as u16)) => cost * 100 / slowed.efficiency,
@@ -403,33 +417,34 @@ impl World {
         }
     }
 
-    fn cost_of_effects(&mut self, index: usize) -> u64 {
+    /// What it costs to carry this out; `peers` are those that this turn has written to.
+    fn cost_of(&self, effect: &Effect, peers: &mut u128) -> u64 {
+        let costs = &self.setup.profile.costs;
+        match effect {
+            Effect::Send(to, _, frame) => {
+                let peer = 1 << (to & 127);
+                let call = if *peers & peer == 0 { costs.send } else { 0 };
+                *peers |= peer;
+                call + costs.send_frame + kib(costs.send_kib, frame.len())
+            }
+            Effect::Reply(..) => costs.reply,
+            Effect::Journal(..) => 0,
+        }
+    }
+
+    fn cost_of_execution(&mut self, index: usize) -> u64 {
         let costs = &self.setup.profile.costs;
         let replica = &mut self.replicas[index];
-        let mut cost = 0;
-        let mut peers = 0u128;
-        for effect in &replica.effects {
-            cost += match effect {
-                Effect::Send(to, _, frame) => {
-                    peers |= 1 << (to & 127);
-                    costs.send_frame + kib(costs.send_kib, frame.len())
-                }
-                Effect::Reply(..) => costs.reply,
-                Effect::Journal(..) => 0,
-            };
-        }
-        cost += costs.send * u64::from(peers.count_ones());
         let commands = replica.done.commands.load(Ordering::Relaxed);
         let bytes = replica.done.bytes.load(Ordering::Relaxed);
-        cost += costs.execute * (commands - replica.charged.0);
-        cost += kib(costs.execute_kib, (bytes - replica.charged.1) as usize);
+        let executed = costs.execute * (commands - replica.charged.0);
+        let moved = kib(costs.execute_kib, (bytes - replica.charged.1) as usize);
         replica.charged = (commands, bytes);
-        cost
+        executed + moved
     }
 
     /// The turn is over.
     pub fn turn_ends(&mut self, index: usize) {
-        self.effects(index);
         let replica = &mut self.replicas[index];
         replica.state = State::Idle;
         replica.worked_at = self.now;
@@ -439,11 +454,22 @@ impl World {
         }
     }
 
-    fn effects(&mut self, index: usize) {
+    /// The turn's work is done: the journal gets what is to be written, peers their frames, clients
+    /// their replies, each when what is before it has left.
+    pub fn flush(&mut self, index: usize, boot: u32) {
+        if self.replicas[index].boot != boot {
+            return;
+        }
         let mut effects = std::mem::take(&mut self.replicas[index].effects);
+        // Replies last, in their order.
+        effects.sort_by_key(|effect| matches!(effect, Effect::Reply(..)));
+        let mut at = self.now;
+        let mut peers = 0;
         for effect in effects.drain(..) {
+            let cost = self.cost_of(&effect, &mut peers);
+            at += self.slowed(index, cost);
             match effect {
-                Effect::Send(to, lane, frame) => self.transmit(index, to, lane, frame),
+                Effect::Send(to, lane, frame) => self.transmit(at, (index, to), lane, frame),
                 Effect::Journal(id, write) => {
                     if self.replicas[index].journal.write(id, write) {
                         self.wake_journal(index);
@@ -455,14 +481,12 @@ impl World {
                         number,
                         good,
                     };
-                    let at = self.reaches_client(index, self.setup.load.value_size);
+                    let at = self.reaches_client(at, index, self.setup.load.value_size);
                     self.queue.push(at, reply);
                 }
             }
         }
-        if self.replicas[index].effects.is_empty() {
-            self.replicas[index].effects = effects;
-        }
+        self.replicas[index].effects = effects;
     }
 
     /// The journal's thread sleeps whenever there is nothing to write.

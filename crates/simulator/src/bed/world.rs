@@ -1,10 +1,12 @@
 //! The bed's world: its events in order, its cores, its links.
 //!
 //! ```text
-//!   Enqueue(task) ──► a core ──► the turn: work done, cost charged ──► End(task): effects take place
+//!   Enqueue(task) ──► a core ──► the turn: cost charged ──► Flush: what it causes ──► End(task)
 //! ```
 //!
-//! A turn looks at everything that waits when it begins; what it causes happens when it ends.
+//! A turn looks at everything that waits when it begins. What it causes happens when its work is
+//! done, one thing after the other: whoever gets the first reply asks again while others wait for
+//! theirs.
 
 use super::{
     Fault, FaultKind, Found, Moment, Placement, Setup,
@@ -27,6 +29,11 @@ pub(super) enum Event {
     Enqueue(Task),
     /// A task has had its core.
     End(Task),
+    /// A replica has done the work of its turn and hands out what came of it.
+    Flush {
+        replica: usize,
+        boot: u32,
+    },
     /// A frame arrives.
     Deliver {
         from: usize,
@@ -192,9 +199,9 @@ impl World {
         }
     }
 
-    /// When what leaves for a client, or comes from one, arrives.
-    pub fn reaches_client(&mut self, machine: usize, bytes: usize) -> u64 {
-        let at = self.now + self.setup.profile.hop;
+    /// When what leaves for a client at that time, or comes from one, arrives.
+    pub fn reaches_client(&mut self, leaves: u64, machine: usize, bytes: usize) -> u64 {
+        let at = leaves + self.setup.profile.hop;
         if !self.setup.load.remote {
             return at;
         }
@@ -313,6 +320,7 @@ impl World {
         match event {
             Event::Enqueue(task) => self.ask(task),
             Event::End(task) => self.on_end(task),
+            Event::Flush { replica, boot } => self.flush(replica, boot),
             Event::Deliver {
                 from,
                 to,
@@ -495,7 +503,8 @@ impl World {
         CONNECTION_QUEUE_MAX
     }
 
-    pub fn transmit(&mut self, from: usize, to: usize, lane: Lane, frame: Bytes) {
+    /// A frame leaves one for another at that time, which is not past.
+    pub fn transmit(&mut self, at: u64, (from, to): (usize, usize), lane: Lane, frame: Bytes) {
         let pair = *self.pair(from, to);
         if !pair.up {
             return;
@@ -505,8 +514,8 @@ impl World {
             self.found.frames += 1;
             self.found.bytes += bytes as u64;
         }
-        let departs = Time(self.now);
-        let given = self.cards[from].leaves(self.setup.cards, self.now, bytes);
+        let departs = Time(at);
+        let given = self.cards[from].leaves(self.setup.cards, at, bytes);
         let way = &mut self.links[from];
         let arrival = if self.setup.datagrams && lane == Lane::Control {
             way.depart_loose(departs, to as u16, bytes)
