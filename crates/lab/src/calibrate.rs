@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   wake-up, write, read, per KiB   two sockets over loopback        ─┐
-//!   synchronisation                 a preallocated file              ─┼─► ProfileFile
+//!   synchronisation                 a preallocated file              ─┤
+//!   each KiB executed               the store, alone                 ─┼─► ProfileFile
 //!   what the replica itself costs   one real cell, fitted, frozen    ─┘
 //! ```
 //!
@@ -15,13 +16,16 @@
 use crate::{
     cluster::{Cluster, ClusterPlan},
     error::{Error, Result},
-    figures::Machine,
+    figures::{Machine, stolen_note},
     load::{Distribution, Load, Mix, run as run_load},
     profile::ProfileFile,
     scenario::{Place, Scenario},
 };
-use quintet_replica::{Durability, Level};
+use quintet_replica::{
+    At, CommandId, CommandTime, Durability, Level, Position, SessionId, StateMachine,
+};
 use quintet_simulator::bed::{self, Costs, Placement, Profile};
+use quintet_store::{Mode, RequestBuilder, Store, StoreOptions, lookup};
 use rustix::{
     fd::AsFd,
     fs::{FallocateFlags, OFlags, fallocate},
@@ -76,6 +80,8 @@ const SMALL: usize = 4 << 10;
 const LARGE_SYNC: usize = 64 << 10;
 const REPLICAS: usize = 3;
 const VALUE: usize = 128;
+const LARGE_VALUE: usize = 4 << 10;
+const KEYS: u64 = 10_000;
 const FITS: usize = 8;
 /// The lesser load has this part of the greater one's clients.
 const FEW: usize = 16;
@@ -247,6 +253,41 @@ fn synchronise(
     Ok((times, cpu() - cpu_begun, elapsed))
 }
 
+/// What each KiB of a value costs whoever executes a SET, in nanoseconds: the store has as many keys
+/// as the cell that is fitted, which are written in turn.
+fn executed_kib() -> Result<u64> {
+    let set = lookup(b"SET").ok_or_else(|| Error::failed("the store has no SET"))?;
+    let session = SessionId {
+        owner: 1,
+        number: 1,
+    };
+    let each = |length: usize| {
+        let mut store = Store::new(StoreOptions::default());
+        let (value, mut reply) = (vec![7; length], Vec::new());
+        let mut took = Duration::ZERO;
+        for sequence in 1..=2 * KEYS {
+            let key = format!("key:{:012}", sequence % KEYS);
+            let mut request = RequestBuilder::new();
+            request.command(set, Mode::default(), &[key.as_bytes(), &value]);
+            let at = At {
+                position: Position(sequence),
+                time: CommandTime(sequence),
+                id: CommandId { session, sequence },
+            };
+            let begun = Instant::now();
+            store.apply(&at, request.as_bytes(), &mut reply);
+            // The first time, memory comes from the system.
+            if sequence > KEYS {
+                took += begun.elapsed();
+            }
+            reply.clear();
+        }
+        took.as_nanos() as u64 / KEYS
+    };
+    let more = ((LARGE_VALUE - VALUE) / 128) as u64;
+    Ok(each(LARGE_VALUE).saturating_sub(each(VALUE)) * 8 / more)
+}
+
 /// What the fitted cell measured.
 #[derive(Clone, Copy, Debug)]
 struct Baseline {
@@ -255,6 +296,8 @@ struct Baseline {
     replicas: f64,
     /// Nanoseconds of the generator per operation.
     generator: f64,
+    /// Which part of the machine's CPU time its host took for others; 0 where nobody tells.
+    stolen: f64,
 }
 
 impl Options {
@@ -290,7 +333,7 @@ fn baseline(cluster: &mut Cluster, clients: usize, measured: Duration) -> Result
         sharing: 1,
         rate: None,
         mix: Mix::reads(0.0),
-        keys: 10_000,
+        keys: KEYS,
         distribution: Distribution::Uniform,
         value_size: VALUE,
         threads: 1,
@@ -314,6 +357,7 @@ fn baseline(cluster: &mut Cluster, clients: usize, measured: Duration) -> Result
         throughput: seen.throughput,
         replicas: after.saturating_sub(*before).as_nanos() as f64 / answered,
         generator: cores * 1e9 / seen.throughput,
+        stolen: seen.stolen.unwrap_or(0.0),
     })
 }
 
@@ -388,6 +432,7 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
         throughput: answered / measured.as_secs_f64(),
         replicas: found.busy.iter().sum::<u64>() as f64 / answered,
         generator: found.generator as f64 / answered,
+        stolen: 0.0,
     })
 }
 
@@ -408,6 +453,8 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
     let kib =
         |large: u64, small: u64| large.saturating_sub(small) * 1024 / (LARGE - MESSAGE) as u64;
     let (write_kib, read_kib) = (kib(write_large, write), kib(read_large, read));
+    go_on("the store")?;
+    let execute_kib = executed_kib()?;
     go_on("synchronising files")?;
     // As many at once as there are replicas in the cell that is fitted: they share the disk.
     let small = synchronisations(&options.data, SMALL, REPLICAS)?;
@@ -433,7 +480,7 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
         client_kib: read_kib.midpoint(write_kib),
         batch: 1_000,
         execute: 300,
-        execute_kib: 60,
+        execute_kib,
         sync: small.cpu,
         sync_kib: sync_cpu_kib,
         generator: write + read + 500,
@@ -519,7 +566,7 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
         ),
         format!(
             "turn, send_frame, batch: assumed in proportion, times {:.2}; execute: likewise, \
-             times {:.2}; execute_kib, hop: assumed",
+             times {:.2}; execute_kib: SETs of {LARGE_VALUE} B beside {VALUE} B; hop: assumed",
             by.shared, by.own
         ),
     ];
@@ -535,6 +582,7 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
             real.throughput,
             fitted.throughput
         ));
+        notes.extend(stolen_note(real.stolen).map(|note| format!("not quiet: {note}")));
     }
     Ok(Calibration {
         file: ProfileFile::of(&profile, name),

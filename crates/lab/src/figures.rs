@@ -15,6 +15,9 @@ use std::{
     time::Duration,
 };
 
+/// From which part of the CPU time on it is said that the host took it.
+const STOLEN_NOTED: f64 = 0.03;
+
 /// The CPU time that a process has used, all its threads together; `None` where it is gone or the
 /// system does not tell.
 pub fn cpu_of(pid: u32) -> Option<Duration> {
@@ -33,6 +36,42 @@ fn cpu_in(path: &Path) -> Option<Duration> {
     let mut ticks = || fields.next()?.parse::<f64>().ok();
     let per_second = rustix::param::clock_ticks_per_second() as f64;
     Some(Duration::from_secs_f64((ticks()? + ticks()?) / per_second))
+}
+
+/// CPU time of the whole machine since it started, in its own ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineTime {
+    all: u64,
+    stolen: u64,
+}
+
+impl MachineTime {
+    /// Until now; `None` where the system does not tell.
+    pub fn now() -> Option<Self> {
+        Self::read(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    fn read(stat: &str) -> Option<Self> {
+        let fields = stat.lines().next()?.strip_prefix("cpu ")?;
+        // User, nice, system, idle, waiting for disks, two kinds of interrupts, stolen; what guests
+        // use is in the first two already.
+        let ticks = fields.split_whitespace().take(8).map(str::parse);
+        let ticks: Vec<u64> = ticks.collect::<Result<_, _>>().ok()?;
+        let stolen = *ticks.get(7)?;
+        let all = ticks.iter().sum();
+        Some(Self { all, stolen })
+    }
+
+    /// Which part of the CPU time since then the host of this virtual machine took for others.
+    pub fn stolen_since(self, before: Self) -> f64 {
+        let all = self.all.saturating_sub(before.all).max(1);
+        self.stolen.saturating_sub(before.stolen) as f64 / all as f64
+    }
+}
+
+/// What is said of figures during which the host took so much; nothing where it hardly did.
+pub fn stolen_note(part: f64) -> Option<String> {
+    (part >= STOLEN_NOTED).then(|| format!("host took {:.0} % of the cores", part * 100.0))
 }
 
 /// The memory that a process holds, in bytes.
@@ -293,6 +332,23 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         let spread = Spread::of([2.0, 9.0, 1.0]);
         assert_eq!((spread.min, spread.median, spread.max), (1.0, 2.0, 9.0));
+    }
+
+    #[test]
+    fn what_the_host_took_is_a_part_of_all_cpu_time() {
+        let at = |stolen: u64| {
+            let stat = format!(
+                "cpu  100 0 50 {} 0 0 0 {stolen} 7 0\ncpu0 1 2\n",
+                200 - stolen
+            );
+            MachineTime::read(&stat).unwrap()
+        };
+        assert_eq!(at(0).stolen_since(at(0)), 0.0);
+        let later = MachineTime::read("cpu  150 0 60 230 0 0 0 10 7 0\n").unwrap();
+        assert_eq!(later.stolen_since(at(0)), 0.1);
+        assert_eq!(stolen_note(0.1).unwrap(), "host took 10 % of the cores");
+        assert_eq!(stolen_note(0.01), None);
+        assert_eq!(MachineTime::read("cpu  1 2 3"), None);
     }
 
     #[test]

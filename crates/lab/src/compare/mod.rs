@@ -171,6 +171,9 @@ pub struct Line {
     pub generator_cores: Spread,
     /// In how many repetitions the generator was the bottleneck.
     pub generator_bound: usize,
+    /// Which part of the machine's CPU time its host took for others.
+    #[serde(default)]
+    pub stolen: Spread,
     /// Errors, unanswered requests and lost connections over all repetitions.
     pub failed: u64,
 }
@@ -437,6 +440,7 @@ fn lines(plan: &Plan, samples: &[Sample]) -> Vec<Line> {
                 }),
                 generator_cores: spread(&|sample| sample.seen.generator_cores),
                 generator_bound: own.iter().filter(|one| one.seen.generator_bound).count(),
+                stolen: spread(&|sample| sample.seen.stolen),
                 failed: own
                     .iter()
                     .map(|one| one.seen.errors.values().sum::<u64>() + one.seen.unanswered)

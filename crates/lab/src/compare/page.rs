@@ -6,7 +6,7 @@
 
 use super::{Comparison, Line};
 use crate::{
-    figures::Spread,
+    figures::{Spread, stolen_note},
     report::{Section, bars, page},
 };
 
@@ -122,14 +122,14 @@ pub fn html(found: &Comparison, command: &str, commit: &str) -> String {
 pub fn csv(found: &Comparison) -> String {
     let mut text = "system,cell,round,throughput,answered,unanswered,errors,mean_us,p50_us,p90_us,\
                     p99_us,p999_us,max_us,cpu_seconds,resident,loopback_bytes,syncs,\
-                    generator_cores,generator_bound\n"
+                    generator_cores,generator_bound,stolen\n"
         .to_owned();
     let whole = |figure: Option<u64>| figure.map_or_else(String::new, |one| one.to_string());
     let part = |figure: Option<f64>| figure.map_or_else(String::new, |one| format!("{one:.3}"));
     for sample in &found.samples {
         let (seen, latency) = (&sample.seen, &sample.seen.latency);
         text.push_str(&format!(
-            "{},{},{},{:.3},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{},{}\n",
+            "{},{},{},{:.3},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{},{},{}\n",
             sample.system,
             sample.cell,
             sample.round,
@@ -149,6 +149,7 @@ pub fn csv(found: &Comparison) -> String {
             whole(sample.syncs),
             part(seen.generator_cores),
             seen.generator_bound,
+            part(seen.stolen),
         ));
     }
     text
@@ -163,6 +164,7 @@ pub fn row(found: &Comparison, line: &Line) -> Vec<String> {
         bound if bound * 2 > found.rounds => notes.push("at least: generator-bound".to_owned()),
         bound => notes.push(format!("generator-bound in {bound}")),
     }
+    notes.extend(stolen_note(line.stolen.median));
     if line.failed > 0 {
         notes.push(format!("{} failed", line.failed));
     }

@@ -9,7 +9,7 @@ use super::{
     worker::{Measured, Orders, Target, Worker},
     workload::{Distribution, Keys, Mix, Workload},
 };
-use crate::figures::cpu_of_this_process;
+use crate::figures::{MachineTime, cpu_of_this_process};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -113,6 +113,9 @@ pub struct Summary {
     pub generator_cores: Option<f64>,
     /// Whether the generator and not the system was what limited the throughput.
     pub generator_bound: bool,
+    /// Which part of the machine's CPU time its host took for others, where the system tells it.
+    #[serde(default)]
+    pub stolen: Option<f64>,
 }
 
 /// How long a load takes to connect so many clients, so many of which share a connection: its
@@ -161,10 +164,12 @@ pub fn run(load: &Load, mut edge: impl FnMut()) -> io::Result<Summary> {
     thread::sleep(begins.saturating_duration_since(Instant::now()));
     edge();
     let (since, before) = (Instant::now(), cpu_of_this_process());
+    let machine = MachineTime::now();
     thread::sleep((begins + load.measured).saturating_duration_since(Instant::now()));
     let generator_cores = before.zip(cpu_of_this_process()).map(|(before, after)| {
         after.saturating_sub(before).as_secs_f64() / since.elapsed().as_secs_f64()
     });
+    let ended = machine.zip(MachineTime::now());
     edge();
     let mut measured = Vec::new();
     for worker in workers {
@@ -173,6 +178,7 @@ pub fn run(load: &Load, mut edge: impl FnMut()) -> io::Result<Summary> {
     }
     let mut summary = Summary::of(&measured, load.measured)?;
     summary.generator_cores = generator_cores;
+    summary.stolen = ended.map(|(before, after)| after.stolen_since(before));
     // What was due and never sent waited for answers, not for the generator.
     summary.generator_bound = generator_cores.is_some_and(|cores| cores > BUSY * threads as f64);
     Ok(summary)
@@ -225,6 +231,7 @@ impl Summary {
             delays: delays.collect(),
             generator_cores: None,
             generator_bound: false,
+            stolen: None,
         })
     }
 }

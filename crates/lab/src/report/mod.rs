@@ -12,7 +12,7 @@ pub use svg::{Chart, Point, Series, bars, chart};
 
 use crate::{
     error::{Error, Result},
-    figures::Spread,
+    figures::{Spread, stolen_note},
     run::{Line, Results, Row},
     scenario::{Axis, Bed, Parameter},
 };
@@ -55,14 +55,14 @@ fn csv(rows: &[Row]) -> String {
                     mean_us,p50_us,p90_us,p99_us,p999_us,max_us,failed,unanswered,\
                     cpu_s_per_million,bytes_per_operation,syncs_per_thousand,resident,\
                     generator_cores,generator_bound,paths,busiest_s_per_million,\
-                    frontends_s_per_million\n"
+                    frontends_s_per_million,stolen\n"
         .to_owned();
     let maybe = |figure: Option<f64>| figure.map_or_else(String::new, |one| format!("{one:.3}"));
     for row in rows {
         let latency = &row.latency;
         text.push_str(&format!(
             "{},{},{},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{},{},\
-             {},{},{},{},{}\n",
+             {},{},{},{},{},{}\n",
             row.bed.name(),
             row.protocol,
             row.value,
@@ -93,6 +93,7 @@ fn csv(rows: &[Row]) -> String {
                 .join(";"),
             maybe(row.busiest_per_million),
             maybe(row.frontends_per_million),
+            maybe(row.stolen),
         ));
     }
     text
@@ -326,6 +327,7 @@ pub fn cells(results: &Results, line: &Line) -> Vec<String> {
         bound if bound * 2 > line.repetitions => notes.push("at least: generator-bound".to_owned()),
         bound => notes.push(format!("generator-bound in {bound}")),
     }
+    notes.extend(line.stolen.and_then(|part| stolen_note(part.median)));
     if line.failed > 0 {
         notes.push(format!("{} failed", line.failed));
     }

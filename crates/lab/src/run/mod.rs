@@ -92,6 +92,9 @@ pub struct Row {
     pub generator_cores: Option<f64>,
     /// Whether the generator was the bottleneck.
     pub generator_bound: bool,
+    /// Which part of the machine's CPU time its host took for others.
+    #[serde(default)]
+    pub stolen: Option<f64>,
     /// Good answers in each tenth of a second.
     pub timeline: Vec<u64>,
     /// How what was committed was committed, where a protocol has several ways.
@@ -146,6 +149,9 @@ pub struct Line {
     pub generator_cores: Option<Spread>,
     /// In how many repetitions the generator was the bottleneck.
     pub generator_bound: usize,
+    /// Which part of the machine's CPU time its host took for others.
+    #[serde(default)]
+    pub stolen: Option<Spread>,
     /// Errors, lost connections and requests that nobody answered.
     pub failed: u64,
     /// Per cent of the commands that were executed behind one that was submitted later.
@@ -458,6 +464,7 @@ fn lines(rows: &[Row]) -> Vec<Line> {
             resident: maybe(|row| row.resident.map(|bytes| bytes as f64)),
             generator_cores: maybe(|row| row.generator_cores),
             generator_bound: own.iter().filter(|row| row.generator_bound).count(),
+            stolen: maybe(|row| row.stolen),
             failed: own.iter().map(|row| row.failed + row.unanswered).sum(),
             overtaken: spread(|row| {
                 let percent = row.details.get("overtaken_percent");

@@ -168,6 +168,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         resident,
         generator_cores: seen.generator_cores,
         generator_bound: seen.generator_bound,
+        stolen: seen.stolen,
         paths: BTreeMap::new(),
         moments: locked().moments(measures_at),
         details: BTreeMap::new(),

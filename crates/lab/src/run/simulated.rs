@@ -117,6 +117,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
         resident: None,
         generator_cores: (profile.placement == Placement::Shared).then_some(generator),
         generator_bound: generator > BUSY,
+        stolen: None,
         paths: (found.paths.iter())
             .map(|(path, count)| ((*path).to_owned(), *count))
             .collect(),

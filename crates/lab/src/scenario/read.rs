@@ -22,7 +22,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 60] = [
+pub const BUILT_IN: [(&str, &str); 62] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -46,6 +46,10 @@ pub const BUILT_IN: [(&str, &str); 60] = [
     (
         "chain-reads",
         include_str!("../../../../lab/scenarios/chain-reads.toml"),
+    ),
+    (
+        "chain-reads-bandwidth",
+        include_str!("../../../../lab/scenarios/chain-reads-bandwidth.toml"),
     ),
     (
         "chain-reads-replicas",
@@ -74,6 +78,10 @@ pub const BUILT_IN: [(&str, &str); 60] = [
     (
         "chora-latency",
         include_str!("../../../../lab/scenarios/chora-latency.toml"),
+    ),
+    (
+        "chora-mencius",
+        include_str!("../../../../lab/scenarios/chora-mencius.toml"),
     ),
     (
         "chora-pulsing",
@@ -920,6 +928,13 @@ mod tests {
             assert!(!scenario.cells(false).is_empty());
             assert!(scenario.cells(true).len() <= scenario.cells(false).len());
         }
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/scenarios");
+        let mut files: Vec<_> = fs::read_dir(directory)
+            .unwrap()
+            .map(|file| file.unwrap().path().file_stem().unwrap().to_owned())
+            .collect();
+        files.sort();
+        assert_eq!(files, BUILT_IN.map(|(name, _)| name), "all of them, sorted");
     }
 
     #[test]
