@@ -8,8 +8,8 @@
 //! ```
 //!
 //! One cell is fitted: three replicas, 128-byte values, a closed loop of many clients and of few.
-//! What a replica pays per turn, frame and synchronisation is scaled by one factor and what it pays
-//! per request by another, until the simulated CPU time per operation is the measured one under
+//! What a replica pays for sleeping and synchronising is scaled by one factor and what it pays for
+//! everything else by another, until the simulated CPU time per operation is the measured one under
 //! both loads; the generator's costs are scaled together under the greater. Every other cell is
 //! then a prediction.
 
@@ -294,6 +294,8 @@ struct Baseline {
     throughput: f64,
     /// Nanoseconds of all replicas per operation.
     replicas: f64,
+    /// What of that is falling asleep, being woken and synchronising, where it is known.
+    idle: f64,
     /// Nanoseconds of the generator per operation.
     generator: f64,
     /// Which part of the machine's CPU time its host took for others; 0 where nobody tells.
@@ -356,6 +358,7 @@ fn baseline(cluster: &mut Cluster, clients: usize, measured: Duration) -> Result
     Ok(Baseline {
         throughput: seen.throughput,
         replicas: after.saturating_sub(*before).as_nanos() as f64 / answered,
+        idle: 0.0,
         generator: cores * 1e9 / seen.throughput,
         stolen: seen.stolen.unwrap_or(0.0),
     })
@@ -368,10 +371,10 @@ fn scaled(value: u64, by: f64) -> u64 {
 /// What the costs are multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Factors {
-    /// Those of a turn, a frame, a batch and a synchronisation, which requests share …
-    shared: f64,
-    /// … those of each request …
-    own: f64,
+    /// Those of falling asleep, being woken, and synchronising …
+    idle: f64,
+    /// … those of all else that replicas do …
+    work: f64,
     /// … and the generator's.
     generator: f64,
 }
@@ -379,15 +382,16 @@ struct Factors {
 /// The costs, scaled; costs per KiB are as measured.
 fn scale(costs: &Costs, by: Factors) -> Costs {
     Costs {
-        turn: scaled(costs.turn, by.shared),
-        receive: scaled(costs.receive, by.shared),
-        send: scaled(costs.send, by.shared),
-        send_frame: scaled(costs.send_frame, by.shared),
-        batch: scaled(costs.batch, by.shared),
-        sync: scaled(costs.sync, by.shared),
-        request: scaled(costs.request, by.own),
-        reply: scaled(costs.reply, by.own),
-        execute: scaled(costs.execute, by.own),
+        sleep: scaled(costs.sleep, by.idle),
+        sync: scaled(costs.sync, by.idle),
+        turn: scaled(costs.turn, by.work),
+        receive: scaled(costs.receive, by.work),
+        send: scaled(costs.send, by.work),
+        send_frame: scaled(costs.send_frame, by.work),
+        batch: scaled(costs.batch, by.work),
+        request: scaled(costs.request, by.work),
+        reply: scaled(costs.reply, by.work),
+        execute: scaled(costs.execute, by.work),
         generator: scaled(costs.generator, by.generator),
         generator_turn: scaled(costs.generator_turn, by.generator),
         ..*costs
@@ -403,21 +407,30 @@ fn off(real: [Baseline; 2], simulated: [Baseline; 2]) -> f64 {
         + one(real[1].generator, simulated[1].generator)
 }
 
-/// By what the shared costs and a request's own (`own` nanoseconds now) are to be multiplied, so
-/// that what was simulated under few and many clients becomes what was measured. Where no such
-/// factors are to be had, the load of many clients decides.
-fn step(measured: [f64; 2], simulated: [f64; 2], own: f64) -> (f64, f64) {
+/// By what the costs of idleness and those of work are to be multiplied, so that what was simulated
+/// under few and many clients, of which so much was idleness, becomes what was measured. Where no
+/// such factors are to be had, the load of many clients decides.
+fn step(measured: [f64; 2], simulated: [f64; 2], idle: [f64; 2]) -> (f64, f64) {
     let within = |factor: f64| factor.clamp(STEP.0, STEP.1);
-    let [few, many] = simulated.map(|all| (all - own).max(1.0));
-    let difference = (few - many).max(1.0);
-    let shared = within((measured[0] - measured[1]) / difference);
-    let of_own = within((measured[1] - shared * many) / own.max(1.0));
-    (within((measured[1] - of_own * own) / many), of_own)
+    let work = [simulated[0] - idle[0], simulated[1] - idle[1]];
+    let apart = idle[0] * work[1] - idle[1] * work[0];
+    let of_idle = within((measured[0] * work[1] - measured[1] * work[0]) / apart.max(1.0));
+    let of_work = within((measured[1] - of_idle * idle[1]) / work[1].max(1.0));
+    let left = measured[1] - of_work * work[1];
+    match idle[1] > 1.0 {
+        true => (within(left / idle[1]), of_work),
+        false => (of_idle, of_work),
+    }
 }
 
 /// What the bed makes of the fitted cell.
 fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
     let measured = Duration::from_millis(300);
+    // As the real cell is told: whoever finds nothing to do sleeps.
+    let profile = Profile {
+        spin: 0,
+        ..profile.clone()
+    };
     let entry = Scenario::entry("multipaxos")
         .ok_or_else(|| Error::failed("multipaxos is not registered"))?;
     let load = bed::Load::closed(clients, VALUE);
@@ -431,6 +444,8 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
     Ok(Baseline {
         throughput: answered / measured.as_secs_f64(),
         replicas: found.busy.iter().sum::<u64>() as f64 / answered,
+        idle: (found.sleeps * profile.costs.sleep + found.syncs * profile.costs.sync) as f64
+            / answered,
         generator: found.generator as f64 / answered,
         stolen: 0.0,
     })
@@ -483,6 +498,7 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
         execute_kib,
         sync: small.cpu,
         sync_kib: sync_cpu_kib,
+        sleep: 5_000,
         generator: write + read + 500,
         generator_turn: 1_000,
     };
@@ -505,8 +521,8 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
     };
     go_on("fitting")?;
     let mut by = Factors {
-        shared: 1.0,
-        own: 1.0,
+        idle: 1.0,
+        work: 1.0,
         generator: 1.0,
     };
     let both = |profile: &Profile| -> Result<[Baseline; 2]> {
@@ -521,12 +537,11 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
         if best.is_none_or(|(least, ..)| off < least) {
             best = Some((off, by, simulated));
         }
-        let costs = &profile.costs;
-        let own = costs.request + costs.reply + REPLICAS as u64 * costs.execute;
         let cpu = |of: [Baseline; 2]| of.map(|load| load.replicas);
-        let (shared, of_own) = step(cpu(real), cpu(simulated), own as f64);
-        by.shared *= shared;
-        by.own *= of_own;
+        let idle = simulated.map(|load| load.idle);
+        let (of_idle, of_work) = step(cpu(real), cpu(simulated), idle);
+        by.idle *= of_idle;
+        by.work *= of_work;
         by.generator *= (real[1].generator / simulated[1].generator).clamp(STEP.0, STEP.1);
     }
     let (_, by, fitted) = best.ok_or_else(|| Error::failed("nothing was fitted"))?;
@@ -543,9 +558,9 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
             awake as f64 / 1e3
         ),
         format!(
-            "send: write() of {MESSAGE} B, {write} ns, times {:.2}; reply: the same, times {:.2}; \
-             receive, request: read(), {read} ns, and 500 ns, likewise",
-            by.shared, by.own
+            "send, reply: write() of {MESSAGE} B, {write} ns, receive, request: read(), {read} ns, \
+             and 500 ns, times {:.2}",
+            by.work
         ),
         format!(
             "per KiB: write() {write_kib} ns, read() {read_kib} ns, measured at {LARGE} B that are \
@@ -562,12 +577,12 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
             large.cpu as f64 / 1e3,
             small.each as f64 / 1e3,
             large.each as f64 / 1e3,
-            by.shared,
+            by.idle,
         ),
         format!(
-            "turn, send_frame, batch: assumed in proportion, times {:.2}; execute: likewise, \
+            "turn, send_frame, batch, execute: assumed in proportion, times {:.2}; sleep: assumed, \
              times {:.2}; execute_kib: SETs of {LARGE_VALUE} B beside {VALUE} B; hop: assumed",
-            by.shared, by.own
+            by.work, by.idle
         ),
     ];
     for ((clients, real), fitted) in loads.into_iter().zip(real).zip(fitted) {
@@ -623,26 +638,28 @@ mod tests {
     fn scaling_leaves_what_was_measured_per_byte() {
         let costs = Profile::default().costs;
         let by = Factors {
-            shared: 2.0,
-            own: 4.0,
+            idle: 2.0,
+            work: 4.0,
             generator: 3.0,
         };
         let scaled = scale(&costs, by);
         assert_eq!(
-            (scaled.turn, scaled.reply, scaled.generator),
-            (costs.turn * 2, costs.reply * 4, costs.generator * 3)
+            (scaled.sync, scaled.turn, scaled.generator),
+            (costs.sync * 2, costs.turn * 4, costs.generator * 3)
         );
         assert_eq!(scaled.send_kib, costs.send_kib);
     }
 
     #[test]
     fn both_loads_are_met_where_two_factors_can_meet_them_and_else_the_greater() {
-        // Shared 90 and 10, own 5; what is wanted is half of the one and twice the other.
-        let (shared, own) = step([55.0, 15.0], [95.0, 15.0], 5.0);
-        assert!((shared - 0.5).abs() < 1e-9 && (own - 2.0).abs() < 1e-9);
-        // More is shared than there is at all: a request's own part goes down as far as it may.
-        let (shared, own) = step([400.0, 15.0], [95.0, 15.0], 5.0);
-        assert_eq!(own, STEP.0);
-        assert!((shared * 10.0 + own * 5.0 - 15.0).abs() < 1e-9);
+        // Idleness 80 of 100 and 4 of 14; what is wanted is half of that and twice the rest.
+        let (idle, work) = step([80.0, 22.0], [100.0, 14.0], [80.0, 4.0]);
+        assert!((idle - 0.5).abs() < 1e-9 && (work - 2.0).abs() < 1e-9);
+        // More is idleness than there is at all: work goes down as far as it may.
+        let (idle, work) = step([800.0, 15.0], [100.0, 14.0], [80.0, 4.0]);
+        assert!(
+            (idle * 4.0 + work * 10.0 - 15.0).abs() < 1e-9,
+            "{idle} {work}"
+        );
     }
 }

@@ -48,6 +48,7 @@ fn scaled(costs: &Costs, by: f64) -> Costs {
         execute_kib: of(costs.execute_kib),
         sync: of(costs.sync),
         sync_kib: of(costs.sync_kib),
+        sleep: of(costs.sleep),
         generator: of(costs.generator),
         generator_turn: of(costs.generator_turn),
     }

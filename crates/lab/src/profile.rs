@@ -138,6 +138,9 @@ costs_file! {
     sync,
     /// Each KiB of it.
     sync_kib,
+    /// Falling asleep and being woken.
+    #[serde(default)]
+    sleep,
     /// A request in the load generator.
     generator,
     /// A turn of the generator.

@@ -254,6 +254,8 @@ pub struct Found {
     pub bytes: u64,
     /// Synchronisations of journals.
     pub syncs: u64,
+    /// How often replicas and their journals were woken on a core that had nothing else to do.
+    pub sleeps: u64,
     /// CPU time of each replica.
     pub busy: Vec<u64>,
     /// CPU time of the load generator.

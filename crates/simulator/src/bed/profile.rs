@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   turn = fixed + per frame in/out (+ bytes) + per request in/out + per command + per batch
-//!   asleep longer than `spin` ──► the next turn begins `wake` later
+//!   asleep longer than `spin` ──► the next turn begins `wake` later and costs `Costs::sleep` more
 //!   journal: a core for `Costs::sync`, then the disk for a drawn latency; its bytes queue for the
 //!   disk, which the replicas of one machine share
 //! ```
@@ -47,6 +47,8 @@ pub struct Costs {
     pub sync: u64,
     /// … and each KiB of it.
     pub sync_kib: u64,
+    /// Falling asleep and being woken on a core that has nothing else to do.
+    pub sleep: u64,
     /// A request in the load generator, sent and answered.
     pub generator: u64,
     /// A turn of the generator's event loop.
@@ -95,6 +97,7 @@ impl Default for Profile {
                 execute_kib: 60,
                 sync: 8_000,
                 sync_kib: 100,
+                sleep: 0,
                 generator: 5_000,
                 generator_turn: 1_500,
             },

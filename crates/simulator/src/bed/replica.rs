@@ -60,6 +60,13 @@ enum Effect {
     Reply(usize, u64, bool),
 }
 
+/// Who was asleep and must be paid for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Slept {
+    pub replica: bool,
+    pub journal: bool,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
@@ -96,6 +103,8 @@ pub(super) struct Replica {
     /// That moment came in the middle of a turn.
     pub overslept: bool,
     pub paused: bool,
+    /// It was asleep before the turn that comes, and so was its journal before it writes.
+    pub slept: Slept,
     state: State,
     /// When it last had a core.
     worked_at: u64,
@@ -352,6 +361,7 @@ impl World {
         }
         replica.state = State::Waiting;
         if !crowded && now.saturating_sub(replica.worked_at) > spin {
+            replica.slept.replica = true;
             self.queue.push(now + wake, Event::Enqueue(task));
         } else {
             self.ask(task);
@@ -362,7 +372,8 @@ impl World {
     pub fn turn(&mut self, index: usize) -> u64 {
         let costs = self.setup.profile.costs;
         self.replicas[index].state = State::Running;
-        let mut cost = costs.turn;
+        let slept = std::mem::take(&mut self.replicas[index].slept.replica);
+        let mut cost = costs.turn + self.cost_of_sleep(slept);
         for _ in 0..self.replicas[index].inbox.len() {
             let Some(item) = self.replicas[index].inbox.pop_front() else {
                 break;
@@ -407,6 +418,14 @@ impl World {
         let effects = self.replicas[index].effects.iter();
         let flushed = effects.map(|effect| self.cost_of(effect, &mut peers)).sum();
         work + self.slowed(index, flushed)
+    }
+
+    /// What it costs that whoever begins now was asleep.
+    pub fn cost_of_sleep(&mut self, slept: bool) -> u64 {
+        if slept && self.is_measured() {
+            self.found.sleeps += 1;
+        }
+        self.setup.profile.costs.sleep * u64::from(slept)
     }
 
     fn slowed(&self, index: usize, cost: u64) -> u64 {
@@ -495,6 +514,7 @@ impl World {
         if self.is_crowded(task) {
             self.ask(task);
         } else {
+            self.replicas[index].slept.journal = true;
             let at = self.now + self.setup.profile.wake;
             self.queue.push(at, Event::Enqueue(task));
         }

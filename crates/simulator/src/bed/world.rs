@@ -265,7 +265,7 @@ impl World {
         paths
     }
 
-    fn is_measured(&self) -> bool {
+    pub fn is_measured(&self) -> bool {
         (self.begins()..self.ends()).contains(&self.now)
     }
 
@@ -466,8 +466,10 @@ impl World {
         let replica = &mut self.replicas[index];
         let bytes = replica.journal.begin();
         replica.sync_bytes = bytes;
+        let slept = std::mem::take(&mut replica.slept.journal);
+        let slept = self.cost_of_sleep(slept);
         let costs = &self.setup.profile.costs;
-        costs.sync + kib(costs.sync_kib, bytes)
+        slept + costs.sync + kib(costs.sync_kib, bytes)
     }
 
     fn sync_begun(&mut self, index: usize) {
