@@ -521,6 +521,8 @@ pub struct Entry {
     pub info: &'static crate::Info,
     /// Its options.
     pub options: &'static [crate::OptionSpec],
+    /// Options that the simulator draws, and from which values.
+    pub drawn: &'static [(&'static str, &'static [&'static str])],
     /// Makes a replica with its embedded frontend.
     pub replica: MakeReplica,
     /// Makes a frontend on its own.
@@ -609,6 +611,7 @@ impl Entry {
         Self {
             info: &P::INFO,
             options: P::Options::SPECS,
+            drawn: P::Options::DRAWN,
             replica: |setup, embedded| {
                 let options = parse::<P>(&setup.epoch.options)?;
                 let setup = Setup {

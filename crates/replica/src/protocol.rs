@@ -108,6 +108,9 @@ pub struct OptionSpec {
 pub trait Options: Clone + Default + Send + core::fmt::Debug + 'static {
     /// All of them.
     const SPECS: &'static [OptionSpec];
+    /// Options that the simulator draws for each seed, with the values that it draws from, so that
+    /// every way of a protocol is tried. What users ask for is not drawn.
+    const DRAWN: &'static [(&'static str, &'static [&'static str])] = &[];
     /// Sets one from text.
     ///
     /// # Errors

@@ -328,13 +328,21 @@ fn draw_links(setup: &WorldSetup, random: &mut Random) -> LinkProfile {
 /// more often states are transferred.
 const LOG_MEMORY: &str = "log_memory_bytes";
 
-/// Draws options that no operator would choose, unless they were asked for. `lags`: states must be
+/// Draws options that a protocol wants tried, and some that no operator would choose, unless they
+/// were asked for. `lags`: states must be
 /// transferred.
 fn draw_options(setup: &WorldSetup, lags: bool, random: &mut Random) -> Vec<(String, String)> {
+    let is_chosen = |option: &str| setup.options.iter().any(|(name, _)| name == option);
+    let mut drawn = Vec::new();
+    for (name, values) in setup.entry.drawn {
+        if !is_chosen(name) && random.chance(500) {
+            let value = values[random.index(values.len())];
+            drawn.push(((*name).to_owned(), value.to_owned()));
+        }
+    }
     let known = setup.entry.options.iter().any(|o| o.name == LOG_MEMORY);
-    let chosen = setup.options.iter().any(|(name, _)| name == LOG_MEMORY);
-    if !known || chosen {
-        return Vec::new();
+    if !known || is_chosen(LOG_MEMORY) {
+        return drawn;
     }
     // Each protocol has its own least value.
     let takes = |bytes: &u64| {
@@ -346,11 +354,12 @@ fn draw_options(setup: &WorldSetup, lags: bool, random: &mut Random) -> Vec<(Str
         .into_iter()
         .filter(takes);
     let small: Vec<u64> = small.take(3).collect();
-    let drawn = match random.index(if lags { 3 } else { 4 }) {
-        at @ 0..3 if !small.is_empty() => small[at.min(small.len() - 1)],
-        _ => return Vec::new(),
-    };
-    vec![(LOG_MEMORY.to_owned(), drawn.to_string())]
+    let at = random.index(if lags { 3 } else { 4 });
+    if at < 3 && !small.is_empty() {
+        let bytes = small[at.min(small.len() - 1)];
+        drawn.push((LOG_MEMORY.to_owned(), bytes.to_string()));
+    }
+    drawn
 }
 
 impl World {

@@ -64,7 +64,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             mode: Drive::Auto,
-            proposers: Proposers::Count(0),
+            proposers: Proposers::Loaded,
             round: Duration::ZERO,
             early_exit: true,
             suspect: Duration::from_millis(500),
@@ -119,6 +119,10 @@ fn micros(value: &str) -> Result<Duration, String> {
 }
 
 impl Options for Config {
+    const DRAWN: &'static [(&'static str, &'static [&'static str])] = &[
+        ("mode", &["pulsing", "responsive"]),
+        ("proposers", &["0", "1", "2"]),
+    ];
     const SPECS: &'static [OptionSpec] = &[
         OptionSpec {
             name: "mode",
@@ -128,9 +132,9 @@ impl Options for Config {
         },
         OptionSpec {
             name: "proposers",
-            default: "0",
-            help: "how many replicas propose; 1 is a single leader, 0 all that are live, auto those \
-                   that bring a part of the writes (auto, or 0 to 128)",
+            default: "auto",
+            help: "which replicas propose: auto is those that bring a part of the writes, 0 all that \
+                   are live, 1 a single leader (auto, or 0 to 128)",
         },
         OptionSpec {
             name: "round_us",

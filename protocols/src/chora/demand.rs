@@ -67,7 +67,7 @@ impl Demand {
         (self.all, self.own) = (0, 0);
     }
 
-    /// A heartbeat: these are loaded and `live`, and these propose now.
+    /// A heartbeat: these are live and loaded, and these propose now.
     pub fn compare(&mut self, loaded: ReplicaSet, now: ReplicaSet) {
         if loaded.is_empty() || loaded == now {
             self.since = 0;

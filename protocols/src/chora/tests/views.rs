@@ -178,6 +178,7 @@ fn what_is_no_longer_kept_comes_as_a_snapshot() {
     for durability in [Durability::Disk, Durability::Memory] {
         let config = Config {
             log_memory_bytes: 16 << 10,
+            proposers: Proposers::Count(0),
             ..mode(Drive::Responsive)
         };
         let mut group = Group::new(3, durability, config);
@@ -200,6 +201,7 @@ fn what_is_no_longer_kept_comes_as_a_snapshot() {
 fn a_state_that_nobody_has_any_more_is_not_waited_for() {
     let config = Config {
         log_memory_bytes: 16 << 10,
+        proposers: Proposers::Count(0),
         ..mode(Drive::Responsive)
     };
     let mut group = Group::new(3, Durability::Disk, config);
