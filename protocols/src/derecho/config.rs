@@ -166,9 +166,9 @@ impl Options for Config {
         OptionSpec {
             name: "sluggish_ms",
             default: "20",
-            help: "a member for which alone every message waits longer than this, in milliseconds, \
-                   and 8 times longer than for the others, is left out of the next views; 0 for \
-                   never (0 to 60000)",
+            help: "a member for which alone everybody waits most of the time, and longer than this, \
+                   in milliseconds, with most messages, is left out of the next views; 0 for never \
+                   (0 to 60000)",
         },
         #[cfg(feature = "plant")]
         Planted::SPEC,

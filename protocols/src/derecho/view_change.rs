@@ -441,7 +441,7 @@ impl Derecho {
         self.fetching = None;
         self.donor = None;
         self.heard.fill(ctx.now());
-        self.waits.begin(ctx.now(), 0);
+        self.waits.begin(ctx.now());
         self.lagging = self.peers();
         self.dirty = ON_ALL;
         let early = core::mem::take(&mut self.early);
