@@ -19,7 +19,7 @@ use super::{
 };
 use alloc::{vec, vec::Vec};
 use quintet_replica::{
-    Bytes, CommandTime, Context, Durability, FrontendId, Level, ReplicaId, Slot, Wire,
+    Bytes, CommandTime, Context, Durability, FrontendId, Level, ReplicaId, ReplicaSet, Slot, Wire,
     parts::{RequestKey, Taken, own_request},
 };
 
@@ -174,6 +174,10 @@ impl Derecho {
             path,
         });
         self.slots_sent += 1;
+        if matches!(item, Item::Body(_)) {
+            let number = self.promise.view.number_of(self.id, self.sent);
+            self.newest = self.newest.max(number);
+        }
         self.sent += count;
         let own = &mut self.streams[self.id.index()];
         own.queue.push_back(item);
@@ -238,6 +242,7 @@ impl Derecho {
         if index >= stream.received && stream.bulk.len() < self.config.window {
             stream.bulk.insert(index, body);
         }
+        self.fresh.insert(from);
         self.dirty |= sst::ON_RING;
     }
 
@@ -255,18 +260,37 @@ impl Derecho {
 
     /// Takes what has come into the rings, and puts it into the order.
     pub(super) fn receive(&mut self, ctx: &mut Context<'_, Self>) {
-        for sender in self.live().without(self.id).iter() {
+        let fresh = core::mem::take(&mut self.fresh);
+        let senders = ReplicaSet(self.live().without(self.id).0 & fresh.0);
+        for sender in senders.iter() {
             if !self.table.valid(sender) {
                 continue;
             }
+            let mut waited_for = false;
             while let Some((item, count)) = self.next_from(sender, ctx) {
                 let stream = &mut self.streams[sender.index()];
+                match &item {
+                    Item::Nulls(_) => stream.unsaid += 1,
+                    Item::Body(_) => {
+                        waited_for = true;
+                        let number = self.promise.view.number_of(sender, stream.received);
+                        self.newest = self.newest.max(number);
+                    }
+                }
                 stream.queue.push_back(item);
                 stream.slots += 1;
                 stream.received += count;
             }
             let column = self.table.layout.received(sender);
-            self.set_own(column, self.streams[sender.index()].received);
+            let stream = &mut self.streams[sender.index()];
+            let received = stream.received;
+            // Nulls are acknowledged by the way, but before they fill their sender's ring.
+            if waited_for || stream.unsaid * 2 >= self.config.window {
+                stream.unsaid = 0;
+                self.set_own(column, received);
+            } else {
+                self.set_own_quietly(column, received);
+            }
         }
         self.order(ctx);
     }
@@ -358,7 +382,26 @@ impl Derecho {
             // turn, and not when something else happens.
             self.persisted = self.ordered;
         }
-        self.set_own(PERSISTED, self.persisted);
+        self.announce_persisted();
+    }
+
+    /// Says how far this member holds the order: at once when a message is among what is new, and
+    /// with the next put when only nulls are, which nobody waits for.
+    fn announce_persisted(&mut self) {
+        let before = self.table.get(self.id, PERSISTED);
+        if self.last_slot(before) < self.last_slot(self.persisted) {
+            self.set_own(PERSISTED, self.persisted);
+        } else {
+            self.set_own_quietly(PERSISTED, self.persisted);
+        }
+    }
+
+    /// The last slot after so many messages of the order.
+    pub(super) fn last_slot(&self, ordered: u64) -> Slot {
+        let undelivered = ordered.saturating_sub(self.delivered) as usize;
+        let last = undelivered.checked_sub(1);
+        let mark = last.and_then(|last| self.marks.get(last).copied());
+        mark.unwrap_or(self.sure)
     }
 
     /// What all members have persisted (all of them, suspected ones too: without them the view
@@ -380,7 +423,7 @@ impl Derecho {
     pub(super) fn deliver(&mut self, ctx: &mut Context<'_, Self>) {
         // A frozen row: what was announced as final stays.
         if self.table.get(self.id, sst::WEDGED) == 0 {
-            self.set_own(PERSISTED, self.persisted);
+            self.announce_persisted();
         }
         let stable = self.stable();
         while self.delivered < stable {

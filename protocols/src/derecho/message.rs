@@ -47,6 +47,13 @@ impl View {
         self.members.iter().position(|member| member.id == id)
     }
 
+    /// The place in the round-robin order, counted from one, of what a member sends as its
+    /// message number `index`.
+    pub(super) fn number_of(&self, sender: ReplicaId, index: u64) -> u64 {
+        let rank = self.rank(sender).unwrap_or(0) as u64;
+        index * self.members.len() as u64 + rank + 1
+    }
+
     /// Who they are.
     #[must_use]
     pub fn set(&self) -> ReplicaSet {

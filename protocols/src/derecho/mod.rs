@@ -30,7 +30,8 @@
 //! | | from, to | says |
 //! |---|---|---|
 //! | put: ring slots | sender, members | a small message, a run of nulls, or that a large one comes |
-//! | put: RECEIVED, PERSISTED | each, all | how many of each sender's messages; how far in the order |
+//! | put: RECEIVED | each, sender | how many of its messages |
+//! | put: PERSISTED | each, all | how far in the order |
 //! | put: SUSPECTED, WEDGED | each, all not suspected | whom; this row is final |
 //! | put: PROPOSED, proposal | leader; then each as its echo | trim, next members, whose rank |
 //! | put: BARRIER, ECHO | reader, others | reads wait; I had not wedged after that |
@@ -116,7 +117,9 @@
 //!   of the next view is enough when it has an even number of members: nobody can act in it without
 //!   one of them, so a third view of all who answered follows at once (`restart.rs`).
 //! - **Nulls** are sent by the rule of the public code, a run of them in one slot of the ring, and
-//!   are not written. A null is never put between a request and its place: messages are formed
+//!   are not written. What was received or persisted and is nothing but nulls is said with the next
+//!   put, a heartbeat at the latest: nobody waits for it, and n³ puts for a message among n members
+//!   would say it at once. A null is never put between a request and its place: messages are formed
 //!   whole at the end of a turn, so what #78 of the public code shows cannot happen.
 //! - **Durable from the first step**: messages are written ahead of delivery, so a total failure
 //!   cannot lose what was delivered (#74 of the public code).

@@ -266,6 +266,7 @@ impl Derecho {
             };
             let stream = &mut self.streams[large.sender.index()];
             stream.bulk.insert(large.index, body);
+            self.fresh.insert(large.sender);
             self.dirty |= ON_RING;
         }
     }

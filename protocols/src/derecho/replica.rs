@@ -8,7 +8,7 @@ use super::{
     reads::Reads,
     restart::Inspection,
     sluggish::Waits,
-    sst::{Columns, HEARTBEAT, Layout, ON_ALL, ON_RING, ON_SELF, ON_SUSPECTED, Table},
+    sst::{Columns, HEARTBEAT, Layout, ON_ALL, ON_RING, ON_SELF, ON_SUSPECTED, ON_VIEW, Table},
     triggers::TRIGGERS,
 };
 use alloc::{
@@ -80,6 +80,8 @@ pub(super) struct Stream {
     pub slots: u64,
     /// Messages received, nulls included.
     pub received: u64,
+    /// Slots with nulls taken since something was said of it.
+    pub unsaid: usize,
     pub queue: VecDeque<Item>,
     /// Large messages that came ahead of their slot.
     pub bulk: BTreeMap<u64, Bytes>,
@@ -152,6 +154,12 @@ pub struct Derecho {
     pub(super) table: Table,
     pub(super) dirty: Columns,
     pub(super) own_dirty: Vec<u32>,
+    /// Something in the own row that others wait for has changed.
+    pub(super) news: bool,
+    /// Whose ring may hold something that was not taken.
+    pub(super) fresh: ReplicaSet,
+    /// The number in the order of the last message that is known and no null.
+    pub(super) newest: u64,
     pub(super) fired: u32,
     pub(super) lagging: ReplicaSet,
     pub(super) streams: Vec<Stream>,
@@ -589,6 +597,9 @@ impl Protocol for Derecho {
             table: Table::new(members, layout),
             dirty: 0,
             own_dirty: Vec::new(),
+            news: false,
+            fresh: ReplicaSet::EMPTY,
+            newest: 0,
             fired: 0,
             lagging: ReplicaSet::EMPTY,
             streams: (0..members).map(|_| Stream::default()).collect(),
@@ -677,6 +688,9 @@ impl Protocol for Derecho {
         }
         let merged = self.table.merge(from, offset, words);
         self.dirty |= merged.dirty;
+        if merged.dirty & (ON_RING | ON_VIEW) != 0 {
+            self.fresh.insert(from);
+        }
         if merged.refused > 0 {
             ctx.mark("ignored: a column went back");
         }
@@ -970,9 +984,15 @@ impl Derecho {
                 self.push_all(peer, ctx);
             }
         }
-        if self.own_dirty.is_empty() && self.slots_put == self.slots_sent {
+        if !self.news && self.slots_put == self.slots_sent {
+            // What nobody waits for goes with the next put, with a heartbeat at the latest.
+            if self.own_dirty.len() > 8 * self.members {
+                self.own_dirty.sort_unstable();
+                self.own_dirty.dedup();
+            }
             return;
         }
+        self.news = false;
         let mut to = ReplicaSet(live.0 & !self.lagging.0);
         for peer in to.iter() {
             if ctx.room(peer) < self.row_bytes() {
@@ -998,7 +1018,8 @@ impl Derecho {
         }
         let layout = self.table.layout;
         let mut dirty = core::mem::take(&mut self.own_dirty);
-        dirty.sort_unstable_by_key(|column| layout.concerns(*column).is_some());
+        dirty.sort_unstable_by_key(|column| (layout.concerns(*column), *column));
+        dirty.dedup();
         let common = dirty.partition_point(|column| layout.concerns(*column).is_none());
         let mut ranges = self.ring_ranges(&words);
         if self.planted(Plant::PutTorn) {
@@ -1009,15 +1030,15 @@ impl Derecho {
         let (common, single) = dirty.split_at(common);
         let changed = self.table.dirty_ranges(self.id, common);
         let mut rest = to;
-        for peer in to.iter() {
-            let of_it = |column: &&u32| layout.concerns(**column) == Some(peer);
-            let of_it: Vec<u32> = single.iter().filter(of_it).copied().collect();
-            if !of_it.is_empty() {
-                let own = self.table.dirty_ranges(self.id, &of_it);
-                let all: Vec<_> = [&ranges[..], &own, &changed].concat();
-                ctx.put(ReplicaSet::EMPTY.with(peer), &all);
-                rest = rest.without(peer);
-            }
+        for of_it in single.chunk_by(|a, b| layout.concerns(*a) == layout.concerns(*b)) {
+            let peer = of_it.first().and_then(|column| layout.concerns(*column));
+            let Some(peer) = peer.filter(|peer| to.contains(*peer)) else {
+                continue;
+            };
+            let own = self.table.dirty_ranges(self.id, of_it);
+            let all: Vec<_> = [&ranges[..], &own, &changed].concat();
+            ctx.put(ReplicaSet::EMPTY.with(peer), &all);
+            rest = rest.without(peer);
         }
         let news = !words.is_empty() || !changed.is_empty();
         if news && !rest.is_empty() {
@@ -1056,21 +1077,30 @@ impl Derecho {
     }
 
     pub(super) fn set_own(&mut self, column: u32, word: u64) {
-        if self.table.set(self.id, column, word) {
+        self.news |= self.set_own_quietly(column, word);
+    }
+
+    /// For what nobody waits for: it goes with the next put. Gives whether it was new.
+    pub(super) fn set_own_quietly(&mut self, column: u32, word: u64) -> bool {
+        let new = self.table.set(self.id, column, word);
+        if new {
             self.own_dirty.push(column);
-            self.dirty |= ON_ALL;
+            self.dirty |= self.table.layout.kind(column);
         }
+        new
     }
 
     pub(super) fn set_own_suspected(&mut self) {
         self.table.set_suspected(self.id, self.suspected);
         self.own_dirty.push(super::sst::SUSPECTED);
+        self.news = true;
         self.dirty |= ON_SUSPECTED;
     }
 
     pub(super) fn set_own_proposal(&mut self, proposal: &Proposal) {
         self.table.set_proposal(self.id, proposal);
         self.own_dirty.push(self.table.layout.proposed());
+        self.news = true;
         self.dirty |= ON_ALL;
     }
 

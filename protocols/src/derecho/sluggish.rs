@@ -16,11 +16,7 @@
 //! is only somewhat slower than the others stays, and whoever stood still once: a smaller view
 //! tolerates fewer failures.
 
-use super::{
-    Derecho,
-    sst::{self, PERSISTED},
-    view_change::has_quorum,
-};
+use super::{Derecho, sst::PERSISTED, view_change::has_quorum};
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{Context, ReplicaId, ReplicaSet, Time};
@@ -203,17 +199,10 @@ impl Derecho {
             }
             waits.finish(live, members as usize, self.config.sluggish);
         }
-        let newest = (view.members.iter().zip(0..))
-            .filter_map(|(member, rank)| {
-                let last = streams[member.id.index()].received.checked_sub(1)?;
-                Some(last * members + rank + 1)
-            })
-            .max()
-            .unwrap_or(0);
-        if newest > self.delivered && !self.wedging {
+        if self.newest > self.delivered && !self.wedging {
             waits.lag.fill(Duration::ZERO);
             waits.sample = Some(Sample {
-                target: newest,
+                target: self.newest,
                 began: now,
                 ordered: None,
                 sending: live,
@@ -229,10 +218,13 @@ impl Derecho {
         let view = &self.promise.view;
         let behind = if self.wedging {
             return ReplicaSet::EMPTY;
-        } else if self.ordered > self.delivered {
-            let missing = |id: &ReplicaId| self.table.read(*id, PERSISTED) <= self.delivered;
+        } else if self.last_slot(self.ordered) > self.sure {
+            // Nulls before the message count with it; nobody waits for those behind it.
+            let before = self.marks.partition_point(|slot| *slot <= self.sure);
+            let number = self.delivered + before as u64 + 1;
+            let missing = |id: &ReplicaId| self.table.read(*id, PERSISTED) < number;
             self.live().iter().filter(missing).collect()
-        } else if sst::any(self.live(), |id| !self.streams[id.index()].queue.is_empty()) {
+        } else if self.newest > self.ordered {
             let rank = (self.ordered % view.members.len() as u64) as usize;
             ReplicaSet::EMPTY.with(view.members[rank].id)
         } else {

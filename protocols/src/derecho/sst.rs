@@ -100,14 +100,14 @@ impl Layout {
         (self.slot_words as usize - 2) * 8
     }
 
-    /// Who alone looks at a column, if it is of that kind: whoever waits for echoes or for
-    /// acknowledged blocks.
+    /// Who alone looks at a column, if it is of that kind: whoever waits until its messages are
+    /// taken, for echoes, or for acknowledged blocks.
     pub fn concerns(&self, column: u32) -> Option<ReplicaId> {
-        let behind = column.checked_sub(RECEIVED + self.members)?;
+        let behind = column.checked_sub(RECEIVED)?;
         (column < self.proposed()).then(|| ReplicaId((behind % self.members) as u16))
     }
 
-    fn kind(&self, column: u32) -> Columns {
+    pub fn kind(&self, column: u32) -> Columns {
         match column {
             HEAD | VIEW => ON_VIEW,
             HEARTBEAT => 0,

@@ -231,11 +231,7 @@ impl Derecho {
     fn ragged_trim(&self) -> View {
         let live = self.live();
         let trim = sst::min(live, |id| self.table.read(id, PERSISTED));
-        let undelivered = trim.saturating_sub(self.delivered) as usize;
-        let base = match undelivered.checked_sub(1) {
-            Some(last) => self.marks.get(last).copied().unwrap_or(self.sure),
-            None => self.sure,
-        };
+        let base = self.last_slot(trim);
         let old = self.promise.view.members.iter();
         let mut members: Vec<Member> = old
             .filter(|member| live.contains(member.id))
@@ -435,6 +431,9 @@ impl Derecho {
         self.acked_before.fill((0, 0));
         self.rdmc = Rdmc::new(self.members);
         self.own_dirty.clear();
+        self.news = false;
+        self.fresh = self.peers();
+        self.newest = 0;
         self.fired = 0;
         self.wedging = false;
         self.proposing = 0;

@@ -61,6 +61,30 @@ fn in_memory_a_turn_says_at_once_what_it_holds() {
 }
 
 #[test]
+fn a_message_among_many_costs_each_pair_a_few_puts_and_not_one_for_each_null() {
+    let (members, messages) = (8, 4);
+    let mut group = Group::<Derecho>::new(members, Durability::Memory, Config::default());
+    let mut packets = 0;
+    for _ in 0..messages {
+        // The last rank: all others fill their places with nulls.
+        group.write(members as u16 - 1);
+        group.idle(members as u16 - 1);
+        while let Some(packet) = group.network.pop_front() {
+            let to = packet.to.0;
+            group.deliver(packet);
+            group.idle(to);
+            packets += 1;
+        }
+    }
+    let pairs = members * (members - 1);
+    assert!(
+        packets <= 3 * pairs * messages,
+        "{packets} packets for {messages} messages among {members}"
+    );
+    assert_converged(&group, messages as u64);
+}
+
+#[test]
 fn a_crashed_member_is_left_out_and_comes_back() {
     let mut group = group(3);
     group.write(0);
