@@ -270,7 +270,8 @@ impl Campaign {
             _ => Durability::Memory,
         };
         // Datagrams are lost, doubled and overtake each other: no weather, no difference.
-        let datagrams = self.faults.network && !entry.needs_streams;
+        let unruly = self.faults.network || self.faults.asynchrony;
+        let datagrams = unruly && !entry.needs_streams;
         let transport = match mix(seed, 0x7472_616e) % 5 {
             0 | 1 if datagrams => Transport::Datagram,
             _ => Transport::Stream,

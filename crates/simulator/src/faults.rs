@@ -26,6 +26,10 @@ pub struct FaultSet {
     pub disk: bool,
     /// Clocks with offset, drift and steps, and such as stop or lie.
     pub clock: bool,
+    /// Links on which every frame takes long and some take far longer, without a bound, from the
+    /// first moment to the last: nothing heals it, and whatever a protocol promises it must keep
+    /// under it. Only protocols that go on without synchrony can; it is not part of [`Self::ALL`].
+    pub asynchrony: bool,
 }
 
 impl FaultSet {
@@ -35,13 +39,15 @@ impl FaultSet {
         crash: false,
         disk: false,
         clock: false,
+        asynchrony: false,
     };
-    /// All of them.
+    /// All that end.
     pub const ALL: Self = Self {
         network: true,
         crash: true,
         disk: true,
         clock: true,
+        asynchrony: false,
     };
 }
 
@@ -58,11 +64,17 @@ impl FromStr for FaultSet {
                 "crash" => set.crash = true,
                 "disk" => set.disk = true,
                 "clock" => set.clock = true,
-                "all" => set = Self::ALL,
+                "asynchrony" => set.asynchrony = true,
+                "all" => {
+                    set = Self {
+                        asynchrony: set.asynchrony,
+                        ..Self::ALL
+                    }
+                }
                 other => {
                     return Err(format!(
-                        "'{other}' is no kind of fault: none, network, crash, disk, clock, all, or \
-                         several separated by commas"
+                        "'{other}' is no kind of fault: none, network, crash, disk, clock, all (of \
+                         these), asynchrony, or several separated by commas"
                     ));
                 }
             }
@@ -81,6 +93,7 @@ impl fmt::Display for FaultSet {
             (self.crash, "crash"),
             (self.disk, "disk"),
             (self.clock, "clock"),
+            (self.asynchrony, "asynchrony"),
         ];
         let names: Vec<_> = names
             .iter()

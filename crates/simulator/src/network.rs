@@ -70,6 +70,10 @@ pub(crate) struct LinkProfile {
     pub jitter: u64,
     /// Bytes that may be under way on a link before it is declared down.
     pub capacity: usize,
+    /// On all links a frame's delay has no bound that a protocol could wait for: half of them take up
+    /// to the jitter longer, and of those that take longer than any time, half may take twice that.
+    #[serde(default)]
+    pub unbounded: bool,
 }
 
 /// Disturbances of one direction of a link while they last.
@@ -97,6 +101,8 @@ enum Jitter {
     Tailed,
     /// Nothing, or in one of ten cases several times the jitter.
     Twofold,
+    /// See [`LinkProfile::unbounded`].
+    Unbounded,
 }
 
 impl Jitter {
@@ -109,6 +115,10 @@ impl Jitter {
             }
             Self::Twofold if random.chance(100) => jitter * 3 + random.below(jitter + 1),
             Self::Twofold => 0,
+            Self::Unbounded => {
+                let doublings = random.draw().trailing_zeros().min(DOUBLINGS_MAX);
+                random.below((jitter << doublings) + 1)
+            }
         }
     }
 }
@@ -164,6 +174,9 @@ pub(crate) struct Network {
     pub in_flight_max: usize,
 }
 
+/// A stream waits for its latest frame, and a seed must end: beyond 512 times the jitter, hundreds
+/// of times what a protocol under test waits, delays end after all.
+const DOUBLINGS_MAX: u32 = 9;
 const RETRANSMISSION: u64 = 20_000_000;
 /// Frames of a broken connection arrive for at most this long.
 const STRAGGLE_MAX: u64 = 50_000_000;
@@ -174,7 +187,10 @@ impl Network {
             .map(|_| Direction {
                 base: profile.delay_min + random.below(profile.delay_spread + 1),
                 slow: 1,
-                jitter: [Jitter::Even, Jitter::Tailed, Jitter::Twofold][random.index(3)],
+                jitter: match [Jitter::Even, Jitter::Tailed, Jitter::Twofold][random.index(3)] {
+                    _ if profile.unbounded => Jitter::Unbounded,
+                    drawn => drawn,
+                },
                 ..Direction::default()
             })
             .collect();
@@ -469,6 +485,7 @@ mod tests {
             delay_spread: 0,
             jitter: 5_000_000,
             capacity: 1000,
+            unbounded: false,
         };
         (Network::new(3, profile, Random::new(3)), Queue::new())
     }

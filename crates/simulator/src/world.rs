@@ -315,12 +315,18 @@ fn draw_links(setup: &WorldSetup, random: &mut Random) -> LinkProfile {
         _ => (1_000_000, 8_000_000, 5_000_000),
     };
     let capacity = if random.chance(100) { 1 << 20 } else { 8 << 20 };
+    let unbounded = setup.faults.asynchrony;
+    let (delay_min, delay_spread, jitter) = match unbounded {
+        true => (8 * MILLISECOND, 24 * MILLISECOND, 4 * MILLISECOND),
+        false => (delay_min, delay_spread, jitter),
+    };
     LinkProfile {
         transport: setup.transport,
         delay_min,
         delay_spread,
         jitter,
         capacity,
+        unbounded,
     }
 }
 

@@ -63,7 +63,8 @@ pub struct Simulate {
     #[arg(long, value_name = "A..B", default_value = "0..100", value_parser = seeds)]
     seeds: Range<u64>,
 
-    /// Which faults may strike: none, network, crash, disk, clock, all, or several with commas
+    /// Which faults may strike: none, network, crash, disk, clock, all of these, or several with
+    /// commas; asynchrony, which is not among all, gives every message a delay without bound
     #[arg(long, value_name = "KINDS", default_value = "all")]
     faults: FaultSet,
 

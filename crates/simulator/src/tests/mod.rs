@@ -251,6 +251,30 @@ fn multipaxos_survives_a_few_seeds_of_everything() {
 }
 
 #[test]
+fn without_synchrony_a_common_coin_goes_on_and_a_leader_with_a_timeout_does_not() {
+    let asynchronous = |protocol: &str, seeds, options: [(&str, &str); 2]| {
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let campaign = Campaign {
+            protocol: protocol.to_owned(),
+            replicas: 5,
+            seeds,
+            faults: "asynchrony".parse().unwrap(),
+            options: options.map(owned).to_vec(),
+            ..Campaign::default()
+        };
+        crate::run(&campaign, |_| ()).unwrap()
+    };
+    let options = [("view_timeout_ms", "10"), ("heartbeat_ms", "3")];
+    let coin = asynchronous("racs", 0..10, options);
+    assert!(coin.is_clean(), "{:?}", coin.failures);
+    // No round trip is shorter than the timeout: every view ends by the coin.
+    assert!(coin.branches["coin elects a block"] > 1_000);
+    let options = [("election_timeout_ms", "20"), ("heartbeat_ms", "5")];
+    let leader = asynchronous("multipaxos", 0..1, options);
+    assert_eq!((leader.stalls, leader.violations), (1, 0));
+}
+
+#[test]
 fn seeds_that_showed_something_are_clean() {
     for (replicas, seed) in [
         // A journal begun again, closed before its first write, lost what followed with its marks.
