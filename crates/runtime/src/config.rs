@@ -86,15 +86,19 @@ pub enum Transport {
     /// By datagrams where these arrive: some are lost, doubled or overtaken, and the protocol sees
     /// to it.
     Udp,
+    /// Through memory that is shared with members on the same host, and by connections to others:
+    /// all frames, whatever their size, and puts as what they are. In order, nothing lost.
+    SharedMemory,
 }
 
 impl Transport {
-    /// `tcp` or `udp`.
+    /// `tcp`, `udp` or `shared-memory`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::SharedMemory => "shared-memory",
         }
     }
 }
@@ -106,7 +110,8 @@ impl std::str::FromStr for Transport {
         match name {
             "tcp" => Ok(Self::Tcp),
             "udp" => Ok(Self::Udp),
-            _ => Err("expected 'tcp' or 'udp'"),
+            "shared-memory" => Ok(Self::SharedMemory),
+            _ => Err("expected 'tcp', 'udp' or 'shared-memory'"),
         }
     }
 }
@@ -280,6 +285,13 @@ impl Config {
                 "transport: protocol '{name}' relies on links that lose and reorder nothing; \
                  accepted is 'tcp'"
             ));
+        }
+        if self.transport == Transport::SharedMemory && self.emulation.is_some() {
+            return refuse(
+                "transport: links that are emulated are connections or datagrams; accepted are \
+                 'tcp' and 'udp'"
+                    .to_owned(),
+            );
         }
         if !(BYTES_MIN..=BYTES_MAX).contains(&self.datagram_bytes_max) {
             return refuse(format!(

@@ -30,6 +30,25 @@ pub struct DatagramMetrics {
     pub unsent: u64,
 }
 
+/// What is counted of memory that is shared with peers on the same host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryMetrics {
+    /// Frames that came through it.
+    pub frames_in: u64,
+    /// Frames that went through it.
+    pub frames_out: u64,
+    /// Bytes of those that came.
+    pub bytes_in: u64,
+    /// Bytes of those that went.
+    pub bytes_out: u64,
+    /// Times that a peer's row was found changed.
+    pub puts_in: u64,
+    /// Puts written into a peer's memory.
+    pub puts_out: u64,
+    /// Times that a peer had to be woken.
+    pub wakes: u64,
+}
+
 /// Everything that a replica counts since its process began. Only ever grows, but for the gauges
 /// that say so.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -56,6 +75,8 @@ pub struct Metrics {
     pub links_up: u64,
     /// Datagrams between peers.
     pub datagrams: DatagramMetrics,
+    /// Memory shared with peers.
+    pub memory: MemoryMetrics,
     /// Bytes received from clients.
     pub client_bytes_in: u64,
     /// Bytes written to clients.
@@ -190,6 +211,41 @@ impl Metrics {
                 "datagram_sent_bytes_total",
                 "Bytes of datagrams sent.",
                 self.datagrams.bytes_out,
+            ),
+            (
+                "shared_memory_frames_received_total",
+                "Frames received through shared memory.",
+                self.memory.frames_in,
+            ),
+            (
+                "shared_memory_frames_sent_total",
+                "Frames sent through shared memory.",
+                self.memory.frames_out,
+            ),
+            (
+                "shared_memory_received_bytes_total",
+                "Bytes of frames received through shared memory.",
+                self.memory.bytes_in,
+            ),
+            (
+                "shared_memory_sent_bytes_total",
+                "Bytes of frames sent through shared memory.",
+                self.memory.bytes_out,
+            ),
+            (
+                "shared_memory_puts_seen_total",
+                "Times that a peer's row in shared memory was found changed.",
+                self.memory.puts_in,
+            ),
+            (
+                "shared_memory_puts_total",
+                "Puts written into memory shared with a peer.",
+                self.memory.puts_out,
+            ),
+            (
+                "shared_memory_wakes_total",
+                "Times that a peer had to be woken for shared memory.",
+                self.memory.wakes,
             ),
             (
                 "datagrams_unsent_total",

@@ -505,6 +505,9 @@ fn assemble(
     if config.transport == Transport::Udp {
         tcp.use_datagrams(config.datagram_bytes_max)?;
     }
+    if config.transport == Transport::SharedMemory {
+        tcp.use_memory();
+    }
     if config.clock_skew != 0 {
         let skew = config.clock_skew;
         tracing::warn!(

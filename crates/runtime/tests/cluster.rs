@@ -44,35 +44,50 @@ fn three_replicas_execute_every_command_once_wherever_it_is_submitted() {
     }
 }
 
+/// Three replicas of a protocol, linked by a transport, execute what all are asked for.
+fn executes_everything_once_over(transport: Transport, protocol: &str) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Memory);
+    for config in &mut cluster.configs {
+        config.protocol = protocol.to_owned();
+        config.transport = transport;
+    }
+    cluster.start_on(listeners);
+    for id in 0..3 {
+        cluster.wait(id, transport.name(), |status| {
+            status.peers.iter().all(|peer| match transport {
+                Transport::Tcp => peer.connected,
+                Transport::Udp => peer.datagrams,
+                Transport::SharedMemory => peer.memory,
+            })
+        });
+    }
+    let mut sum = 0;
+    for round in 1..=30u64 {
+        sum += round;
+        assert_eq!(cluster.add((round % 3) as usize, round), sum);
+    }
+    for id in 0..3 {
+        assert_eq!(cluster.read(id), format!("{sum} 30"));
+    }
+    for id in 0..3 {
+        cluster.stop(id);
+    }
+}
+
 #[test]
 fn every_protocol_that_stands_datagrams_executes_every_command_once_over_them() {
     for entry in quintet_protocols::PROTOCOLS {
-        if entry.needs_streams {
-            continue;
+        if !entry.needs_streams {
+            executes_everything_once_over(Transport::Udp, entry.info.name);
         }
-        let directory = tempfile::tempdir().expect("a directory");
-        let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Memory);
-        for config in &mut cluster.configs {
-            config.protocol = entry.info.name.to_owned();
-            config.transport = Transport::Udp;
-        }
-        cluster.start_on(listeners);
-        for id in 0..3 {
-            cluster.wait(id, "datagrams", |status| {
-                status.peers.iter().all(|peer| peer.datagrams)
-            });
-        }
-        let mut sum = 0;
-        for round in 1..=30u64 {
-            sum += round;
-            assert_eq!(cluster.add((round % 3) as usize, round), sum);
-        }
-        for id in 0..3 {
-            assert_eq!(cluster.read(id), format!("{sum} 30"));
-        }
-        for id in 0..3 {
-            cluster.stop(id);
-        }
+    }
+}
+
+#[test]
+fn every_protocol_executes_every_command_once_over_shared_memory() {
+    for entry in quintet_protocols::PROTOCOLS {
+        executes_everything_once_over(Transport::SharedMemory, entry.info.name);
     }
 }
 

@@ -211,7 +211,7 @@ pub struct Scenario {
     pub replicas: usize,
     /// What an acknowledgement promises.
     pub durability: Durability,
-    /// How small frames travel between real replicas: `tcp` or `udp`.
+    /// How frames travel between real replicas: `tcp`, `udp` or `shared-memory`.
     pub transport: String,
     /// The clients.
     pub workload: Workload,

@@ -583,9 +583,10 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
     };
     match text.transport.as_str() {
         "tcp" => {}
-        "udp" if text.beds.contains(&Bed::Simulated) => {
-            return Err("transport: 'udp' is for real processes only".to_owned());
+        other @ ("udp" | "shared-memory") if text.beds.contains(&Bed::Simulated) => {
+            return Err(format!("transport: '{other}' is for real processes only"));
         }
+        "shared-memory" => {}
         "udp" => {
             let needs_streams = |protocol: &&String| {
                 quintet_protocols::find(Scenario::base(protocol)).is_ok_and(|it| it.needs_streams)
@@ -596,7 +597,11 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
                 ));
             }
         }
-        other => return Err(format!("transport: '{other}' is neither 'tcp' nor 'udp'")),
+        other => {
+            return Err(format!(
+                "transport: '{other}' is none of 'tcp', 'udp' and 'shared-memory'"
+            ));
+        }
     }
     if !(1..=99).contains(&text.replicas) {
         return Err("replicas: accepted are 1 to 99".to_owned());

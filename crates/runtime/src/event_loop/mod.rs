@@ -254,6 +254,7 @@ impl EventLoop {
                         frame,
                     });
                 }
+                Arrival::Put(from, ranges) => self.input(Input::Put { from, ranges }),
                 Arrival::Link(peer, link) => {
                     if matches!((peer, link), (Peer::Replica(_), Link::Up { .. })) {
                         // The protocol may answer at once and asks how much it may send.
@@ -339,11 +340,15 @@ impl EventLoop {
                     sent = true;
                 }
                 Output::Put { to, ranges } => {
+                    sent = true;
+                    let to = self.shell.tcp.put(to, &ranges, now);
+                    if to.is_empty() {
+                        continue;
+                    }
                     let frame = put_frame(GroupId(0), EpochNumber(self.about.epoch), ranges);
                     self.shell
                         .tcp
                         .send(Recipients::Replicas(to), Lane::Control, &frame, now);
-                    sent = true;
                 }
                 Output::Journal { id, write } => {
                     self.shell.metrics.journal_writes += 1;

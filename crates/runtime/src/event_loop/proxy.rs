@@ -206,6 +206,8 @@ impl Proxy {
                         .on_link(from, link, &self.world, &mut self.effects);
                 }
                 Arrival::Frame(Peer::Frontend(_), _) | Arrival::Link(Peer::Frontend(_), _) => {}
+                // Nobody shares memory with a proxy.
+                Arrival::Put(..) => {}
                 // The text stands with the link; perhaps the replica is being replaced.
                 Arrival::Refused(reason) => tracing::error!(reason, "refused by a replica"),
             }

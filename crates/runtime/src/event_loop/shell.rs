@@ -259,6 +259,7 @@ impl Shell {
         metrics.queues_full = tcp.queues_full;
         metrics.links_up = tcp.links_up;
         metrics.datagrams = self.tcp.datagram_counters();
+        metrics.memory = self.tcp.memory_counters();
         if let Some(clients) = &self.clients {
             metrics.client_bytes_in = clients.bytes_in;
             metrics.client_bytes_out = clients.bytes_out;
@@ -280,6 +281,7 @@ impl Shell {
                 queued_bytes: link.queued as u64,
                 error: link.error,
                 clock: link.clock.map(PeerClockReport::from),
+                memory: link.memory,
                 datagrams: link.datagrams,
                 datagrams_lost: link.datagrams_lost,
             }
@@ -334,6 +336,9 @@ impl Shell {
             self.last_count = count;
         }
         let mut timeout = self.timeout(clock, pause, now);
+        if timeout != Sleep::No && pause.hears_peers && !self.tcp.doze() {
+            timeout = Sleep::No;
+        }
         if timeout == Sleep::No {
             if count == 0 {
                 // Whoever could bring work must get the processor.
@@ -350,6 +355,7 @@ impl Shell {
             return Ok(now);
         };
         let result = self.poll.poll(&mut events, timeout.milliseconds());
+        self.tcp.awake();
         let now = clock.now();
         for event in &events {
             let token = event.token().0;

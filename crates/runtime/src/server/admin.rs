@@ -63,6 +63,8 @@ pub struct PeerReport {
     pub error: Option<String>,
     /// How its clock stands to this one's, once that is known.
     pub clock: Option<PeerClockReport>,
+    /// Whether frames go to it and come from it through shared memory.
+    pub memory: bool,
     /// Whether small frames go to it by datagrams.
     pub datagrams: bool,
     /// Datagrams to it of this link that are known to be lost.
@@ -579,6 +581,13 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
         "Bytes queued for the peer.",
         queued,
     );
+    let memory = per_peer(|peer| f64::from(u8::from(peer.memory)));
+    out.add(
+        MetricKind::Gauge,
+        "peer_shared_memory",
+        "Whether frames go to the peer and come from it through shared memory.",
+        memory,
+    );
     let datagrams = per_peer(|peer| f64::from(u8::from(peer.datagrams)));
     out.add(
         MetricKind::Gauge,
@@ -621,6 +630,7 @@ mod tests {
                 id: 1,
                 connected: true,
                 clock: Some(clock),
+                memory: true,
                 datagrams: true,
                 datagrams_lost: 3,
                 ..PeerReport::default()
@@ -748,6 +758,7 @@ mod tests {
             "peer_clock_offset_seconds{peer=\"1\"} -2.5",
             "peer_clock_deviation_seconds{peer=\"1\"} 0.0000015",
             "peer_clock_bound_seconds{peer=\"1\"} 0.00004",
+            "peer_shared_memory{peer=\"1\"} 1",
             "peer_datagrams{peer=\"1\"} 1",
             "peer_datagrams{peer=\"2\"} 0",
             "peer_datagrams_lost{peer=\"1\"} 3",

@@ -9,20 +9,24 @@
 //! frame that is lost takes the link with it, so that nothing is lost silently; frames of an older
 //! link never arrive after the newer one is up. Datagrams promise only the last: frames arrive
 //! whole, or not at all, or twice, in any order. They are for protocols that do not need streams
-//! ([`quintet_replica::Protocol::NEEDS_STREAMS`]).
+//! ([`quintet_replica::Protocol::NEEDS_STREAMS`]). Shared memory promises what connections do, and
+//! that what was put before a frame was queued has arrived when the frame does.
 
 pub(crate) mod datagrams;
 pub(crate) mod emulator;
 pub(crate) mod hello;
+mod memory;
 mod queue;
 pub(crate) mod tcp;
 
-use quintet_replica::{Bytes, Link, Peer};
+use quintet_replica::{Bytes, Link, Peer, ReplicaId};
 
 /// What a transport hands to the event loop, in order.
 #[derive(Debug)]
 pub(crate) enum Arrival {
     Frame(Peer, Bytes),
+    /// Words of a peer's row, see [`quintet_replica::put_ranges`].
+    Put(ReplicaId, Bytes),
     Link(Peer, Link),
     /// This replica must not take part; the reason is for the operator.
     Refused(String),

@@ -23,6 +23,8 @@ pub(crate) const FRAME_MAX: usize = 512 << 20;
 const LARGE: usize = 64 << 10;
 /// Memory reserved for a large frame before its bytes have come.
 const LARGE_AHEAD: usize = 1 << 20;
+/// The same for frames from memory, whose sender is a process of this machine.
+const MEMORY_AHEAD: usize = 16 << 20;
 const READ: usize = 64 << 10;
 /// Shorter parts are copied next to each other, longer ones are shared.
 const COPIED_MAX: usize = 4096;
@@ -47,10 +49,19 @@ pub(super) fn frame_header(lane: Lane, kind: Kind, frame: &Frame) -> [u8; HEADER
     for part in frame.parts() {
         digest.update(part);
     }
+    header_with(lane, kind, frame, digest.finalize() as u32)
+}
+
+/// The header of a frame that stays in this machine's memory: no checksum is looked at there.
+pub(super) fn memory_header(lane: Lane, frame: &Frame) -> [u8; HEADER] {
+    header_with(lane, Kind::Node, frame, 0)
+}
+
+fn header_with(lane: Lane, kind: Kind, frame: &Frame, checksum: u32) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     let length = u32::try_from(frame.len()).expect("frames are far below 4 GiB");
     header[..4].copy_from_slice(&length.to_le_bytes());
-    header[4..8].copy_from_slice(&(digest.finalize() as u32).to_le_bytes());
+    header[4..8].copy_from_slice(&checksum.to_le_bytes());
     header[8] = lane as u8;
     header[9] = kind as u8;
     header
@@ -175,6 +186,8 @@ struct Large {
 pub(super) struct Incoming {
     bytes: BytesMut,
     large: Option<Large>,
+    /// From memory of this machine: without checksums.
+    memory: bool,
 }
 
 /// What one read brought.
@@ -188,6 +201,14 @@ pub(super) enum Got {
 }
 
 impl Incoming {
+    /// For frames with [`memory_header`].
+    pub fn of_memory() -> Self {
+        Self {
+            memory: true,
+            ..Self::default()
+        }
+    }
+
     pub fn peek(&self) -> &[u8] {
         &self.bytes
     }
@@ -201,7 +222,19 @@ impl Incoming {
     /// # Errors
     /// When the connection is broken.
     pub fn read(&mut self, stream: impl AsFd) -> io::Result<Got> {
-        let (buffer, length) = match &mut self.large {
+        let (buffer, length) = self.wants();
+        match read_into(stream, buffer, length) {
+            Ok(0) => Ok(Got::End),
+            Ok(count) => Ok(Got::Bytes(count, count == length)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Got::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Got::Bytes(0, true)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where the next bytes go, and how many at most.
+    pub fn wants(&mut self) -> (&mut BytesMut, usize) {
+        match &mut self.large {
             Some(large) => {
                 let missing = large.length - large.bytes.len();
                 (&mut large.bytes, missing.min(LARGE_AHEAD))
@@ -218,13 +251,6 @@ impl Incoming {
                     },
                 )
             }
-        };
-        match read_into(stream, buffer, length) {
-            Ok(0) => Ok(Got::End),
-            Ok(count) => Ok(Got::Bytes(count, count == length)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Got::Nothing),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Got::Bytes(0, true)),
-            Err(error) => Err(error),
         }
     }
 
@@ -240,7 +266,8 @@ impl Incoming {
             let Some(large) = self.large.take() else {
                 return Ok(None);
             };
-            return check(lane, Kind::Node, large.checksum, large.bytes.freeze()).map(Some);
+            let payload = large.bytes.freeze();
+            return (self.check(lane, Kind::Node, large.checksum, payload)).map(Some);
         }
         let Some(header) = self.bytes.first_chunk::<HEADER>() else {
             return Ok(None);
@@ -260,11 +287,17 @@ impl Incoming {
         };
         if self.bytes.len() - HEADER >= length {
             self.bytes.advance(HEADER);
-            return check(lane, kind, checksum, self.bytes.split_to(length).freeze()).map(Some);
+            let payload = self.bytes.split_to(length).freeze();
+            return self.check(lane, kind, checksum, payload).map(Some);
         }
         if length >= LARGE {
             self.bytes.advance(HEADER);
-            let mut bytes = BytesMut::with_capacity(length.min(LARGE_AHEAD));
+            let ahead = if self.memory {
+                MEMORY_AHEAD
+            } else {
+                LARGE_AHEAD
+            };
+            let mut bytes = BytesMut::with_capacity(length.min(ahead));
             bytes.extend_from_slice(&self.bytes.split());
             self.large = Some(Large {
                 bytes,
@@ -274,21 +307,25 @@ impl Incoming {
         }
         Ok(None)
     }
-}
 
-fn check(
-    lane: Lane,
-    kind: Kind,
-    expected: u32,
-    payload: Bytes,
-) -> Result<(Kind, Bytes), FrameBroken> {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(&[salt(lane, kind)]);
-    digest.update(&payload);
-    if digest.finalize() as u32 == expected {
-        Ok((kind, payload))
-    } else {
-        Err(FrameBroken::Checksum)
+    fn check(
+        &self,
+        lane: Lane,
+        kind: Kind,
+        expected: u32,
+        payload: Bytes,
+    ) -> Result<(Kind, Bytes), FrameBroken> {
+        if self.memory {
+            return Ok((kind, payload));
+        }
+        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+        digest.update(&[salt(lane, kind)]);
+        digest.update(&payload);
+        if digest.finalize() as u32 == expected {
+            Ok((kind, payload))
+        } else {
+            Err(FrameBroken::Checksum)
+        }
     }
 }
 
@@ -367,7 +404,7 @@ mod tests {
             damaged[at] ^= 0x40;
             let mut incoming = Incoming {
                 bytes: BytesMut::from(&damaged[..1000]),
-                large: None,
+                ..Incoming::default()
             };
             assert_eq!(incoming.next(Lane::Bulk), Err(error));
         }

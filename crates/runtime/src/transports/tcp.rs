@@ -10,9 +10,11 @@
 //!   Waiting ───────────────┘
 //! ```
 //!
-//! Small frames may go by datagrams beside them (`udp.rs`).
+//! Small frames may go by datagrams beside them (`udp.rs`), or all through memory that is shared
+//! with processes of the same host (`shared.rs`).
 
 mod exchange;
+mod shared;
 mod udp;
 
 use super::{
@@ -125,6 +127,8 @@ pub(crate) struct LinkReport {
     pub error: Option<String>,
     /// How its clock stands to this one's.
     pub clock: Option<Standing>,
+    /// Frames go to it and come from it through shared memory.
+    pub memory: bool,
     /// Small frames go to it by datagrams.
     pub datagrams: bool,
     /// Datagrams to it that are known to have been lost.
@@ -174,6 +178,7 @@ pub(crate) struct Tcp {
     datagram_bytes_max: Option<usize>,
     datagrams: Option<Box<udp::Datagrams>>,
     datagram_counters: DatagramMetrics,
+    memories: Option<Box<shared::Memories>>,
 }
 
 impl Tcp {
@@ -255,6 +260,7 @@ impl Tcp {
             datagram_bytes_max: None,
             datagrams: None,
             datagram_counters: DatagramMetrics::default(),
+            memories: None,
         }
     }
 
@@ -288,7 +294,8 @@ impl Tcp {
     /// Whether something can be read or handed on without sleeping.
     pub fn busy(&self) -> bool {
         let datagrams = self.datagrams.as_ref().is_some_and(|it| it.readable());
-        !self.to_read.is_empty() || !self.arrivals.is_empty() || self.accepting || datagrams
+        let some = !self.to_read.is_empty() || !self.arrivals.is_empty();
+        some || self.accepting || datagrams || self.memory_busy()
     }
 
     pub fn report(&self, id: ReplicaId, now: Time) -> LinkReport {
@@ -299,8 +306,9 @@ impl Tcp {
             name: link.name.clone(),
             up: link.up,
             incarnation: link.incarnation,
-            queued: self.queued(link),
+            queued: self.queued(link) + self.queued_in_memory(id),
             error: link.error.clone(),
+            memory: self.by_memory(id),
             datagrams: way.is_some_and(udp::Way::is_open),
             datagrams_lost: way.map_or(0, udp::Way::lost),
         }
@@ -332,7 +340,8 @@ impl Tcp {
         let link = &self.links[id.index()];
         match link.lanes[Lane::Control as usize].and_then(|i| self.connections[i].as_ref()) {
             Some(connection) if link.up => {
-                QUEUE_MAX.saturating_sub(connection.outgoing.len() + self.held_for(id))
+                let queued = connection.outgoing.len() + self.held_for(id);
+                QUEUE_MAX.saturating_sub(queued + self.queued_in_memory(id))
             }
             _ => 0,
         }
@@ -342,21 +351,24 @@ impl Tcp {
 
     /// Queues a frame for everybody it goes to; who is not linked does not get it.
     pub fn send(&mut self, to: Recipients, lane: Lane, frame: &Frame, now: Time) {
-        let header = frame_header(lane, Kind::Node, frame);
+        let mut header = None;
+        let mut header = || *header.get_or_insert_with(|| frame_header(lane, Kind::Node, frame));
         match to {
             Recipients::Replicas(replicas) => {
                 for id in replicas.iter() {
                     let Some(link) = self.links.get(id.index()).filter(|link| link.up) else {
                         continue;
                     };
-                    if let Some(index) = link.lanes[lane as usize] {
-                        self.queue_frame(index, &header, frame, now);
+                    if let Some(index) = link.lanes[lane as usize]
+                        && !self.queue_in_memory(id, lane, frame, now)
+                    {
+                        self.queue_frame(index, &header(), frame, now);
                     }
                 }
             }
             Recipients::Frontend(id) => {
                 if let Some(index) = self.frontends.get(&id) {
-                    self.queue_frame(*index, &header, frame, now);
+                    self.queue_frame(*index, &header(), frame, now);
                 }
             }
         }
@@ -438,6 +450,7 @@ impl Tcp {
     /// Writes what is queued, one write per connection.
     pub fn flush(&mut self, now: Time) {
         self.flush_datagrams();
+        self.flush_memory(now);
         while let Some(index) = self.to_write.pop() {
             if let Some(connection) = &mut self.connections[index] {
                 connection.dirty = false;
@@ -542,6 +555,7 @@ impl Tcp {
             self.to_read = list;
         }
         self.receive_datagrams(now);
+        self.receive_memory(now);
     }
 
     fn accept(&mut self, now: Time) {
@@ -934,6 +948,7 @@ impl Tcp {
         if let Some(control) = lanes[Lane::Control as usize] {
             self.offer(control, now);
         }
+        self.offer_memory(id, now);
         for index in lanes.into_iter().flatten() {
             self.queue_read(index);
         }
@@ -982,6 +997,7 @@ impl Tcp {
                 self.free.push(index);
             }
         }
+        self.drop_memory(member);
         let link = &mut self.links[member];
         let jitter = Duration::from_micros(random() % 1000 * link.backoff.as_millis() as u64 / 2);
         link.dial_at = now + link.backoff + jitter;

@@ -21,6 +21,7 @@ pub(super) struct Side {
     pub ahead: Duration,
     pub links: Vec<(Peer, Link)>,
     pub frames: Vec<(Peer, Bytes)>,
+    pub puts: Vec<(ReplicaId, Bytes)>,
     refused: Option<String>,
 }
 
@@ -65,6 +66,7 @@ impl Side {
             ahead: Duration::ZERO,
             links: Vec::new(),
             frames: Vec::new(),
+            puts: Vec::new(),
             refused: None,
         }
     }
@@ -85,6 +87,7 @@ impl Side {
             ahead: Duration::ZERO,
             links: Vec::new(),
             frames: Vec::new(),
+            puts: Vec::new(),
             refused: None,
         }
     }
@@ -115,6 +118,7 @@ impl Side {
         while let Some(arrival) = self.tcp.take_arrival() {
             match arrival {
                 Arrival::Frame(from, frame) => self.frames.push((from, frame)),
+                Arrival::Put(from, ranges) => self.puts.push((from, ranges)),
                 Arrival::Link(peer, link) => self.links.push((peer, link)),
                 Arrival::Refused(reason) => self.refused = Some(reason),
             }

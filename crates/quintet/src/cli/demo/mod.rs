@@ -81,9 +81,9 @@ pub struct Demo {
     #[arg(long, default_value = "disk", value_parser = ["disk", "memory"])]
     durability: String,
 
-    /// How small messages travel between replicas: 'tcp', or 'udp' with a protocol that stands lost
-    /// and reordered ones
-    #[arg(long, default_value = "tcp", value_parser = ["tcp", "udp"])]
+    /// How messages travel between replicas: 'tcp', 'shared-memory', or 'udp' for small ones with a
+    /// protocol that stands lost and reordered ones
+    #[arg(long, default_value = "tcp", value_parser = ["tcp", "udp", "shared-memory"])]
     transport: String,
 
     /// Where the replicas keep their data

@@ -193,9 +193,11 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "transport",
-        "How small frames travel between members and proxies: tcp, or udp where datagrams arrive",
+        "How frames travel between members: tcp, udp (small ones, to proxies too), shared-memory",
         |config, text| {
-            config.transport = text.parse().map_err(|_| not(text, "'tcp' or 'udp'"))?;
+            config.transport = text
+                .parse()
+                .map_err(|_| not(text, "'tcp', 'udp' or 'shared-memory'"))?;
             Ok(())
         },
         |config| config.transport.name().to_owned(),
@@ -398,7 +400,7 @@ mod tests {
             |name: &str, text: &str| (find(name).unwrap().set)(&mut config, text).unwrap_err();
         assert!(refusal("cluster", "xyz").contains("32 hexadecimal"));
         assert!(refusal("durability", "tape").contains("'disk' or 'memory'"));
-        assert!(refusal("transport", "pigeon").contains("'tcp' or 'udp'"));
+        assert!(refusal("transport", "pigeon").contains("'tcp', 'udp' or 'shared-memory'"));
         assert!(refusal("redis_listen", "7001").contains("127.0.0.1:7001"));
         assert!(refusal("client_deadline", "10 parsecs").contains("10s"));
         assert!(refusal("limits.memory_max", "much").contains("64MiB"));

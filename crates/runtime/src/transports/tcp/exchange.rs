@@ -13,6 +13,7 @@ use super::{Kind, Stage, Tcp, frame_header};
 use crate::{
     clock::skewed,
     peer_clock::{PeerClock, Readings, Standing},
+    transports::memory::Token,
 };
 use quintet_replica::{
     Bytes, DecodeError, Frame, Lane, Peer, Reader, ReplicaId, Time, Wire, Writer,
@@ -44,6 +45,18 @@ pub(super) enum Own {
         port: u16,
         takes: u32,
     },
+    /// Memory to be shared stands there; see [`Token`].
+    Memory(Token),
+    /// That with this number is open.
+    Opened {
+        number: u64,
+    },
+    /// What follows of this lane goes through it.
+    Begun {
+        number: u64,
+    },
+    /// Something stands in the memory, or there is room in it again.
+    Wake,
     /// A probe has come, the `number`th datagram sent, when `received` had come.
     Heard {
         number: u64,
@@ -83,6 +96,24 @@ impl Wire for Own {
                 writer.u64(number);
                 writer.u64(received);
             }
+            Self::Memory(token) => {
+                writer.u8(5);
+                writer.u64(token.number);
+                writer.u32(token.process);
+                writer.u32(token.descriptor);
+            }
+            Self::Opened { number } => {
+                writer.u8(6);
+                writer.u64(number);
+            }
+            Self::Begun { number } => {
+                writer.u8(7);
+                writer.u64(number);
+            }
+            Self::Wake => {
+                writer.u8(8);
+                writer.u64(0);
+            }
         }
     }
 
@@ -107,6 +138,14 @@ impl Wire for Own {
                 number,
                 received: reader.u64("received")?,
             },
+            5 => Self::Memory(Token {
+                number,
+                process: reader.u32("process")?,
+                descriptor: reader.u32("descriptor")?,
+            }),
+            6 => Self::Opened { number },
+            7 => Self::Begun { number },
+            8 => Self::Wake,
             _ => return Err(DecodeError::Bad("kind of exchange")),
         })
     }
@@ -227,8 +266,11 @@ impl Tcp {
     }
 
     pub(super) fn send_own(&mut self, index: usize, own: Own, now: Time) {
+        let Some(lane) = self.connections[index].as_ref().map(|c| c.lane) else {
+            return;
+        };
         let frame = Frame::from(own.encode_to_bytes());
-        let header = frame_header(Lane::Control, Kind::Own, &frame);
+        let header = frame_header(lane, Kind::Own, &frame);
         self.queue_frame(index, &header, &frame, now);
         self.write(index, now);
     }
@@ -281,6 +323,10 @@ impl Tcp {
                 self.on_offer(index, token, port, takes as usize, now);
             }
             (Ok(Own::Heard { number, received }), _) => self.on_heard(index, number, received),
+            (Ok(Own::Memory(token)), Peer::Replica(id)) => self.on_memory(index, id, token, now),
+            (Ok(Own::Opened { number }), Peer::Replica(id)) => self.on_opened(id, number, now),
+            (Ok(Own::Begun { number }), Peer::Replica(id)) => self.on_begun(index, id, number),
+            (Ok(Own::Memory(_) | Own::Opened { .. } | Own::Begun { .. } | Own::Wake), _) => {}
             (Err(_), _) => self.counters.frames_bad += 1,
         }
     }
@@ -308,7 +354,14 @@ mod tests {
             number: 9,
             received: 8,
         };
-        for own in [Own::Probe { number: 3 }, echo, offer, heard] {
+        let memory = Own::Memory(Token {
+            process: 3,
+            descriptor: 7,
+            number: 1 << 60,
+        });
+        let (opened, begun) = (Own::Opened { number: 1 }, Own::Begun { number: 2 });
+        let probe = Own::Probe { number: 3 };
+        for own in [probe, echo, offer, heard, memory, opened, begun, Own::Wake] {
             let bytes = own.encode_to_bytes();
             assert_eq!(Own::decode_all(bytes.clone()), Ok(own));
             for length in 0..bytes.len() {
