@@ -35,7 +35,8 @@ pub struct Config {
     pub batch_bytes_max: usize,
     /// The most bytes of requests that a replica keeps for its own frontends.
     pub queue_bytes: usize,
-    /// The most bytes of delivered entries kept in memory for replicas that join.
+    /// The most bytes of delivered entries kept in memory for replicas that join; twice as many
+    /// while one does.
     pub log_memory_bytes: usize,
     /// How many slots a replica may lack when it is let in.
     pub join_lag: u64,
@@ -154,8 +155,9 @@ impl Options for Config {
         OptionSpec {
             name: "log_memory_bytes",
             default: "67108864",
-            help: "the most bytes of delivered entries kept in memory for replicas that join; \
-                   those further behind receive a snapshot (1024 to 17179869184)",
+            help: "the most bytes of delivered entries kept in memory for replicas that join, \
+                   twice as many while one does; those further behind receive a snapshot \
+                   (1024 to 17179869184)",
         },
         OptionSpec {
             name: "join_lag",

@@ -87,7 +87,8 @@
 //! - **D6, takeover**: a leader waits until all rows it sees suspect all that it suspects, and adopts
 //!   trim and members together; what was suspected since then is a second view change.
 //! - **D7, joins**: a joiner first catches up from the log or a snapshot; the leader lets it in when
-//!   it lacks at most `join_lag` slots; it fetches the rest while the new view waits for it.
+//!   it lacks at most `join_lag` slots and all of them are in the log; it fetches the rest while the
+//!   new view waits for it.
 //! - **D8, total restart**: a majority of the newest view known to any of them; its longest complete
 //!   log; a logged trim of that view binds, one of an older view does not count; accepted only by
 //!   those who hold it, so the state is copied before the view begins. Whoever has no log joins
@@ -103,7 +104,8 @@
 //!   wait, and beyond `queue_bytes` they are refused as busy. Nothing blocks.
 //! - **D13**: views and counts are 64 bits.
 //! - **D14**: a put is a frame with ranges applied in order, all of them before the receiver does
-//!   anything else; guards follow what they guard, for transports where they are not.
+//!   anything else. Over shared memory it is written one-sidedly and read as what the row was at one
+//!   moment; guards follow what they guard, for transports that promise neither.
 //! - **D15, the order's number** is g = k·|senders| + i: index k, rank i.
 //! - **D16, raw mode** has no place in a store and is not offered. When a majority of the last view
 //!   has forgotten (memory durability) and nobody is heard who remembers, replicas stop with the

@@ -305,10 +305,11 @@ impl Derecho {
         }
     }
 
+    /// Forgets entries that are executed when there are too many. While somebody is on its way to be
+    /// a member, twice as many may stay: what is delivered while it fetches a state, it needs.
     fn trim_log(&mut self) {
-        while self.log_bytes > self.config.log_memory_bytes
-            && self.log.first() <= self.executed_done
-        {
+        let most = self.config.log_memory_bytes << u32::from(self.has_joiners());
+        while self.log_bytes > most && self.log.first() <= self.executed_done {
             let bytes = &mut self.log_bytes;
             let below = self.log.first().next();
             self.log.trim(below, |entry| {

@@ -321,7 +321,20 @@ impl Derecho {
         !self.promise.complete && self.sure >= view.base && view.number > self.forgot_in
     }
 
-    /// Who may be let in: they know this view, are no members of it and lack little.
+    /// Whether somebody is on its way into a view: it says so, or has not begun in the present one.
+    pub(super) fn has_joiners(&self) -> bool {
+        let recent = self.config.heartbeat * 4;
+        let comes = |id: ReplicaId| match &self.joins[id.index()] {
+            Some((_, at)) => self.beat_at.since(*at) < recent,
+            None => false,
+        };
+        let view = self.view_set();
+        let outsiders = ReplicaSet(self.others.0 & !view.0);
+        outsiders.iter().any(comes) || self.live().iter().any(|id| !self.table.valid(id))
+    }
+
+    /// Who may be let in: they know this view, are no members of it and lack little, all of which is
+    /// in the log. (A view that waits for a member to fetch a state from elsewhere waits long.)
     pub(super) fn ready_joiners(&self) -> Vec<Member> {
         let recent = self.config.heartbeat * 4;
         let number = self.promise.view.number;
@@ -329,7 +342,8 @@ impl Derecho {
         for (index, join) in self.joins.iter().enumerate() {
             let id = ReplicaId(index as u16);
             let Some((join, at)) = join else { continue };
-            let near = join.sure.0 + self.config.join_lag >= self.sure.0;
+            let near = join.sure.0 + self.config.join_lag >= self.sure.0
+                && join.sure.next() >= self.log.first();
             if self.promise.view.life(id).is_none()
                 && self.beat_at.since(*at) < recent
                 && join.view == number

@@ -3,7 +3,7 @@
 use super::*;
 use crate::derecho::Message;
 use alloc::vec::Vec;
-use quintet_replica::{Control, Event, ReplicaId};
+use quintet_replica::{Control, Event, Options, ReplicaId};
 
 #[test]
 fn a_minority_halts_and_the_majority_goes_on() {
@@ -257,4 +257,61 @@ fn who_forgot_is_not_complete_in_the_view_that_it_forgot_in() {
     let batch = group.write(0);
     group.run(MS * 500);
     assert!(group.answered(0, batch), "{:?}", group.status(0));
+}
+
+/// The rest of the log is not enough for it, however little it lacks: the others go on until it has
+/// fetched a state.
+#[test]
+fn who_lacks_what_is_no_longer_in_the_log_is_let_in_with_a_state_and_not_before() {
+    let mut config = Config::default();
+    config
+        .set("log_memory_bytes", "1024")
+        .expect("in its range");
+    let mut group = Group::<Derecho>::new(3, Durability::Disk, config);
+    group.crash(2);
+    group.run(MS * 1000);
+    for _ in 0..100 {
+        group.write(0);
+        group.settle();
+    }
+    group.members[2].slow_state = true;
+    group.start(2);
+    group.run(MS * 1000);
+    assert!(group.replica(2).sure.next() < group.replica(0).log.first());
+    let batch = group.write(0);
+    group.run(MS * 200);
+    assert!(group.answered(0, batch), "{:?}", group.status(0));
+    group.members[2].slow_state = false;
+    group.run(MS * 2000);
+    assert_eq!(group.status(2).role, "member", "{:?}", group.status(2));
+    assert_converged(&group, 101);
+}
+
+/// What is delivered while somebody fetches a state stays in the log, up to twice the bound.
+#[test]
+fn the_log_keeps_more_while_somebody_is_on_its_way() {
+    let mut config = Config::default();
+    config
+        .set("log_memory_bytes", "4096")
+        .expect("in its range");
+    let mut group = Group::<Derecho>::new(3, Durability::Disk, config);
+    group.crash(2);
+    group.run(MS * 1000);
+    let mut bytes = [0; 2];
+    for kept in &mut bytes {
+        for _ in 0..200 {
+            group.write(0);
+            group.settle();
+        }
+        *kept = group.replica(0).log_bytes;
+        group.members[2].slow_state = true;
+        if group.members[2].driver.is_none() {
+            group.start(2);
+            group.run(MS * 300);
+        }
+    }
+    assert!(
+        bytes[0] <= 4096 && bytes[1] > 4096 && bytes[1] <= 8192,
+        "{bytes:?}"
+    );
 }
