@@ -9,6 +9,7 @@
 
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
+use core::ops::Range;
 use smallvec::SmallVec;
 
 /// Why bytes could not be understood. The text names the field.
@@ -55,6 +56,14 @@ pub trait Wire: Sized {
         self.encode(&mut writer);
         writer.finish().into_bytes()
     }
+
+    /// The encoding with its large payloads shared.
+    fn encode_to_frame(&self) -> Frame {
+        let mut scratch = BytesMut::new();
+        let mut writer = Writer::new(&mut scratch);
+        self.encode(&mut writer);
+        writer.finish()
+    }
 }
 
 impl Wire for () {
@@ -94,6 +103,26 @@ impl Frame {
     pub fn prefixed(mut self, part: Bytes) -> Self {
         self.parts.insert(0, part);
         self
+    }
+
+    /// A piece of it as one contiguous buffer; copies only what lies in more than one part.
+    ///
+    /// # Panics
+    /// When it ends before the piece does.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Bytes {
+        assert!(range.end <= self.len(), "a piece of the frame");
+        let mut pieces = Self::default();
+        let mut begins = 0;
+        for part in &self.parts {
+            let ends = begins + part.len();
+            let (from, to) = (range.start.max(begins), range.end.min(ends));
+            if from < to {
+                pieces.parts.push(part.slice(from - begins..to - begins));
+            }
+            begins = ends;
+        }
+        pieces.into_bytes()
     }
 
     /// One contiguous buffer; copies only when there is more than one part.
@@ -177,11 +206,26 @@ impl<'a> Writer<'a> {
     /// When the payload is 4 GiB or longer.
     pub fn blob(&mut self, bytes: &Bytes) {
         self.length(bytes.len());
+        self.shared(bytes);
+    }
+
+    fn shared(&mut self, bytes: &Bytes) {
         if bytes.len() < SHARED_MIN {
             self.head.put_slice(bytes);
         } else {
             self.cut();
             self.parts.push(bytes.clone());
+        }
+    }
+
+    /// Appends a payload of several parts with its length (u32), as [`Self::blob`] does one.
+    ///
+    /// # Panics
+    /// When the payload is 4 GiB or longer.
+    pub fn rope(&mut self, frame: &Frame) {
+        self.length(frame.len());
+        for part in frame.parts() {
+            self.shared(part);
         }
     }
 
@@ -346,4 +390,38 @@ pub(crate) fn next_range(reader: &mut Reader, words: &mut Vec<u64>) -> Result<u3
         words.push(reader.u64("put word")?);
     }
     Ok(offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_of_a_frame_is_what_it_is_of_its_bytes_wherever_its_parts_end() {
+        let whole: Vec<u8> = (0..20).collect();
+        let bytes = Bytes::from(whole.clone());
+        let frame = Frame {
+            parts: [0..7, 7..8, 8..20].map(|part| bytes.slice(part)).into(),
+        };
+        for from in 0..=20 {
+            for to in from..=20 {
+                assert_eq!(frame.slice(from..to), whole[from..to]);
+            }
+        }
+        let inside = frame.slice(9..19);
+        assert_eq!(inside.as_ptr(), bytes[9..].as_ptr(), "shared, not copied");
+    }
+
+    #[test]
+    fn a_payload_of_several_parts_is_written_as_one() {
+        let large = Bytes::from(alloc::vec![7; SHARED_MIN]);
+        let frame = Frame::from(large.clone()).prefixed(Bytes::from_static(b"head"));
+        let mut scratch = BytesMut::new();
+        let mut writer = Writer::new(&mut scratch);
+        writer.rope(&frame);
+        let written = writer.finish();
+        assert_eq!(written.parts()[1].as_ptr(), large.as_ptr(), "shared");
+        let mut reader = Reader::new(written.into_bytes());
+        assert_eq!(reader.blob("payload"), Ok(frame.into_bytes()));
+    }
 }

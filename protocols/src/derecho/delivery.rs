@@ -19,7 +19,8 @@ use super::{
 };
 use alloc::{vec, vec::Vec};
 use quintet_replica::{
-    Bytes, CommandTime, Context, Durability, FrontendId, Level, ReplicaId, ReplicaSet, Slot, Wire,
+    Bytes, CommandTime, Context, Durability, Frame, FrontendId, Level, ReplicaId, ReplicaSet, Slot,
+    Wire,
     parts::{RequestKey, Taken, own_request},
 };
 
@@ -151,8 +152,8 @@ impl Derecho {
     /// puts it into everybody's copy.
     fn send(&mut self, item: Item, ctx: &mut Context<'_, Self>) {
         let (count, body) = match &item {
-            Item::Nulls(count) => (*count, Bytes::new()),
-            Item::Body(body) => (1, body.encode_to_bytes()),
+            Item::Nulls(count) => (*count, Frame::default()),
+            Item::Body(body) => (1, body.encode_to_frame()),
         };
         let path = self.path(&body);
         match path {
@@ -188,7 +189,7 @@ impl Derecho {
     }
 
     /// On which way a message goes to the others.
-    fn path(&self, body: &Bytes) -> Path {
+    fn path(&self, body: &Frame) -> Path {
         if body.len() <= self.table.layout.slot_bytes() {
             Path::Slot
         } else if body.len() > self.config.rdmc_bytes_min && !self.peers().is_empty() {
@@ -216,7 +217,7 @@ impl Derecho {
         }
         let mut words = Vec::with_capacity(2 + sent.body.len().div_ceil(8));
         words.extend([guard, KIND_SMALL << KIND_SHIFT | length]);
-        for chunk in sent.body.chunks(8) {
+        for chunk in sent.body.slice(0..sent.body.len()).chunks(8) {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
             words.push(u64::from_le_bytes(word));

@@ -13,8 +13,8 @@
 use super::schedule::Schedule;
 use alloc::vec::Vec;
 use quintet_replica::{
-    BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet,
-    Slot, Wire, Writer,
+    BatchId, Bytes, CommandTime, DecodeError, Frame, Incarnation, Level, Reader, ReplicaId,
+    ReplicaSet, Slot, Wire, Writer,
     parts::{RequestMessage, Taken},
 };
 
@@ -176,7 +176,7 @@ pub enum Message {
         /// The message's number within the view and sender.
         index: u64,
         /// A [`Body`].
-        body: Bytes,
+        body: Frame,
     },
     /// A part of a large message, from whoever the schedule says; the slot announces the message.
     Block {
@@ -587,7 +587,7 @@ impl Wire for Message {
                 writer.u8(2);
                 writer.u64(*view);
                 writer.u64(*index);
-                writer.blob(body);
+                writer.rope(body);
             }
             Self::Block {
                 view,
@@ -693,7 +693,7 @@ impl Wire for Message {
             2 => Self::Bulk {
                 view: get_view(reader)?,
                 index: get_view(reader)?,
-                body: reader.blob("body")?,
+                body: Frame::from(reader.blob("body")?),
             },
             3 => Self::Join(Join::decode(reader)?),
             4 => {

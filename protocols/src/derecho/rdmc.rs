@@ -27,7 +27,7 @@ use alloc::{
     vec,
     vec::Vec,
 };
-use quintet_replica::{Bytes, Context, Lane, ReplicaId, ReplicaSet};
+use quintet_replica::{Bytes, Context, Frame, Lane, ReplicaId, ReplicaSet};
 
 /// Beats without an acknowledgement after which blocks are sent again; it doubles each time.
 const PATIENCE: u32 = 6;
@@ -181,7 +181,7 @@ impl Derecho {
     }
 
     /// Cuts an own message into blocks of one size, the last a little shorter.
-    pub(super) fn start_blocks(&mut self, index: u64, body: &Bytes) {
+    pub(super) fn start_blocks(&mut self, index: u64, body: &Frame) {
         let blocks = body.len().div_ceil(self.config.rdmc_block_bytes);
         let blocks = blocks.clamp(1, BLOCKS_MAX);
         let size = body.len().div_ceil(blocks);

@@ -20,9 +20,9 @@ use alloc::{
 };
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, CommandTime, Context, Control, Durability, Incarnation, Info, Lane, Link, NodeState,
-    Options, Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status,
-    Time, Wake,
+    Bytes, CommandTime, Context, Control, Durability, Frame, Incarnation, Info, Lane, Link,
+    NodeState, Options, Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot,
+    Status, Time, Wake,
     parts::{KeptRequests, RequestQueue, SlotLog},
 };
 
@@ -93,7 +93,7 @@ pub(super) struct Sent {
     pub slot: u64,
     pub first: u64,
     pub count: u64,
-    pub body: Bytes,
+    pub body: Frame,
     pub path: Path,
 }
 
@@ -433,7 +433,7 @@ impl Derecho {
             Message::Bulk { view, .. } | Message::Block { view, .. } if !self.active_in(view) => {
                 self.wait_for_view(from, view, message);
             }
-            Message::Bulk { index, body, .. } => self.on_bulk(from, index, body),
+            Message::Bulk { index, body, .. } => self.on_bulk(from, index, body.into_bytes()),
             Message::Block {
                 number,
                 large,
