@@ -78,6 +78,9 @@ pub struct Status {
     /// How what its own frontend submitted was committed, by path, since it began; empty where
     /// there is one path only.
     pub paths: Vec<(&'static str, u64)>,
+    /// The messages that it has multicast, by path, since it began; empty where there is one path
+    /// only.
+    pub multicasts: Vec<(&'static str, u64)>,
     /// More, by name; shown as they are.
     pub details: Vec<(&'static str, String)>,
 }

@@ -867,6 +867,7 @@ impl Protocol for Derecho {
             role,
             leader,
             paths: vec![("smc", slot), ("whole", whole), ("rdmc", blocks)],
+            multicasts: vec![("smc", slot), ("whole", whole), ("rdmc", blocks)],
             view: self.promise.view.number,
             accepted: self.end(),
             committed: self.sure,

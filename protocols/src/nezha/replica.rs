@@ -606,6 +606,7 @@ impl Protocol for Nezha {
             details.push(("hold_us", format!("{}", hold / 1000)));
         }
         Status {
+            multicasts: Vec::new(),
             role,
             leader: self.is_normal().then(|| self.leader()),
             view: self.view,

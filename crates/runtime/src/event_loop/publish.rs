@@ -140,6 +140,7 @@ impl EventLoop {
             frames_foreign: node.frames_foreign,
             route: self.route.clone(),
             paths: protocol.paths.iter().copied().collect(),
+            multicasts: protocol.multicasts.iter().copied().collect(),
             details: details
                 .map(|(name, value)| (*name, value.clone()))
                 .collect(),

@@ -164,6 +164,8 @@ pub struct StatusReport {
     pub route: Vec<u16>,
     /// How what was submitted here was committed, by path, if the protocol has several.
     pub paths: BTreeMap<&'static str, u64>,
+    /// Messages multicast here, by path; empty where there is one path only.
+    pub multicasts: BTreeMap<&'static str, u64>,
     /// The synchronised clock.
     pub clock: ClockReport,
     /// Rare branches that were taken, by name.
@@ -524,6 +526,16 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
             samples.collect(),
         );
     }
+    if !report.multicasts.is_empty() {
+        let samples = (report.multicasts.iter())
+            .map(|(path, count)| (format!("path=\"{}\"", label(path)), *count as f64));
+        out.add(
+            MetricKind::Counter,
+            "multicast_total",
+            "Messages multicast by this replica, by the path they took.",
+            samples.collect(),
+        );
+    }
     if let Some(deviation) = report.clock.deviation_ns {
         out.gauge(
             "clock_deviation_seconds",
@@ -640,6 +652,7 @@ mod tests {
                 members: 3,
                 executed: 7,
                 paths: [("fast", 5), ("slow", 1)].into(),
+                multicasts: [("rdmc", 7)].into(),
                 clock: ClockReport {
                     disciplined: false,
                     correction_ns: -250_000_000,
@@ -758,6 +771,7 @@ mod tests {
             "peer_clock_offset_seconds{peer=\"1\"} -2.5",
             "peer_clock_deviation_seconds{peer=\"1\"} 0.0000015",
             "peer_clock_bound_seconds{peer=\"1\"} 0.00004",
+            "multicast_total{path=\"rdmc\"} 7",
             "peer_shared_memory{peer=\"1\"} 1",
             "peer_datagrams{peer=\"1\"} 1",
             "peer_datagrams{peer=\"2\"} 0",
