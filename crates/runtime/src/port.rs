@@ -189,6 +189,15 @@ impl Port {
             self.builder
                 .push(id, RequestKind::Open, 0, &self.started.to_le_bytes());
         }
+        // Large payloads are copied once, and not again each time that the batch grows.
+        let mut bytes = 0;
+        for waiting in self.ordered.iter().take(BATCH_REQUESTS_MAX) {
+            if bytes >= BATCH_BYTES_MAX {
+                break;
+            }
+            bytes += weight(&waiting.request);
+        }
+        self.builder.reserve(bytes);
         let mut requests = Vec::new();
         let mut deadline = Time::NEVER;
         while self.builder.len() < BATCH_BYTES_MAX
