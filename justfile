@@ -79,6 +79,11 @@ porcupine *arguments:
 clients *arguments: build
     ci/clients {{ arguments }}
 
+# Derecho over shared memory and over loopback TCP, beside what copying memory and writing to
+# sockets could do in the same run: `just bench-links large-memory small`.
+bench-links *arguments:
+    cargo bench -p quintet-runtime --bench links -- {{ arguments }}
+
 # A protocol's own cost per command, without sockets.
 bench-protocol:
     cargo bench -p quintet-protocols

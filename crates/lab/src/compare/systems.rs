@@ -64,7 +64,11 @@ pub enum Durability {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
-    Quintet(Variant),
+    Quintet {
+        variant: Variant,
+        /// Its members share memory.
+        memory: bool,
+    },
     Etcd,
     ZooKeeper {
         /// Each read follows a `sync`.
@@ -84,11 +88,12 @@ pub struct Spec {
 
 impl Spec {
     /// All kinds, as examples of what [`Spec::parse`] reads.
-    pub const EXAMPLES: [&str; 10] = [
+    pub const EXAMPLES: [&str; 11] = [
         "quintet/disk",
         "quintet:multipaxos/memory",
         "quintet:multipaxos+stale/memory",
         "quintet:chain_paxos+reads=chain/memory",
+        "quintet+shared-memory:derecho/memory",
         "etcd/disk",
         "zookeeper/disk",
         "zookeeper+sync/disk",
@@ -105,8 +110,8 @@ impl Spec {
     pub fn parse(text: &str) -> Result<Self> {
         let refuse = |what: &str| {
             Error::usage(format!("'{text}': {what}")).help(format!(
-                "accepted are quintet[:PROTOCOL], etcd, zookeeper, openraft, redis, redis-replica, \
-                 each followed by /disk or /memory; before that a protocol may have +stale, \
+                "accepted are quintet[+shared-memory][:PROTOCOL], etcd, zookeeper, openraft, redis, \
+                 redis-replica, each followed by /disk or /memory; before that a protocol may have +stale, \
                  +ordered and +OPTION=VALUE behind it, zookeeper +sync: {}",
                 Self::EXAMPLES.join(", ")
             ))
@@ -118,13 +123,16 @@ impl Spec {
             _ => return Err(refuse("the durability is neither 'disk' nor 'memory'")),
         };
         let what = match what.split_once(':').unwrap_or((what, "")) {
-            ("quintet", protocol) => {
+            (system @ ("quintet" | "quintet+shared-memory"), protocol) => {
                 let named = if protocol.is_empty() {
                     "multipaxos"
                 } else {
                     protocol
                 };
-                What::Quintet(Variant::parse(named).map_err(|why| refuse(&why))?)
+                What::Quintet {
+                    variant: Variant::parse(named).map_err(|why| refuse(&why))?,
+                    memory: system != "quintet",
+                }
             }
             ("etcd", "") => What::Etcd,
             ("zookeeper", "") => What::ZooKeeper { sync: false },
@@ -144,7 +152,10 @@ impl Spec {
             Durability::Memory => "memory",
         };
         match &self.what {
-            What::Quintet(variant) => format!("quintet:{variant}/{durability}"),
+            What::Quintet { variant, memory } => {
+                let memory = if *memory { "+shared-memory" } else { "" };
+                format!("quintet{memory}:{variant}/{durability}")
+            }
             What::Etcd => format!("etcd/{durability}"),
             What::ZooKeeper { sync: false } => format!("zookeeper/{durability}"),
             What::ZooKeeper { sync: true } => format!("zookeeper+sync/{durability}"),
@@ -232,7 +243,9 @@ impl System {
         };
         let path = system._directory.path().to_owned();
         match &spec.what {
-            What::Quintet(variant) => system.start_quintet(plan, variant, base, &path)?,
+            What::Quintet { variant, memory } => {
+                system.start_quintet(plan, variant, *memory, base, &path)?;
+            }
             What::Etcd => system.start_etcd(plan, base, &path)?,
             What::ZooKeeper { .. } => system.start_zookeeper(plan, base, &path)?,
             What::Redis => system.start_redis(plan, base, &path, 1)?,
@@ -255,6 +268,7 @@ impl System {
         &mut self,
         plan: &Plan,
         variant: &Variant,
+        memory: bool,
         base: u16,
         path: &Path,
     ) -> Result<()> {
@@ -268,6 +282,7 @@ impl System {
             .args(["--durability", durability])
             .args(["--protocol", variant.protocol()])
             .args(["--replicas", &plan.members.to_string()])
+            .args(["--transport", if memory { "shared-memory" } else { "tcp" }])
             .arg("--dir")
             .arg(path.join("demo"));
         for (name, value) in &variant.options {
@@ -468,7 +483,7 @@ impl System {
             reads,
         };
         match &self.spec.what {
-            What::Quintet(variant) => resp(None, variant.reads),
+            What::Quintet { variant, .. } => resp(None, variant.reads),
             What::Redis | What::Openraft => resp(None, Level::Linearizable),
             What::RedisReplica => resp(Some(1), Level::Linearizable),
             What::Etcd => Language::Etcd { linearizable: true },
@@ -479,7 +494,7 @@ impl System {
     /// Which member leads; `Ok(None)` when the system has no such thing.
     fn leader(&self) -> std::result::Result<Option<usize>, String> {
         match self.spec.what {
-            What::Quintet(_) => {
+            What::Quintet { .. } => {
                 let mut named = None;
                 for admin in &self.admin {
                     let status = http(*admin, "GET", "/status", "");
@@ -650,8 +665,11 @@ impl System {
     pub fn description(&self) -> String {
         let members = self.members;
         let (system, promise, reads) = match (&self.spec.what, self.spec.durability) {
-            (What::Quintet(variant), durability) => (
-                format!("{}, {variant}", self.version),
+            (What::Quintet { variant, memory }, durability) => (
+                match memory {
+                    true => format!("{}, {variant}, shared memory", self.version),
+                    false => format!("{}, {variant}", self.version),
+                },
                 match durability {
                     Durability::Disk => "fsynced on a majority",
                     Durability::Memory => "in a majority's memory; only promises are fsynced",

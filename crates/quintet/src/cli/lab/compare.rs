@@ -164,8 +164,11 @@ const ALL: [&str; 11] = [
     "redis/memory",
     "redis-replica/memory",
 ];
-/// Answers to reads and requests under way must fit into what every system takes by default.
-const VALUE_MAX: usize = 4_096;
+/// ZooKeeper takes nothing longer by default.
+const VALUE_MAX: usize = 1_000_000;
+/// Answers to reads and requests under way on one connection must fit into what etcd's flow control
+/// lets through at first.
+const VALUE_MAX_ETCD: usize = 4_096;
 
 fn spec(text: &str) -> Result<Spec, String> {
     Spec::parse(text).map_err(|error| error.to_string())
@@ -237,6 +240,12 @@ impl Compare {
             if systems[..index].contains(spec) {
                 return Err(Failure::usage(format!("{} is named twice", spec.name())));
             }
+        }
+        let etcd = systems.iter().any(|spec| spec.name().starts_with("etcd"));
+        if etcd && self.value_size > VALUE_MAX_ETCD {
+            return Err(Failure::usage(format!(
+                "--value-size: with etcd at most {VALUE_MAX_ETCD}"
+            )));
         }
         let clients: &[u32] = match (self.clients.as_slice(), self.quick) {
             ([], true) => &[64],
