@@ -59,8 +59,8 @@ transcripts *arguments:
     cargo run --profile test -p quintet-simulator --example transcript -- {{ arguments }}
 
 # The code of shared memory in every order that the memory model allows, with more preemptions than
-# the tests have: some minutes.
-loom preemptions='4':
+# the tests have: half a minute besides building.
+loom preemptions='6':
     LOOM_MAX_PREEMPTIONS={{ preemptions }} cargo test --release -p quintet-runtime --lib loom
 
 # kill -9 real replicas under load; every acknowledged write must be found.
