@@ -9,7 +9,7 @@
 use super::{
     Message, MultiPaxos, Proposal, Value,
     plant::Plant,
-    progress::{Flow, May, Progress, Window},
+    progress::{Flow, Progress},
     replica::{Held, Role, Timer},
     requests::MESSAGE_BYTES,
 };
@@ -18,7 +18,7 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     CommandTime, Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, Time, Wake,
-    parts::{Ballot, RequestQueue},
+    parts::{Ballot, May, RequestQueue, Window},
 };
 use smallvec::SmallVec;
 
@@ -51,7 +51,7 @@ pub(super) struct Lead {
     pub peers: Vec<Progress>,
     /// All that a predecessor may have decided lies at or below this slot: reads wait for it.
     pub ready_at: Slot,
-    pub window: Window,
+    pub window: Window<Slot>,
     pub queue: RequestQueue,
     pub naming: Box<Naming>,
     pub stamp: u64,
@@ -533,7 +533,7 @@ impl MultiPaxos {
             self.committed = committed;
             lead.committed_before = committed;
             self.durable = self.durable.max(committed);
-            lead.window.committed(committed);
+            lead.window.answered(committed);
             self.execute(ctx);
         }
     }

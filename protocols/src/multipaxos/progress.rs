@@ -136,85 +136,9 @@ impl Progress {
     }
 }
 
-/// Accept messages that no majority has answered yet.
-///
-/// On a short link one at a time is best: what arrives meanwhile travels together. On a long one
-/// the next may go as soon as the newest has been under way for a while, so the number in flight
-/// grows with the round trip by itself.
-#[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Window {
-    open: VecDeque<(Slot, usize)>,
-    bytes: usize,
-    newest_at: Time,
-}
-
-/// Whether another Accept message may go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum May {
-    Now,
-    /// At this time, if no answer comes before.
-    At(Time),
-    /// When an answer comes.
-    Wait,
-}
-
-impl Window {
-    pub fn may(&self, now: Time, gap: Duration, messages_max: usize, bytes_max: usize) -> May {
-        if self.open.is_empty() {
-            May::Now
-        } else if self.open.len() >= messages_max || self.bytes >= bytes_max {
-            May::Wait
-        } else if now >= self.newest_at + gap {
-            May::Now
-        } else {
-            May::At(self.newest_at + gap)
-        }
-    }
-
-    pub fn sent(&mut self, last: Slot, bytes: usize, now: Time) {
-        self.open.push_back((last, bytes));
-        self.bytes += bytes;
-        self.newest_at = now;
-    }
-
-    pub fn committed(&mut self, committed: Slot) {
-        while let Some((last, bytes)) = self.open.front().copied() {
-            if last > committed {
-                break;
-            }
-            self.open.pop_front();
-            self.bytes -= bytes;
-        }
-    }
-
-    pub fn len(&self) -> usize {
-        self.open.len()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_window_grows_with_the_round_trip_and_is_bounded() {
-        let gap = Duration::from_micros(250);
-        let mut window = Window::default();
-        assert_eq!(window.may(Time(0), gap, 3, 1000), May::Now);
-        window.sent(Slot(1), 10, Time(0));
-        assert_eq!(window.may(Time(1), gap, 3, 1000), May::At(Time(250_000)));
-        assert_eq!(window.may(Time(250_000), gap, 3, 1000), May::Now);
-        window.sent(Slot(2), 10, Time(250_000));
-        window.sent(Slot(3), 10, Time(500_000));
-        assert_eq!(window.may(Time(9_000_000), gap, 3, 1000), May::Wait);
-        window.committed(Slot(3));
-        assert_eq!(
-            (window.len(), window.may(Time(9_000_000), gap, 3, 1000)),
-            (0, May::Now)
-        );
-        window.sent(Slot(4), 1000, Time(9_000_000));
-        assert_eq!(window.may(Time(99_000_000), gap, 3, 1000), May::Wait);
-    }
 
     #[test]
     fn a_new_life_takes_back_what_the_old_one_said() {

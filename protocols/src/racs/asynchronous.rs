@@ -22,7 +22,7 @@ use alloc::{
     vec::Vec,
 };
 use quintet_replica::{
-    Bytes, Context, Lane, ReplicaId, ReplicaSet,
+    Bytes, Context, Lane, ReplicaId, ReplicaSet, Time,
     parts::{RequestKey, Tally, request_key},
 };
 
@@ -39,6 +39,8 @@ pub(super) struct Fallback {
     pub own: [Option<BlockId>; 2],
     /// What others had forwarded to this replica while it led the view, and what no block has.
     pub forwarded: Vec<Bytes>,
+    /// When it began; unknown after a restart.
+    pub began_at: Option<Time>,
     shown: [bool; 2],
     /// How often the newest own block has been spoken of, and who may not have been sent it: there
     /// was no room, or the connection broke.
@@ -55,10 +57,11 @@ pub(super) struct Fallback {
 }
 
 impl Fallback {
-    /// At the beginning of the mode; these requests had been forwarded.
-    pub fn new(forwarded: Vec<Bytes>) -> Self {
+    /// At the beginning of the mode, which is now; these requests had been forwarded.
+    pub fn new(forwarded: Vec<Bytes>, now: Time) -> Self {
         Self {
             forwarded,
+            began_at: Some(now),
             ..Self::default()
         }
     }

@@ -73,9 +73,9 @@ impl Options for Config {
             name: "view_timeout_ms",
             default: "0",
             help: "how long a view may show no progress, in milliseconds, before a replica turns to \
-                   the asynchronous mode; 0: six measured round trips, not below \
-                   view_timeout_min_ms, up to eight times as long as views fail (0, or 10 to \
-                   600000)",
+                   the asynchronous mode; 0: four measured round trips, not below \
+                   view_timeout_min_ms, up to eight times as long as views fail, and up to four \
+                   times as long as asynchronous modes take (0, or 10 to 600000)",
         },
         OptionSpec {
             name: "view_timeout_min_ms",

@@ -127,7 +127,7 @@ impl Racs {
             ctx.mark("blocks overtook the state transfer");
         }
         if let Some(lead) = &mut self.lead {
-            lead.decided(decided.round);
+            lead.window.answered(decided.round);
         }
         self.on_progress(decided, ctx.now());
     }
@@ -391,7 +391,7 @@ impl Racs {
         }
         self.stand_upon(root.id);
         if let Some(lead) = &mut self.lead {
-            lead.decided(root.id.round);
+            lead.window.answered(root.id.round);
         }
         self.sadl.install(&summary.heads);
         self.sadl.trim(slot, ctx);

@@ -146,6 +146,11 @@ pub struct Racs {
     pub(super) answer_due: bool,
     pub(super) stamp_seen: u64,
     pub(super) round_trip: Duration,
+    /// The same as each leader told it last.
+    pub(super) leaders_trips: Vec<Duration>,
+    /// How long asynchronous modes take, and when the last one ended; zero: long ago.
+    pub(super) price: Duration,
+    pub(super) priced_at: Time,
     /// How many views in a row have not decided a synchronous block.
     pub(super) failures: u32,
     /// How many asynchronous modes there were, and how many of them elected a block here.
@@ -362,13 +367,13 @@ impl Racs {
         }
         self.flush_requests(ctx);
         self.flush_batches(ctx);
-        self.flush_leader(ctx);
+        let wake = self.flush_leader(ctx);
         if self.answer_due {
             self.send_vote(ctx);
         }
         // The own vote may be all that was missing.
         self.evaluate(ctx);
-        Wake::Sleep
+        wake
     }
 }
 
@@ -470,6 +475,9 @@ impl Protocol for Racs {
             answer_due: false,
             stamp_seen: 0,
             round_trip: Duration::ZERO,
+            leaders_trips: vec![Duration::ZERO; members],
+            price: Duration::ZERO,
+            priced_at: Time(0),
             failures: 0,
             fallbacks: 0,
             elected: 0,
@@ -671,6 +679,7 @@ impl Protocol for Racs {
                 ("asynchronous_modes", self.fallbacks.to_string()),
                 ("elected_blocks", self.elected.to_string()),
                 ("view_timeout_ms", self.timeout().as_millis().to_string()),
+                ("asynchronous_mode_ms", self.price.as_millis().to_string()),
                 ("round_trip_us", self.round_trip.as_micros().to_string()),
                 ("blocks_held", self.tree.len().to_string()),
                 ("history_bytes", self.tree.history_bytes().to_string()),

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A vote for a block is a vote for all before it, so it is given only when all of them are here
-//! and durable (R14). Batches are what came while the window was full.
+//! and durable (R14). Batches are what came while the window was full, or while a block waited
+//! for the newest to be a part of a round trip old.
 
 use super::{
     Block, BlockId, Mark, Message, Racs, Why,
@@ -19,7 +20,8 @@ use crate::sadl::Way;
 use alloc::{collections::BTreeMap, sync::Arc, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    CommandTime, Context, Lane, ReplicaId, ReplicaSet, Time, parts::RequestQueue,
+    CommandTime, Context, Lane, ReplicaId, ReplicaSet, Time, Wake,
+    parts::{May, RequestQueue, Window},
 };
 
 /// What only a view's leader keeps.
@@ -34,9 +36,8 @@ pub(super) struct Lead {
     pub votes: Vec<Option<u64>>,
     /// Measured with each member.
     round_trips: Vec<Duration>,
-    /// Bytes proposed and not yet decided, by round.
-    proposed: BTreeMap<u64, usize>,
-    proposed_bytes: usize,
+    /// The blocks proposed and not yet decided, by round.
+    pub window: Window<u64>,
     /// What the members were last told to be decided.
     told: BlockId,
     stamp: u64,
@@ -52,21 +53,10 @@ impl Lead {
             marks: BTreeMap::new(),
             votes: vec![None; members],
             round_trips: vec![Duration::ZERO; members],
-            proposed: BTreeMap::new(),
-            proposed_bytes: 0,
+            window: Window::default(),
             told: BlockId::GENESIS,
             stamp: 0,
             switch: None,
-        }
-    }
-
-    /// All up to this round is decided.
-    pub fn decided(&mut self, round: u64) {
-        while let Some(entry) = self.proposed.first_entry() {
-            if *entry.key() > round {
-                break;
-            }
-            self.proposed_bytes -= entry.remove();
         }
     }
 
@@ -107,10 +97,6 @@ impl Lead {
                 .all(|round| *round <= high.round),
             "votes are for what was proposed"
         );
-        assert!(
-            self.proposed.values().sum::<usize>() == self.proposed_bytes,
-            "what is proposed is counted"
-        );
     }
 }
 
@@ -126,18 +112,80 @@ impl Racs {
             // Progress does not need it to be right: the asynchronous mode decides, too.
             return self.config.view_timeout;
         }
-        let base = self.config.view_timeout_min.max(self.round_trip * 6);
-        base * (1 << self.failures.saturating_sub(1).min(FAILURES_MAX))
+        let base = self
+            .config
+            .view_timeout_min
+            .max(self.usual_round_trip() * 4);
+        let grown = base * (1 << self.failures.saturating_sub(1).min(FAILURES_MAX));
+        grown.max(self.price.min(base * PRICE_MAX))
+    }
+
+    /// The round trip that most leaders measured: one that is late, or a minority of them, does
+    /// not make the others wait for longer.
+    fn usual_round_trip(&self) -> Duration {
+        let mut known: Vec<Duration> = self
+            .leaders_trips
+            .iter()
+            .copied()
+            .filter(|trip| !trip.is_zero())
+            .collect();
+        known.sort_unstable();
+        let middle = known.len().saturating_sub(1) / 2;
+        known.get(middle).copied().unwrap_or_default()
+    }
+
+    pub(super) fn measured(&mut self, leader: ReplicaId, round_trip: Duration) {
+        self.round_trip = round_trip;
+        self.leaders_trips[leader.index()] = round_trip;
+    }
+
+    /// An asynchronous mode is over. What it took is the price of not waiting for a leader; to
+    /// wait as long for one that may only be late costs at most twice what the best foresight
+    /// would have cost.
+    pub(super) fn note_price(&mut self, now: Time) {
+        let Mode::Asynchronous(fallback) = &self.mode else {
+            return;
+        };
+        let Some(began_at) = fallback.began_at else {
+            return;
+        };
+        let took = now.since(began_at);
+        self.price = match self.price.is_zero() {
+            true => took,
+            false => (self.price + took) / 2,
+        };
+        self.priced_at = now;
+    }
+
+    /// What asynchronous modes took long ago says nothing of now.
+    pub(super) fn forget_price(&mut self, now: Time) {
+        if now.since(self.priced_at) > self.price * PRICE_HOLDS {
+            self.price = Duration::ZERO;
+        }
     }
 
     /// Proposes what waits, as far as the window allows.
-    pub(super) fn flush_leader(&mut self, ctx: &mut Context<'_, Self>) {
-        let blocks = self.make_blocks(ctx);
+    pub(super) fn flush_leader(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
+        let (blocks, wake) = self.make_blocks(ctx);
         let decided = self.tree.root().id;
-        let Some(lead) = &mut self.lead else { return };
+        let Some(lead) = &mut self.lead else {
+            return wake;
+        };
         if !blocks.is_empty() || (lead.open && lead.told != decided) {
             self.send_propose(self.others, blocks, false, ctx);
         }
+        wake
+    }
+
+    /// How long a block that is not full waits behind the newest one. Half of those that may be
+    /// under way go at once; the others are spread over a round trip, because with all of them
+    /// under way what comes next waits for an answer.
+    fn gap(&self, lead: &Lead) -> Duration {
+        let half = self.config.window / 2;
+        if lead.window.len() < half || lead.queue.bytes() >= self.config.batch_bytes_max {
+            return Duration::ZERO;
+        }
+        self.round_trip / u32::try_from(half).unwrap_or(u32::MAX).max(1)
     }
 
     /// Whether a first block of this view may extend this one: it is of an earlier view, or a
@@ -154,8 +202,10 @@ impl Racs {
             && self.lead.as_ref().is_some_and(|lead| lead.open)
     }
 
-    fn make_blocks(&mut self, ctx: &mut Context<'_, Self>) -> Vec<Arc<Block>> {
+    fn make_blocks(&mut self, ctx: &mut Context<'_, Self>) -> (Vec<Arc<Block>>, Wake) {
         let mut blocks = Vec::new();
+        let mut wake = Wake::Sleep;
+        let now = ctx.now();
         while self.may_propose() {
             let root = self.tree.root();
             let Some((end, time)) = self.tree.end_of(self.high) else {
@@ -163,7 +213,7 @@ impl Racs {
             };
             let time = Self::time_after(time, ctx);
             let ranges = self.ranges_above(self.high);
-            let Some(lead) = &mut self.lead else { break };
+            let Some(lead) = &self.lead else { break };
             // What a view inherited undecided is decided by a block of its own, if need be an
             // empty one.
             let inherited = self.high != root.id && self.high.view < self.view;
@@ -171,11 +221,21 @@ impl Racs {
             if lead.queue.is_empty() && lead.marks.is_empty() && ranges.is_empty() && !wanted {
                 break;
             }
-            let full = lead.proposed.len() >= self.config.window
-                || lead.proposed_bytes >= self.config.window_bytes;
-            if full {
-                break;
+            // What did not fit into the block before follows at once.
+            let gap = match blocks.is_empty() {
+                true => self.gap(lead),
+                false => Duration::ZERO,
+            };
+            let (blocks_max, bytes_max) = (self.config.window, self.config.window_bytes);
+            match lead.window.may(now, gap, blocks_max, bytes_max) {
+                May::Now => {}
+                May::At(time) => {
+                    wake = Wake::At(time);
+                    break;
+                }
+                May::Wait => break,
             }
+            let Some(lead) = &mut self.lead else { break };
             let mut batches = Vec::new();
             let mut bytes = 0;
             while let Some(batch) = lead.queue.peek() {
@@ -204,14 +264,13 @@ impl Racs {
                 ranges,
                 switch: lead.switch.take(),
             });
-            lead.proposed.insert(id.round, block.bytes());
-            lead.proposed_bytes += block.bytes();
+            lead.window.sent(id.round, block.bytes(), now);
             self.take(block.clone());
             self.high = id;
             self.write(id, Why::High, Some(Due::Vote(id)), ctx);
             blocks.push(block);
         }
-        blocks
+        (blocks, wake)
     }
 
     /// Tells these replicas of new blocks, or only that the leader is there. One with no room for
@@ -295,7 +354,7 @@ impl Racs {
         }
         self.tip = self.tip.max(Some(tip));
         self.stamp_seen = self.stamp_seen.max(stamp);
-        self.round_trip = Duration::from_micros(u64::from(round_trip));
+        self.measured(from, Duration::from_micros(u64::from(round_trip)));
         let now = ctx.now();
         if !self.starving(now) {
             self.heard_at = now;
@@ -398,6 +457,7 @@ impl Racs {
         let Some(lead) = &mut self.lead else {
             return ctx.mark("ignored: vote for another");
         };
+        let mut measured = None;
         if stamp != 0 && stamp <= lead.stamp {
             let trip = now.since(Time(stamp));
             let known = &mut lead.round_trips[from.index()];
@@ -406,11 +466,14 @@ impl Racs {
             } else {
                 (*known * 7 + trip) / 8
             };
-            self.round_trip = lead.round_trip(quorum);
+            measured = Some(lead.round_trip(quorum));
         }
         if tip.view == view && tip.level == 0 && tip.owner == self.id && tip.round <= high.round {
             let vote = &mut lead.votes[from.index()];
             *vote = (*vote).max(Some(tip.round));
+        }
+        if let Some(round_trip) = measured {
+            self.measured(self.id, round_trip);
         }
     }
 
@@ -495,6 +558,13 @@ impl Racs {
         }
     }
 }
+
+/// The price of the asynchronous mode counts up to so many timeouts: it may have been long for
+/// want of a quorum.
+const PRICE_MAX: u32 = 4;
+
+/// The price of the asynchronous mode is forgotten after so many times its length without one.
+const PRICE_HOLDS: u32 = 64;
 
 /// A view's timeout is doubled at most so often.
 const FAILURES_MAX: u32 = 3;

@@ -243,7 +243,10 @@ impl Racs {
         let forwarded = queue.iter().flat_map(RequestQueue::waiting);
         self.repeats = 0;
         self.fallbacks += 1;
-        let mut fallback = Fallback::new(forwarded.map(|(_, batch)| batch.clone()).collect());
+        let mut fallback = Fallback::new(
+            forwarded.map(|(_, batch)| batch.clone()).collect(),
+            ctx.now(),
+        );
         if self.planted(Plant::FallKept) {
             fallback.fall = self.fall_old.clone();
         }
@@ -375,6 +378,7 @@ impl Racs {
 
     fn begin_view(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
         self.view = view;
+        self.note_price(ctx.now());
         self.mode = Mode::Synchronous;
         self.stopped = None;
         self.leaving = false;
@@ -446,6 +450,7 @@ impl Racs {
     pub(super) fn on_progress(&mut self, decided: BlockId, now: Time) {
         if decided.level == 0 && decided.view == self.view {
             self.failures = 0;
+            self.forget_price(now);
             if self.lead.is_some() {
                 self.heard_at = now;
             }

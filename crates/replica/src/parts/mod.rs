@@ -7,6 +7,7 @@ mod quorum;
 mod slot_log;
 mod state_fetch;
 mod table;
+mod window;
 
 pub use attached::{AttachedFrontend, RequestMessage, Taken};
 pub use kept_requests::{KeptRequests, RequestKey, RequestQueue, own_request, request_key};
@@ -15,3 +16,4 @@ pub use quorum::{Ballot, Tally};
 pub use slot_log::SlotLog;
 pub use state_fetch::StateFetch;
 pub use table::Table;
+pub use window::{May, Window};

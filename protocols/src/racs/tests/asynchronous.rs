@@ -18,6 +18,29 @@ fn timed_out(who: &[u16]) -> Group {
 }
 
 #[test]
+fn a_leader_is_waited_for_as_long_as_an_asynchronous_mode_takes() {
+    let mut group = timed_out(&[1, 2]);
+    let calm = group.replica(0).timeout();
+    pump(&mut group, |_, message| {
+        matches!(message, Message::Timeout { .. })
+    });
+    assert!((0..3).all(|id| group.status(id).role == "asynchronous"));
+    // Votes for blocks take so long as chance would have it.
+    let took = calm * 2;
+    group.clock.now = group.clock.now + took;
+    group.run(MS * 400);
+    let batch = group.write(0);
+    group.run(MS * 400);
+    assert!(group.answered(0, batch));
+    assert!((0..3).all(|id| group.replica(id).timeout() >= took));
+    // Long ago: a leader that dies is missed as soon as before.
+    group.run(took * 100);
+    group.write(0);
+    group.run(MS * 400);
+    assert!((0..3).all(|id| group.replica(id).timeout() == calm));
+}
+
+#[test]
 fn a_replica_left_behind_in_the_asynchronous_mode_gets_the_certificate() {
     let mut group = timed_out(&[1, 2]);
     // Nobody's completion reaches replica 2; the others leave the view.

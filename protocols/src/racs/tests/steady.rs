@@ -1,6 +1,6 @@
 //! Groups with nothing wrong, and with one thing wrong.
 
-use super::group::{Group, MS, assert_converged, small};
+use super::group::{Group, MS, assert_converged, pump, small};
 use crate::racs::{Config, Message, Timer};
 use crate::sadl::{self, Way};
 use quintet_replica::{Control, Durability, Event, Level, ReplicaId};
@@ -48,6 +48,38 @@ fn answers_all(config: &Config) {
             assert_eq!(group.marked("asynchronous mode"), 0);
         }
     }
+}
+
+#[test]
+fn blocks_beyond_half_of_the_window_are_spread_over_a_round_trip() {
+    let config = Config {
+        window: 8,
+        ..small()
+    };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 100);
+    group.write(0);
+    pump(&mut group, |_, message| {
+        matches!(message, Message::Propose { .. })
+    });
+    group.clock.now = group.clock.now + MS * 80;
+    group.settle();
+    assert_eq!(group.replica(0).round_trip, MS * 80);
+    let open = |group: &Group| {
+        let lead = group.replica(0).lead.as_ref().expect("it leads");
+        (lead.window.len(), lead.queue.is_empty())
+    };
+    assert_eq!(open(&group), (0, true));
+    group.isolate(0);
+    for _ in 0..8 {
+        group.write(0);
+        group.settle();
+    }
+    assert_eq!(open(&group), (4, false), "the others wait for company");
+    group.run(MS * 19);
+    assert_eq!(open(&group), (4, false));
+    group.run(MS);
+    assert_eq!(open(&group), (5, true), "and travel together");
 }
 
 #[test]
