@@ -78,6 +78,16 @@ pub(crate) struct Clock {
     together: Cell<(Time, u64)>,
 }
 
+/// Monotonic time as a [`Clock`] shows it, for other threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticker(Instant);
+
+impl Ticker {
+    pub fn now(&self) -> Time {
+        Time(nanoseconds(self.0.elapsed()))
+    }
+}
+
 impl Clock {
     /// A clock that shows the system's time, and `skew` nanoseconds more.
     pub fn new(skew: i64) -> Self {
@@ -93,7 +103,12 @@ impl Clock {
     }
 
     pub fn now(&self) -> Time {
-        Time(nanoseconds(self.started.elapsed()))
+        self.ticker().now()
+    }
+
+    /// The same monotonic time for another thread.
+    pub const fn ticker(&self) -> Ticker {
+        Ticker(self.started)
     }
 
     /// The kernel's estimate, hardly older than a second.

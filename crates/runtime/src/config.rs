@@ -116,6 +116,41 @@ impl std::str::FromStr for Transport {
     }
 }
 
+/// How a replica or proxy divides its work. What the journal and snapshots do has threads of its own
+/// in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Threads {
+    /// One thread for sockets, protocol and execution.
+    #[default]
+    One,
+    /// Protocol and execution; the sockets of peers; those of clients: a thread each, joined by
+    /// bounded rings.
+    Pipelined,
+}
+
+impl Threads {
+    /// `one` or `pipelined`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Pipelined => "pipelined",
+        }
+    }
+}
+
+impl std::str::FromStr for Threads {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "one" => Ok(Self::One),
+            "pipelined" => Ok(Self::Pipelined),
+            _ => Err("expected 'one' or 'pipelined'"),
+        }
+    }
+}
+
 /// Links between replicas that are slower or worse than the network is, for measuring and for
 /// trying out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,6 +190,10 @@ pub struct Config {
     pub transport: Transport,
     /// The longest datagram in bytes, at most what the path carries.
     pub datagram_bytes_max: usize,
+    /// How the work is divided.
+    pub threads: Threads,
+    /// How many items a ring between two threads holds, where there are several; at least one.
+    pub ring_slots: usize,
     /// What clients must authenticate with.
     pub password: Option<String>,
     /// The most client connections.
@@ -204,6 +243,8 @@ impl Config {
             admin_listen: Some(any),
             peer_listen: any,
             transport: Transport::Tcp,
+            threads: Threads::One,
+            ring_slots: 1024,
             datagram_bytes_max: 1400,
             password: None,
             clients_max: 10_000,

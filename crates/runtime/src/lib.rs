@@ -25,6 +25,7 @@ mod peer_clock;
 mod port;
 mod proxy;
 mod replica;
+mod rings;
 pub mod server;
 mod snapshots;
 pub mod status;
@@ -32,7 +33,7 @@ mod system;
 mod timers;
 mod transports;
 
-pub use config::{Config, Emulation, JournalOptions, Limits, Member, Transport};
+pub use config::{Config, Emulation, JournalOptions, Limits, Member, Threads, Transport};
 pub use metrics::{DatagramMetrics, Metrics};
 pub use proxy::Proxy;
 pub use replica::{

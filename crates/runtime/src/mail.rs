@@ -78,7 +78,7 @@ pub(crate) enum Mail {
 /// Ends the event loop's sleep. Ringing it again before it was heard costs nothing.
 #[derive(Debug)]
 struct Bell {
-    waker: mio::Waker,
+    waker: Arc<mio::Waker>,
     rung: AtomicBool,
 }
 
@@ -116,7 +116,7 @@ pub(crate) struct Mailbox {
 
 impl Mailbox {
     pub fn new(registry: &mio::Registry, token: mio::Token) -> io::Result<(Self, Mailer)> {
-        let waker = mio::Waker::new(registry, token)?;
+        let waker = Arc::new(mio::Waker::new(registry, token)?);
         let bell = Arc::new(Bell {
             waker,
             rung: AtomicBool::new(false),
@@ -129,6 +129,11 @@ impl Mailbox {
             },
             Mailer { sender, bell },
         ))
+    }
+
+    /// What ends the loop's sleep; a poll has only one.
+    pub fn waker(&self) -> Arc<mio::Waker> {
+        Arc::clone(&self.bell.waker)
     }
 
     /// Whether something may be in the queue.

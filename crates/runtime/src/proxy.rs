@@ -8,7 +8,7 @@ use crate::{
     Addresses, Config, Listeners, Published, Running, StartError, StatusReport, Transport,
     clock::{Clock, unix_time},
     data::random,
-    event_loop::{self, ProxyParts, ProxyWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS},
+    event_loop::{self, Apart, ProxyParts, ProxyWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS},
     mail::Mailbox,
     port::Port,
     replica::{Handle, commitment, gateway_config, guarded, listen_to_clients},
@@ -87,6 +87,7 @@ impl Proxy {
             protocol: config.protocol.clone(),
             role: "proxy".to_owned(),
             durability: config.durability.name().to_owned(),
+            threads: config.threads.name().to_owned(),
             disk_state: "none".to_owned(),
             pid: std::process::id(),
             members,
@@ -102,7 +103,9 @@ impl Proxy {
         let client = (entry.client)(setup, random())
             .map_err(|error| StartError::Config(error.to_string()))?;
         let names = config.members.iter().map(|member| member.peer.clone());
-        let registry = poll.registry().try_clone()?;
+        let apart = Apart::of(config)?;
+        let registry = apart.as_ref().map_or(&poll, |apart| &apart.peers);
+        let registry = registry.registry().try_clone()?;
         let mut tcp = Tcp::of_frontend(me, registry, names.collect(), TOKEN_PEERS, mailer);
         tcp.skew_clock(config.clock_skew);
         if config.transport == Transport::Udp {
@@ -126,6 +129,7 @@ impl Proxy {
             port,
             published,
             spin_max: config.spin_max,
+            apart,
         };
         let parts = ProxyParts {
             shell,

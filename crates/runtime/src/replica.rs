@@ -11,7 +11,9 @@ use crate::{
     Config, Published, Snapshot, Transport,
     clock::{Clock, unix_time},
     data::{Data, random},
-    event_loop::{About, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS},
+    event_loop::{
+        About, Apart, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS,
+    },
     journal_files::{FileDisk, FileError},
     journal_thread::JournalThread,
     mail::{Mail, Mailbox, Mailer, Request},
@@ -457,6 +459,7 @@ fn assemble(
         cluster: config.cluster.to_string(),
         protocol: config.protocol.clone(),
         durability: config.durability.name(),
+        threads: config.threads.name(),
         members: config.members.len(),
         epoch: epoch.number.0,
         incarnation: data.incarnation.0,
@@ -500,7 +503,9 @@ fn assemble(
         .iter()
         .map(|member| member.peer.clone())
         .collect();
-    let registry = poll.registry().try_clone()?;
+    let apart = Apart::of(config)?;
+    let registry = apart.as_ref().map_or(&poll, |apart| &apart.peers);
+    let registry = registry.registry().try_clone()?;
     let mut tcp = Tcp::new(hello, data, registry, peer, names, TOKEN_PEERS, mailer)?;
     if config.transport == Transport::Udp {
         tcp.use_datagrams(config.datagram_bytes_max)?;
@@ -556,6 +561,7 @@ fn assemble(
         port,
         published,
         spin_max: config.spin_max,
+        apart,
     };
     let parts = Parts {
         shell,
@@ -578,6 +584,7 @@ pub(crate) fn gateway_config(config: &Config, address: SocketAddr) -> GatewayCon
         members: config.members.len(),
         protocol: config.protocol.clone(),
         durability: config.durability,
+        threads: config.threads.name(),
         cluster: config.cluster.to_string(),
         port: address.port(),
         directory: config.data.display().to_string(),

@@ -4,14 +4,23 @@ mod common;
 
 use common::{Cluster, Counter};
 use quintet_replica::{Durability, Level};
-use quintet_runtime::{Replica, SubmitError, Transport};
+use quintet_runtime::{Replica, SubmitError, Threads, Transport};
 use std::sync::mpsc;
 
 #[test]
 fn three_replicas_execute_every_command_once_wherever_it_is_submitted() {
-    for durability in [Durability::Memory, Durability::Disk] {
+    for (durability, threads) in [
+        (Durability::Memory, Threads::One),
+        (Durability::Disk, Threads::One),
+        (Durability::Memory, Threads::Pipelined),
+        (Durability::Disk, Threads::Pipelined),
+    ] {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut cluster = Cluster::start(directory.path(), 3, durability);
+        let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, durability);
+        for config in &mut cluster.configs {
+            config.threads = threads;
+        }
+        cluster.start_on(listeners);
         let mut sum = 0;
         for round in 1..=30u64 {
             sum += round;
@@ -44,13 +53,18 @@ fn three_replicas_execute_every_command_once_wherever_it_is_submitted() {
     }
 }
 
-/// Three replicas of a protocol, linked by a transport, execute what all are asked for.
-fn executes_everything_once_over(transport: Transport, protocol: &str) {
+/// Three replicas of a protocol, linked by a transport, execute what all are asked for; with
+/// several threads each when there are to be rings of so many slots.
+fn executes_everything_once_over(transport: Transport, protocol: &str, rings: Option<usize>) {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Memory);
     for config in &mut cluster.configs {
         config.protocol = protocol.to_owned();
         config.transport = transport;
+        if let Some(slots) = rings {
+            config.threads = Threads::Pipelined;
+            config.ring_slots = slots;
+        }
     }
     cluster.start_on(listeners);
     for id in 0..3 {
@@ -79,15 +93,25 @@ fn executes_everything_once_over(transport: Transport, protocol: &str) {
 fn every_protocol_that_stands_datagrams_executes_every_command_once_over_them() {
     for entry in quintet_protocols::PROTOCOLS {
         if !entry.needs_streams {
-            executes_everything_once_over(Transport::Udp, entry.info.name);
+            executes_everything_once_over(Transport::Udp, entry.info.name, None);
         }
     }
+}
+
+/// A full ring stops who fills it; with rings this small each is full most of the time.
+#[test]
+fn every_protocol_executes_every_command_once_with_rings_of_one_slot_between_its_threads() {
+    for entry in quintet_protocols::PROTOCOLS {
+        executes_everything_once_over(Transport::Tcp, entry.info.name, Some(1));
+    }
+    executes_everything_once_over(Transport::Udp, "nezha", Some(2));
+    executes_everything_once_over(Transport::SharedMemory, "derecho", Some(2));
 }
 
 #[test]
 fn every_protocol_executes_every_command_once_over_shared_memory() {
     for entry in quintet_protocols::PROTOCOLS {
-        executes_everything_once_over(Transport::SharedMemory, entry.info.name);
+        executes_everything_once_over(Transport::SharedMemory, entry.info.name, None);
     }
 }
 

@@ -93,7 +93,8 @@
 //! of proposers changes at run time by the option `proposers`, through a view change, or follows the
 //! load by itself (see `demand.rs`): the paper leaves open how it is chosen.
 //!
-//! Left to the world, and not there yet: the pipelined threads and kernel bypass of §5.
+//! Left to the world: the pipelined threads of §5 (`threads = "pipelined"`, without a thread for
+//! execution), and kernel bypass, which is not there yet.
 
 mod config;
 mod demand;

@@ -21,7 +21,7 @@ use quintet_replica::{
     Wire, Writer, framed,
 };
 use quintet_runtime::Replica;
-use quintet_runtime::Transport;
+use quintet_runtime::{Threads, Transport};
 use quintet_store::Store;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -385,6 +385,7 @@ impl Restore {
             options: Vec::new(),
             durability: Durability::Disk,
             transport: Transport::Tcp,
+            threads: Threads::One,
             base_port: demo::BASE_PORT,
         })?;
         let made = self.fill(&prepared, header, &sessions.rest());

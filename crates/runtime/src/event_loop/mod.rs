@@ -8,27 +8,33 @@
 //!            ─► one write per peer and client ─► publish ─► spin, or sleep
 //! ```
 //!
+//! With `threads = "pipelined"` the sockets of peers and those of clients are two other threads'
+//! (`peers.rs`, `service.rs`), and this one reads and writes rings instead.
+//!
 //! Everything that is there is taken before anything is sent, so that batches form by themselves
 //! and nobody ever waits in order to batch.
 
 mod clients;
+mod peers;
 mod proxy;
 mod publish;
+mod service;
 mod shell;
+mod stage;
 mod storage;
 mod world;
 
 pub(crate) use proxy::{Proxy, ProxyParts, ProxyWorld};
 pub(crate) use publish::About;
-pub(crate) use shell::{ShellParts, TOKEN_MAIL, TOKEN_PEERS};
+pub(crate) use shell::{Apart, ShellParts, TOKEN_MAIL, TOKEN_PEERS};
 
 use crate::{
     ExitReason, journal_thread::JournalThread, mail::Mail, server::SnapshotReport, snapshots::Kept,
     transports::Arrival,
 };
 use quintet_replica::{
-    Control, EpochNumber, Executed, GroupId, Input, Lane, Link, Node, Output, Peer, PersistId,
-    Recipients, RecoveredBytes, ReplicaId, Slot, Submission, Time, Wake, put_frame,
+    Control, EpochNumber, Executed, Input, Link, Node, Output, Peer, PersistId, RecoveredBytes,
+    ReplicaId, Slot, Submission, Time, Wake,
 };
 use shell::{Pause, Shell};
 use std::{io, sync::mpsc, time::Duration};
@@ -96,7 +102,7 @@ impl EventLoop {
     /// sense.
     pub fn new(parts: Parts) -> io::Result<Result<Self, String>> {
         let mut this = Self {
-            shell: Shell::new(parts.shell)?,
+            shell: Shell::new(parts.shell, &parts.world.clock)?,
             node: parts.node,
             world: parts.world,
             journal: parts.journal,
@@ -162,9 +168,8 @@ impl EventLoop {
     fn turn(&mut self, now: Time) -> (Wake, usize, Time) {
         self.shell.metrics.turns += 1;
         let mut count = self.take_mail(now);
-        if !self.choked() {
-            self.shell.tcp.receive(now);
-        }
+        let hears_peers = !self.choked();
+        self.shell.peers.receive(hears_peers, now);
         count += self.take_arrivals(now);
         self.shell.follow_clocks(&self.world.clock, now);
         count += self.shell.receive_clients(now);
@@ -225,7 +230,9 @@ impl EventLoop {
                 }
                 Mail::Submit(request) => self.submit(request, now),
                 Mail::SnapshotNow(waiter) => self.on_snapshot_now(waiter),
-                Mail::Resolved { peer, address } => self.shell.tcp.on_resolved(peer, address, now),
+                Mail::Resolved { peer, address } => {
+                    self.shell.peers.on_resolved(peer, address, now)
+                }
                 Mail::Stop => self.begin_stop(now),
             }
             self.carry_out();
@@ -244,13 +251,13 @@ impl EventLoop {
 
     fn take_arrivals(&mut self, now: Time) -> usize {
         let mut count = 0;
-        while let Some(arrival) = self.shell.tcp.take_arrival() {
+        while let Some((arrived, arrival)) = self.shell.peers.take_arrival(now) {
             count += 1;
             match arrival {
                 Arrival::Frame(from, frame) => {
                     self.input(Input::Frame {
                         from,
-                        arrived: now,
+                        arrived,
                         frame,
                     });
                 }
@@ -336,19 +343,13 @@ impl EventLoop {
         for output in outputs.drain(..) {
             match output {
                 Output::Send { to, lane, frame } => {
-                    self.shell.tcp.send(to, lane, &frame, now);
+                    self.shell.peers.send(to, lane, frame, now);
                     sent = true;
                 }
                 Output::Put { to, ranges } => {
                     sent = true;
-                    let to = self.shell.tcp.put(to, &ranges, now);
-                    if to.is_empty() {
-                        continue;
-                    }
-                    let frame = put_frame(GroupId(0), EpochNumber(self.about.epoch), ranges);
-                    self.shell
-                        .tcp
-                        .send(Recipients::Replicas(to), Lane::Control, &frame, now);
+                    let epoch = EpochNumber(self.about.epoch);
+                    self.shell.peers.put(to, epoch, ranges, now);
                 }
                 Output::Journal { id, write } => {
                     self.shell.metrics.journal_writes += 1;
@@ -472,14 +473,14 @@ impl EventLoop {
         let stopping = self.stopping.as_ref()?;
         let now = self.now();
         let leads = now < stopping.hand_off_until
-            && self.shell.tcp.links_up() > 0
+            && self.shell.peers.links_up() > 0
             && self.node.protocol_status().leader == Some(self.node.id());
         ((self.shell.idle() && !leads) || now >= stopping.deadline).then_some(ExitReason::Stopped)
     }
 
     fn finish(&mut self, reason: &ExitReason) {
         let now = self.now();
-        self.shell.tcp.flush(now);
+        self.shell.peers.flush(now);
         self.answer_snapshot_waiters(&Err("the replica has stopped".to_owned()));
         self.publish(now);
         if *reason == ExitReason::Stopped {

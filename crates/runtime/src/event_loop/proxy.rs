@@ -85,7 +85,7 @@ impl Proxy {
     /// When a socket cannot be watched.
     pub fn new(parts: ProxyParts) -> io::Result<Self> {
         Ok(Self {
-            shell: Shell::new(parts.shell)?,
+            shell: Shell::new(parts.shell, &parts.world.clock)?,
             client: parts.client,
             world: parts.world,
             effects: Vec::new(),
@@ -126,7 +126,7 @@ impl Proxy {
     fn turn(&mut self, now: Time) -> (usize, Time) {
         self.shell.metrics.turns += 1;
         let mut count = self.take_mail(now);
-        self.shell.tcp.receive(now);
+        self.shell.peers.receive(true, now);
         count += self.take_arrivals(now);
         self.shell.follow_clocks(&self.world.clock, now);
         count += self.shell.receive_clients(now);
@@ -164,7 +164,9 @@ impl Proxy {
                     // Who waited may have given up.
                     let _ = waiter.send(Err("a proxy holds no state; ask a replica".to_owned()));
                 }
-                Mail::Resolved { peer, address } => self.shell.tcp.on_resolved(peer, address, now),
+                Mail::Resolved { peer, address } => {
+                    self.shell.peers.on_resolved(peer, address, now)
+                }
                 Mail::Stop => self.begin_stop(now),
                 // Nothing here writes to a disk.
                 Mail::Persisted { .. }
@@ -191,7 +193,7 @@ impl Proxy {
 
     fn take_arrivals(&mut self, now: Time) -> usize {
         let mut count = 0;
-        while let Some(arrival) = self.shell.tcp.take_arrival() {
+        while let Some((_, arrival)) = self.shell.peers.take_arrival(now) {
             count += 1;
             match arrival {
                 Arrival::Frame(Peer::Replica(from), frame) => {
@@ -270,9 +272,8 @@ impl Proxy {
                     let frame = client_frame(GroupId(0), epoch, frame);
                     // Frontends have one connection to each replica.
                     let lane = Lane::Control;
-                    self.shell
-                        .tcp
-                        .send(Recipients::Replicas(to), lane, &frame, now);
+                    let to = Recipients::Replicas(to);
+                    self.shell.peers.send(to, lane, frame, now);
                 }
                 Effect::SetTimer { key, at } => self.shell.timers.set(key, at),
                 Effect::CancelTimer { key } => self.shell.timers.cancel(key),
@@ -296,7 +297,7 @@ impl Proxy {
             frames_malformed: self.malformed,
             paths: self.client.paths().into_iter().collect(),
             clock: ClockReport::from(self.world.clock.state()),
-            peers: (self.shell).peers((0..self.about.members as u16).map(ReplicaId), now),
+            peers: (self.shell).peer_reports((0..self.about.members as u16).map(ReplicaId)),
             ..self.about.clone()
         };
         let protocol = Status {
@@ -309,7 +310,7 @@ impl Proxy {
                 open: report.open,
                 ..NodeStatus::default()
             },
-            reachable: self.shell.tcp.links_up(),
+            reachable: self.shell.peers.links_up(),
             epoch: self.about.epoch,
             disk_state: "none",
             ..NodeView::default()

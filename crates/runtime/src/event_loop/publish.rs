@@ -16,6 +16,7 @@ pub(crate) struct About {
     pub cluster: String,
     pub protocol: String,
     pub durability: &'static str,
+    pub threads: &'static str,
     pub members: usize,
     pub epoch: u64,
     pub incarnation: u64,
@@ -75,7 +76,7 @@ impl EventLoop {
         };
         let view = NodeView {
             node,
-            reachable: self.shell.tcp.links_up() + 1,
+            reachable: self.shell.peers.links_up() + 1,
             leads,
             epoch: self.about.epoch,
             incarnation: self.about.incarnation,
@@ -121,6 +122,7 @@ impl EventLoop {
             position: node.executed.position.0,
             lag: protocol.committed.0.saturating_sub(node.executed.slot.0),
             durability: self.about.durability.to_owned(),
+            threads: self.about.threads.to_owned(),
             disk_state: self.disk.name().to_owned(),
             repairing: self.about.repairing.clone(),
             uptime_seconds: now.0 / 1_000_000_000,
@@ -145,7 +147,7 @@ impl EventLoop {
                 .map(|(name, value)| (*name, value.clone()))
                 .collect(),
             branches: self.branches(now),
-            peers: self.shell.peers(self.others(), now),
+            peers: self.shell.peer_reports(self.others()),
         }
     }
 

@@ -9,21 +9,33 @@
 //!             └───────────────────────────────────────────┘
 //! ```
 
-use super::clients::Clients;
+use super::{
+    clients::Clients,
+    peers::{PeerFigures, Peers},
+    service::Service,
+    stage::Setting,
+};
 use crate::{
-    Metrics, Published,
+    Config, Metrics, Published, Threads,
     clock::Clock,
+    data::Data,
     mail::Mailbox,
     peer_clock::agree,
     port::{PORT_BATCHES, Port},
-    server::{Counters, Gateway, NodeView, PeerClockReport, PeerReport, StatusReport},
+    rings::Bell,
+    server::{Gateway, NodeView, PeerClockReport, PeerReport, StatusReport},
     status::Snapshot,
     timers::Timers,
     transports::tcp::Tcp,
 };
 use mio::{Events, Poll};
 use quintet_replica::{BatchId, Outcome, ReplicaId, Submission, Time, TimerKey, Wake};
-use std::{cell::Cell, io, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 /// Tokens: mail, the clients' listener and the peers' listener have one each; connections of
 /// peers and of clients count from these.
@@ -32,13 +44,13 @@ pub(crate) const TOKEN_PEERS: usize = 2;
 const TOKEN_CLIENTS: usize = 1 << 24;
 const EVENTS_MAX: usize = 1024;
 /// A turn with more requests than this is followed by sleep, not by spinning: batches grow.
-const NEARLY_IDLE: usize = 8;
+pub(super) const NEARLY_IDLE: usize = 8;
 /// What is due sooner is waited for by the nanosecond.
-const PRECISE_MAX: Duration = Duration::from_millis(10);
+pub(super) const PRECISE_MAX: Duration = Duration::from_millis(10);
 /// So long before a precise deadline the loop stays awake, where it may spin.
 const AWAKE_BEFORE: Duration = Duration::from_micros(40);
 /// Longer than any deadline that is one.
-const FOREVER: Duration = Duration::from_secs(1 << 30);
+pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// Clients' sessions are dated by a clock that was read no longer ago than this.
 const CLOCK_AGE_MAX: Duration = Duration::from_millis(1);
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
@@ -54,6 +66,34 @@ pub(crate) struct ShellParts {
     pub port: Port,
     pub published: Arc<Published>,
     pub spin_max: Duration,
+    /// Peers and clients have threads of their own; nothing: one thread does everything.
+    pub apart: Option<Apart>,
+}
+
+/// What threads beside the protocol's need.
+#[derive(Debug)]
+pub(crate) struct Apart {
+    /// What the sockets of peers are registered with.
+    pub peers: Poll,
+    /// How many items a ring between two threads holds.
+    pub ring_slots: usize,
+}
+
+impl Apart {
+    /// As configured.
+    ///
+    /// # Errors
+    /// When the operating system has no poll to give.
+    pub fn of(config: &Config) -> io::Result<Option<Self>> {
+        if config.threads == Threads::One {
+            return Ok(None);
+        }
+        let peers = Poll::new()?;
+        Ok(Some(Self {
+            peers,
+            ring_slots: config.ring_slots,
+        }))
+    }
 }
 
 /// How to sleep.
@@ -94,11 +134,17 @@ pub(super) struct Shell {
     poll: Poll,
     events: Option<Events>,
     pub mailbox: Mailbox,
-    pub tcp: Tcp,
-    pub clients: Option<Clients>,
+    pub peers: Peers,
+    service: Service,
+    /// The data directory; a proxy has none.
+    pub data: Option<Arc<Mutex<Data>>>,
+    /// Wakes this thread when another has something for it.
+    bell: Arc<Bell>,
     pub port: Port,
     pub timers: Timers,
     published: Arc<Published>,
+    /// The links when a report last began.
+    links: PeerFigures,
     pub metrics: Metrics,
     publish_at: Time,
     /// Something has happened since the last report.
@@ -114,21 +160,50 @@ impl Shell {
     ///
     /// # Errors
     /// When a socket cannot be watched.
-    pub fn new(parts: ShellParts) -> io::Result<Self> {
-        let registry = parts.poll.registry().try_clone()?;
-        let clients = parts
-            .server
-            .map(|(gateway, listener)| Clients::new(gateway, listener, registry, TOKEN_CLIENTS))
-            .transpose()?;
+    pub fn new(parts: ShellParts, clock: &Clock) -> io::Result<Self> {
+        let bell = Arc::new(Bell::new(parts.mailbox.waker()));
+        let data = parts.tcp.data();
+        let (peers, service) = match parts.apart {
+            None => {
+                let registry = parts.poll.registry().try_clone()?;
+                let serve =
+                    |(gateway, listener)| Clients::new(gateway, listener, registry, TOKEN_CLIENTS);
+                let clients = parts.server.map(serve).transpose()?;
+                let service = clients.map_or(Service::None, |it| Service::Here(Box::new(it)));
+                (Peers::Here(Box::new(parts.tcp)), service)
+            }
+            Some(apart) => {
+                let setting = |poll| Setting {
+                    poll,
+                    protocol: Arc::clone(&bell),
+                    slots: apart.ring_slots,
+                    clock: clock.ticker(),
+                    spin_max: parts.spin_max,
+                };
+                let service = match parts.server {
+                    None => Service::None,
+                    Some((gateway, listener)) => {
+                        let poll = Poll::new()?;
+                        let registry = poll.registry().try_clone()?;
+                        let clients = Clients::new(gateway, listener, registry, TOKEN_CLIENTS)?;
+                        Service::apart(clients, setting(poll), clock.reading().now)?
+                    }
+                };
+                (Peers::apart(parts.tcp, setting(apart.peers))?, service)
+            }
+        };
         Ok(Self {
             poll: parts.poll,
             events: Some(Events::with_capacity(EVENTS_MAX)),
             mailbox: parts.mailbox,
-            tcp: parts.tcp,
-            clients,
+            peers,
+            service,
+            data,
+            bell,
             port: parts.port,
             timers: Timers::default(),
             published: parts.published,
+            links: PeerFigures::default(),
             metrics: Metrics::default(),
             publish_at: Time(0),
             changed: true,
@@ -143,23 +218,22 @@ impl Shell {
 
     /// Corrects the synchronised clock by what exchanges with the peers have shown.
     pub fn follow_clocks(&mut self, clock: &Clock, now: Time) {
-        if !self.tcp.take_clock_news() {
+        if !self.peers.take_clock_news() {
             return;
         }
         let (disciplined, error) = clock.discipline();
-        self.tcp.tell_clock(disciplined, error);
+        self.peers.tell_clock(disciplined, error);
         if clock.was_set() {
             tracing::warn!("the system's clock was set");
-            self.tcp.forget_clocks();
+            self.peers.forget_clocks();
         }
-        clock.follow(agree(disciplined, &self.tcp.standings(now)));
+        clock.follow(agree(disciplined, &self.peers.standings(now)));
         self.changed = true;
     }
 
     /// Reads what clients have sent; how many had something.
     pub fn receive_clients(&mut self, now: Time) -> usize {
-        let clients = self.clients.as_mut();
-        clients.map_or(0, |clients| clients.receive(now))
+        self.service.receive(now)
     }
 
     /// Takes a timer that is due.
@@ -170,21 +244,14 @@ impl Shell {
     /// Does what is due at the sockets and in the queues of requests; whether anything was due at
     /// the sockets of peers.
     pub fn on_time(&mut self, now: Time) -> bool {
-        let peers = self.tcp.next_deadline() <= now;
+        let peers = self.peers.next_deadline() <= now;
         if peers {
-            self.tcp.on_time(now);
+            self.peers.on_time(now);
         }
         if self.port.next_deadline() <= now {
             self.port.on_time(now);
         }
-        if let Some(clients) = &mut self.clients {
-            if clients.next_deadline() <= now {
-                clients.on_time(now);
-            }
-            if clients.gateway.next_deadline() <= now {
-                clients.gateway.on_time(now);
-            }
-        }
+        self.service.on_time(now);
         peers
     }
 
@@ -200,9 +267,7 @@ impl Shell {
     /// Collects batches of what clients want.
     pub fn collect(&mut self, clock: &Clock, now: Time, submissions: &mut Vec<Submission>) {
         let clock = self.clock_near(clock, now);
-        if let Some(clients) = &mut self.clients {
-            clients.gateway.collect(now, clock, submissions);
-        }
+        self.service.collect(now, clock, submissions);
         self.port.collect(now, submissions);
         self.metrics.batches += submissions.len() as u64;
     }
@@ -217,30 +282,29 @@ impl Shell {
         }
         if batch.0 >= PORT_BATCHES {
             self.port.on_done(batch, outcome, now);
-        } else if let Some(clients) = &mut self.clients {
-            clients.gateway.on_done(batch, outcome, now);
+        } else {
+            self.service.done(batch, outcome, now);
         }
     }
 
     /// Writes what has gathered, once per peer and client.
     pub fn flush(&mut self, now: Time) {
-        self.tcp.flush(now);
-        if let Some(clients) = &mut self.clients {
-            clients.flush();
-        }
+        self.peers.flush(now);
+        self.service.flush();
     }
 
     /// Sets how many bytes may be queued for each member.
     pub fn update_rooms(&self, rooms: &[Cell<usize>]) {
         for (index, room) in rooms.iter().enumerate() {
-            room.set(self.tcp.room(ReplicaId(index as u16)));
+            room.set(self.peers.room(ReplicaId(index as u16)));
         }
     }
 
     // --- what is shown ---------------------------------------------------------------------
 
     /// Whether it is time for a report.
-    pub fn publish_due(&self, now: Time) -> bool {
+    pub fn publish_due(&mut self, now: Time) -> bool {
+        self.changed |= self.peers.take_changed() | self.service.take_changed();
         self.changed && now >= self.publish_at
     }
 
@@ -248,8 +312,8 @@ impl Shell {
     pub fn begin_report(&mut self, now: Time) {
         self.changed = false;
         self.publish_at = now + PUBLISH_EVERY;
-        let tcp = self.tcp.counters();
-        let metrics = &mut self.metrics;
+        self.links = self.peers.figures(now);
+        let (tcp, metrics) = (self.links.tcp, &mut self.metrics);
         metrics.frames_in = tcp.frames_in;
         metrics.frames_out = tcp.frames_out;
         metrics.peer_bytes_in = tcp.bytes_in;
@@ -258,22 +322,21 @@ impl Shell {
         metrics.hellos_refused = tcp.hellos_refused;
         metrics.queues_full = tcp.queues_full;
         metrics.links_up = tcp.links_up;
-        metrics.datagrams = self.tcp.datagram_counters();
-        metrics.memory = self.tcp.memory_counters();
-        if let Some(clients) = &self.clients {
-            metrics.client_bytes_in = clients.bytes_in;
-            metrics.client_bytes_out = clients.bytes_out;
-            metrics.clients_accepted = clients.accepted;
-            metrics.clients_refused = clients.refused;
-            metrics.clients = clients.open;
-        }
+        metrics.datagrams = self.links.datagrams;
+        metrics.memory = self.links.memory;
+        let clients = self.service.figures();
+        metrics.client_bytes_in = clients.bytes_in;
+        metrics.client_bytes_out = clients.bytes_out;
+        metrics.clients_accepted = clients.accepted;
+        metrics.clients_refused = clients.refused;
+        metrics.clients = clients.open;
     }
 
-    /// The links to these members.
-    pub fn peers(&self, ids: impl Iterator<Item = ReplicaId>, now: Time) -> Vec<PeerReport> {
+    /// The links to these members, as of when the report began.
+    pub fn peer_reports(&self, ids: impl Iterator<Item = ReplicaId>) -> Vec<PeerReport> {
         let report = |id: ReplicaId| {
-            let link = self.tcp.report(id, now);
-            PeerReport {
+            let link = self.links.links.get(id.index())?.clone();
+            Some(PeerReport {
                 id: id.0,
                 address: link.name,
                 connected: link.up,
@@ -284,24 +347,23 @@ impl Shell {
                 memory: link.memory,
                 datagrams: link.datagrams,
                 datagrams_lost: link.datagrams_lost,
-            }
+            })
         };
-        ids.map(report).collect()
+        ids.filter_map(report).collect()
     }
 
     /// Shows a report to the other threads, and `view` to the gateway.
     pub fn publish(&mut self, report: StatusReport, view: NodeView) {
-        let mut counters = Counters::default();
-        if let Some(clients) = &mut self.clients {
+        let counters = self.service.figures().gateway;
+        if self.service.serves() {
             let peers = report.peers.iter();
-            clients.gateway.set_view(NodeView {
+            self.service.set_view(NodeView {
                 peers: peers
                     .map(|peer| (ReplicaId(peer.id), peer.address.clone(), peer.connected))
                     .collect(),
                 memory_resident: memory_resident(),
                 ..view
             });
-            counters = clients.gateway.counters();
         }
         self.published.publish(Snapshot {
             report,
@@ -336,8 +398,12 @@ impl Shell {
             self.last_count = count;
         }
         let mut timeout = self.timeout(clock, pause, now);
-        if timeout != Sleep::No && pause.hears_peers && !self.tcp.doze() {
-            timeout = Sleep::No;
+        if timeout != Sleep::No {
+            self.bell.doze();
+            let peers = pause.hears_peers && !self.peers.doze();
+            if peers || self.service.busy(pause.hears_clients) {
+                timeout = Sleep::No;
+            }
         }
         if timeout == Sleep::No {
             if count == 0 {
@@ -355,26 +421,28 @@ impl Shell {
             return Ok(now);
         };
         let result = self.poll.poll(&mut events, timeout.milliseconds());
-        self.tcp.awake();
+        self.peers.awake();
+        self.bell.awake();
         let now = clock.now();
         for event in &events {
             let token = event.token().0;
             if token >= TOKEN_CLIENTS - 1 {
-                if let Some(clients) = &mut self.clients {
-                    clients.on_event(event);
-                }
+                self.service.on_event(event);
             } else if token != TOKEN_MAIL {
-                self.tcp.on_event(event, now);
+                self.peers.on_event(event, now);
             }
         }
         self.events = Some(events);
+        if self.peers.ended() || self.service.ended() {
+            return Err(io::Error::other("a thread beside the protocol's has ended"));
+        }
         result.map(|()| now)
     }
 
     /// How long to sleep.
     fn timeout(&self, clock: &Clock, pause: Pause, now: Time) -> Sleep {
-        let clients_busy = self.clients.as_ref().is_some_and(Clients::busy);
-        let peers_busy = self.tcp.busy() && pause.hears_peers;
+        let clients_busy = self.service.busy(pause.hears_clients);
+        let peers_busy = self.peers.busy() && pause.hears_peers;
         if pause.wake == Wake::Spin || clients_busy || peers_busy || self.mailbox.rung() {
             return Sleep::No;
         }
@@ -386,7 +454,7 @@ impl Shell {
             Wake::At(at) => at,
             Wake::Spin | Wake::Sleep => Time::NEVER,
         };
-        precise = precise.min(self.tcp.next_deadline());
+        precise = precise.min(self.peers.next_deadline());
         let mut coarse = self.port.next_deadline();
         // Heartbeats and time-outs may be a millisecond late; rounds and deadlines may not.
         let timer = self.timers.next(now, || clock.reading().now);
@@ -398,11 +466,10 @@ impl Shell {
         if self.changed {
             coarse = coarse.min(self.publish_at);
         }
-        if let Some(clients) = &self.clients {
-            coarse = coarse.min(clients.next_deadline());
-            if pause.hears_clients {
-                precise = precise.min(clients.gateway.next_deadline());
-            }
+        let (sockets, gateway) = self.service.next_deadlines();
+        coarse = coarse.min(sockets);
+        if pause.hears_clients {
+            precise = precise.min(gateway);
         }
         if let Some(at) = pause.stops_at {
             coarse = coarse.min(at).min(now + STOP_LOOK);
@@ -427,15 +494,12 @@ impl Shell {
     /// Takes no more requests.
     pub fn begin_shutdown(&mut self) {
         self.port.begin_shutdown();
-        if let Some(clients) = &mut self.clients {
-            clients.begin_shutdown();
-        }
+        self.service.begin_shutdown();
     }
 
     /// Nobody waits for anything.
     pub fn idle(&self) -> bool {
-        let served = |clients: &Clients| clients.gateway.idle();
-        self.port.idle() && self.clients.as_ref().is_none_or(served)
+        self.port.idle() && self.service.idle()
     }
 }
 

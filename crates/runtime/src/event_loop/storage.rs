@@ -10,7 +10,7 @@
 use super::EventLoop;
 use crate::{SubmitError, mail::Request};
 use quintet_replica::{Control, Input, Level, ReplicaId, Slot, Time};
-use std::time::Duration;
+use std::{sync::PoisonError, time::Duration};
 
 /// How often a leader without room asks others to lead.
 const STEP_DOWN_EVERY: Duration = Duration::from_secs(2);
@@ -80,9 +80,10 @@ impl EventLoop {
         if self.about.repairing.is_none() || self.repaired_at.is_none_or(|at| at > self.durable) {
             return;
         }
-        let Some(data) = self.shell.tcp.data() else {
+        let Some(data) = &self.shell.data else {
             return;
         };
+        let mut data = data.lock().unwrap_or_else(PoisonError::into_inner);
         match data.repaired() {
             Ok(()) => {
                 tracing::info!("what was damaged has been repaired from the other replicas");

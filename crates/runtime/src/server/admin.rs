@@ -132,6 +132,8 @@ pub struct StatusReport {
     pub lag: u64,
     /// `disk` or `memory`.
     pub durability: String,
+    /// `one` thread for all work, or `pipelined`.
+    pub threads: String,
     /// `ok`, `full` (writes are refused here) or `failed`.
     pub disk_state: String,
     /// What was lost here and is being repaired from the other replicas.
@@ -743,6 +745,7 @@ mod tests {
             "committed",
             "stable",
             "durability",
+            "threads",
             "uptime_seconds",
         ] {
             assert!(status.get(field).is_some(), "{field}");

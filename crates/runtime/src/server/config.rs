@@ -16,6 +16,8 @@ pub struct GatewayConfig {
     pub protocol: String,
     /// What an acknowledgement promises, for INFO.
     pub durability: Durability,
+    /// How the work is divided between threads, for INFO.
+    pub threads: &'static str,
     /// The cluster's id as text, for INFO.
     pub cluster: String,
     /// The port that clients reach, for INFO and CLIENT.
@@ -80,6 +82,7 @@ impl Default for GatewayConfig {
             members: 1,
             protocol: String::new(),
             durability: Durability::Disk,
+            threads: "one",
             cluster: String::new(),
             port: 0,
             directory: String::new(),

@@ -161,6 +161,7 @@ impl Gateway {
                     "executed" = node.executed.slot.0;
                     "stable" = node.protocol.stable.0;
                     "durability" = config.durability.name();
+                    "threads" = config.threads;
                     "repairing" = u8::from(view.repairing);
                     "sessions" = node.sessions;
                 }

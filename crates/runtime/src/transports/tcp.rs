@@ -42,6 +42,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     net::{SocketAddr, ToSocketAddrs},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -154,7 +155,7 @@ pub(crate) struct Tcp {
     me: Hello,
     /// None of a frontend, which dials everybody and whom nobody dials.
     id: Option<ReplicaId>,
-    data: Option<Data>,
+    data: Option<Arc<Mutex<Data>>>,
     registry: Registry,
     listener: Option<TcpListener>,
     accepting: bool,
@@ -197,7 +198,7 @@ impl Tcp {
         let mut listener = TcpListener::from_std(listener);
         registry.register(&mut listener, Token(first_token - 1), Interest::READABLE)?;
         Ok(Self {
-            data: Some(data),
+            data: Some(Arc::new(Mutex::new(data))),
             listener: Some(listener),
             accepting: true,
             ..Self::of_frontend(me, registry, names, first_token, mailer)
@@ -314,9 +315,15 @@ impl Tcp {
         }
     }
 
+    /// The same of all members, this one included, by their ids.
+    pub fn reports(&self, now: Time) -> Vec<LinkReport> {
+        let ids = (0..self.links.len()).map(|member| ReplicaId(member as u16));
+        ids.map(|id| self.report(id, now)).collect()
+    }
+
     /// The data directory, which knows the peers; a frontend has none.
-    pub const fn data(&mut self) -> Option<&mut Data> {
-        self.data.as_mut()
+    pub fn data(&self) -> Option<Arc<Mutex<Data>>> {
+        self.data.clone()
     }
 
     pub fn links_up(&self) -> usize {
@@ -836,7 +843,11 @@ impl Tcp {
             directory: hello.directory,
             boot: hello.boot.0,
         };
-        if let Some(Err(reason)) = self.data.as_mut().map(|data| data.check_peer(id, seen)) {
+        let check = |data: &Arc<Mutex<Data>>| {
+            let mut data = data.lock().unwrap_or_else(PoisonError::into_inner);
+            data.check_peer(id, seen)
+        };
+        if let Some(Err(reason)) = self.data.as_ref().map(check) {
             return Err(Refusal {
                 fatal: true,
                 reason,

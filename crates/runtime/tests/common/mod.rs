@@ -3,7 +3,7 @@
 use quintet_replica::{
     At, ClusterId, Durability, Level, ReplicaId, RestoreError, SnapshotProgress, StateMachine,
 };
-use quintet_runtime::{Config, Handle, Listeners, Member, Replica, Running, StatusReport};
+use quintet_runtime::{Config, Handle, Listeners, Member, Replica, Running, StatusReport, Threads};
 use std::{
     net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
@@ -87,6 +87,12 @@ pub struct Cluster {
 /// Long enough for everything that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How replicas of a test divide their work where it is not the test's subject: as the program
+/// would be told by its environment.
+fn threads() -> Threads {
+    std::env::var("QUINTET_THREADS").map_or(Threads::One, |name| name.parse().expect("a mode"))
+}
+
 impl Cluster {
     pub fn prepare(root: &Path, count: usize, durability: Durability) -> (Self, Vec<TcpListener>) {
         let listeners: Vec<TcpListener> = (0..count)
@@ -104,6 +110,7 @@ impl Cluster {
                 let mut config =
                     Config::new(ClusterId(42), ReplicaId(id as u16), members.clone(), data);
                 config.durability = durability;
+                config.threads = threads();
                 config.redis_listen = None;
                 config.admin_listen = None;
                 config.peer_listen = listeners[id].local_addr().expect("bound");

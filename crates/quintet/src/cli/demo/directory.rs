@@ -384,7 +384,8 @@ fn replica_file(marker: &Marker, plan: &Plan, id: u16) -> String {
     let mut text = format!(
         "# Written by 'quintet demo' at every start. All keys: quintet config show\n\
          cluster = \"{}\"\nsecret = \"{}\"\nid = {id}\nmembers = [{}]\nprotocol = {}\n\
-         durability = \"{}\"\ntransport = \"{}\"\ndata = \"data\"\nredis_listen = \"127.0.0.1:{}\"\n\
+         durability = \"{}\"\ntransport = \"{}\"\nthreads = \"{}\"\n\
+         data = \"data\"\nredis_listen = \"127.0.0.1:{}\"\n\
          admin_listen = \"127.0.0.1:{}\"\npeer_listen = \"127.0.0.1:{}\"\n",
         marker.cluster,
         marker.secret,
@@ -392,6 +393,7 @@ fn replica_file(marker: &Marker, plan: &Plan, id: u16) -> String {
         quoted(&plan.protocol),
         marker.durability,
         plan.transport.name(),
+        plan.threads.name(),
         ports.redis,
         ports.admin,
         ports.peer,

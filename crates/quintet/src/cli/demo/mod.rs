@@ -24,7 +24,7 @@ use crate::cli::{
 };
 use clap::Args;
 use quintet_replica::Durability;
-use quintet_runtime::Transport;
+use quintet_runtime::{Threads, Transport};
 use serde::Serialize;
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -86,6 +86,11 @@ pub struct Demo {
     #[arg(long, default_value = "tcp", value_parser = ["tcp", "udp", "shared-memory"])]
     transport: String,
 
+    /// One thread for all work of a replica, or 'pipelined': the sockets of peers and those of
+    /// clients have threads of their own
+    #[arg(long, default_value = "one", value_parser = ["one", "pipelined"])]
+    threads: String,
+
     /// Where the replicas keep their data
     #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
     dir: PathBuf,
@@ -118,6 +123,8 @@ pub struct Plan {
     pub durability: Durability,
     /// How small messages travel between replicas.
     pub transport: Transport,
+    /// How the work of a process is divided.
+    pub threads: Threads,
     /// The first Redis port.
     pub base_port: u16,
 }
@@ -260,6 +267,7 @@ impl Demo {
             options,
             durability,
             transport,
+            threads: self.threads.parse().map_err(Failure::usage)?,
             base_port: self.base_port,
         };
         if u32::from(self.base_port) + u32::from(PEER_OFFSET) + u32::from(replicas) > 65_536 {

@@ -203,6 +203,17 @@ pub const KEYS: &[Key] = &[
         |config| config.transport.name().to_owned(),
     ),
     key(
+        "threads",
+        "One thread for all work, or pipelined: peers' and clients' sockets have their own",
+        |config, text| {
+            config.threads = text
+                .parse()
+                .map_err(|_| not(text, "'one' or 'pipelined'"))?;
+            Ok(())
+        },
+        |config| config.threads.name().to_owned(),
+    ),
+    key(
         "datagram_bytes_max",
         "The longest datagram in bytes, 512 to 65000; shorter where the path carries less",
         |config, text| {
@@ -401,6 +412,7 @@ mod tests {
         assert!(refusal("cluster", "xyz").contains("32 hexadecimal"));
         assert!(refusal("durability", "tape").contains("'disk' or 'memory'"));
         assert!(refusal("transport", "pigeon").contains("'tcp', 'udp' or 'shared-memory'"));
+        assert!(refusal("threads", "many").contains("'one' or 'pipelined'"));
         assert!(refusal("redis_listen", "7001").contains("127.0.0.1:7001"));
         assert!(refusal("client_deadline", "10 parsecs").contains("10s"));
         assert!(refusal("limits.memory_max", "much").contains("64MiB"));

@@ -1,0 +1,515 @@
+//! The links to peers, on this thread or on one of their own.
+//!
+//! ```text
+//!              protocol's thread   │             peers' thread
+//!   Node ── frames, puts ──► ring ─┼─► Tcp ──► one write per connection and turn
+//!   Node ◄───── arrivals ◄── ring ─┼─◄ Tcp ◄── sockets, checksums, greetings, clocks
+//!               room, figures ◄────┼── shared, read at any time
+//! ```
+//!
+//! The peers' thread takes what it is to send whatever else is full, so the protocol's thread may
+//! wait for it. When the protocol's thread does not take arrivals, sockets are not read, and peers
+//! see a slow replica, as they do with one thread.
+
+use super::stage::{Rest, Setting, start};
+use crate::{
+    metrics::{DatagramMetrics, MemoryMetrics},
+    peer_clock::Standing,
+    rings::{Receiver, Sender},
+    transports::{
+        Arrival,
+        tcp::{LinkReport, Tcp, TcpCounters},
+    },
+};
+use mio::event::Event;
+use quintet_replica::{
+    Bytes, EpochNumber, Frame, GroupId, Lane, Peer, Recipients, ReplicaId, ReplicaSet, Time,
+    put_frame,
+};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
+        },
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// What an item counts for beside its bytes.
+const ITEM_BYTES: usize = 64;
+/// Figures are brought up to date so often while anything happens.
+const FIGURES_EVERY: Duration = Duration::from_millis(50);
+
+/// What is shown of the links.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PeerFigures {
+    pub tcp: TcpCounters,
+    pub datagrams: DatagramMetrics,
+    pub memory: MemoryMetrics,
+    pub links: Vec<LinkReport>,
+    pub links_up: usize,
+    standings: Vec<Standing>,
+}
+
+fn figures(tcp: &Tcp, now: Time) -> PeerFigures {
+    PeerFigures {
+        tcp: tcp.counters(),
+        datagrams: tcp.datagram_counters(),
+        memory: tcp.memory_counters(),
+        links: tcp.reports(now),
+        links_up: tcp.links_up(),
+        standings: tcp.standings(now),
+    }
+}
+
+enum Order {
+    Send(Recipients, Lane, Frame),
+    Put(ReplicaSet, EpochNumber, Bytes),
+    Resolved(usize, Result<SocketAddr, String>),
+    /// How good this side's clock is.
+    Clock(bool, u64),
+    ForgetClocks,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rooms: Vec<AtomicUsize>,
+    figures: Mutex<PeerFigures>,
+    /// An exchange about clocks has ended.
+    clock_news: AtomicBool,
+    changed: AtomicBool,
+}
+
+impl Shared {
+    fn figures(&self) -> MutexGuard<'_, PeerFigures> {
+        self.figures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See the module.
+pub(super) enum Peers {
+    Here(Box<Tcp>),
+    Apart(Apart),
+}
+
+/// The protocol's end of the peers' thread.
+pub(super) struct Apart {
+    /// None only while it ends.
+    orders: Option<Sender<Order>>,
+    arrivals: Receiver<(Time, Arrival)>,
+    shared: Arc<Shared>,
+    /// So many arrivals are taken in this turn; what comes meanwhile waits for the next.
+    turn: usize,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Apart {
+    fn order(&mut self, bytes: usize, order: Order) {
+        if let Some(orders) = &mut self.orders {
+            orders.push_waiting(bytes + ITEM_BYTES, order);
+        }
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        // It sends what it has been given, and ends.
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // It has told why, if it panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Peers {
+    /// Links that are served by a thread of their own. `tcp` has been registered with the poll of
+    /// `setting`, and serves `members`.
+    ///
+    /// # Errors
+    /// When there is no thread or bell to be had.
+    pub fn apart(tcp: Tcp, setting: Setting) -> io::Result<Self> {
+        let (bell, (orders, given), (sender, arrivals)) = setting.rings()?;
+        let now = setting.clock.now();
+        let figures = figures(&tcp, now);
+        let shared = Arc::new(Shared {
+            rooms: figures.links.iter().map(|_| AtomicUsize::new(0)).collect(),
+            figures: Mutex::new(figures),
+            clock_news: AtomicBool::new(false),
+            changed: AtomicBool::new(true),
+        });
+        let stage = Stage {
+            tcp,
+            orders: given,
+            arrivals: sender,
+            waiting: None,
+            shared: Arc::clone(&shared),
+            rest: Rest::new(setting, bell),
+            figures_at: Time(0),
+            dirty: true,
+        };
+        let thread = start("peers", move || stage.run())?;
+        Ok(Self::Apart(Apart {
+            orders: Some(orders),
+            arrivals,
+            shared,
+            turn: 0,
+            thread: Some(thread),
+        }))
+    }
+
+    /// Begins a turn, in which arrivals are taken if this replica `hears`.
+    pub fn receive(&mut self, hears: bool, now: Time) {
+        match self {
+            Self::Here(tcp) if hears => tcp.receive(now),
+            Self::Here(_) => {}
+            Self::Apart(apart) => apart.turn = if hears { apart.arrivals.len() } else { 0 },
+        }
+    }
+
+    /// What came in since it was last taken, in order, and when it came.
+    pub fn take_arrival(&mut self, now: Time) -> Option<(Time, Arrival)> {
+        match self {
+            Self::Here(tcp) => Some((now, tcp.take_arrival()?)),
+            Self::Apart(apart) => {
+                apart.turn = apart.turn.checked_sub(1)?;
+                apart.arrivals.pop()
+            }
+        }
+    }
+
+    /// Queues a frame for everybody it goes to; who is not linked does not get it.
+    pub fn send(&mut self, to: Recipients, lane: Lane, frame: Frame, now: Time) {
+        match self {
+            Self::Here(tcp) => tcp.send(to, lane, &frame, now),
+            Self::Apart(apart) => apart.order(frame.len(), Order::Send(to, lane, frame)),
+        }
+    }
+
+    /// Puts words of this replica's row into the rows that the members in `to` hold of it.
+    pub fn put(&mut self, to: ReplicaSet, epoch: EpochNumber, ranges: Bytes, now: Time) {
+        match self {
+            Self::Here(tcp) => put(tcp, to, epoch, ranges, now),
+            Self::Apart(apart) => apart.order(ranges.len(), Order::Put(to, epoch, ranges)),
+        }
+    }
+
+    /// How many bytes may be queued for a peer's control lane.
+    pub fn room(&self, id: ReplicaId) -> usize {
+        match self {
+            Self::Here(tcp) => tcp.room(id),
+            Self::Apart(apart) => {
+                let under_way = apart.orders.as_ref().map_or(0, Sender::bytes);
+                let room = apart.shared.rooms.get(id.index());
+                room.map_or(0, |room| room.load(Acquire).saturating_sub(under_way))
+            }
+        }
+    }
+
+    pub fn on_resolved(&mut self, peer: usize, address: Result<SocketAddr, String>, now: Time) {
+        match self {
+            Self::Here(tcp) => tcp.on_resolved(peer, address, now),
+            Self::Apart(apart) => {
+                apart.order(0, Order::Resolved(peer, address));
+                self.flush(now);
+            }
+        }
+    }
+
+    /// Writes what is queued, one write per connection.
+    pub fn flush(&mut self, now: Time) {
+        match self {
+            Self::Here(tcp) => tcp.flush(now),
+            Self::Apart(apart) => {
+                if let Some(orders) = &mut apart.orders {
+                    orders.ring();
+                }
+            }
+        }
+    }
+
+    /// Notes what has become possible at a socket of this thread.
+    pub fn on_event(&mut self, event: &Event, now: Time) {
+        if let Self::Here(tcp) = self {
+            tcp.on_event(event, now);
+        }
+    }
+
+    /// Whether something can be taken without sleeping.
+    pub fn busy(&self) -> bool {
+        match self {
+            Self::Here(tcp) => tcp.busy(),
+            Self::Apart(apart) => !apart.arrivals.is_empty(),
+        }
+    }
+
+    /// When [`Self::on_time`] has something to do on this thread.
+    pub fn next_deadline(&self) -> Time {
+        match self {
+            Self::Here(tcp) => tcp.next_deadline(),
+            Self::Apart(_) => Time::NEVER,
+        }
+    }
+
+    pub fn on_time(&mut self, now: Time) {
+        if let Self::Here(tcp) = self {
+            tcp.on_time(now);
+        }
+    }
+
+    /// Before sleeping: false when there is something after all.
+    pub fn doze(&mut self) -> bool {
+        match self {
+            Self::Here(tcp) => tcp.doze(),
+            Self::Apart(apart) => apart.arrivals.is_empty() && !apart.arrivals.closed(),
+        }
+    }
+
+    pub fn awake(&mut self) {
+        if let Self::Here(tcp) = self {
+            tcp.awake();
+        }
+    }
+
+    /// The thread has ended by itself: nothing works any more.
+    pub fn ended(&self) -> bool {
+        match self {
+            Self::Here(_) => false,
+            Self::Apart(apart) => apart.arrivals.closed(),
+        }
+    }
+
+    // --- clocks ------------------------------------------------------------------------------
+
+    /// Whether an exchange about clocks has ended since this was last asked.
+    pub fn take_clock_news(&mut self) -> bool {
+        match self {
+            Self::Here(tcp) => tcp.take_clock_news(),
+            Self::Apart(apart) => {
+                let news = &apart.shared.clock_news;
+                news.load(Relaxed) && news.swap(false, AcqRel)
+            }
+        }
+    }
+
+    /// How good this side's clock is: what peers are told.
+    pub fn tell_clock(&mut self, disciplined: bool, error: u64) {
+        match self {
+            Self::Here(tcp) => tcp.tell_clock(disciplined, error),
+            Self::Apart(apart) => apart.order(0, Order::Clock(disciplined, error)),
+        }
+    }
+
+    /// This side's clock was set: nothing that was measured counts any more.
+    pub fn forget_clocks(&mut self) {
+        match self {
+            Self::Here(tcp) => tcp.forget_clocks(),
+            Self::Apart(apart) => {
+                apart.order(0, Order::ForgetClocks);
+                // What was measured before is not looked at while this is under way.
+                apart.shared.figures().standings.clear();
+            }
+        }
+    }
+
+    /// How the members' clocks stand that have told something that still counts.
+    pub fn standings(&self, now: Time) -> Vec<Standing> {
+        match self {
+            Self::Here(tcp) => tcp.standings(now),
+            Self::Apart(apart) => apart.shared.figures().standings.clone(),
+        }
+    }
+
+    // --- what is shown -------------------------------------------------------------------------
+
+    /// Whether figures have changed since this was last asked, as far as another thread tells.
+    pub fn take_changed(&mut self) -> bool {
+        match self {
+            Self::Here(_) => false,
+            Self::Apart(apart) => {
+                let changed = &apart.shared.changed;
+                changed.load(Relaxed) && changed.swap(false, AcqRel)
+            }
+        }
+    }
+
+    pub fn links_up(&self) -> usize {
+        match self {
+            Self::Here(tcp) => tcp.links_up(),
+            Self::Apart(apart) => apart.shared.figures().links_up,
+        }
+    }
+
+    pub fn figures(&self, now: Time) -> PeerFigures {
+        match self {
+            Self::Here(tcp) => figures(tcp, now),
+            Self::Apart(apart) => apart.shared.figures().clone(),
+        }
+    }
+}
+
+fn put(tcp: &mut Tcp, to: ReplicaSet, epoch: EpochNumber, ranges: Bytes, now: Time) {
+    let to = tcp.put(to, &ranges, now);
+    if !to.is_empty() {
+        let frame = put_frame(GroupId(0), epoch, ranges);
+        tcp.send(Recipients::Replicas(to), Lane::Control, &frame, now);
+    }
+}
+
+fn weight(arrival: &Arrival) -> usize {
+    let bytes = match arrival {
+        Arrival::Frame(_, bytes) | Arrival::Put(_, bytes) => bytes.len(),
+        Arrival::Link(..) | Arrival::Refused(_) => 0,
+    };
+    bytes + ITEM_BYTES
+}
+
+/// The peers' thread.
+struct Stage {
+    tcp: Tcp,
+    orders: Receiver<Order>,
+    arrivals: Sender<(Time, Arrival)>,
+    /// What found the ring full.
+    waiting: Option<(Time, Arrival)>,
+    shared: Arc<Shared>,
+    rest: Rest,
+    figures_at: Time,
+    /// Something has happened since figures were last shown.
+    dirty: bool,
+}
+
+impl Stage {
+    fn run(mut self) -> io::Result<()> {
+        loop {
+            let now = self.rest.now();
+            let closed = self.orders.closed();
+            let mut count = self.take_orders(now);
+            if closed {
+                self.tcp.flush(now);
+                return Ok(());
+            }
+            if self.waiting.is_none() {
+                self.tcp.receive(now);
+            }
+            if self.tcp.next_deadline() <= now {
+                self.tcp.on_time(now);
+                self.dirty = true;
+            }
+            count += self.hand_on(now);
+            self.tcp.flush(now);
+            self.update_rooms();
+            self.dirty |= count > 0;
+            self.show(now);
+            self.arrivals.ring();
+            self.sleep(count)?;
+        }
+    }
+
+    /// Sends what there is to send; what comes meanwhile waits for the next turn.
+    fn take_orders(&mut self, now: Time) -> usize {
+        let count = self.orders.len();
+        for _ in 0..count {
+            let Some(order) = self.orders.pop() else {
+                break;
+            };
+            match order {
+                Order::Send(to, lane, frame) => self.tcp.send(to, lane, &frame, now),
+                Order::Put(to, epoch, ranges) => put(&mut self.tcp, to, epoch, ranges, now),
+                Order::Resolved(peer, address) => self.tcp.on_resolved(peer, address, now),
+                Order::Clock(disciplined, error) => self.tcp.tell_clock(disciplined, error),
+                Order::ForgetClocks => self.tcp.forget_clocks(),
+            }
+        }
+        count
+    }
+
+    fn hand_on(&mut self, now: Time) -> usize {
+        let mut count = 0;
+        loop {
+            let next = self.waiting.take();
+            let Some((at, arrival)) = next.or_else(|| Some((now, self.tcp.take_arrival()?))) else {
+                return count;
+            };
+            if matches!(&arrival, Arrival::Link(Peer::Replica(_), _)) {
+                // The protocol may answer at once and asks how much it may send.
+                self.update_rooms();
+                self.figures_at = now;
+            }
+            if let Err(item) = self.arrivals.push(weight(&arrival), (at, arrival)) {
+                self.waiting = Some(item);
+                return count;
+            }
+            count += 1;
+        }
+    }
+
+    fn update_rooms(&self) {
+        for (index, room) in self.shared.rooms.iter().enumerate() {
+            room.store(self.tcp.room(ReplicaId(index as u16)), Release);
+        }
+    }
+
+    fn show(&mut self, now: Time) {
+        let news = self.tcp.take_clock_news();
+        if !(news || self.dirty && now >= self.figures_at) {
+            return;
+        }
+        *self.shared.figures() = figures(&self.tcp, now);
+        self.dirty = false;
+        self.figures_at = now + FIGURES_EVERY;
+        self.shared.changed.store(true, Release);
+        if news {
+            self.shared.clock_news.store(true, Release);
+        }
+    }
+
+    fn sleep(&mut self, count: usize) -> io::Result<()> {
+        let now = self.rest.now();
+        // With the ring full there is nothing to do for sockets until there is room.
+        let reads = self.waiting.is_none();
+        let mut until = None;
+        if !(self.rest.spins(now, count) || reads && self.tcp.busy()) {
+            self.rest.doze();
+            let nothing = self.orders.is_empty() && !self.orders.closed();
+            if nothing && self.has_no_room() && (!reads || self.tcp.doze()) {
+                let shown = if self.dirty {
+                    self.figures_at
+                } else {
+                    Time::NEVER
+                };
+                until = Some(self.tcp.next_deadline().min(shown));
+            }
+        }
+        let events = self.rest.sleep(now, until)?;
+        self.tcp.awake();
+        let now = self.rest.now();
+        for event in &events {
+            self.tcp.on_event(event, now);
+        }
+        self.rest.done(events);
+        Ok(())
+    }
+
+    /// Nothing waits for room, or there still is none.
+    fn has_no_room(&mut self) -> bool {
+        let Some((at, arrival)) = self.waiting.take() else {
+            return true;
+        };
+        let pushed = self.arrivals.push(weight(&arrival), (at, arrival));
+        match pushed {
+            Ok(()) => {
+                self.arrivals.ring();
+                false
+            }
+            Err(item) => {
+                self.waiting = Some(item);
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What the threads beside the protocol's have in common: when they sleep, and how they end.
+//!
+//! ```text
+//!   turn ─► something done? ── a little, just now ──► look again (spin, yielding)
+//!      ▲                   └── nothing for a while, or a lot ──► doze ─► look once more ─► poll
+//!      └─────────────────────────────── socket, bell or deadline ◄─────────────────────────┘
+//! ```
+
+use super::shell::{FOREVER, NEARLY_IDLE, PRECISE_MAX};
+use crate::{
+    clock::Ticker,
+    rings::{Bell, Receiver, Sender, ring},
+};
+use mio::{Events, Poll, Token};
+use quintet_replica::Time;
+use std::{io, sync::Arc, thread::JoinHandle, time::Duration};
+
+/// The token of bells; nothing is done for them but to wake up.
+pub(super) const BELL: Token = Token(0);
+const EVENTS_MAX: usize = 1024;
+/// The most bytes between two threads.
+const RING_BYTES_MAX: usize = 64 << 20;
+
+/// What a stage is made from.
+pub(super) struct Setting {
+    pub poll: Poll,
+    /// Wakes the protocol's thread.
+    pub protocol: Arc<Bell>,
+    pub slots: usize,
+    pub clock: Ticker,
+    pub spin_max: Duration,
+}
+
+impl Setting {
+    /// A bell for whoever polls this, and two rings between him and the protocol's thread.
+    ///
+    /// # Errors
+    /// When the operating system has no bell.
+    #[expect(clippy::type_complexity, reason = "two rings have four ends")]
+    pub fn rings<O, A>(
+        &self,
+    ) -> io::Result<(
+        Arc<Bell>,
+        (Sender<O>, Receiver<O>),
+        (Sender<A>, Receiver<A>),
+    )> {
+        let waker = mio::Waker::new(self.poll.registry(), BELL)?;
+        let bell = Arc::new(Bell::new(Arc::new(waker)));
+        let orders = ring(self.slots, RING_BYTES_MAX, &self.protocol, &bell);
+        let answers = ring(self.slots, RING_BYTES_MAX, &bell, &self.protocol);
+        Ok((bell, orders, answers))
+    }
+}
+
+/// Sleeping between the turns of a stage.
+pub(super) struct Rest {
+    poll: Poll,
+    events: Option<Events>,
+    bell: Arc<Bell>,
+    clock: Ticker,
+    spin_max: Duration,
+    last_work: Time,
+    last_count: usize,
+}
+
+impl Rest {
+    pub fn new(setting: Setting, bell: Arc<Bell>) -> Self {
+        Self {
+            poll: setting.poll,
+            events: Some(Events::with_capacity(EVENTS_MAX)),
+            bell,
+            clock: setting.clock,
+            spin_max: setting.spin_max,
+            last_work: Time(0),
+            last_count: 0,
+        }
+    }
+
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// After a turn at `now` that did `count` things: whether to look again without sleeping.
+    pub fn spins(&mut self, now: Time, count: usize) -> bool {
+        if count > 0 {
+            self.last_work = now;
+            self.last_count = count;
+        }
+        let spins = self.last_count <= NEARLY_IDLE && now.since(self.last_work) < self.spin_max;
+        if spins && count == 0 {
+            // Whoever could bring work must get the processor.
+            rustix::thread::sched_yield();
+        }
+        spins
+    }
+
+    /// Says that this thread is about to sleep. Rings are looked at once more after this.
+    pub fn doze(&self) {
+        self.bell.doze();
+    }
+
+    /// Sleeps until something happens or `until` has come; not at all without `until`. Gives what
+    /// the sockets tell, to be given back with [`Self::done`].
+    ///
+    /// # Errors
+    /// When the operating system lets nobody wait.
+    pub fn sleep(&mut self, now: Time, until: Option<Time>) -> io::Result<Events> {
+        let mut events = self
+            .events
+            .take()
+            .unwrap_or_else(|| Events::with_capacity(1));
+        events.clear();
+        let wait = until.map_or(Duration::ZERO, |until| until.since(now));
+        let result = if wait < PRECISE_MAX {
+            let waited = match wait.is_zero() {
+                true => Ok(()),
+                false => crate::system::wait(&self.poll, wait),
+            };
+            waited.and_then(|()| self.poll.poll(&mut events, Some(Duration::ZERO)))
+        } else {
+            let timeout = (wait < FOREVER).then_some(wait);
+            self.poll.poll(&mut events, timeout)
+        };
+        self.bell.awake();
+        match result {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(events),
+        }
+    }
+
+    pub fn done(&mut self, events: Events) {
+        self.events = Some(events);
+    }
+}
+
+/// Starts a stage; what ends it is told to the log and noticed by the protocol's thread.
+///
+/// # Errors
+/// When there is no thread to be had.
+pub(super) fn start(
+    name: &'static str,
+    run: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            crate::system::prefer_throughput();
+            if let Err(error) = run() {
+                tracing::error!(%error, thread = name, "cannot wait for events");
+            }
+        })
+}
