@@ -22,7 +22,7 @@ use crate::{
     world::{Event, MILLISECOND, Phase, SECOND, World},
 };
 use quintet_replica::{Level, Link};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 /// Commits after healing without which a seed does not count.
 pub(crate) const COMMITS_MIN: u64 = 20;
@@ -66,7 +66,7 @@ pub(crate) struct Healing {
     pub silenced: Option<usize>,
     stage: Stage,
     began: u64,
-    last_reads: Vec<usize>,
+    last_reads: Vec<(usize, Range<usize>)>,
 }
 
 impl Default for Healing {
@@ -233,43 +233,53 @@ impl World {
             }
             Stage::Settle if !self.clients_wait() && self.core_is_level() => {
                 self.healing.stage = Stage::Read;
-                self.read_all();
+                let core = self.healing.core.clone();
+                self.read_at(&core);
             }
             Stage::Read => {
-                let fates = self
-                    .healing
-                    .last_reads
-                    .iter()
-                    .map(|n| &self.history.get(*n).fate);
-                let fates: Vec<&Fate<_>> = fates.collect();
-                if fates.iter().all(|fate| matches!(fate, Fate::Done(..))) {
+                let fate = |number: usize| &self.history.get(number).fate;
+                let done = |reads: &Range<usize>| {
+                    let mut fates = reads.clone().map(fate);
+                    fates.all(|fate| matches!(fate, Fate::Done(..)))
+                };
+                let failed = |reads: &Range<usize>| {
+                    let mut fates = reads.clone().map(fate);
+                    fates.any(|fate| matches!(fate, Fate::Failed | Fate::Uncertain))
+                };
+                let last = &self.healing.last_reads;
+                if last.iter().all(|(_, reads)| done(reads)) {
                     if self.core_is_level() {
                         self.phase = Phase::Over;
                     }
-                } else if fates
-                    .iter()
-                    .any(|f| matches!(f, Fate::Failed | Fate::Uncertain))
-                    && self.core_is_level()
-                {
+                } else if last.iter().any(|(_, reads)| failed(reads)) && self.core_is_level() {
                     // A fault that was armed in the first phase, such as a sync that will fail, may
                     // strike now: whoever stopped by it is asked once it is back, as nothing would
-                    // ever answer or fail what is asked of a replica that does not run.
-                    self.read_all();
+                    // ever answer or fail what is asked of a replica that does not run. Who has
+                    // answered is not asked again: where answers take long, some would always fail.
+                    let again: Vec<usize> = last
+                        .iter()
+                        .filter(|(_, reads)| failed(reads))
+                        .map(|(node, _)| *node)
+                        .collect();
+                    self.read_at(&again);
                 }
             }
             _ => {}
         }
     }
 
-    fn read_all(&mut self) {
-        let first = self.history.operations().len();
-        for node in self.healing.core.clone() {
-            let client = self.client_at(node);
+    /// Reads every key at these replicas, in place of what was read there before.
+    fn read_at(&mut self, nodes: &[usize]) {
+        for node in nodes {
+            let first = self.history.operations().len();
+            let client = self.client_at(*node);
             let service = self.mix.service;
             let reads = (0..self.shape.keys).map(|key| look(service, key)).collect();
             self.invoke(client, reads);
+            let reads = first..self.history.operations().len();
+            self.healing.last_reads.retain(|(before, _)| before != node);
+            self.healing.last_reads.push((*node, reads));
         }
-        self.healing.last_reads = (first..self.history.operations().len()).collect();
     }
 
     /// The checks that need the whole history.
