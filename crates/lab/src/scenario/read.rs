@@ -22,7 +22,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 62] = [
+pub const BUILT_IN: [(&str, &str); 64] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -232,6 +232,10 @@ pub const BUILT_IN: [(&str, &str); 62] = [
         include_str!("../../../../lab/scenarios/nezha-view-change-here.toml"),
     ),
     (
+        "racs-lan",
+        include_str!("../../../../lab/scenarios/racs-lan.toml"),
+    ),
+    (
         "racs-lan-baseline",
         include_str!("../../../../lab/scenarios/racs-lan-baseline.toml"),
     ),
@@ -258,6 +262,10 @@ pub const BUILT_IN: [(&str, &str); 62] = [
     (
         "racs-wan-attack",
         include_str!("../../../../lab/scenarios/racs-wan-attack.toml"),
+    ),
+    (
+        "racs-wan-hybrid",
+        include_str!("../../../../lab/scenarios/racs-wan-hybrid.toml"),
     ),
     (
         "replicas",
