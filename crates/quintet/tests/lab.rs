@@ -136,7 +136,7 @@ fn what_cannot_be_compared_is_refused_with_what_can() {
     let output = run(&["lab", "compare", "etcdd/disk"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        stderr(&output).contains("accepted are quintet[:PROTOCOL], etcd"),
+        stderr(&output).contains("accepted are quintet[+shared-memory][:PROTOCOL], etcd"),
         "{}",
         stderr(&output)
     );
