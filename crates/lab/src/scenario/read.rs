@@ -1019,7 +1019,7 @@ mod tests {
             (
                 "replicas = 3",
                 "replicas = 3\ntransport = 'pigeon'",
-                "transport: 'pigeon' is neither",
+                "transport: 'pigeon' is none of",
             ),
             ("'100ms'", "'100 parsecs'", "f:7:"),
             (
