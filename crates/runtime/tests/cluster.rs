@@ -7,6 +7,19 @@ use quintet_replica::{Durability, Level};
 use quintet_runtime::{Replica, SubmitError, Threads, Transport};
 use std::sync::mpsc;
 
+/// Thirty numbers are added at three replicas in turn, and each shows their sum.
+fn adds_up(cluster: &mut Cluster) -> u64 {
+    let mut sum = 0;
+    for round in 1..=30u64 {
+        sum += round;
+        assert_eq!(cluster.add((round % 3) as usize, round), sum);
+    }
+    for id in 0..3 {
+        assert_eq!(cluster.read(id), format!("{sum} 30"));
+    }
+    sum
+}
+
 #[test]
 fn three_replicas_execute_every_command_once_wherever_it_is_submitted() {
     for (durability, threads) in [
@@ -21,14 +34,7 @@ fn three_replicas_execute_every_command_once_wherever_it_is_submitted() {
             config.threads = threads;
         }
         cluster.start_on(listeners);
-        let mut sum = 0;
-        for round in 1..=30u64 {
-            sum += round;
-            assert_eq!(cluster.add((round % 3) as usize, round), sum);
-        }
-        for id in 0..3 {
-            assert_eq!(cluster.read(id), format!("{sum} 30"));
-        }
+        let sum = adds_up(&mut cluster);
         let (sender, receiver) = mpsc::channel();
         for index in 0..3000u64 {
             let sender = sender.clone();
@@ -76,14 +82,7 @@ fn executes_everything_once_over(transport: Transport, protocol: &str, rings: Op
             })
         });
     }
-    let mut sum = 0;
-    for round in 1..=30u64 {
-        sum += round;
-        assert_eq!(cluster.add((round % 3) as usize, round), sum);
-    }
-    for id in 0..3 {
-        assert_eq!(cluster.read(id), format!("{sum} 30"));
-    }
+    adds_up(&mut cluster);
     for id in 0..3 {
         cluster.stop(id);
     }

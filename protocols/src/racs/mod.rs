@@ -97,8 +97,8 @@
 //!   ones stay. They follow the round trip that most leaders measured, so that one that is late
 //!   does not buy itself time, and are at least what an asynchronous mode took lately: while those
 //!   are dear, because a random minority is late, it is cheaper to wait; while they are cheap,
-//!   because leaders alone are late, it is cheaper not to. A follower whose clients wait while nothing is decided stops believing a leader that
-//!   it only hears.
+//!   because leaders alone are late, it is cheaper not to. A follower whose clients wait while
+//!   nothing is decided stops believing a leader that it only hears.
 //! - *Idle* (R8). An idle leader sends proposals without a block, which write nothing. An empty
 //!   block is made where one is needed: to decide what a view inherited, and to mark reads.
 //! - *Future views* (R9). Of each member the newest timeout, new-view, completion and the newest

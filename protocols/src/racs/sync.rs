@@ -23,6 +23,16 @@ use quintet_replica::{
     CommandTime, Context, Lane, ReplicaId, ReplicaSet, Time, Wake,
     parts::{May, RequestQueue, Window},
 };
+use smallvec::SmallVec;
+
+/// The round trips that have been measured, the shortest first.
+fn known(trips: &[Duration]) -> SmallVec<[Duration; 16]> {
+    let mut known: SmallVec<_> = (trips.iter().copied())
+        .filter(|trip| !trip.is_zero())
+        .collect();
+    known.sort_unstable();
+    known
+}
 
 /// What only a view's leader keeps.
 #[derive(Hash)]
@@ -69,13 +79,7 @@ impl Lead {
 
     /// The round trip to the slowest member of the fastest quorum.
     fn round_trip(&self, quorum: usize) -> Duration {
-        let mut trips: Vec<Duration> = self
-            .round_trips
-            .iter()
-            .copied()
-            .filter(|trip| !trip.is_zero())
-            .collect();
-        trips.sort_unstable();
+        let trips = known(&self.round_trips);
         let wanted = quorum.saturating_sub(2).min(trips.len().saturating_sub(1));
         trips.get(wanted).copied().unwrap_or_default()
     }
@@ -123,15 +127,9 @@ impl Racs {
     /// The round trip that most leaders measured: one that is late, or a minority of them, does
     /// not make the others wait for longer.
     fn usual_round_trip(&self) -> Duration {
-        let mut known: Vec<Duration> = self
-            .leaders_trips
-            .iter()
-            .copied()
-            .filter(|trip| !trip.is_zero())
-            .collect();
-        known.sort_unstable();
-        let middle = known.len().saturating_sub(1) / 2;
-        known.get(middle).copied().unwrap_or_default()
+        let trips = known(&self.leaders_trips);
+        let middle = trips.len().saturating_sub(1) / 2;
+        trips.get(middle).copied().unwrap_or_default()
     }
 
     pub(super) fn measured(&mut self, leader: ReplicaId, round_trip: Duration) {
@@ -457,7 +455,10 @@ impl Racs {
         let Some(lead) = &mut self.lead else {
             return ctx.mark("ignored: vote for another");
         };
-        let mut measured = None;
+        if tip.view == view && tip.level == 0 && tip.owner == self.id && tip.round <= high.round {
+            let vote = &mut lead.votes[from.index()];
+            *vote = (*vote).max(Some(tip.round));
+        }
         if stamp != 0 && stamp <= lead.stamp {
             let trip = now.since(Time(stamp));
             let known = &mut lead.round_trips[from.index()];
@@ -466,13 +467,7 @@ impl Racs {
             } else {
                 (*known * 7 + trip) / 8
             };
-            measured = Some(lead.round_trip(quorum));
-        }
-        if tip.view == view && tip.level == 0 && tip.owner == self.id && tip.round <= high.round {
-            let vote = &mut lead.votes[from.index()];
-            *vote = (*vote).max(Some(tip.round));
-        }
-        if let Some(round_trip) = measured {
+            let round_trip = lead.round_trip(quorum);
             self.measured(self.id, round_trip);
         }
     }

@@ -11,7 +11,7 @@
 //! wait for it. When the protocol's thread does not take arrivals, sockets are not read, and peers
 //! see a slow replica, as they do with one thread.
 
-use super::stage::{Rest, Setting, start};
+use super::stage::{ITEM_BYTES, Orders, Rest, Setting, taken};
 use crate::{
     metrics::{DatagramMetrics, MemoryMetrics},
     peer_clock::Standing,
@@ -33,15 +33,12 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
             AtomicBool, AtomicUsize,
-            Ordering::{AcqRel, Acquire, Relaxed, Release},
+            Ordering::{Acquire, Release},
         },
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
-/// What an item counts for beside its bytes.
-const ITEM_BYTES: usize = 64;
 /// Figures are brought up to date so often while anything happens.
 const FIGURES_EVERY: Duration = Duration::from_millis(50);
 
@@ -99,32 +96,12 @@ pub(super) enum Peers {
 
 /// The protocol's end of the peers' thread.
 pub(super) struct Apart {
-    /// None only while it ends.
-    orders: Option<Sender<Order>>,
+    /// First, so that the thread has ended when the other ring goes.
+    orders: Orders<Order>,
     arrivals: Receiver<(Time, Arrival)>,
     shared: Arc<Shared>,
     /// So many arrivals are taken in this turn; what comes meanwhile waits for the next.
     turn: usize,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Apart {
-    fn order(&mut self, bytes: usize, order: Order) {
-        if let Some(orders) = &mut self.orders {
-            orders.push_waiting(bytes + ITEM_BYTES, order);
-        }
-    }
-}
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        // It sends what it has been given, and ends.
-        self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            // It has told why, if it panicked.
-            let _ = thread.join();
-        }
-    }
 }
 
 impl Peers {
@@ -153,13 +130,12 @@ impl Peers {
             figures_at: Time(0),
             dirty: true,
         };
-        let thread = start("peers", move || stage.run())?;
+        let orders = Orders::start("peers", orders, move || stage.run())?;
         Ok(Self::Apart(Apart {
-            orders: Some(orders),
+            orders,
             arrivals,
             shared,
             turn: 0,
-            thread: Some(thread),
         }))
     }
 
@@ -187,7 +163,7 @@ impl Peers {
     pub fn send(&mut self, to: Recipients, lane: Lane, frame: Frame, now: Time) {
         match self {
             Self::Here(tcp) => tcp.send(to, lane, &frame, now),
-            Self::Apart(apart) => apart.order(frame.len(), Order::Send(to, lane, frame)),
+            Self::Apart(apart) => apart.orders.give(frame.len(), Order::Send(to, lane, frame)),
         }
     }
 
@@ -195,7 +171,9 @@ impl Peers {
     pub fn put(&mut self, to: ReplicaSet, epoch: EpochNumber, ranges: Bytes, now: Time) {
         match self {
             Self::Here(tcp) => put(tcp, to, epoch, ranges, now),
-            Self::Apart(apart) => apart.order(ranges.len(), Order::Put(to, epoch, ranges)),
+            Self::Apart(apart) => apart
+                .orders
+                .give(ranges.len(), Order::Put(to, epoch, ranges)),
         }
     }
 
@@ -204,7 +182,7 @@ impl Peers {
         match self {
             Self::Here(tcp) => tcp.room(id),
             Self::Apart(apart) => {
-                let under_way = apart.orders.as_ref().map_or(0, Sender::bytes);
+                let under_way = apart.orders.bytes();
                 let room = apart.shared.rooms.get(id.index());
                 room.map_or(0, |room| room.load(Acquire).saturating_sub(under_way))
             }
@@ -215,7 +193,7 @@ impl Peers {
         match self {
             Self::Here(tcp) => tcp.on_resolved(peer, address, now),
             Self::Apart(apart) => {
-                apart.order(0, Order::Resolved(peer, address));
+                apart.orders.give(0, Order::Resolved(peer, address));
                 self.flush(now);
             }
         }
@@ -225,11 +203,7 @@ impl Peers {
     pub fn flush(&mut self, now: Time) {
         match self {
             Self::Here(tcp) => tcp.flush(now),
-            Self::Apart(apart) => {
-                if let Some(orders) = &mut apart.orders {
-                    orders.ring();
-                }
-            }
+            Self::Apart(apart) => apart.orders.ring(),
         }
     }
 
@@ -290,10 +264,7 @@ impl Peers {
     pub fn take_clock_news(&mut self) -> bool {
         match self {
             Self::Here(tcp) => tcp.take_clock_news(),
-            Self::Apart(apart) => {
-                let news = &apart.shared.clock_news;
-                news.load(Relaxed) && news.swap(false, AcqRel)
-            }
+            Self::Apart(apart) => taken(&apart.shared.clock_news),
         }
     }
 
@@ -301,7 +272,7 @@ impl Peers {
     pub fn tell_clock(&mut self, disciplined: bool, error: u64) {
         match self {
             Self::Here(tcp) => tcp.tell_clock(disciplined, error),
-            Self::Apart(apart) => apart.order(0, Order::Clock(disciplined, error)),
+            Self::Apart(apart) => apart.orders.give(0, Order::Clock(disciplined, error)),
         }
     }
 
@@ -310,7 +281,7 @@ impl Peers {
         match self {
             Self::Here(tcp) => tcp.forget_clocks(),
             Self::Apart(apart) => {
-                apart.order(0, Order::ForgetClocks);
+                apart.orders.give(0, Order::ForgetClocks);
                 // What was measured before is not looked at while this is under way.
                 apart.shared.figures().standings.clear();
             }
@@ -331,10 +302,7 @@ impl Peers {
     pub fn take_changed(&mut self) -> bool {
         match self {
             Self::Here(_) => false,
-            Self::Apart(apart) => {
-                let changed = &apart.shared.changed;
-                changed.load(Relaxed) && changed.swap(false, AcqRel)
-            }
+            Self::Apart(apart) => taken(&apart.shared.changed),
         }
     }
 

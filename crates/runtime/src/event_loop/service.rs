@@ -13,7 +13,7 @@
 
 use super::{
     clients::Clients,
-    stage::{BELL, Rest, Setting, start},
+    stage::{BELL, ITEM_BYTES, Orders, Rest, Setting, taken},
 };
 use crate::{
     rings::{Receiver, Sender},
@@ -28,14 +28,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
             AtomicBool, AtomicU64,
-            Ordering::{AcqRel, Acquire, Relaxed, Release},
+            Ordering::{Acquire, Relaxed, Release},
         },
     },
-    thread::JoinHandle,
 };
 
-/// What an item counts for beside its bytes.
-const ITEM_BYTES: usize = 64;
 /// Stands for "something is under way" where a number of orders means that nothing is.
 const BUSY: u64 = u64::MAX;
 
@@ -93,31 +90,17 @@ pub(super) enum Service {
 
 /// The protocol's end of the clients' thread.
 pub(super) struct Apart {
-    /// None only while it ends.
-    orders: Option<Sender<Order>>,
+    /// First, so that the thread has ended when the other ring goes.
+    orders: Orders<Order>,
     ordered: u64,
     batches: Receiver<Submission>,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Apart {
     fn order(&mut self, bytes: usize, order: Order) {
-        if let Some(orders) = &mut self.orders {
-            self.ordered += 1;
-            orders.push_waiting(bytes + ITEM_BYTES, order);
-        }
-    }
-}
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        // It answers what it has been given, and ends.
-        self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            // It has told why, if it panicked.
-            let _ = thread.join();
-        }
+        self.ordered += 1;
+        self.orders.give(bytes, order);
     }
 }
 
@@ -145,13 +128,12 @@ impl Service {
             shared: Arc::clone(&shared),
             rest: Rest::new(setting, bell),
         };
-        let thread = start("clients", move || stage.run())?;
+        let orders = Orders::start("clients", orders, move || stage.run())?;
         Ok(Self::Apart(Apart {
-            orders: Some(orders),
+            orders,
             ordered: 0,
             batches,
             shared,
-            thread: Some(thread),
         }))
     }
 
@@ -198,11 +180,7 @@ impl Service {
         match self {
             Self::None => {}
             Self::Here(clients) => clients.flush(),
-            Self::Apart(apart) => {
-                if let Some(orders) = &mut apart.orders {
-                    orders.ring();
-                }
-            }
+            Self::Apart(apart) => apart.orders.ring(),
         }
     }
 
@@ -248,10 +226,7 @@ impl Service {
     pub fn take_changed(&mut self) -> bool {
         match self {
             Self::None | Self::Here(_) => false,
-            Self::Apart(apart) => {
-                let changed = &apart.shared.changed;
-                changed.load(Relaxed) && changed.swap(false, AcqRel)
-            }
+            Self::Apart(apart) => taken(&apart.shared.changed),
         }
     }
 

@@ -13,7 +13,18 @@ use crate::{
 };
 use mio::{Events, Poll, Token};
 use quintet_replica::Time;
-use std::{io, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool,
+            Ordering::{AcqRel, Relaxed},
+        },
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
 
 /// The token of bells; nothing is done for them but to wake up.
 pub(super) const BELL: Token = Token(0);
@@ -133,11 +144,73 @@ impl Rest {
     }
 }
 
+/// What an item in a ring counts for beside its bytes.
+pub(super) const ITEM_BYTES: usize = 64;
+
+/// The protocol's end of a stage: what it is told to do, and its thread. When this is dropped, the
+/// stage does what it has been told, and ends; nobody else may wait for it meanwhile.
+pub(super) struct Orders<O> {
+    /// None only while it ends.
+    ring: Option<Sender<O>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<O> Orders<O> {
+    /// Starts a stage that takes its orders from the other end of `ring`.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start(
+        name: &'static str,
+        ring: Sender<O>,
+        run: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            ring: Some(ring),
+            thread: Some(start(name, run)?),
+        })
+    }
+
+    /// Adds an order with so many bytes, waiting for room; heard of with [`Self::ring`].
+    pub fn give(&mut self, bytes: usize, order: O) {
+        if let Some(ring) = &mut self.ring {
+            ring.push_waiting(bytes + ITEM_BYTES, order);
+        }
+    }
+
+    /// Wakes the stage if it sleeps and there are new orders.
+    pub fn ring(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.ring();
+        }
+    }
+
+    /// The bytes of orders that it has not taken.
+    pub fn bytes(&self) -> usize {
+        self.ring.as_ref().map_or(0, Sender::bytes)
+    }
+}
+
+impl<O> Drop for Orders<O> {
+    fn drop(&mut self) {
+        self.ring = None;
+        if let Some(thread) = self.thread.take() {
+            // It has told why, if it panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether this was set since it was last asked.
+pub(super) fn taken(flag: &AtomicBool) -> bool {
+    flag.load(Relaxed) && flag.swap(false, AcqRel)
+}
+
 /// Starts a stage; what ends it is told to the log and noticed by the protocol's thread.
 ///
 /// # Errors
 /// When there is no thread to be had.
-pub(super) fn start(
+fn start(
     name: &'static str,
     run: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
