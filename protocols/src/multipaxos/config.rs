@@ -37,6 +37,8 @@ pub struct Config {
     pub dissemination: Way,
     /// The most batches disseminated and not yet executed.
     pub sadl_window: u64,
+    /// To whom they go.
+    pub sadl_spread: sadl::Spread,
     /// A planted bug.
     pub(super) planted: super::plant::Planted,
 }
@@ -57,6 +59,7 @@ impl Default for Config {
             log_memory_bytes: 64 << 20,
             dissemination: Way::Direct,
             sadl_window: 256,
+            sadl_spread: sadl::Spread::All,
             planted: super::plant::Planted::default(),
         }
     }
@@ -145,6 +148,11 @@ impl Options for Config {
             default: "256",
             help: sadl::WINDOW_HELP,
         },
+        OptionSpec {
+            name: "sadl_spread",
+            default: "all",
+            help: sadl::SPREAD_HELP,
+        },
         #[cfg(feature = "plant")]
         super::plant::Planted::SPEC,
     ];
@@ -178,6 +186,7 @@ impl Options for Config {
                 self.dissemination =
                     Way::named(value).ok_or_else(|| format!("'{value}' is not direct or sadl"))?;
             }
+            "sadl_spread" => self.sadl_spread = sadl::Spread::parse(value)?,
             "sadl_window" => self.sadl_window = number_option(value, 1, 65_536, "batches")?,
             #[cfg(feature = "plant")]
             "plant" => self.planted = super::plant::Planted::parse(value)?,

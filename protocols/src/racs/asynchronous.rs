@@ -13,6 +13,7 @@
 use super::{
     Block, BlockId, Message, Racs, Why,
     plant::Plant,
+    quotes::{Quote, quote, shortened},
     replica::{Due, Mode},
     tree::Place,
 };
@@ -118,7 +119,8 @@ impl Racs {
     /// What is waited for and what `parent` does not lead to: by this replica's clients first,
     /// then what was forwarded to it while it led, and what stands in the blocks `beside` it.
     /// Only one block of level 2 counts in a view, so each is to have the requests of all.
-    fn batches_above(&self, parent: BlockId, beside: &[Arc<Block>]) -> Vec<Bytes> {
+    /// With the places of those that stand beside it.
+    fn batches_above(&self, parent: BlockId, beside: &[Arc<Block>]) -> (Vec<Bytes>, Vec<Quote>) {
         let path = self.tree.path(parent);
         let mut there: BTreeSet<_> = path
             .iter()
@@ -126,8 +128,9 @@ impl Racs {
             .filter_map(|batch| request_key(batch))
             .collect();
         let direct = !self.disseminates();
+        type Candidate<'a> = (RequestKey, &'a Bytes, Option<(BlockId, u32)>);
         let own = self.requests.iter().filter(|_| direct);
-        let own: Vec<(RequestKey, &Bytes)> = own.collect();
+        let own: Vec<Candidate<'_>> = own.map(|(key, batch)| (key, batch, None)).collect();
         // What others wait for stands upon what they asked for before: that must be there, too.
         let root = self.tree.root().id;
         let leads_to = |id: BlockId| id == root || path.iter().any(|block| block.id == id);
@@ -136,15 +139,19 @@ impl Racs {
             _ => &[],
         };
         let beside = beside.iter().filter(|block| leads_to(block.parent));
-        let others = beside.flat_map(|block| block.batches.iter());
-        let others = forwarded.iter().chain(others);
-        let others = others.filter_map(|batch| Some((request_key(batch)?, batch)));
-        let others: Vec<(RequestKey, &Bytes)> = others.collect();
+        let others = beside.flat_map(|block| {
+            let places = block.batches.iter().zip(0u32..);
+            places.map(|(batch, place)| (batch, Some((block.id, place))))
+        });
+        let forwarded = forwarded.iter().map(|batch| (batch, None));
+        let others = forwarded.chain(others);
+        let others = others.filter_map(|(batch, place)| Some((request_key(batch)?, batch, place)));
+        let others: Vec<Candidate<'_>> = others.collect();
         let bytes_max = self.config.batch_bytes_max;
         let mut bytes = 0;
-        let mut batches = Vec::new();
+        let (mut batches, mut quotes) = (Vec::new(), Vec::new());
         for (requests, bytes_max) in [(own, bytes_max), (others, bytes_max / OTHERS_PART)] {
-            for (key, batch) in requests {
+            for (key, batch, place) in requests {
                 if there.contains(&key) {
                     continue;
                 }
@@ -155,9 +162,12 @@ impl Racs {
                 bytes = more;
                 there.insert(key);
                 batches.push(batch.clone());
+                if let Some((of, place)) = place {
+                    quote(&mut quotes, of, place);
+                }
             }
         }
-        batches
+        (batches, quotes)
     }
 
     fn propose_own(&mut self, level: u8, parent: BlockId, ctx: &mut Context<'_, Self>) {
@@ -174,7 +184,7 @@ impl Racs {
         } else {
             Vec::new()
         };
-        let batches = self.batches_above(parent, &beside);
+        let (batches, quotes) = self.batches_above(parent, &beside);
         let ranges = self.ranges_above(parent);
         let view = self.view;
         let mut marks: BTreeMap<ReplicaId, super::Mark> = BTreeMap::new();
@@ -215,6 +225,9 @@ impl Racs {
         });
         self.take(block);
         let own = self.id;
+        if level == 2 {
+            self.quotes = quotes;
+        }
         if let Some(fallback) = self.fallback() {
             fallback.own[usize::from(level) - 1] = Some(id);
             if level == 2 {
@@ -240,18 +253,27 @@ impl Racs {
         fallback.votes[level].vote(own);
         fallback.said = 0;
         fallback.owed = ReplicaSet::EMPTY;
-        self.show(id, self.others, ctx);
+        self.show(id, true, self.others, ctx);
     }
 
-    fn show(&mut self, id: BlockId, to: ReplicaSet, ctx: &mut Context<'_, Self>) {
-        let Some(block) = self.tree.get(id).cloned() else {
+    /// Shows an own block, quoting or whole. Who has no room for it is owed the whole one.
+    fn show(&mut self, id: BlockId, quoting: bool, to: ReplicaSet, ctx: &mut Context<'_, Self>) {
+        let Some(mut block) = self.tree.get(id).cloned() else {
             return;
         };
-        let bytes = block.bytes() + super::sync::MESSAGE_BYTES;
+        let mut quotes = Vec::new();
+        if quoting && id.level == 2 {
+            quotes.clone_from(&self.quotes);
+        }
+        if !quotes.is_empty() {
+            block = shortened(&block, &quotes);
+        }
+        let bytes = block.bytes() + quotes.len() * Quote::SIZE + super::sync::MESSAGE_BYTES;
         let room = |peer: &ReplicaId| ctx.room(*peer) >= bytes;
         let (now, later): (Vec<ReplicaId>, Vec<ReplicaId>) = to.iter().partition(room);
         let now = now.into_iter().collect();
-        ctx.multicast(now, Lane::Control, &Message::ProposeAsync { block });
+        let message = Message::ProposeAsync { block, quotes };
+        ctx.multicast(now, Lane::Control, &message);
         if let Some(fallback) = self.fallback() {
             fallback.owed = later.into_iter().collect();
         }
@@ -276,7 +298,7 @@ impl Racs {
                 .iter()
                 .filter(|peer| !voters.contains(*peer) && (again || owed.contains(*peer)))
                 .collect();
-            self.show(id, rest, ctx);
+            self.show(id, false, rest, ctx);
         }
         if let Some(block) = completed {
             ctx.multicast(self.others, Lane::Control, &Message::Complete { block });
@@ -287,6 +309,7 @@ impl Racs {
         &mut self,
         from: ReplicaId,
         block: Arc<Block>,
+        quotes: Vec<Quote>,
         ctx: &mut Context<'_, Self>,
     ) {
         let id = block.id;
@@ -296,6 +319,13 @@ impl Racs {
         if id.view < self.view {
             return self.send_exit(from, id.view, ctx);
         }
+        let block = if quotes.is_empty() {
+            block
+        } else if let Some(whole) = self.whole(&block, &quotes) {
+            whole
+        } else {
+            return self.keep_quoting(from, block, quotes);
+        };
         let view = self.view;
         if let Some(fallback) = self.fallback().filter(|_| id.view == view) {
             match fallback.voted.get(&id) {
@@ -371,6 +401,7 @@ impl Racs {
             return false;
         }
         self.take_early();
+        self.take_quoting(ctx);
         let mut moved = self.vote_for_waiting(ctx);
         let quorum = self.quorum - usize::from(self.planted(Plant::MinorityCommits));
         let own = self.id;

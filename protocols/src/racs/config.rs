@@ -36,6 +36,8 @@ pub struct Config {
     pub hybrid_hold: Duration,
     /// The most batches disseminated and not yet executed.
     pub sadl_window: u64,
+    /// To whom they go.
+    pub sadl_spread: sadl::Spread,
     /// A planted bug.
     pub(super) planted: super::plant::Planted,
 }
@@ -57,6 +59,7 @@ impl Default for Config {
             hybrid_throughput: 100_000,
             hybrid_hold: Duration::from_secs(10),
             sadl_window: 256,
+            sadl_spread: sadl::Spread::All,
             planted: super::plant::Planted::default(),
         }
     }
@@ -148,6 +151,11 @@ impl Options for Config {
             default: "256",
             help: sadl::WINDOW_HELP,
         },
+        OptionSpec {
+            name: "sadl_spread",
+            default: "all",
+            help: sadl::SPREAD_HELP,
+        },
         #[cfg(feature = "plant")]
         super::plant::Planted::SPEC,
     ];
@@ -198,6 +206,7 @@ impl Options for Config {
                 self.hybrid_hold =
                     Duration::from_millis(number_option(value, 1_000, 3_600_000, "milliseconds")?);
             }
+            "sadl_spread" => self.sadl_spread = sadl::Spread::parse(value)?,
             "sadl_window" => self.sadl_window = number_option(value, 1, 65_536, "batches")?,
             #[cfg(feature = "plant")]
             "plant" => self.planted = super::plant::Planted::parse(value)?,

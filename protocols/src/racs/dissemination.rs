@@ -40,6 +40,7 @@ impl Racs {
     pub(super) fn limits(config: &Config) -> Limits {
         Limits {
             window: config.sadl_window,
+            spread: config.sadl_spread,
             window_bytes: config.window_bytes,
             page_bytes: config.batch_bytes_max,
             history_bytes: config.log_memory_bytes,

@@ -13,6 +13,7 @@
 use super::{
     Block, BlockId, Course, Mark,
     block::{NUMBER_MAX, decode_blocks, encode_blocks, way_code, way_of},
+    quotes::{Quote, decode_quotes, encode_quotes},
 };
 use crate::sadl::{
     self, Heads, Name, Range, decode_heads, decode_ranges, encode_heads, encode_ranges,
@@ -103,6 +104,8 @@ pub enum Message {
     ProposeAsync {
         /// The block.
         block: Arc<Block>,
+        /// Its last batches, where they are not among those above: they stand in these places.
+        quotes: Vec<Quote>,
     },
     /// A vote for such a block, durable where it should be.
     VoteAsync {
@@ -328,9 +331,10 @@ impl Wire for Message {
                 writer.bool(*leaving);
                 encode_option(mark.as_ref(), writer);
             }
-            Self::ProposeAsync { block } => {
+            Self::ProposeAsync { block, quotes } => {
                 writer.u8(6);
                 block.encode(writer);
+                encode_quotes(quotes, writer);
             }
             Self::VoteAsync { block, lives } => {
                 writer.u8(7);
@@ -458,9 +462,11 @@ impl Wire for Message {
                 leaving: reader.bool("leaving")?,
                 mark: decode_option(reader)?,
             },
-            6 => Self::ProposeAsync {
-                block: Arc::new(Block::decode(reader)?),
-            },
+            6 => {
+                let block = Arc::new(Block::decode(reader)?);
+                let quotes = decode_quotes(&block, reader)?;
+                Self::ProposeAsync { block, quotes }
+            }
             7 => Self::VoteAsync {
                 block: BlockId::decode(reader)?,
                 lives: decode_lives(reader)?,
@@ -756,7 +762,10 @@ mod tests {
                 leaving: true,
                 mark: None,
             },
-            Message::ProposeAsync { block: block() },
+            Message::ProposeAsync {
+                block: quoting(),
+                quotes: vec![quote(4, 0, 3), quote(4, 5, 1), quote(5, 0, 1)],
+            },
             Message::VoteAsync {
                 block: id(3, 2, 9),
                 lives,
@@ -804,6 +813,37 @@ mod tests {
                 assert!(Message::decode_all(bytes.slice(..cut)).is_err());
             }
         }
+    }
+
+    fn quoting() -> Arc<Block> {
+        Arc::new(Block {
+            id: id(3, 2, 9),
+            parent: id(3, 1, 8),
+            ..(*block()).clone()
+        })
+    }
+
+    fn quote(round: u64, first: u32, count: u32) -> Quote {
+        let of = id(3, 1, round);
+        Quote { of, first, count }
+    }
+
+    #[test]
+    fn quotes_name_each_batch_once_and_stand_in_blocks_of_level_2_only() {
+        let refused = |block: Arc<Block>, quotes: Vec<Quote>| {
+            let message = Message::ProposeAsync { block, quotes };
+            Message::decode_all(message.encode_to_bytes()).is_err()
+        };
+        assert!(refused(block(), vec![quote(4, 0, 1)]), "in level 1");
+        assert!(refused(quoting(), vec![quote(4, 0, 0)]), "nothing");
+        assert!(refused(quoting(), vec![quote(4, u32::MAX, 1)]), "too far");
+        let again = vec![quote(4, 0, 3), quote(4, 2, 1)];
+        assert!(refused(quoting(), again), "one of them twice");
+        let backwards = vec![quote(5, 0, 1), quote(4, 0, 1)];
+        assert!(refused(quoting(), backwards));
+        let mut other = quote(4, 0, 1);
+        other.of.view = 2;
+        assert!(refused(quoting(), vec![other]), "of another view");
     }
 
     #[test]

@@ -116,7 +116,8 @@
 //! - *Whose commands the coin elects* (R10, R16). The paper's clients send to all replicas, so any
 //!   elected block has what all wait for. Here each asks one; a block of level 2 takes along what
 //!   stands in the others' blocks of level 1, and an old leader's what it had been sent and could
-//!   not propose, within half a block, and only where what they stand upon is there.
+//!   not propose, within half a block, and only where what they stand upon is there. What went to
+//!   all in a level 1 is quoted, not sent again: see `quotes.rs`.
 //! - *Repeats.* Blocks and batches are large: what nothing was lost of is sent again only after
 //!   four timers, and then ever more rarely. Whose votes are late is late in all.
 //! - *Commands at other replicas* (R16) are forwarded to the leader, right behind the new-view, or
@@ -139,6 +140,7 @@ mod frontend;
 mod hybrid;
 mod message;
 mod plant;
+mod quotes;
 mod reads;
 mod recovery;
 mod replica;
@@ -157,4 +159,5 @@ pub use hybrid::Course;
 pub use message::{Certificate, Message, Promised, Record, Summary, Why};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
+pub use quotes::Quote;
 pub use replica::{Racs, Timer};

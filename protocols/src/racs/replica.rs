@@ -6,7 +6,7 @@
 //! ```
 
 use super::{
-    Block, BlockId, Certificate, Config, Course, Frontend, Mark, Message, Promised, Record,
+    Block, BlockId, Certificate, Config, Course, Frontend, Mark, Message, Promised, Quote, Record,
     Summary,
     asynchronous::Fallback,
     coin::Coin,
@@ -122,6 +122,10 @@ pub struct Racs {
     pub(super) new_views: Vec<Said>,
     pub(super) completed: Vec<Option<BlockId>>,
     pub(super) early: Vec<Early>,
+    /// Where the last batches of the newest own block of level 2 stand, too.
+    pub(super) quotes: Vec<Quote>,
+    /// Blocks of level 2 of which something that they quote is not here.
+    pub(super) quoting: Vec<Option<(Arc<Block>, Vec<Quote>)>>,
     /// Blocks voted for in the mode before this one; only a planted bug looks at them.
     pub(super) fall_old: BTreeMap<ReplicaId, BlockId>,
 
@@ -342,6 +346,7 @@ impl Racs {
         if !steady {
             self.say_due = true;
             self.repeats = self.repeats.saturating_add(1);
+            self.want_quoting(ctx);
             self.arm_repeat(ctx);
         }
     }
@@ -461,6 +466,8 @@ impl Protocol for Racs {
             new_views: vec![None; members],
             completed: vec![None; members],
             early: vec![[None, None]; members],
+            quotes: Vec::new(),
+            quoting: vec![None; members],
             fall_old: BTreeMap::new(),
             lives,
             promise: None,
@@ -818,7 +825,9 @@ impl Racs {
                 self.learn(decided, from, ctx);
                 self.on_timeout(from, view, high, leaving, mark, ctx);
             }
-            Message::ProposeAsync { block } => self.on_propose_async(from, block, ctx),
+            Message::ProposeAsync { block, quotes } => {
+                self.on_propose_async(from, block, quotes, ctx);
+            }
             Message::VoteAsync { block, lives } => {
                 if self.meet_all(from, &lives, ctx) {
                     self.on_vote_async(from, block);

@@ -336,7 +336,7 @@ impl Chains {
         round
     }
 
-    /// The votes that are owed: to whom, for which chain, up to which round.
+    /// The votes that are owed: to whom, for which chain, up to which round; 0 is no vote.
     pub fn take_votes(&mut self) -> Vec<(ReplicaId, u64, u64)> {
         let mut votes = Vec::new();
         for index in 0..self.chains.len() {
@@ -347,7 +347,7 @@ impl Chains {
             let round = self.advance(creator);
             if creator == self.id {
                 self.votes[index] = round;
-            } else if round > 0 {
+            } else {
                 votes.push((creator, self.chains[index].number, round));
             }
         }
@@ -412,6 +412,7 @@ impl Chains {
             first,
             batches,
             completed: self.chains[self.id.index()].completed,
+            stamp: 0,
         }
     }
 

@@ -58,10 +58,14 @@
 //! - *Garbage* (S5). Executed batches are kept for others within a bound of bytes, and those further
 //!   behind receive a state: a dead replica stops nothing.
 //! - *Votes* (S6) wait for the journal.
+//! - *To whom* (the published program's selective mode). A creator may show its batches to a
+//!   quorum's worth of those that answer soonest, see `healthy.rs`; the others fetch them once they
+//!   are ordered. When nothing is executed for long, it shows them to all.
 //! - *One round, one batch of a frontend.* Frontends batch already (§3.1); a message carries all
 //!   rounds of a turn.
 
 mod chains;
+mod healthy;
 mod name;
 mod spread;
 #[cfg(test)]
@@ -73,6 +77,7 @@ pub use name::{
 };
 pub use spread::{Limits, Sadl};
 
+use alloc::{format, string::String};
 use core::fmt;
 use quintet_replica::{
     Bytes, Context, Incarnation, PersistId, Protocol, ReplicaId, Slot, parts::RequestKey,
@@ -110,6 +115,31 @@ impl Way {
 impl fmt::Display for Way {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.name())
+    }
+}
+
+/// To whom a replica shows its batches before they are ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Spread {
+    /// To all others.
+    #[default]
+    All,
+    /// To as many as make a quorum with itself, those that answer soonest; the others fetch what
+    /// they execute.
+    Majority,
+}
+
+impl Spread {
+    /// What the option's value stands for.
+    ///
+    /// # Errors
+    /// When it stands for nothing.
+    pub fn parse(value: &str) -> Result<Self, String> {
+        match value {
+            "all" => Ok(Self::All),
+            "majority" => Ok(Self::Majority),
+            _ => Err(format!("'{value}' is not all or majority")),
+        }
     }
 }
 
@@ -220,3 +250,7 @@ pub(crate) const WAY_HELP: &str = "how the batches of a replica's clients reach 
 /// The same for `sadl_window`.
 pub(crate) const WINDOW_HELP: &str = "the most batches that a replica disseminates before they \
      are executed, and at most window_bytes of them (1 to 65536)";
+/// The same for `sadl_spread`.
+pub(crate) const SPREAD_HELP: &str = "with dissemination=sadl: to whom a replica sends its batches \
+     before they are ordered: all; majority, the half of the others that answers soonest, while the \
+     rest fetch them when they are ordered";

@@ -196,6 +196,8 @@ pub enum Message {
         batches: Vec<Bytes>,
         /// The last round that n-f hold.
         completed: u64,
+        /// The creator's clock, to come back with a vote; 0: it does not look at that.
+        stamp: u64,
     },
     /// I hold your chain up to this round, durably.
     Vote {
@@ -205,6 +207,8 @@ pub enum Message {
         round: u64,
         /// The lives that the voter knows of, its own among them.
         lives: Vec<Incarnation>,
+        /// The newest stamp of the creator's that the voter has seen.
+        stamp: u64,
     },
     /// Do you have these?
     Fetch {
@@ -261,16 +265,19 @@ impl Wire for Message {
                 first,
                 batches,
                 completed,
+                stamp,
             } => {
                 writer.u8(0);
                 first.encode(writer);
                 encode_batches(batches, writer);
                 writer.u64(*completed);
+                writer.u64(*stamp);
             }
             Self::Vote {
                 chain,
                 round,
                 lives,
+                stamp,
             } => {
                 writer.u8(1);
                 writer.u64(*chain);
@@ -279,6 +286,7 @@ impl Wire for Message {
                 for life in lives {
                     writer.u64(life.0);
                 }
+                writer.u64(*stamp);
             }
             Self::Fetch { range } => {
                 writer.u8(2);
@@ -303,6 +311,7 @@ impl Wire for Message {
                 first: Name::decode(reader)?,
                 batches: decode_batches(reader)?,
                 completed: number(reader, "completed")?,
+                stamp: reader.u64("stamp")?,
             },
             1 => Self::Vote {
                 chain: number(reader, "chain")?,
@@ -310,6 +319,7 @@ impl Wire for Message {
                 lives: (0..reader.length(8, "lives")?)
                     .map(|_| reader.u64("life").map(Incarnation))
                     .collect::<Result<_, _>>()?,
+                stamp: reader.u64("stamp")?,
             },
             2 => Self::Fetch {
                 range: Range::decode(reader)?,
@@ -345,11 +355,13 @@ mod tests {
                 first,
                 batches: vec![Bytes::from_static(b"one"), Bytes::new()],
                 completed: 3,
+                stamp: 11,
             },
             Message::Vote {
                 chain: 3,
                 round: 5,
                 lives: vec![Incarnation(1), Incarnation(4)],
+                stamp: 12,
             },
             Message::Fetch { range },
             Message::Found {

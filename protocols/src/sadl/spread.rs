@@ -6,7 +6,9 @@
 //!                                      └─ Trimmed: a state is needed
 //! ```
 
-use super::{Chains, Dissemination, Head, Host, Message, Name, News, Range};
+use super::{
+    Chains, Dissemination, Head, Host, Message, Name, News, Range, Spread, healthy::Healthy,
+};
 use alloc::{
     collections::{BTreeMap, VecDeque},
     vec,
@@ -18,7 +20,8 @@ use core::{
     time::Duration,
 };
 use quintet_replica::{
-    Bytes, Context, Incarnation, Lane, PersistId, ReplicaId, ReplicaSet, Slot, parts::RequestKey,
+    Bytes, Context, Incarnation, Lane, PersistId, ReplicaId, ReplicaSet, Slot, Time,
+    parts::RequestKey,
 };
 
 /// About how many bytes of batches are sent at a time.
@@ -41,6 +44,8 @@ const MESSAGE_BYTES: usize = 512;
 pub struct Limits {
     /// Own batches that are not executed yet.
     pub window: u64,
+    /// To whom they are shown.
+    pub spread: Spread,
     /// Their bytes.
     pub window_bytes: usize,
     /// Bytes sent at a time to one that asks.
@@ -96,6 +101,9 @@ pub struct Sadl<H> {
     show_armed: bool,
     /// How often batches have been shown again since some were executed.
     shown: u32,
+    /// How soon the members answer, and the newest stamp of each that waits to go back.
+    healthy: Healthy,
+    stamps: Vec<u64>,
     /// When [`Host::SHOW`] was set: the last own round, and up to where each member had voted.
     shown_upto: u64,
     votes_then: Vec<u64>,
@@ -136,6 +144,8 @@ impl<H: Host> Sadl<H> {
             creating: false,
             show_armed: false,
             shown: 0,
+            healthy: Healthy::new(id, members, quorum),
+            stamps: vec![0; members],
             shown_upto: 0,
             votes_then: vec![0; members],
             stuck: vec![0; members],
@@ -232,15 +242,40 @@ impl<H: Host> Sadl<H> {
         }
     }
 
-    /// Shows all others the own batches above this round, page by page.
-    fn show(&self, above: u64, ctx: &mut Context<'_, H>) {
+    /// Whether a quorum's worth of members is enough for now.
+    fn selective(&self) -> bool {
+        self.limits.spread == Spread::Majority && self.shown < PATIENCE
+    }
+
+    /// To whom new batches are shown.
+    fn audience(&self) -> ReplicaSet {
+        if self.selective() {
+            self.healthy.chosen()
+        } else {
+            self.others
+        }
+    }
+
+    /// What to say to these, stamped when somebody looks at how soon they answer.
+    fn said(&mut self, message: Message, to: ReplicaSet, now: Time) -> H::Message {
+        let mut message = message;
+        if let (Spread::Majority, Message::New { stamp, .. }) = (self.limits.spread, &mut message) {
+            *stamp = now.0;
+            self.healthy.asked(to, self.chains.newest(), now);
+        }
+        H::message(message)
+    }
+
+    /// Shows these the own batches above this round, page by page.
+    fn show(&mut self, above: u64, whom: ReplicaSet, ctx: &mut Context<'_, H>) {
         let mut above = above;
         loop {
             let message = self.chains.show(above, u64::MAX, PAGE_BYTES);
             let (last, bytes) = message.extent();
             let room = |peer: &ReplicaId| ctx.room(*peer) >= bytes + MESSAGE_BYTES;
-            let to = self.others.iter().filter(room).collect();
-            ctx.multicast(to, Lane::Control, &H::message(message));
+            let to: ReplicaSet = whom.iter().filter(room).collect();
+            let message = self.said(message, to, ctx.now());
+            ctx.multicast(to, Lane::Control, &message);
             if last >= self.chains.newest() || bytes == 0 {
                 return;
             }
@@ -351,6 +386,7 @@ impl<H> Hash for Sadl<H> {
         (&self.round_trip, &self.due, self.stirred, self.creating).hash(hasher);
         (self.show_armed, self.shown, &self.wanted).hash(hasher);
         (self.shown_upto, &self.votes_then, &self.stuck).hash(hasher);
+        (&self.healthy, &self.stamps).hash(hasher);
         (self.fetch_armed, self.tries).hash(hasher);
     }
 }
@@ -434,6 +470,7 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
         {
             *known = life;
             self.chains.forget(peer);
+            self.healthy.forget(peer);
         }
     }
 
@@ -450,11 +487,13 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
                 first,
                 batches,
                 completed,
+                stamp,
             } => {
                 if first.creator != from {
                     ctx.mark("ignored: batches of another");
                     return News::Nothing;
                 }
+                self.stamps[from.index()] = stamp;
                 // Who lags leaves what is new to those who do not, and fetches what it needs.
                 let bytes_max = self.limits.window_bytes.saturating_mul(4 * self.members);
                 let new = self.chains.on_new(first, batches, completed, bytes_max);
@@ -465,6 +504,7 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
                 chain,
                 round,
                 lives,
+                stamp,
             } => {
                 if lives.len() != self.members {
                     return News::Nothing;
@@ -474,6 +514,7 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
                 }
                 if lives[from.index()] >= self.lives[from.index()] {
                     self.chains.on_vote(from, chain, round);
+                    self.healthy.answered(from, stamp, round, ctx.now());
                 } else {
                     ctx.mark("ignored: vote of an earlier life");
                 }
@@ -516,6 +557,7 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
         }
         self.stirred = true;
         self.shown = self.shown.saturating_add(1);
+        let audience = self.audience();
         for peer in self.others.iter() {
             let vote = self.chains.vote_of(peer);
             let stuck = &mut self.stuck[peer.index()];
@@ -525,7 +567,7 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
                 stuck.saturating_add(1)
             };
             // What was just sent is on its way, and a member that is late is late with its votes.
-            let again = *stuck >= PATIENCE && stuck.is_power_of_two();
+            let again = *stuck >= PATIENCE && stuck.is_power_of_two() && audience.contains(peer);
             let message = if again {
                 ctx.mark("batches shown again");
                 self.chains.show(vote, self.shown_upto, PAGE_BYTES)
@@ -534,7 +576,8 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
             };
             let (_, bytes) = message.extent();
             if ctx.room(peer) >= bytes + MESSAGE_BYTES {
-                ctx.send(peer, Lane::Control, &H::message(message));
+                let message = self.said(message, ReplicaSet::EMPTY.with(peer), ctx.now());
+                ctx.send(peer, Lane::Control, &message);
             }
         }
     }
@@ -594,22 +637,38 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
             let new = self.chains.extend(window, bytes);
             if !new.is_empty() {
                 self.store(new, at, ctx);
-                self.chains.take_announcement();
-                self.show(before, ctx);
+                let audience = self.audience();
+                // The others hear of it when it is completed.
+                if audience == self.others {
+                    self.chains.take_announcement();
+                }
+                self.show(before, audience, ctx);
             }
+        }
+        if self.selective()
+            && let Some(peer) = self.healthy.choose(ctx.now())
+        {
+            ctx.mark("batches go to another quorum");
+            let missed = self.chains.vote_of(peer);
+            self.show(missed, ReplicaSet::EMPTY.with(peer), ctx);
         }
         for (creator, chain, round) in self.chains.take_votes() {
             let lives = self.lives.clone();
+            let stamp = self.stamps[creator.index()];
+            if round == 0 && stamp == 0 {
+                continue;
+            }
             let vote = Message::Vote {
                 chain,
                 round,
                 lives,
+                stamp,
             };
             ctx.send(creator, Lane::Control, &H::message(vote));
         }
         self.chains.complete();
         if self.chains.take_announcement() {
-            self.show(u64::MAX, ctx);
+            self.show(u64::MAX, self.others, ctx);
         }
         self.arm_show(ctx);
     }

@@ -71,7 +71,7 @@ fn votes_for_a_level_1_that_lost_meanwhile_lead_nowhere_and_stop_nothing() {
     let other = 3 - behind;
     // The others decide what the coin elects; this one hears neither of it nor of its own votes.
     let kept_from_it = |message: &Message| match message {
-        Message::ProposeAsync { block } => block.id.level == 2,
+        Message::ProposeAsync { block, .. } => block.id.level == 2,
         Message::VoteAsync { .. }
         | Message::Complete { .. }
         | Message::Exit { .. }
@@ -205,7 +205,7 @@ fn a_restart_in_the_asynchronous_mode_shows_the_same_blocks_again() {
     let mut group = timed_out(&[1, 2]);
     let own = |group: &Group, id: u16| -> Vec<BlockId> {
         let shown = |packet: &Packet| match packet.message() {
-            Message::ProposeAsync { block } if packet.from == ReplicaId(id) => Some(block.id),
+            Message::ProposeAsync { block, .. } if packet.from == ReplicaId(id) => Some(block.id),
             _ => None,
         };
         group.network.iter().filter_map(shown).collect()
@@ -292,7 +292,7 @@ fn what_a_leader_was_sent_and_could_not_propose_stands_in_its_level_1() {
     });
     let of_0 = |packet: &&Packet| packet.from == ReplicaId(0);
     let has = |message: Message| match message {
-        Message::ProposeAsync { block } => {
+        Message::ProposeAsync { block, .. } => {
             let ids = block.batches.iter().filter_map(|batch| request_key(batch));
             ids.map(|(_, id)| id).any(|id| id == waiting)
         }
@@ -357,4 +357,52 @@ fn blocks_that_nothing_was_lost_of_are_sent_again_ever_more_rarely() {
     assert!((2..8).contains(&often), "{often}");
     group.run(MS * 6000);
     assert_converged(&group, 0);
+}
+
+/// Whether this shows the level of that maker.
+fn shows(packet: &Packet, level: u8, maker: u16) -> bool {
+    let of = packet.from == ReplicaId(maker);
+    of && matches!(packet.message(), Message::ProposeAsync { block, .. } if block.id.level == level)
+}
+
+#[test]
+fn a_level_2_quotes_what_all_were_sent_and_is_said_whole_to_one_that_was_not() {
+    let mut group = timed_out(&[1, 2]);
+    let asked: Vec<_> = (0..3).map(|id| (id, group.write(id))).collect();
+    // Replica 0 is never sent the level 1 of replica 2; replica 1 has it before its own goes out.
+    for own in [false, true] {
+        pump(&mut group, |packet, _| {
+            let lost = packet.to == ReplicaId(0) && shows(packet, 1, 2);
+            let level_2 = shows(packet, 2, 2) || shows(packet, 2, 1);
+            !lost && !level_2 && !shows(packet, 1, 0) && (own || !shows(packet, 1, 1))
+        });
+    }
+    let quoting = |packet: &Packet| match packet.message() {
+        Message::ProposeAsync { block, quotes } => (block.batches.len(), quotes.len()),
+        _ => (0, 0),
+    };
+    let to_0 = |packet: &&Packet| packet.to == ReplicaId(0) && shows(packet, 2, 1);
+    let shown = group.network.iter().find(to_0).map(quoting);
+    assert_eq!(shown, Some((0, 1)), "the own request stands below it");
+    let level_1 = |packet: &Packet| packet.to == ReplicaId(0) && shows(packet, 1, 2);
+    group.network.retain(|packet| !level_1(packet));
+    pump(&mut group, |_, message| {
+        !matches!(message, Message::Complete { .. } | Message::Fetch { .. })
+    });
+    let kept = group.replica(0).quoting[1]
+        .as_ref()
+        .map(|(block, _)| block.id);
+    assert!(kept.is_some(), "it cannot be made whole");
+    group.fire(0, Timer::Repeat);
+    pump(&mut group, |_, message| {
+        !matches!(message, Message::Complete { .. })
+    });
+    assert!(group.marked("quoted block missing") > 0);
+    let held = kept.and_then(|id| group.replica(0).tree.get(id).cloned());
+    assert_eq!(held.map(|block| block.batches.len()), Some(1), "whole");
+    group.run(MS * 4000);
+    for (id, batch) in asked {
+        assert!(group.answered(id, batch), "{batch} at {id}");
+    }
+    assert_converged(&group, 3);
 }

@@ -62,7 +62,7 @@ fn in_a_view(members: u16, config: Config, elected: u16) -> (Group, u16) {
 }
 
 fn is_level_2(message: &Message) -> bool {
-    matches!(message, Message::ProposeAsync { block } if block.id.level == 2)
+    matches!(message, Message::ProposeAsync { block, .. } if block.id.level == 2)
 }
 
 const fn fetching(message: &Message) -> bool {

@@ -10,4 +10,5 @@ mod hybrid;
 #[cfg(feature = "plant")]
 mod planted;
 mod random_faults;
+mod spread;
 mod steady;

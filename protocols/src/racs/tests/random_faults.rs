@@ -30,10 +30,12 @@ const RARE: [&str; 6] = [
 /// Batches go out before they are ordered, and blocks name them.
 fn disseminated(seeds: Range<u64>, durability: Durability) {
     let mut rare = RARE.to_vec();
-    rare.push("batches fetched");
+    rare.extend(["batches fetched", "batches go to another quorum"]);
     lives_with::<Racs>(seeds, durability, &rare, |seed, config| {
         config.set("dissemination", "sadl").expect("an option");
         config.sadl_window = 1 + seed % 7;
+        let spread = if seed % 3 == 0 { "majority" } else { "all" };
+        config.set("sadl_spread", spread).expect("an option");
     });
 }
 

@@ -1,0 +1,148 @@
+//! Blocks of level 2 that quote: what they took from others' blocks of level 1 is named, because
+//! those went to everybody.
+//!
+//! ```text
+//!   maker ── ProposeAsync{block, quotes} ──► the quoted blocks are here: whole again, voted for
+//!                                       └──► not yet: kept until they are; asked for when it is
+//!                                            time to repeat, and said whole by its maker
+//! ```
+//!
+//! Only the message is shorter: what is held, written, fetched and voted for is the whole block.
+
+use super::{Block, BlockId, Racs, replica::Mode};
+use alloc::{sync::Arc, vec::Vec};
+use quintet_replica::{Context, DecodeError, Reader, ReplicaId, Wire, Writer};
+
+/// Batches in a row of a block of level 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quote {
+    /// The block.
+    pub of: BlockId,
+    /// The place of the first of them there, from 0 on.
+    pub first: u32,
+    /// How many, at least one.
+    pub count: u32,
+}
+
+impl Quote {
+    /// How many bytes it takes.
+    pub const SIZE: usize = BlockId::SIZE + 4 + 4;
+
+    /// What comes next after it.
+    const fn end(&self) -> Option<u32> {
+        self.first.checked_add(self.count)
+    }
+}
+
+/// Writes what [`decode_quotes`] reads.
+pub(super) fn encode_quotes(quotes: &[Quote], writer: &mut Writer<'_>) {
+    writer.length(quotes.len());
+    for quote in quotes {
+        quote.of.encode(writer);
+        writer.u32(quote.first);
+        writer.u32(quote.count);
+    }
+}
+
+/// Reads the quotes of this block. Each batch is quoted once, in order: no message says more than
+/// stands in the blocks that it quotes.
+pub(super) fn decode_quotes(block: &Block, reader: &mut Reader) -> Result<Vec<Quote>, DecodeError> {
+    let mut quotes: Vec<Quote> = Vec::new();
+    for _ in 0..reader.length(Quote::SIZE, "quotes")? {
+        let quote = Quote {
+            of: BlockId::decode(reader)?,
+            first: reader.u32("quote")?,
+            count: reader.u32("quote")?,
+        };
+        let beside = quote.of.view == block.id.view && quote.of.level == 1 && block.id.level == 2;
+        let follows = quotes.last().is_none_or(|last| {
+            last.of < quote.of || (last.of == quote.of && last.end() < Some(quote.first))
+        });
+        if !beside || !follows || quote.count == 0 || quote.end().is_none() {
+            return Err(DecodeError::Bad("quote"));
+        }
+        quotes.push(quote);
+    }
+    Ok(quotes)
+}
+
+/// Adds a batch to the quotes: as a part of the last one, if it follows it.
+pub(super) fn quote(quotes: &mut Vec<Quote>, of: BlockId, place: u32) {
+    match quotes.last_mut() {
+        Some(last) if last.of == of && last.end() == Some(place) => last.count += 1,
+        _ => quotes.push(Quote {
+            of,
+            first: place,
+            count: 1,
+        }),
+    }
+}
+
+/// The block without its last batches, those that the quotes stand for.
+pub(super) fn shortened(block: &Arc<Block>, quotes: &[Quote]) -> Arc<Block> {
+    let quoted: usize = quotes.iter().map(|quote| quote.count as usize).sum();
+    let said = block.batches.len().saturating_sub(quoted);
+    let (id, parent, first) = (block.id, block.parent, block.first);
+    Arc::new(Block {
+        id,
+        parent,
+        first,
+        time: block.time,
+        marks: block.marks.clone(),
+        batches: block.batches[..said].to_vec(),
+        ranges: block.ranges.clone(),
+        switch: block.switch,
+    })
+}
+
+impl Racs {
+    /// The block with what it quotes, if all of that is here.
+    pub(super) fn whole(&self, block: &Block, quotes: &[Quote]) -> Option<Arc<Block>> {
+        let mut whole = block.clone();
+        for quote in quotes {
+            let of = self.tree.get(quote.of)?;
+            let (first, end) = (quote.first as usize, quote.end()? as usize);
+            whole.batches.extend_from_slice(of.batches.get(first..end)?);
+        }
+        Some(Arc::new(whole))
+    }
+
+    /// Keeps a block until what it quotes is here; of each maker the newest.
+    pub(super) fn keep_quoting(&mut self, from: ReplicaId, block: Arc<Block>, quotes: Vec<Quote>) {
+        let kept = &mut self.quoting[from.index()];
+        if (kept.as_ref()).is_none_or(|(before, _)| before.id.view <= block.id.view) {
+            *kept = Some((block, quotes));
+        }
+    }
+
+    /// Takes up the blocks of this view that can be made whole by now.
+    pub(super) fn take_quoting(&mut self, ctx: &mut Context<'_, Self>) {
+        for maker in 0..self.members {
+            let view = self.view;
+            let kept = self.quoting[maker].take_if(|(block, _)| block.id.view <= view);
+            let Some((block, quotes)) = kept.filter(|(block, _)| block.id.view == view) else {
+                continue;
+            };
+            let here = self.tree.get(block.id).cloned();
+            match here.or_else(|| self.whole(&block, &quotes)) {
+                Some(whole) => {
+                    self.on_propose_async(whole.id.owner, whole, Vec::new(), ctx);
+                }
+                None => self.quoting[maker] = Some((block, quotes)),
+            }
+        }
+    }
+
+    /// What is quoted has not come for long: the whole blocks are asked for.
+    pub(super) fn want_quoting(&mut self, ctx: &mut Context<'_, Self>) {
+        if !matches!(self.mode, Mode::Asynchronous(_)) {
+            return;
+        }
+        let kept = self.quoting.iter().flatten().map(|(block, _)| block.id);
+        let ids: Vec<BlockId> = kept.filter(|id| id.view == self.view).collect();
+        for id in ids {
+            ctx.mark("quoted block missing");
+            self.want(id, id.owner, ctx);
+        }
+    }
+}
