@@ -120,7 +120,7 @@ impl Racs {
         for block in self.tree.commit(decided) {
             self.execute(&block, ctx);
         }
-        self.stand_upon(decided);
+        self.stand_upon(decided, ctx);
         self.tree.trim_history(self.config.log_memory_bytes);
         let end = self.tree.root().end;
         if self.fetching.reached(end) {
@@ -133,19 +133,16 @@ impl Racs {
     }
 
     /// The highest block after something was decided: that, or one that extends it.
-    fn stand_upon(&mut self, decided: BlockId) {
+    fn stand_upon(&mut self, decided: BlockId, ctx: &mut Context<'_, Self>) {
         if self.rank(decided) > self.rank(self.high) {
             self.high = decided;
         } else if !self.tree.connected(self.high) {
-            // Blocks that outrank a decided one extend it: what this replica voted for beside it
-            // would be decided without it. Only who has forgotten, and says nothing before it has
-            // asked, may hold something else: the highest block that its journal happens to have.
-            assert!(
-                matches!(self.mode, Mode::Recovering(_)) || self.weak(),
-                "the highest block {} outranks the decided {decided} and does not extend it",
-                self.high
-            );
+            // It is decided with a block that stands upon it and has not come yet, and that one
+            // outranks what was voted for here, which lost. The view's synchronous mode is over:
+            // a leader that went on from lower would use a round of its view once more.
+            ctx.mark("highest block lost");
             self.high = decided;
+            self.time_out(ctx);
         }
     }
 
@@ -389,7 +386,7 @@ impl Racs {
         if self.reached.round < root.id.round {
             self.reached = root.id;
         }
-        self.stand_upon(root.id);
+        self.stand_upon(root.id, ctx);
         if let Some(lead) = &mut self.lead {
             lead.window.answered(root.id.round);
         }

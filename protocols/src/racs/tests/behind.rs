@@ -1,10 +1,10 @@
 //! Replicas that are far behind, while the others go on.
 
-use super::group::{Group, MS, assert_converged, small};
-use crate::racs::{Config, Message};
+use super::group::{Group, MS, Packet, assert_converged, small};
+use crate::racs::{Block, BlockId, Config, Message};
 use crate::sadl::Way;
-use alloc::vec::Vec;
-use quintet_replica::{Durability, ReplicaId, Slot};
+use alloc::{sync::Arc, vec::Vec};
+use quintet_replica::{CommandTime, Durability, ReplicaId, Slot};
 
 /// What one page of these groups takes, at most.
 const PAGE: usize = 4096;
@@ -139,4 +139,61 @@ fn a_replica_that_is_sent_nothing_that_it_asks_for_keeps_little_of_what_is_new()
     assert!(asked.len() <= 1, "{asked:?}");
     group.run(MS * 1000);
     assert_converged(&group, 101);
+}
+
+/// A block of a view's synchronous mode, the first upon nothing.
+fn first_block(view: u64, owner: u16) -> Arc<Block> {
+    Arc::new(Block {
+        id: BlockId {
+            view,
+            level: 0,
+            round: 1,
+            owner: ReplicaId(owner),
+        },
+        parent: BlockId::GENESIS,
+        first: Slot(1),
+        time: CommandTime(1),
+        marks: Vec::new(),
+        batches: Vec::new(),
+        ranges: Vec::new(),
+        switch: None,
+    })
+}
+
+#[test]
+fn what_is_decided_with_a_block_above_it_may_lie_beside_the_highest_block_which_has_lost() {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.run(MS * 100);
+    // View 4's leader proposes what nobody decides; a block of view 2 is decided with one of view
+    // 4's asynchronous mode, and is all of it that comes.
+    let (lost, decided) = (first_block(4, 0), first_block(2, 1));
+    let propose = Message::Propose {
+        view: 4,
+        tip: lost.id,
+        decided: BlockId::GENESIS,
+        stamp: 1,
+        round_trip: 1000,
+        answer: true,
+        blocks: alloc::vec![lost.clone()],
+    };
+    let page = Message::Blocks {
+        tip: decided.id,
+        blocks: alloc::vec![decided.clone()],
+        decided: decided.id,
+    };
+    for (from, message) in [(0, propose), (1, page)] {
+        group.deliver(Packet::new(from, 2, &message));
+        for _ in 0..4 {
+            group.sync(2);
+            group.idle(2);
+        }
+    }
+    assert_eq!(group.marked("highest block lost"), 1);
+    assert_eq!(group.members[2].executed, Slot(1));
+    assert_eq!(group.status(2).role, "timed out", "no vote in that view");
+    group.crash(2);
+    group.start(2);
+    group.sync(2);
+    group.idle(2);
+    assert_eq!(group.status(2).view, 4);
 }
