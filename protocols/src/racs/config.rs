@@ -71,6 +71,11 @@ fn size(value: &str, low: u64, high: u64) -> Result<usize, String> {
 }
 
 impl Options for Config {
+    const DRAWN: &'static [(&'static str, &'static [&'static str])] = &[
+        ("batch_bytes_max", &["4096", "1048576"]),
+        ("window", &["1", "64"]),
+        ("sadl_spread", &["all", "majority"]),
+    ];
     const SPECS: &'static [OptionSpec] = &[
         OptionSpec {
             name: "view_timeout_ms",

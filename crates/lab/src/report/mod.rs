@@ -254,6 +254,9 @@ fn report(results: &Results) -> String {
     )
 }
 
+/// A line whose longest time without an answer is shorter, in microseconds, does not show it.
+const SILENCE_SHOWN: f64 = 200_000.0;
+
 /// How long after the first thing that happened all was as before, in tenths of seconds.
 fn regained(results: &Results, line: &Line) -> Option<String> {
     let is_calm = results.swept == Some(Parameter::Load) && line.value == 0;
@@ -264,6 +267,10 @@ fn regained(results: &Results, line: &Line) -> Option<String> {
             && (1..row.timeline.len()).contains(&from)
     };
     let rows: Vec<&Row> = results.rows.iter().filter(own).collect();
+    if rows.is_empty() {
+        // It was never as before.
+        return None;
+    }
     // In the same tenth and the next one, so that no burst of what waited is taken for it.
     let after = |as_before: &dyn Fn(&Row, usize) -> bool| {
         let of_row = |row: &&Row| {
@@ -344,6 +351,12 @@ pub fn cells(results: &Results, line: &Line) -> Vec<String> {
     }
     if let Some(frontends) = line.frontends_per_million {
         notes.push(format!("frontends {:.1} s/M", frontends.median));
+    }
+    if let Some((p99, longest)) = (line.silence_p99.zip(line.silence_max))
+        .filter(|(_, longest)| longest.median >= SILENCE_SHOWN)
+    {
+        let (p99, longest) = (p99.median / 1e3, longest.median / 1e6);
+        notes.push(format!("silent p99 {p99:.0} ms, longest {longest:.2} s"));
     }
     notes.extend(regained(results, line));
     if results.plots.iter().any(|(_, y)| *y == Axis::Overtaken) {

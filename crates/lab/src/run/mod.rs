@@ -116,6 +116,10 @@ pub struct Row {
     /// Median and 99th percentile of latency of those, in microseconds; 0 where there were none.
     #[serde(default)]
     pub delays: Vec<[f64; 2]>,
+    /// Of the times of over a millisecond without any good answer: the 99th percentile and the
+    /// longest, in microseconds. Commits at a lower rate than that are apart by these.
+    #[serde(default)]
+    pub silences: Option<[f64; 2]>,
 }
 
 /// Repetitions of one cell taken together.
@@ -166,6 +170,12 @@ pub struct Line {
     /// CPU seconds of proxies and frontends on their own per million operations.
     #[serde(default)]
     pub frontends_per_million: Option<Spread>,
+    /// The 99th percentile of times without an answer, microseconds.
+    #[serde(default)]
+    pub silence_p99: Option<Spread>,
+    /// The longest of them.
+    #[serde(default)]
+    pub silence_max: Option<Spread>,
 }
 
 /// All that a run found.
@@ -478,6 +488,8 @@ fn lines(rows: &[Row]) -> Vec<Line> {
             }),
             busiest_per_million: maybe(|row| row.busiest_per_million),
             frontends_per_million: maybe(|row| row.frontends_per_million),
+            silence_p99: maybe(|row| row.silences.map(|silences| silences[0])),
+            silence_max: maybe(|row| row.silences.map(|silences| silences[1])),
         });
     }
     lines

@@ -176,5 +176,6 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         frontends_per_million: None,
         timeline: seen.timeline,
         delays: seen.delays,
+        silences: None,
     })
 }

@@ -137,8 +137,22 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
             _ => per_operation(found.frontends.iter().sum::<u64>() as f64 / 1e3),
         },
         delays: delays.collect(),
+        silences: silences_of(&found.answered, job.measured.as_nanos() as u64),
         timeline,
     })
+}
+
+/// The 99th percentile and the longest of the times of over a millisecond without an answer, in
+/// microseconds; answers that are nearer to each other belong together.
+fn silences_of(answered: &[u64], measured: u64) -> Option<[f64; 2]> {
+    let mut at: Vec<u64> = [0].iter().chain(answered).copied().collect();
+    at.push(measured);
+    at.sort_unstable();
+    let between = at.windows(2).map(|pair| pair[1] - pair[0]);
+    let mut silences: Vec<u64> = between.filter(|time| *time > 1_000_000).collect();
+    silences.sort_unstable();
+    let latency = latency_of(&silences);
+    (!silences.is_empty()).then_some([latency.p99, latency.max])
 }
 
 /// Of sorted nanoseconds.
@@ -173,5 +187,16 @@ mod tests {
         );
         assert_eq!((latency.max, latency.mean), (1_000.0, 500.5));
         assert_eq!(latency_of(&[]).p50, 0.0);
+    }
+
+    #[test]
+    fn answers_that_are_near_to_each_other_leave_no_silence() {
+        let millisecond = 1_000_000;
+        let at = [5, 5, 6, 9].map(|at| at * millisecond);
+        assert_eq!(
+            silences_of(&at, 20 * millisecond),
+            Some([11_000.0, 11_000.0])
+        );
+        assert_eq!(silences_of(&[], millisecond / 2), None, "too short to tell");
     }
 }
