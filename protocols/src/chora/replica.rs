@@ -20,8 +20,9 @@ use alloc::{
 };
 use core::time::Duration;
 use quintet_replica::{
-    CommandTime, Context, Control, Durability, Incarnation, Info, Link, Options, Peer, PersistId,
-    Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    Bytes, CommandTime, Context, Control, Durability, FrontendId, Incarnation, Info, Level, Link,
+    Options, Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status,
+    Time, Wake,
     parts::{KeptRequests, RequestQueue, SlotLog, StateFetch, Tally},
 };
 
@@ -130,6 +131,9 @@ pub struct Chora {
     pub(super) proposals: u64,
     pub(super) queue: RequestQueue,
     pub(super) requests: KeptRequests,
+    /// Requests that came between two views, and how many bytes they are.
+    pub(super) waiting: Vec<(FrontendId, Level, Bytes)>,
+    pub(super) waiting_bytes: usize,
     pub(super) reads: Reads,
     pub(super) rounds: Rounds<Pulse>,
     pub(super) synchrony: Synchrony,
@@ -368,6 +372,8 @@ impl Protocol for Chora {
             proposals: 0,
             queue: RequestQueue::default(),
             requests: KeptRequests::new(),
+            waiting: Vec::new(),
+            waiting_bytes: 0,
             reads: Reads::new(),
             rounds,
             synchrony: Synchrony::new(members, false),
@@ -729,6 +735,8 @@ impl Protocol for Chora {
             proposals: _,
             queue,
             requests,
+            waiting,
+            waiting_bytes: _,
             reads,
             rounds,
             synchrony,
@@ -764,7 +772,7 @@ impl Protocol for Chora {
         (writes, buffer, committed, executed, executed_done).hash(&mut hasher);
         (executed_log, time_seen, time_executed, checkpoints).hash(&mut hasher);
         (fetching, peers, next_propose, own_used, latest).hash(&mut hasher);
-        (outstanding, queue, requests, reads).hash(&mut hasher);
+        (outstanding, queue, requests, waiting, reads).hash(&mut hasher);
         // What was measured only times things, but for the mode that it led to.
         (rounds, synchrony.pulsing, ack_sent, ack_looked, ack_wanted).hash(&mut hasher);
         (noop_wanted, skip_demanded, nack_due, recover_due).hash(&mut hasher);

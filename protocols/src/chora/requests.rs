@@ -2,19 +2,23 @@
 //!
 //! ```text
 //!   Request ──► kept until executed here ──► own queue, when this replica proposes
-//!                  │                     └──► one Forward per turn ──► a proposer
-//!                  └── another view: all of it goes out again
+//!      │           │                     └──► one Forward per turn ──► a proposer
+//!      │           └── another view: all of it goes out again
+//!      └── no view, but soon: waits for it
 //! ```
 
 use super::{Chora, Message};
 use alloc::vec::Vec;
+use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, FrontendId, Level, ReplicaId, Slot,
+    Bytes, Context, FrontendId, Level, ReplicaId, Slot, Time,
     parts::{RequestKey, Taken, own_request},
 };
 
 /// More than any message takes besides its batches.
 const MESSAGE_BYTES: usize = 128;
+/// So long after a view change began, requests still wait for its end; looked at with heartbeats.
+const VIEW_PATIENCE: Duration = Duration::from_millis(250);
 
 impl Chora {
     pub(super) fn on_request(
@@ -27,8 +31,11 @@ impl Chora {
         let Some(key) = own_request(from, &batch, ctx) else {
             return;
         };
-        if self.recovery.is_some() || !self.established() || self.leaving(ctx.now()) {
+        if self.recovery.is_some() || self.leaving(ctx.now()) {
             return Self::refuse(key, Taken::Refused, ctx);
+        }
+        if !self.established() {
+            return self.await_view(key, level, batch, ctx);
         }
         match level {
             Level::Stale => ctx.query(batch, Slot(0), false, from, &()),
@@ -50,6 +57,43 @@ impl Chora {
             self.queue.push(key, batch);
         } else {
             self.requests.pass_on(batch);
+        }
+    }
+
+    /// Whether a view is about to begin that changes in good order. While it does, requests wait
+    /// for it: refused ones would be offered again later than it takes. One that comes to nothing
+    /// must not keep them: a frontend that is refused at once can tell for certain that nothing was
+    /// executed, and one that had to ask twice cannot. It asks again after 400 ms at the soonest.
+    fn begins_soon(&self, now: Time) -> bool {
+        let patience = VIEW_PATIENCE.min(self.config.suspect / 2);
+        self.view_tries <= 1 && now < self.view_since + patience
+    }
+
+    /// Keeps a request until the view begins, or refuses it.
+    fn await_view(
+        &mut self,
+        key: RequestKey,
+        level: Level,
+        batch: Bytes,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let room = self.config.queue_bytes.saturating_sub(self.waiting_bytes);
+        if !self.begins_soon(ctx.now()) || batch.len() > room {
+            return Self::refuse(key, Taken::Refused, ctx);
+        }
+        self.waiting_bytes += batch.len();
+        self.waiting.push((key.0, level, batch));
+        ctx.mark("request waits for the view");
+    }
+
+    /// Takes what has waited for the view when it has begun, and refuses it when that lasts.
+    pub(super) fn take_waiting(&mut self, ctx: &mut Context<'_, Self>) {
+        if self.waiting.is_empty() || !self.established() && self.begins_soon(ctx.now()) {
+            return;
+        }
+        self.waiting_bytes = 0;
+        for (from, level, batch) in core::mem::take(&mut self.waiting) {
+            self.on_request(from, level, batch, ctx);
         }
     }
 

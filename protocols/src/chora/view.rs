@@ -423,6 +423,7 @@ impl Chora {
             self.next_propose = init.next_slot(self.id, init.base.max(self.own_used));
         }
         self.take_requests();
+        self.take_waiting(ctx);
         self.aim_reads();
     }
 
@@ -432,6 +433,7 @@ impl Chora {
         self.watch_load();
         self.watch_recovery(ctx);
         self.watch(ctx);
+        self.take_waiting(ctx);
     }
 
     /// Decides whether the view should change, and when this replica is to see to it.

@@ -5,7 +5,7 @@ use crate::chora::{
     Config, Drive, Message, Promised, Proposers, Pulse, Record, Value, replica::Role,
 };
 use alloc::vec::Vec;
-use quintet_replica::{Durability, Incarnation, ReplicaId, Slot, Wire};
+use quintet_replica::{Durability, Incarnation, Level, Outcome, ReplicaId, Slot, Wire};
 
 fn disk(members: usize) -> Group {
     let mut group = Group::new(members, Durability::Disk, mode(Drive::Responsive));
@@ -116,6 +116,69 @@ fn those_propose_who_bring_the_load_and_a_stray_write_changes_nothing() {
         load(&mut group, &[0, 1], 100);
         assert_eq!(proposing(&group, 0), [ReplicaId(0), ReplicaId(1)]);
     }
+}
+
+/// Replica 2 is dead and the others are between two views, their votes not yet on disk.
+fn between_views(config: Config) -> Group {
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 10);
+    group.crash(2);
+    for _ in 0..10_000 {
+        if !group.replica(0).established() {
+            return group;
+        }
+        (0..2).for_each(|id| group.members[id].slow_disk = true);
+        group.run(MS);
+    }
+    panic!("the view does not change");
+}
+
+#[test]
+fn requests_that_come_in_a_view_change_are_answered_when_the_view_begins() {
+    for level in [Level::Ordered, Level::Linearizable] {
+        let mut group = between_views(mode(Drive::Responsive));
+        let batch = group.submit(0, level);
+        group.run(MS);
+        assert!(!group.answered(0, batch));
+        assert_eq!(group.marked("request waits for the view"), 1);
+        (0..2).for_each(|id| group.members[id].slow_disk = false);
+        // Time stands still: a refused request would be offered again 10 ms later.
+        group.settle();
+        assert!(group.replica(0).established());
+        assert!(group.answered(0, batch), "{level:?}");
+    }
+}
+
+#[test]
+fn requests_that_are_too_many_for_a_view_change_are_refused_as_they_come() {
+    let config = Config {
+        queue_bytes: 400,
+        ..mode(Drive::Responsive)
+    };
+    let mut group = between_views(config);
+    let batches: Vec<_> = (0..40).map(|_| group.write(0)).collect();
+    let waited = group.marked("request waits for the view");
+    assert!((1..40).contains(&waited), "{waited}");
+    assert!(group.replica(0).waiting_bytes <= 400);
+    (0..2).for_each(|id| group.members[id].slow_disk = false);
+    group.run(MS * 1000);
+    let waited = waited as usize;
+    assert!(batches[..waited].iter().all(|it| group.answered(0, *it)));
+    // The same bound holds for those that are proposed: of the others some find no room again.
+    assert!(batches.iter().all(|it| group.done.contains_key(&(0, *it))));
+}
+
+#[test]
+fn requests_do_not_wait_for_a_view_that_does_not_begin() {
+    let mut group = between_views(mode(Drive::Responsive));
+    group.isolate(0);
+    let batch = group.write(0);
+    assert_eq!(group.marked("request waits for the view"), 1);
+    group.run(MS * 60_001);
+    // Refused before it was asked for twice: certainly not executed.
+    let outcome = group.done.get(&(0, batch));
+    assert!(matches!(outcome, Some(Outcome::NoQuorum)), "{outcome:?}");
+    assert!(group.replica(0).waiting.is_empty());
 }
 
 #[test]
