@@ -22,7 +22,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 64] = [
+pub const BUILT_IN: [(&str, &str); 65] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -266,6 +266,10 @@ pub const BUILT_IN: [(&str, &str); 64] = [
     (
         "racs-wan-hybrid",
         include_str!("../../../../lab/scenarios/racs-wan-hybrid.toml"),
+    ),
+    (
+        "racs-wan-hunt",
+        include_str!("../../../../lab/scenarios/racs-wan-hunt.toml"),
     ),
     (
         "replicas",

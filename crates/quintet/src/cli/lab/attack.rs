@@ -51,7 +51,7 @@ pub struct Attack {
     kind: AttackKind,
 
     /// A protocol, or a protocol with a word of your own behind a slash [default: multipaxos/fixed,
-    /// multipaxos, racs, racs/sadl]
+    /// multipaxos, racs/fixed, racs, racs/sadl]
     #[arg(short, long = "protocol", value_name = "NAME")]
     protocols: Vec<String>,
 
@@ -120,9 +120,9 @@ fn kind(name: &str) -> Result<AttackKind, String> {
     })
 }
 
-/// What is attacked unless said otherwise, with the settings of the paper's evaluation: timeouts of
-/// 300 ms, and for Multi-Paxos one proposal at a time.
-const USUAL: [(&str, &[(&str, &str)]); 4] = [
+/// What is attacked unless said otherwise: with settings as in the paper's evaluation, timeouts of
+/// 300 ms and for Multi-Paxos one proposal at a time, and as it is.
+const USUAL: [(&str, &[(&str, &str)]); 5] = [
     (
         "multipaxos/fixed",
         &[
@@ -133,17 +133,11 @@ const USUAL: [(&str, &[(&str, &str)]); 4] = [
     ),
     ("multipaxos", &[]),
     (
-        "racs",
+        "racs/fixed",
         &[("view_timeout_ms", "300"), ("heartbeat_ms", "60")],
     ),
-    (
-        "racs/sadl",
-        &[
-            ("view_timeout_ms", "300"),
-            ("heartbeat_ms", "60"),
-            ("dissemination", "sadl"),
-        ],
-    ),
+    ("racs", &[]),
+    ("racs/sadl", &[("dissemination", "sadl")]),
 ];
 
 /// A protocol, and its options with their values.
