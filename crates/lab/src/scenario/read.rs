@@ -264,12 +264,12 @@ pub const BUILT_IN: [(&str, &str); 65] = [
         include_str!("../../../../lab/scenarios/racs-wan-attack.toml"),
     ),
     (
-        "racs-wan-hybrid",
-        include_str!("../../../../lab/scenarios/racs-wan-hybrid.toml"),
-    ),
-    (
         "racs-wan-hunt",
         include_str!("../../../../lab/scenarios/racs-wan-hunt.toml"),
+    ),
+    (
+        "racs-wan-hybrid",
+        include_str!("../../../../lab/scenarios/racs-wan-hybrid.toml"),
     ),
     (
         "replicas",
