@@ -71,6 +71,13 @@ kill *arguments: build
 torture *arguments='--seconds 300 --replicas 3': build
     target/release/quintet torture {{ arguments }}
 
+# Datagrams past the kernel's sockets: tests on networks of their own, then three replicas in three
+# namespaces (as root; says why where it cannot): `just af-xdp --protocol multipaxos`.
+af-xdp *arguments:
+    cargo test -p quintet-runtime --features af-xdp --lib af_xdp -- --nocapture
+    cargo build --release --features af-xdp
+    ci/af-xdp {{ arguments }}
+
 # The linearizability checker beside an independent one: `just porcupine 20000`.
 porcupine *arguments:
     ci/porcupine {{ arguments }}

@@ -60,6 +60,11 @@ pub const TARGETS: &[Target] = &[
         samples: || vec![quintet_runtime::fuzzing::datagram_sample()],
     },
     Target {
+        name: "packet",
+        run: packet,
+        samples: || vec![quintet_runtime::fuzzing::packet_sample()],
+    },
+    Target {
         name: "frames",
         run: frames,
         samples: frame_samples,
@@ -129,6 +134,11 @@ fn resp_samples() -> Vec<Vec<u8>> {
 /// The first bytes of a peer.
 pub fn greeting(bytes: &[u8]) {
     quintet_runtime::fuzzing::greeting(bytes);
+}
+
+/// A frame of Ethernet that an interface received.
+pub fn packet(bytes: &[u8]) {
+    quintet_runtime::fuzzing::packet(bytes);
 }
 
 /// A datagram of a peer, or of anybody.

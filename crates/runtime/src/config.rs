@@ -86,20 +86,30 @@ pub enum Transport {
     /// By datagrams where these arrive: some are lost, doubled or overtaken, and the protocol sees
     /// to it.
     Udp,
+    /// As `Udp`, but datagrams go past the kernel's sockets where they can: as frames in memory that
+    /// the kernel and this process share. Needs the cargo feature `af-xdp`, and rights.
+    AfXdp,
     /// Through memory that is shared with members on the same host, and by connections to others:
     /// all frames, whatever their size, and puts as what they are. In order, nothing lost.
     SharedMemory,
 }
 
 impl Transport {
-    /// `tcp`, `udp` or `shared-memory`.
+    /// `tcp`, `udp`, `af-xdp` or `shared-memory`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::AfXdp => "af-xdp",
             Self::SharedMemory => "shared-memory",
         }
+    }
+
+    /// Whether small frames go by datagrams, which are lost and reordered.
+    #[must_use]
+    pub const fn uses_datagrams(self) -> bool {
+        matches!(self, Self::Udp | Self::AfXdp)
     }
 }
 
@@ -110,8 +120,9 @@ impl std::str::FromStr for Transport {
         match name {
             "tcp" => Ok(Self::Tcp),
             "udp" => Ok(Self::Udp),
+            "af-xdp" => Ok(Self::AfXdp),
             "shared-memory" => Ok(Self::SharedMemory),
-            _ => Err("expected 'tcp', 'udp' or 'shared-memory'"),
+            _ => Err("expected 'tcp', 'udp', 'af-xdp' or 'shared-memory'"),
         }
     }
 }
@@ -320,7 +331,7 @@ impl Config {
                 self.protocol, entry.info.replicas_min
             ));
         }
-        if self.transport == Transport::Udp && entry.needs_streams {
+        if self.transport.uses_datagrams() && entry.needs_streams {
             let name = &self.protocol;
             return refuse(format!(
                 "transport: protocol '{name}' relies on links that lose and reorder nothing; \

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   bytes ──► greeting ──► frames
-//!         └─► datagram ──► frames
+//!         ├─► datagram ──► frames
+//!         └─► packet ──► datagram (with AF_XDP)
 //! ```
 
 use crate::transports::{
@@ -50,6 +51,19 @@ pub fn datagram_sample() -> Vec<u8> {
         filling.push(&Frame::from(Bytes::from(vec![length as u8; length])));
     }
     filling.seal(CLUSTER, 9, 1, Vec::new())
+}
+
+/// Takes a frame of Ethernet apart that may hold a datagram.
+#[cfg(feature = "af-xdp")]
+pub fn packet(bytes: &[u8]) {
+    crate::transports::af_xdp::fuzz_packet(bytes);
+}
+
+/// A good frame of Ethernet, to begin from.
+#[cfg(feature = "af-xdp")]
+#[must_use]
+pub fn packet_sample() -> Vec<u8> {
+    crate::transports::af_xdp::fuzz_packet_sample()
 }
 
 /// Decodes a peer's first bytes; what can be read must be written and read again as the same.

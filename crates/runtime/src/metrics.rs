@@ -28,6 +28,10 @@ pub struct DatagramMetrics {
     pub stale: u64,
     /// Not sent: the operating system did not take them.
     pub unsent: u64,
+    /// Of those received, how many came past the kernel's sockets.
+    pub bypassed_in: u64,
+    /// Of those sent, how many went past the kernel's sockets.
+    pub bypassed_out: u64,
 }
 
 /// What is counted of memory that is shared with peers on the same host.
@@ -211,6 +215,16 @@ impl Metrics {
                 "datagram_sent_bytes_total",
                 "Bytes of datagrams sent.",
                 self.datagrams.bytes_out,
+            ),
+            (
+                "datagrams_bypassed_received_total",
+                "Datagrams received past the kernel's sockets.",
+                self.datagrams.bypassed_in,
+            ),
+            (
+                "datagrams_bypassed_sent_total",
+                "Datagrams sent past the kernel's sockets.",
+                self.datagrams.bypassed_out,
             ),
             (
                 "shared_memory_frames_received_total",

@@ -108,6 +108,13 @@ impl Proxy {
         let registry = registry.registry().try_clone()?;
         let mut tcp = Tcp::of_frontend(me, registry, names.collect(), TOKEN_PEERS, mailer);
         tcp.skew_clock(config.clock_skew);
+        if config.transport == Transport::AfXdp {
+            return Err(StartError::Config(
+                "transport: only members go past the kernel's sockets; a proxy speaks to them \
+                 with 'udp' or 'tcp'"
+                    .to_owned(),
+            ));
+        }
         if config.transport == Transport::Udp {
             tcp.use_datagrams(config.datagram_bytes_max)?;
         }

@@ -507,11 +507,11 @@ fn assemble(
     let registry = apart.as_ref().map_or(&poll, |apart| &apart.peers);
     let registry = registry.registry().try_clone()?;
     let mut tcp = Tcp::new(hello, data, registry, peer, names, TOKEN_PEERS, mailer)?;
-    if config.transport == Transport::Udp {
-        tcp.use_datagrams(config.datagram_bytes_max)?;
-    }
-    if config.transport == Transport::SharedMemory {
-        tcp.use_memory();
+    match config.transport {
+        Transport::Tcp => {}
+        Transport::Udp => tcp.use_datagrams(config.datagram_bytes_max)?,
+        Transport::AfXdp => tcp.use_af_xdp(config.datagram_bytes_max)?,
+        Transport::SharedMemory => tcp.use_memory(),
     }
     if config.clock_skew != 0 {
         let skew = config.clock_skew;

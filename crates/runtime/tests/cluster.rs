@@ -77,7 +77,7 @@ fn executes_everything_once_over(transport: Transport, protocol: &str, rings: Op
         cluster.wait(id, transport.name(), |status| {
             status.peers.iter().all(|peer| match transport {
                 Transport::Tcp => peer.connected,
-                Transport::Udp => peer.datagrams,
+                Transport::Udp | Transport::AfXdp => peer.datagrams,
                 Transport::SharedMemory => peer.memory,
             })
         });

@@ -94,7 +94,7 @@
 //! load by itself (see `demand.rs`): the paper leaves open how it is chosen.
 //!
 //! Left to the world: the pipelined threads of §5 (`threads = "pipelined"`, without a thread for
-//! execution), and kernel bypass, which is not there yet.
+//! execution), and kernel bypass, which is the transport's (`af-xdp`).
 
 mod config;
 mod demand;

@@ -12,6 +12,11 @@
 //! ([`quintet_replica::Protocol::NEEDS_STREAMS`]). Shared memory promises what connections do, and
 //! that what was put before a frame was queued has arrived when the frame does.
 
+#[cfg(feature = "af-xdp")]
+pub(crate) mod af_xdp;
+#[cfg(not(feature = "af-xdp"))]
+#[path = "af_xdp/absent.rs"]
+pub(crate) mod af_xdp;
 pub(crate) mod datagrams;
 pub(crate) mod emulator;
 pub(crate) mod hello;

@@ -243,8 +243,8 @@ impl Demo {
             _ => self.set.clone(),
         };
         settings::check_options(entry, &options).map_err(|(_, failure)| failure)?;
-        let transport = self.transport.parse().map_err(Failure::usage)?;
-        if transport == Transport::Udp && entry.needs_streams {
+        let transport: Transport = self.transport.parse().map_err(Failure::usage)?;
+        if transport.uses_datagrams() && entry.needs_streams {
             return Err(Failure::usage(format!(
                 "--transport: protocol '{protocol}' relies on links that lose and reorder nothing"
             ))

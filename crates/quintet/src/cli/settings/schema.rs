@@ -193,11 +193,11 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "transport",
-        "How frames travel between members: tcp, udp (small ones, to proxies too), shared-memory",
+        "How frames travel between members: tcp, udp or af-xdp (small ones), shared-memory",
         |config, text| {
             config.transport = text
                 .parse()
-                .map_err(|_| not(text, "'tcp', 'udp' or 'shared-memory'"))?;
+                .map_err(|_| not(text, "'tcp', 'udp', 'af-xdp' or 'shared-memory'"))?;
             Ok(())
         },
         |config| config.transport.name().to_owned(),
@@ -411,7 +411,7 @@ mod tests {
             |name: &str, text: &str| (find(name).unwrap().set)(&mut config, text).unwrap_err();
         assert!(refusal("cluster", "xyz").contains("32 hexadecimal"));
         assert!(refusal("durability", "tape").contains("'disk' or 'memory'"));
-        assert!(refusal("transport", "pigeon").contains("'tcp', 'udp' or 'shared-memory'"));
+        assert!(refusal("transport", "pigeon").contains("'tcp', 'udp', 'af-xdp' or"));
         assert!(refusal("threads", "many").contains("'one' or 'pipelined'"));
         assert!(refusal("redis_listen", "7001").contains("127.0.0.1:7001"));
         assert!(refusal("client_deadline", "10 parsecs").contains("10s"));

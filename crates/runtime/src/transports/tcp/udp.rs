@@ -19,6 +19,7 @@ use crate::{
     system::read_into,
     transports::{
         Arrival,
+        af_xdp::{Bypass, DATAGRAM_MAX},
         datagrams::{BYTES_MIN, ENVELOPE, Filling, Opened, Unfit, carries, probe},
     },
 };
@@ -90,6 +91,8 @@ struct Waiting {
 #[derive(Debug)]
 pub(super) struct Datagrams {
     socket: UdpSocket,
+    /// A way past the socket; what cannot go or come by it uses the socket.
+    bypass: Option<Box<Bypass>>,
     address: SocketAddr,
     cluster: u64,
     bytes_max: usize,
@@ -138,6 +141,7 @@ impl Datagrams {
         registry.register(&mut socket, token, Interest::READABLE)?;
         Ok(Self {
             socket,
+            bypass: None,
             address,
             cluster: cluster.0 as u64,
             bytes_max,
@@ -155,11 +159,22 @@ impl Datagrams {
     }
 
     /// One datagram that has come.
-    fn receive(&mut self) -> Option<BytesMut> {
+    fn receive(&mut self, counters: &mut DatagramMetrics) -> Option<BytesMut> {
         // One byte more than may be: what is cut off there is noticed.
         let length = self.bytes_max + 1;
         if self.incoming.capacity() - self.incoming.len() < length {
             self.incoming.reserve(READ.max(length));
+        }
+        if let Some(bypass) = &mut self.bypass {
+            match bypass.receive(&mut self.incoming, length) {
+                Some(Ok(())) => {
+                    counters.bypassed_in += 1;
+                    return Some(self.incoming.split());
+                }
+                // Not even a datagram; it counts as one that is empty.
+                Some(Err(Unfit::Malformed | Unfit::Foreign)) => return Some(BytesMut::new()),
+                None => {}
+            }
         }
         let mut read = || read_into(&self.socket, &mut self.incoming, length);
         let interrupted = |it: &io::Result<usize>| {
@@ -237,6 +252,21 @@ impl Tcp {
         let address = datagrams.address;
         tracing::info!(%address, "datagrams of peers");
         self.datagrams = Some(Box::new(datagrams));
+        Ok(())
+    }
+
+    /// As [`Self::use_datagrams`], but past the kernel's sockets where that can be.
+    ///
+    /// # Errors
+    /// When there is no socket to be had, or the kernel, the rights of this process or its interface
+    /// do not allow it; the text says what is missing.
+    pub fn use_af_xdp(&mut self, bytes_max: usize) -> io::Result<()> {
+        self.use_datagrams(bytes_max.min(DATAGRAM_MAX))?;
+        let token = self.datagram_token();
+        if let Some(datagrams) = &mut self.datagrams {
+            let bypass = Bypass::open(datagrams.address, &self.registry, token)?;
+            datagrams.bypass = Some(Box::new(bypass));
+        }
         Ok(())
     }
 
@@ -351,6 +381,9 @@ impl Tcp {
         if datagrams.probe_at > now {
             return;
         }
+        if let Some(bypass) = &mut datagrams.bypass {
+            bypass.look_again();
+        }
         let (mut any, mut quick) = (false, false);
         for (index, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else {
@@ -442,6 +475,16 @@ impl Tcp {
             return;
         };
         for waiting in datagrams.waiting.drain(..) {
+            let past = datagrams.bypass.as_mut();
+            if past.is_some_and(|it| it.send(waiting.address, &waiting.bytes)) {
+                self.datagram_counters.bypassed_out += 1;
+                self.datagram_counters.sent += 1;
+                self.datagram_counters.bytes_out += waiting.bytes.len() as u64;
+                if datagrams.spare.len() < WAITING_MAX {
+                    datagrams.spare.push(waiting.bytes);
+                }
+                continue;
+            }
             match datagrams.socket.send_to(&waiting.bytes, waiting.address) {
                 Ok(bytes) => {
                     self.datagram_counters.sent += 1;
@@ -461,6 +504,9 @@ impl Tcp {
                 datagrams.spare.push(waiting.bytes);
             }
         }
+        if let Some(bypass) = &mut datagrams.bypass {
+            bypass.flush();
+        }
     }
 
     // --- receiving ---------------------------------------------------------------------------
@@ -471,7 +517,7 @@ impl Tcp {
             let Some(datagrams) = self.datagrams.as_mut().filter(|it| it.readable) else {
                 return;
             };
-            let Some(bytes) = datagrams.receive() else {
+            let Some(bytes) = datagrams.receive(&mut self.datagram_counters) else {
                 return;
             };
             let cluster = datagrams.cluster;
