@@ -229,7 +229,9 @@ impl Racs {
         }
         let mut have = self.tree.steps(self.high);
         let here = |id: &BlockId| self.tree.connected(*id);
-        have.extend([asked.last, self.reached].into_iter().filter(here));
+        // What came for another question may lead to this one, too.
+        let last = self.wanted.values().map(|asked| asked.last);
+        have.extend(last.chain([self.reached]).filter(here));
         have.sort_unstable_by_key(|id| core::cmp::Reverse((id.round, *id)));
         have.dedup();
         let question = Message::Fetch { tip: missing, have };
@@ -344,15 +346,19 @@ impl Racs {
         }
         self.learn(decided, from, ctx);
         self.drop_found();
+        let connected = last.filter(|last| self.tree.connected(*last));
+        if let Some(asked) = self.wanted.get_mut(&tip) {
+            // A page that is here already, and that nothing voted for leads to, leads on all the
+            // same: the next question begins behind it, in its time.
+            asked.last = connected.unwrap_or(asked.last);
+        }
         if !new && self.reached == reached {
             return;
         }
         self.fetch_moves(ctx);
         // More of the same: the next page.
-        let connected = last.filter(|last| self.tree.connected(*last));
         if let Some(asked) = self.wanted.get_mut(&tip) {
             asked.from = from;
-            asked.last = connected.unwrap_or(asked.last);
             self.ask(tip, ctx);
         }
     }

@@ -1,10 +1,10 @@
 //! Replicas that are far behind, while the others go on.
 
 use super::group::{Group, MS, Packet, assert_converged, small};
-use crate::racs::{Block, BlockId, Config, Message};
+use crate::racs::{Block, BlockId, Config, Message, Timer};
 use crate::sadl::Way;
 use alloc::{sync::Arc, vec::Vec};
-use quintet_replica::{CommandTime, Durability, ReplicaId, Slot};
+use quintet_replica::{CommandTime, Control, Durability, Event, ReplicaId, Slot};
 
 /// What one page of these groups takes, at most.
 const PAGE: usize = 4096;
@@ -196,4 +196,76 @@ fn what_is_decided_with_a_block_above_it_may_lie_beside_the_highest_block_which_
     group.sync(2);
     group.idle(2);
     assert_eq!(group.status(2).view, 4);
+}
+
+#[test]
+fn a_page_that_is_here_already_leads_to_the_next_one() {
+    let config = Config {
+        window: 64,
+        ..small()
+    };
+    let mut group = Group::new(3, Durability::Disk, config);
+    group.run(MS * 100);
+    // Replica 2 hears of blocks, and nothing of what they are; nobody decides them.
+    group.isolate(1);
+    group.isolate(2);
+    for _ in 0..60 {
+        group.write(0);
+        for _ in 0..3 {
+            group.sync(0);
+            group.idle(0);
+        }
+    }
+    let tip = group.replica(0).high;
+    assert_eq!(tip.round, 60);
+    // It votes for nothing that comes.
+    let control = Control::ReportFailure(ReplicaId(0));
+    group.event(2, Event::Control(control));
+    group.idle(2);
+    let fetch = Message::Fetch {
+        tip,
+        have: alloc::vec![BlockId::GENESIS],
+    };
+    group.network.clear();
+    group.heal();
+    group.deliver(Packet::new(2, 0, &fetch));
+    group.idle(0);
+    // The first page comes although it was not asked for, as one does that was asked for before.
+    let page = |packet: &Packet| matches!(packet.message(), Message::Blocks { .. });
+    let first = group.network.iter().find(|packet| page(packet)).cloned();
+    group.deliver(first.expect("a page"));
+    group.idle(2);
+    assert!(!group.replica(2).tree.connected(tip), "there are more");
+    group.network.clear();
+    let timeout = Message::Timeout {
+        view: 1,
+        high: tip,
+        decided: BlockId::GENESIS,
+        leaving: false,
+        mark: None,
+    };
+    group.deliver(Packet::new(0, 2, &timeout));
+    for _ in 0..20 {
+        group.fire(2, Timer::Fetch);
+        for id in [2, 0, 2] {
+            group.sync(id);
+            group.idle(id);
+            let packets: Vec<Packet> = group.network.drain(..).collect();
+            let fetching = |packet: &Packet| {
+                matches!(
+                    packet.message(),
+                    Message::Fetch { .. } | Message::Blocks { .. }
+                )
+            };
+            for packet in packets
+                .into_iter()
+                .filter(|packet| packet.to != ReplicaId(1))
+            {
+                if fetching(&packet) {
+                    group.deliver(packet);
+                }
+            }
+        }
+    }
+    assert!(group.replica(2).tree.connected(tip), "page by page");
 }
