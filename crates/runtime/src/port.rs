@@ -3,11 +3,14 @@
 //!
 //! ```text
 //!   Request ──► ordered queue ──► one batch under way, one session in sequence ──► Done
+//!          │                  └─► a full one beside it, four at most ─────────────► Done
 //!          └──► read queue ─────► any number of batches ──────────────────────────► Done
 //! ```
 //!
-//! One ordered batch at a time keeps the session's order whatever happens to it; the next one
-//! takes everything that came meanwhile.
+//! The next ordered batch takes everything that came while one is under way. But one that is full
+//! waits for none: while large commands are copied and sent, those before them are on their way and
+//! those before these are executed. Commands of which none has been answered may then overtake each
+//! other.
 
 use crate::{SubmitError, mail::Request};
 use quintet_replica::{
@@ -24,6 +27,10 @@ pub(crate) const PORT_BATCHES: u64 = 1 << 62;
 /// The session window allows no more requests in one batch.
 const BATCH_REQUESTS_MAX: usize = 1000;
 const BATCH_BYTES_MAX: usize = 4 << 20;
+/// A batch of so many bytes is full.
+const BATCH_BYTES_FULL: usize = 1 << 20;
+/// So many full ones may be under way.
+const UNDER_WAY_MAX: usize = 4;
 const QUEUE_BYTES_MAX: usize = 256 << 20;
 const READS_MAX: usize = 64;
 /// What a request takes in the queue besides its payload.
@@ -36,6 +43,7 @@ struct Waiting {
 
 struct Ordered {
     batch: BatchId,
+    session: SessionId,
     opening: bool,
     closing: usize,
     requests: Vec<Waiting>,
@@ -57,7 +65,7 @@ pub(crate) struct Port {
     ordered: VecDeque<Waiting>,
     reads: VecDeque<Waiting>,
     queued_bytes: usize,
-    under_way: Option<Ordered>,
+    under_way: Vec<Ordered>,
     reads_under_way: HashMap<BatchId, Vec<Waiting>>,
     builder: BatchBuilder,
     stopping: bool,
@@ -88,7 +96,7 @@ impl Port {
             ordered: VecDeque::new(),
             reads: VecDeque::new(),
             queued_bytes: 0,
-            under_way: None,
+            under_way: Vec::new(),
             reads_under_way: HashMap::new(),
             builder: BatchBuilder::new(),
             stopping: false,
@@ -121,13 +129,13 @@ impl Port {
     pub fn idle(&self) -> bool {
         self.ordered.is_empty()
             && self.reads.is_empty()
-            && self.under_way.is_none()
+            && self.under_way.is_empty()
             && self.reads_under_way.is_empty()
     }
 
     /// Builds batches from what has come.
     pub fn collect(&mut self, now: Time, submissions: &mut Vec<Submission>) {
-        if self.under_way.is_none() && !self.ordered.is_empty() {
+        while self.may_submit() {
             self.submit_ordered(now, submissions);
         }
         while self.reads_under_way.len() < READS_MAX
@@ -161,13 +169,39 @@ impl Port {
         }
     }
 
+    /// Whether an ordered batch may go now.
+    fn may_submit(&self) -> bool {
+        if self.ordered.is_empty() || self.under_way.is_empty() {
+            return !self.ordered.is_empty();
+        }
+        // A session is begun and ended with nothing beside it.
+        let full = self.under_way.len() >= UNDER_WAY_MAX;
+        if !self.open || full || self.queued_bytes < BATCH_BYTES_FULL {
+            return false;
+        }
+        let under_way: usize = self.under_way.iter().map(|one| one.requests.len()).sum();
+        let (mut bytes, mut count) = (0, under_way);
+        for waiting in &self.ordered {
+            bytes += weight(&waiting.request);
+            count += 1;
+            if count > BATCH_REQUESTS_MAX {
+                return false;
+            }
+            if bytes >= BATCH_BYTES_FULL {
+                return true;
+            }
+        }
+        false
+    }
+
     const fn batch_id(&mut self) -> BatchId {
         self.batch_next += 1;
         BatchId(self.batch_next)
     }
 
     fn submit_ordered(&mut self, now: Time, submissions: &mut Vec<Submission>) {
-        if self.open && now.since(self.used_at) > self.lifetime / 2 {
+        let alone = self.under_way.is_empty();
+        if alone && self.open && now.since(self.used_at) > self.lifetime / 2 {
             // It may be about to end; with nothing under way another one costs nothing.
             self.give_up_session();
         }
@@ -192,7 +226,7 @@ impl Port {
         // Large payloads are copied once, and not again each time that the batch grows.
         let mut bytes = 0;
         for waiting in self.ordered.iter().take(BATCH_REQUESTS_MAX) {
-            if bytes >= BATCH_BYTES_MAX {
+            if bytes >= BATCH_BYTES_FULL {
                 break;
             }
             bytes += weight(&waiting.request);
@@ -200,7 +234,7 @@ impl Port {
         self.builder.reserve(bytes);
         let mut requests = Vec::new();
         let mut deadline = Time::NEVER;
-        while self.builder.len() < BATCH_BYTES_MAX
+        while self.builder.len() < BATCH_BYTES_FULL
             && requests.len() < BATCH_REQUESTS_MAX
             && let Some(waiting) = self.ordered.pop_front()
         {
@@ -224,8 +258,9 @@ impl Port {
             batch: bytes,
             deadline,
         });
-        self.under_way = Some(Ordered {
+        self.under_way.push(Ordered {
             batch,
+            session: self.session,
             opening,
             closing,
             requests,
@@ -258,9 +293,11 @@ impl Port {
         if let Some(requests) = self.reads_under_way.remove(&batch) {
             return finish_reads(requests, &outcome);
         }
-        let Some(ordered) = self.under_way.take_if(|ordered| ordered.batch == batch) else {
+        let mut under_way = self.under_way.iter();
+        let Some(at) = under_way.position(|one| one.batch == batch) else {
             return;
         };
+        let ordered = self.under_way.remove(at);
         let failure = match outcome {
             Outcome::Results(results) => return self.on_results(ordered, &results, now),
             Outcome::NoQuorum => SubmitError::NoQuorum,
@@ -269,7 +306,9 @@ impl Port {
         };
         // What the session has executed is not known for sure: it is not used again.
         self.open |= ordered.opening;
-        self.give_up_session();
+        if ordered.session == self.session {
+            self.give_up_session();
+        }
         for waiting in ordered.requests {
             waiting.request.finish(Err(failure));
         }
@@ -294,17 +333,20 @@ impl Port {
             }
         }
         self.used_at = now;
+        let mut lost = false;
         for waiting in ordered.requests {
             let result = match results.next() {
                 Some((RequestStatus::Done, reply)) => Ok(reply.to_vec()),
                 _ => {
-                    self.open = false;
+                    lost = true;
                     Err(SubmitError::Uncertain)
                 }
             };
             waiting.request.finish(result);
         }
-        if !self.open {
+        if lost && ordered.session == self.session {
+            // There is no such session any more.
+            self.open = false;
             self.session.number += 1;
             self.sequence_next = 1;
         }
@@ -447,6 +489,53 @@ mod tests {
             ]
         );
         assert!(!port.idle());
+    }
+
+    #[test]
+    fn full_batches_wait_for_none_and_each_has_its_own_fate() {
+        let mut port = port();
+        let large = vec![7; BATCH_BYTES_FULL];
+        let mut answers: Vec<_> = (0..7)
+            .map(|_| push(&mut port, Level::Ordered, &large))
+            .collect();
+        let first = collect(&mut port, Time(1));
+        assert_eq!(first.len(), 1, "it opens the session");
+        port.on_done(first[0].id, results(&[(DONE, b""), (DONE, b"0")]), Time(2));
+        let under_way = collect(&mut port, Time(2));
+        let numbers: Vec<_> = under_way.iter().map(|batch| kinds(batch)[0].2).collect();
+        assert_eq!(numbers, [2, 3, 4, 5], "four in one session");
+        let small = push(&mut port, Level::Ordered, b"small");
+        // Their answers come in any order; one of them is lost, and with it the session.
+        port.on_done(under_way[2].id, results(&[(DONE, b"3")]), Time(3));
+        port.on_done(under_way[0].id, Outcome::Uncertain, Time(3));
+        assert!(collect(&mut port, Time(3)).is_empty(), "two are under way");
+        port.on_done(under_way[1].id, results(&[(DONE, b"2")]), Time(4));
+        let ended = results(&[(RequestStatus::SessionUnknown, b"")]);
+        port.on_done(under_way[3].id, ended, Time(5));
+        let outcomes: Vec<bool> = answers
+            .drain(..5)
+            .map(|answer| answer.recv().expect("answered").is_ok())
+            .collect();
+        assert_eq!(outcomes, [true, false, true, true, false]);
+        let next = collect(&mut port, Time(6));
+        assert_eq!(
+            kinds(&next[0]),
+            [
+                (RequestKind::Close, 1, 0),
+                (RequestKind::Open, 2, 0),
+                (RequestKind::Command, 2, 1)
+            ],
+            "alone, in a session of its own"
+        );
+        port.on_done(
+            next[0].id,
+            results(&[(DONE, b""), (DONE, b""), (DONE, b"5")]),
+            Time(7),
+        );
+        let rest = collect(&mut port, Time(7));
+        assert_eq!(rest.len(), 1, "what is not full waits for company");
+        assert_eq!(kinds(&rest[0]), [(RequestKind::Command, 2, 2)]);
+        assert!(small.try_recv().is_err());
     }
 
     #[test]

@@ -103,6 +103,9 @@
 //!   block is made where one is needed: to decide what a view inherited, and to mark reads.
 //! - *Future views* (R9). Of each member the newest timeout, new-view, completion and the newest
 //!   blocks of level 1 and 2 are kept; nothing else waits, nothing blocks a queue.
+//! - *What is decided with something above it* may lie beside the highest block: one page of what
+//!   was elected has come, and a block of a later view that was voted for here and lost outranks
+//!   it. Then the decided one is the highest, and the view's synchronous mode is over here.
 //! - *Votes for level 1 and 2* (R10) change neither view, round nor highest block. Commands of
 //!   blocks that lost stay with the replica whose clients sent them, which forwards or proposes
 //!   them again unless the chain has them; sessions find what was ordered twice all the same.
