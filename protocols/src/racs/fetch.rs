@@ -62,6 +62,11 @@ impl Racs {
         if decided.round > self.reached.round && self.tree.connected(decided) {
             self.reached = decided;
         }
+        let root = self.tree.root().id;
+        assert!(
+            decided.round != root.round || decided == root,
+            "{decided} was decided, and {root} of the same round here"
+        );
         if decided.round <= self.decided.round {
             return;
         }
@@ -107,11 +112,12 @@ impl Racs {
         if self.wanted.values().any(|asked| asked.decided) {
             return;
         }
-        if self.tree.place(self.decided) == Place::Lost {
-            ctx.mark("ignored: decided beside what is decided here");
-            self.decided = self.tree.root().id;
-            return;
-        }
+        assert!(
+            self.tree.place(self.decided) != Place::Lost,
+            "{} was decided and does not stand upon {}, which is decided here",
+            self.decided,
+            self.tree.root().id
+        );
         self.want(self.decided, self.decided_from, ctx);
     }
 

@@ -21,16 +21,16 @@ const BY_LIVES: [(Plant, u64); 5] = [
     (Plant::MinorityCommits, 0),
     (Plant::VoteNotDurable, 14),
     (Plant::PromiseForgotten, 4),
-    (Plant::RecoverySkipped, 241),
+    (Plant::RecoverySkipped, 78),
     (Plant::CoinDiffers, 0),
 ];
 
 /// Those that storms find, with the first that does.
 const BY_STORMS: [(Plant, u64); 4] = [
-    (Plant::HighAsPrinted, 11),
-    (Plant::KeepMaxOnly, 119),
-    (Plant::NoGate, 60),
-    (Plant::FallForgotten, 6),
+    (Plant::HighAsPrinted, 654),
+    (Plant::KeepMaxOnly, 865),
+    (Plant::NoGate, 33),
+    (Plant::FallForgotten, 0),
 ];
 
 fn plant(plant: Plant, config: &mut Config) {
