@@ -9,7 +9,7 @@
 
 use crate::{
     error::{Error, Result},
-    run::{Line, Results},
+    results::{Line, Results},
 };
 use serde::{Deserialize, Serialize};
 

@@ -21,6 +21,7 @@ pub mod load;
 pub mod profile;
 pub mod reordering;
 pub mod report;
+pub mod results;
 pub mod run;
 pub mod scenario;
 pub mod suggest;

@@ -8,9 +8,14 @@
 //!
 //! What is to be compared stands in one run, so that a variant is named where a protocol is.
 
-use crate::scenario::Scenario;
 use quintet_replica::Level;
 use std::fmt::{self, Display, Formatter};
+
+/// What a protocol or a variant is called in the registry. A scenario may have it several times,
+/// with options of their own: `racs` and `racs/sadl`.
+pub fn base(protocol: &str) -> &str {
+    protocol.split(['/', '+']).next().unwrap_or(protocol)
+}
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +61,7 @@ impl Variant {
 
     /// What the registry calls it.
     pub fn protocol(&self) -> &str {
-        Scenario::base(&self.named)
+        base(&self.named)
     }
 }
 

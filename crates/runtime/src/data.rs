@@ -11,7 +11,7 @@
 //!   damaged-N/  what could not be read at boot N, until it has been repaired from the peers
 //! ```
 
-use crate::{Config, StartError};
+use crate::{Config, StartError, directories::sync_directory};
 use quintet_replica::{Boot, ClusterId, Durability, Incarnation, ReplicaId, checksum};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -239,11 +239,6 @@ fn never_used(path: &Path) -> io::Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// Makes the entries of a directory durable.
-pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
 }
 
 /// A value with its checksum.

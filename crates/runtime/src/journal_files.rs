@@ -6,7 +6,7 @@
 //!   promises, marks                         two slots each; their space is reserved at the start
 //! ```
 
-use crate::data::sync_directory;
+use crate::directories::sync_directory;
 use quintet_replica::{
     Bytes,
     journal::{BLOCK, Disk, MARK_SLOT, PROMISE_SLOT},

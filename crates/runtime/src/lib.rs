@@ -13,6 +13,7 @@
 mod clock;
 pub mod config;
 mod data;
+mod directories;
 mod event_loop;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -11,7 +11,7 @@
 //! set aside with it.
 
 use crate::{
-    data::sync_directory,
+    directories::sync_directory,
     journal_files::is_full,
     mail::{Mail, Mailer},
 };

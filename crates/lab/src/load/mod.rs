@@ -14,14 +14,16 @@ mod alarm;
 mod dialect;
 pub mod etcd;
 mod fill;
+mod language;
 pub mod resp;
 mod run;
 mod worker;
 mod workload;
 pub mod zookeeper;
 
-pub use dialect::{Dialect, Ended, Kind, Language, Request};
+pub use dialect::{Dialect, Ended, Kind, Request};
 pub use fill::fill;
+pub use language::Language;
 pub use run::{Latency, Load, Summary, greeting, run};
 pub use worker::{Measured, Orders, TIMELINE_STEP, Target, Worker};
 pub use workload::{Distribution, Keys, Mix, Random, Workload, name_of};

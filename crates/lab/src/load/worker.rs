@@ -9,7 +9,8 @@
 
 use super::{
     alarm::Alarm,
-    dialect::{Dialect, Ended, Language},
+    dialect::{Dialect, Ended},
+    language::Language,
     workload::Workload,
 };
 use hdrhistogram::Histogram;

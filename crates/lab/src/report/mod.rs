@@ -13,7 +13,7 @@ pub use svg::{Chart, Point, Series, bars, chart};
 use crate::{
     error::{Error, Result},
     figures::{Spread, stolen_note},
-    run::{Line, Results, Row},
+    results::{Line, Results, Row},
     scenario::{Axis, Bed, Parameter},
 };
 use std::{collections::BTreeMap, fs, path::Path};

@@ -5,13 +5,15 @@
 //!                                   faults ┘ struck by a thread of their own, on time
 //! ```
 
-use super::{Job, Options, Row};
+use super::{Job, Options};
 use crate::{
     cluster::{Cluster, ClusterPlan},
     error::{Error, Result},
     figures::{self, Syncs},
     load::{Load, fill, greeting, run as run_load},
-    scenario::{Bed, Scenario},
+    results::Row,
+    scenario::Bed,
+    variant::base,
 };
 use quintet_simulator::bed::FaultKind;
 use std::{
@@ -43,7 +45,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
     let setting = |name: &str, value: usize| (format!("limits.{name}"), value.to_string());
     let cluster = Cluster::start(ClusterPlan {
         program: options.program.clone(),
-        protocol: Scenario::base(&cell.protocol).to_owned(),
+        protocol: base(&cell.protocol).to_owned(),
         options: scenario.options_of(&cell.protocol),
         settings: vec![
             setting("batch_bytes", cell.workload.batch_bytes),

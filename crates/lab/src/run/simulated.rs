@@ -4,10 +4,11 @@
 //!   Job + Profile ──► bed::Setup ──► bed::run ──► latencies in nanoseconds ──► Row
 //! ```
 
-use super::{Job, Row};
+use super::Job;
 use crate::{
     error::{Error, Result},
     load::{Latency, TIMELINE_STEP},
+    results::Row,
     scenario::{Bed, Place, Scenario},
 };
 use quintet_simulator::bed::{self, Load, Placement, Profile, Setup, Slowed};

@@ -9,15 +9,16 @@
 mod attack;
 mod network;
 mod read;
+mod refusal;
 
 pub use attack::AttackKind;
 pub use network::{latency_tables, links_text, parse_links};
-pub(crate) use read::refusal;
 pub use read::{BUILT_IN, load, parse};
+pub(crate) use refusal::refusal;
 
 use crate::{
     load::{Distribution, Mix},
-    variant::Variant,
+    variant::{Variant, base},
 };
 use quintet_replica::{Durability, Entry, Level, links::Links};
 use quintet_simulator::bed::{Cards, Clocks, Fault, Hunt};
@@ -340,13 +341,7 @@ impl Scenario {
     /// The entry in the registry of a protocol, or of a variant's. [`parse`] has seen that it is
     /// there.
     pub fn entry(protocol: &str) -> Option<&'static Entry> {
-        quintet_protocols::find(Self::base(protocol)).ok()
-    }
-
-    /// What a protocol or a variant is called in the registry. A scenario may have it several
-    /// times, with options of their own: `racs` and `racs/sadl`.
-    pub fn base(protocol: &str) -> &str {
-        protocol.split(['/', '+']).next().unwrap_or(protocol)
+        quintet_protocols::find(base(protocol)).ok()
     }
 
     /// The options of one protocol, and what a variant says beside them.

@@ -330,7 +330,7 @@ fn one_way(table: &str, a: &str, b: &str) -> std::result::Result<Duration, Strin
 /// With where the mistake is and what was meant.
 pub fn parse_links(text: &str, file: &str, replicas: usize) -> Result<Links> {
     let network: NetworkText =
-        toml::from_str(text).map_err(|error| super::read::refusal(&error, text, file))?;
+        toml::from_str(text).map_err(|error| super::refusal::refusal(&error, text, file))?;
     network
         .links(replicas, Duration::ZERO, 1)
         .map_err(|why| Error::usage(format!("{file}: {why}")))

@@ -9,12 +9,13 @@ use super::{
     Axis, Bed, Parameter, Place, Plot, Published, Scenario, Shade, Workload,
     attack::{Attack, AttackText},
     network::{Bandwidth, NetworkText, Span},
+    refusal::refusal,
 };
 use crate::{
     error::{Error, Kind, Result},
     load::{Distribution, Mix},
     suggest,
-    variant::Variant,
+    variant::{Variant, base},
 };
 use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, Level};
 use quintet_simulator::bed::{Cards, ClockStep, Clocks, Fault, FaultKind};
@@ -521,28 +522,6 @@ pub fn load(name: &str) -> Result<Scenario> {
     parse(&text, name)
 }
 
-/// The place and the meaning of a mistake.
-pub(crate) fn refusal(error: &toml::de::Error, text: &str, file: &str) -> Error {
-    let line = error.span().map_or(1, |span| {
-        1 + text[..span.start.min(text.len())].matches('\n').count()
-    });
-    let message = error.message().trim();
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    let place = format!("{file}:{line}");
-    match (message.starts_with("unknown "), quoted.split_first()) {
-        (true, Some((typed, known))) if !known.is_empty() => {
-            let what = if message.starts_with("unknown variant") {
-                "value"
-            } else {
-                "key"
-            };
-            Error::usage(format!("{place}: unknown {what} '{typed}'"))
-                .help(suggest::remedy(typed, known))
-        }
-        _ => Error::usage(format!("{place}: {message}")),
-    }
-}
-
 /// Reads a scenario's text.
 ///
 /// # Errors
@@ -575,7 +554,7 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
     }
     for protocol in &text.protocols {
         Variant::parse(protocol).map_err(|error| format!("protocols: {error}"))?;
-        let entry = quintet_protocols::find(Scenario::base(protocol))
+        let entry = quintet_protocols::find(base(protocol))
             .map_err(|error| format!("protocols: {error}"))?;
         if text.replicas < entry.info.replicas_min {
             return Err(format!(
@@ -601,7 +580,7 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
         "shared-memory" => {}
         "udp" => {
             let needs_streams = |protocol: &&String| {
-                quintet_protocols::find(Scenario::base(protocol)).is_ok_and(|it| it.needs_streams)
+                quintet_protocols::find(base(protocol)).is_ok_and(|it| it.needs_streams)
             };
             if let Some(protocol) = text.protocols.iter().find(needs_streams) {
                 return Err(format!(
@@ -623,7 +602,7 @@ fn check(text: Text) -> std::result::Result<Scenario, String> {
     }
     let mut options = Vec::new();
     for (protocol, values) in text.options {
-        let entry = quintet_protocols::find(Scenario::base(&protocol))
+        let entry = quintet_protocols::find(base(&protocol))
             .map_err(|error| format!("options: {error}"))?;
         let text = |value| match value {
             toml::Value::String(text) => text,
@@ -877,7 +856,7 @@ fn workload(
         Some(AtText::One(text)) => common = place(text, replicas)?,
         Some(AtText::ByProtocol(texts)) => {
             for (protocol, text) in texts {
-                quintet_protocols::find(Scenario::base(&protocol))
+                quintet_protocols::find(base(&protocol))
                     .map_err(|error| format!("workload: at: {error}"))?;
                 places.push((protocol, place(text, replicas)?));
             }

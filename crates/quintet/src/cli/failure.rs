@@ -4,6 +4,7 @@
 //!   Err(Failure) ──► stderr: "error: message" + "  help: remedy" ──► exit code
 //! ```
 
+use crate::cli::origin::Origin;
 use std::{fmt, process::ExitCode};
 
 /// The exit codes, as `--help` documents them.
@@ -138,8 +139,8 @@ impl From<std::io::Error> for Failure {
 impl Failure {
     /// With where the cause stands.
     #[must_use]
-    pub fn at(mut self, place: &crate::cli::settings::Origin) -> Self {
-        if place != &crate::cli::settings::Origin::Default {
+    pub fn at(mut self, place: &Origin) -> Self {
+        if place != &Origin::Default {
             self.message = format!("{place}: {}", self.message);
         }
         self

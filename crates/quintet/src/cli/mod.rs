@@ -13,6 +13,7 @@ mod failure;
 mod journal;
 mod lab;
 mod logs;
+mod origin;
 mod output;
 mod protocols;
 mod proxy;

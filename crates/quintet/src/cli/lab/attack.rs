@@ -16,7 +16,8 @@ use crate::cli::{
 };
 use clap::Args;
 use quintet_lab::{
-    run::{Ran, Results, Row},
+    results::{Results, Row},
+    run::Ran,
     scenario::{self, AttackKind, Bed},
 };
 use serde::Serialize;

@@ -10,7 +10,8 @@ use crate::cli::{
 };
 use clap::Args;
 use quintet_lab::{
-    run::{Options, Ran, Results, run},
+    results::Results,
+    run::{Options, Ran, run},
     scenario::Scenario,
 };
 use std::{path::PathBuf, sync::mpsc::Receiver};

@@ -14,7 +14,8 @@ use crate::cli::{
 use clap::{Args, ValueEnum};
 use quintet_lab::{
     report,
-    run::{Options, Ran, Results},
+    results::Results,
+    run::{Options, Ran},
     scenario::{self, Bed},
     torture::{NetworkKind, sandbox},
 };

@@ -15,40 +15,16 @@ pub use sources::{Overrides, assignment};
 
 use crate::cli::{
     failure::{Failure, Outcome},
+    origin::Origin,
     suggest,
 };
 use quintet_replica::{ClusterId, OptionError, ReplicaId};
 use quintet_runtime::Config;
 use std::{
     collections::BTreeMap,
-    fmt,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
-
-/// Where a value came from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Nobody set it.
-    Default,
-    /// A line of the configuration file.
-    File(PathBuf, usize),
-    /// An environment variable.
-    Environment(String),
-    /// A flag.
-    Flag(String),
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
-            Self::Environment(name) => f.write_str(name),
-            Self::Flag(name) => write!(f, "--{name}"),
-        }
-    }
-}
 
 /// A configuration that is complete, with where each key came from.
 #[derive(Debug)]

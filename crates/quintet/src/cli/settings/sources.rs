@@ -1,8 +1,9 @@
 //! Reading the file, the environment and the flags into a draft.
 
-use super::{Draft, Origin, remedy_for_key, schema};
+use super::{Draft, remedy_for_key, schema};
 use crate::cli::{
     failure::{Exit, Failure, Outcome},
+    origin::Origin,
     suggest,
 };
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
