@@ -20,6 +20,7 @@ pub mod fuzzing;
 pub mod inspect;
 mod journal_files;
 mod journal_thread;
+mod kept;
 mod mail;
 pub mod metrics;
 mod peer_clock;

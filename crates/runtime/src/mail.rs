@@ -1,6 +1,6 @@
 //! How other threads reach the event loop: a queue, and a bell that ends its sleep.
 
-use crate::{SubmitError, server::SnapshotReport, snapshots::Kept};
+use crate::{SubmitError, kept::Kept, server::SnapshotReport};
 use quintet_replica::{Level, PersistId};
 use std::{
     io,

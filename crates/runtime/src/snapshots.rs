@@ -13,6 +13,7 @@
 use crate::{
     directories::sync_directory,
     journal_files::is_full,
+    kept::Kept,
     mail::{Mail, Mailer},
 };
 use quintet_replica::{
@@ -33,14 +34,6 @@ const KEPT: usize = 2;
 /// Dirty bytes are flushed in portions of this size, so that the journal's syncs never wait
 /// behind a whole snapshot.
 const FLUSH_EVERY: u64 = 8 << 20;
-
-/// A snapshot file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
-    pub info: SnapshotInfo,
-    /// It came from a peer.
-    pub fetched: bool,
-}
 
 pub(crate) fn name(id: Executed, fetched: bool) -> String {
     let kind = if fetched { "fetched" } else { "snapshot" };

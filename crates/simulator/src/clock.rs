@@ -7,6 +7,10 @@
 
 use quintet_replica::{ClockReading, Time};
 
+/// In nanoseconds.
+pub(crate) const MILLISECOND: u64 = 1_000_000;
+/// In nanoseconds.
+pub(crate) const SECOND: u64 = 1000 * MILLISECOND;
 /// Virtual time 0 as nanoseconds since the Unix epoch.
 const EPOCH: i64 = 1_700_000_000_000_000_000;
 const MILLION: i128 = 1_000_000;

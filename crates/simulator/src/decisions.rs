@@ -16,9 +16,9 @@
 //! client that is silenced takes nothing from the next one's chances.
 
 use crate::{
+    event::{EVENTS_MAX, Event},
     heal::COMMITS_MIN,
     random::Random,
-    world::{EVENTS_MAX, Event},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{

@@ -9,13 +9,15 @@
 
 use crate::{
     checkers::Violation,
+    clock::MILLISECOND,
+    event::Event,
     faults::Kind,
     history::Fate,
     model::{Answer, Call},
     process::Process,
     service::Service,
     workload::{Client, Home, Request, Session, TRIES_MAX},
-    world::{Event, MILLISECOND, Phase, World},
+    world::{Phase, World},
 };
 use quintet_replica::{
     Durability, Level, Link, Node, NodeState, Outcome, ReplicaId, RequestKind, RequestStatus,

@@ -9,7 +9,7 @@
 //!                                                                 does not count
 //! ```
 
-use crate::{network::Transport, random::Random};
+use crate::{clock::MILLISECOND, network::Transport, random::Random};
 use quintet_replica::Durability;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -352,8 +352,6 @@ pub(crate) struct Plan {
     pub kinds: Vec<Kind>,
     pub strikes: Vec<Strike>,
 }
-
-const MILLISECOND: u64 = 1_000_000;
 
 /// How often a fault that nobody noticed strikes again.
 const AGAIN_MAX: u8 = 5;

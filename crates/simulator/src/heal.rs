@@ -14,12 +14,14 @@
 
 use crate::{
     checkers::{Violation, bounded, durable, linearizability, replayed},
+    clock::{MILLISECOND, SECOND},
     drawing::look,
+    event::Event,
     history::Fate,
     process::Process,
     recording::{self, Outcome},
     workload::CONVERGE_MAX,
-    world::{Event, MILLISECOND, Phase, SECOND, World},
+    world::{Phase, World},
 };
 use quintet_replica::{Level, Link};
 use std::{collections::BTreeMap, ops::Range};

@@ -30,6 +30,7 @@ mod depict;
 mod disk;
 mod drawing;
 mod endings;
+mod event;
 mod explore;
 mod faults;
 pub mod generate;

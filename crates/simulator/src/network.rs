@@ -19,7 +19,7 @@
 //! A reset loses all that is in flight behind a drawn point, in each direction by itself. A new
 //! session begins with `Up` at both ends; no frame of an older one comes after it.
 
-use crate::{queue::Queue, random::Random, world::Event};
+use crate::{event::Event, queue::Queue, random::Random};
 use quintet_replica::{Bytes, Lane};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, collections::VecDeque};

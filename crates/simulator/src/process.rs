@@ -18,13 +18,15 @@ use crate::{
         speculated::{Run, Speculated},
     },
     clock::Clock,
+    clock::MILLISECOND,
     disk::{Disk, DiskError, DiskProfile},
+    event::Event,
     faults::Kind,
     machine::{Executed as Recorded, Queried, Queries, Record, Recorder},
     network::Network,
     timers::Timers,
     workload::{Request, Server},
-    world::{Event, MILLISECOND, World},
+    world::World,
 };
 use quintet_replica::{
     Boot, Bytes, ClockReading, ClusterId, Control, Deadline, Durability, Epoch, EpochNumber,

@@ -14,7 +14,7 @@
 
 use crate::{
     decisions::{Ask, Decisions, Scope, Script, Turn},
-    world::Event,
+    event::Event,
 };
 use rand_chacha::{
     ChaCha8Rng,

@@ -8,9 +8,10 @@
 
 use crate::{
     checkers::Violation,
+    event::Event,
     timers::Popped,
     workload::{Home, View},
-    world::{Event, World},
+    world::World,
 };
 use quintet_replica::{
     Bytes, Client as Driver, ClientFrame, Deadline, Effect, EpochNumber, GroupId, Link, Recipients,

@@ -12,6 +12,7 @@
 
 use crate::{
     Campaign, CampaignError,
+    clock::MILLISECOND,
     decisions::{Choices, Scope, Site},
     replay::{Case, Expect, Outcome, Script, Size},
 };
@@ -22,7 +23,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-const MILLISECOND: u64 = 1_000_000;
 /// Single choices are tried one by one when there are at most so many.
 const CHOICES_SINGLE_MAX: usize = 3000;
 /// More runs than this are not spent on leaving out one kind of thing at a time.

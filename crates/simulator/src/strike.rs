@@ -12,12 +12,14 @@
 //! protocol calls viable. In disk durability every replica may crash: the disks survive.
 
 use crate::{
+    clock::{MILLISECOND, SECOND},
     disk::Damage,
+    event::Event,
     faults::Kind,
     heal::Partition,
     network::Weather,
     process::{Armed, Harm, Moment, Process},
-    world::{Event, MILLISECOND, Phase, Route, SECOND, World},
+    world::{Phase, Route, World},
 };
 use quintet_replica::{Control, Durability, Input, Link, NodeState, ReplicaId, Slot};
 

@@ -13,13 +13,15 @@
 
 use crate::{
     checkers::Violation,
+    clock::{MILLISECOND, SECOND},
     decisions::{Scope, Turn},
+    event::Event,
     model::Call,
     network::Network,
     process::epoch,
     random::Random,
     timers::Timers,
-    world::{Event, MILLISECOND, Phase, REMOTE, SECOND, World},
+    world::{Phase, REMOTE, World},
 };
 use quintet_replica::{
     BatchBuilder, BatchId, Bytes, Client as Driver, ClockReading, CommandId, Executed, FrontendId,

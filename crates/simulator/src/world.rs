@@ -18,10 +18,12 @@ use crate::{
         Violation, agreement::Agreement, agreement::Applied, bounded, exactly_once::ExactlyOnce,
         held::Held, monotone::Monotone, state_hash::StateHash,
     },
+    clock::{MILLISECOND, SECOND},
     decisions::{Decisions, Limits, Noting, Scope},
     depict::Depicted,
     disk::DiskProfile,
     drawing::Mix,
+    event::Event,
     faults::{FaultSet, Ground, Kind, Plan},
     heal::Healing,
     history::History,
@@ -40,8 +42,8 @@ use crate::{
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quintet_replica::{
-    Bytes, ClientFrame, CommandId, Durability, Entry, Executed, Incarnation, Lane, Link, Output,
-    Peer, ReplicaId, Slot, TimerKey, TimerOwner, read_client_frame,
+    Bytes, ClientFrame, CommandId, Durability, Entry, Incarnation, Lane, Link, Output, Peer,
+    ReplicaId, Slot, TimerKey, TimerOwner, read_client_frame,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -52,77 +54,14 @@ use std::{
 /// Who takes part in the protocol, in its order.
 pub(crate) type Route = Vec<(ReplicaId, Incarnation)>;
 
-pub(crate) const MILLISECOND: u64 = 1_000_000;
-pub(crate) const SECOND: u64 = 1000 * MILLISECOND;
 /// Frontends of remote clients have this number plus their place.
 pub(crate) const REMOTE: u64 = 1 << 20;
 /// Frontends embedded in replicas are numbered from here, each run with a new one.
 pub(crate) const EMBEDDED: u64 = 1 << 30;
 /// A session that lives at most so long may expire within a world.
 const SESSION_SHORT_MAX: u64 = 3 * SECOND;
-/// More events than this in one world: something runs in circles.
-pub(crate) const EVENTS_MAX: u64 = 3_000_000;
 /// In about how many pieces a replica takes its snapshot at most.
 const SNAPSHOT_PIECES_MAX: usize = 1_000;
-
-/// What happens next.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// A replica handles what is in its inbox.
-    Step { node: u16, boot: u32 },
-    /// A replica asked to be called at this time although its inbox may be empty.
-    IdleWake { node: u16, boot: u32, at: u64 },
-    /// A frame comes to its end.
-    Deliver {
-        from: u16,
-        to: u16,
-        session: u32,
-        frame: Bytes,
-    },
-    /// A connection is tried.
-    Connect { a: u16, b: u16 },
-    /// A place learns that a connection broke.
-    Broken { at: u16, peer: u16, link: Link },
-    /// A timer may be due.
-    Timer {
-        place: u16,
-        boot: u32,
-        key: TimerKey,
-    },
-    /// A sync of a journal is done.
-    Synced { node: u16, boot: u32 },
-    /// Bytes of a snapshot are written.
-    SnapshotWritten { node: u16, boot: u32, bytes: u64 },
-    /// A snapshot is durable.
-    SnapshotSaved { node: u16, boot: u32, id: Executed },
-    /// A replica that was asked to stop has stopped, and stays down for so long.
-    Stopped { node: u16, boot: u32, down: u64 },
-    /// A replica crashes, if it still is where the crash was meant for.
-    CrashNow {
-        node: u16,
-        boot: u32,
-        kind: Kind,
-        down: u64,
-    },
-    /// An operator asks for a snapshot.
-    SnapshotWanted { node: u16 },
-    /// An attack chooses other victims.
-    AttackMoves { moves: u64, ends: u64 },
-    /// A replica stands still until a time.
-    StandStill { node: u16, until: u64 },
-    /// A crashed replica starts again.
-    Restart { node: u16 },
-    /// A client may invoke operations.
-    Turn { client: u16 },
-    /// A client sends operations again that it does not know the outcome of.
-    Resubmit { client: u16 },
-    /// A fault of the plan begins.
-    Strike { strike: u16, tries: u8 },
-    /// It ends.
-    StrikeEnds { strike: u16 },
-    /// The world looks whether its phase is over.
-    Look,
-}
 
 /// What a world is made from.
 #[derive(Clone, Debug)]

@@ -1,22 +1,24 @@
 //! What a command is given: the keys, the time, chance, and a place for its reply.
 //!
 //! ```text
-//!   query  ──► ReadContext  ── &Store ────► value() read() entries()
+//!   query  ──► ReadContext  ── &Keyspace ─► value() read() entries()
 //!   apply  ─┬► ReadContext                  (commands that change nothing run the same code)
 //!           └► WriteContext ── Keys ──────► open() open_or_create() set() remove() …
 //! ```
 
 use crate::error::CommandError;
-use crate::keyspace::{Entry, Keys};
+use crate::keyspace::{Entry, Keys, Keyspace};
+use crate::options::StoreOptions;
 use crate::random::Random;
 use crate::reply::Reply;
-use crate::store::{Store, StoreOptions};
 use crate::value::{Stored, Value};
 
 /// For commands that change nothing.
 #[derive(Debug)]
 pub struct ReadContext<'a> {
-    pub(crate) store: &'a Store,
+    pub(crate) keyspace: &'a Keyspace,
+    /// The limits of the store.
+    pub options: &'a StoreOptions,
     /// The database that the command works on.
     pub database: u8,
     /// A key exists if it expires after this time, in milliseconds since the Unix epoch.
@@ -30,17 +32,8 @@ pub struct ReadContext<'a> {
 }
 
 impl<'a> ReadContext<'a> {
-    /// The limits of the store.
-    #[must_use]
-    pub const fn options(&self) -> &'a StoreOptions {
-        self.store.options()
-    }
-
     pub(crate) fn entry(&self, key: &[u8]) -> Option<&'a Entry> {
-        self.store
-            .keyspace
-            .database(self.database)
-            .get(key, self.now)
+        self.keyspace.database(self.database).get(key, self.now)
     }
 
     /// The value of a key, whatever its type.

@@ -25,6 +25,7 @@ mod index;
 mod key_hash;
 mod keyspace;
 pub mod numbers;
+mod options;
 mod random;
 mod reply;
 mod request;
@@ -39,11 +40,12 @@ pub use command::{
 pub use context::{ReadContext, WriteContext};
 pub use error::{CommandError, CommandResult};
 pub use keyspace::{Expiry, Held, Keys, NEVER};
+pub use options::StoreOptions;
 pub use random::Random;
 pub use reply::Reply;
 pub use request::{
     Args, ArgsBuffer, Commands, MalformedRequest, Mode, REQUEST_VERSION, RequestBuilder,
     RequestCommand, Watched,
 };
-pub use store::{Store, StoreOptions};
+pub use store::Store;
 pub use value::{ShortBytes, Stored, StringValue, Value};

@@ -29,7 +29,7 @@ pub(crate) use publish::About;
 pub(crate) use shell::{Apart, ShellParts, TOKEN_MAIL, TOKEN_PEERS};
 
 use crate::{
-    ExitReason, journal_thread::JournalThread, mail::Mail, server::SnapshotReport, snapshots::Kept,
+    ExitReason, journal_thread::JournalThread, kept::Kept, mail::Mail, server::SnapshotReport,
     transports::Arrival,
 };
 use quintet_replica::{

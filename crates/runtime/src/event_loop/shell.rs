@@ -13,7 +13,7 @@ use super::{
     clients::Clients,
     peers::{PeerFigures, Peers},
     service::Service,
-    stage::Setting,
+    stage::{FOREVER, NEARLY_IDLE, PRECISE_MAX, Setting},
 };
 use crate::{
     Config, Metrics, Published, Threads,
@@ -43,14 +43,8 @@ pub(crate) const TOKEN_MAIL: usize = 0;
 pub(crate) const TOKEN_PEERS: usize = 2;
 const TOKEN_CLIENTS: usize = 1 << 24;
 const EVENTS_MAX: usize = 1024;
-/// A turn with more requests than this is followed by sleep, not by spinning: batches grow.
-pub(super) const NEARLY_IDLE: usize = 8;
-/// What is due sooner is waited for by the nanosecond.
-pub(super) const PRECISE_MAX: Duration = Duration::from_millis(10);
 /// So long before a precise deadline the loop stays awake, where it may spin.
 const AWAKE_BEFORE: Duration = Duration::from_micros(40);
-/// Longer than any deadline that is one.
-pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// Clients' sessions are dated by a clock that was read no longer ago than this.
 const CLOCK_AGE_MAX: Duration = Duration::from_millis(1);
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);

@@ -6,7 +6,6 @@
 //!      └─────────────────────────────── socket, bell or deadline ◄─────────────────────────┘
 //! ```
 
-use super::shell::{FOREVER, NEARLY_IDLE, PRECISE_MAX};
 use crate::{
     clock::Ticker,
     rings::{Bell, Receiver, Sender, ring},
@@ -29,6 +28,12 @@ use std::{
 /// The token of bells; nothing is done for them but to wake up.
 pub(super) const BELL: Token = Token(0);
 const EVENTS_MAX: usize = 1024;
+/// A turn with more requests than this is followed by sleep, not by spinning: batches grow.
+pub(super) const NEARLY_IDLE: usize = 8;
+/// What is due sooner is waited for by the nanosecond.
+pub(super) const PRECISE_MAX: Duration = Duration::from_millis(10);
+/// Longer than any deadline that is one.
+pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// The most bytes between two threads.
 const RING_BYTES_MAX: usize = 64 << 20;
 

@@ -1,6 +1,6 @@
 //! COMMAND: what commands there are, for clients that look before they send.
 
-use super::local::{Answer, is, text};
+use super::answers::{Answer, is, is_answered, text};
 use quintet_store::{CommandError, CommandSpec, Footprint, Kind, Reply, command::COMMANDS, lookup};
 
 /// What a client can use.
@@ -12,7 +12,7 @@ fn is_offered(spec: &CommandSpec) -> bool {
     matches!(
         spec.kind,
         Kind::Read | Kind::Write | Kind::Connection | Kind::Transaction
-    ) || super::local::is_answered(spec.op)
+    ) || is_answered(spec.op)
 }
 
 pub(super) fn answer(args: &[&[u8]], reply: &mut Reply<'_>) -> Answer {

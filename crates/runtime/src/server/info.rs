@@ -1,9 +1,6 @@
 //! INFO and ROLE: the server as monitoring tools for Redis expect to see it, and as it is.
 
-use super::{
-    gateway::Gateway,
-    local::{REDIS_VERSION, is},
-};
+use super::{answers::is, gateway::Gateway, local::REDIS_VERSION};
 use quintet_replica::Durability;
 use quintet_store::Reply;
 use std::fmt::Write as _;

@@ -2,6 +2,7 @@
 //! replicated data.
 
 use super::{
+    answers::{Answer, is, owned, text},
     connection::{Client, Replies},
     gateway::Gateway,
 };
@@ -10,36 +11,6 @@ use std::{fmt::Write as _, net::SocketAddr};
 
 /// The Redis version whose behaviour clients may expect.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
-
-/// What a command here ends with.
-pub(super) type Answer = Result<(), CommandError>;
-
-pub(super) fn owned(text: impl Into<String>) -> CommandError {
-    CommandError::Owned(text.into())
-}
-
-pub(super) fn is(given: &[u8], name: &str) -> bool {
-    given.eq_ignore_ascii_case(name.as_bytes())
-}
-
-pub(super) fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Whether a command is answered here although the store's table has no answer to it.
-pub(super) const fn is_answered(op: Op) -> bool {
-    matches!(
-        op,
-        Op::Wait
-            | Op::Cluster
-            | Op::Readonly
-            | Op::Readwrite
-            | Op::Asking
-            | Op::Latency
-            | Op::Slowlog
-            | Op::Module
-    )
-}
 
 fn not_supported(what: &str) -> CommandError {
     owned(format!(

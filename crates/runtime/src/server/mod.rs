@@ -11,6 +11,7 @@
 //! [`Gateway`] is a state machine without I/O: the event loop moves bytes and tells the time.
 
 mod admin;
+mod answers;
 mod batches;
 mod catalogue;
 mod config;

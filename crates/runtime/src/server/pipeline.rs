@@ -11,6 +11,7 @@
 //! changes how the connection is served, waits for the request to end.
 
 use super::{
+    answers::is_answered,
     connection::{Connection, Replies, Transaction, WatchedKey},
     gateway::Gateway,
     resp::{Step, TooLarge},
@@ -505,9 +506,7 @@ impl Gateway {
 
     /// Why nobody answers this command, if so.
     pub(super) fn refusal(&self, spec: &CommandSpec) -> Option<String> {
-        (!super::local::is_answered(spec.op))
-            .then(|| spec.refusal())
-            .flatten()
+        (!is_answered(spec.op)).then(|| spec.refusal()).flatten()
     }
 }
 

@@ -1,8 +1,8 @@
 //! CONFIG: what clients and tools ask for, answered from this server's own settings.
 
 use super::{
+    answers::{Answer, is, owned, text},
     gateway::Gateway,
-    local::{Answer, is, owned, text},
 };
 use quintet_replica::Durability;
 use quintet_store::{CommandError, Reply};

@@ -1,7 +1,8 @@
 //! Processes die, stop, and stand still.
 
 use super::{Skip, cast};
-use crate::stage::{MILLISECOND, SECOND, Setting, Stage};
+use crate::clock::{MILLISECOND, SECOND};
+use crate::stage::{Setting, Stage};
 use quintet_replica::{Control, Durability};
 
 /// The replica dies under load; the others go on; it comes back.

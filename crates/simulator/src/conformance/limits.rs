@@ -2,8 +2,9 @@
 
 use super::{Skip, cast};
 use crate::{
+    clock::MILLISECOND,
     machine::Operation,
-    stage::{MILLISECOND, Place, Setting, Stage},
+    stage::{Place, Setting, Stage},
 };
 use quintet_replica::Level;
 

@@ -1,8 +1,9 @@
 //! Messages are late, lost, doubled; replicas are cut off from each other.
 
 use super::{Skip, cast};
+use crate::clock::{MILLISECOND, SECOND};
 use crate::machine::Operation;
-use crate::stage::{MILLISECOND, Place, SECOND, Setting, Stage};
+use crate::stage::{Place, Setting, Stage};
 use quintet_replica::{Level, Link};
 
 /// How often a load is repeated while too little was lost.

@@ -1,7 +1,8 @@
 //! Nothing fails.
 
 use super::{Skip, cast};
-use crate::stage::{MILLISECOND, Setting, Stage};
+use crate::clock::MILLISECOND;
+use crate::stage::{Setting, Stage};
 
 pub(super) fn normal_case(setting: Setting) -> Result<(), Skip> {
     let mut stage = Stage::new(setting);

@@ -2,8 +2,9 @@
 
 use super::{Skip, cast};
 use crate::{
+    clock::{MILLISECOND, SECOND},
     machine::{Operation, Reply},
-    stage::{MILLISECOND, Place, SECOND, Setting, Stage},
+    stage::{Place, Setting, Stage},
 };
 use quintet_replica::Level;
 

@@ -1,7 +1,8 @@
 //! Restarts, forgetting, snapshots, disks.
 
 use super::{Skip, cast};
-use crate::stage::{MILLISECOND, SECOND, Setting};
+use crate::clock::{MILLISECOND, SECOND};
+use crate::stage::Setting;
 use quintet_replica::Control;
 
 pub(super) fn total_restart_from_disk(mut setting: Setting) -> Result<(), Skip> {

@@ -15,9 +15,10 @@ use crate::{
     decisions::{Choices, Does, Limits, Scope, Site, TurnAt},
     disk::DiskProfile,
     drawing::Mix,
+    event::EVENTS_MAX,
     faults::Strike,
     network::{LinkProfile, Transport},
-    world::{EVENTS_MAX, Shape},
+    world::Shape,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};

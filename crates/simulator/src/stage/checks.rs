@@ -1,6 +1,7 @@
 //! What must hold on a stage: after every execution, and at the end.
 
-use super::{KEYS, Place, SECOND, Stage};
+use super::{KEYS, Place, Stage};
+use crate::clock::SECOND;
 use crate::{
     checkers::{Violation, agreement::Applied, cells, durable},
     machine::{Executed as Recorded, Operation, Reply},

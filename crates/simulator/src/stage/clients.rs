@@ -9,7 +9,8 @@
 //!
 //! A client keeps its session wherever it goes, as a library does. It gives up only when told to.
 
-use super::{EPOCH, MILLISECOND, Stage, wires::REMOTE};
+use super::{EPOCH, Stage, wires::REMOTE};
+use crate::clock::MILLISECOND;
 use crate::{
     history::Fate,
     machine::{Operation, Reply, decode_reply, encode_command},

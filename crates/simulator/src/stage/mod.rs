@@ -28,6 +28,7 @@ use crate::{
         Violation, agreement::Agreement, exactly_once::ExactlyOnce, monotone::Monotone,
         state_hash::StateHash,
     },
+    clock::SECOND,
     history::History,
     random::Random,
 };
@@ -39,8 +40,6 @@ use quintet_replica::{
 use std::collections::BTreeMap;
 use wires::Wires;
 
-pub(crate) const MILLISECOND: u64 = 1_000_000;
-pub(crate) const SECOND: u64 = 1000 * MILLISECOND;
 /// Virtual time 0 as nanoseconds since the Unix epoch.
 pub(crate) const EPOCH: u64 = 1_700_000_000_000_000_000;
 /// Keys of the machine: `key % 3` says whether it is a register, a list or a counter.

@@ -7,7 +7,8 @@
 //!                                                    the rest as the script says
 //! ```
 
-use super::{EPOCH, Event, KEYS, SECOND, Stage, clients::Request, wires::Wires};
+use super::{EPOCH, Event, KEYS, Stage, clients::Request, wires::Wires};
+use crate::clock::SECOND;
 use crate::{
     checkers::speculated::{Run, Speculated},
     machine::{Executed as Recorded, Record, Recorder, Registers},

@@ -11,7 +11,8 @@
 //!                                     datagram: lost, doubled, overtaken
 //! ```
 
-use super::{Event, MILLISECOND, Stage};
+use super::{Event, Stage};
+use crate::clock::MILLISECOND;
 use quintet_replica::{Bytes, FrontendId, Incarnation, Lane, Link, Peer, ReplicaId};
 use std::collections::{BTreeMap, BTreeSet};
 

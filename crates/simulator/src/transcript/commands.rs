@@ -2,9 +2,10 @@
 
 use super::words;
 use crate::{
+    clock::{MILLISECOND, SECOND},
     history::Fate,
     machine::Operation,
-    stage::{MILLISECOND, Packet, Place, SECOND, Setting, Stage},
+    stage::{Packet, Place, Setting, Stage},
 };
 use quintet_replica::{
     Control, Durability, Entry, Incarnation, Level, Link, ReplicaId, TimerKey, TimerOwner,

@@ -3,9 +3,9 @@
 use crate::error::CommandError;
 use crate::keyspace::Keys;
 use crate::numbers::integer_of;
+use crate::options::StoreOptions;
 use crate::random::Random;
 use crate::reply::Reply;
-use crate::store::StoreOptions;
 use crate::types::table::Walk;
 use crate::value::{Stored, Value};
 use core::ops::Range;

@@ -15,9 +15,9 @@ use crate::context::{ReadContext, WriteContext};
 use crate::error::{CommandError, CommandResult};
 use crate::keyspace::Keys;
 use crate::numbers::{integer_of, parse_integer};
+use crate::options::StoreOptions;
 use crate::reply::Reply;
 use crate::request::Args;
-use crate::store::StoreOptions;
 use crate::types::list::{End, List};
 
 #[inline]

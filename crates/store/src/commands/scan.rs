@@ -15,7 +15,7 @@ use crate::request::Args;
 use crate::types::pattern;
 
 pub(crate) fn keys(context: &mut ReadContext<'_>, args: Args<'_>) {
-    let database = context.store.keyspace.database(context.database);
+    let database = context.keyspace.database(context.database);
     let begun = context.reply.begin_array();
     let mut count = 0;
     for (_, entry) in database.entries(0, context.now) {
@@ -49,7 +49,7 @@ pub(crate) fn scan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResu
     if !options.is_empty() {
         return Err(CommandError::Syntax);
     }
-    let database = context.store.keyspace.database(context.database);
+    let database = context.keyspace.database(context.database);
     let mut found: Vec<&[u8]> = Vec::new();
     let mut next = 0;
     if let Ok(start) = u32::try_from(cursor) {
@@ -78,7 +78,7 @@ pub(crate) fn scan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResu
 }
 
 pub(crate) fn random_key(context: &mut ReadContext<'_>) {
-    let database = context.store.keyspace.database(context.database);
+    let database = context.keyspace.database(context.database);
     let start = context.random.bits() as u32;
     let mut from_start = database.entries(start, context.now).map(|(_, entry)| entry);
     let chosen = from_start.next().or_else(|| {

@@ -19,7 +19,7 @@ pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> Com
         Op::Echo => context.reply.bulk(args[0]),
         Op::Select => {
             let index = parse_integer(args[0])?;
-            if !(0..i64::from(context.options().databases)).contains(&index) {
+            if !(0..i64::from(context.options.databases)).contains(&index) {
                 return Err(keys::NO_SUCH_DATABASE);
             }
             context.reply.ok();
@@ -35,7 +35,7 @@ pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> Com
                 .bulk_integer((microseconds % 1_000_000) as i64);
         }
         Op::Dbsize => {
-            let database = context.store.keyspace.database(context.database);
+            let database = context.keyspace.database(context.database);
             context.reply.count(database.len(context.now));
         }
         Op::Memory => return transfer::memory(context, args),
