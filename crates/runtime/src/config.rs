@@ -10,7 +10,7 @@ use crate::{
 };
 use quintet_replica::{
     ClusterId, Durability, Entry, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, ReplicaId, ReplicaSet,
-    links::Links,
+    SNAPSHOT_BYTES_MIN, links::Links,
 };
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -260,7 +260,7 @@ impl Config {
             password: None,
             clients_max: 10_000,
             limits: Limits::default(),
-            snapshot_bytes_min: 64 << 20,
+            snapshot_bytes_min: SNAPSHOT_BYTES_MIN,
             client_deadline: Duration::from_secs(10),
             session_lifetime: Duration::from_secs(120),
             spin_max: Duration::from_micros(100),

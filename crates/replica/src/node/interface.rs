@@ -28,6 +28,11 @@ pub struct NodeSetup {
     pub limits: ExecutorLimits,
 }
 
+/// How many bytes of batches are executed between two snapshots where nobody says otherwise: what
+/// a snapshot costs is then small beside them, also when every value is written over at each, and
+/// what a restart reads of the log takes a second or two.
+pub const SNAPSHOT_BYTES_MIN: u64 = 256 << 20;
+
 /// What the world tells a node.
 #[derive(Debug)]
 pub enum Input {

@@ -22,8 +22,8 @@ use quintet_replica::{
     BatchBuilder, BatchId, Boot, Bytes, ClockReading, ClusterId, CommandId, Deadline, Durability,
     Epoch, EpochNumber, Executed, ExecutorLimits, FULL_BATCHES_MAX, FrontendId, FrontendSetup,
     GroupId, Incarnation, Input, Lane, Level, Link, Node, NodeSetup, Outcome, Output, Peer,
-    PersistId, Recipients, ReplicaId, RequestKind, RequestStatus, Results, SessionId, SnapshotInfo,
-    Submission, Time, TimerKey, Wake, World as Outside, Write, put_frame,
+    PersistId, Recipients, ReplicaId, RequestKind, RequestStatus, Results, SNAPSHOT_BYTES_MIN,
+    SessionId, SnapshotInfo, Submission, Time, TimerKey, Wake, World as Outside, Write, put_frame,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -300,7 +300,7 @@ impl World {
             durability,
             seed,
             frontend,
-            snapshot_bytes_min: 64 << 20,
+            snapshot_bytes_min: SNAPSHOT_BYTES_MIN,
             limits: ExecutorLimits::default(),
         };
         let machine = Box::new(Service::new(Arc::clone(&replica.done)));

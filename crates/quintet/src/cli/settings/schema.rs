@@ -272,7 +272,7 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "snapshot_bytes_min",
-        "A snapshot is due after this many bytes of executed commands, such as 64MiB",
+        "A snapshot is due after this many bytes of executed commands, such as 256MiB",
         |config, text| {
             config.snapshot_bytes_min = units::bytes(text)?;
             Ok(())
