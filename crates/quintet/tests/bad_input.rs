@@ -321,7 +321,7 @@ fn a_wrong_configuration_ends_with_2_before_anything_is_served() {
         ),
         (
             "snapshot_bytes_min = \"many\"\n",
-            &["replica.toml:8: snapshot_bytes_min", "256MiB"],
+            &["replica.toml:8: snapshot_bytes_min", "64MiB"],
         ),
         (
             "durability = \"tape\"\n",

@@ -27,6 +27,10 @@ use speculation::Speculation;
 const SNAPSHOT_MAGIC: u64 = u64::from_le_bytes(*b"QUINTSN1");
 /// No chunk of a snapshot stream is longer.
 const CHUNK_MAX: usize = 1 << 30;
+/// Before each chunk of a snapshot stand its length and its checksum.
+const FRAME_HEAD: usize = 8;
+/// Room made for a chunk beforehand, at most.
+const CHUNK_RESERVED: usize = 1 << 20;
 
 /// CRC-32C of bytes; the checksum of all of Quintet's formats.
 #[must_use]
@@ -268,7 +272,6 @@ pub struct Executor {
     limits: ExecutorLimits,
     results: ResultsBuilder,
     scratch: BytesMut,
-    chunk: Vec<u8>,
     /// Bytes of batches executed since the last snapshot began.
     bytes_since: u64,
     commands: u64,
@@ -302,7 +305,6 @@ impl Executor {
             limits,
             results: ResultsBuilder::default(),
             scratch: BytesMut::new(),
-            chunk: Vec::new(),
             bytes_since: 0,
             commands: 0,
             planted: Planted::default(),
@@ -671,22 +673,23 @@ impl Executor {
     /// The next chunk of the snapshot under way, about `budget` bytes, and whether it was the
     /// last.
     pub fn snapshot_chunk(&mut self, budget: usize) -> (Bytes, SnapshotProgress) {
-        self.chunk.clear();
         if core::mem::take(&mut self.begins_late) {
             self.machine.begin_snapshot();
         }
-        let progress = self.machine.snapshot_chunk(&mut self.chunk, budget);
-        let mut out = BytesMut::new();
-        if !self.chunk.is_empty() {
-            out.extend_from_slice(&framed(&self.chunk));
+        // The chunk goes on as it is: its frame's head is written before it, once it is known.
+        let mut out = Vec::with_capacity(budget.min(CHUNK_RESERVED) + 2 * FRAME_HEAD);
+        out.resize(FRAME_HEAD, 0);
+        let progress = self.machine.snapshot_chunk(&mut out, budget);
+        if out.len() > FRAME_HEAD {
+            let head = frame_head(&out[FRAME_HEAD..]);
+            out[..FRAME_HEAD].copy_from_slice(&head);
+        } else {
+            out.clear();
         }
         if progress == SnapshotProgress::Done {
-            out.extend_from_slice(&framed(&[]));
+            out.extend_from_slice(&frame_head(&[]));
         }
-        if self.chunk.capacity() > 4 * budget {
-            self.chunk = Vec::new();
-        }
-        (out.freeze(), progress)
+        (out.into(), progress)
     }
 
     /// Forgets the snapshot under way.
@@ -799,12 +802,19 @@ impl Executor {
 /// When there are 4 GiB or more.
 #[must_use]
 pub fn framed(bytes: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(bytes.len() + 8);
-    let length = u32::try_from(bytes.len()).expect("chunks are far below 4 GiB");
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(&checksum(bytes).to_le_bytes());
+    let mut out = BytesMut::with_capacity(bytes.len() + FRAME_HEAD);
+    out.extend_from_slice(&frame_head(bytes));
     out.extend_from_slice(bytes);
     out.freeze()
+}
+
+/// The length of a chunk and its checksum.
+fn frame_head(chunk: &[u8]) -> [u8; FRAME_HEAD] {
+    let length = u32::try_from(chunk.len()).expect("chunks are far below 4 GiB");
+    let mut head = [0; FRAME_HEAD];
+    head[..4].copy_from_slice(&length.to_le_bytes());
+    head[4..].copy_from_slice(&checksum(chunk).to_le_bytes());
+    head
 }
 
 #[cfg(test)]

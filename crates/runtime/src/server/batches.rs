@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// A batch that has waited this long goes, whatever holds up those before it.
 const WAIT_MAX: Duration = Duration::from_millis(5);
-/// Room made for a batch beforehand, at most.
-const RESERVE_MAX: usize = 1 << 20;
+/// Room made for a batch beforehand, at most: a full one, and the large request that filled it.
+const RESERVE_MAX: usize = 2 << 20;
 /// The shortest time is that of the last one to two such periods.
 const PERIOD: Duration = Duration::from_secs(5);
 

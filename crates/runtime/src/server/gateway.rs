@@ -46,6 +46,10 @@ const CLOSES_MAX: usize = 1 << 16;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// A connection with a request under way may send this much ahead.
 const INPUT_AHEAD_MAX: usize = 256 << 10;
+/// Room made at once for an argument that is announced, once some of it has come …
+const ANNOUNCED_MAX: usize = 1 << 20;
+/// … namely so much.
+const ANNOUNCED_BEGUN: usize = 4 << 10;
 /// Empty buffers larger than this are given back.
 const BUFFER_KEPT: usize = 64 << 10;
 
@@ -467,10 +471,14 @@ impl Gateway {
         }
         if connection.phase == Phase::Free && !connection.input.is_empty() {
             let missing = connection.parser.missing(connection.input.len());
-            // As much as has come already, so that what is only announced costs nothing.
-            connection
-                .input
-                .reserve(missing.min(connection.input.len()));
+            // What is only announced costs nothing: otherwise as much as has come already.
+            let come = connection.input.len();
+            let ahead = if come < ANNOUNCED_BEGUN {
+                0
+            } else {
+                ANNOUNCED_MAX
+            };
+            connection.input.reserve(missing.min(come.max(ahead)));
             let partial_max = self.config.partial_max;
             if !partial_max.is_zero() {
                 self.scan_at = self.scan_at.min(self.now + partial_max);
