@@ -158,6 +158,89 @@ impl BatchBuilder {
     }
 }
 
+/// What stands before the payload of a batch's first request.
+const ROOM: usize = HEADER + REQUEST_HEADER;
+
+/// A request's payload. One that is written here has room before it for all else that stands in a
+/// batch of it alone, which then is made without copying it ([`Payload::into_batch`]); one that is
+/// a vector already stays where it is.
+#[derive(Clone, Debug)]
+pub struct Payload {
+    bytes: Vec<u8>,
+    /// Where it begins: behind the room, if there is any.
+    start: usize,
+}
+
+impl Payload {
+    /// An empty one to be written, with space for so many bytes.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        let mut bytes = Vec::with_capacity(ROOM + capacity);
+        bytes.resize(ROOM, 0);
+        let start = ROOM;
+        Self { bytes, start }
+    }
+
+    /// Appends these bytes.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Whether there is room before it.
+    #[must_use]
+    pub const fn has_room(&self) -> bool {
+        self.start == ROOM
+    }
+
+    /// A batch of a command with this payload and nothing else.
+    ///
+    /// # Panics
+    /// When the payload is 4 GiB or longer.
+    #[must_use]
+    pub fn into_batch(
+        self,
+        command: CommandId,
+        frontend: FrontendId,
+        batch: BatchId,
+        level: Level,
+    ) -> Bytes {
+        let mut head = BatchBuilder::new();
+        head.push(command, RequestKind::Command, 0, &[]);
+        let length = u32::try_from(self.len()).expect("payloads are below 4 GiB");
+        head.bytes[ROOM - 4..].copy_from_slice(&length.to_le_bytes());
+        let head = head.finish(frontend, batch, level);
+        let mut bytes = self.bytes;
+        if self.start == ROOM {
+            bytes[..ROOM].copy_from_slice(&head);
+        } else {
+            bytes.splice(..0, head);
+        }
+        bytes.into()
+    }
+}
+
+impl core::ops::Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, start: 0 }
+    }
+}
+
+impl From<&[u8]> for Payload {
+    fn from(bytes: &[u8]) -> Self {
+        let mut payload = Self::with_capacity(bytes.len());
+        payload.extend_from_slice(bytes);
+        payload
+    }
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
@@ -405,6 +488,29 @@ impl<'a> Iterator for Results<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_payload_becomes_the_batch_that_a_builder_makes_of_it() {
+        let command = CommandId {
+            session: SessionId {
+                owner: 7,
+                number: 8,
+            },
+            sequence: 9,
+        };
+        let (frontend, batch, level) = (FrontendId(10), BatchId(11), Level::Ordered);
+        for payload in [&b""[..], b"payload"] {
+            let mut builder = BatchBuilder::new();
+            builder.push(command, RequestKind::Command, 0, payload);
+            let expected = builder.finish(frontend, batch, level);
+            let (copied, kept) = (Payload::from(payload), Payload::from(payload.to_vec()));
+            assert!(copied.has_room() && !kept.has_room());
+            for one in [copied, kept] {
+                assert_eq!(*one, *payload);
+                assert_eq!(one.into_batch(command, frontend, batch, level), expected);
+            }
+        }
+    }
 
     #[test]
     fn a_batch_reads_back_and_its_prefixes_are_refused() {

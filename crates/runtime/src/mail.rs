@@ -1,7 +1,7 @@
 //! How other threads reach the event loop: a queue, and a bell that ends its sleep.
 
 use crate::{SubmitError, kept::Kept, server::SnapshotReport};
-use quintet_replica::{Level, PersistId};
+use quintet_replica::{Level, Payload, PersistId};
 use std::{
     io,
     net::SocketAddr,
@@ -19,12 +19,12 @@ pub(crate) type Done = Box<dyn FnOnce(Result<Vec<u8>, SubmitError>) + Send>;
 pub(crate) struct Request {
     pub level: Level,
     /// `None`: only ask whether a read could be answered.
-    pub payload: Option<Vec<u8>>,
+    pub payload: Option<Payload>,
     done: Option<Done>,
 }
 
 impl Request {
-    pub fn new(level: Level, payload: Option<Vec<u8>>, done: Done) -> Self {
+    pub fn new(level: Level, payload: Option<Payload>, done: Done) -> Self {
         Self {
             level,
             payload,

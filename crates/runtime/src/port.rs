@@ -14,7 +14,7 @@
 
 use crate::{SubmitError, mail::Request};
 use quintet_replica::{
-    BatchBuilder, BatchId, Bytes, CommandId, FrontendId, Level, Outcome, RequestKind,
+    BatchBuilder, BatchId, Bytes, CommandId, FrontendId, Level, Outcome, Payload, RequestKind,
     RequestStatus, Results, SessionId, Submission, Time,
 };
 use std::{
@@ -223,7 +223,10 @@ impl Port {
             self.builder
                 .push(id, RequestKind::Open, 0, &self.started.to_le_bytes());
         }
-        // Large payloads are copied once, and not again each time that the batch grows.
+        if closing == 0 && !opening && self.submit_alone(submissions) {
+            return;
+        }
+        // Payloads are copied once, and not again each time that the batch grows.
         let mut bytes = 0;
         for waiting in self.ordered.iter().take(BATCH_REQUESTS_MAX) {
             if bytes >= BATCH_BYTES_FULL {
@@ -265,6 +268,39 @@ impl Port {
             closing,
             requests,
         });
+    }
+
+    /// Submits the next request without a copy, when it fills a batch and leaves room for its head.
+    fn submit_alone(&mut self, submissions: &mut Vec<Submission>) -> bool {
+        let fills = |waiting: &Waiting| {
+            let payload = waiting.request.payload.as_ref();
+            payload.is_some_and(Payload::has_room) && weight(&waiting.request) >= BATCH_BYTES_FULL
+        };
+        let Some(mut waiting) = pop_if(&mut self.ordered, fills) else {
+            return false;
+        };
+        self.queued_bytes -= weight(&waiting.request);
+        let Some(payload) = waiting.request.payload.take() else {
+            return false;
+        };
+        let (session, sequence) = (self.session, self.sequence_next);
+        self.sequence_next += 1;
+        let command = CommandId { session, sequence };
+        let (batch, level) = (self.batch_id(), Level::Ordered);
+        submissions.push(Submission {
+            id: batch,
+            level,
+            batch: payload.into_batch(command, self.frontend, batch, level),
+            deadline: waiting.deadline,
+        });
+        self.under_way.push(Ordered {
+            batch,
+            session,
+            opening: false,
+            closing: 0,
+            requests: vec![waiting],
+        });
+        true
     }
 
     fn give_up_session(&mut self) {
@@ -383,7 +419,7 @@ fn pop_if(queue: &mut VecDeque<Waiting>, wanted: impl Fn(&Waiting) -> bool) -> O
 }
 
 fn weight(request: &Request) -> usize {
-    request.payload.as_ref().map_or(0, Vec::len) + REQUEST_WEIGHT
+    request.payload.as_ref().map_or(0, |it| it.len()) + REQUEST_WEIGHT
 }
 
 fn finish_reads(requests: Vec<Waiting>, outcome: &Outcome) {
@@ -428,7 +464,7 @@ mod tests {
         let done = Box::new(move |result| {
             let _ = sender.send(result);
         });
-        port.push(Request::new(level, Some(payload.to_vec()), done), Time(0));
+        port.push(Request::new(level, Some(payload.into()), done), Time(0));
         receiver
     }
 

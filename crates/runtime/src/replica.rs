@@ -24,7 +24,7 @@ use crate::{
 };
 use quintet_replica::{
     ClusterId, Durability, Entry, Epoch, EpochNumber, ExecutorLimits, FrontendId, GroupId, Lane,
-    Level, Node, NodeSetup, Peer, RecoveredBytes, ReplicaId, StateMachine, Time,
+    Level, Node, NodeSetup, Payload, Peer, RecoveredBytes, ReplicaId, StateMachine, Time,
     journal::{Identity, Journal, JournalError, Opened},
 };
 use std::{
@@ -695,13 +695,13 @@ impl Handle {
     /// # Errors
     /// Whether it was executed, see [`SubmitError`].
     pub fn submit(&self, level: Level, payload: &[u8]) -> Result<Vec<u8>, SubmitError> {
-        self.ask(level, Some(payload.to_vec()), self.patience)
+        self.ask(level, Some(payload.into()), self.patience)
     }
 
     fn ask(
         &self,
         level: Level,
-        payload: Option<Vec<u8>>,
+        payload: Option<Payload>,
         patience: Duration,
     ) -> Result<Vec<u8>, SubmitError> {
         let (sender, receiver) = mpsc::channel();
@@ -722,16 +722,17 @@ impl Handle {
     }
 
     /// Carries out one command and calls `done` with the reply, as a rule on the replica's own
-    /// thread: `done` must not block.
+    /// thread: `done` must not block. A large payload that was written as a [`Payload`] is not
+    /// copied here.
     pub fn submit_with(
         &self,
         level: Level,
-        payload: Vec<u8>,
+        payload: impl Into<Payload>,
         done: impl FnOnce(Result<Vec<u8>, SubmitError>) + Send + 'static,
     ) {
         self.mailer.send(Mail::Submit(Request::new(
             level,
-            Some(payload),
+            Some(payload.into()),
             Box::new(done),
         )));
     }
