@@ -222,7 +222,8 @@ impl Cluster {
     }
 
     /// Executes a command on all replicas and gives its reply: exactly once, however many
-    /// replicas fail meanwhile.
+    /// replicas fail meanwhile. Commands that several threads have under way at once are executed
+    /// in some order, not always the one in which they were handed over.
     ///
     /// # Errors
     /// Whether the command was executed: see [`Error`].

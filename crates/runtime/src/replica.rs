@@ -723,7 +723,8 @@ impl Handle {
 
     /// Carries out one command and calls `done` with the reply, as a rule on the replica's own
     /// thread: `done` must not block. A large payload that was written as a [`Payload`] is not
-    /// copied here.
+    /// copied here. Large commands of which none has been answered may overtake each other; whoever
+    /// needs an order waits for the reply.
     pub fn submit_with(
         &self,
         level: Level,

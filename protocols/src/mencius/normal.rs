@@ -36,11 +36,11 @@ impl Mencius {
         if !self.said_due && said.is_empty() {
             return;
         }
-        // What it says of itself is as it is after all that.
         let mut to_all = core::mem::take(&mut self.said_due);
         let bytes: usize = said.entries.iter().map(|(_, value)| value.bytes()).sum();
         let room = |id: &ReplicaId| ctx.room(*id) >= bytes + overhead(self.members);
         let reached: ReplicaSet = self.others.iter().filter(room).collect();
+        // Last, because suggesting, skipping and revoking change where this replica stands.
         let mut said = Said {
             skip: said.skip,
             entries: said.entries,

@@ -398,7 +398,7 @@ impl System {
             let mut command = Command::new(&plan.installed.java);
             command
                 .args(["-Xmx1000m", "-Dzookeeper.admin.enableServer=false", "-cp"])
-                .arg(format!("{}:{}", own.display(), plan.installed.zookeeper))
+                .arg(class_path(&own, &plan.installed.zookeeper))
                 .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
                 .arg(&file);
             let log = self.log.clone();
@@ -743,9 +743,31 @@ impl System {
     }
 }
 
+/// What Java is to look through: of a directory that was named, what lies in it.
+fn class_path(own: &Path, given: &str) -> String {
+    let mut all = own.display().to_string();
+    for part in given.split(':') {
+        // Writing to a string cannot fail.
+        let _ = write!(all, ":{part}");
+        if Path::new(part).is_dir() {
+            all.push_str("/*");
+        }
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directories_in_a_class_path_stand_for_what_lies_in_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let jars = directory.path().display();
+        let given = format!("{jars}:/no/such.jar:{jars}/*");
+        let all = class_path(Path::new("/own"), &given);
+        assert_eq!(all, format!("/own:{jars}/*:/no/such.jar:{jars}/*"));
+    }
 
     #[test]
     fn names_are_read_and_written_alike() {

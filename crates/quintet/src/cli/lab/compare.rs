@@ -112,7 +112,7 @@ pub struct Compare {
     #[arg(long, value_name = "PROGRAM", default_value = "java")]
     java: PathBuf,
 
-    /// The class path with ZooKeeper's server
+    /// The class path with ZooKeeper's server, or the directory where its jar files are
     #[arg(
         long,
         value_name = "PATH",
