@@ -5,6 +5,8 @@
 
 #[path = "../../crates/quintet/src/cli/failure.rs"]
 pub mod failure;
+#[path = "../../crates/quintet/src/cli/origin.rs"]
+pub mod origin;
 #[path = "../../crates/quintet/src/cli/settings/mod.rs"]
 pub mod settings;
 #[path = "../../crates/quintet/src/cli/suggest.rs"]
