@@ -14,6 +14,8 @@
 //! hash, and the order of KEYS is the same on all replicas. Growing one of 64 shards at a time
 //! keeps the pauses short.
 
+use quintet_prefetch::prefetch;
+
 /// A place in the slab.
 pub(crate) type Slot = u32;
 
@@ -166,6 +168,17 @@ impl Index {
             }
         }
         None
+    }
+
+    /// Asks for the cells where [`Self::find`] will begin.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u32) {
+        let shard = &self.shards[(hash >> (32 - SHARDS_LOG)) as usize];
+        if shard.len > 0
+            && let Some(home) = shard.cells.get(shard.home(hash))
+        {
+            prefetch(home);
+        }
     }
 
     /// The slot of some key with this hash: a guess at what [`Self::find`] will look at.

@@ -17,6 +17,7 @@ use crate::index::{Index, Slot};
 use crate::key_hash::{hash_bytes, hash_wide};
 use crate::snapshot::{Globals, Snapshot};
 use crate::value::{ShortBytes, Stored, Value, heap_of};
+use quintet_prefetch::prefetch;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 
@@ -215,32 +216,24 @@ impl Database {
             .find(hash, |slot| self.slab.entry(slot).key.as_slice() == key)
     }
 
-    /// Looks at everything that commands on these keys will need, step by step for all of them: the
+    /// Asks for everything that commands on these keys will need, step by step for all of them: the
     /// memory accesses of one step do not depend on each other, so their latencies overlap.
     #[inline]
     pub(crate) fn warm(&self, keys: &[&[u8]]) {
+        let hashes: SmallVec<[u32; WARM_KEYS]> = keys.iter().map(|key| self.hash(key)).collect();
+        for hash in &hashes {
+            self.index.prefetch(*hash);
+        }
         let mut slots = SmallVec::<[Slot; WARM_KEYS]>::new();
-        slots.extend(
-            keys.iter()
-                .filter_map(|key| self.index.guess(self.hash(key))),
-        );
-        let mut seen = 0;
+        slots.extend(hashes.iter().filter_map(|hash| self.index.guess(*hash)));
         for slot in &slots {
-            // An entry lies in two lines of the cache, or three.
-            let entry = self.slab.entry(*slot);
-            seen ^= entry.version ^ entry.expire_at;
-            seen ^= entry.key.first().copied().map_or(0, u64::from);
-            seen ^= u64::from(matches!(entry.value, Value::Free));
+            prefetch(self.slab.entry(*slot));
         }
         for slot in &slots {
             if let Value::String(string) = &self.slab.entry(*slot).value {
-                let bytes = string.bytes.as_slice();
-                for line in 0..4 {
-                    seen ^= bytes.get(line * 64).copied().map_or(0, u64::from);
-                }
+                prefetch(string.bytes.as_slice());
             }
         }
-        core::hint::black_box(seen);
     }
 
     /// The entry of `key` if it exists at `now`.
