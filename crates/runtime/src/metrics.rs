@@ -43,8 +43,10 @@ pub struct MemoryMetrics {
     pub frames_out: u64,
     /// Bytes of those that came.
     pub bytes_in: u64,
-    /// Bytes of those that went.
+    /// Bytes of those that went, but for payloads that were lent.
     pub bytes_out: u64,
+    /// Frames whose large parts were read where the sender has them.
+    pub borrowed: u64,
     /// Times that a peer's row was found changed.
     pub puts_in: u64,
     /// Puts written into a peer's memory.
@@ -245,6 +247,11 @@ impl Metrics {
                 "shared_memory_sent_bytes_total",
                 "Bytes of frames sent through shared memory.",
                 self.memory.bytes_out,
+            ),
+            (
+                "shared_memory_borrowed_frames_total",
+                "Frames whose large parts were read where the sender has them.",
+                self.memory.borrowed,
             ),
             (
                 "shared_memory_puts_seen_total",

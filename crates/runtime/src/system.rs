@@ -53,6 +53,40 @@ pub(crate) fn read_into(fd: impl AsFd, buffer: &mut BytesMut, length: usize) -> 
     Ok(count)
 }
 
+/// Appends up to `length` bytes that another process has at `address` to `buffer`: how many.
+///
+/// # Errors
+/// As `process_vm_readv(2)`: when this process may not, the other one has ended, or has nothing
+/// there.
+pub(crate) fn read_process(
+    process: u32,
+    address: u64,
+    buffer: &mut BytesMut,
+    length: usize,
+) -> io::Result<usize> {
+    let process = libc::pid_t::try_from(process).map_err(io::Error::other)?;
+    let address = usize::try_from(address).map_err(io::Error::other)?;
+    buffer.reserve(length);
+    let spare = buffer.spare_capacity_mut();
+    let length = length.min(spare.len());
+    let here = libc::iovec {
+        iov_base: spare.as_mut_ptr().cast(),
+        iov_len: length,
+    };
+    let there = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(address),
+        iov_len: length,
+    };
+    // SAFETY: `here` is spare capacity of the buffer, nobody else's; `there` is a place in the
+    // other process, which the kernel checks, and nothing is written to it. When the other process
+    // is this one, the bytes are copied from wherever they are as they are there.
+    let count = unsafe { libc::process_vm_readv(process, &here, 1, &there, 1, 0) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has just written so many bytes at the start of the spare capacity.
+    unsafe { buffer.advance_mut(count) };
+    Ok(count)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

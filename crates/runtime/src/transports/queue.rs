@@ -5,7 +5,8 @@
 //!         | payload
 //! ```
 //!
-//! Kind 0 is the node's; kind 1 is the transport's own affair, never handed on.
+//! Kind 0 is the node's; kind 1 is the transport's own affair, never handed on. Kind 2 is the node's,
+//! too, and comes only through shared memory: it tells where the frame is.
 
 use crate::system::read_into;
 use bytes::{Buf, Bytes, BytesMut};
@@ -24,7 +25,7 @@ const LARGE: usize = 64 << 10;
 /// Memory reserved for a large frame before its bytes have come.
 const LARGE_AHEAD: usize = 1 << 20;
 /// The same for frames from memory, whose sender is a process of this machine.
-const MEMORY_AHEAD: usize = 16 << 20;
+pub(super) const MEMORY_AHEAD: usize = 16 << 20;
 const READ: usize = 64 << 10;
 /// Shorter parts are copied next to each other, longer ones are shared.
 const COPIED_MAX: usize = 4096;
@@ -35,6 +36,8 @@ const SLICES: usize = 64;
 pub(super) enum Kind {
     Node = 0,
     Own = 1,
+    /// Through memory only: the node's, told by where its large parts are.
+    Lent = 2,
 }
 
 /// What the checksum of a frame begins with.
@@ -49,17 +52,17 @@ pub(super) fn frame_header(lane: Lane, kind: Kind, frame: &Frame) -> [u8; HEADER
     for part in frame.parts() {
         digest.update(part);
     }
-    header_with(lane, kind, frame, digest.finalize() as u32)
+    header_with(lane, kind, frame.len(), digest.finalize() as u32)
 }
 
 /// The header of a frame that stays in this machine's memory: no checksum is looked at there.
-pub(super) fn memory_header(lane: Lane, frame: &Frame) -> [u8; HEADER] {
-    header_with(lane, Kind::Node, frame, 0)
+pub(super) fn memory_header(lane: Lane, kind: Kind, length: usize) -> [u8; HEADER] {
+    header_with(lane, kind, length, 0)
 }
 
-fn header_with(lane: Lane, kind: Kind, frame: &Frame, checksum: u32) -> [u8; HEADER] {
+fn header_with(lane: Lane, kind: Kind, length: usize, checksum: u32) -> [u8; HEADER] {
     let mut header = [0; HEADER];
-    let length = u32::try_from(frame.len()).expect("frames are far below 4 GiB");
+    let length = u32::try_from(length).expect("frames are far below 4 GiB");
     header[..4].copy_from_slice(&length.to_le_bytes());
     header[4..8].copy_from_slice(&checksum.to_le_bytes());
     header[8] = lane as u8;
@@ -283,6 +286,7 @@ impl Incoming {
         let kind = match header[9] {
             0 => Kind::Node,
             1 if length < LARGE => Kind::Own,
+            2 if length < LARGE && self.memory => Kind::Lent,
             other => return Err(FrameBroken::Kind(other)),
         };
         if self.bytes.len() - HEADER >= length {

@@ -737,6 +737,7 @@ impl Tcp {
                             self.counters.frames_in += 1;
                             self.arrivals.push_back(Arrival::Frame(peer, frame));
                         }
+                        Ok(Some((Kind::Lent, _))) => unreachable!("it comes through memory only"),
                         Ok(None) => return true,
                         Err(error) => {
                             self.counters.frames_bad += 1;

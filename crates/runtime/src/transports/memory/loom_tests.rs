@@ -2,8 +2,11 @@
 //! `LOOM_MAX_PREEMPTIONS`, 2 here and more in `just loom`. Weakened orders must be found out.
 
 use super::{Bell, Memory, Poll, Put, RingPlace, RingReader, RingWriter, TablePlace, Word};
-use super::{TableReader, TableWriter};
-use bytes::{BufMut, BytesMut};
+use super::{
+    Lender, TableReader, TableWriter,
+    lent::{give_back, withdraw},
+};
+use bytes::{BufMut, Bytes, BytesMut};
 use loom::{
     cell::UnsafeCell,
     sync::{
@@ -12,7 +15,7 @@ use loom::{
     },
     thread,
 };
-use quintet_replica::put_ranges;
+use quintet_replica::{Lane, put_ranges};
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 /// What is left out of the orders that the code asks for.
@@ -212,4 +215,52 @@ fn nobody_sleeps_over_what_was_written() {
 #[should_panic(expected = "slept over it")]
 fn a_bell_without_fences_is_slept_over() {
     bell(Weaker::Fences);
+}
+
+/// The payload is a word of the model that the writer changes as soon as it may.
+fn lending(weaker: Weaker, withdraws: bool) {
+    const PAYLOAD: usize = super::LENT_TAKEN_AT + 2;
+    every_order(move || {
+        let memory = Model::new(PAYLOAD + 1, 2, weaker);
+        let other = memory.clone();
+        let mut lender = Lender::new(memory.clone(), Lane::Control);
+        let mut writer = RingWriter::new(memory.clone(), RING);
+        memory.word(PAYLOAD).store(1, Relaxed);
+        lender.keep(Bytes::from_static(b"the payload"));
+        let writes = thread::spawn(move || {
+            writer.push(&[1]).expect("a sane reader");
+            if withdraws {
+                withdraw(&memory);
+            } else {
+                lender.let_go().expect("a sane reader");
+            }
+            if withdraws || lender.bytes() == 0 {
+                memory.word(PAYLOAD).store(2, Relaxed);
+            }
+        });
+        let reader = RingReader::new(other.clone(), RING);
+        if reader.ready() == Ok(1) {
+            let read = other.word(PAYLOAD).load(Relaxed);
+            if give_back(&other, super::LENT_TAKEN_AT, 1).is_ok() {
+                assert_eq!(read, 1, "not what was lent");
+            }
+        }
+        writes.join().expect("it has written");
+    });
+}
+
+#[test]
+fn what_is_lent_stays_until_it_has_been_read() {
+    lending(Weaker::Nothing, false);
+}
+
+#[test]
+fn what_was_read_after_it_was_withdrawn_does_not_count() {
+    lending(Weaker::Nothing, true);
+}
+
+#[test]
+#[should_panic(expected = "not what was lent")]
+fn a_withdrawal_without_fences_is_overlooked() {
+    lending(Weaker::Fences, true);
 }

@@ -4,6 +4,7 @@
 //!   writer                            segment                             reader
 //!   frames ──► Outgoing ──► ring control ▒▒▒▒▒▒░░░░░░ ──► Incoming ──► frames
 //!   frames ──► Outgoing ──► ring bulk    ▒▒░░░░░░░░░░ ──► Incoming ──► frames
+//!   large  ──► told where they are, and read there: one copy
 //!   put    ──► words of its row, then the log of what was written ──► one put, whole
 //!          ◄── bells: who sleeps or waits for room says so, and is woken over TCP
 //! ```
@@ -15,6 +16,7 @@
 //! that the memory model allows (`loom_tests.rs`).
 
 mod bell;
+mod lent;
 mod ring;
 mod segment;
 mod table;
@@ -25,6 +27,7 @@ mod loom_tests;
 use bell::Bell;
 
 pub(crate) use bell::{ASLEEP, WAITS};
+pub(crate) use lent::{LENT_MIN, Lender, Lending, Loan, describe, reads, will_read, withdraw};
 pub(crate) use ring::{RingReader, RingWriter};
 pub(crate) use segment::{Segment, Token};
 pub(crate) use table::{Poll, Put, TableReader, TableWriter};
@@ -101,11 +104,18 @@ impl Memory for Arc<Segment> {
 const LINE: usize = 16;
 pub(super) const MAGIC_AT: usize = 0;
 pub(super) const TOKEN_AT: usize = 1;
+/// Where the writer has the segment in its own memory, if that may be read.
+pub(super) const HOME_AT: usize = 2;
+/// What has been lent is not to be read any more.
+pub(super) const WITHDRAWN_AT: usize = 3;
 pub(crate) const ASLEEP_AT: usize = LINE;
 pub(crate) const WAITS_AT: usize = 2 * LINE;
 const CONTROL_AT: usize = 3 * LINE;
 const BULK_AT: usize = 5 * LINE;
 pub(crate) const TABLE_AT: usize = 7 * LINE;
+/// Of the reader: it reads the writer's memory. Then, by lane, how many payloads it has read.
+const READS_AT: usize = 9 * LINE;
+const LENT_TAKEN_AT: usize = READS_AT + 1;
 const LOG_AT: usize = 16 * LINE;
 /// Ranges of words that have been put and not yet been taken: the most.
 const LOG_ENTRIES: usize = 1 << 16;

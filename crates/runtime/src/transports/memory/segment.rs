@@ -12,7 +12,7 @@
 //!
 //! The one place of shared memory where `unsafe` is needed.
 
-use super::{MAGIC_AT, SEGMENT_BYTES, TOKEN_AT};
+use super::{HOME_AT, MAGIC_AT, SEGMENT_BYTES, TOKEN_AT};
 use crate::data::random;
 use bytes::{BufMut, BytesMut};
 use rustix::{
@@ -72,6 +72,8 @@ impl Segment {
             number: random(),
         };
         segment.word(TOKEN_AT).store(token.number, Relaxed);
+        let home = segment.base.as_ptr().expose_provenance() as u64;
+        segment.word(HOME_AT).store(home, Relaxed);
         segment.word(MAGIC_AT).store(MAGIC, Relaxed);
         Ok((segment, file, token))
     }

@@ -5,6 +5,7 @@
 //!            ◄── Opened{number} ──                  it could be opened: the same host
 //!            ── Begun{number} ──► ── Begun{…} ──►   over both: what follows of the lane …
 //!            ══ frames, puts ══════════════════►    … comes through the memory
+//!            ◄── large payloads ────────────────    … or is read where the sender has it
 //!            ── Wake ──►                            only to who sleeps, or waits for room
 //! ```
 //!
@@ -18,10 +19,10 @@ use crate::{
     transports::{
         Arrival,
         memory::{
-            ASLEEP, Mad, Poll, Put, RingPlace, RingReader, RingWriter, Segment, TablePlace,
-            TableReader, TableWriter, Token, WAITS,
+            self, ASLEEP, LENT_MIN, Lender, Lending, Loan, Mad, Poll, Put, RingPlace, RingReader,
+            RingWriter, Segment, TablePlace, TableReader, TableWriter, Token, WAITS,
         },
-        queue::{FrameBroken, memory_header},
+        queue::{FRAME_MAX, FrameBroken, Kind, MEMORY_AHEAD, memory_header},
     },
 };
 use quintet_replica::{Bytes, Frame, Lane, Link, Peer, ReplicaId, ReplicaSet, Time};
@@ -44,6 +45,9 @@ struct Outbound {
     /// By lane.
     rings: [RingWriter<Memory>; 2],
     queues: [Outgoing; 2],
+    lenders: [Lender<Memory>; 2],
+    /// The other side reads this one's memory.
+    lends: bool,
     /// Something was written of which the other side may not know.
     brought: bool,
     /// The queue has been more than half full since there was last said to be room.
@@ -59,6 +63,10 @@ struct Inbound {
     /// By lane.
     rings: [RingReader<Memory>; 2],
     incoming: [Incoming; 2],
+    /// Whose memory can be read, if it can.
+    lending: Option<Lending>,
+    /// A frame that is being read there, by lane.
+    loans: [Option<Loan>; 2],
     /// What follows comes this way, by lane.
     open: [bool; 2],
 }
@@ -102,26 +110,57 @@ impl Outbound {
             framed: false,
             rings: [ring(Lane::Control), ring(Lane::Bulk)],
             queues: Default::default(),
+            lenders: [Lane::Control, Lane::Bulk].map(|lane| Lender::new(memory.clone(), lane)),
+            lends: false,
             brought: false,
             crowded: false,
             memory,
         }
     }
 
-    fn queued(&self) -> usize {
-        self.queues.iter().map(Outgoing::len).sum()
+    /// What the other side has not taken, of a lane.
+    fn queued_of(&self, lane: Lane) -> usize {
+        self.queues[lane as usize].len() + self.lenders[lane as usize].bytes()
     }
 
-    /// Something waits for room, and there is some.
+    fn queued(&self) -> usize {
+        super::LANES.iter().map(|lane| self.queued_of(*lane)).sum()
+    }
+
+    /// Something is to be done when the other side has taken more.
+    fn waits(&self) -> bool {
+        self.crowded || self.queues.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// The other side has taken something that was waited for.
     fn may_write(&self) -> bool {
+        let returned = || self.lenders.iter().any(|it| it.returned() != Ok(0));
         let lanes = self.queues.iter().zip(&self.rings);
-        lanes
-            .filter(|(queue, _)| !queue.is_empty())
-            .any(|(_, ring)| ring.room() != Ok(0))
+        (self.crowded && returned())
+            || lanes
+                .filter(|(queue, _)| !queue.is_empty())
+                .any(|(_, ring)| ring.room() != Ok(0))
+    }
+
+    fn push(&mut self, lane: Lane, frame: &Frame) {
+        let queue = &mut self.queues[lane as usize];
+        let told = self.lends.then(|| memory::describe(frame)).flatten();
+        let Some(told) = told else {
+            queue.push(&memory_header(lane, Kind::Node, frame.len()), frame);
+            return;
+        };
+        for part in frame.parts().iter().filter(|part| part.len() >= LENT_MIN) {
+            self.lenders[lane as usize].keep(part.clone());
+        }
+        let header = memory_header(lane, Kind::Lent, told.len());
+        queue.push(&header, &Frame::from(told));
     }
 
     /// Writes what there is room for: how many bytes.
     fn write(&mut self) -> io::Result<usize> {
+        for lender in &mut self.lenders {
+            lender.let_go()?;
+        }
         let mut written = 0;
         for (queue, ring) in self.queues.iter_mut().zip(&mut self.rings) {
             if !queue.is_empty() {
@@ -133,8 +172,14 @@ impl Outbound {
     }
 }
 
+impl Drop for Outbound {
+    fn drop(&mut self) {
+        memory::withdraw(&self.memory);
+    }
+}
+
 impl Inbound {
-    fn new(memory: Segment, number: u64) -> Self {
+    fn new(memory: Segment, number: u64, lending: Option<Lending>) -> Self {
         let memory = Arc::new(memory);
         let ring = |lane| RingReader::new(memory.clone(), RingPlace::of(lane));
         Self {
@@ -142,37 +187,59 @@ impl Inbound {
             table: TableReader::new(memory.clone(), TablePlace::SEGMENT),
             rings: [ring(Lane::Control), ring(Lane::Bulk)],
             incoming: [Incoming::of_memory(), Incoming::of_memory()],
+            lending,
+            loans: [None, None],
             open: [false; 2],
             memory,
         }
     }
 
     fn may_read(&self) -> bool {
-        let [control, bulk] =
-            [0, 1].map(|lane| self.open[lane] && self.rings[lane].ready() != Ok(0));
+        let [control, bulk] = [0, 1].map(|lane| {
+            let ready = || self.rings[lane].ready() != Ok(0);
+            self.loans[lane].is_some() || (self.open[lane] && ready())
+        });
         control || bulk || (self.open[0] && self.table.ready() != Ok(0))
     }
 
-    /// Takes `most` bytes of a lane, of which its ring has told.
+    /// Takes `most` bytes of a lane, of which its ring has told, and of what is lent no more than
+    /// is good for a turn. How many bytes came.
     fn read(
         &mut self,
         lane: Lane,
         most: usize,
-        mut taken: impl FnMut(Bytes),
-    ) -> Result<(), FrameBroken> {
-        let (ring, incoming) = (
+        mut taken: impl FnMut(Kind, Bytes),
+    ) -> Result<usize, Broken> {
+        let (ring, incoming, loan) = (
             &mut self.rings[lane as usize],
             &mut self.incoming[lane as usize],
+            &mut self.loans[lane as usize],
         );
-        let mut left = most;
-        while left > 0 {
-            let (buffer, wanted) = incoming.wants();
-            left -= ring.pop(wanted.min(left), buffer);
-            while let Some((_, frame)) = incoming.next(lane)? {
-                taken(frame);
+        let (mut left, mut budget) = (most, TURN_BYTES_MAX);
+        loop {
+            if let (Some(open), Some(lending)) = (loan.as_mut(), &self.lending) {
+                budget -= open.go_on(lending, budget)?.min(budget);
+                let Some(whole) = loan.take_if(|loan| loan.is_whole()) else {
+                    break;
+                };
+                taken(Kind::Lent, whole.end(&self.memory, lane, lending)?);
+            }
+            match incoming.next(lane)? {
+                Some((Kind::Lent, _)) if self.lending.is_none() => {
+                    return Err(FrameBroken::Kind(Kind::Lent as u8).into());
+                }
+                Some((Kind::Lent, told)) => {
+                    *loan = Some(Loan::new(told, FRAME_MAX, MEMORY_AHEAD)?);
+                }
+                Some((kind, frame)) => taken(kind, frame),
+                None if left == 0 => break,
+                None => {
+                    let (buffer, wanted) = incoming.wants();
+                    left -= ring.pop(wanted.min(left), buffer);
+                }
             }
         }
-        Ok(())
+        Ok(most - left + TURN_BYTES_MAX - budget)
     }
 }
 
@@ -224,7 +291,18 @@ impl Tcp {
         match Segment::open(token) {
             Ok(memory) => {
                 let number = token.number;
-                way.inbound = Some(Box::new(Inbound::new(memory, number)));
+                let peer = id.0;
+                let lending = match Lending::open(token, &memory) {
+                    Ok(lending) => {
+                        memory::will_read(&memory);
+                        Some(lending)
+                    }
+                    Err(error) => {
+                        tracing::info!(peer, %error, "large payloads are copied twice: the other process's memory cannot be read");
+                        None
+                    }
+                };
+                way.inbound = Some(Box::new(Inbound::new(memory, number, lending)));
                 self.send_own(index, Own::Opened { number }, now);
             }
             Err(error) => {
@@ -248,6 +326,7 @@ impl Tcp {
             return;
         }
         outbound.open = true;
+        outbound.lends = memory::reads(&outbound.memory);
         outbound.file = None;
         tracing::info!(peer = id.0, "frames go through shared memory");
         for index in lanes.into_iter().flatten() {
@@ -303,8 +382,8 @@ impl Tcp {
         if !outbound.open {
             return false;
         }
-        let queue = &mut outbound.queues[lane as usize];
-        if !queue.is_empty() && queue.len() + frame.len() > QUEUE_MAX {
+        let queued = outbound.queued_of(lane);
+        if queued > 0 && queued + frame.len() > QUEUE_MAX {
             self.counters.queues_full += 1;
             if let Some(index) = self.links[id.index()].lanes[lane as usize] {
                 self.close(index, "its queue is full", now);
@@ -312,8 +391,8 @@ impl Tcp {
             self.tell_down(id.index());
             return true;
         }
-        queue.push(&memory_header(lane, frame), frame);
-        outbound.crowded |= queue.len() > QUEUE_MAX / 2;
+        outbound.push(lane, frame);
+        outbound.crowded |= outbound.queued_of(lane) > QUEUE_MAX / 2;
         memories.counters.frames_out += 1;
         self.counters.frames_out += 1;
         true
@@ -373,7 +452,7 @@ impl Tcp {
             match outbound.write() {
                 Ok(written) => {
                     memories.counters.bytes_out += written as u64;
-                    let left = outbound.queues[Lane::Control as usize].len();
+                    let left = outbound.queued_of(Lane::Control);
                     if outbound.crowded && outbound.queued() < QUEUE_MAX / 4 {
                         outbound.crowded = false;
                         let room = Link::Room(QUEUE_MAX - left);
@@ -426,7 +505,7 @@ impl Tcp {
         let counters = &mut memories.counters;
         let arrivals = &mut self.arrivals;
         let mut any = false;
-        let mut frames = 0;
+        let (mut frames, mut borrowed) = (0, 0);
         for lane in super::LANES {
             if !inbound.open[lane as usize] {
                 continue;
@@ -444,13 +523,15 @@ impl Tcp {
                     }
                 }
             }
-            any |= ready > 0;
-            counters.bytes_in += ready as u64;
-            inbound.read(lane, ready, |frame| {
+            let came = inbound.read(lane, ready, |kind, frame| {
                 frames += 1;
+                borrowed += u64::from(kind == Kind::Lent);
                 arrivals.push_back(Arrival::Frame(Peer::Replica(id), frame));
             })?;
+            any |= came > 0;
+            counters.bytes_in += came as u64;
         }
+        counters.borrowed += borrowed;
         counters.frames_in += frames;
         self.counters.frames_in += frames;
         Ok(any && WAITS.wanted(&inbound.memory))
@@ -484,7 +565,7 @@ impl Tcp {
             if let Some(inbound) = &way.inbound {
                 ASLEEP.listen(&inbound.memory);
             }
-            if let Some(outbound) = way.outbound.as_ref().filter(|it| it.queued() > 0) {
+            if let Some(outbound) = way.outbound.as_ref().filter(|it| it.waits()) {
                 WAITS.listen(&outbound.memory);
             }
         }

@@ -124,15 +124,71 @@ fn who_sleeps_is_woken_once_and_nobody_sleeps_over_what_is_there() {
     // The writer sleeps, too, until there is room in the ring.
     b.turn();
     b.frames.clear();
-    a.send(1, Lane::Bulk, &vec![1; 3 << 20]);
+    for _ in 0..40 {
+        a.send(1, Lane::Bulk, &[1; LENT_MIN - 1]);
+    }
     let now = a.now();
     a.tcp.flush(now);
     assert!(a.tcp.doze(), "the ring is full");
     b.turn();
-    assert!(b.tcp.memory_counters().wakes > 0);
+    let wakes = b.tcp.memory_counters().wakes;
+    assert!(wakes > 0);
     until("all of it", &mut [&mut a, &mut b], |s| {
-        s[1].frames.len() == 1
+        s[1].frames.len() == 40
     });
+    // Or until so much of what it has lent has been read that protocols may go on.
+    b.frames.clear();
+    for _ in 0..40 {
+        a.send(1, Lane::Bulk, &vec![1; 1 << 20]);
+    }
+    let now = a.now();
+    a.tcp.flush(now);
+    assert_eq!(a.tcp.queued_in_memory(ReplicaId(1)) >> 20, 40);
+    assert!(a.tcp.doze(), "nothing has been read");
+    b.turn();
+    assert_eq!(b.tcp.memory_counters().wakes, wakes + 1);
+    assert!(!a.tcp.doze(), "something has");
+    until("all of it", &mut [&mut a, &mut b], |s| {
+        s[1].frames.len() == 40 && !s[0].tcp.busy()
+    });
+    let now = a.now();
+    a.tcp.flush(now);
+    assert_eq!(a.tcp.queued_in_memory(ReplicaId(1)), 0);
+}
+
+#[test]
+fn large_payloads_are_read_where_they_are_and_are_whole_or_the_link_breaks() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = together(directory.path());
+    let sent: Vec<Vec<u8>> = (0..5u8)
+        .map(|i| vec![i; (1 << 20) * usize::from(i) + 200_000])
+        .collect();
+    for frame in &sent {
+        a.send(1, Lane::Bulk, frame);
+        a.send(1, Lane::Bulk, b"behind it");
+    }
+    until("all are there", &mut [&mut a, &mut b], |s| {
+        s[1].frames.len() == 10
+    });
+    for (pair, sent) in b.frames.chunks(2).zip(&sent) {
+        assert!(pair[0].1 == *sent && pair[1].1 == b"behind it"[..]);
+    }
+    let counted = b.tcp.memory_counters();
+    assert_eq!((counted.frames_in, counted.borrowed), (10, 5));
+    assert!(a.tcp.memory_counters().bytes_out < 1000);
+
+    // The writer's link breaks while the reader is in the middle of one.
+    b.frames.clear();
+    a.send(1, Lane::Bulk, &vec![7; 9 << 20]);
+    let now = a.now();
+    a.tcp.flush(now);
+    b.turn();
+    assert!(b.frames.is_empty() && b.tcp.busy(), "in the middle");
+    a.tcp.drop_memory(1);
+    until("the other has noticed", &mut [&mut a, &mut b], |s| {
+        s[1].tcp.counters().frames_bad == 1
+    });
+    assert!(b.frames.is_empty(), "nothing of it was handed on");
 }
 
 #[test]
@@ -173,7 +229,7 @@ proptest! {
     fn any_memory_is_read(words in prop::collection::vec((0..SEGMENT_WORDS, word()), 1..40)) {
         let (memory, _file, token) = Segment::create().expect("memory");
         let mut outbound = Outbound::new(Segment::open(token).expect("opens"), _file, token);
-        let mut inbound = Inbound::new(memory, token.number);
+        let mut inbound = Inbound::new(memory, token.number, None);
         inbound.open = [true; 2];
         for (at, word) in words {
             // The words that count something more often than the others.
@@ -183,7 +239,7 @@ proptest! {
             let _ = inbound.table.poll();
             for lane in super::super::LANES {
                 if let Ok(ready) = inbound.rings[lane as usize].ready() {
-                    let _ = inbound.read(lane, ready, |_| {});
+                    let _ = inbound.read(lane, ready, |_, _| {});
                 }
             }
             outbound.queues[BULK].push_raw(&[7; 100]);
