@@ -120,6 +120,9 @@ pub struct Group<P: Protocol> {
     pub network: VecDeque<Packet<P>>,
     /// Links that lose everything.
     pub cut: BTreeSet<(u16, u16)>,
+    /// What goes to or comes from these takes so long.
+    pub far: BTreeMap<u16, Duration>,
+    late: Vec<(Time, Packet<P>)>,
     pub marks: BTreeMap<&'static str, u32>,
     /// What was decided in each slot, by whoever executed it first.
     pub decided: BTreeMap<Slot, Bytes>,
@@ -166,6 +169,8 @@ impl<P: Protocol> Group<P> {
             members: (0..members).map(|_| member()).collect(),
             network: VecDeque::new(),
             cut: BTreeSet::new(),
+            far: BTreeMap::new(),
+            late: Vec::new(),
             marks: BTreeMap::new(),
             decided: BTreeMap::new(),
             done: BTreeMap::new(),
@@ -553,8 +558,13 @@ impl<P: Protocol> Group<P> {
                 return;
             }
             for _ in 0..self.network.len() {
-                if let Some(packet) = self.network.pop_front() {
-                    self.deliver(packet);
+                let Some(packet) = self.network.pop_front() else {
+                    break;
+                };
+                let ends = [packet.from.0, packet.to.0];
+                match ends.iter().find_map(|id| self.far.get(id)) {
+                    Some(time) => self.late.push((self.clock.now + *time, packet)),
+                    None => self.deliver(packet),
                 }
             }
         }
@@ -575,6 +585,18 @@ impl<P: Protocol> Group<P> {
             let next = timers.min().filter(|(at, ..)| *at <= end);
             let wakes = self.members.iter().filter_map(|member| member.wake);
             let wake = wakes.min().filter(|at| *at <= end && *at > self.clock.now);
+            let first = next.map(|(at, ..)| at).into_iter().chain(wake).min();
+            let late = self.late.iter().map(|(at, _)| *at).min();
+            if let Some(at) = late.filter(|at| *at <= first.unwrap_or(end)) {
+                self.clock.now = self.clock.now.max(at);
+                let (due, left) = core::mem::take(&mut self.late)
+                    .into_iter()
+                    .partition(|(of, _)| *of <= at);
+                self.late = left;
+                let due: Vec<(Time, Packet<P>)> = due;
+                due.into_iter().for_each(|(_, packet)| self.deliver(packet));
+                continue;
+            }
             match (next, wake) {
                 (timer, Some(wake)) if timer.is_none_or(|(at, ..)| wake < at) => {
                     self.clock.now = wake;

@@ -133,8 +133,8 @@ impl Options for Config {
         OptionSpec {
             name: "proposers",
             default: "auto",
-            help: "which replicas propose: auto is those that bring a part of the writes, 0 all that \
-                   are live, 1 a single leader (auto, or 0 to 128)",
+            help: "which replicas propose: auto is those that bring a part of the writes and do not \
+                   make the others wait, 0 all that are live, 1 a single leader (auto, or 0 to 128)",
         },
         OptionSpec {
             name: "round_us",

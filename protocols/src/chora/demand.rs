@@ -98,12 +98,12 @@ impl super::Chora {
         among.iter().filter(brings).collect()
     }
 
-    /// Looks every heartbeat where the load comes from.
+    /// Looks every heartbeat where the load comes from, but for what comes by a slow replica.
     pub(super) fn watch_load(&mut self) {
         self.demand.judge(self.members);
         if let Some(init) = &self.init {
             let now: ReplicaSet = init.proposers.iter().copied().collect();
-            let loaded = self.loaded(init.live);
+            let loaded = self.loaded(self.quick(init.live));
             self.demand.compare(loaded, now);
         }
     }

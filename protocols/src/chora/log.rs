@@ -111,6 +111,7 @@ impl Chora {
             return;
         }
         self.buffer_or_append(slot, value, ctx);
+        self.watch_wait(slot, ctx);
     }
 
     /// Appends what follows on the log's end, and what waited for it; the rest waits.

@@ -132,6 +132,8 @@ pub struct Pulse {
     pub fitness: Fitness,
     /// The sender's clients bring a part of the load.
     pub loaded: bool,
+    /// Who makes the sender wait.
+    pub slow: ReplicaSet,
     /// The sender proposes nothing in its own slots of this range, both ends included (SKIP).
     pub skip: Option<(Slot, Slot)>,
     /// A proposal for one of the sender's slots (PROPOSE, PROPOSE-NOOP).
@@ -250,7 +252,7 @@ tags! {
     FETCH = 7, ENTRIES = 8, TRIMMED = 9, READ_ASK = 10, READ_OK = 11,
 }
 tags! { NOOP = 0, COMMANDS = 1, VIEW_INIT = 2 }
-tags! { HAS_SKIP = 1, HAS_PROPOSAL = 2, HAS_NACK = 4, HAS_RECOVER = 8, IS_LOADED = 16 }
+tags! { HAS_SKIP = 1, HAS_PROPOSAL = 2, HAS_NACK = 4, HAS_RECOVER = 8, IS_LOADED = 16, HAS_SLOW = 32 }
 
 fn get_slot(reader: &mut Reader, field: &'static str) -> Result<Slot, DecodeError> {
     // Anything near the end of the range comes from bad bytes, and refusing it here keeps
@@ -371,6 +373,7 @@ impl Wire for Pulse {
             (self.nack.is_some(), HAS_NACK),
             (!self.recover.is_empty(), HAS_RECOVER),
             (self.loaded, IS_LOADED),
+            (!self.slow.is_empty(), HAS_SLOW),
         ] {
             parts |= if here { bit } else { 0 };
         }
@@ -390,6 +393,9 @@ impl Wire for Pulse {
         for (from, until) in self.skip.iter().chain(&self.nack) {
             writer.u64(from.0);
             writer.u64(until.0);
+        }
+        if !self.slow.is_empty() {
+            writer.u128(self.slow.0);
         }
         if let Some((slot, value)) = &self.proposal {
             writer.u64(slot.0);
@@ -432,6 +438,9 @@ impl Wire for Pulse {
         }
         if has(HAS_NACK) {
             pulse.nack = Some(get_range(reader, "missing slots")?);
+        }
+        if has(HAS_SLOW) {
+            pulse.slow = ReplicaSet(reader.u128("who is slow")?);
         }
         if has(HAS_PROPOSAL) {
             pulse.proposal = Some((get_slot(reader, "slot")?, Value::decode(reader)?));
@@ -758,6 +767,7 @@ mod tests {
             latest: Slot(12),
             fitness: Fitness::Recovering,
             loaded: true,
+            slow: ReplicaSet(0b101),
             skip: Some((Slot(12), Slot(14))),
             proposal: Some((Slot(11), commands.clone())),
             nack: Some((Slot(12), Slot(12))),

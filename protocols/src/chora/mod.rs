@@ -91,13 +91,15 @@
 //! from pulses of the same view, as far as the own log is verified. VIEW-INIT comes with the views of
 //! the initiator's log, so that a follower verifies without asking when it holds the same. The number
 //! of proposers changes at run time by the option `proposers`, through a view change, or follows the
-//! load by itself (see `demand.rs`): the paper leaves open how it is chosen.
+//! load by itself (see `demand.rs`), but for replicas that make the others wait (see `drag.rs`): the
+//! paper leaves open how it is chosen.
 //!
 //! Left to the world: the pipelined threads of §5 (`threads = "pipelined"`, without a thread for
 //! execution), and kernel bypass, which is the transport's (`af-xdp`).
 
 mod config;
 mod demand;
+mod drag;
 mod frontend;
 mod log;
 mod message;

@@ -201,6 +201,7 @@ impl Chora {
             stamp: now.0,
             fitness: self.fitness(now),
             loaded: self.demand.loaded,
+            slow: self.drag.slow,
             ..Pulse::default()
         };
         if self.can_propose() && (!self.queue.is_empty() || self.noop_wanted) {
@@ -312,6 +313,7 @@ impl Chora {
         peer.committed = peer.committed.max(pulse.committed);
         peer.fitness = pulse.fitness;
         peer.loaded = pulse.loaded;
+        peer.slow = pulse.slow;
         peer.view = pulse.view;
         if !self.in_view(from, pulse.view, ctx) {
             return;

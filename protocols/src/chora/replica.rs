@@ -4,6 +4,7 @@ use super::{
     Config, Frontend, Message, Promised, Proposers, Record, Summary, Value, ViewInit,
     config::Drive,
     demand::Demand,
+    drag::Drag,
     message::{Fitness, Pulse},
     plant::Plant,
     reads::Reads,
@@ -46,6 +47,8 @@ pub(super) struct Member {
     pub fitness: Fitness,
     /// Its clients bring a part of the load.
     pub loaded: bool,
+    /// Whom it calls slow.
+    pub slow: ReplicaSet,
 }
 
 /// A replica's part in its view.
@@ -138,6 +141,7 @@ pub struct Chora {
     pub(super) rounds: Rounds<Pulse>,
     pub(super) synchrony: Synchrony,
     pub(super) demand: Demand,
+    pub(super) drag: Drag,
 
     pub(super) ack_sent: Slot,
     /// Up to here it was looked whether somebody waits for the acknowledgement, and whether so.
@@ -325,6 +329,7 @@ impl Protocol for Chora {
             view: 0,
             fitness: Fitness::Fit,
             loaded: false,
+            slow: ReplicaSet::EMPTY,
         };
         let round_length = Duration::from_millis(1);
         let mut rounds = Rounds::new(round_length);
@@ -378,6 +383,7 @@ impl Protocol for Chora {
             rounds,
             synchrony: Synchrony::new(members, false),
             demand: Demand::default(),
+            drag: Drag::new(members),
             ack_sent: Slot(0),
             ack_looked: Slot(0),
             ack_wanted: false,
@@ -741,6 +747,7 @@ impl Protocol for Chora {
             rounds,
             synchrony,
             demand,
+            drag,
             ack_sent,
             ack_looked,
             ack_wanted,
@@ -779,7 +786,7 @@ impl Protocol for Chora {
         (pulse_due, leaving_until, coordination_armed).hash(&mut hasher);
         (coordination_tries, coordination_saw, view_since).hash(&mut hasher);
         (view_tries, progress_at, stand_at, stand_anyway).hash(&mut hasher);
-        (rejoin_after, housekeeping, in_turn, demand).hash(&mut hasher);
+        (rejoin_after, housekeeping, in_turn, demand, drag).hash(&mut hasher);
         true
     }
 

@@ -267,8 +267,8 @@ impl Chora {
         };
         let (among, wanted) = match self.config.proposers {
             Proposers::Count(count) => (live, count),
-            Proposers::Loaded => match self.loaded(live) {
-                ReplicaSet::EMPTY => (live, 0),
+            Proposers::Loaded => match self.loaded(self.quick(live)) {
+                ReplicaSet::EMPTY => (self.quick(live), 0),
                 loaded => (loaded, 0),
             },
         };
@@ -430,6 +430,7 @@ impl Chora {
     pub(super) fn on_heartbeat(&mut self, ctx: &mut Context<'_, Self>) {
         ctx.set_timer(Timer::Heartbeat, self.config.heartbeat);
         self.pulse_due = true;
+        self.watch_drag(ctx.now());
         self.watch_load();
         self.watch_recovery(ctx);
         self.watch(ctx);

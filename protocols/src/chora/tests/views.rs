@@ -5,6 +5,7 @@ use crate::chora::{
     Config, Drive, Message, Promised, Proposers, Pulse, Record, Value, replica::Role,
 };
 use alloc::vec::Vec;
+use core::time::Duration;
 use quintet_replica::{Durability, Incarnation, Level, Outcome, ReplicaId, Slot, Wire};
 
 fn disk(members: usize) -> Group {
@@ -115,6 +116,70 @@ fn those_propose_who_bring_the_load_and_a_stray_write_changes_nothing() {
         group.run(MS * 3000);
         load(&mut group, &[0, 1], 100);
         assert_eq!(proposing(&group, 0), [ReplicaId(0), ReplicaId(1)]);
+    }
+}
+
+/// How long until a write of each of these replicas is answered that they all ask for at once.
+fn round(group: &mut Group, from: &[u16]) -> Duration {
+    let batches: Vec<_> = from.iter().map(|id| (*id, group.write(*id))).collect();
+    let began = group.clock.now;
+    for _ in 0..10_000 {
+        if batches
+            .iter()
+            .all(|(id, batch)| group.answered(*id, *batch))
+        {
+            return group.clock.now.since(began);
+        }
+        group.run(MS);
+    }
+    panic!("no answer");
+}
+
+#[test]
+fn who_is_slow_proposes_no_more_until_it_is_quick_again() {
+    for (members, drive, slow) in [
+        (3, Drive::Responsive, 2),
+        (3, Drive::Pulsing, 0),
+        (5, Drive::Responsive, 0),
+        (5, Drive::Pulsing, 3),
+    ] {
+        let config = Config {
+            proposers: Proposers::Loaded,
+            ..mode(drive)
+        };
+        let mut group = Group::new(members, Durability::Disk, config);
+        group.run(MS * 10);
+        let all: Vec<u16> = (0..members as u16).collect();
+        let quick: Vec<u16> = all.iter().copied().filter(|id| *id != slow).collect();
+        let others = |group: &Group| !proposing(group, quick[0]).contains(&ReplicaId(slow));
+        let even = round(&mut group, &all);
+        group.far.insert(slow, MS * 20);
+        let rounds = (0..4).map(|_| round(&mut group, &quick));
+        let before = rounds.max().expect("four");
+        assert!(before >= MS * 20 && even < MS * 5, "{before:?}, {even:?}");
+        for _ in 0..200 {
+            round(&mut group, &all);
+        }
+        assert!(others(&group), "the others need not wait for it");
+        let rounds = (0..4).map(|_| round(&mut group, &quick));
+        let after = rounds.max().expect("four");
+        assert!(after < MS * 5, "{after:?}");
+        assert!(
+            round(&mut group, &[slow]) >= MS * 40,
+            "the way to them and back"
+        );
+        group.far.clear();
+        for _ in 0..50 {
+            round(&mut group, &all);
+        }
+        assert!(others(&group), "not yet");
+        for _ in 0..1500 {
+            round(&mut group, &all);
+            group.run(MS * 20);
+        }
+        assert!(!others(&group), "it is tried again");
+        let again = round(&mut group, &all);
+        assert!(again < MS * 5, "{again:?}");
     }
 }
 

@@ -1,0 +1,229 @@
+//! Whom everybody waits for, and who therefore had better not propose.
+//!
+//! ```text
+//!   a proposal of C comes, one of B before it is missing ──► how much later does that come?
+//!     └──(every heartbeat)──► pulse: B is slow ──(half of the others say so)──► a view in which
+//!                                               others propose, and B's clients' requests, too
+//! ```
+//!
+//! Slots are executed in their order, so one proposer that is slow, and not dead, makes everybody's
+//! commands as slow as its own. It is found by what it costs: how much later its proposals come
+//! than those of others that were meant to come after them. Own proposals do not count, as they
+//! come to oneself without any way to go. A replica that proposes nothing costs nobody anything;
+//! what its own clients ask for takes the way to a proposer and back.
+//!
+//! Whoever was found slow may propose again after a while, each time after a longer one. As with
+//! the load, only the speed depends on any of this.
+
+use super::Chora;
+use alloc::{vec, vec::Vec};
+use core::time::Duration;
+use quintet_replica::{Context, ReplicaId, ReplicaSet, Slot, Time};
+
+/// A judgement rests on at least so many waits.
+const SAMPLES_MIN: u32 = 16;
+/// Who is waited for less than this is not slow, whatever the others are.
+const LATER_MIN: Duration = Duration::from_millis(5);
+/// Nor is who is waited for less than so many times as long as the median of the others.
+const TIMES: u32 = 8;
+/// Who was found slow proposes again after this, the next time after twice as long, and so on.
+const AGAIN_FIRST: Duration = Duration::from_secs(10);
+const AGAIN_MAX: Duration = Duration::from_secs(320);
+
+/// What is known of one member.
+#[derive(Clone, Debug, Hash)]
+struct Waits {
+    /// How much later its proposals come, mostly; an average in which the newest counts an eighth.
+    usual: Duration,
+    samples: u32,
+    /// It is called slow until then.
+    until: Option<Time>,
+    again: Duration,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Drag {
+    members: Vec<Waits>,
+    /// One of the slots that came while others before them were missing: of which view, and when.
+    waiting: Option<(u64, Slot, Time)>,
+    /// Who is slow, as seen from here.
+    pub slow: ReplicaSet,
+}
+
+impl Drag {
+    pub fn new(members: usize) -> Self {
+        let waits = Waits {
+            usual: Duration::ZERO,
+            samples: 0,
+            until: None,
+            again: AGAIN_FIRST,
+        };
+        Self {
+            members: vec![waits; members],
+            waiting: None,
+            slow: ReplicaSet::EMPTY,
+        }
+    }
+
+    fn waited(&mut self, id: ReplicaId, wait: Duration) {
+        let waits = &mut self.members[id.index()];
+        waits.usual = match waits.samples {
+            0 => wait,
+            _ => (waits.usual * 7 + wait) / 8,
+        };
+        waits.samples = waits.samples.saturating_add(1);
+    }
+
+    /// A heartbeat: who of these proposers, this replica not among them, is slow?
+    pub fn judge(&mut self, proposers: ReplicaSet, now: Time) {
+        for id in proposers.iter() {
+            let waits = &self.members[id.index()];
+            if waits.samples < SAMPLES_MIN || waits.usual < LATER_MIN {
+                continue;
+            }
+            let others = proposers.without(id).iter();
+            let mut usual: Vec<Duration> = others
+                .map(|other| self.members[other.index()].usual)
+                .collect();
+            usual.sort_unstable();
+            // With nobody to compare it with, it may be the network.
+            let Some(median) = usual.get(usual.len() / 2) else {
+                continue;
+            };
+            if waits.usual >= *median * TIMES {
+                let waits = &mut self.members[id.index()];
+                waits.until = Some(now + waits.again);
+                waits.again = (waits.again * 2).min(AGAIN_MAX);
+                (waits.usual, waits.samples) = (Duration::ZERO, 0);
+                self.slow.insert(id);
+            }
+        }
+        for id in self.slow.iter() {
+            let waits = &mut self.members[id.index()];
+            if waits.until.is_none_or(|until| until <= now) {
+                waits.until = None;
+                self.slow = self.slow.without(id);
+            }
+        }
+    }
+}
+
+impl Chora {
+    /// Somebody's proposal for this slot, or that nothing comes there, has been taken in: it waits
+    /// for others before it, or one that waited for it need not wait any more.
+    pub(super) fn watch_wait(&mut self, slot: Slot, ctx: &Context<'_, Self>) {
+        let end = self.log.end();
+        if let Some((view, waiting, since)) = self.drag.waiting {
+            if view == self.view && end <= waiting {
+                return;
+            }
+            self.drag.waiting = None;
+            let owner = self.init.as_ref().and_then(|init| init.owner(slot));
+            if view == self.view
+                && slot < waiting
+                && let Some(owner) = owner.filter(|id| *id != self.id)
+            {
+                self.drag.waited(owner, ctx.arrived().since(since));
+            }
+        }
+        if slot > end {
+            self.drag.waiting = Some((self.view, slot, ctx.arrived()));
+        }
+    }
+
+    /// A heartbeat.
+    pub(super) fn watch_drag(&mut self, now: Time) {
+        if let Some(init) = &self.init {
+            let proposers: ReplicaSet = init.proposers.iter().copied().collect();
+            self.drag.judge(proposers.without(self.id), now);
+        }
+    }
+
+    /// Of these replicas those that at least half of the others call slow.
+    fn slow(&self, among: ReplicaSet) -> ReplicaSet {
+        let says = |judge: ReplicaId, id: ReplicaId| {
+            if judge == self.id {
+                self.drag.slow.contains(id)
+            } else {
+                self.peers[judge.index()].slow.contains(id)
+            }
+        };
+        let slow = |id: &ReplicaId| {
+            let others = among.without(*id);
+            let votes = others.iter().filter(|judge| says(*judge, *id)).count();
+            votes > 0 && votes * 2 >= others.len()
+        };
+        among.iter().filter(slow).collect()
+    }
+
+    /// Of these replicas those that may propose without making all wait; all of them when that
+    /// leaves nobody.
+    pub(super) fn quick(&self, among: ReplicaSet) -> ReplicaSet {
+        let slow = self.slow(among);
+        match ReplicaSet(among.0 & !slow.0) {
+            ReplicaSet::EMPTY => among,
+            quick => quick,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const ALL: ReplicaSet = ReplicaSet(0b1110);
+
+    fn times(drag: &mut Drag, id: u16, wait: Duration, count: u32) {
+        (0..count).for_each(|_| drag.waited(ReplicaId(id), wait));
+    }
+
+    #[test]
+    fn slow_is_who_comes_much_later_than_the_others_and_often() {
+        let mut drag = Drag::new(4);
+        let mut now = Time(0);
+        let mut judged = |drag: &mut Drag| {
+            now = now + MS;
+            drag.judge(ALL, now);
+            drag.slow
+        };
+        times(&mut drag, 3, MS * 40, SAMPLES_MIN - 1);
+        assert_eq!(judged(&mut drag), ReplicaSet::EMPTY, "too few to tell");
+        times(&mut drag, 1, MS * 6, 20);
+        times(&mut drag, 2, MS * 6, 20);
+        times(&mut drag, 3, MS * 40, 1);
+        assert_eq!(judged(&mut drag), ReplicaSet::EMPTY, "all are far");
+        times(&mut drag, 1, MS, 60);
+        assert_eq!(judged(&mut drag), ReplicaSet::EMPTY, "one other is, too");
+        times(&mut drag, 2, MS, 60);
+        assert_eq!(judged(&mut drag), ReplicaSet(0b1000));
+        let mut quick = Drag::new(4);
+        times(&mut quick, 3, MS * 4, 100);
+        assert_eq!(judged(&mut quick), ReplicaSet::EMPTY, "it is not worth it");
+    }
+
+    #[test]
+    fn alone_nobody_is_slow() {
+        let mut drag = Drag::new(4);
+        times(&mut drag, 3, MS * 400, 100);
+        drag.judge(ReplicaSet(0b1000), Time(0));
+        assert_eq!(drag.slow, ReplicaSet::EMPTY);
+    }
+
+    #[test]
+    fn it_may_propose_again_each_time_after_twice_as_long() {
+        let mut drag = Drag::new(4);
+        let mut now = Time(0);
+        for seconds in [10, 20, 40, 80, 160, 320, 320] {
+            times(&mut drag, 3, MS * 40, SAMPLES_MIN);
+            drag.judge(ALL, now);
+            now = now + MS * (seconds * 1000 - 1);
+            drag.judge(ALL, now);
+            assert_eq!(drag.slow, ReplicaSet(0b1000), "{seconds}");
+            now = now + MS;
+            drag.judge(ALL, now);
+            assert_eq!(drag.slow, ReplicaSet::EMPTY, "{seconds}");
+        }
+    }
+}
