@@ -162,6 +162,8 @@ pub struct Derecho {
     pub(super) newest: u64,
     pub(super) fired: u32,
     pub(super) lagging: ReplicaSet,
+    /// The newest view whose members have been told to the world.
+    pub(super) route_told: u64,
     pub(super) streams: Vec<Stream>,
     /// Messages in the order of the view: received with all before them, durable, delivered.
     pub(super) ordered: u64,
@@ -603,6 +605,7 @@ impl Protocol for Derecho {
             newest: 0,
             fired: 0,
             lagging: ReplicaSet::EMPTY,
+            route_told: 0,
             streams: (0..members).map(|_| Stream::default()).collect(),
             ordered: 0,
             persisted: 0,
@@ -691,6 +694,9 @@ impl Protocol for Derecho {
         self.dirty |= merged.dirty;
         if merged.dirty & (ON_RING | ON_VIEW) != 0 {
             self.fresh.insert(from);
+        }
+        if merged.dirty & ON_VIEW != 0 {
+            self.tell_route(ctx);
         }
         if merged.refused > 0 {
             ctx.mark("ignored: a column went back");

@@ -468,8 +468,24 @@ impl Derecho {
         for (key, batch) in kept {
             self.queue.push(key, batch);
         }
-        // Views may follow each other without a command between: their number is what orders them.
-        ctx.route_is(Slot(view), &self.promise.view.route());
+        self.tell_route_ahead(&self.promise.view, ctx);
+        self.tell_route(ctx);
+    }
+
+    /// Tells the view's members once a majority of them has installed it. One that fewer have may
+    /// be forgotten with them, and then the majority of the view before is what is needed.
+    pub(super) fn tell_route(&mut self, ctx: &mut Context<'_, Self>) {
+        let view = &self.promise.view;
+        if self.phase != Phase::Active || self.route_told >= view.number {
+            return;
+        }
+        let here = |id: &ReplicaId| *id == self.id || self.table.valid(*id);
+        if view.set().iter().filter(here).count() > view.members.len() / 2 {
+            self.route_told = view.number;
+            // Views may follow each other without a command between: their number is what orders
+            // them.
+            ctx.route_is(Slot(view.number), &view.route());
+        }
     }
 
     /// From the first vote for a next view on, whoever restarts the group must assume that it was

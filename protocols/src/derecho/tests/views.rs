@@ -50,6 +50,21 @@ fn an_even_split_halts_both_halves_and_heals() {
     assert_converged(&group, 1);
 }
 
+#[test]
+fn a_view_that_one_member_alone_has_installed_is_not_told_as_agreed() {
+    let mut group = Group::<Derecho>::unstarted(3, Durability::Disk, Config::default());
+    for id in 1..3 {
+        group.cut.insert((id, 0));
+        group.cut.insert((0, id));
+    }
+    (0..3).for_each(|id| group.start(id));
+    group.run(MS * 10);
+    assert_eq!(group.status(0).role, "leader", "at work");
+    assert_eq!(group.members[0].route_ahead, [0, 1, 2]);
+    assert!(group.members[0].route.is_empty(), "nobody else is known");
+    assert_eq!(group.members[1].route, [0, 1, 2], "two of three");
+}
+
 /// The leader of the view change dies after every number of its packets; the others must agree
 /// with whatever it may have agreed with one of them.
 #[test]
