@@ -211,11 +211,16 @@ impl Derecho {
         if view < number {
             return self.send_views(from, view, ctx);
         }
-        let same = view == number && self.promise.complete;
-        let last = if same {
+        let accepted = self.promise.accepted.as_ref();
+        let last = if view != number {
+            self.sure
+        } else if self.promise.complete {
             self.sure.max(upto.min(self.durable))
         } else {
-            self.sure
+            // Whoever accepted a proposal holds everything up to its base, and may be the only one
+            // who is asked for it.
+            let base = accepted.map_or(self.sure, |proposal| proposal.view.base);
+            self.sure.max(upto.min(base).min(self.durable))
         };
         if have.next() < self.log.first() {
             let at_least = self.log.first().previous();

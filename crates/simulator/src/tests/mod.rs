@@ -276,7 +276,7 @@ fn without_synchrony_a_common_coin_goes_on_and_a_leader_with_a_timeout_does_not(
 
 #[test]
 fn seeds_that_showed_something_are_clean() {
-    for (replicas, seed) in [
+    let multipaxos = [
         // A journal begun again, closed before its first write, lost what followed with its marks.
         (3, 2_000_102),
         // Two replicas waited for the state of a third that was gone, and nobody stood.
@@ -309,8 +309,18 @@ fn seeds_that_showed_something_are_clean() {
         (5, 55_005_485),
         // Dozens of large snapshots in pieces of 64 bytes used up the events of the seed.
         (7, 77_001_025),
-    ] {
+    ];
+    let derecho = [
+        // A view that one member had installed was told as agreed, and forgotten with it.
+        (3, 162_300_917),
+        // One that had forgotten was asked for what it had accepted, and gave none of it.
+        (7, 162_701_005),
+    ];
+    let seeds = (multipaxos.map(|seed| ("multipaxos", seed)).into_iter())
+        .chain(derecho.map(|seed| ("derecho", seed)));
+    for (protocol, (replicas, seed)) in seeds {
         let campaign = Campaign {
+            protocol: protocol.to_owned(),
             replicas,
             seeds: seed..seed + 1,
             ..Campaign::default()
