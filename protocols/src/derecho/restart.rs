@@ -707,6 +707,9 @@ impl Derecho {
             return;
         }
         ctx.mark("restart agreed");
+        // A majority of the present view has this on disk together with the view itself, however
+        // few ever were at work in it.
+        self.route_settled(ctx);
         let views: Vec<View> = [proposal.view].into_iter().chain(proposal.then).collect();
         let message = Message::Views {
             views: views.clone(),

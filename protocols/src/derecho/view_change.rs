@@ -476,11 +476,19 @@ impl Derecho {
     /// be forgotten with them, and then the majority of the view before is what is needed.
     pub(super) fn tell_route(&mut self, ctx: &mut Context<'_, Self>) {
         let view = &self.promise.view;
-        if self.phase != Phase::Active || self.route_told >= view.number {
+        if self.phase != Phase::Active {
             return;
         }
         let here = |id: &ReplicaId| *id == self.id || self.table.valid(*id);
         if view.set().iter().filter(here).count() > view.members.len() / 2 {
+            self.route_settled(ctx);
+        }
+    }
+
+    /// Tells the present view's members: a majority of them has the view on disk.
+    pub(super) fn route_settled(&mut self, ctx: &mut Context<'_, Self>) {
+        let view = &self.promise.view;
+        if self.route_told < view.number {
             self.route_told = view.number;
             // Views may follow each other without a command between: their number is what orders
             // them.

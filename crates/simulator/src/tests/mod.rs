@@ -313,6 +313,8 @@ fn seeds_that_showed_something_are_clean() {
     let derecho = [
         // A view that one member had installed was told as agreed, and forgotten with it.
         (3, 162_300_917),
+        // And one that a majority had accepted the next view in, but one alone was at work in.
+        (5, 165_500_019),
         // One that had forgotten was asked for what it had accepted, and gave none of it.
         (7, 162_701_005),
     ];
