@@ -25,39 +25,15 @@
 use bytes::Bytes;
 use quintet_protocols::PROTOCOLS;
 use quintet_replica::{
-    At, BatchBuilder, BatchId, Boot, ClockReading, ClusterId, CommandId, Durability, Entry, Epoch,
+    BatchBuilder, BatchId, Boot, ClockReading, ClusterId, CommandId, Durability, Entry, Epoch,
     EpochNumber, Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link,
-    Node, NodeSetup, Outcome, Output, Peer, Recipients, RecoveredBytes, ReplicaId, RequestKind,
-    RestoreError, SessionId, SnapshotInfo, SnapshotProgress, StateMachine, Submission, Time,
-    TimerKey, Wake, World, put_frame,
+    Node, NodeSetup, Nothing, Outcome, Output, Peer, Recipients, RecoveredBytes, ReplicaId,
+    RequestKind, SessionId, SnapshotInfo, Submission, Time, TimerKey, Wake, World, put_frame,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
 };
-
-struct Nothing;
-
-impl StateMachine for Nothing {
-    fn apply(&mut self, _: &At, _: &[u8], reply: &mut Vec<u8>) {
-        reply.extend_from_slice(b"+OK\r\n");
-    }
-    fn query(&self, _: &At, _: &[u8], reply: &mut Vec<u8>) {
-        reply.extend_from_slice(b"$-1\r\n");
-    }
-    fn snapshot_chunk(&mut self, _: &mut Vec<u8>, _: usize) -> SnapshotProgress {
-        SnapshotProgress::Done
-    }
-    fn restore_chunk(&mut self, _: &[u8]) -> Result<(), RestoreError> {
-        Ok(())
-    }
-    fn finish_restore(&mut self) -> Result<(), RestoreError> {
-        Ok(())
-    }
-    fn digest(&self) -> u128 {
-        0
-    }
-}
 
 struct Clock(Instant);
 

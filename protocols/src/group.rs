@@ -336,6 +336,10 @@ impl<P: Protocol> Group<P> {
                 Effect::Execute {
                     slot, batch, reply, ..
                 } => self.execute(id, slot, batch, reply),
+                Effect::Unordered { batch, reply, .. } => {
+                    self.members[me].state.push(batch.clone());
+                    self.answer(id, &batch, reply);
+                }
                 Effect::Query {
                     batch, at_least, ..
                 } => {
@@ -402,10 +406,14 @@ impl<P: Protocol> Group<P> {
             *first, batch,
             "replica {id} executes what was decided in {slot}"
         );
+        self.answer(id, &batch, reply);
+    }
+
+    fn answer(&mut self, id: u16, batch: &[u8], reply: Option<quintet_replica::ReplyRoute>) {
         if let Some(route) = reply
             && route.to == self.frontend(id)
         {
-            let batch = BatchView::new(&batch)
+            let batch = BatchView::new(batch)
                 .expect("only batches are answered")
                 .id();
             let reply = (Bytes::new(), Bytes::from_static(b"ok"));

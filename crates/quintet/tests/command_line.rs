@@ -79,6 +79,12 @@ fn a_mistyped_protocol_or_option_gets_a_suggestion() {
         fails(&wrong, 2, &["no option 'windwo'", "did you mean 'window'?"]);
         fails(&with(&["--set", "window=many"]), 2, &["window", "many"]);
         fails(&with(&["--set", "window"]), 2, &["option=value"]);
+        let raw = ["--protocol", "derecho", "--set", "delivery=raw"];
+        fails(
+            &with(&raw),
+            2,
+            &["delivers without an order", "leave the option out"],
+        );
     }
 }
 

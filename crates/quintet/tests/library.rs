@@ -4,7 +4,7 @@
 use quintet::{
     At, Cluster, Error, RestoreError, SmallStateMachine, SnapshotProgress, StateMachine,
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Default)]
 struct Log(Vec<u8>);
@@ -113,6 +113,11 @@ fn wrong_settings_are_named() {
             .start(Log::default()),
     );
     assert!(text.contains("no_such"), "{text}");
+    let raw = Cluster::local(3)
+        .protocol("derecho")
+        .option("delivery", "raw");
+    let text = refusal(raw.start(Log::default()));
+    assert!(text.contains("without an order"), "{text}");
     let text = refusal(Cluster::local(0).start(Log::default()));
     assert!(text.contains("members"), "{text}");
 }
@@ -122,6 +127,7 @@ fn wrong_settings_are_named() {
 struct Sum {
     total: i64,
     restored: Vec<u8>,
+    unordered: bool,
 }
 
 impl StateMachine for Sum {
@@ -136,6 +142,10 @@ impl StateMachine for Sum {
             }
             None => reply.extend_from_slice(b"not a number"),
         }
+    }
+
+    fn takes_unordered(&self) -> bool {
+        self.unordered
     }
 
     fn query(&self, _: &At, _: &[u8], reply: &mut Vec<u8>) {
@@ -174,6 +184,28 @@ fn a_whole_state_machine_is_replicated_too() {
     assert_eq!(cluster.apply(b"2").unwrap(), b"42");
     assert_eq!(cluster.apply(b"two").unwrap(), b"not a number");
     assert_eq!(cluster.query(b"").unwrap(), b"42");
+}
+
+#[test]
+fn who_needs_no_order_may_have_none() {
+    let raw = Cluster::local(3)
+        .protocol("derecho")
+        .option("delivery", "raw");
+    let sum = Sum {
+        unordered: true,
+        ..Sum::default()
+    };
+    let cluster = raw.start(sum).unwrap();
+    // The replicas take turns.
+    for number in 1..=30 {
+        cluster.apply(number.to_string().as_bytes()).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    for _ in 0..3 {
+        while cluster.query(b"").unwrap() != b"465" {
+            assert!(Instant::now() < deadline, "each has heard of all");
+        }
+    }
 }
 
 #[test]

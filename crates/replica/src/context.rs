@@ -294,6 +294,17 @@ impl<P: Protocol> Context<'_, P> {
         });
     }
 
+    /// Executes a batch that has no place in the order, see [`Effect::Unordered`].
+    pub fn deliver_unordered(
+        &mut self,
+        time: CommandTime,
+        batch: Bytes,
+        reply: Option<(FrontendId, P::ReplyHeader)>,
+    ) {
+        let reply = reply.map(|(to, header)| self.route(to, &header, None));
+        self.effects.push(Effect::Unordered { time, batch, reply });
+    }
+
     /// Runs a batch of reads once everything up to `at_least` has been executed.
     pub fn query(
         &mut self,

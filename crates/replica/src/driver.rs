@@ -529,6 +529,9 @@ pub struct Entry {
     pub client: MakeClient,
     /// Checks options without making anything.
     pub check: CheckOptions,
+    /// Whether these options deliver without an order, see [`crate::Options::unordered`]; not so
+    /// for options that [`check`](Self::check) refuses.
+    pub unordered: fn(&OptionTexts) -> bool,
     /// Whether this set of nodes may make progress.
     pub viable: fn(usize, &[crate::NodeState]) -> bool,
     /// [`Protocol::viable_in`].
@@ -572,6 +575,18 @@ pub enum OptionError {
         /// Why, with the accepted values.
         reason: alloc::string::String,
     },
+    /// Every replica would execute in an order of its own, and the state machine needs one order.
+    #[error(
+        "with these options protocol '{0}' delivers without an order, so that every replica would \
+         end in a state of its own, which this state machine does not allow"
+    )]
+    Unordered(&'static str),
+    /// What has no order is not kept.
+    #[error(
+        "with these options protocol '{0}' delivers without an order and keeps nothing: \
+         durability 'memory' only"
+    )]
+    UnorderedOnDisk(&'static str),
     /// Two options contradict each other.
     #[error("{0}")]
     Together(alloc::string::String),
@@ -637,6 +652,7 @@ impl Entry {
                 Ok(Box::new(ClientDriver::<P>::new(setup, seed)))
             },
             check: |options| parse::<P>(options).map(|_| ()),
+            unordered: |options| parse::<P>(options).is_ok_and(|options| options.unordered()),
             viable: P::viable,
             viable_in: P::viable_in,
             speculates: P::SPECULATES,

@@ -139,6 +139,16 @@ pub enum Effect {
         /// Who is answered, if this replica is the one that answers.
         reply: Option<ReplyRoute>,
     },
+    /// Execute a batch that has no place in the order: at once, here, whatever other replicas have
+    /// executed. Only for options that say [`Options::unordered`](crate::Options::unordered).
+    Unordered {
+        /// Its time.
+        time: CommandTime,
+        /// The batch's bytes.
+        batch: Bytes,
+        /// Who is answered, if this replica is the one that answers.
+        reply: Option<ReplyRoute>,
+    },
     /// Run a batch of reads once the executor has come as far as `at_least`.
     Query {
         /// The batch's bytes.

@@ -404,6 +404,25 @@ impl Executor {
             return None;
         }
         self.bytes_since += batch.len() as u64;
+        self.run(time, batch, reply)
+    }
+
+    /// The same for a batch that has no slot: it comes behind whatever this replica has executed.
+    pub fn execute_unordered(
+        &mut self,
+        time: CommandTime,
+        batch: &Bytes,
+        reply: Option<ReplyRoute>,
+    ) -> Option<Answer> {
+        self.run(time, batch, reply)
+    }
+
+    fn run(
+        &mut self,
+        time: CommandTime,
+        batch: &Bytes,
+        reply: Option<ReplyRoute>,
+    ) -> Option<Answer> {
         self.time = self.time.max(time);
         let Ok(view) = BatchView::new(batch) else {
             return None;
@@ -422,7 +441,7 @@ impl Executor {
             self.execute_request(&request);
         }
         reply.map(|route| Answer {
-            slot,
+            slot: self.executed.slot,
             route,
             batch: view.id(),
             results: self.results.finish(),

@@ -126,6 +126,14 @@ pub trait Options: Clone + Default + Send + core::fmt::Debug + 'static {
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
+
+    /// Whether, set so, the protocol delivers by [`Effect::Unordered`](crate::Effect::Unordered):
+    /// no order, no log, no agreement among replicas. For state machines that allow it
+    /// ([`StateMachine::takes_unordered`](crate::StateMachine::takes_unordered)), in memory
+    /// durability; a node with anything else is not made.
+    fn unordered(&self) -> bool {
+        false
+    }
 }
 
 /// Parses an option's value; for implementations of [`Options::set`].

@@ -120,29 +120,6 @@ impl Frontend<Obedient> for Loud {
     }
 }
 
-/// Has no state.
-struct Nothing;
-
-impl StateMachine for Nothing {
-    fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
-    fn query(&self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
-    fn snapshot_chunk(&mut self, _: &mut Vec<u8>, _: usize) -> SnapshotProgress {
-        SnapshotProgress::Done
-    }
-    fn restore_chunk(&mut self, _: &[u8]) -> Result<(), RestoreError> {
-        Ok(())
-    }
-    fn finish_restore(&mut self) -> Result<(), RestoreError> {
-        Ok(())
-    }
-    fn digest(&self) -> u128 {
-        0
-    }
-    fn entries(&self) -> u64 {
-        0
-    }
-}
-
 #[derive(Default)]
 struct Outside(Cell<u64>);
 

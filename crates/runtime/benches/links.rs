@@ -10,10 +10,7 @@
 //! before and after it. `cargo bench -p quintet-runtime --bench links -- [WORDS]`: only rows whose
 //! names contain one of the words.
 
-use quintet_replica::{
-    At, ClusterId, Durability, Level, Payload, ReplicaId, RestoreError, SnapshotProgress,
-    StateMachine,
-};
+use quintet_replica::{ClusterId, Durability, Level, Nothing, Payload, ReplicaId};
 use quintet_runtime::{Config, Handle, Member, Replica, Running, Transport};
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -249,30 +246,6 @@ fn replicas(row: &Row) -> [f64; 3] {
         .split_whitespace()
         .map(|it| it.parse().expect("a figure"));
     [(); 3].map(|()| figures.next().expect("three figures"))
-}
-
-/// Takes what comes.
-struct Nothing;
-
-impl StateMachine for Nothing {
-    fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
-    fn query(&self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
-    fn snapshot_chunk(&mut self, _: &mut Vec<u8>, _: usize) -> SnapshotProgress {
-        SnapshotProgress::Done
-    }
-    fn begin_restore(&mut self) {}
-    fn restore_chunk(&mut self, _: &[u8]) -> Result<(), RestoreError> {
-        Ok(())
-    }
-    fn finish_restore(&mut self) -> Result<(), RestoreError> {
-        Ok(())
-    }
-    fn digest(&self) -> u128 {
-        0
-    }
-    fn entries(&self) -> u64 {
-        0
-    }
 }
 
 fn replica(row: &Row, id: u16, ports: &str, root: &str) {

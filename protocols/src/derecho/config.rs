@@ -43,8 +43,20 @@ pub struct Config {
     /// How long a message waits for one member alone before that one counts as sluggish; zero for
     /// never.
     pub sluggish: Duration,
+    /// When a member executes what it has received.
+    pub delivery: Delivery,
     /// A planted bug.
     pub(super) planted: Planted,
+}
+
+/// When a member executes what it has received (§3.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// When all members hold it and everything before it: atomic multicast in memory durability,
+    /// durable delivery on disk.
+    Ordered,
+    /// At once, in the order of its sender.
+    Raw,
 }
 
 impl Default for Config {
@@ -65,6 +77,7 @@ impl Default for Config {
             log_memory_bytes: 64 << 20,
             join_lag: 256,
             sluggish: Duration::from_millis(20),
+            delivery: Delivery::Ordered,
             planted: Planted::default(),
         }
     }
@@ -172,6 +185,12 @@ impl Options for Config {
                    in milliseconds, with most messages, is left out of the next views; 0 for never \
                    (0 to 60000)",
         },
+        OptionSpec {
+            name: "delivery",
+            default: "ordered",
+            help: "ordered; or raw: each member executes what it receives at once, in the order of \
+                   its sender only, and keeps nothing. For services that allow it, and measuring",
+        },
         #[cfg(feature = "plant")]
         Planted::SPEC,
     ];
@@ -201,6 +220,13 @@ impl Options for Config {
             "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
             "join_lag" => self.join_lag = number_option(value, 1, 1_000_000, "slots")?,
             "sluggish_ms" => self.sluggish = millis(value, 0, 60_000)?,
+            "delivery" => {
+                self.delivery = match value {
+                    "ordered" => Delivery::Ordered,
+                    "raw" => Delivery::Raw,
+                    _ => return Err(format!("'{value}' is neither ordered nor raw")),
+                };
+            }
             #[cfg(feature = "plant")]
             "plant" => self.planted = Planted::parse(value)?,
             _ => return Err(format!("there is no option '{name}'")),
@@ -216,6 +242,10 @@ impl Options for Config {
             return Err("restart_timeout_ms must be at least suspect_timeout_ms".to_string());
         }
         Ok(())
+    }
+
+    fn unordered(&self) -> bool {
+        self.delivery == Delivery::Raw
     }
 }
 

@@ -12,6 +12,7 @@
 
 use super::{
     Derecho,
+    config::Delivery,
     message::{Body, Entry, Message},
     plant::Plant,
     replica::{Item, Path, Phase, Sent, Writing},
@@ -126,7 +127,25 @@ impl Derecho {
         }
     }
 
+    /// Raw delivery (§3.3, §3.6): what was received is executed at once, in its sender's order and
+    /// nobody else's; no slot, no log, no trim. Gives back what is to wait for its place instead.
+    fn deliver_raw(&mut self, item: Item, ctx: &mut Context<'_, Self>) -> Option<Item> {
+        if self.config.delivery == Delivery::Ordered {
+            return Some(item);
+        }
+        if let Item::Body(body) = item {
+            for batch in body.batches {
+                let reply = self.request_done(&batch).map(|to| (to, ()));
+                ctx.deliver_unordered(body.time, batch, reply);
+            }
+        }
+        None
+    }
+
     fn nulls_wanted(&self) -> u64 {
+        if self.config.delivery == Delivery::Raw {
+            return 0;
+        }
         let view = &self.promise.view;
         let Some(mine) = view.rank(self.id) else {
             return 0;
@@ -181,8 +200,10 @@ impl Derecho {
         }
         self.sent += count;
         let own = &mut self.streams[self.id.index()];
-        own.queue.push_back(item);
         own.received += count;
+        if let Some(item) = self.deliver_raw(item, ctx) {
+            self.streams[self.id.index()].queue.push_back(item);
+        }
         let column = self.table.layout.received(self.id);
         self.set_own(column, self.sent);
         self.order(ctx);
@@ -278,9 +299,11 @@ impl Derecho {
                         self.newest = self.newest.max(number);
                     }
                 }
-                stream.queue.push_back(item);
                 stream.slots += 1;
                 stream.received += count;
+                if let Some(item) = self.deliver_raw(item, ctx) {
+                    self.streams[sender.index()].queue.push_back(item);
+                }
             }
             let column = self.table.layout.received(sender);
             let stream = &mut self.streams[sender.index()];

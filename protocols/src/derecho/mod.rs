@@ -107,10 +107,12 @@
 //!   anything else. Over shared memory it is written one-sidedly and read as what the row was at one
 //!   moment; guards follow what they guard, for transports that promise neither.
 //! - **D15, the order's number** is g = k·|senders| + i: index k, rank i.
-//! - **D16, raw mode** has no place in a store and is not offered. When a majority of the last view
-//!   has forgotten (memory durability) and nobody is heard who remembers, replicas stop with the
-//!   remedy; they never serve an empty state. Whoever forgot counts as complete only in a later view
-//!   than the one that it forgot in.
+//! - **D16, raw mode** (`delivery=raw`) executes a message where it is received, in its sender's
+//!   order, by an effect of its own: no slots, no nulls, no log. It is for state machines that allow
+//!   it, in memory durability, never for the store. A view change may lose it to some and repeats
+//!   nothing. With an order: when a majority of the last view has forgotten (memory durability) and
+//!   nobody is heard who remembers, replicas stop with the remedy; they never serve an empty state.
+//!   Whoever forgot counts as complete only in a later view than the one that it forgot in.
 //! - **D17, reads**: by the barrier, from any member.
 //! - **D18**: views are subsets of the epoch's members; `viable_in` asks for a majority of the
 //!   newest view, not of the epoch. From the first vote for a next view on it asks for one of both:

@@ -330,15 +330,17 @@ impl Derecho {
             self.time_executed = self.time_executed.max(entry.time);
             let batch = entry.batch.clone();
             self.executed = slot;
-            let mut reply = None;
-            if let Some(key) = quintet_replica::parts::request_key(&batch) {
-                self.queue.finished(key);
-                if self.requests.executed(key) {
-                    reply = Some((key.0, (), None));
-                }
-            }
+            let reply = self.request_done(&batch).map(|to| (to, (), None));
             ctx.execute(slot, self.time_executed, batch, reply);
         }
+    }
+
+    /// A batch is being executed: it needs sending no more. Who is answered, if a client of this
+    /// replica asked for it.
+    pub(super) fn request_done(&mut self, batch: &[u8]) -> Option<quintet_replica::FrontendId> {
+        let key = quintet_replica::parts::request_key(batch)?;
+        self.queue.finished(key);
+        self.requests.executed(key).then_some(key.0)
     }
 
     /// What was durable before this start.

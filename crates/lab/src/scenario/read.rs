@@ -23,7 +23,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// The scenarios that come with the program: name and text.
-pub const BUILT_IN: [(&str, &str); 65] = [
+pub const BUILT_IN: [(&str, &str); 67] = [
     (
         "batch-growth",
         include_str!("../../../../lab/scenarios/batch-growth.toml"),
@@ -123,6 +123,14 @@ pub const BUILT_IN: [(&str, &str); 65] = [
     (
         "derecho-latency-1mb",
         include_str!("../../../../lab/scenarios/derecho-latency-1mb.toml"),
+    ),
+    (
+        "derecho-raw-10kb",
+        include_str!("../../../../lab/scenarios/derecho-raw-10kb.toml"),
+    ),
+    (
+        "derecho-raw-1mb",
+        include_str!("../../../../lab/scenarios/derecho-raw-1mb.toml"),
     ),
     (
         "derecho-slow-10kb",

@@ -115,6 +115,7 @@ const fn concerns_state(effect: &Effect) -> bool {
     matches!(
         effect,
         Effect::Execute { .. }
+            | Effect::Unordered { .. }
             | Effect::Query { .. }
             | Effect::Replay { .. }
             | Effect::Stable { .. }
@@ -183,6 +184,14 @@ impl Node {
         );
         let (group, epoch, cluster) = (setup.group, setup.epoch.number, setup.epoch.cluster);
         let planted = Planted::of(&setup.epoch.options);
+        if (protocol.unordered)(&setup.epoch.options) {
+            if !machine.takes_unordered() {
+                return Err(OptionError::Unordered(protocol.info.name));
+            }
+            if setup.durability == Durability::Disk {
+                return Err(OptionError::UnorderedOnDisk(protocol.info.name));
+            }
+        }
         let replica = (protocol.replica)(
             Setup {
                 id: setup.id,
@@ -561,6 +570,11 @@ impl Node {
                 reply,
             } => {
                 if let Some(answer) = self.executor.execute(slot, time, &batch, reply) {
+                    self.answer(answer, out);
+                }
+            }
+            Effect::Unordered { time, batch, reply } => {
+                if let Some(answer) = self.executor.execute_unordered(time, &batch, reply) {
                     self.answer(answer, out);
                 }
             }

@@ -138,6 +138,10 @@ impl StateMachine for Service {
         }
     }
 
+    fn takes_unordered(&self) -> bool {
+        true
+    }
+
     fn digest(&self) -> u128 {
         self.applied.into()
     }

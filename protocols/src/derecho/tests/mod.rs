@@ -4,6 +4,7 @@ mod large;
 #[cfg(feature = "plant")]
 mod planted;
 mod progress;
+mod raw;
 mod slow;
 mod table;
 mod views;

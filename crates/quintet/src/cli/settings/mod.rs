@@ -251,8 +251,16 @@ pub fn check_options(
             let failure = Failure::usage(format!("option '{name}': {reason}"));
             (Some(name), failure)
         }
-        OptionError::Together(reason) => (None, Failure::usage(reason)),
-    })
+        error @ (OptionError::Together(_)
+        | OptionError::Unordered(_)
+        | OptionError::UnorderedOnDisk(_)) => (None, Failure::usage(error.to_string())),
+    })?;
+    if (entry.unordered)(options) {
+        let error = OptionError::Unordered(entry.info.name);
+        let help = "leave the option out; it is for services of one's own and for `quintet lab`";
+        return Err((None, Failure::usage(error.to_string()).help(help)));
+    }
+    Ok(())
 }
 
 /// Loads a configuration: the file if there is one, the environment, then flags.
