@@ -346,6 +346,8 @@ impl System {
                 .args(["--listen-peer-urls", &peer(id)])
                 .args(["--initial-advertise-peer-urls", &peer(id)])
                 .args(["--initial-cluster", &cluster.join(",")])
+                // It keeps all versions of a key: with large values its 2 GiB are full in seconds.
+                .args(["--quota-backend-bytes", "8589934592"])
                 .args(["--log-level", "error"]);
             let log = self.log.clone();
             self.processes.start(command, &log)?;

@@ -6,6 +6,9 @@
 //!   an error ◄── HEADERS (grpc-status, END_STREAM), no DATA
 //! ```
 //!
+//! A message longer than a frame goes in several, and no more of it than etcd says that it has room
+//! for (WINDOW_UPDATE, on the stream and on the connection); the rest waits.
+//!
 //! Streams share a connection, and their answers come in any order. Headers are written by the
 //! first request of each kind as entries of the connection's header table and from then on as one
 //! byte each, as gRPC's own libraries do. Answers' headers need not be read: a call was answered
@@ -26,11 +29,13 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 const HEADER_LENGTH: usize = 9;
-/// No frame of an answer may be longer: the length that HTTP/2 begins with.
+/// No frame may be longer: the length that HTTP/2 begins with.
 const FRAME_MAX: usize = 16_384;
 /// How much may come before this side says that it has room for more.
 const WINDOW: u32 = (1 << 31) - 1;
 const WINDOW_FIRST: u32 = 65_535;
+/// The setting of how much may be sent on a stream at first.
+const INITIAL_WINDOW_SIZE: u16 = 4;
 /// The first index of the header table that connections fill themselves.
 const DYNAMIC: usize = 62;
 
@@ -39,6 +44,15 @@ const DYNAMIC: usize = 62;
 struct Call {
     has_message: bool,
     has_ended: bool,
+}
+
+/// What of a message is still to be sent, and how much more of it its stream has room for.
+#[derive(Debug)]
+struct Unsent {
+    stream: u32,
+    message: Vec<u8>,
+    sent: usize,
+    room: i64,
 }
 
 /// One HTTP/2 connection.
@@ -53,6 +67,11 @@ pub struct Channel {
     entered: Vec<&'static str>,
     /// Bytes received since the last word that there is room for more.
     received: u32,
+    /// How many bytes the other side has room for, on all streams together and on a new one.
+    room: i64,
+    room_of_stream: i64,
+    /// Messages that there was no room for, oldest first.
+    unsent: VecDeque<Unsent>,
 }
 
 impl Channel {
@@ -65,7 +84,61 @@ impl Channel {
             first: 0,
             entered: Vec::new(),
             received: 0,
+            room: WINDOW_FIRST as i64,
+            room_of_stream: WINDOW_FIRST as i64,
+            unsent: VecDeque::new(),
         }
+    }
+
+    /// Sends what there is room for of what waits.
+    fn send_unsent(&mut self, out: &mut Vec<u8>) {
+        for unsent in &mut self.unsent {
+            loop {
+                let left = &unsent.message[unsent.sent..];
+                let room = self.room.min(unsent.room).clamp(0, FRAME_MAX as i64);
+                let length = left.len().min(room as usize);
+                if length == 0 {
+                    break;
+                }
+                let flags = if length == left.len() { END_STREAM } else { 0 };
+                frame(out, DATA, flags, unsent.stream, |out| {
+                    out.extend_from_slice(&left[..length]);
+                });
+                unsent.sent += length;
+                unsent.room -= length as i64;
+                self.room -= length as i64;
+            }
+        }
+        self.unsent
+            .retain(|unsent| unsent.sent < unsent.message.len());
+    }
+
+    /// The other side has room for more.
+    fn widen(&mut self, stream: u32, payload: &[u8], out: &mut Vec<u8>) {
+        let Ok(more) = payload.try_into().map(u32::from_be_bytes) else {
+            return;
+        };
+        let more = i64::from(more & 0x7fff_ffff);
+        if stream == 0 {
+            self.room += more;
+        } else if let Some(unsent) = self.unsent.iter_mut().find(|it| it.stream == stream) {
+            unsent.room += more;
+        }
+        self.send_unsent(out);
+    }
+
+    /// The other side has said how much may be sent on a stream at first; what was begun counts too.
+    fn settle(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        for setting in payload.chunks_exact(6) {
+            if setting[..2] == INITIAL_WINDOW_SIZE.to_be_bytes() {
+                let room = u32::from_be_bytes([setting[2], setting[3], setting[4], setting[5]]);
+                let more = i64::from(room) - self.room_of_stream;
+                self.room_of_stream += more;
+                self.unsent.iter_mut().for_each(|it| it.room += more);
+            }
+        }
+        frame(out, SETTINGS, ACK, 0, |_| {});
+        self.send_unsent(out);
     }
 
     /// Appends one header: by its place in the table, or with its words, which enters it there.
@@ -147,8 +220,7 @@ impl Dialect for Channel {
     fn greet(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(PREFACE);
         frame(out, SETTINGS, 0, 0, |out| {
-            // INITIAL_WINDOW_SIZE
-            out.extend_from_slice(&4u16.to_be_bytes());
+            out.extend_from_slice(&INITIAL_WINDOW_SIZE.to_be_bytes());
             out.extend_from_slice(&WINDOW.to_be_bytes());
         });
         frame(out, WINDOW_UPDATE, 0, 0, |out| {
@@ -172,19 +244,22 @@ impl Dialect for Channel {
             self.header(out, Some(31), "content-type", "application/grpc");
             self.header(out, None, "te", "trailers");
         });
-        let start = out.len();
-        frame(out, DATA, END_STREAM, stream, |out| {
-            out.extend_from_slice(&[0; 5]);
-            field(out, 1, &request.key);
-            match request.kind {
-                Kind::Read if self.linearizable => {}
-                Kind::Read => out.extend_from_slice(&[7 << 3, 1]),
-                Kind::Write | Kind::Create => field(out, 2, value),
-            }
+        let mut message = vec![0; 5];
+        field(&mut message, 1, &request.key);
+        match request.kind {
+            Kind::Read if self.linearizable => {}
+            Kind::Read => message.extend_from_slice(&[7 << 3, 1]),
+            Kind::Write | Kind::Create => field(&mut message, 2, value),
+        }
+        let length = (message.len() - 5) as u32;
+        message[1..5].copy_from_slice(&length.to_be_bytes());
+        self.unsent.push_back(Unsent {
+            stream,
+            message,
+            sent: 0,
+            room: self.room_of_stream,
         });
-        let message = start + HEADER_LENGTH + 5;
-        let length = (out.len() - message) as u32;
-        out[message - 4..message].copy_from_slice(&length.to_be_bytes());
+        self.send_unsent(out);
     }
 
     fn digest(&mut self, input: &[u8], out: &mut Vec<u8>, ended: &mut Vec<Ended>) -> Option<usize> {
@@ -214,7 +289,8 @@ impl Dialect for Channel {
                 }
                 HEADERS if flags & END_STREAM != 0 => self.end(number, None, ended),
                 RST_STREAM => self.end(number, Some("RST_STREAM"), ended),
-                SETTINGS if flags & ACK == 0 => frame(out, SETTINGS, ACK, 0, |_| {}),
+                SETTINGS if flags & ACK == 0 => self.settle(payload, out),
+                WINDOW_UPDATE => self.widen(stream, payload, out),
                 PING if flags & ACK == 0 => {
                     frame(out, PING, ACK, 0, |out| out.extend_from_slice(payload));
                 }
@@ -279,6 +355,49 @@ mod tests {
         assert_eq!(message[..5], [0, 0, 0, 0, (18 + 3 + 200) as u8]);
         assert_eq!(message[5..7], [0x0a, 16]);
         assert_eq!(message[23..26], [0x12, 0xc8, 0x01]);
+    }
+
+    #[test]
+    fn a_long_message_goes_in_frames_as_there_is_room_for_it() {
+        let mut channel = Channel::new(true);
+        let (mut out, mut ended) = (Vec::new(), Vec::new());
+        channel.request(&request(Kind::Write), &vec![b'v'; 200_000], &mut out);
+        channel.request(&request(Kind::Write), b"short", &mut out);
+        let mut sent = [0; 2];
+        let mut last = [false; 2];
+        let mut take = |out: &mut Vec<u8>| {
+            let mut at = 0;
+            while at < out.len() {
+                let length = usize::from(out[at + 1]) << 8 | usize::from(out[at + 2]);
+                assert!(out[at] == 0 || length == FRAME_MAX, "no longer frame");
+                if out[at + 3] == DATA {
+                    let stream = usize::from(out[at + 8]) / 2;
+                    sent[stream] += length;
+                    last[stream] = out[at + 4] & END_STREAM != 0;
+                }
+                at += HEADER_LENGTH + length;
+            }
+            out.clear();
+            (sent, last)
+        };
+        assert_eq!(take(&mut out), ([65_535, 0], [false; 2]), "no room is left");
+        let mut say = |stream: u32, more: u32, channel: &mut Channel| {
+            let (mut input, mut out) = (Vec::new(), Vec::new());
+            frame(&mut input, WINDOW_UPDATE, 0, stream, |out| {
+                out.extend_from_slice(&more.to_be_bytes());
+            });
+            channel.digest(&input, &mut out, &mut ended).unwrap();
+            out
+        };
+        let mut out = say(0, 100_000, &mut channel);
+        assert_eq!(take(&mut out), ([65_535, 30], [false, true]), "the other");
+        let mut out = say(1, 50_000, &mut channel);
+        assert_eq!(take(&mut out), ([115_535, 30], [false, true]));
+        let mut out = say(1, 200_000, &mut channel);
+        assert_eq!(take(&mut out).0, [165_505, 30]);
+        let mut out = say(0, 200_000, &mut channel);
+        assert_eq!(take(&mut out), ([200_027, 30], [true; 2]));
+        assert!(channel.unsent.is_empty());
     }
 
     #[test]

@@ -166,9 +166,6 @@ const ALL: [&str; 11] = [
 ];
 /// ZooKeeper takes nothing longer by default.
 const VALUE_MAX: usize = 1_000_000;
-/// Answers to reads and requests under way on one connection must fit into what etcd's flow control
-/// lets through at first.
-const VALUE_MAX_ETCD: usize = 4_096;
 
 fn spec(text: &str) -> Result<Spec, String> {
     Spec::parse(text).map_err(|error| error.to_string())
@@ -240,12 +237,6 @@ impl Compare {
             if systems[..index].contains(spec) {
                 return Err(Failure::usage(format!("{} is named twice", spec.name())));
             }
-        }
-        let etcd = systems.iter().any(|spec| spec.name().starts_with("etcd"));
-        if etcd && self.value_size > VALUE_MAX_ETCD {
-            return Err(Failure::usage(format!(
-                "--value-size: with etcd at most {VALUE_MAX_ETCD}"
-            )));
         }
         let clients: &[u32] = match (self.clients.as_slice(), self.quick) {
             ([], true) => &[64],
