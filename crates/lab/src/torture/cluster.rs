@@ -334,7 +334,7 @@ fn configuration(plan: &Plan, network: &Network, id: u16) -> String {
     let mut text = format!(
         "# Written by 'quintet torture'.\n\
          cluster = \"{:032x}\"\nsecret = \"{:064x}\"\nid = {member}\nmembers = [{}]\n\
-         protocol = {}\ndurability = \"{}\"\ndata = {}\nredis_listen = \"{}\"\n\
+         protocol = {}\ndurability = \"{}\"\ntransport = {}\ndata = {}\nredis_listen = \"{}\"\n\
          admin_listen = \"{}\"\npeer_listen = \"{}\"\npassword = \"{PASSWORD}\"\n\
          client_deadline = \"{}s\"\nspin_max = \"0s\"\nsnapshot_bytes_min = \"512KiB\"\n\
          [journal]\nsegment_bytes = \"2MiB\"\n",
@@ -343,6 +343,7 @@ fn configuration(plan: &Plan, network: &Network, id: u16) -> String {
         members.join(", "),
         quoted(&plan.protocol),
         plan.durability.name(),
+        quoted(&plan.transport),
         quoted(&data.to_string_lossy()),
         own.redis,
         own.admin,

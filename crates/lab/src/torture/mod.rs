@@ -83,6 +83,8 @@ pub struct Plan {
     pub faults: FaultSet,
     /// What lies between the replicas.
     pub network: NetworkKind,
+    /// How messages travel between them: `tcp`, `udp` or `shared-memory`.
+    pub transport: String,
     /// How many clients.
     pub clients: u32,
     /// Requests per second of all clients together, about.
@@ -141,6 +143,8 @@ pub struct Report {
     pub durability: String,
     /// `loopback` or `namespaces`.
     pub network: NetworkKind,
+    /// `tcp`, `udp` or `shared-memory`.
+    pub transport: String,
     /// The seed.
     pub seed: u64,
     /// For how long faults struck.
@@ -238,6 +242,9 @@ fn possible(plan: &Plan) -> (Vec<Kind>, BTreeMap<String, String>) {
         let reason = match kind {
             Kind::Disk if !plan.mounts => Some("no right to mount a small file system"),
             Kind::Partition | Kind::Reset if plan.replicas < 2 => Some("there is only one replica"),
+            Kind::Partition if plan.transport == "shared-memory" => {
+                Some("what goes through shared memory cannot be cut")
+            }
             Kind::Corrupt if plan.replicas < 3 => {
                 Some("with fewer than three replicas nobody else has what one loses")
             }
@@ -305,6 +312,7 @@ pub fn run(
         proxies: plan.proxies,
         durability: plan.durability.name().to_owned(),
         network: plan.network,
+        transport: plan.transport.clone(),
         seed: plan.seed,
         skipped,
         history: plan.history.display().to_string(),

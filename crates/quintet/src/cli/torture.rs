@@ -74,6 +74,11 @@ pub struct Torture {
     #[arg(long, value_name = "KIND", default_value = "loopback")]
     network: NetworkKind,
 
+    /// How messages travel between replicas: 'tcp', 'shared-memory' (nothing can be cut then), or
+    /// 'udp', in namespaces, for small ones with a protocol that stands lost and reordered ones
+    #[arg(long, default_value = "tcp", value_parser = ["tcp", "udp", "shared-memory"])]
+    transport: String,
+
     /// How many clients [default: three per replica and proxy]
     #[arg(long, value_name = "N")]
     clients: Option<u32>,
@@ -126,6 +131,21 @@ impl Torture {
             return Err(Failure::usage(format!(
                 "--replicas: protocol '{}' needs at least {}",
                 self.protocol, entry.info.replicas_min
+            )));
+        }
+        if self.transport == "udp" && entry.needs_streams {
+            return Err(Failure::usage(format!(
+                "--transport: protocol '{}' relies on links that lose and reorder nothing",
+                self.protocol
+            ))
+            .help("leave '--transport udp' out, or choose another protocol"));
+        }
+        let namespaces = self.network == NetworkKind::Namespaces;
+        if namespaces != (self.transport == "udp") && self.transport != "tcp" {
+            return Err(Failure::usage(format!(
+                "--transport: '{}' needs '--network {}'",
+                self.transport,
+                if namespaces { "loopback" } else { "namespaces" },
             )));
         }
         let mounts = match self.inside {
@@ -225,6 +245,7 @@ impl Torture {
             seed,
             faults: self.faults,
             network: self.network,
+            transport: self.transport.clone(),
             clients: (self.clients).unwrap_or(u32::from(self.replicas + self.proxies) * 3),
             rate: self.rate,
             history: match &self.history {
@@ -393,6 +414,7 @@ mod tests {
             seed: 1,
             faults: faults.parse().unwrap(),
             network: NetworkKind::Loopback,
+            transport: "tcp".to_owned(),
             clients: 1,
             rate: 1,
             directory: "d".into(),
