@@ -93,6 +93,8 @@
 //!   log; a logged trim of that view binds, one of an older view does not count; accepted only by
 //!   those who hold it, so the state is copied before the view begins. Whoever has no log joins
 //!   afterwards.
+//!   A vote whose voter no longer holds what it was for is left aside when a majority without it did
+//!   not vote so: any majority of promises will do, and nobody could follow that vote.
 //! - **D9, a shard with all members dead**: there is one shard, so this is the total restart.
 //! - **D10, two steps**: the pending version is the journal's; nobody sees it. Delivered means
 //!   persisted everywhere, and only then it is executed and answered.

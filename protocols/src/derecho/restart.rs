@@ -547,13 +547,23 @@ impl Derecho {
         {
             return;
         }
-        let answers = inspection.answers.values();
+        // A vote whose reason was forgotten binds nobody when a majority without it has not voted
+        // so: it was not agreed, and cannot be any more. Nobody could ever follow it.
+        let holds = |answer: &Answer| {
+            let base = answer.accepted.as_ref().map(|accepted| accepted.view.base);
+            base.is_none_or(|base| base <= answer.end)
+        };
+        let holding = (inspection.answers.values()).filter(|answer| holds(answer));
+        let enough = has_quorum(view, holding.map(|answer| answer.member.id).collect());
+        let answers = (inspection.answers.values()).filter(|answer| !enough || holds(answer));
         let ballot = |answer: &&Answer| answer.accepted.as_ref().map(|proposal| proposal.ballot);
         let accepted = answers.clone().filter(|answer| answer.accepted.is_some());
-        let complete = answers.clone().filter(|answer| answer.complete);
+        let complete = answers.filter(|answer| answer.complete);
         let longest = complete.max_by_key(|answer| (answer.end, Reverse(answer.member.id)));
         // Whoever accepted a proposal holds everything up to its base.
-        let answered: Vec<Member> = answers.clone().map(|answer| answer.member).collect();
+        let answered: Vec<Member> = (inspection.answers.values())
+            .map(|answer| answer.member)
+            .collect();
         let (next, then, source) = match (accepted.max_by_key(ballot), longest) {
             (
                 Some(Answer {

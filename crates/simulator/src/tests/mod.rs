@@ -250,6 +250,33 @@ fn multipaxos_survives_a_few_seeds_of_everything() {
     }
 }
 
+/// Members are suspected so soon that views follow each other all the time, often sooner than they
+/// are installed everywhere. Where links are slower than that nobody promises progress.
+#[test]
+fn a_storm_of_view_changes_breaks_nothing() {
+    let storm = |replicas, seeds| {
+        let options = [
+            ("heartbeat_ms", "8"),
+            ("suspect_timeout_ms", "25"),
+            ("restart_timeout_ms", "150"),
+        ];
+        let campaign = Campaign {
+            protocol: "derecho".to_owned(),
+            replicas,
+            seeds,
+            options: (options.map(|(name, value)| (name.to_owned(), value.to_owned()))).to_vec(),
+            ..Campaign::default()
+        };
+        crate::run(&campaign, |_| ()).unwrap()
+    };
+    let report = storm(5, 0..30);
+    assert_eq!(report.violations, 0, "{:?}", report.failures);
+    assert!(report.branches["view installed"] > 1000);
+    // A vote for an end that its voter alone held; then it forgot what it held, and not the vote.
+    let report = storm(3, 190_300_663..190_300_664);
+    assert!(report.is_clean(), "{:?}", report.failures);
+}
+
 #[test]
 fn without_synchrony_a_common_coin_goes_on_and_a_leader_with_a_timeout_does_not() {
     let asynchronous = |protocol: &str, seeds, options: [(&str, &str); 2]| {
