@@ -23,11 +23,14 @@ use crate::{
     workload::CONVERGE_MAX,
     world::{Phase, World},
 };
-use quintet_replica::{Level, Link};
+use quintet_replica::{Level, Link, NodeState};
 use std::{collections::BTreeMap, ops::Range};
 
 /// Commits after healing without which a seed does not count.
 pub(crate) const COMMITS_MIN: u64 = 20;
+/// What is agreed on so soon after healing was under way before: it may let somebody in who is
+/// outside the core, and gone with the others.
+const UNDER_WAY: u64 = 100 * MILLISECOND;
 /// The safety phase ends after this, come what may.
 const SAFETY_MAX: u64 = 25 * SECOND;
 
@@ -64,6 +67,8 @@ pub(crate) struct Healing {
     pub slowed: Vec<(usize, usize, usize)>,
     /// The protocol promises that the core goes on; else a stall is nobody's fault.
     viable: bool,
+    /// What was known of the replicas at healing, until what was under way then is known, too.
+    states: Option<Vec<NodeState>>,
     /// The leader that was cut off so that others vote.
     pub silenced: Option<usize>,
     stage: Stage,
@@ -81,6 +86,7 @@ impl Default for Healing {
             partitions: Vec::new(),
             slowed: Vec::new(),
             viable: true,
+            states: None,
             silenced: None,
             stage: Stage::Commit,
             began: 0,
@@ -158,6 +164,7 @@ impl World {
         self.trace.say(self.now, || format!("HEALED core {core:?}"));
         self.phase = Phase::Liveness;
         self.healed_at = self.now;
+        self.healing.states = Some(self.core_states(&core));
         self.healing.core = core;
         self.healing.began = self.now;
         self.healing.first_operation = self.history.operations().len() as u32;
@@ -206,6 +213,11 @@ impl World {
     }
 
     fn converge(&mut self) {
+        if self.now > self.healing.began + UNDER_WAY
+            && let Some(states) = self.healing.states.take()
+        {
+            self.healing.viable = self.viable(&states);
+        }
         let most = match self.setup.faults.asynchrony {
             // What made everybody slow goes on.
             true => 10 * CONVERGE_MAX,

@@ -61,7 +61,8 @@ impl World {
         self.viable(&states)
     }
 
-    fn viable(&self, states: &[NodeState]) -> bool {
+    /// Whether the protocol promises to go on with them, by who takes part in it now or may soon.
+    pub fn viable(&self, states: &[NodeState]) -> bool {
         let viable = |route| (self.setup.entry.viable_in)(self.setup.replicas, states, route);
         viable(&self.route) && self.routes_ahead.iter().all(|(_, route)| viable(route))
     }
@@ -900,10 +901,15 @@ impl World {
 
     /// What the protocol may be told of `core` when everybody else is out of reach.
     pub fn is_viable(&self, core: &[usize]) -> bool {
+        self.viable(&self.core_states(core))
+    }
+
+    /// What is known of each replica when everybody outside `core` is out of reach.
+    pub fn core_states(&self, core: &[usize]) -> Vec<NodeState> {
         let mut states = self.states(&[]);
         for state in &mut states {
             state.up &= core.contains(&state.id.index());
         }
-        self.viable(&states)
+        states
     }
 }

@@ -88,7 +88,7 @@
 //!   trim and members together; what was suspected since then is a second view change.
 //! - **D7, joins**: a joiner first catches up from the log or a snapshot; the leader lets it in when
 //!   it lacks at most `join_lag` slots and all of them are in the log; it fetches the rest while the
-//!   new view waits for it.
+//!   new view waits for it. No more join at a time than leave those who remain a majority.
 //! - **D8, total restart**: a majority of the newest view known to any of them; its longest complete
 //!   log; a logged trim of that view binds, one of an older view does not count; accepted only by
 //!   those who hold it, so the state is copied before the view begins. Whoever has no log joins

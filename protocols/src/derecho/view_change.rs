@@ -237,7 +237,10 @@ impl Derecho {
             .filter(|member| live.contains(member.id))
             .copied()
             .collect();
-        members.extend(self.ready_joiners());
+        // Those who remain are a majority of the next view, even if all who join are gone by then:
+        // they were heard a while ago, and nobody is suspected before it is a member.
+        let joiners_max = members.len().saturating_sub(1).max(1);
+        members.extend(self.ready_joiners().into_iter().take(joiners_max));
         members.sort_unstable_by_key(|member| member.id);
         View {
             number: self.promise.view.number + 1,

@@ -191,6 +191,32 @@ fn views_shrink_one_by_one_below_a_majority_of_the_epoch() {
     assert!(group.answered(1, batch), "{:?}", group.status(1));
 }
 
+/// Two members and three that come back at once and die as soon as they are let in: whoever was
+/// there before must be able to go on.
+#[test]
+fn no_more_join_at_a_time_than_leave_the_others_a_majority() {
+    let mut group = group(5);
+    for gone in [4, 3, 2] {
+        group.crash(gone);
+        group.run(MS * 1500);
+    }
+    let size = |group: &Group<Derecho>| group.replica(0).promise.view.members.len();
+    assert_eq!(size(&group), 2);
+    for back in 2..5 {
+        group.start(back);
+    }
+    let mut sizes = Vec::from([2]);
+    for _ in 0..5000 {
+        group.run(MS);
+        if sizes.last() != Some(&size(&group)) {
+            sizes.push(size(&group));
+        }
+    }
+    assert_eq!(sizes.last(), Some(&5));
+    let majority = |pair: &[usize]| pair[0] * 2 > pair[1];
+    assert!(sizes.windows(2).all(majority), "{sizes:?}");
+}
+
 /// A donor says that it no longer keeps what was asked for, and what another one sent covers that
 /// before any snapshot comes: none is installed then, and the rest must still be asked for.
 #[test]
