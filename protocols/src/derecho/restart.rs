@@ -737,11 +737,16 @@ impl Derecho {
         let view = &self.promise.view;
         let mut lost =
             usize::from(self.forgot && !self.promise.complete && view.set().contains(self.id));
+        // Who knows a newer view may have it from members of that who remember all.
         let mut held = self.promise.complete;
         for (index, join) in self.joins.iter().enumerate() {
             let Some((join, at)) = join else { continue };
             let member = view.set().contains(ReplicaId(index as u16));
-            if now.since(*at) < recent && index != self.id.index() && member {
+            if now.since(*at) >= recent || index == self.id.index() {
+                continue;
+            }
+            held |= join.view > view.number;
+            if member {
                 lost += usize::from(join.forgot && !join.complete);
                 held |= join.complete;
             }

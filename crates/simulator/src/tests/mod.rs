@@ -275,6 +275,10 @@ fn a_storm_of_view_changes_breaks_nothing() {
     // A vote for an end that its voter alone held; then it forgot what it held, and not the vote.
     let report = storm(3, 190_300_663..190_300_664);
     assert!(report.is_clean(), "{:?}", report.failures);
+    // One that forgot heard only others that had, and took what they had told it for the last view
+    // although they knew a newer one.
+    let report = storm(5, 230_501_352..230_501_353);
+    assert!(report.is_clean(), "{:?}", report.failures);
 }
 
 #[test]
