@@ -12,8 +12,8 @@ use alloc::{
 use core::{marker::PhantomData, time::Duration};
 use quintet_replica::{
     BatchBuilder, BatchId, BatchView, Bytes, ClockReading, ClusterId, CommandId, Control, Deadline,
-    Driver, Durability, Effect, Epoch, EpochNumber, Event, Executed, FrontendId, GroupId,
-    Incarnation, Level, Link, Options, Outcome, Peer, PersistId, Protocol, Recipients,
+    Driver, Durability, Effect, Epoch, EpochNumber, Event, EventError, Executed, FrontendId,
+    GroupId, Incarnation, Level, Link, Options, Outcome, Peer, PersistId, Protocol, Recipients,
     RecoveredBytes, Replica, ReplicaId, RequestKind, SessionId, Setup, Slot, SnapshotInfo, Status,
     Submission, Surroundings, Time, TimerKey, TimerOwner, Wake, Wire, World, Write,
 };
@@ -541,6 +541,21 @@ impl<P: Protocol> Group<P> {
             }
         };
         self.event(packet.to.0, event);
+    }
+
+    /// Delivers what no correct replica sends; gives whether it was read.
+    pub fn offer(&mut self, packet: &Packet<P>) -> Result<(), EventError> {
+        let mut effects = Vec::new();
+        let event = Event::Message {
+            from: Peer::Replica(packet.from),
+            arrived: self.clock.now,
+            message: packet.bytes.clone(),
+        };
+        let driver = self.members[packet.to.index()].driver.as_mut();
+        let driver = driver.expect("it runs");
+        driver.on_event(event, Surroundings::of(&self.clock), &mut effects)?;
+        self.carry_out(packet.to.0, effects);
+        Ok(())
     }
 
     fn live(&self) -> Vec<u16> {

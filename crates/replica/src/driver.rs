@@ -71,6 +71,22 @@ pub struct Driver<P: Protocol> {
     shared: Shared<P::Message>,
     persisted: PersistId,
     last_slot_executed: Slot,
+    members: usize,
+}
+
+/// What comes from outside: of this protocol, and within an epoch of so many members. Every
+/// message, record, promise and summary is read here, so that no protocol can omit the check.
+fn read<T: Wire>(bytes: Bytes, members: usize) -> Result<T, DecodeError> {
+    T::decode_within(bytes, members)
+}
+
+/// Only members speak as replicas.
+fn check_sender(from: ReplicaId, members: usize) -> Result<(), EventError> {
+    if from.index() < members {
+        Ok(())
+    } else {
+        Err(DecodeError::Bad("sender").into())
+    }
 }
 
 impl<P: Protocol> Driver<P> {
@@ -85,6 +101,7 @@ impl<P: Protocol> Driver<P> {
             options: setup.options.clone(),
         });
         Self {
+            members: setup.epoch.members,
             shared: Shared::new(setup.id, embedded, setup.durability, setup.seed),
             replica: P::new(setup),
             frontend,
@@ -136,24 +153,24 @@ impl<P: Protocol> Driver<P> {
         around: Surroundings<'_>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), EventError> {
-        let refuse = EventError::Recovered;
+        let (refuse, members) = (EventError::Recovered, self.members);
         let recovered = Recovered {
             first_boot: recovered.first_boot,
             forgot: recovered.forgot,
             promise: recovered
                 .promise
-                .map(P::Promise::decode_all)
+                .map(|promise| read::<P::Promise>(promise, members))
                 .transpose()
                 .map_err(refuse)?,
             checkpoint: recovered
                 .checkpoint
-                .map(|(slot, summary)| Ok((slot, P::Summary::decode_all(summary)?)))
+                .map(|(slot, summary)| Ok((slot, read::<P::Summary>(summary, members)?)))
                 .transpose()
                 .map_err(refuse)?,
             records: recovered
                 .records
                 .into_iter()
-                .map(|(slot, record)| Ok((slot, P::Record::decode_all(record)?)))
+                .map(|(slot, record)| Ok((slot, read::<P::Record>(record, members)?)))
                 .collect::<Result<_, _>>()
                 .map_err(refuse)?,
         };
@@ -176,13 +193,17 @@ impl<P: Protocol> Driver<P> {
                 arrived,
                 message,
             } => {
-                let message = P::Message::decode_all(message)?;
+                if let Peer::Replica(from) = from {
+                    check_sender(from, self.members)?;
+                }
+                let message: P::Message = read(message, self.members)?;
                 self.with_replica(around, Some(arrived), effects, |replica, ctx| {
                     replica.on_message(from, message, ctx);
                 });
             }
             Event::ToFrontend { from, message } => {
-                let message = P::Message::decode_all(message)?;
+                check_sender(from, self.members)?;
+                let message: P::Message = read(message, self.members)?;
                 self.with_frontend(around, effects, |frontend, ctx| {
                     frontend.on_message(from, message, ctx);
                 });
@@ -193,7 +214,8 @@ impl<P: Protocol> Driver<P> {
                 header,
                 results,
             } => {
-                let header = P::ReplyHeader::decode_all(header)?;
+                check_sender(from, self.members)?;
+                let header = read(header, self.members)?;
                 let reply = Reply {
                     batch,
                     header,
@@ -256,7 +278,7 @@ impl<P: Protocol> Driver<P> {
                 })
             }
             Event::Installed { slot, summary } => {
-                let summary = P::Summary::decode_all(summary)?;
+                let summary = read(summary, self.members)?;
                 self.last_slot_executed = slot;
                 self.with_replica(around, None, effects, |replica, ctx| {
                     replica.on_installed(slot, summary, ctx);
@@ -273,6 +295,7 @@ impl<P: Protocol> Driver<P> {
                 }
             }
             Event::Put { from, ranges } => {
+                check_sender(from, self.members)?;
                 let mut words = Vec::new();
                 let mut reader = Reader::new(ranges);
                 while reader.remaining() > 0 {
@@ -412,6 +435,7 @@ pub trait Client: Send {
 pub struct ClientDriver<P: Protocol> {
     frontend: P::Frontend,
     shared: Shared<P::Message>,
+    members: usize,
 }
 
 impl<P: Protocol> ClientDriver<P> {
@@ -421,6 +445,7 @@ impl<P: Protocol> ClientDriver<P> {
         let nowhere = ReplicaId(u16::MAX);
         let shared = Shared::new(nowhere, FrontendId::default(), setup.durability, seed);
         Self {
+            members: setup.epoch.members,
             frontend: P::Frontend::new(setup),
             shared,
         }
@@ -455,7 +480,8 @@ impl<P: Protocol> Client for ClientDriver<P> {
         world: &dyn World,
         effects: &mut Vec<Effect>,
     ) -> Result<(), EventError> {
-        let message = P::Message::decode_all(message)?;
+        check_sender(from, self.members)?;
+        let message = read(message, self.members)?;
         self.with(world, effects, |frontend, ctx| {
             frontend.on_message(from, message, ctx)
         });
@@ -470,9 +496,10 @@ impl<P: Protocol> Client for ClientDriver<P> {
         world: &dyn World,
         effects: &mut Vec<Effect>,
     ) -> Result<(), EventError> {
+        check_sender(from, self.members)?;
         let reply = Reply {
             batch,
-            header: P::ReplyHeader::decode_all(header)?,
+            header: read(header, self.members)?,
             results,
         };
         self.with(world, effects, |frontend, ctx| {

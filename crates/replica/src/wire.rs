@@ -7,6 +7,7 @@
 //!   Reader ◄── one contiguous Bytes; blobs come out as slices of it, not as copies
 //! ```
 
+use crate::{ReplicaId, ReplicaSet, Slot};
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
 use core::ops::Range;
@@ -41,12 +42,16 @@ pub trait Wire: Sized {
     /// # Errors
     /// As [`Self::decode`], and [`DecodeError::Trailing`].
     fn decode_all(bytes: Bytes) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let value = Self::decode(&mut reader)?;
-        match reader.remaining() {
-            0 => Ok(value),
-            more => Err(DecodeError::Trailing(more)),
-        }
+        Reader::new(bytes).all()
+    }
+
+    /// The same within an epoch of so many members: replicas that are not members, and lists with
+    /// one element per member of another length, are refused wherever they stand in the value.
+    ///
+    /// # Errors
+    /// As [`Self::decode_all`].
+    fn decode_within(bytes: Bytes, members: usize) -> Result<Self, DecodeError> {
+        Reader::within(bytes, members).all()
     }
 
     /// The encoding as one contiguous buffer; for cold paths and tests.
@@ -266,7 +271,14 @@ impl<'a> Writer<'a> {
 pub struct Reader {
     bytes: Bytes,
     at: usize,
+    /// How many members the epoch has that the bytes belong to, if that is known.
+    members: Option<usize>,
 }
+
+/// Slots, views, rounds and the like stay below this: they count what happens, so that anything
+/// near the end of the range comes from bad bytes, and refusing it here keeps additions elsewhere
+/// from overflowing.
+const NUMBER_END: u64 = 1 << 62;
 
 macro_rules! read {
     ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {$(
@@ -290,7 +302,34 @@ impl Reader {
     /// Reads from the start of `bytes`.
     #[must_use]
     pub const fn new(bytes: Bytes) -> Self {
-        Self { bytes, at: 0 }
+        Self {
+            bytes,
+            at: 0,
+            members: None,
+        }
+    }
+
+    /// Reads bytes that belong to an epoch of so many members.
+    #[must_use]
+    pub const fn within(bytes: Bytes, members: usize) -> Self {
+        Self {
+            bytes,
+            at: 0,
+            members: Some(members),
+        }
+    }
+
+    fn all<T: Wire>(&mut self) -> Result<T, DecodeError> {
+        let value = T::decode(self)?;
+        match self.remaining() {
+            0 => Ok(value),
+            more => Err(DecodeError::Trailing(more)),
+        }
+    }
+
+    fn members_max(&self) -> usize {
+        let most = ReplicaSet::MEMBERS_MAX;
+        self.members.map_or(most, |members| members.min(most))
     }
 
     read! {
@@ -316,6 +355,81 @@ impl Reader {
             1 => Ok(true),
             _ => Err(DecodeError::Bad(field)),
         }
+    }
+
+    /// Reads a replica.
+    ///
+    /// # Errors
+    /// When it is not a member.
+    pub fn replica(&mut self, field: &'static str) -> Result<ReplicaId, DecodeError> {
+        match ReplicaId(self.u16(field)?) {
+            id if id.index() < self.members_max() => Ok(id),
+            _ => Err(DecodeError::Bad(field)),
+        }
+    }
+
+    /// Reads a replica, or none where `nobody` stands.
+    ///
+    /// # Errors
+    /// When it is not a member.
+    pub fn replica_or(
+        &mut self,
+        nobody: u16,
+        field: &'static str,
+    ) -> Result<Option<ReplicaId>, DecodeError> {
+        match ReplicaId(self.u16(field)?) {
+            id if id.index() < self.members_max() => Ok(Some(id)),
+            ReplicaId(id) if id == nobody => Ok(None),
+            _ => Err(DecodeError::Bad(field)),
+        }
+    }
+
+    /// Reads a set of replicas.
+    ///
+    /// # Errors
+    /// When not all of them are members.
+    pub fn replicas(&mut self, field: &'static str) -> Result<ReplicaSet, DecodeError> {
+        let set = self.u128(field)?;
+        if set & !ReplicaSet::all(self.members_max()).0 == 0 {
+            Ok(ReplicaSet(set))
+        } else {
+            Err(DecodeError::Bad(field))
+        }
+    }
+
+    /// Checks the length of a list that has one element per member, or none at all.
+    ///
+    /// # Errors
+    /// When it has another length.
+    pub fn one_per_member(&self, length: usize, field: &'static str) -> Result<usize, DecodeError> {
+        let fits = match self.members {
+            Some(members) => length == members,
+            None => length <= ReplicaSet::MEMBERS_MAX,
+        };
+        if length == 0 || fits {
+            Ok(length)
+        } else {
+            Err(DecodeError::Bad(field))
+        }
+    }
+
+    /// Reads a number that counts something, and so is far from the end of its range.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn number(&mut self, field: &'static str) -> Result<u64, DecodeError> {
+        match self.u64(field)? {
+            number if number < NUMBER_END => Ok(number),
+            _ => Err(DecodeError::Bad(field)),
+        }
+    }
+
+    /// Reads a slot.
+    ///
+    /// # Errors
+    /// As [`Self::number`].
+    pub fn slot(&mut self, field: &'static str) -> Result<Slot, DecodeError> {
+        self.number(field).map(Slot)
     }
 
     /// Reads what [`Writer::blob`] or [`Writer::slice`] wrote, as a slice of the buffer.
@@ -410,6 +524,31 @@ mod tests {
         }
         let inside = frame.slice(9..19);
         assert_eq!(inside.as_ptr(), bytes[9..].as_ptr(), "shared, not copied");
+    }
+
+    #[test]
+    fn reader_refuses_replicas_that_are_not_members() {
+        let bytes = Bytes::from_static(&[3, 0]);
+        assert!(Reader::within(bytes.clone(), 3).replica("id").is_err());
+        assert_eq!(
+            Reader::within(bytes.clone(), 4).replica("id"),
+            Ok(ReplicaId(3))
+        );
+        assert_eq!(Reader::new(bytes).replica("id"), Ok(ReplicaId(3)));
+        let none = Bytes::from_static(&[255, 255]);
+        assert_eq!(
+            Reader::within(none.clone(), 3).replica_or(u16::MAX, "id"),
+            Ok(None)
+        );
+        assert!(Reader::new(none).replica("id").is_err());
+        let mut set = [0; 16];
+        set[0] = 0b1100;
+        let set = Bytes::copy_from_slice(&set);
+        assert!(Reader::within(set.clone(), 3).replicas("set").is_err());
+        assert_eq!(Reader::within(set, 4).replicas("set"), Ok(ReplicaSet(12)));
+        let reader = Reader::within(Bytes::new(), 3);
+        let lengths = [0, 1, 3, 4].map(|length| reader.one_per_member(length, "list").is_ok());
+        assert_eq!(lengths, [true, false, true, false]);
     }
 
     #[test]

@@ -114,14 +114,14 @@ impl Wire for Chain {
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let slot = super::message::get_slot(reader, "slot of the chain")?;
+        let slot = reader.slot("slot of the chain")?;
         let count = reader.length(10, "members of the chain")?;
         let mut chain = Self {
             members: SmallVec::new(),
             slot,
         };
         for _ in 0..count {
-            let id = super::message::get_replica(reader)?;
+            let id = reader.replica("member of the chain")?;
             if chain.contains(id) {
                 return Err(DecodeError::Bad("members of the chain"));
             }

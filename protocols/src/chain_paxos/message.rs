@@ -14,7 +14,7 @@
 use super::{
     chain::Chain,
     votes::Votes,
-    wire::{get_ballot, get_entry, put_entry},
+    wire::{get_entry, put_entry},
 };
 use alloc::vec::Vec;
 use quintet_replica::{
@@ -23,8 +23,6 @@ use quintet_replica::{
     parts::{Ballot, Taken},
 };
 use smallvec::SmallVec;
-
-pub(super) use super::wire::{get_replica, get_slot};
 
 /// What an instance of the log decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -307,16 +305,16 @@ impl Wire for Round {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let mut round = Self {
             number: reader.u64("round")?,
-            end: get_slot(reader, "end of the round")?,
-            path: ReplicaSet(reader.u128("path")?),
+            end: reader.slot("end of the round")?,
+            path: reader.replicas("path")?,
             looped: reader.u64("looped round")?,
-            looped_by: ReplicaSet(reader.u128("looped path")?),
+            looped_by: reader.replicas("looped path")?,
             asked: SmallVec::new(),
         };
         for _ in 0..reader.u8("questions")? {
             round
                 .asked
-                .push((get_replica(reader)?, reader.u64("stamp")?));
+                .push((reader.replica("replica")?, reader.u64("stamp")?));
         }
         Ok(round)
     }
@@ -335,15 +333,11 @@ impl Wire for Header {
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            ballot: get_ballot(reader)?,
-            committed: get_slot(reader, "committed slot")?,
-            everywhere: get_slot(reader, "everywhere slot")?,
+            ballot: Ballot::decode(reader)?,
+            committed: reader.slot("committed slot")?,
+            everywhere: reader.slot("everywhere slot")?,
             loop_micros: reader.u32("time of a loop")?,
-            turn: match reader.u16("who turns")? {
-                NOBODY => None,
-                id if usize::from(id) < ReplicaSet::MEMBERS_MAX => Some(ReplicaId(id)),
-                _ => return Err(DecodeError::Bad("who turns")),
-            },
+            turn: reader.replica_or(NOBODY, "who turns")?,
             round: Round::decode(reader)?,
             votes: Votes::decode(reader)?,
         })
@@ -522,7 +516,7 @@ impl Wire for Message {
             }
             ACCEPT => {
                 let header = Header::decode(reader)?;
-                let first = get_slot(reader, "first slot")?;
+                let first = reader.slot("first slot")?;
                 let count = reader.length(ENTRY_BYTES, "entries")?;
                 let mut entries = Vec::with_capacity(count);
                 for _ in 0..count {
@@ -536,49 +530,49 @@ impl Wire for Message {
             }
             ACK => Self::Ack {
                 header: Header::decode(reader)?,
-                held: get_slot(reader, "held slot")?,
+                held: reader.slot("held slot")?,
             },
             SKIP => Self::Skip {
-                ballot: get_ballot(reader)?,
-                base: get_slot(reader, "base slot")?,
+                ballot: Ballot::decode(reader)?,
+                base: reader.slot("base slot")?,
                 chain: Chain::decode(reader)?,
             },
             MISSING => Self::Missing {
-                ballot: get_ballot(reader)?,
-                held: get_slot(reader, "held slot")?,
+                ballot: Ballot::decode(reader)?,
+                held: reader.slot("held slot")?,
             },
             ALIVE => Self::Alive {
-                ballot: get_ballot(reader)?,
+                ballot: Ballot::decode(reader)?,
                 life: Incarnation(reader.u64("life")?),
                 whole: reader.bool("whole")?,
-                held: get_slot(reader, "held slot")?,
+                held: reader.slot("held slot")?,
                 round: reader.u64("round seen")?,
             },
             SUSPECT => Self::Suspect {
-                ballot: get_ballot(reader)?,
-                about: get_replica(reader)?,
+                ballot: Ballot::decode(reader)?,
+                about: reader.replica("replica")?,
             },
             ASK => Self::Ask {
                 stamp: reader.u64("stamp")?,
                 ordered: reader.bool("ordered")?,
             },
             REJECT => Self::Reject {
-                ballot: get_ballot(reader)?,
-                promised: get_ballot(reader)?,
+                ballot: Ballot::decode(reader)?,
+                promised: Ballot::decode(reader)?,
             },
             PRE_VOTE => Self::PreVote {
-                ballot: get_ballot(reader)?,
-                committed: get_slot(reader, "committed slot")?,
+                ballot: Ballot::decode(reader)?,
+                committed: reader.slot("committed slot")?,
             },
             PRE_VOTE_OK => Self::PreVoteOk {
-                ballot: get_ballot(reader)?,
+                ballot: Ballot::decode(reader)?,
                 granted: reader.bool("granted")?,
-                promised: get_ballot(reader)?,
-                first: get_slot(reader, "first slot")?,
+                promised: Ballot::decode(reader)?,
+                first: reader.slot("first slot")?,
             },
             PREPARE => Self::Prepare {
-                ballot: get_ballot(reader)?,
-                from: get_slot(reader, "from slot")?,
+                ballot: Ballot::decode(reader)?,
+                from: reader.slot("from slot")?,
             },
             PROMISE => Self::decode_promise(reader)?,
             PING => Self::Ping {
@@ -588,7 +582,7 @@ impl Wire for Message {
                 stamp: reader.u64("time of a ping")?,
             },
             STAND => Self::Stand {
-                ballot: get_ballot(reader)?,
+                ballot: Ballot::decode(reader)?,
             },
             _ => return Err(DecodeError::Bad("message tag")),
         })
@@ -597,18 +591,18 @@ impl Wire for Message {
 
 impl Message {
     fn decode_promise(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let ballot = get_ballot(reader)?;
+        let ballot = Ballot::decode(reader)?;
         let life = Incarnation(reader.u64("life")?);
-        let from = get_slot(reader, "from slot")?;
-        let until = Some(get_slot(reader, "until slot")?).filter(|slot| slot.0 > 0);
-        let committed = get_slot(reader, "committed slot")?;
-        let first = get_slot(reader, "first slot")?;
+        let from = reader.slot("from slot")?;
+        let until = Some(reader.slot("until slot")?).filter(|slot| slot.0 > 0);
+        let committed = reader.slot("committed slot")?;
+        let first = reader.slot("first slot")?;
         let count = reader.length(ACCEPTED_BYTES, "accepted")?;
         let mut accepted: Vec<Accepted> = Vec::with_capacity(count);
         for _ in 0..count {
             let it = Accepted {
-                slot: get_slot(reader, "slot")?,
-                ballot: get_ballot(reader)?,
+                slot: reader.slot("slot")?,
+                ballot: Ballot::decode(reader)?,
                 entry: get_entry(reader)?,
             };
             let ascending = accepted.last().is_none_or(|last| last.slot < it.slot);

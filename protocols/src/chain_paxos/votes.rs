@@ -75,11 +75,12 @@ impl Wire for Votes {
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let count = reader.u8("votes")?;
+        reader.one_per_member(count.into(), "votes")?;
         let mut votes = SmallVec::new();
         for _ in 0..count {
             votes.push(Vote {
                 life: Incarnation(reader.u64("life")?),
-                upto: super::message::get_slot(reader, "vote")?,
+                upto: reader.slot("vote")?,
             });
         }
         Ok(Self(votes))

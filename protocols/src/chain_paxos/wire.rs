@@ -6,34 +6,8 @@
 
 use super::{Entry, Op, chain::Chain};
 use quintet_replica::{
-    CommandTime, DecodeError, Incarnation, Reader, ReplicaId, ReplicaSet, Slot, Wire, Writer,
-    parts::Ballot,
+    CommandTime, DecodeError, Incarnation, Reader, Slot, Wire, Writer, parts::Ballot,
 };
-
-pub(super) fn get_slot(reader: &mut Reader, field: &'static str) -> Result<Slot, DecodeError> {
-    // Slots count batches; anything near the end of the range comes from bad bytes, and refusing
-    // it here keeps additions elsewhere from overflowing.
-    match reader.u64(field)? {
-        slot if slot < 1 << 62 => Ok(Slot(slot)),
-        _ => Err(DecodeError::Bad(field)),
-    }
-}
-
-pub(super) fn get_ballot(reader: &mut Reader) -> Result<Ballot, DecodeError> {
-    let ballot = Ballot::decode(reader)?;
-    if ballot.round < 1 << 62 {
-        Ok(ballot)
-    } else {
-        Err(DecodeError::Bad("ballot round"))
-    }
-}
-
-pub(super) fn get_replica(reader: &mut Reader) -> Result<ReplicaId, DecodeError> {
-    match reader.u16("replica")? {
-        id if usize::from(id) < ReplicaSet::MEMBERS_MAX => Ok(ReplicaId(id)),
-        _ => Err(DecodeError::Bad("replica")),
-    }
-}
 
 pub(super) fn put_entry(writer: &mut Writer<'_>, entry: &Entry) {
     writer.u64(entry.time.0);
@@ -67,15 +41,15 @@ pub(super) fn get_entry(reader: &mut Reader) -> Result<Entry, DecodeError> {
         0 => Op::Batch(reader.blob("batch")?),
         1 => Op::Nothing,
         2 => Op::Add {
-            id: get_replica(reader)?,
+            id: reader.replica("replica")?,
             life: Incarnation(reader.u64("life")?),
-            after: get_replica(reader)?,
+            after: reader.replica("replica")?,
         },
         3 => Op::Remove {
-            id: get_replica(reader)?,
+            id: reader.replica("replica")?,
         },
         4 => Op::Read {
-            by: get_replica(reader)?,
+            by: reader.replica("replica")?,
             stamp: reader.u64("stamp")?,
         },
         _ => return Err(DecodeError::Bad("kind of entry")),
@@ -129,12 +103,12 @@ impl Wire for Record {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(match reader.u8("kind of record")? {
             0 => Self::Entry {
-                ballot: get_ballot(reader)?,
-                committed: get_slot(reader, "committed slot")?,
+                ballot: Ballot::decode(reader)?,
+                committed: reader.slot("committed slot")?,
                 entry: get_entry(reader)?,
             },
             1 => Self::Skip {
-                from: get_slot(reader, "from slot")?,
+                from: reader.slot("from slot")?,
                 chain: Chain::decode(reader)?,
             },
             _ => return Err(DecodeError::Bad("kind of record")),
@@ -151,7 +125,7 @@ impl Wire for Promised {
         self.0.encode(writer);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        get_ballot(reader).map(Self)
+        Ballot::decode(reader).map(Self)
     }
 }
 

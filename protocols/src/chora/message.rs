@@ -254,31 +254,8 @@ tags! {
 tags! { NOOP = 0, COMMANDS = 1, VIEW_INIT = 2 }
 tags! { HAS_SKIP = 1, HAS_PROPOSAL = 2, HAS_NACK = 4, HAS_RECOVER = 8, IS_LOADED = 16, HAS_SLOW = 32 }
 
-fn get_slot(reader: &mut Reader, field: &'static str) -> Result<Slot, DecodeError> {
-    // Anything near the end of the range comes from bad bytes, and refusing it here keeps
-    // additions elsewhere from overflowing.
-    match reader.u64(field)? {
-        slot if slot < 1 << 62 => Ok(Slot(slot)),
-        _ => Err(DecodeError::Bad(field)),
-    }
-}
-
-fn get_view(reader: &mut Reader) -> Result<u64, DecodeError> {
-    match reader.u64("view")? {
-        view if view < 1 << 62 => Ok(view),
-        _ => Err(DecodeError::Bad("view")),
-    }
-}
-
-fn get_replica(reader: &mut Reader, field: &'static str) -> Result<ReplicaId, DecodeError> {
-    match reader.u16(field)? {
-        id if usize::from(id) < ReplicaSet::MEMBERS_MAX => Ok(ReplicaId(id)),
-        _ => Err(DecodeError::Bad(field)),
-    }
-}
-
 fn get_range(reader: &mut Reader, field: &'static str) -> Result<(Slot, Slot), DecodeError> {
-    let range = (get_slot(reader, field)?, get_slot(reader, field)?);
+    let range = (reader.slot(field)?, reader.slot(field)?);
     if range.0 <= range.1 {
         Ok(range)
     } else {
@@ -296,13 +273,13 @@ impl Wire for ViewInit {
         writer.u128(self.live.0);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let view = get_view(reader)?;
-        let initiator = get_replica(reader, "initiator")?;
-        let base = get_slot(reader, "view base")?;
+        let view = reader.number("view")?;
+        let initiator = reader.replica("initiator")?;
+        let base = reader.slot("view base")?;
         let count = reader.length(2, "proposers")?;
         let mut proposers: Vec<ReplicaId> = Vec::with_capacity(count);
         for _ in 0..count {
-            let id = get_replica(reader, "proposer")?;
+            let id = reader.replica("proposer")?;
             if proposers.contains(&id) {
                 return Err(DecodeError::Bad("proposer"));
             }
@@ -311,7 +288,7 @@ impl Wire for ViewInit {
         if proposers.is_empty() {
             return Err(DecodeError::Bad("proposers"));
         }
-        let live = ReplicaSet(reader.u128("live")?);
+        let live = reader.replicas("live")?;
         Ok(Self {
             view,
             initiator,
@@ -422,13 +399,13 @@ impl Wire for Pulse {
             _ => return Err(DecodeError::Bad("fitness")),
         };
         let mut pulse = Self {
-            view: get_view(reader)?,
+            view: reader.number("view")?,
             incarnation: Incarnation(reader.u64("incarnation")?),
             round: reader.u64("round")?,
             stamp: reader.u64("stamp")?,
-            ack: get_slot(reader, "acknowledged slot")?,
-            committed: get_slot(reader, "committed slot")?,
-            latest: get_slot(reader, "latest slot")?,
+            ack: reader.slot("acknowledged slot")?,
+            committed: reader.slot("committed slot")?,
+            latest: reader.slot("latest slot")?,
             fitness,
             loaded: has(IS_LOADED),
             ..Self::default()
@@ -440,15 +417,15 @@ impl Wire for Pulse {
             pulse.nack = Some(get_range(reader, "missing slots")?);
         }
         if has(HAS_SLOW) {
-            pulse.slow = ReplicaSet(reader.u128("who is slow")?);
+            pulse.slow = reader.replicas("who is slow")?;
         }
         if has(HAS_PROPOSAL) {
-            pulse.proposal = Some((get_slot(reader, "slot")?, Value::decode(reader)?));
+            pulse.proposal = Some((reader.slot("slot")?, Value::decode(reader)?));
         }
         if has(HAS_RECOVER) {
             let count = reader.length(9, "recovered")?;
             for _ in 0..count {
-                let slot = get_slot(reader, "slot")?;
+                let slot = reader.slot("slot")?;
                 pulse.recover.push((slot, Value::decode(reader)?));
             }
         }
@@ -581,13 +558,13 @@ impl Wire for Message {
             },
             PULSE => Self::Pulse(Pulse::decode(reader)?),
             VIEW_REQUEST => Self::ViewRequest {
-                view: get_view(reader)?,
+                view: reader.number("view")?,
                 incarnation: Incarnation(reader.u64("incarnation")?),
-                last_slot: get_slot(reader, "last slot")?,
-                last_view: get_view(reader)?,
+                last_slot: reader.slot("last slot")?,
+                last_view: reader.number("view")?,
             },
             VOTE => Self::Vote {
-                view: get_view(reader)?,
+                view: reader.number("view")?,
                 incarnation: Incarnation(reader.u64("incarnation")?),
             },
             INIT => {
@@ -595,7 +572,7 @@ impl Wire for Message {
                 let count = reader.length(16, "runs")?;
                 let mut runs: Vec<(Slot, u64)> = Vec::with_capacity(count);
                 for _ in 0..count {
-                    let run = (get_slot(reader, "run")?, get_view(reader)?);
+                    let run = (reader.slot("run")?, reader.number("view")?);
                     if runs.last().is_some_and(|last| *last >= run) {
                         return Err(DecodeError::Bad("run"));
                     }
@@ -604,24 +581,24 @@ impl Wire for Message {
                 Self::Init { init, runs }
             }
             FETCH => Self::Fetch {
-                view: get_view(reader)?,
-                from: get_slot(reader, "from slot")?,
+                view: reader.number("view")?,
+                from: reader.slot("from slot")?,
             },
             ENTRIES => {
-                let view = get_view(reader)?;
-                let first = get_slot(reader, "first slot")?;
-                let before = get_view(reader)?;
+                let view = reader.number("view")?;
+                let first = reader.slot("first slot")?;
+                let before = reader.number("view")?;
                 let init = if reader.bool("VIEW-INIT")? {
                     Some(ViewInit::decode(reader)?)
                 } else {
                     None
                 };
-                let committed = get_slot(reader, "committed slot")?;
-                let last = get_slot(reader, "last slot")?;
+                let committed = reader.slot("committed slot")?;
+                let last = reader.slot("last slot")?;
                 let count = reader.length(9, "entries")?;
                 let mut entries = Vec::with_capacity(count);
                 for _ in 0..count {
-                    entries.push((get_view(reader)?, Value::decode(reader)?));
+                    entries.push((reader.number("view")?, Value::decode(reader)?));
                 }
                 Self::Entries {
                     view,
@@ -634,17 +611,17 @@ impl Wire for Message {
                 }
             }
             TRIMMED => Self::Trimmed {
-                view: get_view(reader)?,
-                first: get_slot(reader, "first slot")?,
-                executed: get_slot(reader, "executed")?,
+                view: reader.number("view")?,
+                first: reader.slot("first slot")?,
+                executed: reader.slot("executed")?,
             },
             READ_ASK => Self::ReadAsk {
-                view: get_view(reader)?,
+                view: reader.number("view")?,
                 round: reader.u64("read round")?,
             },
             READ_OK => Self::ReadOk {
                 round: reader.u64("read round")?,
-                executed: get_slot(reader, "executed")?,
+                executed: reader.slot("executed")?,
             },
             _ => return Err(DecodeError::Bad("message tag")),
         })
@@ -674,9 +651,9 @@ impl Wire for Record {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            view: get_view(reader)?,
-            before: get_view(reader)?,
-            committed: get_slot(reader, "committed slot")?,
+            view: reader.number("view")?,
+            before: reader.number("view")?,
+            committed: reader.slot("committed slot")?,
             value: Value::decode(reader)?,
         })
     }
@@ -697,12 +674,8 @@ impl Wire for Promised {
         writer.u16(self.voted_for.map_or(u16::MAX, |id| id.0));
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let view = get_view(reader)?;
-        let voted_for = match reader.u16("voted for")? {
-            u16::MAX => None,
-            id if usize::from(id) < ReplicaSet::MEMBERS_MAX => Some(ReplicaId(id)),
-            _ => return Err(DecodeError::Bad("voted for")),
-        };
+        let view = reader.number("view")?;
+        let voted_for = reader.replica_or(u16::MAX, "voted for")?;
         Ok(Self { view, voted_for })
     }
 }
@@ -729,8 +702,8 @@ impl Wire for Summary {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            slot: get_slot(reader, "summary slot")?,
-            view: get_view(reader)?,
+            slot: reader.slot("summary slot")?,
+            view: reader.number("view")?,
             time: CommandTime(reader.u64("summary time")?),
             init: ViewInit::decode(reader)?,
         })

@@ -337,29 +337,6 @@ impl Wire for Body {
     }
 }
 
-fn get_replica(reader: &mut Reader) -> Result<ReplicaId, DecodeError> {
-    let id = reader.u16("replica")?;
-    if usize::from(id) < ReplicaSet::MEMBERS_MAX {
-        Ok(ReplicaId(id))
-    } else {
-        Err(DecodeError::Bad("replica"))
-    }
-}
-
-fn get_slot(reader: &mut Reader) -> Result<Slot, DecodeError> {
-    // Far from the end of the numbers, so that the next ones exist.
-    Some(reader.u64("slot")?)
-        .filter(|slot| *slot < 1 << 62)
-        .map(Slot)
-        .ok_or(DecodeError::Bad("slot"))
-}
-
-fn get_view(reader: &mut Reader) -> Result<u64, DecodeError> {
-    Some(reader.u64("view")?)
-        .filter(|view| *view < 1 << 62)
-        .ok_or(DecodeError::Bad("view"))
-}
-
 impl Wire for Member {
     fn encode(&self, writer: &mut Writer<'_>) {
         writer.u16(self.id.0);
@@ -368,7 +345,7 @@ impl Wire for Member {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            id: get_replica(reader)?,
+            id: reader.replica("replica")?,
             life: reader.u64("life")?,
             incarnation: Incarnation(reader.u64("incarnation")?),
         })
@@ -383,7 +360,7 @@ impl Wire for View {
         self.members.iter().for_each(|member| member.encode(writer));
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let (number, base) = (get_view(reader)?, get_slot(reader)?);
+        let (number, base) = (reader.number("view")?, reader.slot("slot")?);
         let count = reader.length(18, "members")?;
         let members: Vec<Member> = (0..count)
             .map(|_| Member::decode(reader))
@@ -405,7 +382,7 @@ impl Wire for Ballot {
         writer.u64(self.proposer);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let round = get_view(reader)?;
+        let round = reader.number("view")?;
         Ok(Self {
             round,
             proposer: reader.u64("proposer")?,
@@ -489,7 +466,7 @@ impl Wire for Promised {
             complete: reader.bool("complete")?,
             promised: Ballot::decode(reader)?,
             accepted: get_option(reader, decode)?,
-            sure: get_slot(reader)?,
+            sure: reader.slot("slot")?,
         })
     }
 }
@@ -502,7 +479,7 @@ impl Wire for Entry {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            view: get_view(reader)?,
+            view: reader.number("view")?,
             time: CommandTime(reader.u64("time")?),
             batch: reader.blob("batch")?,
         })
@@ -534,11 +511,11 @@ impl Wire for Join {
         Ok(Self {
             life: reader.u64("life")?,
             incarnation: Incarnation(reader.u64("incarnation")?),
-            view: get_view(reader)?,
+            view: reader.number("view")?,
             coming: reader.bool("coming")?,
             complete: reader.bool("complete")?,
             forgot: reader.bool("forgot")?,
-            sure: get_slot(reader)?,
+            sure: reader.slot("slot")?,
         })
     }
 }
@@ -553,8 +530,8 @@ impl Wire for Large {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let large = Self {
-            index: get_view(reader)?,
-            sender: get_replica(reader)?,
+            index: reader.number("view")?,
+            sender: reader.replica("replica")?,
             length: reader.u32("length")?,
             size: reader.u32("block size")?,
             schedule: Schedule::of(reader.u8("schedule")?).ok_or(DecodeError::Bad("schedule"))?,
@@ -691,8 +668,8 @@ impl Wire for Message {
                 },
             },
             2 => Self::Bulk {
-                view: get_view(reader)?,
-                index: get_view(reader)?,
+                view: reader.number("view")?,
+                index: reader.number("view")?,
                 body: Frame::from(reader.blob("body")?),
             },
             3 => Self::Join(Join::decode(reader)?),
@@ -707,13 +684,13 @@ impl Wire for Message {
                 }
             }
             5 => Self::Fetch {
-                view: get_view(reader)?,
-                have: get_slot(reader)?,
-                upto: get_slot(reader)?,
+                view: reader.number("view")?,
+                have: reader.slot("slot")?,
+                upto: reader.slot("slot")?,
             },
             6 => {
-                let view = get_view(reader)?;
-                let (first, sure) = (get_slot(reader)?, get_slot(reader)?);
+                let view = reader.number("view")?;
+                let (first, sure) = (reader.slot("slot")?, reader.slot("slot")?);
                 let count = reader.length(20, "entries")?;
                 let entries = (0..count)
                     .map(|_| Entry::decode(reader))
@@ -726,31 +703,31 @@ impl Wire for Message {
                 }
             }
             7 => Self::Behind {
-                at_least: get_slot(reader)?,
+                at_least: reader.slot("slot")?,
             },
             8 => Self::Prepare {
-                view: get_view(reader)?,
+                view: reader.number("view")?,
                 ballot: Ballot::decode(reader)?,
             },
             9 => Self::Promise {
-                view: get_view(reader)?,
+                view: reader.number("view")?,
                 ballot: Ballot::decode(reader)?,
                 member: Member::decode(reader)?,
                 complete: reader.bool("complete")?,
-                end: get_slot(reader)?,
+                end: reader.slot("slot")?,
                 accepted: get_option(reader, Proposal::decode)?,
             },
             10 => Self::Accept {
-                view: get_view(reader)?,
+                view: reader.number("view")?,
                 proposal: Proposal::decode(reader)?,
-                source: get_replica(reader)?,
+                source: reader.replica("replica")?,
             },
             11 => Self::Accepted {
-                view: get_view(reader)?,
+                view: reader.number("view")?,
                 ballot: Ballot::decode(reader)?,
             },
             12 => {
-                let (view, number) = (get_view(reader)?, get_view(reader)?);
+                let (view, number) = (reader.number("view")?, reader.number("view")?);
                 let large = Large::decode(reader)?;
                 let (block, bytes) = (reader.u32("block")?, reader.blob("bytes")?);
                 if block as usize >= large.blocks() || bytes.len() != large.place(block).len() {

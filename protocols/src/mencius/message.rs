@@ -10,8 +10,8 @@
 
 use alloc::vec::Vec;
 use quintet_replica::{
-    BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet,
-    Slot, Wire, Writer,
+    BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, Slot, Wire,
+    Writer,
     parts::{Ballot, Taken},
 };
 
@@ -208,29 +208,15 @@ tags! {
     REFUSED = 8, FETCH = 9, KNOWN = 10, TRIMMED = 11, RECOVER = 12, RECOVER_OK = 13,
 }
 
-fn get_slot(reader: &mut Reader, field: &'static str) -> Result<Slot, DecodeError> {
-    // Anything near the end of the range comes from bad bytes, and refusing it here keeps
-    // additions elsewhere from overflowing.
-    match reader.u64(field)? {
-        slot if slot < 1 << 62 => Ok(Slot(slot)),
-        _ => Err(DecodeError::Bad(field)),
-    }
-}
-
-fn get_replica(reader: &mut Reader, field: &'static str) -> Result<ReplicaId, DecodeError> {
-    match reader.u16(field)? {
-        id if usize::from(id) < ReplicaSet::MEMBERS_MAX => Ok(ReplicaId(id)),
-        _ => Err(DecodeError::Bad(field)),
-    }
-}
-
 fn get_ballot(reader: &mut Reader) -> Result<Ballot, DecodeError> {
-    let ballot = Ballot::decode(reader)?;
-    if ballot == DECIDED || ballot.round < 1 << 62 {
-        Ok(ballot)
-    } else {
-        Err(DecodeError::Bad("ballot"))
+    let mut ahead = reader.clone();
+    if ahead.u64("ballot round")? == DECIDED.round
+        && ahead.replica("ballot owner")? == DECIDED.owner
+    {
+        *reader = ahead;
+        return Ok(DECIDED);
     }
+    Ballot::decode(reader)
 }
 
 /// Above all ballots: what is decided.
@@ -246,6 +232,7 @@ fn put_lives(lives: &[Incarnation], writer: &mut Writer<'_>) {
 
 fn get_lives(reader: &mut Reader) -> Result<Vec<Incarnation>, DecodeError> {
     let count = reader.length(8, "lives")?;
+    reader.one_per_member(count, "lives")?;
     (0..count)
         .map(|_| Ok(Incarnation(reader.u64("life")?)))
         .collect()
@@ -258,7 +245,7 @@ fn put_slots(slots: &[Slot], writer: &mut Writer<'_>) {
 
 fn get_slots(reader: &mut Reader) -> Result<Vec<Slot>, DecodeError> {
     let count = reader.length(8, "slots")?;
-    (0..count).map(|_| get_slot(reader, "slot")).collect()
+    (0..count).map(|_| reader.slot("slot")).collect()
 }
 
 fn put_known(known: &[(Slot, Value)], writer: &mut Writer<'_>) {
@@ -272,7 +259,7 @@ fn put_known(known: &[(Slot, Value)], writer: &mut Writer<'_>) {
 fn get_known(reader: &mut Reader) -> Result<Known, DecodeError> {
     let count = reader.length(9, "values")?;
     (0..count)
-        .map(|_| Ok((get_slot(reader, "slot")?, Value::decode(reader)?)))
+        .map(|_| Ok((reader.slot("slot")?, Value::decode(reader)?)))
         .collect()
 }
 
@@ -308,10 +295,10 @@ impl Wire for Range {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let range = Self {
-            owner: get_replica(reader, "owner")?,
+            owner: reader.replica("owner")?,
             ballot: get_ballot(reader)?,
-            first: get_slot(reader, "first slot")?,
-            last: get_slot(reader, "last slot")?,
+            first: reader.slot("first slot")?,
+            last: reader.slot("last slot")?,
         };
         if range.first.0 >= 1 && range.first <= range.last {
             Ok(range)
@@ -343,10 +330,10 @@ impl Wire for Said {
         if flags > 3 {
             return Err(DecodeError::Bad("flags"));
         }
-        let latest = get_slot(reader, "latest slot")?;
-        let committed = get_slot(reader, "committed slot")?;
+        let latest = reader.slot("latest slot")?;
+        let committed = reader.slot("committed slot")?;
         let skip = if flags & 2 > 0 {
-            Some((get_slot(reader, "skip")?, get_slot(reader, "skip")?))
+            Some((reader.slot("skip")?, reader.slot("skip")?))
         } else {
             None
         };
@@ -477,7 +464,7 @@ impl Wire for Message {
                 let count = reader.length(19, "accepted")?;
                 let mut accepted = Vec::with_capacity(count);
                 for _ in 0..count {
-                    let slot = get_slot(reader, "slot")?;
+                    let slot = reader.slot("slot")?;
                     accepted.push((slot, get_ballot(reader)?, Value::decode(reader)?));
                 }
                 Self::Promise { range, accepted }
@@ -496,19 +483,19 @@ impl Wire for Message {
                 values: get_known(reader)?,
             },
             REFUSED => Self::Refused {
-                owner: get_replica(reader, "owner")?,
+                owner: reader.replica("owner")?,
                 ballot: get_ballot(reader)?,
-                until: get_slot(reader, "slot")?,
+                until: reader.slot("slot")?,
             },
             FETCH => Self::Fetch {
-                first: get_slot(reader, "first slot")?,
+                first: reader.slot("first slot")?,
             },
             KNOWN => Self::Known {
-                committed: get_slot(reader, "committed slot")?,
+                committed: reader.slot("committed slot")?,
                 values: get_known(reader)?,
             },
             TRIMMED => Self::Trimmed {
-                first: get_slot(reader, "first slot")?,
+                first: reader.slot("first slot")?,
             },
             RECOVER => Self::Recover {
                 incarnation: Incarnation(reader.u64("incarnation")?),
@@ -516,7 +503,7 @@ impl Wire for Message {
             },
             RECOVER_OK => Self::RecoverOk {
                 nonce: reader.u64("nonce")?,
-                last: get_slot(reader, "last slot")?,
+                last: reader.slot("last slot")?,
             },
             _ => return Err(DecodeError::Bad("message tag")),
         })
@@ -551,7 +538,7 @@ impl Wire for Record {
                 1 => true,
                 _ => return Err(DecodeError::Bad("decided")),
             },
-            committed: get_slot(reader, "committed slot")?,
+            committed: reader.slot("committed slot")?,
             value: Value::decode(reader)?,
         })
     }
@@ -577,11 +564,12 @@ impl Wire for Promised {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let count = reader.length(18, "leases")?;
+        reader.one_per_member(count, "leases")?;
         let mut leases = Vec::with_capacity(count);
         for _ in 0..count {
-            leases.push((get_ballot(reader)?, get_slot(reader, "slot")?));
+            leases.push((get_ballot(reader)?, reader.slot("slot")?));
         }
-        let reserved = get_slot(reader, "reserved slot")?;
+        let reserved = reader.slot("reserved slot")?;
         Ok(Self { leases, reserved })
     }
 }

@@ -306,24 +306,6 @@ fn get_proposal(reader: &mut Reader) -> Result<Proposal, DecodeError> {
     })
 }
 
-fn get_slot(reader: &mut Reader, field: &'static str) -> Result<Slot, DecodeError> {
-    // Slots count batches; anything near the end of the range comes from bad bytes, and refusing
-    // it here keeps additions elsewhere from overflowing.
-    match reader.u64(field)? {
-        slot if slot < 1 << 62 => Ok(Slot(slot)),
-        _ => Err(DecodeError::Bad(field)),
-    }
-}
-
-fn get_ballot(reader: &mut Reader) -> Result<Ballot, DecodeError> {
-    let ballot = Ballot::decode(reader)?;
-    if ballot.round < 1 << 62 {
-        Ok(ballot)
-    } else {
-        Err(DecodeError::Bad("ballot round"))
-    }
-}
-
 impl Wire for Message {
     fn encode(&self, writer: &mut Writer<'_>) {
         match self {
@@ -541,12 +523,12 @@ impl Wire for Message {
                 Self::Forward { batches }
             }
             ACCEPT => {
-                let ballot = get_ballot(reader)?;
-                let first = get_slot(reader, "first slot")?;
-                let committed = get_slot(reader, "committed slot")?;
+                let ballot = Ballot::decode(reader)?;
+                let first = reader.slot("first slot")?;
+                let committed = reader.slot("committed slot")?;
                 let confirm = reader.u64("confirm")?;
                 let stamp = reader.u64("stamp")?;
-                let everywhere = get_slot(reader, "everywhere slot")?;
+                let everywhere = reader.slot("everywhere slot")?;
                 let count = reader.length(PROPOSAL_BYTES, "proposals")?;
                 let mut proposals = Vec::with_capacity(count);
                 for _ in 0..count {
@@ -563,66 +545,66 @@ impl Wire for Message {
                 }
             }
             COMMIT => Self::Commit {
-                ballot: get_ballot(reader)?,
-                committed: get_slot(reader, "committed slot")?,
+                ballot: Ballot::decode(reader)?,
+                committed: reader.slot("committed slot")?,
                 confirm: reader.u64("confirm")?,
                 stamp: reader.u64("stamp")?,
-                everywhere: get_slot(reader, "everywhere slot")?,
+                everywhere: reader.slot("everywhere slot")?,
                 round_trip: reader.u32("round trip")?,
                 answer: reader.bool("answer")?,
             },
             ACCEPT_OK => Self::AcceptOk {
-                ballot: get_ballot(reader)?,
+                ballot: Ballot::decode(reader)?,
                 incarnation: Incarnation(reader.u64("incarnation")?),
-                held: get_slot(reader, "held slot")?,
-                durable: get_slot(reader, "durable slot")?,
-                executed: get_slot(reader, "executed slot")?,
+                held: reader.slot("held slot")?,
+                durable: reader.slot("durable slot")?,
+                executed: reader.slot("executed slot")?,
                 confirm: reader.u64("confirm")?,
                 stamp: reader.u64("stamp")?,
             },
             REJECT => Self::Reject {
-                ballot: get_ballot(reader)?,
-                promised: get_ballot(reader)?,
+                ballot: Ballot::decode(reader)?,
+                promised: Ballot::decode(reader)?,
             },
             TRIMMED => Self::Trimmed {
-                ballot: get_ballot(reader)?,
-                first: get_slot(reader, "first slot")?,
+                ballot: Ballot::decode(reader)?,
+                first: reader.slot("first slot")?,
             },
             PRE_VOTE => Self::PreVote {
-                ballot: get_ballot(reader)?,
-                committed: get_slot(reader, "committed slot")?,
+                ballot: Ballot::decode(reader)?,
+                committed: reader.slot("committed slot")?,
             },
             PRE_VOTE_OK => Self::PreVoteOk {
-                ballot: get_ballot(reader)?,
+                ballot: Ballot::decode(reader)?,
                 granted: reader.bool("granted")?,
-                promised: get_ballot(reader)?,
-                first: get_slot(reader, "first slot")?,
+                promised: Ballot::decode(reader)?,
+                first: reader.slot("first slot")?,
             },
             PREPARE => Self::Prepare {
-                ballot: get_ballot(reader)?,
-                from: get_slot(reader, "from slot")?,
+                ballot: Ballot::decode(reader)?,
+                from: reader.slot("from slot")?,
             },
             PROMISE => Self::decode_promise(reader)?,
             STAND => Self::Stand {
-                ballot: get_ballot(reader)?,
+                ballot: Ballot::decode(reader)?,
             },
             READ_INDEX => Self::ReadIndex {
                 round: reader.u64("read round")?,
             },
             READ_INDEX_OK => Self::ReadIndexOk {
                 round: reader.u64("read round")?,
-                index: get_slot(reader, "read index")?,
+                index: reader.slot("read index")?,
             },
             RECOVER => Self::Recover {
                 incarnation: Incarnation(reader.u64("incarnation")?),
                 nonce: reader.u64("nonce")?,
-                promised: get_ballot(reader)?,
+                promised: Ballot::decode(reader)?,
             },
             tag @ (RECOVER_OK | RECOVER_HELD) => {
                 let nonce = reader.u64("nonce")?;
-                let promised = get_ballot(reader)?;
+                let promised = Ballot::decode(reader)?;
                 let part = reader.u8("part")?;
-                let end = get_slot(reader, "end slot")?;
+                let end = reader.slot("end slot")?;
                 let part = match part {
                     0 => Part::Recovering,
                     1 => Part::Intact,
@@ -648,18 +630,18 @@ impl Wire for Message {
 
 impl Message {
     fn decode_promise(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let ballot = get_ballot(reader)?;
+        let ballot = Ballot::decode(reader)?;
         let incarnation = Incarnation(reader.u64("incarnation")?);
-        let from = get_slot(reader, "from slot")?;
-        let until = Some(get_slot(reader, "until slot")?).filter(|slot| slot.0 > 0);
-        let committed = get_slot(reader, "committed slot")?;
-        let first = get_slot(reader, "first slot")?;
+        let from = reader.slot("from slot")?;
+        let until = Some(reader.slot("until slot")?).filter(|slot| slot.0 > 0);
+        let committed = reader.slot("committed slot")?;
+        let first = reader.slot("first slot")?;
         let count = reader.length(ACCEPTED_BYTES, "accepted")?;
         let mut accepted: Vec<Accepted> = Vec::with_capacity(count);
         for _ in 0..count {
             let entry = Accepted {
-                slot: get_slot(reader, "slot")?,
-                ballot: get_ballot(reader)?,
+                slot: reader.slot("slot")?,
+                ballot: Ballot::decode(reader)?,
                 proposal: get_proposal(reader)?,
             };
             let ascending = accepted.last().is_none_or(|last| last.slot < entry.slot);
@@ -733,8 +715,8 @@ impl Wire for Record {
             });
         }
         Ok(Self::Accepted {
-            ballot: get_ballot(reader)?,
-            committed: get_slot(reader, "committed slot")?,
+            ballot: Ballot::decode(reader)?,
+            committed: reader.slot("committed slot")?,
             proposal: get_proposal(reader)?,
         })
     }
@@ -758,7 +740,7 @@ impl Wire for Promised {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            ballot: get_ballot(reader)?,
+            ballot: Ballot::decode(reader)?,
             chain: match reader.remaining() {
                 0 => 0,
                 _ => reader.u64("chain")?,

@@ -348,7 +348,7 @@ impl Wire for SetHash {
         }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let base = Slot(reader.u64("hash base")?);
+        let base = reader.slot("hash base")?;
         if !reader.bool("hash known")? {
             return Ok(Self {
                 base,

@@ -37,7 +37,7 @@ impl Wire for LogHash {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             lives: reader.u64("lives")?,
-            base: Slot(reader.u64("hash base")?),
+            base: reader.slot("hash base")?,
             hash: reader.u128("hash")?,
             known: reader.bool("hash known")?,
         })
@@ -66,8 +66,8 @@ impl Wire for ReplyHeader {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            view: reader.u64("view")?,
-            slot: Slot(reader.u64("slot")?),
+            view: reader.number("view")?,
+            slot: reader.slot("slot")?,
             hash: LogHash::decode(reader)?,
             bound: reader.u64("bound")?,
         })
@@ -287,8 +287,8 @@ impl Wire for Vote {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            view_normal: reader.u64("last view")?,
-            commit: Slot(reader.u64("commit point")?),
+            view_normal: reader.number("last view")?,
+            commit: reader.slot("commit point")?,
             kept: first_slot(reader)?,
             first: first_slot(reader)?,
             synced: decode_list(reader, 24, "synced")?,
@@ -297,12 +297,11 @@ impl Wire for Vote {
     }
 }
 
-/// A slot that a list begins with: from 1, and far enough from the end to count on.
+/// A slot that a list begins with: from 1.
 fn first_slot(reader: &mut Reader) -> Result<Slot, DecodeError> {
-    match reader.u64("first slot")? {
-        0 => Err(DecodeError::Bad("first slot")),
-        slot if slot > u64::MAX / 2 => Err(DecodeError::Bad("first slot")),
-        slot => Ok(Slot(slot)),
+    match reader.slot("first slot")? {
+        Slot(0) => Err(DecodeError::Bad("first slot")),
+        slot => Ok(slot),
     }
 }
 
@@ -390,11 +389,11 @@ impl Wire for Part {
             0 => Self::LogModification {
                 first: first_slot(reader)?,
                 stamps: decode_list(reader, 24, "stamps")?,
-                commit: Slot(reader.u64("commit point")?),
+                commit: reader.slot("commit point")?,
                 round: reader.u64("round")?,
             },
             1 => Self::LogStatus {
-                sync: Slot(reader.u64("sync point")?),
+                sync: reader.slot("sync point")?,
                 round: reader.u64("round")?,
             },
             2 => Self::Fetch(decode_list(reader, 16, "names")?),
@@ -407,11 +406,11 @@ impl Wire for Part {
             5 => Self::LogPage {
                 first: first_slot(reader)?,
                 entries: decode_list(reader, 12, "entries")?,
-                end: Slot(reader.u64("end")?),
+                end: reader.slot("end")?,
             },
             6 => Self::Trimmed(first_slot(reader)?),
             7 => Self::Suspect,
-            8 => Self::ViewChange(Slot(reader.u64("commit point")?)),
+            8 => Self::ViewChange(reader.slot("commit point")?),
             9 => Self::Vote(Vote::decode(reader)?),
             10 => Self::Recover(reader.u64("nonce")?),
             11 => Self::RecoverOk(
@@ -427,6 +426,13 @@ impl Wire for Part {
             _ => return Err(DecodeError::Bad("part")),
         })
     }
+}
+
+fn decode_lives(reader: &mut Reader) -> Result<Lives, DecodeError> {
+    let count = reader.u8("lives")?.into();
+    (0..reader.one_per_member(count, "lives")?)
+        .map(|_| reader.u64("life"))
+        .collect()
 }
 
 impl Wire for Message {
@@ -509,7 +515,7 @@ impl Wire for Message {
                 batch: reader.blob("batch")?,
             },
             1 => {
-                let (view, bound) = (reader.u64("view")?, reader.u64("bound")?);
+                let (view, bound) = (reader.number("view")?, reader.u64("bound")?);
                 let count = reader.length(41, "fast replies")?;
                 let one = |_| Ok((BatchId(reader.u64("batch id")?), LogHash::decode(reader)?));
                 Self::FastReplies {
@@ -519,9 +525,9 @@ impl Wire for Message {
                 }
             }
             2 => Self::SlowReply {
-                view: reader.u64("view")?,
+                view: reader.number("view")?,
                 lives: reader.u64("lives")?,
-                sync: Slot(reader.u64("sync point")?),
+                sync: reader.slot("sync point")?,
                 bound: reader.u64("bound")?,
             },
             3 => Self::Taken {
@@ -532,15 +538,13 @@ impl Wire for Message {
                     2 => Taken::Busy,
                     _ => return Err(DecodeError::Bad("taken")),
                 },
-                view: reader.u64("view")?,
+                view: reader.number("view")?,
             },
             4 => {
-                let view = reader.u64("view")?;
-                let count = reader.u8("lives")?;
-                let lives = (0..count).map(|_| reader.u64("life"));
+                let view = reader.number("view")?;
                 Self::Between {
                     view,
-                    lives: lives.collect::<Result<_, _>>()?,
+                    lives: decode_lives(reader)?,
                     part: Part::decode(reader)?,
                 }
             }
@@ -574,13 +578,11 @@ impl Wire for Promised {
         }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let (view, view_normal) = (reader.u64("view")?, reader.u64("last view")?);
-        let count = reader.u8("lives")?;
-        let lives = (0..count).map(|_| reader.u64("life"));
+        let (view, view_normal) = (reader.number("view")?, reader.number("last view")?);
         Ok(Self {
             view,
             view_normal,
-            lives: lives.collect::<Result<_, _>>()?,
+            lives: decode_lives(reader)?,
         })
     }
 }
@@ -630,11 +632,11 @@ impl Wire for Record {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(match reader.u8("record")? {
-            0 => Self::Entry(Slot(reader.u64("slot")?), Placed::decode(reader)?),
-            1 => Self::Moved(Slot(reader.u64("slot")?), Stamp::decode(reader)?),
+            0 => Self::Entry(reader.slot("slot")?, Placed::decode(reader)?),
+            1 => Self::Moved(reader.slot("slot")?, Stamp::decode(reader)?),
             2 => Self::Begin {
-                view: reader.u64("view")?,
-                keep: Slot(reader.u64("slot")?),
+                view: reader.number("view")?,
+                keep: reader.slot("slot")?,
                 entries: decode_list(reader, 12, "entries")?,
             },
             _ => return Err(DecodeError::Bad("record")),

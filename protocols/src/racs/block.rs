@@ -7,9 +7,7 @@
 
 use crate::sadl::{Range, Way, decode_ranges, encode_ranges};
 use alloc::{sync::Arc, vec::Vec};
-use quintet_replica::{
-    Bytes, CommandTime, DecodeError, Reader, ReplicaId, ReplicaSet, Slot, Wire, Writer,
-};
+use quintet_replica::{Bytes, CommandTime, DecodeError, Reader, ReplicaId, Slot, Wire, Writer};
 
 /// Names a block, and ranks it: fields in this order make the order of ranks. A block that the
 /// coin elected (level 2) ranks above every synchronous block (level 0) of its view, whatever
@@ -63,13 +61,10 @@ impl Wire for BlockId {
             view: reader.u64("block view")?,
             level: reader.u8("block level")?,
             round: reader.u64("block round")?,
-            owner: ReplicaId(reader.u16("block owner")?),
+            owner: reader.replica("block owner")?,
         };
         if id.level > 2 || id.view > NUMBER_MAX || id.round > NUMBER_MAX {
             return Err(DecodeError::Bad("block id"));
-        }
-        if id.owner.index() >= ReplicaSet::MEMBERS_MAX {
-            return Err(DecodeError::Bad("block owner"));
         }
         Ok(id)
     }
@@ -98,7 +93,7 @@ impl Wire for Mark {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            replica: ReplicaId(reader.u16("mark replica")?),
+            replica: reader.replica("mark replica")?,
             life: reader.u64("mark life")?,
             sequence: reader.u64("mark sequence")?,
         })

@@ -199,7 +199,8 @@ fn encode_lives(lives: &[Incarnation], writer: &mut Writer<'_>) {
 }
 
 fn decode_lives(reader: &mut Reader) -> Result<Vec<Incarnation>, DecodeError> {
-    (0..reader.length(8, "lives")?)
+    let count = reader.length(8, "lives")?;
+    (0..reader.one_per_member(count, "lives")?)
         .map(|_| reader.u64("life").map(Incarnation))
         .collect()
 }

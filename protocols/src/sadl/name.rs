@@ -1,9 +1,7 @@
 //! What batches are called, and what SADL's replicas say to each other.
 
 use alloc::vec::Vec;
-use quintet_replica::{
-    Bytes, DecodeError, Incarnation, Reader, ReplicaId, ReplicaSet, Slot, Wire, Writer,
-};
+use quintet_replica::{Bytes, DecodeError, Incarnation, Reader, ReplicaId, Slot, Wire, Writer};
 
 /// No chain or round comes near this; what claims to is refused, so that nothing overflows.
 const NUMBER_MAX: u64 = 1 << 60;
@@ -41,15 +39,11 @@ impl Wire for Name {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let name = Self {
-            creator: ReplicaId(reader.u16("batch creator")?),
+            creator: reader.replica("batch creator")?,
             chain: reader.u64("batch chain")?,
             round: reader.u64("batch round")?,
         };
-        if name.creator.index() >= ReplicaSet::MEMBERS_MAX
-            || name.chain > NUMBER_MAX
-            || name.round == 0
-            || name.round > NUMBER_MAX
-        {
+        if name.chain > NUMBER_MAX || name.round == 0 || name.round > NUMBER_MAX {
             return Err(DecodeError::Bad("batch name"));
         }
         Ok(name)
@@ -93,10 +87,7 @@ pub fn encode_heads(heads: &[Head], writer: &mut Writer<'_>) {
 /// When it is cut or longer than a cluster can be.
 pub fn decode_heads(reader: &mut Reader) -> Result<Heads, DecodeError> {
     let members = reader.length(16, "heads")?;
-    if members > ReplicaSet::MEMBERS_MAX {
-        return Err(DecodeError::Bad("heads"));
-    }
-    (0..members)
+    (0..reader.one_per_member(members, "heads")?)
         .map(|_| {
             Ok(Head {
                 chain: number(reader, "head chain")?,
@@ -258,6 +249,13 @@ fn decode_batches(reader: &mut Reader) -> Result<Vec<Bytes>, DecodeError> {
         .collect()
 }
 
+fn decode_lives(reader: &mut Reader) -> Result<Vec<Incarnation>, DecodeError> {
+    let count = reader.length(8, "lives")?;
+    (0..reader.one_per_member(count, "lives")?)
+        .map(|_| reader.u64("life").map(Incarnation))
+        .collect()
+}
+
 impl Wire for Message {
     fn encode(&self, writer: &mut Writer<'_>) {
         match self {
@@ -316,9 +314,7 @@ impl Wire for Message {
             1 => Self::Vote {
                 chain: number(reader, "chain")?,
                 round: number(reader, "round")?,
-                lives: (0..reader.length(8, "lives")?)
-                    .map(|_| reader.u64("life").map(Incarnation))
-                    .collect::<Result<_, _>>()?,
+                lives: decode_lives(reader)?,
                 stamp: reader.u64("stamp")?,
             },
             2 => Self::Fetch {

@@ -61,6 +61,7 @@ mod ticks;
 use frames::envelope;
 pub use frames::{ClientFrame, client_frame, put_frame, read_client_frame};
 pub use interface::*;
+use snapshots::refused_state;
 pub use speculation::NOT_UNDONE;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -507,12 +508,15 @@ impl Node {
                     world,
                     machine: Some(self.executor.machine()),
                 };
-                if self
-                    .replica
-                    .on_event(event, around, &mut self.effects)
-                    .is_err()
-                {
+                let installed = match &event {
+                    Event::Installed { slot, .. } => Some(*slot),
+                    _ => None,
+                };
+                if let Err(error) = self.replica.on_event(event, around, &mut self.effects) {
                     self.malformed += 1;
+                    if let Some(slot) = installed {
+                        out.push(Output::Halt(refused_state(slot, &error)));
+                    }
                 }
                 continue;
             }

@@ -141,11 +141,7 @@ impl Node {
             }
             Err(error) => {
                 self.installing = None;
-                out.push(Output::Halt(format!(
-                    "the state fetched from a peer (snapshot {}) cannot be restored: {error}. \
-                     Start the replica again; it will fetch another",
-                    id.slot
-                )));
+                out.push(Output::Halt(refused_state(id.slot, &error)));
                 false
             }
         }
@@ -200,4 +196,12 @@ impl Node {
         // A protocol that cannot take one now is asked again on a later turn.
         self.checkpoint_asked = false;
     }
+}
+
+/// Why a replica stops that holds a part of a peer's state which it cannot use.
+pub(super) fn refused_state(slot: Slot, error: &dyn core::fmt::Display) -> String {
+    format!(
+        "the state fetched from a peer (snapshot {slot}) cannot be restored: {error}. Start the \
+         replica again; it will fetch another"
+    )
 }

@@ -35,15 +35,10 @@ impl Wire for Ballot {
         writer.u16(self.owner.0);
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let ballot = Self {
-            round: reader.u64("ballot round")?,
-            owner: ReplicaId(reader.u16("ballot owner")?),
-        };
-        if (ballot.owner.index()) < ReplicaSet::MEMBERS_MAX {
-            Ok(ballot)
-        } else {
-            Err(DecodeError::Bad("ballot owner"))
-        }
+        Ok(Self {
+            round: reader.number("ballot round")?,
+            owner: reader.replica("ballot owner")?,
+        })
     }
 }
 

@@ -1,10 +1,10 @@
 //! The failure cases of §3.4 and Appendix A.
 
 use super::{Group, MS, assert_converged, chain, group, small, write_within};
-use crate::chain_paxos::{Config, Message, Op, Timer};
+use crate::chain_paxos::{Config, Entry, Message, Op, Timer};
 use crate::group::Packet;
 use alloc::{vec, vec::Vec};
-use quintet_replica::{Durability, ReplicaId, Slot};
+use quintet_replica::{CommandTime, Durability, Incarnation, ReplicaId, Slot};
 
 const BOTH: [Durability; 2] = [Durability::Disk, Durability::Memory];
 
@@ -501,4 +501,40 @@ fn a_joiner_is_sent_no_page_again_while_that_is_on_its_way_and_again_when_it_doe
         panic!("one page")
     };
     assert_eq!(again, last.next(), "nothing has come for a while");
+}
+
+#[test]
+fn entry_that_adds_a_replica_beyond_the_epoch_is_refused() {
+    let mut group = group(3, Durability::Memory);
+    let stranger = ReplicaId(100);
+    for op in [
+        Op::Add {
+            id: stranger,
+            life: Incarnation(1),
+            after: ReplicaId(1),
+        },
+        Op::Add {
+            id: ReplicaId(1),
+            life: Incarnation(1),
+            after: stranger,
+        },
+        Op::Read {
+            by: stranger,
+            stamp: 1,
+        },
+    ] {
+        let message = Message::Accept {
+            header: group.replica(0).header(),
+            first: group.replica(1).held.next(),
+            entries: alloc::vec![Entry {
+                time: CommandTime(1),
+                op,
+            }],
+        };
+        let packet = Packet::new(0, 1, &message);
+        let refused = group.offer(&packet);
+        group.run(MS * 100);
+        assert!(refused.is_err(), "{message:?}");
+    }
+    assert!(write_within(&mut group, 0, MS * 500));
 }
