@@ -20,8 +20,11 @@ use alloc::{boxed::Box, collections::BTreeMap, format, string::ToString, vec::Ve
 use bytes::{Buf, Bytes, BytesMut};
 use core::time::Duration;
 
+mod digest;
 mod speculation;
 
+use digest::Digesting;
+pub use digest::{DIGEST_TICK, StateDigest};
 use speculation::Speculation;
 
 const SNAPSHOT_MAGIC: u64 = u64::from_le_bytes(*b"QUINTSN1");
@@ -269,6 +272,8 @@ pub struct Executor {
     waiting_count: usize,
     speculation: Option<Speculation>,
     restoring: Restoring,
+    digesting: Option<Digesting>,
+    takes_digests: bool,
     limits: ExecutorLimits,
     results: ResultsBuilder,
     scratch: BytesMut,
@@ -302,6 +307,8 @@ impl Executor {
             waiting_count: 0,
             speculation: None,
             restoring: Restoring::default(),
+            digesting: None,
+            takes_digests: false,
             limits,
             results: ResultsBuilder::default(),
             scratch: BytesMut::new(),
@@ -500,7 +507,12 @@ impl Executor {
                 RequestStatus::Done
             }
             RequestKind::Renew => self.sessions.renew(id.session.owner, time),
-            RequestKind::Tick => RequestStatus::Done,
+            RequestKind::Tick => {
+                if request.payload == DIGEST_TICK {
+                    self.begin_digest();
+                }
+                RequestStatus::Done
+            }
         };
         match status {
             RequestStatus::OpenRefused => self.results.push(status, &time.0.to_le_bytes()),
@@ -736,6 +748,7 @@ impl Executor {
 
     /// A restore by [`Self::restore_step`] begins, and one that was under way is forgotten.
     pub fn begin_restore(&mut self) {
+        self.abandon_digest();
         self.restoring = Restoring::default();
     }
 
@@ -870,6 +883,9 @@ mod tests {
         }
         fn digest(&self) -> u128 {
             u128::from(checksum(&self.entries))
+        }
+        fn begin_digest(&mut self) -> crate::DigestBegun {
+            crate::DigestBegun::Done(self.digest())
         }
     }
 

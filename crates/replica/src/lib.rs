@@ -21,6 +21,7 @@ extern crate alloc;
 
 mod batch;
 mod context;
+pub mod digest;
 mod driver;
 mod effect;
 mod epoch;
@@ -41,6 +42,7 @@ mod wire;
 pub use batch::*;
 pub use bytes::Bytes;
 pub use context::{Context, FrontendContext, Surroundings};
+pub use digest::{DigestBegun, StateSum};
 pub use driver::*;
 pub use effect::*;
 pub use epoch::*;

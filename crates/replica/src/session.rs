@@ -23,6 +23,10 @@ use core::time::Duration;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+mod digest;
+
+use digest::SessionDigest;
+
 /// A client's session: its owner (one per server process or client library) and the owner's
 /// number for it, ascending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +56,8 @@ struct Session {
     replies: VecDeque<(u64, Vec<u8>)>,
     /// A spent buffer, so that a steady session allocates nothing.
     spare: Vec<u8>,
+    /// The last digest that need not look at this session any more.
+    mark: u32,
 }
 
 #[derive(Debug, Default)]
@@ -101,6 +107,8 @@ pub struct Sessions {
     lifetime: u64,
     count: usize,
     planted: Planted,
+    digest: Option<SessionDigest>,
+    digest_mark: u32,
 }
 
 impl Sessions {
@@ -113,6 +121,8 @@ impl Sessions {
             lifetime,
             count: 0,
             planted: Planted::default(),
+            digest: None,
+            digest_mark: 0,
         }
     }
 
@@ -158,6 +168,7 @@ impl Sessions {
     }
 
     fn remove_owner(&mut self, owner: u64) {
+        self.before_end(owner);
         if let Some(owner) = self.owners.remove(&owner) {
             self.count -= owner.sessions.len();
         }
@@ -215,13 +226,18 @@ impl Sessions {
             };
         }
         owner.mark_opened(id.number);
-        owner.sessions.insert(id.number, Session::default());
+        let session = Session {
+            mark: self.digest_mark,
+            ..Session::default()
+        };
+        owner.sessions.insert(id.number, session);
         self.count += 1;
         RequestStatus::Done
     }
 
     /// Ends a session; one that is not there has ended already.
     pub fn close(&mut self, id: SessionId, time: CommandTime) {
+        self.before_change(id);
         let Some(owner) = self.owner(id.owner, time) else {
             return;
         };
@@ -256,6 +272,7 @@ impl Sessions {
         if self.planted.is(Plant::UnknownSessionIsMadeAnew) {
             self.make_anew(id, sequence, time);
         }
+        self.before_change(id);
         let disorder = self.planted.is(Plant::SessionOrderIgnored);
         let session = self
             .owner(id.owner, time)
@@ -302,6 +319,7 @@ impl Sessions {
             id.number,
             Session {
                 executed,
+                mark: self.digest_mark,
                 ..Session::default()
             },
         );
@@ -382,6 +400,7 @@ impl Sessions {
     /// # Errors
     /// On any other bytes.
     pub fn decode(&mut self, reader: &mut Reader) -> Result<(), DecodeError> {
+        self.digest = None;
         self.owners.clear();
         self.count = 0;
         for _ in 0..reader.length(32, "session owners")? {

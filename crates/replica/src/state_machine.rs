@@ -11,7 +11,7 @@
 //! replica: no clock, no randomness, no hash-map order of one's own. Time and a random seed come
 //! with the command ([`At`]).
 
-use crate::{Position, Slot};
+use crate::{DigestBegun, Position, Slot};
 use alloc::{string::String, vec::Vec};
 
 /// Time as the log tells it: nanoseconds since the Unix epoch, chosen by whoever orders the
@@ -179,6 +179,27 @@ pub trait StateMachine: Send + 'static {
     /// A hash of the whole state, equal on replicas that executed the same commands. For checks;
     /// may be slow.
     fn digest(&self) -> u128;
+
+    /// Replicas compare digests of their states now and then: starts one of the state as it is now.
+    /// One in progress is dropped. It must be the same on all replicas that executed the same
+    /// commands, on every machine and in every build; [`crate::StateSum`] helps.
+    ///
+    /// The default: nothing is compared. A machine with a small state gives
+    /// `DigestBegun::Done(self.digest())` if that digest is such a one.
+    fn begin_digest(&mut self) -> DigestBegun {
+        DigestBegun::Unsupported
+    }
+
+    /// Goes on with the digest for about `budget` bytes of the state, less than a millisecond's
+    /// work, and gives it at the end. Commands are applied between two calls; the digest must
+    /// still be that of [`Self::begin_digest`], and no copy of the state should be made for it.
+    fn digest_step(&mut self, budget: usize) -> Option<u128> {
+        let _ = budget;
+        None
+    }
+
+    /// Drops the digest in progress, if there is one.
+    fn abandon_digest(&mut self) {}
 
     /// An estimate of the memory that the state takes, in bytes. For metrics and limits.
     fn memory(&self) -> u64 {

@@ -65,12 +65,6 @@ pub fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     fold(mixed ^ KEYS[0], state ^ KEYS[1])
 }
 
-/// 128 bits of `bytes`, for digests.
-#[must_use]
-pub fn hash_wide(seed: u64, bytes: &[u8]) -> u128 {
-    u128::from(hash_bytes(seed, bytes)) << 64 | u128::from(hash_bytes(seed ^ KEYS[1], bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,8 +13,9 @@
 //! RANDOMKEY included, follows from the keys and values alone: two commands that touch different
 //! keys may be executed in either order.
 
+use crate::digest::{Digest, DigestCursor};
 use crate::index::{Index, Slot};
-use crate::key_hash::{hash_bytes, hash_wide};
+use crate::key_hash::hash_bytes;
 use crate::snapshot::{Globals, Snapshot};
 use crate::value::{ShortBytes, Stored, Value, heap_of};
 use quintet_prefetch::prefetch;
@@ -24,7 +25,6 @@ use std::collections::BTreeSet;
 /// The `expire_at` of a key that does not expire.
 pub const NEVER: u64 = u64::MAX;
 
-const DIGEST_SEED: u64 = 0x7175_696e_7465_7401;
 const CHUNK_LOG: u32 = 9;
 const CHUNK_LEN: usize = 1 << CHUNK_LOG;
 
@@ -178,6 +178,20 @@ pub(crate) struct SnapshotCursor {
     pub(crate) end: Slot,
 }
 
+/// A slab that was emptied while a snapshot or a digest still had to see it.
+#[derive(Debug)]
+pub(crate) struct Detached {
+    pub(crate) snapshot: SnapshotCursor,
+    pub(crate) digest: DigestCursor,
+    pub(crate) slab: Slab,
+}
+
+impl Detached {
+    const fn is_done(&self) -> bool {
+        self.snapshot.next >= self.snapshot.end && self.digest.is_done()
+    }
+}
+
 /// As many keys are looked at side by side.
 pub(crate) const WARM_KEYS: usize = 16;
 
@@ -190,6 +204,7 @@ pub(crate) struct Database {
     expiry: BTreeSet<(u64, Slot)>,
     memory: usize,
     pub(crate) snapshot: SnapshotCursor,
+    pub(crate) digest: DigestCursor,
 }
 
 impl Database {
@@ -301,6 +316,8 @@ pub(crate) struct Keyspace {
     pub(crate) databases: Vec<Database>,
     snapshot: Option<Snapshot>,
     snapshot_last: u32,
+    digest: Option<Digest>,
+    detached: Vec<Detached>,
     graveyard: Graveyard,
 }
 
@@ -312,6 +329,8 @@ impl Keyspace {
             databases: all,
             snapshot: None,
             snapshot_last: 0,
+            digest: None,
+            detached: Vec::new(),
             graveyard: Graveyard::default(),
         }
     }
@@ -368,6 +387,10 @@ impl Keyspace {
             let database = &mut self.databases[usize::from(database)];
             snapshot.save(database.snapshot.origin, database.slab.entry_mut(slot));
         }
+        if let Some(digest) = &mut self.digest {
+            let database = &mut self.databases[usize::from(database)];
+            digest.before_change(&mut database.digest, slot, &database.slab);
+        }
     }
 
     fn remove_slot(&mut self, database: u8, slot: Slot) -> Entry {
@@ -392,7 +415,13 @@ impl Keyspace {
             hash: self.database(database).hash(key),
             mark: self.mark(),
         };
-        self.database_mut(database).insert(entry)
+        let digesting = self.digest.is_some();
+        let database = self.database_mut(database);
+        let slot = database.insert(entry);
+        if digesting {
+            database.digest.see(slot);
+        }
+        slot
     }
 
     /// Whether `key` is in the slab, expired or not.
@@ -406,13 +435,30 @@ impl Keyspace {
         let Database {
             slab,
             expiry,
-            snapshot: cursor,
+            snapshot,
+            digest,
             ..
         } = core::mem::replace(self.database_mut(database), empty);
         self.graveyard.bury_expiry(expiry);
-        match &mut self.snapshot {
-            Some(snapshot) if cursor.next < cursor.end => snapshot.detach(cursor, slab),
-            _ => self.graveyard.bury(slab),
+        let mut detached = Detached {
+            snapshot,
+            digest,
+            slab,
+        };
+        if self.snapshot.is_none() {
+            detached.snapshot = SnapshotCursor::default();
+        }
+        if self.digest.is_none() {
+            detached.digest = DigestCursor::default();
+        }
+        self.detached.push(detached);
+        self.bury_detached();
+    }
+
+    /// Lets go of the slabs that nobody needs any more.
+    fn bury_detached(&mut self) {
+        for detached in self.detached.extract_if(.., |detached| detached.is_done()) {
+            self.graveyard.bury(detached.slab);
         }
     }
 
@@ -428,6 +474,7 @@ impl Keyspace {
                 end: database.slab.end(),
             };
         }
+        self.abandon_snapshot();
         self.snapshot = Some(Snapshot::new(self.snapshot_last, globals));
     }
 
@@ -436,30 +483,72 @@ impl Keyspace {
         let Some(snapshot) = &mut self.snapshot else {
             return true;
         };
-        let done = snapshot.chunk(&mut self.databases, &mut self.graveyard, out, budget);
+        let done = snapshot.chunk(&mut self.databases, &mut self.detached, out, budget);
         if done {
             self.snapshot = None;
         }
+        self.bury_detached();
         done
     }
 
     /// Forgets the snapshot under way.
     pub(crate) fn abandon_snapshot(&mut self) {
         self.snapshot = None;
+        for detached in &mut self.detached {
+            detached.snapshot = SnapshotCursor::default();
+        }
+        self.bury_detached();
+    }
+
+    /// Starts a digest as of `now`; one in progress is dropped.
+    pub(crate) fn begin_digest(&mut self, now: u64, globals: &[u8]) {
+        self.abandon_digest();
+        for (number, database) in self.databases.iter_mut().enumerate() {
+            database.digest = DigestCursor::new(number as u8, database.slab.end());
+        }
+        self.digest = Some(Digest::new(now, globals));
+    }
+
+    /// Goes on with the digest for about `budget` bytes; gives it at the end.
+    pub(crate) fn digest_step(&mut self, budget: usize) -> Option<u128> {
+        let digest = self.digest.as_mut()?;
+        let done = digest.step(&mut self.databases, &mut self.detached, budget);
+        if done.is_some() {
+            self.abandon_digest();
+        } else {
+            self.bury_detached();
+        }
+        done
+    }
+
+    /// Forgets the digest in progress.
+    pub(crate) fn abandon_digest(&mut self) {
+        if self.digest.take().is_none() {
+            return;
+        }
+        let databases = self
+            .databases
+            .iter_mut()
+            .map(|database| &mut database.digest);
+        let detached = self
+            .detached
+            .iter_mut()
+            .map(|detached| &mut detached.digest);
+        for cursor in databases.chain(detached) {
+            *cursor = DigestCursor::default();
+        }
+        self.bury_detached();
     }
 
     /// A hash of all entries that exist at `now`, whatever their order.
-    pub(crate) fn digest(&self, now: u64) -> u128 {
-        let mut sum = 0u128;
-        let mut bytes = Vec::new();
+    pub(crate) fn digest(&self, now: u64, globals: &[u8]) -> u128 {
+        let mut digest = Digest::new(now, globals);
         for (number, database) in self.databases.iter().enumerate() {
             for (_, entry) in database.entries(0, now) {
-                bytes.clear();
-                entry.serialize(number as u8, &mut bytes);
-                sum = sum.wrapping_add(hash_wide(DIGEST_SEED, &bytes));
+                digest.add(number as u8, entry, None);
             }
         }
-        sum
+        digest.finish()
     }
 }
 

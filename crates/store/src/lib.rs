@@ -20,6 +20,7 @@ pub mod command;
 mod command_table;
 mod commands;
 mod context;
+mod digest;
 mod error;
 mod index;
 mod key_hash;

@@ -4,7 +4,7 @@
 //!   slab    [ w w w w | n n n n n ]        w written, n not yet, + new since the beginning
 //!                     ▲ cursor
 //!   command changes an n ──► its old form is written at once, into the same stream
-//!   FLUSHALL ──► the old slab moves here and is written from here
+//!   FLUSHALL ──► the old slab is detached and written from there
 //!
 //!   stream   header │ entry … entry │ trailer (count, checksum)     cut anywhere into chunks
 //! ```
@@ -13,7 +13,7 @@
 //! written twice. Entries come in no particular order: nothing in the state depends on it.
 
 use crate::key_hash::hash_bytes;
-use crate::keyspace::{Database, Entry, Graveyard, Slab, SnapshotCursor};
+use crate::keyspace::{Database, Detached, Entry, Slab, SnapshotCursor};
 use crate::types::wire::{Malformed, Reader, put_bytes};
 use crate::value::Value;
 use quintet_replica::RestoreError;
@@ -36,13 +36,6 @@ pub(crate) struct Globals {
     pub(crate) time: u64,
 }
 
-/// A slab that was emptied while it still had to be written.
-#[derive(Debug)]
-struct Detached {
-    cursor: SnapshotCursor,
-    slab: Slab,
-}
-
 /// A snapshot under way.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
@@ -52,7 +45,6 @@ pub(crate) struct Snapshot {
     taken: usize,
     count: u64,
     checksum: u64,
-    detached: Vec<Detached>,
     ended: bool,
 }
 
@@ -86,7 +78,6 @@ impl Snapshot {
             taken: 0,
             count: 0,
             checksum,
-            detached: Vec::new(),
             ended: false,
         }
     }
@@ -101,11 +92,6 @@ impl Snapshot {
         put_entry(&mut self.stream, origin, entry);
         self.checksum = chain(self.checksum, &self.stream[start..]);
         self.count += 1;
-    }
-
-    /// Takes over the slab of a database that is being emptied.
-    pub(crate) fn detach(&mut self, cursor: SnapshotCursor, slab: Slab) {
-        self.detached.push(Detached { cursor, slab });
     }
 
     /// Writes entries from the cursor on until enough bytes wait to be handed out.
@@ -127,7 +113,7 @@ impl Snapshot {
     pub(crate) fn chunk(
         &mut self,
         databases: &mut [Database],
-        graveyard: &mut Graveyard,
+        detached: &mut [Detached],
         out: &mut Vec<u8>,
         budget: usize,
     ) -> bool {
@@ -135,15 +121,8 @@ impl Snapshot {
         for database in databases.iter_mut() {
             self.walk(&mut database.snapshot, &mut database.slab, budget);
         }
-        while self.waiting() < budget
-            && let Some(mut detached) = self.detached.pop()
-        {
-            self.walk(&mut detached.cursor, &mut detached.slab, budget);
-            if detached.cursor.next < detached.cursor.end {
-                self.detached.push(detached);
-            } else {
-                graveyard.bury(detached.slab);
-            }
+        for detached in detached {
+            self.walk(&mut detached.snapshot, &mut detached.slab, budget);
         }
         if self.waiting() < budget && !self.ended {
             self.ended = true;

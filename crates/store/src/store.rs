@@ -10,7 +10,6 @@ use crate::command::{CommandSpec, Flags, Footprint, Kind, Op, key_hash};
 use crate::commands;
 use crate::context::{ReadContext, WriteContext};
 use crate::error::{CommandError, CommandResult};
-use crate::key_hash::hash_wide;
 use crate::keyspace::{Keys, Keyspace, NEVER, WARM_KEYS};
 use crate::options::StoreOptions;
 use crate::random::Random;
@@ -18,7 +17,8 @@ use crate::reply::Reply;
 use crate::request::{Args, ArgsBuffer, Commands, Mode, RequestCommand, next_watched};
 use crate::snapshot::{Globals, Restore};
 use quintet_replica::{
-    Access, At, CommandTime, FootprintVisitor, RestoreError, SnapshotProgress, StateMachine,
+    Access, At, CommandTime, DigestBegun, FootprintVisitor, RestoreError, SnapshotProgress,
+    StateMachine,
 };
 use smallvec::SmallVec;
 
@@ -87,6 +87,11 @@ impl Store {
             databases: self.options.databases,
             time: self.time,
         }
+    }
+
+    /// What counts in a digest besides the entries.
+    const fn digest_globals(&self) -> [u8; 2] {
+        [self.refuse_writes as u8, self.options.databases]
     }
 
     fn warm_keys(&self, database: u8, keys: &mut SmallVec<[&[u8]; WARM_KEYS]>) {
@@ -488,10 +493,21 @@ impl StateMachine for Store {
     }
 
     fn digest(&self) -> u128 {
-        let flags = [u8::from(self.refuse_writes), self.options.databases];
-        self.keyspace
-            .digest(self.now())
-            .wrapping_add(hash_wide(1, &flags))
+        self.keyspace.digest(self.now(), &self.digest_globals())
+    }
+
+    fn begin_digest(&mut self) -> DigestBegun {
+        let globals = self.digest_globals();
+        self.keyspace.begin_digest(self.now(), &globals);
+        DigestBegun::Steps
+    }
+
+    fn digest_step(&mut self, budget: usize) -> Option<u128> {
+        self.keyspace.digest_step(budget)
+    }
+
+    fn abandon_digest(&mut self) {
+        self.keyspace.abandon_digest();
     }
 
     fn memory(&self) -> u64 {

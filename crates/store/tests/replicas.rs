@@ -4,6 +4,7 @@
 //! ```text
 //!   commands ──► plain store ─────────────────────────────────────────► digest, replies
 //!           └──► store ── begin_snapshot … chunks between commands       equal
+//!              │          begin_digest … steps between commands ──► digest of the beginning
 //!                              └──► restored store ── later commands ──► digest, replies
 //! ```
 
@@ -11,8 +12,8 @@
 
 use proptest::prelude::*;
 use quintet_replica::{
-    Access, At, CommandId, CommandTime, FootprintVisitor, Position, SessionId, SnapshotProgress,
-    StateMachine,
+    Access, At, CommandId, CommandTime, DigestBegun, FootprintVisitor, Position, SessionId,
+    SnapshotProgress, StateMachine,
 };
 use quintet_store::{
     COMMANDS_COUNT, CommandSpec, Kind, Mode, RequestBuilder, Store, StoreOptions, Watched,
@@ -114,6 +115,7 @@ fn text() -> impl Strategy<Value = String> {
         (-20i64..20).prop_map(|number| number.to_string()),
         "[a-f]{0,6}",
         Just("x".repeat(100)),
+        Just("y".repeat(600)),
     ]
 }
 
@@ -235,8 +237,12 @@ proptest! {
         budget in 1usize..300,
         cuts in 1usize..50,
         every in 1usize..4,
+        hash_begin in 0usize..60,
+        hash_budget in 1usize..3000,
     ) {
         let begin = begin % steps.len();
+        let hash_begin = hash_begin % steps.len();
+        let (mut hash_then, mut hashed) = (0, None);
         let (mut plain, mut busy) = (Store::default(), Store::default());
         let mut now = BASE;
         let mut snapshot = Vec::new();
@@ -249,14 +255,25 @@ proptest! {
                 digest_then = busy.digest();
                 under_way = true;
             }
+            if number == hash_begin {
+                hash_then = busy.digest();
+                prop_assert_eq!(busy.begin_digest(), DigestBegun::Steps);
+            }
             let reply = execute(&mut plain, number as u64 + 1, now, step);
             prop_assert_eq!(&execute(&mut busy, number as u64 + 1, now, step), &reply);
             if under_way && number % every == 0 {
                 let progress = busy.snapshot_chunk(&mut snapshot, budget);
                 under_way = progress == SnapshotProgress::More;
             }
+            if number >= hash_begin && hashed.is_none() {
+                hashed = busy.digest_step(hash_budget);
+            }
             prop_assert_eq!(busy.memory(), plain.memory());
         }
+        while hashed.is_none() {
+            hashed = busy.digest_step(hash_budget);
+        }
+        prop_assert_eq!(hashed, Some(hash_then));
         while under_way {
             under_way = busy.snapshot_chunk(&mut snapshot, budget) == SnapshotProgress::More;
         }
