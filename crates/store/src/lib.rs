@@ -38,6 +38,7 @@ mod value;
 pub use command::{
     COMMANDS_COUNT, CommandSpec, Flags, Footprint, Group, Kind, Op, key_hash, lookup,
 };
+pub use commands::sealed_dump;
 pub use context::{ReadContext, WriteContext};
 pub use error::{CommandError, CommandResult};
 pub use keyspace::{Expiry, Held, Keys, NEVER};

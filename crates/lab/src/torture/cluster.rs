@@ -14,6 +14,8 @@
 
 use super::{
     Plan,
+    faults::Kind,
+    hostile,
     network::{Addresses, Network},
 };
 use crate::http;
@@ -95,6 +97,12 @@ impl Replica {
     #[must_use]
     pub const fn runs(&self) -> bool {
         self.child.is_some()
+    }
+
+    /// Its process, if it runs.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
     }
 
     /// Looks whether the process has ended.
@@ -202,6 +210,8 @@ pub struct Cluster {
     /// What lies between them.
     pub network: Network,
     program: PathBuf,
+    /// The soft limit of descriptors that processes begin with, if not this one's.
+    descriptors: Option<u32>,
 }
 
 impl Cluster {
@@ -238,6 +248,7 @@ impl Cluster {
             proxies,
             network,
             program: plan.program.clone(),
+            descriptors: (plan.faults.has(Kind::Clients)).then_some(hostile::DESCRIPTORS),
         })
     }
 
@@ -265,7 +276,15 @@ impl Cluster {
             .create(true)
             .append(true)
             .open(replica.log())?;
-        let mut command = self.network.command(id, &self.program);
+        let mut command = match self.descriptors {
+            None => self.network.command(id, &self.program),
+            Some(limit) => {
+                let mut shell = self.network.command(id, Path::new("/bin/sh"));
+                let script = format!("ulimit -Sn {limit}; exec \"$0\" \"$@\"");
+                shell.arg("-c").arg(script).arg(&self.program);
+                shell
+            }
+        };
         command
             .arg(if replica.is_proxy { "proxy" } else { "serve" })
             .arg("--config")
@@ -336,7 +355,7 @@ fn configuration(plan: &Plan, network: &Network, id: u16) -> String {
          cluster = \"{:032x}\"\nsecret = \"{:064x}\"\nid = {member}\nmembers = [{}]\n\
          protocol = {}\ndurability = \"{}\"\ntransport = {}\ndata = {}\nredis_listen = \"{}\"\n\
          admin_listen = \"{}\"\npeer_listen = \"{}\"\npassword = \"{PASSWORD}\"\n\
-         client_deadline = \"{}s\"\nspin_max = \"0s\"\nsnapshot_bytes_min = \"512KiB\"\n\
+         client_deadline = \"{}s\"\nspin_max = \"0s\"\nsnapshot_bytes_min = \"{}\"\n\
          [journal]\nsegment_bytes = \"2MiB\"\n",
         u128::from(plan.seed) << 64 | 0x7071_7565,
         plan.seed,
@@ -349,7 +368,17 @@ fn configuration(plan: &Plan, network: &Network, id: u16) -> String {
         own.admin,
         own.peer,
         CLIENT_DEADLINE.as_secs(),
+        // A state of hundreds of mebibytes is not written that often by anybody.
+        if plan.faults.has(Kind::Clients) {
+            "256MiB"
+        } else {
+            "512KiB"
+        },
     );
+    if plan.faults.has(Kind::Clients) {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "[limits]\nmemory_max = \"{}\"", hostile::STATE_MAX);
+    }
     if !plan.options.is_empty() {
         text.push_str("[options]\n");
     }

@@ -15,6 +15,7 @@ use super::{
     cluster::{Cluster, Replica, shown},
     faults::Kind,
     files::{Damage, Filler, Storm, Target, damage},
+    hostile::{self, Attack, Attackers, Outcome},
     proxy::Cuts,
     timeline::Trouble,
     workload::Shared,
@@ -87,6 +88,10 @@ pub struct Driver<'a> {
     cuts: Cuts,
     /// The window of the fault that is in force.
     window: Option<usize>,
+    /// What hostile clients came to.
+    pub hostile: Option<Outcome>,
+    /// Attacks that are still to be made.
+    attacks: Vec<Attack>,
 }
 
 impl std::fmt::Debug for Driver<'_> {
@@ -118,6 +123,8 @@ impl<'a> Driver<'a> {
             random: Random::new(plan.seed).fork(1),
             cuts: Cuts::new(),
             window: None,
+            hostile: None,
+            attacks: Vec::new(),
         }
     }
 
@@ -256,6 +263,10 @@ impl<'a> Driver<'a> {
             let other = self.random.index(index + 1);
             first.swap(index, other);
         }
+        if kinds.contains(&Kind::Clients) {
+            self.calm(watch)?;
+            first.extend((1..self.all_attacks().len()).map(|_| Kind::Clients));
+        }
         loop {
             let left = self.plan.duration.saturating_sub(self.began.elapsed());
             if first.is_empty() && left.is_zero() {
@@ -281,10 +292,13 @@ impl<'a> Driver<'a> {
                 Kind::Slow => self.slow(watch)?,
                 Kind::Corrupt => self.corrupt(watch)?,
                 Kind::Rolling => self.rolling(watch)?,
+                Kind::Clients => self.attack(watch)?,
             }
             // What was drawn may have been impossible here: a ring of three cuts nothing.
-            if self.counts.contains_key(kind.name()) {
-                first.retain(|other| *other != kind);
+            if self.counts.contains_key(kind.name())
+                && let Some(at) = first.iter().rposition(|other| *other == kind)
+            {
+                first.remove(at);
             }
         }
         self.now = "healed".to_owned();
@@ -764,6 +778,98 @@ impl<'a> Driver<'a> {
             self.end_excuses(&excuses);
         }
         self.end(watch)
+    }
+
+    // --- hostile clients --------------------------------------------------------------------
+
+    /// A sixth of the time without attackers: what honest clients are used to.
+    fn calm(&mut self, watch: Watch<'_>) -> Step {
+        "calm".clone_into(&mut self.now);
+        self.hostile = Some(Outcome::default());
+        let time = self.plan.duration / 6;
+        let time = time.clamp(Duration::from_secs(3), Duration::from_secs(30));
+        let timeline = &self.shared.timeline;
+        let window = timeline.begin(hostile::KIND, hostile::CALM.to_owned(), BTreeSet::new());
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.note_memory(None);
+            self.wait(LOOK, watch)?;
+        }
+        self.shared.timeline.end(window);
+        Ok(())
+    }
+
+    fn all_attacks(&self) -> Vec<Attack> {
+        match self.plan.attacks.is_empty() {
+            true => Attack::ALL.to_vec(),
+            false => self.plan.attacks.clone(),
+        }
+    }
+
+    fn note_memory(&mut self, attack: Option<Attack>) {
+        let pids = self.cluster.replicas.iter().filter_map(Replica::pid);
+        let most = pids.filter_map(hostile::memory_of).max();
+        if let (Some(outcome), Some(bytes)) = (&mut self.hostile, most) {
+            outcome.note_memory(attack, bytes);
+        }
+    }
+
+    fn attack(&mut self, watch: Watch<'_>) -> Step {
+        if self.attacks.is_empty() {
+            self.attacks = self.all_attacks();
+            self.random.shuffle(&mut self.attacks);
+        }
+        let Some(attack) = self.attacks.pop() else {
+            return Ok(());
+        };
+        self.begin(Kind::Clients, attack.name(), &BTreeSet::new());
+        let targets = self
+            .cluster
+            .replicas
+            .iter()
+            .map(|replica| replica.addresses);
+        let targets: Vec<_> = targets.collect();
+        let attackers = Attackers::start(attack, &targets, self.random.draw())?;
+        // Whether it goes well or not, the attackers leave.
+        let struck = self.under_attack(attack, &attackers, watch);
+        let outcome = self.hostile.get_or_insert_default();
+        let complaints = attackers.end(outcome);
+        struck?;
+        self.end(watch)?;
+        self.note_memory(Some(attack));
+        match complaints.first() {
+            // The others say the same of other sizes, and stand in the report.
+            Some(first) => {
+                let outcome = self.hostile.get_or_insert_default();
+                outcome.exceeded.extend(complaints.iter().cloned());
+                self.now.clone_from(first);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn under_attack(&mut self, attack: Attack, attackers: &Attackers, watch: Watch<'_>) -> Step {
+        let share = self.plan.duration * 5 / 6 / self.all_attacks().len() as u32;
+        let (begun, least) = (Instant::now(), share.max(Duration::from_secs(1)));
+        let mut reset = 0;
+        loop {
+            let time = begun.elapsed();
+            if time > hostile::ROUND_MAX.max(least)
+                || (time > least && attackers.has_done_a_round())
+            {
+                return Ok(());
+            }
+            self.note_memory(Some(attack));
+            if attack == Attack::Strangers && time.as_millis() / 500 > reset {
+                reset += 1;
+                let pair: Vec<_> = self.draw_set(2, &self.members()).into_iter().collect();
+                if let [one, other] = pair[..] {
+                    self.cluster.network.reset(one, other)?;
+                }
+            }
+            self.wait(LOOK, watch)?;
+        }
     }
 
     // --- the end ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@
 //! ```
 
 use super::{
-    Plan, Report, complaints,
+    Plan, Report, complaints, hostile,
     record::{Answer, Fate, Operation, Text},
     timeline::{Timeline, Window, pause, pauses},
     workload::{Shared, group_keys, once_key, read_all},
@@ -124,6 +124,13 @@ pub fn judge(
     let windows = shared.timeline.windows();
     report.pauses = pauses(&windows, &answers, plan.replicas + plan.proxies);
     write_faults(plan, &shared.timeline, &windows, &answers)?;
+    let honest: Vec<_> = operations
+        .iter()
+        .filter(|it| it.client < READER)
+        .cloned()
+        .collect();
+    hostile::judge(plan, &shared.timeline, &honest, report);
+    drop(honest);
     let operations: Result<Vec<_>, _> = operations.into_iter().map(recorded).collect();
     let operations = operations.map_err(io::Error::other)?;
     write(plan, &operations)?;

@@ -24,6 +24,7 @@ mod cluster;
 mod driver;
 mod faults;
 mod files;
+pub mod hostile;
 mod judge;
 pub(crate) mod network;
 mod proxy;
@@ -99,6 +100,10 @@ pub struct Plan {
     pub mounts: bool,
     /// A lie told to the judge, to see that it convicts.
     pub lie: Option<Lie>,
+    /// What the replicas must keep to while clients are hostile.
+    pub bounds: hostile::Bounds,
+    /// What hostile clients do; none: everything.
+    pub attacks: Vec<hostile::Attack>,
 }
 
 /// Why there is no verdict.
@@ -187,6 +192,8 @@ pub struct Report {
     pub exits: BTreeMap<String, u64>,
     /// How long clients of replicas that were not hit went unanswered, by fault.
     pub pauses: BTreeMap<String, Pause>,
+    /// What hostile clients came to, if there were any.
+    pub hostile: Option<hostile::Outcome>,
     /// Somebody asked to stop before the time was over.
     pub interrupted: bool,
     /// What must not be, in words.
@@ -230,6 +237,9 @@ fn check(plan: &Plan) -> Result<(), TortureError> {
             "base port: accepted are 1024 to {}",
             u16::MAX - PORTS
         ));
+    }
+    if plan.faults.has(Kind::Clients) && plan.faults.kinds().len() > 1 {
+        return refuse("faults: 'clients' stands alone; its bounds hold without others".to_owned());
     }
     Ok(())
 }
@@ -352,6 +362,7 @@ pub fn run(
     report.starts = driver.cluster.all().map(|process| process.starts).sum();
     report.faults = std::mem::take(&mut driver.counts);
     report.exits = std::mem::take(&mut driver.exits);
+    report.hostile = driver.hostile.take();
     // Whoever still runs is killed.
     drop(driver);
     keep_small_disks(plan, &small, report.holds())?;

@@ -56,7 +56,9 @@ pub struct Operation {
     pub invoked: u64,
     /// The ordinal of its end.
     pub ended: u64,
-    /// When that was, in nanoseconds of the run.
+    /// When it was asked, in nanoseconds of the run.
+    pub began_at: u64,
+    /// When it ended.
     pub ended_at: u64,
     /// How it ended.
     pub fate: Fate,

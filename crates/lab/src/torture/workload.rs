@@ -185,6 +185,8 @@ pub struct Client {
     connection: Option<Connection>,
     /// The time between two requests.
     think: Duration,
+    /// When it asked last.
+    asked_at: u64,
     /// What was read, for a lie.
     stale: BTreeMap<Text, Answer>,
 }
@@ -202,6 +204,7 @@ impl Client {
             shared,
             connection: None,
             think,
+            asked_at: 0,
             stale: BTreeMap::new(),
         }
     }
@@ -343,6 +346,7 @@ impl Client {
             return;
         };
         let from = self.shared.timeline.now();
+        self.asked_at = from;
         let mut out = Vec::new();
         let mut pending = Vec::new();
         for request in requests {
@@ -445,6 +449,7 @@ impl Client {
             transaction: request.transaction,
             invoked,
             ended: self.shared.recording.ordinal(),
+            began_at: self.asked_at,
             ended_at: self.shared.timeline.now(),
             fate,
         });

@@ -13,7 +13,9 @@ use crate::cli::{
 };
 use clap::Args;
 use quintet_lab::torture::{
-    self, FaultSet, Kind, Lie, NetworkKind, Plan, Progress, Report, TortureError, sandbox,
+    self, FaultSet, Kind, Lie, NetworkKind, Plan, Progress, Report, TortureError,
+    hostile::{Attack, Bounds, Outcome as Hostile},
+    sandbox,
 };
 use quintet_replica::Durability;
 use std::{
@@ -29,17 +31,21 @@ Examples:
   quintet torture --replicas 5 --faults kill,partition --network namespaces
   quintet torture --durability memory --faults kill,stop,rolling
   quintet torture --protocol nezha --proxies 2     a part of the clients at proxies, killed, too
+  quintet torture --faults clients --seconds 120   hostile clients beside the honest ones
 
 Replicas are processes of this program. Faults: kill (kill -9 of the leader, of others, of all),
 stop (SIGSTOP, SIGCONT), partition (links that carry nothing, in one direction or both), reset
 (connections), disk (a full one), slow (a disk that others keep busy), corrupt (flipped bytes in a
-minority's files), rolling (SIGTERM to one after the other). Checked are linearizability, that
+minority's files), rolling (SIGTERM to one after the other), and, alone, clients (hostile ones:
+giant commands, thousands of connections, garbage, strangers on every port, while honest answers,
+their latency and the replicas' memory are checked). Checked are linearizability, that
 nothing acknowledged is lost, that clients see no error but those that a fault excuses, exit codes,
 and that all replicas come to the same state. What needs rights (disk, network namespaces) runs in a
 private sandbox that vanishes with the process; without the rights it is skipped, with the reason.
 
 The last line is one JSON object. Exit code 6 on a violation, with the history, logs and data kept;
-5 when the cluster did not come up; 1 when the run proved nothing.")]
+5 when the cluster did not come up; 1 when the run proved nothing, or when hostile clients went over
+a bound.")]
 pub struct Torture {
     /// The replication protocol, see 'quintet protocols'
     #[arg(long, value_name = "NAME", default_value = "multipaxos")]
@@ -66,7 +72,7 @@ pub struct Torture {
     seed: Option<u64>,
 
     /// Which faults: none, kill, stop, partition, reset, disk, slow, corrupt, rolling, all, or
-    /// several with commas
+    /// several with commas; or clients, alone: hostile ones
     #[arg(long, value_name = "KINDS", default_value = "all")]
     faults: FaultSet,
 
@@ -116,6 +122,24 @@ pub struct Torture {
     /// Lie to the judge: lose-writes, repeat-increments or stale-reads; must end in exit code 6
     #[arg(long, value_name = "LIE")]
     lie: Option<Lie>,
+
+    /// With '--faults clients', what they do: giants, pipelines, idle, slow, garbage, colliding,
+    /// long, restore, strangers, passwords, admin, or several with commas [default: everything]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Attack::named)]
+    attacks: Vec<Attack>,
+
+    /// With '--faults clients', the most memory that a replica may take
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = settings::units::bytes)]
+    memory_max: u64,
+
+    /// With '--faults clients', how many times as long as before the 99th percentile of honest
+    /// answers may be
+    #[arg(long, value_name = "N", default_value_t = 5.0)]
+    slower_max: f64,
+
+    /// With '--faults clients', the longest that an honest answer may take
+    #[arg(long, value_name = "S", default_value_t = 4)]
+    pause_max: u64,
 
     /// Run within the sandbox that this program has made
     #[arg(long, hide = true)]
@@ -179,7 +203,11 @@ impl Torture {
         }
         output::print_json_line(&report)?;
         let verdict = verdict(&report, &plan);
-        if report.holds() && !self.keep && self.dir.is_none() {
+        let bounded = report
+            .hostile
+            .as_ref()
+            .is_none_or(|it| it.exceeded.is_empty());
+        if report.holds() && bounded && !self.keep && self.dir.is_none() {
             fs::remove_dir_all(&plan.directory)?;
         } else {
             eprintln!("kept: {}", plan.directory.display());
@@ -256,6 +284,12 @@ impl Torture {
             base_port,
             mounts,
             lie: self.lie,
+            bounds: Bounds {
+                memory_max: self.memory_max,
+                slower_max: self.slower_max,
+                pause_max: Duration::from_secs(self.pause_max),
+            },
+            attacks: self.attacks.clone(),
         })
     }
 
@@ -317,11 +351,64 @@ fn shown(report: &Report) -> String {
             pause.faults, pause.longest_ms, pause.median_ms
         ));
     }
+    if let Some(hostile) = &report.hostile {
+        text.push_str(&shown_hostile(hostile));
+    }
     for (name, count) in &report.exits {
         text.push_str(&format!("{count} × {name}\n"));
     }
     for violation in &report.violations {
         text.push_str(&format!("\nVIOLATION: {violation}\n"));
+    }
+    text
+}
+
+fn shown_hostile(hostile: &Hostile) -> String {
+    let mut text = format!(
+        "\nhonest answers: 99 % within {:.1} ms during the attacks (accepted {:.1} ms); memory of a \
+         replica: accepted {} MiB\n{:<11}{:>6}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>10}{:>9}{:>7}\n",
+        hostile.p99_ms,
+        hostile.p99_max_ms,
+        hostile.memory_max_mib,
+        "attack",
+        "times",
+        "conns",
+        "sent",
+        "answered",
+        "refused",
+        "dropped",
+        "honest",
+        "p99 ms",
+        "by time",
+        "longest",
+        "MiB"
+    );
+    let calm = ("calm", &hostile.calm);
+    let attacks = hostile
+        .attacks
+        .iter()
+        .map(|(name, row)| (name.as_str(), row));
+    for (name, row) in std::iter::once(calm).chain(attacks) {
+        text.push_str(&format!(
+            "{name:<11}{:>6}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9.1}{:>10.1}{:>9.1}{:>7}\n",
+            row.times,
+            row.connections,
+            row.sent,
+            row.answered,
+            row.refused,
+            row.dropped,
+            row.honest,
+            row.p99_ms,
+            row.p99_by_time_ms,
+            row.longest_ms,
+            row.memory_mib
+        ));
+    }
+    for note in &hostile.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    for what in &hostile.exceeded {
+        text.push_str(&format!("EXCEEDED: {what}\n"));
     }
     text
 }
@@ -343,6 +430,9 @@ fn verdict(report: &Report, plan: &Plan) -> Outcome {
         return Ok(());
     }
     let nothing = |what: String| Err(Failure::new(Exit::Failed, what));
+    if let Some(first) = report.hostile.as_ref().and_then(|it| it.exceeded.first()) {
+        return nothing(format!("hostile clients went over a bound: {first}"));
+    }
     if report.acknowledged == 0 {
         return nothing("nothing was acknowledged, so nothing was proved".to_owned());
     }
@@ -422,6 +512,8 @@ mod tests {
             base_port: 21_000,
             mounts: false,
             lie: None,
+            bounds: Bounds::default(),
+            attacks: Vec::new(),
         }
     }
 

@@ -26,6 +26,8 @@ mod sorted_sets;
 mod strings;
 mod transfer;
 
+pub use transfer::sealed_dump;
+
 use crate::command::{CommandSpec, Group, Kind};
 use crate::context::{ReadContext, WriteContext};
 use crate::error::{CommandError, CommandResult};

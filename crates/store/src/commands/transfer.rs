@@ -139,10 +139,19 @@ pub(crate) fn dump(context: &mut ReadContext<'_>, args: Args<'_>) {
     };
     let mut payload = Vec::new();
     value.serialize(&mut payload);
+    context.reply.bulk(&sealed_dump(&payload));
+}
+
+/// A payload as DUMP gives it, from the bytes of a value: with format and checksum behind them.
+/// For tools that make payloads, right or wrong ones.
+#[must_use]
+pub fn sealed_dump(value: &[u8]) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(value.len() + FOOTER_LEN);
+    payload.extend_from_slice(value);
     payload.extend_from_slice(&DUMP_FORMAT.to_le_bytes());
     let checksum = hash_bytes(DUMP_SEED, &payload);
     payload.extend_from_slice(&checksum.to_le_bytes());
-    context.reply.bulk(&payload);
+    payload
 }
 
 /// The value's part of a payload that is whole and of this store.
