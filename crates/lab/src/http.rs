@@ -4,9 +4,11 @@
 //!   url ──► connect ──► "GET /status HTTP/1.1, Connection: close" ──► status code + body
 //! ```
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use std::{
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -20,6 +22,21 @@ pub struct Answer {
 }
 
 const BODY_MAX: u64 = 16 << 20;
+
+static PASSWORD: OnceLock<String> = OnceLock::new();
+
+/// All requests of this process carry this password from now on. The first one stays.
+pub fn use_password(password: String) {
+    let _ = PASSWORD.set(password);
+}
+
+/// The header that carries it, with its line end.
+fn authorization(password: Option<&String>) -> String {
+    password.map_or_else(String::new, |password| {
+        let pair = BASE64_STANDARD.encode(format!("default:{password}"));
+        format!("Authorization: Basic {pair}\r\n")
+    })
+}
 
 /// `http://host:port` or `host:port` as `host:port`.
 ///
@@ -77,8 +94,10 @@ pub fn request(
 ) -> io::Result<Answer> {
     let deadline = Instant::now() + patience;
     let mut stream = connect(authority, patience)?;
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
+    let authorization = authorization(PASSWORD.get());
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n{authorization}\r\n"
+    );
     stream.set_write_timeout(Some(patience))?;
     stream.write_all(request.as_bytes())?;
     let mut bytes = Vec::new();
@@ -145,6 +164,15 @@ fn unchunked(mut bytes: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn password_is_sent_as_basic_authorization() {
+        assert_eq!(authorization(None), "");
+        assert_eq!(
+            authorization(Some(&"secret\r\n".to_owned())),
+            "Authorization: Basic ZGVmYXVsdDpzZWNyZXQNCg==\r\n"
+        );
+    }
 
     #[test]
     fn addresses() {

@@ -5,7 +5,7 @@
 //! ```
 
 use crate::{
-    StartError,
+    StartError, descriptors,
     transports::datagrams::{BYTES_MAX, BYTES_MIN},
 };
 use quintet_replica::{
@@ -50,6 +50,38 @@ impl Default for Limits {
             memory_max: 0,
             batch_bytes: FULL_BATCH_BYTES,
             batch_requests: FULL_BATCH_REQUESTS,
+        }
+    }
+}
+
+/// How clients' connections are treated. Each duration of zero stands for never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// A connection that has sent nothing for this long is closed.
+    pub timeout: Duration,
+    /// A connection that has sent a part of a command and then nothing for this long is closed.
+    pub partial_timeout: Duration,
+    /// A connection that says nothing is asked by TCP whether its client still exists after this.
+    pub tcp_keepalive: Duration,
+    /// With a password, a connection that has not authenticated within this time is closed.
+    pub auth_deadline: Duration,
+    /// With a password, this many connections may be open that have not authenticated; a further
+    /// one closes the oldest of them. At most half of all.
+    pub unauthenticated_max: usize,
+    /// The most connections from one address; 0 for no limit. `None` is half of all from another
+    /// machine, and no limit from this one.
+    pub per_address_max: Option<usize>,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::ZERO,
+            partial_timeout: Duration::from_secs(60),
+            tcp_keepalive: Duration::from_secs(300),
+            auth_deadline: Duration::from_secs(10),
+            unauthenticated_max: 1024,
+            per_address_max: None,
         }
     }
 }
@@ -207,8 +239,12 @@ pub struct Config {
     pub ring_slots: usize,
     /// What clients must authenticate with.
     pub password: Option<String>,
-    /// The most client connections.
+    /// The most client connections. Fewer where this process may not open that many files.
     pub clients_max: usize,
+    /// How clients' connections are treated.
+    pub clients: ClientLimits,
+    /// The most connections to the admin HTTP; a further one closes the oldest idle one.
+    pub admin_connections_max: usize,
     /// Bounds on what clients store.
     pub limits: Limits,
     /// A snapshot is due after this many bytes of executed batches, or as many as the last one
@@ -259,6 +295,8 @@ impl Config {
             datagram_bytes_max: 1400,
             password: None,
             clients_max: 10_000,
+            clients: ClientLimits::default(),
+            admin_connections_max: 64,
             limits: Limits::default(),
             snapshot_bytes_min: SNAPSHOT_BYTES_MIN,
             client_deadline: Duration::from_secs(10),
@@ -308,6 +346,15 @@ impl Config {
         if self.clients_max == 0 {
             return refuse("clients_max: must be at least 1".to_owned());
         }
+        if self.clients.unauthenticated_max == 0 || self.admin_connections_max == 0 {
+            return refuse(
+                "clients.unauthenticated_max and admin_connections_max must be at least 1"
+                    .to_owned(),
+            );
+        }
+        if self.admin_connections_max > 4096 {
+            return refuse("admin_connections_max: accepted are 1 to 4096".to_owned());
+        }
         if !(4 << 10..=4 << 20).contains(&self.limits.batch_bytes) {
             return refuse("limits.batch_bytes: accepted are 4 KiB to 4 MiB".to_owned());
         }
@@ -352,5 +399,11 @@ impl Config {
         }
         (entry.check)(&self.options).map_err(|error| StartError::Config(error.to_string()))?;
         Ok(entry)
+    }
+
+    /// Descriptors that are kept for others than clients.
+    pub(crate) fn descriptors_reserved(&self) -> usize {
+        let admin = self.admin_listen.map_or(0, |_| self.admin_connections_max);
+        descriptors::reserved(self.members.len(), admin)
     }
 }

@@ -6,7 +6,7 @@
 //!   promises, marks                         two slots each; their space is reserved at the start
 //! ```
 
-use crate::directories::sync_directory;
+use crate::{descriptors::retried, directories::sync_directory};
 use quintet_replica::{
     Bytes,
     journal::{BLOCK, Disk, MARK_SLOT, PROMISE_SLOT},
@@ -127,7 +127,7 @@ impl FileDisk {
 
     fn spares(&self) -> io::Result<Vec<PathBuf>> {
         let mut spares = Vec::new();
-        for entry in fs::read_dir(&self.directory)? {
+        for entry in retried(|| fs::read_dir(&self.directory))? {
             let entry = entry?;
             if entry.file_name().to_string_lossy().starts_with("spare-") {
                 spares.push(entry.path());
@@ -205,21 +205,20 @@ fn make_file(temporary: &Path, path: &Path, length: u64) -> io::Result<()> {
 fn open_segment(path: &Path, direct: bool) -> io::Result<(File, bool)> {
     if direct {
         let flags = libc::O_DIRECT | libc::O_DSYNC;
-        match OpenOptions::new()
-            .write(true)
-            .custom_flags(flags)
-            .open(path)
-        {
+        let mut options = OpenOptions::new();
+        options.write(true).custom_flags(flags);
+        match retried(|| options.open(path)) {
             Ok(file) => return Ok((file, true)),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok((OpenOptions::new().write(true).open(path)?, false))
+    let file = retried(|| OpenOptions::new().write(true).open(path))?;
+    Ok((file, false))
 }
 
 fn make_zeros(path: &Path, length: u64) -> io::Result<()> {
-    let file = File::create(path)?;
+    let file = retried(|| File::create(path))?;
     let mut offset = 0;
     // Zeros that are written make every later sync cheaper than space that is only reserved.
     while offset < length {
@@ -235,7 +234,8 @@ impl Disk for FileDisk {
 
     fn segments(&mut self) -> Result<Vec<u64>, FileError> {
         let mut numbers = Vec::new();
-        for entry in fs::read_dir(&self.directory).map_err(at(&self.directory))? {
+        let entries = retried(|| fs::read_dir(&self.directory)).map_err(at(&self.directory))?;
+        for entry in entries {
             let name = entry.map_err(at(&self.directory))?.file_name();
             let name = name.to_string_lossy();
             if let Some(number) = name.strip_suffix(".segment").and_then(|n| n.parse().ok()) {
@@ -248,7 +248,9 @@ impl Disk for FileDisk {
 
     fn read(&mut self, segment: u64) -> Result<Bytes, FileError> {
         let path = self.path(segment);
-        fs::read(&path).map(Bytes::from).map_err(at(&path))
+        retried(|| fs::read(&path))
+            .map(Bytes::from)
+            .map_err(at(&path))
     }
 
     fn create(&mut self, segment: u64, length: u64) -> Result<(), FileError> {
@@ -302,7 +304,7 @@ impl Disk for FileDisk {
 
     fn read_promise(&mut self, slot: usize) -> Result<Bytes, FileError> {
         let path = self.root.join("promises");
-        let file = match File::open(&path) {
+        let file = match retried(|| File::open(&path)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Bytes::from_static(MISSING));
@@ -322,7 +324,7 @@ impl Disk for FileDisk {
 
     fn read_mark(&mut self, slot: usize) -> Result<Option<Bytes>, FileError> {
         let path = self.root.join("marks");
-        let file = match File::open(&path) {
+        let file = match retried(|| File::open(&path)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Some(Bytes::from_static(MISSING)));
@@ -368,7 +370,8 @@ fn open_slots<'a>(open: &'a mut Option<File>, path: &Path) -> io::Result<&'a Fil
     }
     let new = !path.exists();
     let mut options = OpenOptions::new();
-    let file = (options.create(true).truncate(false).write(true)).open(path)?;
+    options.create(true).truncate(false).write(true);
+    let file = retried(|| options.open(path))?;
     if new {
         sync_directory(path.parent().unwrap_or(path))?;
     }

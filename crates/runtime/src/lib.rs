@@ -13,6 +13,7 @@
 mod clock;
 pub mod config;
 mod data;
+mod descriptors;
 mod directories;
 mod event_loop;
 #[doc(hidden)]
@@ -35,7 +36,9 @@ mod system;
 mod timers;
 mod transports;
 
-pub use config::{Config, Emulation, JournalOptions, Limits, Member, Threads, Transport};
+pub use config::{
+    ClientLimits, Config, Emulation, JournalOptions, Limits, Member, Threads, Transport,
+};
 pub use metrics::{DatagramMetrics, Metrics};
 pub use proxy::Proxy;
 pub use replica::{

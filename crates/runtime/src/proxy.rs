@@ -8,11 +8,12 @@ use crate::{
     Addresses, Config, Listeners, Published, Running, StartError, StatusReport, Transport,
     clock::{Clock, unix_time},
     data::random,
+    descriptors,
     event_loop::{self, Apart, ProxyParts, ProxyWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS},
     mail::Mailbox,
     port::Port,
     replica::{Handle, commitment, gateway_config, guarded, listen_to_clients},
-    server::Gateway,
+    server::{AdminOptions, Gateway},
     transports::{hello::Hello, tcp::Tcp},
 };
 use quintet_replica::{
@@ -41,6 +42,10 @@ impl Proxy {
     /// See [`StartError`]; nothing is left running then.
     pub fn start_on(config: &Config, listeners: Listeners) -> Result<Running, StartError> {
         let entry = config.check()?;
+        let config = &Config {
+            clients_max: descriptors::grant(config.clients_max, config.descriptors_reserved()),
+            ..config.clone()
+        };
         let (redis, admin) = listen_to_clients(config, listeners.redis, listeners.admin)?;
         let addresses = Addresses {
             redis: redis.as_ref().map(TcpListener::local_addr).transpose()?,
@@ -151,6 +156,6 @@ impl Proxy {
         let thread = std::thread::Builder::new()
             .name("proxy".to_owned())
             .spawn(move || guarded(|| proxy.run()))?;
-        Running::of(addresses, handle, admin, thread)
+        Running::of(addresses, handle, admin, AdminOptions::of(config), thread)
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     Config, Published, Snapshot, Transport,
     clock::{Clock, unix_time},
     data::{Data, random},
+    descriptors,
     event_loop::{
         About, Apart, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS,
     },
@@ -18,7 +19,10 @@ use crate::{
     journal_thread::JournalThread,
     mail::{Mail, Mailbox, Mailer, Request},
     port::Port,
-    server::{Admin, Exposition, Gateway, GatewayConfig, NodePort, SnapshotReport, StatusReport},
+    server::{
+        Admin, AdminOptions, Exposition, Gateway, GatewayConfig, NodePort, SnapshotReport,
+        StatusReport,
+    },
     snapshots::{Snapshots, Survey},
     transports::{emulator::Emulator, hello::Hello, tcp::Tcp},
 };
@@ -205,7 +209,7 @@ impl Replica {
     /// # Errors
     /// See [`StartError`]; nothing is left running then.
     pub fn start_on(
-        config: Config,
+        mut config: Config,
         machine: Box<dyn StateMachine>,
         listeners: Listeners,
     ) -> Result<Running, StartError> {
@@ -225,6 +229,7 @@ impl Replica {
             peer: peer.local_addr()?,
         };
 
+        config.clients_max = descriptors::grant(config.clients_max, config.descriptors_reserved());
         let data = Data::open(&config)?;
         let poll = mio::Poll::new()?;
         let (mailbox, mailer) = Mailbox::new(poll.registry(), mio::Token(TOKEN_MAIL))?;
@@ -245,7 +250,7 @@ impl Replica {
         let thread = std::thread::Builder::new()
             .name(format!("replica {}", config.id.0))
             .spawn(move || guarded(|| event_loop.run()))?;
-        Running::of(addresses, handle, admin, thread)
+        Running::of(addresses, handle, admin, AdminOptions::of(&config), thread)
     }
 }
 
@@ -590,6 +595,12 @@ pub(crate) fn gateway_config(config: &Config, address: SocketAddr) -> GatewayCon
         directory: config.data.display().to_string(),
         password: config.password.clone(),
         connections_max: config.clients_max,
+        idle_max: config.clients.timeout,
+        partial_max: config.clients.partial_timeout,
+        tcp_keepalive: config.clients.tcp_keepalive,
+        auth_deadline: config.clients.auth_deadline,
+        unauthenticated_max: config.clients.unauthenticated_max,
+        per_address_max: config.clients.per_address_max,
         client_deadline: config.client_deadline,
         value_bytes_max: config.limits.value_bytes_max,
         session_lifetime: config.session_lifetime,
@@ -615,6 +626,7 @@ impl Running {
         addresses: Addresses,
         handle: Handle,
         admin: Option<TcpListener>,
+        options: AdminOptions,
         thread: JoinHandle<ExitReason>,
     ) -> Result<Self, StartError> {
         let mut running = Self {
@@ -624,7 +636,8 @@ impl Running {
             thread: Some(thread),
         };
         if let Some(listener) = admin {
-            running.admin = Some(Admin::start(listener, Arc::new(running.handle.clone()))?);
+            let port = Arc::new(running.handle.clone());
+            running.admin = Some(Admin::start(listener, port, options)?);
         }
         Ok(running)
     }

@@ -11,6 +11,7 @@
 //! set aside with it.
 
 use crate::{
+    descriptors::retried,
     directories::sync_directory,
     journal_files::is_full,
     kept::Kept,
@@ -56,7 +57,7 @@ fn parse(name: &str) -> Option<(Executed, bool)> {
 /// All whole snapshots, oldest first: in the order of their numbers, whatever the files' order is.
 pub(crate) fn list(directory: &Path) -> io::Result<Vec<Kept>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(directory)? {
+    for entry in retried(|| fs::read_dir(directory))? {
         let entry = entry?;
         if let Some((id, fetched)) = parse(&entry.file_name().to_string_lossy()) {
             let length = entry.metadata()?.len();
@@ -79,7 +80,7 @@ pub(crate) enum Flaw {
 
 /// Reads a snapshot file whole and checks every checksum.
 pub(crate) fn verify(path: &Path, id: Executed, cluster: ClusterId) -> io::Result<Option<Flaw>> {
-    let mut file = File::open(path)?;
+    let mut file = retried(|| File::open(path))?;
     let (mut reader, mut offset) = (SnapshotReader::default(), 0u64);
     let mut piece = vec![0; 256 << 10];
     let damaged = |offset, what: String| {
@@ -362,7 +363,7 @@ impl Writer {
     fn carry_out(&mut self, order: Order) -> Result<(), Failed> {
         match order {
             Order::Begin(id, fetched) => {
-                let file = File::create(self.directory.join("incoming"))?;
+                let file = retried(|| File::create(self.directory.join("incoming")))?;
                 self.under_way = Some(UnderWay {
                     id,
                     fetched,

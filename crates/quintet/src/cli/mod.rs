@@ -102,6 +102,17 @@ impl Command {
         }
     }
 
+    /// What admin HTTP is to be given, if it asks for it.
+    fn password(&self) -> Option<String> {
+        let given = match self {
+            Self::Status(command) => command.password().map(str::to_owned),
+            Self::Snapshot(command) => command.password().map(str::to_owned),
+            // What these start has it from the environment, too.
+            _ => std::env::var("QUINTET_PASSWORD").ok(),
+        };
+        given.filter(|password| !password.is_empty())
+    }
+
     fn run(self) -> Outcome {
         match self {
             Self::Demo(command) => command.run(),
@@ -135,6 +146,9 @@ pub fn store(config: &quintet_runtime::Config) -> Box<dyn quintet_replica::State
 pub fn main() -> ExitCode {
     // Wrong arguments end the process here with exit code 2, --help and --version with 0.
     let program = Program::parse();
+    if let Some(password) = program.command.password() {
+        http::use_password(password);
+    }
     let result = logs::start(
         program
             .log

@@ -53,6 +53,14 @@ enum Command {
 }
 
 impl Snapshot {
+    /// What the replica is to be given.
+    pub fn password(&self) -> Option<&str> {
+        match &self.command {
+            Command::Save(save) => save.password.as_deref(),
+            Command::Inspect(_) | Command::Restore(_) => None,
+        }
+    }
+
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
         match self.command {
@@ -73,6 +81,15 @@ struct Save {
     /// The replica's admin address
     #[arg(long, value_name = "URL", value_parser = http::authority, requires = "data")]
     admin: Option<String>,
+
+    /// The cluster's password; better given by the environment, where others do not see it
+    #[arg(
+        long,
+        env = "QUINTET_PASSWORD",
+        value_name = "PASSWORD",
+        hide_env_values = true
+    )]
+    password: Option<String>,
 
     /// The replica's data directory, on this machine
     #[arg(long, value_name = "DIR", requires = "admin")]
@@ -162,10 +179,11 @@ impl Save {
             })?;
         let text = String::from_utf8_lossy(&answer.body).trim().to_owned();
         if answer.code != 200 {
-            return Err(Failure::new(
-                Exit::Failed,
-                format!("no snapshot was taken: {text}"),
-            ));
+            let failure = Failure::new(Exit::Failed, format!("no snapshot was taken: {text}"));
+            return Err(match answer.code {
+                401 => failure.help("give the password with QUINTET_PASSWORD or --password"),
+                _ => failure,
+            });
         }
         let taken: Taken = serde_json::from_str(&text).map_err(anyhow::Error::from)?;
         let source = find(&data.join("snapshots"), taken.slot)?;

@@ -24,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 Examples:
   quintet status                                          the demo in ./quintet-demo
   quintet status --admin http://127.0.0.1:7101,http://127.0.0.1:7102
+  QUINTET_PASSWORD=… quintet status --admin http://10.0.0.1:7101
   quintet status -o json | jq '.[] | {id, role, lag}'
 
 Clock: what is added to the system's clock (or that something disciplines it), its standard
@@ -35,6 +36,15 @@ pub struct Status {
     /// The replicas' admin addresses
     #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = http::authority)]
     admin: Vec<String>,
+
+    /// The cluster's password; better given by the environment, where others do not see it
+    #[arg(
+        long,
+        env = "QUINTET_PASSWORD",
+        value_name = "PASSWORD",
+        hide_env_values = true
+    )]
+    password: Option<String>,
 
     /// A demo's directory, to ask all its replicas
     #[arg(long, value_name = "DIR", default_value = demo::DIRECTORY, conflicts_with = "admin")]
@@ -83,6 +93,8 @@ fn ask(address: String) -> Answered {
         .and_then(|answer| match answer.code {
             200 => serde_json::from_slice(&answer.body)
                 .map_err(|_| "the answer is not a status".to_owned()),
+            401 => Err("it needs the password (QUINTET_PASSWORD or --password)".to_owned()),
+            429 => Err("too many wrong passwords from this address, try again later".to_owned()),
             code => Err(format!("HTTP {code}")),
         });
     let ready = status.is_ok()
@@ -95,6 +107,11 @@ fn ask(address: String) -> Answered {
 }
 
 impl Status {
+    /// What the replicas are to be given.
+    pub fn password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
     /// Asks and prints.
     pub fn run(self) -> Outcome {
         let addresses = match self.admin.is_empty() {

@@ -7,7 +7,7 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -21,7 +21,8 @@ pub struct Setup {
 
 impl Setup {
     pub fn new(replicas: u16) -> Self {
-        let base = base_port(replicas);
+        // One place more than there are replicas, for a proxy.
+        let base = base_port(replicas + 1);
         let members: Vec<_> = (0..replicas)
             .map(|id| format!("127.0.0.1:{}", base + 200 + id))
             .collect();
@@ -107,10 +108,57 @@ impl Setup {
         }
     }
 
+    /// The same for a process that gets no more than that many descriptors.
+    pub fn start_with_descriptors(&self, id: u16, most: usize, more: &[&str]) -> Served {
+        let arguments = self.arguments(id, more);
+        self.start_limited(&format!("ulimit -n {most}"), &arguments, id)
+    }
+
+    /// The same for one that has that many at its start and may ask for more.
+    pub fn start_with_soft_descriptors(&self, id: u16, at_first: usize, more: &[&str]) -> Served {
+        let arguments = self.arguments(id, more);
+        self.start_limited(&format!("ulimit -S -n {at_first}"), &arguments, id)
+    }
+
+    /// A proxy that gets no more than that many descriptors. It takes the place of a replica with
+    /// the id after the last one.
+    pub fn start_proxy_with_descriptors(&self, most: usize, more: &[&str]) -> Served {
+        let id = self.replicas;
+        let mut arguments = self.arguments(id, more);
+        "proxy".clone_into(&mut arguments[0]);
+        self.start_limited(&format!("ulimit -n {most}"), &arguments, id)
+    }
+
+    fn start_limited(&self, limit: &str, arguments: &[String], id: u16) -> Served {
+        let log = self.root().join(format!("log-{id}"));
+        let program = quintet();
+        let mut command = Command::new("sh");
+        for (name, value) in program.get_envs() {
+            if value.is_none() {
+                command.env_remove(name);
+            }
+        }
+        command
+            .arg("-c")
+            .arg(format!("{limit} && exec \"$0\" \"$@\""))
+            .arg(program.get_program())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).unwrap());
+        Served {
+            process: Guard(command.spawn().unwrap()),
+            redis: self.redis(id),
+            admin: format!("127.0.0.1:{}", self.base + 100 + id),
+            data: self.data(id),
+            log,
+        }
+    }
+
     /// Starts a replica and waits until it answers on its port.
     pub fn start(&self, id: u16, more: &[&str]) -> Served {
         let served = self.start_with(id, more, &[]);
-        eventually("the replica answers", || served.status());
+        eventually("the replica answers", || http_get(&served.admin, "/livez"));
         served
     }
 

@@ -11,6 +11,7 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 use quintet_replica::Time;
+use rustix::net::sockopt;
 use std::{
     io::{self, Write},
     time::Duration,
@@ -22,6 +23,12 @@ const PORTION_MAX: usize = 64 << 10;
 const TURN_BYTES_MAX: usize = 256 << 10;
 /// The most connections accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
+/// When there is no descriptor for a connection, the next try comes after this …
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// … and the next line in the log after this.
+const ACCEPT_LOG_EVERY: Duration = Duration::from_secs(10);
+/// How many times TCP asks a silent client before it takes it for lost.
+const KEEPALIVE_PROBES: u32 = 3;
 
 struct Client {
     stream: TcpStream,
@@ -46,6 +53,7 @@ pub(super) struct Clients {
     first_token: usize,
     accepting: bool,
     accept_at: Time,
+    accept_log_at: Time,
     clients: Vec<Option<Client>>,
     to_read: Vec<usize>,
     to_write: Vec<usize>,
@@ -81,6 +89,7 @@ impl Clients {
             first_token,
             accepting: true,
             accept_at: Time::NEVER,
+            accept_log_at: Time(0),
             clients: Vec::new(),
             to_read: Vec::new(),
             to_write: Vec::new(),
@@ -213,6 +222,7 @@ impl Clients {
                 Ok((mut stream, address)) => {
                     // Neither changes what is possible, only how fast it is noticed.
                     let _ = stream.set_nodelay(true);
+                    let _ = keep_alive(&stream, self.gateway.tcp_keepalive());
                     let id = match self.gateway.connect(now, address) {
                         Ok(id) => id,
                         Err(reason) => {
@@ -250,9 +260,14 @@ impl Clients {
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept client connections");
+                    // No descriptor, as a rule: the others keep theirs, and a client in the
+                    // listener's queue is taken when one is free.
+                    if now >= self.accept_log_at {
+                        self.accept_log_at = now + ACCEPT_LOG_EVERY;
+                        tracing::warn!(%error, "cannot accept client connections; tried again");
+                    }
                     self.accepting = false;
-                    self.accept_at = now + Duration::from_millis(100);
+                    self.accept_at = now + ACCEPT_PAUSE;
                     return;
                 }
             }
@@ -329,6 +344,20 @@ impl Clients {
         }
         self.gateway.begin_shutdown();
     }
+}
+
+/// Has TCP ask whether the client still exists after that much silence; zero for never.
+fn keep_alive(stream: &TcpStream, after: Duration) -> rustix::io::Result<()> {
+    if after.is_zero() {
+        return Ok(());
+    }
+    // The kernel takes no longer times.
+    let after = after.clamp(Duration::from_secs(1), Duration::from_secs(32_767));
+    let between = (after / KEEPALIVE_PROBES).max(Duration::from_secs(1));
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, after)?;
+    sockopt::set_tcp_keepintvl(stream, between)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)
 }
 
 fn write_all(stream: &mut TcpStream, output: &mut bytes::BytesMut) -> Writing {

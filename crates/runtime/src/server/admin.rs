@@ -1,13 +1,17 @@
 //! The admin HTTP server of a replica, on a thread of its own.
 //!
 //! ```text
-//!   GET /livez /readyz /status /metrics, POST /snapshot
+//!   GET /livez /healthz /readyz ── open to all; with a password set the others ask for it:
+//!   GET /status /metrics, POST /snapshot
 //!     │ one thread serves all connections
 //!     ├── what is published ──────────────► NodePort::status, metrics      at once
 //!     └── what must go through the node ──► NodePort::probe, snapshot      on waiting threads
 //! ```
 
-use super::{Exposition, MetricKind};
+use super::{
+    Exposition, MetricKind,
+    admin_connections::{AdminOptions, Door, serve},
+};
 use axum::{
     Json, Router, extract,
     http::{StatusCode, header},
@@ -15,7 +19,15 @@ use axum::{
     routing::{get, post},
 };
 use serde::Serialize;
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio::sync::{Semaphore, oneshot};
 
 /// What `/status` says of how a member's clock stands to this one's, in nanoseconds; both as
@@ -212,6 +224,7 @@ impl Admin {
     pub fn start(
         listener: std::net::TcpListener,
         port: Arc<dyn NodePort>,
+        options: AdminOptions,
     ) -> std::io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -226,8 +239,10 @@ impl Admin {
             tokio::net::TcpListener::from_std(listener)?
         };
         let (stop, stopped) = oneshot::channel();
+        let door = Arc::new(Door::new(options.password));
         let service = router(State {
             port,
+            door: Arc::clone(&door),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
         });
         let thread = std::thread::Builder::new()
@@ -235,11 +250,7 @@ impl Admin {
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        result = axum::serve(listener, service) => {
-                            if let Err(error) = result {
-                                tracing::error!(%error, "the admin server has stopped");
-                            }
-                        }
+                        () = serve(listener, service, door, options.connections_max) => {}
                         _ = stopped => {}
                     }
                 });
@@ -278,7 +289,7 @@ const PROBE_MAX: Duration = Duration::from_secs(1);
 /// How long `POST /snapshot` waits.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(600);
 
-const PATHS: &str = "GET  /livez     200 while the process runs\n\
+const PATHS: &str = "GET  /livez     200 while the process runs; also /healthz\n\
                      GET  /readyz    200 while linearizable requests are served\n\
                      GET  /status    what the replica knows of itself, as JSON\n\
                      GET  /metrics   counters and gauges for Prometheus\n\
@@ -288,6 +299,7 @@ const PATHS: &str = "GET  /livez     200 while the process runs\n\
 struct State {
     port: Arc<dyn NodePort>,
     waiting: Arc<Semaphore>,
+    door: Arc<Door>,
 }
 
 type Text = (StatusCode, [(header::HeaderName, &'static str); 1], String);
@@ -315,6 +327,7 @@ fn router(state: State) -> Router {
     };
     Router::new()
         .route("/livez", get(async || plain(StatusCode::OK, "ok\n")))
+        .route("/healthz", get(async || plain(StatusCode::OK, "ok\n")))
         .route("/readyz", get(readyz))
         .route("/status", get(status))
         .route("/metrics", get(metrics))
@@ -376,6 +389,7 @@ async fn metrics(extract::State(state): extract::State<State>) -> impl IntoRespo
     let mut exposition = Exposition::default();
     describe(&state.port.status(), &mut exposition);
     exposition.families.extend(state.port.metrics().families);
+    describe_door(&state.door, &mut exposition);
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], exposition.render())
 }
@@ -390,6 +404,25 @@ async fn snapshot(extract::State(state): extract::State<State>) -> Response {
         )
         .into_response(),
     }
+}
+
+fn describe_door(door: &Door, out: &mut Exposition) {
+    let counted = |counter: &AtomicU64| counter.load(Relaxed);
+    out.counter(
+        "admin_connections_dropped_total",
+        "Connections to the admin HTTP closed or refused because there were too many.",
+        counted(&door.counters.connections_dropped),
+    );
+    out.counter(
+        "admin_auth_failures_total",
+        "Wrong passwords at the admin HTTP.",
+        counted(&door.counters.auth_failures),
+    );
+    out.counter(
+        "admin_auth_throttled_total",
+        "Passwords at the admin HTTP not looked at: too many wrong ones from that address.",
+        counted(&door.counters.auth_throttled),
+    );
 }
 
 /// What stands in the status report, as metrics.
@@ -691,19 +724,31 @@ mod tests {
     }
 
     fn start() -> (Admin, Arc<Fake>) {
+        start_with(None, 64)
+    }
+
+    fn start_with(password: Option<&str>, connections_max: usize) -> (Admin, Arc<Fake>) {
+        let options = AdminOptions {
+            password: password.map(str::to_owned),
+            connections_max,
+        };
         let fake = Arc::new(Fake::default());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         (
-            Admin::start(listener, Arc::clone(&fake) as Arc<dyn NodePort>).unwrap(),
+            Admin::start(listener, Arc::clone(&fake) as Arc<dyn NodePort>, options).unwrap(),
             fake,
         )
     }
 
     fn ask(admin: &Admin, what: &str) -> (u16, String) {
+        ask_with(admin, what, "")
+    }
+
+    fn ask_with(admin: &Admin, what: &str, more: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(admin.address()).unwrap();
         write!(
             stream,
-            "{what} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            "{what} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{more}\r\n"
         )
         .unwrap();
         let mut text = String::new();
@@ -822,6 +867,56 @@ mod tests {
                 "{body}"
             );
         }
+    }
+
+    #[test]
+    fn all_but_health_needs_the_password_when_one_is_set() {
+        let (admin, fake) = start_with(Some("secret"), 64);
+        fake.ready.store(true, Ordering::SeqCst);
+        for open in ["GET /livez", "GET /healthz", "GET /readyz"] {
+            assert_eq!(ask(&admin, open).0, 200, "{open}");
+        }
+        let right = "Authorization: Basic ZGVmYXVsdDpzZWNyZXQ=\r\n";
+        for guarded in ["GET /status", "GET /metrics", "POST /snapshot"] {
+            assert_eq!(ask(&admin, guarded).0, 401, "{guarded}");
+            let wrong = "Authorization: Bearer wrong\r\n";
+            assert_eq!(ask_with(&admin, guarded, wrong).0, 401, "{guarded}");
+            assert_eq!(ask_with(&admin, guarded, right).0, 200, "{guarded}");
+        }
+        let body = ask_with(&admin, "GET /metrics", right).1;
+        assert!(
+            body.contains("\nquintet_admin_auth_failures_total 3\n"),
+            "{body}"
+        );
+    }
+
+    #[test]
+    fn guesses_are_slowed_when_they_are_many() {
+        let (admin, _) = start_with(Some("secret"), 64);
+        let code = |password: &str| {
+            let more = format!("Authorization: Bearer {password}\r\n");
+            ask_with(&admin, "GET /status", &more).0
+        };
+        let codes: Vec<u16> = (0..30).map(|guess| code(&guess.to_string())).collect();
+        assert_eq!(codes[..10], [401; 10]);
+        assert!(
+            codes.iter().filter(|code| **code == 429).count() >= 15,
+            "{codes:?}"
+        );
+        assert_eq!(ask(&admin, "GET /livez").0, 200);
+    }
+
+    #[test]
+    fn idle_connections_make_room_when_there_are_too_many() {
+        let (admin, _) = start_with(None, 4);
+        let mut idle: Vec<_> = (0..20)
+            .map(|_| TcpStream::connect(admin.address()).unwrap())
+            .collect();
+        assert_eq!(ask(&admin, "GET /livez").0, 200);
+        idle[0]
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        assert_eq!(idle[0].read(&mut [0; 1]).unwrap(), 0, "it was closed");
     }
 
     #[test]

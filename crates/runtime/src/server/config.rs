@@ -35,6 +35,18 @@ pub struct GatewayConfig {
     /// A connection that has sent a part of a command and then nothing for this long is closed;
     /// zero is "never".
     pub partial_max: Duration,
+    /// After how much silence TCP asks whether the client still exists; zero is "never". The event
+    /// loop sets it at the socket.
+    pub tcp_keepalive: Duration,
+    /// With a password, a connection that has not authenticated within this time is closed; zero
+    /// is "never".
+    pub auth_deadline: Duration,
+    /// With a password, the most connections that have not authenticated; a further one closes
+    /// the oldest of them. At most half of all connections.
+    pub unauthenticated_max: usize,
+    /// The most connections from one address; 0 is "no limit", `None` half of all connections
+    /// from other machines and no limit from this one.
+    pub per_address_max: Option<usize>,
     /// The longest argument of a command, in bytes.
     pub value_bytes_max: usize,
     /// The longest command, in bytes; at least as long as the longest argument.
@@ -91,6 +103,10 @@ impl Default for GatewayConfig {
             client_deadline: Duration::from_secs(5),
             idle_max: Duration::ZERO,
             partial_max: Duration::from_secs(60),
+            tcp_keepalive: Duration::from_secs(300),
+            auth_deadline: Duration::from_secs(10),
+            unauthenticated_max: 1024,
+            per_address_max: None,
             value_bytes_max: 64 << 20,
             command_bytes_max: 128 << 20,
             request_bytes_max: 1 << 20,

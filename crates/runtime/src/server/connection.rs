@@ -50,6 +50,7 @@ pub(super) struct Client {
     /// It said READONLY: its reads are answered from this replica's state, however old.
     pub stale: bool,
     pub authenticated: bool,
+    pub unauthenticated_since: Time,
     pub no_evict: bool,
     pub connected: Time,
     pub last_input: Time,
@@ -122,6 +123,7 @@ impl Connection {
                 replies: Replies::On,
                 stale: false,
                 authenticated,
+                unauthenticated_since: now,
                 no_evict: false,
                 connected: now,
                 last_input: now,
@@ -152,6 +154,7 @@ impl Connection {
         self.client.stale = false;
         self.client.name.clear();
         self.client.authenticated = authenticated;
+        self.client.unauthenticated_since = self.client.last_input;
         self.client.no_evict = false;
     }
 

@@ -15,6 +15,7 @@
 
 use super::{
     Counters, GatewayConfig, NodeView,
+    admission::Admission,
     batches::{Entry, InFlight, Pending, Window},
     connection::{Connection, Phase},
     pipeline::Drained,
@@ -107,7 +108,8 @@ pub struct Gateway {
     pub(super) closes: VecDeque<SessionId>,
     closes_since: Time,
     pub(super) memory_limit: MemoryLimit,
-    scan_at: Time,
+    pub(super) scan_at: Time,
+    pub(super) admission: Admission,
     pub(super) shutting_down: bool,
 }
 
@@ -150,6 +152,7 @@ impl Gateway {
             closes_since: Time(0),
             memory_limit: MemoryLimit::default(),
             scan_at: Time::NEVER,
+            admission: Admission::new(seed),
             shutting_down: false,
             config,
         }
@@ -167,18 +170,15 @@ impl Gateway {
     /// What to write to it before closing, when it cannot be served.
     pub fn connect(&mut self, now: Time, peer: SocketAddr) -> Result<ConnectionId, Vec<u8>> {
         self.pass_time(now);
-        if self.shutting_down {
+        if let Err(refusal) = self.check_admission(peer) {
             self.counters.connections_rejected += 1;
-            return Err(b"-ERR the server is shutting down\r\n".to_vec());
-        }
-        if self.counters.connections_open >= self.config.connections_max as u64 {
-            self.counters.connections_rejected += 1;
-            return Err(b"-ERR max number of clients reached\r\n".to_vec());
+            return Err(refusal.to_vec());
         }
         self.counters.connections_open += 1;
         self.counters.connections_total += 1;
         let authenticated = self.config.password.is_none();
-        let connection = Box::new(Connection::new(self.client_next, peer, authenticated, now));
+        let client = self.client_next;
+        let connection = Box::new(Connection::new(client, peer, authenticated, now));
         self.client_next += 1;
         if !self.config.idle_max.is_zero() {
             self.scan_at = self.scan_at.min(now + self.config.idle_max);
@@ -193,6 +193,7 @@ impl Gateway {
                 self.connections.len() - 1
             }
         };
+        self.on_admitted(index, client, peer);
         Ok(ConnectionId(index))
     }
 
@@ -251,6 +252,8 @@ impl Gateway {
     /// When the connection is not open.
     pub fn on_closed(&mut self, id: ConnectionId) {
         self.counters.connections_open -= 1;
+        let peer = self.open_mut(id).client.peer;
+        self.on_left(peer);
         let connection = self.open_mut(id);
         if connection.phase == Phase::Free {
             self.release(id.0);
@@ -829,42 +832,6 @@ impl Gateway {
         }
         if now >= self.scan_at {
             self.close_silent(now);
-        }
-    }
-
-    /// Closes connections that have said nothing for too long.
-    fn close_silent(&mut self, now: Time) {
-        let (idle_max, partial_max) = (self.config.idle_max, self.config.partial_max);
-        self.scan_at = Time::NEVER;
-        for index in 0..self.connections.len() {
-            let Some(mut connection) = self.connections[index].take() else {
-                continue;
-            };
-            if connection.phase == Phase::Free && !connection.gone && !connection.closing {
-                let mut limit = idle_max;
-                let partial = !connection.input.is_empty() || connection.parser.is_inside();
-                if partial && !partial_max.is_zero() && (limit.is_zero() || partial_max < limit) {
-                    limit = partial_max;
-                }
-                if !limit.is_zero() {
-                    if connection.client.last_input + limit <= now {
-                        connection.closing = true;
-                        connection.input = BytesMut::new();
-                        self.counters.connections_dropped += 1;
-                        self.mark_dirty(index, &mut connection);
-                    } else {
-                        self.scan_at = self.scan_at.min(connection.client.last_input + limit);
-                    }
-                }
-            } else if !idle_max.is_zero() {
-                self.scan_at = self.scan_at.min(now + idle_max);
-            }
-            self.connections[index] = Some(connection);
-        }
-        // Not more often than twice a second, however many connections there are.
-        self.scan_at = self.scan_at.max(now + Duration::from_millis(500));
-        if idle_max.is_zero() && self.scan_at > now + partial_max.max(Duration::from_secs(1)) * 2 {
-            self.scan_at = Time::NEVER;
         }
     }
 

@@ -5,6 +5,7 @@ use super::{
     answers::{Answer, is, owned, text},
     connection::{Client, Replies},
     gateway::Gateway,
+    guesses::same,
 };
 use quintet_store::{CommandError, CommandSpec, Mode, Op, Reply};
 use std::{fmt::Write as _, net::SocketAddr};
@@ -126,12 +127,21 @@ impl Gateway {
     }
 
     fn authenticate(&mut self, client: &mut Client, user: &[u8], password: &[u8]) -> Answer {
+        let from = client.peer.ip();
+        if let Err(wait) = self.admission.guesses.check(from, self.now) {
+            self.counters.auth_throttled += 1;
+            let seconds = wait.as_secs_f64().ceil();
+            return Err(owned(format!(
+                "ERR too many wrong passwords from this address: try again in {seconds} s"
+            )));
+        }
         let right = match &self.config.password {
             None => true,
             Some(expected) => same(expected.as_bytes(), password),
         };
         if user != b"default" || !right {
             self.counters.auth_failures += 1;
+            self.admission.guesses.failed(from, self.now);
             return Err(CommandError::Text(
                 "WRONGPASS invalid username-password pair or user is disabled.",
             ));
@@ -498,20 +508,6 @@ fn check_name(name: &[u8]) -> Answer {
     ))
 }
 
-/// Compares in a time that does not tell where the two differ.
-fn same(expected: &[u8], given: &[u8]) -> bool {
-    let mut difference = usize::from(expected.len() != given.len());
-    for index in 0..given.len() {
-        let byte = if expected.is_empty() {
-            0
-        } else {
-            expected[index % expected.len()]
-        };
-        difference |= usize::from(std::hint::black_box(byte ^ given[index]));
-    }
-    std::hint::black_box(difference) == 0
-}
-
 fn acl(gateway: &Gateway, subcommand: &[u8], args: &[&[u8]], reply: &mut Reply<'_>) -> Answer {
     match (subcommand.to_ascii_lowercase().as_slice(), args) {
         (b"whoami", []) => reply.bulk(b"default"),
@@ -560,19 +556,4 @@ fn slowlog(subcommand: &[u8], reply: &mut Reply<'_>) -> Answer {
         _ => return Err(CommandError::unknown_subcommand(subcommand, "SLOWLOG")),
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passwords_compare_by_content_and_length() {
-        assert!(same(b"secret", b"secret"));
-        for wrong in [&b"secre"[..], b"secrets", b"", b"Secret", b"secretsecret"] {
-            assert!(!same(b"secret", wrong));
-        }
-        assert!(same(b"", b""));
-        assert!(!same(b"", b"x"));
-    }
 }

@@ -127,6 +127,7 @@ pub struct Counters {
     pub errors_disk_full: u64,
     pub errors_protocol: u64,
     pub auth_failures: u64,
+    pub auth_throttled: u64,
     pub sessions_open: u64,
     pub sessions_lost: u64,
     pub input_bytes: u64,
@@ -174,7 +175,7 @@ impl Counters {
             ),
             (
                 "connections_dropped_total",
-                "Connections closed for idleness or unread replies.",
+                "Connections closed for idleness, unread replies or a missing password.",
                 self.connections_dropped,
             ),
             (
@@ -246,6 +247,11 @@ impl Counters {
                 "auth_failures_total",
                 "Wrong passwords.",
                 self.auth_failures,
+            ),
+            (
+                "auth_throttled_total",
+                "Passwords not looked at: too many wrong ones from that address.",
+                self.auth_throttled,
             ),
             (
                 "sessions_lost_total",

@@ -11,12 +11,15 @@
 //! [`Gateway`] is a state machine without I/O: the event loop moves bytes and tells the time.
 
 mod admin;
+mod admin_connections;
+mod admission;
 mod answers;
 mod batches;
 mod catalogue;
 mod config;
 mod connection;
 mod gateway;
+mod guesses;
 mod info;
 mod local;
 mod metrics;
@@ -30,6 +33,7 @@ pub use admin::{
     Admin, BranchReport, ClockReport, NodePort, PeerClockReport, PeerReport, SnapshotReport,
     StatusReport,
 };
+pub use admin_connections::AdminOptions;
 pub use config::{GatewayConfig, NodeView};
 pub use gateway::{ConnectionId, Gateway};
 pub use metrics::{Counters, Exposition, Family, MetricKind};

@@ -298,6 +298,7 @@ impl Gateway {
             }
             Op::Reset => {
                 connection.reset(self.config.password.is_none());
+                self.expect_password();
                 return self.answer_simple(connection, "RESET");
             }
             _ => {}

@@ -34,8 +34,9 @@ impl Gateway {
             ("save", String::new()),
             ("slowlog-log-slower-than", "-1".to_owned()),
             ("slowlog-max-len", "0".to_owned()),
-            ("tcp-keepalive", "300".to_owned()),
+            ("tcp-keepalive", config.tcp_keepalive.as_secs().to_string()),
             ("timeout", config.idle_max.as_secs().to_string()),
+            ("auth-deadline", config.auth_deadline.as_secs().to_string()),
             (
                 "client-deadline-ms",
                 config.client_deadline.as_millis().to_string(),

@@ -226,7 +226,7 @@ pub const KEYS: &[Key] = &[
         secret: true,
         ..key(
             "password",
-            "What Redis clients must authenticate with; empty for none",
+            "What Redis clients and admin HTTP must be given; empty for none",
             |config, text| {
                 config.password = Some(text.to_owned()).filter(|text| !text.is_empty());
                 Ok(())
@@ -242,6 +242,15 @@ pub const KEYS: &[Key] = &[
             Ok(())
         },
         |config| config.clients_max.to_string(),
+    ),
+    key(
+        "admin_connections_max",
+        "The most connections to admin HTTP, 1 to 4096; a further one closes the oldest idle one",
+        |config, text| {
+            config.admin_connections_max = number(text)?;
+            Ok(())
+        },
+        |config| config.admin_connections_max.to_string(),
     ),
     key(
         "client_deadline",
@@ -323,6 +332,69 @@ pub const KEYS: &[Key] = &[
             Ok(())
         },
         |config| config.limits.batch_requests.to_string(),
+    ),
+    key(
+        "clients.timeout",
+        "A client silent for this long is disconnected, such as 10m; 0s for never",
+        |config, text| {
+            config.clients.timeout = units::duration(text)?;
+            Ok(())
+        },
+        |config| units::show_duration(config.clients.timeout),
+    ),
+    key(
+        "clients.partial_timeout",
+        "The same for one that has sent half a command; 0s for never",
+        |config, text| {
+            config.clients.partial_timeout = units::duration(text)?;
+            Ok(())
+        },
+        |config| units::show_duration(config.clients.partial_timeout),
+    ),
+    key(
+        "clients.tcp_keepalive",
+        "TCP asks a client silent for this long whether it still exists; 0s for never",
+        |config, text| {
+            config.clients.tcp_keepalive = units::duration(text)?;
+            Ok(())
+        },
+        |config| units::show_duration(config.clients.tcp_keepalive),
+    ),
+    key(
+        "clients.auth_deadline",
+        "With a password: a client that has not sent it by then is disconnected; 0s for never",
+        |config, text| {
+            config.clients.auth_deadline = units::duration(text)?;
+            Ok(())
+        },
+        |config| units::show_duration(config.clients.auth_deadline),
+    ),
+    key(
+        "clients.unauthenticated_max",
+        "With a password: more clients that have not sent it disconnect the oldest of them",
+        |config, text| {
+            config.clients.unauthenticated_max = number(text)?;
+            Ok(())
+        },
+        |config| config.clients.unauthenticated_max.to_string(),
+    ),
+    key(
+        "clients.per_address_max",
+        "The most clients of one address, 0 for no limit; auto: half of all, none on loopback",
+        |config, text| {
+            config.clients.per_address_max = match text {
+                "auto" => None,
+                _ => Some(
+                    text.parse()
+                        .map_err(|_| not(text, "a whole number or 'auto'"))?,
+                ),
+            };
+            Ok(())
+        },
+        |config| {
+            let most = config.clients.per_address_max;
+            most.map_or_else(|| "auto".to_owned(), |most| most.to_string())
+        },
     ),
     key(
         "journal.segment_bytes",

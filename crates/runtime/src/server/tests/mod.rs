@@ -1,5 +1,6 @@
 //! The gateway with a store behind it, but no sockets and no protocol.
 
+mod admission;
 mod behaviour;
 mod conversations;
 mod failures;
