@@ -86,6 +86,11 @@
 //!   use. An even split halts both halves.
 //! - **D6, takeover**: a leader waits until all rows it sees suspect all that it suspects, and adopts
 //!   trim and members together; what was suspected since then is a second view change.
+//! - **A vote whose disk answers late** is not shown when its proposer has been suspected here
+//!   meanwhile: the row that showed the suspicion and no vote was the promise to the next leader. (In
+//!   the paper an echo is a write to memory, which takes no time.) Whoever counts echoes counts only
+//!   a proposal whose proposer it does not suspect, and installs what stands in the row that it
+//!   counted; what an earlier leader proposed, the next one adopts and proposes again.
 //! - **D7, joins**: a joiner first catches up from the log or a snapshot; the leader lets it in when
 //!   it lacks at most `join_lag` slots and all of them are in the log; it fetches the rest while the
 //!   new view waits for it. No more join at a time than leave those who remain a majority.

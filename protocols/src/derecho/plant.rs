@@ -14,6 +14,8 @@ quintet_replica::plants! {
         "a message counts as persisted before it is";
     ReadsLocal "read_without_barrier" 0 ""
         "a read is answered from the local state without the barrier";
+    EchoAfterSuspicion "echo_after_suspicion" 0 ""
+        "a vote that ends on disk after its proposer is suspected is shown all the same";
     EchoNotDurable "trim_echoed_before_logged" 0 ""
         "a ragged trim is echoed before it is on disk";
     NullInside "null_inside_send" 0 ""

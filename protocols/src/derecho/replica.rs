@@ -252,7 +252,7 @@ impl Derecho {
     fn act(&mut self, act: Act, ctx: &mut Context<'_, Self>) {
         match act {
             Act::Begin => self.begin(ctx),
-            Act::Echo(proposal) => self.on_echo_durable(&proposal),
+            Act::Echo(proposal) => self.on_echo_durable(&proposal, ctx),
             Act::Promise { to, ballot } => self.send_promise(to, ballot, ctx),
             Act::Accepted { to, ballot } => self.send_accepted(to, ballot, ctx),
             Act::Activate(view) => self.activated(view, ctx),

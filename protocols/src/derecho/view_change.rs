@@ -255,7 +255,7 @@ impl Derecho {
         self.promise.accepted = Some(proposal.clone());
         self.tell_route_ahead(&proposal.view, ctx);
         if self.planted(Plant::EchoNotDurable) {
-            self.on_echo_durable(&proposal);
+            self.on_echo_durable(&proposal, ctx);
         }
         self.save(Act::Echo(proposal), ctx);
     }
@@ -288,26 +288,42 @@ impl Derecho {
         self.accept_in_view(proposal, ctx);
     }
 
-    pub(super) fn on_echo_durable(&mut self, proposal: &Proposal) {
+    /// A vote is on disk. It is shown only while its proposer is not suspected here: who suspects it
+    /// has said to a later leader, by a row with no vote for it, that there will be none.
+    pub(super) fn on_echo_durable(&mut self, proposal: &Proposal, ctx: &mut Context<'_, Self>) {
         let same = self.promise.view.number + 1 == proposal.view.number;
-        if self.phase == Phase::Active && same && self.proposing == proposal.ballot.proposer {
-            self.set_own_proposal(proposal);
+        if self.phase != Phase::Active || !same || self.proposing != proposal.ballot.proposer {
+            return;
         }
+        if !self.leads(proposal.ballot.proposer) && !self.planted(Plant::EchoAfterSuspicion) {
+            return ctx.mark("vote came too late");
+        }
+        self.set_own_proposal(proposal);
     }
 
-    /// All that are not suspected, a majority, have logged and echoed the same proposal.
+    /// Whether the rank one below this number is not suspected here.
+    fn leads(&self, proposer: u64) -> bool {
+        let rank = proposer.checked_sub(1).map(|rank| rank as usize);
+        let member = rank.and_then(|rank| self.promise.view.members.get(rank));
+        member.is_some_and(|member| !self.suspected.contains(member.id))
+    }
+
+    /// All that are not suspected, a majority, have logged and echoed the same proposal, of a leader
+    /// that is not suspected: what an earlier one proposed, the next one adopts and proposes again.
     pub(super) fn is_agreed(&self) -> bool {
         let mine = self.table.proposed(self.id);
         let echoed = |id| self.table.valid(id) && self.table.proposed(id) == mine;
         mine > 0
+            && (self.leads(mine) || self.planted(Plant::EchoAfterSuspicion))
             && sst::all(self.live(), echoed)
             && (has_quorum(&self.promise.view, self.live())
                 || self.planted(Plant::MinorityContinues))
     }
 
     pub(super) fn end_view(&mut self, ctx: &mut Context<'_, Self>) {
-        let Some(proposal) = self.promise.accepted.clone() else {
-            return;
+        // What was counted. A later vote may already be on its way to the disk.
+        let Some(proposal) = self.table.proposal(self.id) else {
+            return ctx.mark("ignored: a proposal that cannot be read");
         };
         // The last echo goes out before this member turns to the next view.
         self.push(ctx);

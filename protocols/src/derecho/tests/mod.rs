@@ -8,6 +8,7 @@ mod raw;
 mod slow;
 mod table;
 mod views;
+mod votes;
 
 use super::{Config, Derecho, sst};
 use crate::group::{Group, MS, assert_converged};

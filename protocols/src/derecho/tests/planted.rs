@@ -2,6 +2,7 @@
 
 use super::{
     large::{in_blocks, write_large},
+    votes::{five_and_four, seven},
     *,
 };
 use crate::derecho::{Plant, View};
@@ -258,4 +259,13 @@ fn a_block_takes_its_own_place() {
         !comes_as_it_was(Some(Plant::BlocksByArrival)),
         "the bug shows"
     );
+}
+
+#[test]
+fn vote_is_not_shown_when_its_proposer_is_suspected() {
+    for views in [five_and_four, seven] {
+        let views = views(with(Plant::EchoAfterSuspicion));
+        let two = views.iter().any(|memberships| memberships.len() > 1);
+        assert!(two, "the bug shows: {views:?}");
+    }
 }

@@ -3,14 +3,18 @@
 use super::*;
 use quintet_replica::{Control, Event, ReplicaId};
 
+/// How many packets pass between two answers of a disk.
+const DISKS: [usize; 3] = [1, 5, 23];
+
 /// Plays a view change packet by packet until so many packets of `victim` have arrived; then it dies
-/// with all that it has under way. All disks but slow ones work at once.
-fn dies_after(group: &mut Group<Derecho>, victim: u16, packets: usize) {
+/// with all that it has under way. All disks but slow ones answer now and then, one after the other.
+fn dies_after(group: &mut Group<Derecho>, victim: u16, packets: usize, disks: usize) {
     let members = group.members.len() as u16;
     let (mut left, mut rests) = (packets, 0);
-    for _ in 0..2000 {
+    for turn in 0..2000 {
         for id in 0..members {
-            if !group.members[usize::from(id)].slow_disk {
+            let answers = (turn + usize::from(id) * 3) % disks == 0;
+            if answers && !group.members[usize::from(id)].slow_disk {
                 group.sync(id);
             }
             group.idle(id);
@@ -18,7 +22,7 @@ fn dies_after(group: &mut Group<Derecho>, victim: u16, packets: usize) {
         let Some(packet) = group.network.pop_front() else {
             // Something may follow when a disk has answered.
             rests += 1;
-            if rests > 2 {
+            if rests > 2 * disks {
                 break;
             }
             continue;
@@ -40,7 +44,7 @@ fn dies_after(group: &mut Group<Derecho>, victim: u16, packets: usize) {
 /// Of three members, 2 is suspected, `dies` dies for good while the others vote on the next view,
 /// and 2 comes back. Whether that view had come about where it lives on, whether it was gone
 /// around, and whether the two that are left go on.
-fn a_vote_is_out(dies: u16, packets: usize, restarts: bool) -> (bool, bool, bool) {
+fn a_vote_is_out(dies: u16, packets: usize, restarts: bool, disks: usize) -> (bool, bool, bool) {
     let stays = 1 - dies;
     let mut group = group(3);
     group.write(0);
@@ -50,7 +54,7 @@ fn a_vote_is_out(dies: u16, packets: usize, restarts: bool) -> (bool, bool, bool
     // What it wrote is on its disk; what follows from that it is not to see.
     group.members[usize::from(stays)].slow_disk = restarts;
     group.event(0, Event::Control(Control::ReportFailure(ReplicaId(2))));
-    dies_after(&mut group, dies, packets);
+    dies_after(&mut group, dies, packets, disks);
     group.sync(stays);
     if restarts {
         group.crash(stays);
@@ -87,10 +91,14 @@ fn who_dies_for_good_while_a_vote_is_out_leaves_a_majority_that_goes_on() {
         .enumerate()
     {
         for packets in 0..40 {
-            let (agreed, around, goes_on) = a_vote_is_out(dies, packets, restarts);
-            let what = alloc::format!("{dies} died after {packets} packets, restart {restarts}");
-            assert!(agreed || goes_on, "{what}");
-            gone_around[case] += u32::from(around);
+            for disks in DISKS {
+                let (agreed, around, goes_on) = a_vote_is_out(dies, packets, restarts, disks);
+                let what = alloc::format!(
+                    "{dies} died after {packets} packets, restart {restarts}, disks {disks}"
+                );
+                assert!(agreed || goes_on, "{what}");
+                gone_around[case] += u32::from(around);
+            }
         }
     }
     assert!(gone_around[1] > 0, "the leader died: {gone_around:?}");
@@ -100,30 +108,39 @@ fn who_dies_for_good_while_a_vote_is_out_leaves_a_majority_that_goes_on() {
 /// One leader after the other dies, each after every number of its packets.
 #[test]
 fn two_leaders_in_a_row_die_at_any_steps_of_the_trim() {
-    for first in (0..42).step_by(6) {
-        for second in (0..42).step_by(4) {
-            let mut group = group(7);
-            for id in 0..7 {
-                group.write(id);
+    for disks in DISKS {
+        for first in (0..42).step_by(6) {
+            for second in (0..42).step_by(4) {
+                two_leaders_die(first, second, disks);
             }
-            group.settle();
-            group.crash(6);
-            let batches: alloc::vec::Vec<_> = (2..6).map(|id| (id, group.write(id))).collect();
-            let report = |of| Event::Control(Control::ReportFailure(ReplicaId(of)));
-            group.event(1, report(6));
-            dies_after(&mut group, 0, first);
-            for id in 1..6 {
-                group.event(id, report(0));
-            }
-            dies_after(&mut group, 1, second);
-            group.run(MS * 3000);
-            for (id, batch) in batches {
-                let answered = group.answered(id, batch);
-                assert!(answered, "{first} and {second} packets: {id}");
-            }
-            assert_converged(&group, 11);
         }
     }
+}
+
+fn two_leaders_die(first: usize, second: usize, disks: usize) {
+    let mut group = group(7);
+    for id in 0..7 {
+        group.write(id);
+    }
+    group.settle();
+    group.crash(6);
+    let batches: alloc::vec::Vec<_> = (2..6).map(|id| (id, group.write(id))).collect();
+    let report = |of| Event::Control(Control::ReportFailure(ReplicaId(of)));
+    group.event(1, report(6));
+    dies_after(&mut group, 0, first, disks);
+    for id in 1..6 {
+        group.event(id, report(0));
+    }
+    dies_after(&mut group, 1, second, disks);
+    group.run(MS * 3000);
+    for (id, batch) in batches {
+        let answered = group.answered(id, batch);
+        assert!(
+            answered,
+            "{first} and {second} packets, disks {disks}: {id}"
+        );
+    }
+    assert_converged(&group, 11);
 }
 
 /// Of 25 members 5 fail, then 9 of 20; 11 go on, where a majority of 25 would be missing. When they
