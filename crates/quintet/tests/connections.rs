@@ -6,7 +6,7 @@ mod support;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
-    io::Read,
+    io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     thread,
     time::{Duration, Instant},
@@ -185,4 +185,34 @@ fn password_guesses_are_slowed_and_logged() {
     assert_eq!(honest.ask(&["PING"]).unwrap(), "PONG");
     let said = served.said();
     assert_eq!(said.matches("wrong password").count(), 1, "{said}");
+}
+
+#[test]
+fn honest_client_is_answered_when_another_sends_long_commands() {
+    let setup = Setup::new(1);
+    let served = setup.start(0, &[]);
+    served.ready();
+    let mut honest = served.client();
+    let text = "ab".repeat(2_500);
+    assert_eq!(honest.ask(&["SET", "a", &text]).unwrap(), "OK");
+    let mut other = TcpStream::connect(&served.redis).unwrap();
+    other
+        .write_all("LCS a a LEN\r\n".repeat(1024).as_bytes())
+        .unwrap();
+    let begun = Instant::now();
+    assert_eq!(honest.ask(&["GET", "a"]).unwrap(), text);
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    other.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answers = BufReader::new(other).lines();
+    assert_eq!(answers.next().unwrap().unwrap(), ":5000");
+    let refused = answers.next().unwrap().unwrap();
+    assert!(refused.contains("send fewer at once"), "{refused}");
+    // What is shown is up to a tenth of a second old.
+    eventually("the longest turn is shown", || {
+        (served.metric("loop_turn_seconds_max") > 0.001).then_some(())
+    });
 }

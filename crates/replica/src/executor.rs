@@ -591,13 +591,16 @@ impl Executor {
         first.is_some_and(|(slot, _)| *slot <= self.executed.slot)
     }
 
-    /// Answers what waited for slots that have been executed by now.
-    pub fn released(&mut self, clock: u64, mut answer: impl FnMut(Answer)) {
+    /// Answers what waited for slots that have been executed by now, until the machine's steps
+    /// are `steps_max`.
+    pub fn released(&mut self, clock: u64, steps_max: u64, mut answer: impl FnMut(Answer)) {
         while let Some(first) = self.waiting.first_entry() {
             if *first.key() > self.executed.slot {
                 return;
             }
-            for waiting in first.remove() {
+            let (slot, released) = first.remove_entry();
+            let mut released = released.into_iter();
+            while let Some(waiting) = released.next() {
                 let Waiting {
                     batch,
                     wanted,
@@ -606,6 +609,13 @@ impl Executor {
                 self.waiting_count -= 1;
                 if let Some(done) = self.answer_wanted(&batch, wanted, route, clock) {
                     answer(done);
+                }
+                if self.machine.steps() >= steps_max {
+                    let rest: Vec<Waiting> = released.collect();
+                    if !rest.is_empty() {
+                        self.waiting.insert(slot, rest);
+                    }
+                    return;
                 }
             }
         }
@@ -642,6 +652,7 @@ impl Executor {
         let time = self.time.max(CommandTime(clock));
         let position = self.executed.position;
         self.results.clear();
+        self.machine.begin_reads();
         let view = BatchView::new(batch);
         if let Ok(view) = &view {
             let mut warm = Warm::new(view.requests());
@@ -987,10 +998,10 @@ mod tests {
         );
         executor.execute(Slot(1), CommandTime(1), &Bytes::new(), None);
         let mut released = 0;
-        executor.released(0, |_| released += 1);
+        executor.released(0, u64::MAX, |_| released += 1);
         assert_eq!(released, 0);
         executor.execute(Slot(2), CommandTime(1), &Bytes::new(), None);
-        executor.released(0, |_| released += 1);
+        executor.released(0, u64::MAX, |_| released += 1);
         assert_eq!(released, 1);
     }
 

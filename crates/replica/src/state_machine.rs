@@ -176,6 +176,21 @@ pub trait StateMachine: Send + 'static {
         let _ = at;
     }
 
+    /// Reads of one batch follow. A machine that bounds the work of a batch begins to count.
+    fn begin_reads(&self) {}
+
+    /// The work of all commands so far that take long, in steps of about 20 to 50 ns: after some
+    /// of it the replica does other things before it executes the next batch. The default: no
+    /// command takes long.
+    fn steps(&self) -> u64 {
+        0
+    }
+
+    /// The name and the steps of the longest command since this was last asked. For the log.
+    fn take_longest(&self) -> Option<(&'static str, u64)> {
+        None
+    }
+
     /// A hash of the whole state, equal on replicas that executed the same commands. For checks;
     /// may be slow.
     fn digest(&self) -> u128;

@@ -61,6 +61,10 @@ pub struct MemoryMetrics {
 pub struct Metrics {
     /// Turns of the event loop.
     pub turns: u64,
+    /// The longest of them, in nanoseconds (a gauge).
+    pub turn_longest: u64,
+    /// Those that were long enough for others to notice.
+    pub turns_long: u64,
     /// Times that the event loop slept.
     pub sleeps: u64,
     /// Frames received from peers.
@@ -145,8 +149,18 @@ impl Metrics {
 
     /// Adds them to the metrics of a node.
     pub fn render_into(&self, out: &mut Exposition) {
+        out.gauge(
+            "loop_turn_seconds_max",
+            "The longest turn of the event loop since the process began.",
+            self.turn_longest as f64 / 1e9,
+        );
         let counters = [
             ("turns_total", "Turns of the event loop.", self.turns),
+            (
+                "turns_long_total",
+                "Turns of the event loop of 0.1 s or more.",
+                self.turns_long,
+            ),
             (
                 "sleeps_total",
                 "Times that the event loop slept.",

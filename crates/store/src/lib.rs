@@ -31,6 +31,7 @@ mod random;
 mod reply;
 mod request;
 mod snapshot;
+mod steps;
 mod store;
 pub mod types;
 mod value;

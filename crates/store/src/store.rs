@@ -16,6 +16,7 @@ use crate::random::Random;
 use crate::reply::Reply;
 use crate::request::{Args, ArgsBuffer, Commands, Mode, RequestCommand, next_watched};
 use crate::snapshot::{Globals, Restore};
+use crate::steps::{Meter, may_be_long, steps_of};
 use quintet_replica::{
     Access, At, CommandTime, DigestBegun, FootprintVisitor, RestoreError, SnapshotProgress,
     StateMachine,
@@ -34,6 +35,8 @@ pub struct Store {
     /// The latest time of any command or tick, in nanoseconds.
     time: u64,
     restore: Option<Restore>,
+    /// What long commands of the batch in progress have cost.
+    meter: Meter,
 }
 
 impl Default for Store {
@@ -53,6 +56,7 @@ impl Store {
             refuse_writes: false,
             time: 0,
             restore: None,
+            meter: Meter::default(),
         }
     }
 
@@ -120,6 +124,7 @@ impl Store {
             keyspace,
             options,
             refuse_writes,
+            meter,
             ..
         } = self;
         let mut context = WriteContext {
@@ -144,6 +149,11 @@ impl Store {
                 return Err(CommandError::Text(
                     "OOM command not allowed when used memory > 'maxmemory'.",
                 ));
+            }
+            if may_be_long(spec.op) {
+                let keys = &context.keys;
+                let count = || keys.keyspace.database(mode.database).len(keys.now);
+                meter.take(spec, steps_of(spec, args, count, |key| keys.peek(key)))?;
             }
             commands::write(spec, &mut context, args)
         });
@@ -171,8 +181,14 @@ impl Store {
             reply: Reply::new(out, mode.resp3, self.options.max_reply_bytes),
             random: Random::new(seed),
         };
-        let result = check_database(mode.database, &self.options)
-            .and_then(|()| commands::read(spec, &mut context, args));
+        let result = check_database(mode.database, &self.options).and_then(|()| {
+            if may_be_long(spec.op) {
+                let count = || self.keyspace.database(mode.database).len(now);
+                let steps = steps_of(spec, args, count, |key| context.value(key));
+                self.meter.take(spec, steps)?;
+            }
+            commands::read(spec, &mut context, args)
+        });
         finish(&mut context.reply, result);
     }
 
@@ -331,6 +347,7 @@ fn footprint_of(spec: &CommandSpec, mode: Mode, args: Args<'_>, visit: &mut dyn 
 impl StateMachine for Store {
     fn apply(&mut self, at: &At, command: &[u8], reply: &mut Vec<u8>) {
         self.time = self.time.max(at.time.0);
+        self.meter.begin_request();
         let mut salt = 0;
         let mut args = ArgsBuffer::new();
         let result = Commands::new(command).and_then(|mut commands| {
@@ -351,6 +368,7 @@ impl StateMachine for Store {
 
     fn query(&self, at: &At, command: &[u8], reply: &mut Vec<u8>) {
         let clock = self.time.max(at.time.0);
+        self.meter.begin_request();
         let mut seed = Random::new(at.time.0).bits();
         let mut args = ArgsBuffer::new();
         let result = Commands::new(command).and_then(|mut commands| {
@@ -487,9 +505,22 @@ impl StateMachine for Store {
 
     fn tick(&mut self, at: &At) {
         self.time = self.time.max(at.time.0);
+        self.meter.begin_batch();
         self.keyspace
             .expire(at.time.milliseconds(), EXPIRE_PER_TICK_MAX);
         self.keyspace.free_some();
+    }
+
+    fn begin_reads(&self) {
+        self.meter.begin_batch();
+    }
+
+    fn steps(&self) -> u64 {
+        self.meter.total()
+    }
+
+    fn take_longest(&self) -> Option<(&'static str, u64)> {
+        self.meter.take_longest()
     }
 
     fn digest(&self) -> u128 {

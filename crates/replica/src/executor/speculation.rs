@@ -309,7 +309,7 @@ mod tests {
         );
         let first = executor.execute(Slot(1), CommandTime(5), &bytes, Some(no_route()));
         let mut again = Vec::new();
-        executor.released(0, |answer| again.push(answer));
+        executor.released(0, u64::MAX, |answer| again.push(answer));
         assert_eq!(
             first.map(|answer| answer.results),
             Some(again.remove(0).results)

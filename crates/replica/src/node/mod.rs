@@ -104,6 +104,10 @@ struct Installing {
     deferred: Vec<Effect>,
 }
 
+/// Once long commands have taken this many steps, the replica does what else is due before it
+/// executes the next batch: some 20 to 50 ms.
+const STEPS_PER_TURN: u64 = 1 << 20;
+
 struct UnderWay {
     kind: Under,
     id: Executed,
@@ -147,6 +151,10 @@ pub struct Node {
     /// Answers that wait for durability, ascending by what they wait for.
     held: VecDeque<Answer>,
     under_way: Option<UnderWay>,
+    /// What waits for a state that long commands have kept busy, in order.
+    deferred: VecDeque<Effect>,
+    /// The machine's steps when the turn began.
+    steps_begun: u64,
     installing: Option<Installing>,
     restore_step: usize,
     fetch: Option<Fetch>,
@@ -237,6 +245,8 @@ impl Node {
             written: PersistId(0),
             held: VecDeque::new(),
             under_way: None,
+            deferred: VecDeque::new(),
+            steps_begun: 0,
             installing: None,
             restore_step: setup.limits.restore_step.max(1),
             fetch: None,
@@ -463,16 +473,17 @@ impl Node {
     /// to be called again.
     pub fn on_idle(&mut self, world: &dyn World, out: &mut Vec<Output>) -> Wake {
         let installing = self.step_install(world, out);
+        self.carry_out_deferred(world, out);
         let around = Surroundings {
             world,
             machine: Some(self.executor.machine()),
         };
         let mut wake = self.replica.on_idle(around, &mut self.effects);
         self.carry_out(world, out);
-        if self.step_snapshot(out) || installing {
+        if self.step_snapshot(out) || installing || self.has_work_left() {
             wake = Wake::Spin;
         }
-        if self.installing.is_none() {
+        if self.installing.is_none() && self.deferred.is_empty() {
             self.maybe_ask_for_checkpoint(world, out);
             self.maybe_tick(world, out);
         }
@@ -491,14 +502,7 @@ impl Node {
                 if self.effects.is_empty() {
                     self.effects = effects;
                 }
-                if self.executor.has_released() {
-                    let clock = world.clock().now;
-                    let mut answers = SmallVec::<[Answer; 4]>::new();
-                    self.executor.released(clock, |answer| answers.push(answer));
-                    for answer in answers {
-                        self.answer(answer, out);
-                    }
-                }
+                self.release_reads(world, out);
                 continue;
             }
             if let Some(event) = self.events.pop_front() {
@@ -529,7 +533,52 @@ impl Node {
         }
     }
 
+    /// Executes what had to wait because long commands had taken this turn's time.
+    fn carry_out_deferred(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        self.steps_begun = self.executor.machine().steps();
+        while !self.has_worked_enough()
+            && let Some(effect) = self.deferred.pop_front()
+        {
+            self.carry_out_now(effect, world, out);
+        }
+        self.release_reads(world, out);
+        self.carry_out(world, out);
+    }
+
+    /// Answers reads whose slot has been executed.
+    fn release_reads(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let in_pieces = self.installing.is_some();
+        if in_pieces || !self.executor.has_released() || self.has_worked_enough() {
+            return;
+        }
+        let clock = world.clock().now;
+        let steps_max = self.steps_begun + STEPS_PER_TURN;
+        let mut answers = SmallVec::<[Answer; 4]>::new();
+        let answer = |answer| answers.push(answer);
+        self.executor.released(clock, steps_max, answer);
+        for answer in answers {
+            self.answer(answer, out);
+        }
+    }
+
+    /// Whether long commands have left something for the next turn.
+    fn has_work_left(&self) -> bool {
+        !self.deferred.is_empty() || self.executor.has_released() && self.has_worked_enough()
+    }
+
+    fn has_worked_enough(&self) -> bool {
+        self.executor.machine().steps() - self.steps_begun >= STEPS_PER_TURN
+    }
+
     fn carry_out_effect(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {
+        if concerns_state(&effect) && (!self.deferred.is_empty() || self.has_worked_enough()) {
+            self.deferred.push_back(effect);
+            return;
+        }
+        self.carry_out_now(effect, world, out);
+    }
+
+    fn carry_out_now(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {
         if let Some(installing) = &mut self.installing
             && concerns_state(&effect)
         {
@@ -765,6 +814,12 @@ impl Node {
         self.executor.machine()
     }
 
+    /// The name and the steps of the longest command since this was last asked.
+    #[must_use]
+    pub fn take_longest(&self) -> Option<(&'static str, u64)> {
+        self.executor.machine().take_longest()
+    }
+
     /// A hash of the replicated state: equal on replicas that executed the same slots.
     #[must_use]
     pub fn state_digest(&mut self) -> u128 {
@@ -791,6 +846,7 @@ impl Node {
         let whole = self.fetch.is_none()
             && self.under_way.is_none()
             && self.installing.is_none()
+            && self.deferred.is_empty()
             && self.events.is_empty();
         whole && final_only && self.replica.fingerprint(hasher)
     }

@@ -113,7 +113,8 @@ impl Node {
             self.held.retain(|answer| answer.slot <= stable);
         }
         let earlier = self.installing.take();
-        let deferred = earlier.map_or_else(Vec::new, |earlier| earlier.deferred);
+        let mut deferred = earlier.map_or_else(Vec::new, |earlier| earlier.deferred);
+        deferred.extend(self.deferred.drain(..));
         self.executor.begin_restore();
         self.installing = Some(Installing { info, deferred });
         self.step_install(world, out);

@@ -43,6 +43,8 @@ pub(crate) use world::RuntimeWorld;
 
 /// The most rounds of collecting and carrying out in one turn.
 const ROUNDS_MAX: usize = 64;
+/// A turn that has taken this long takes up nothing new before everybody else had one.
+const TURN_MAX: Duration = Duration::from_millis(10);
 const MAIL_MAX: usize = 4096;
 const TIMERS_MAX: usize = 256;
 /// A graceful stop takes no longer.
@@ -174,7 +176,11 @@ impl EventLoop {
         self.shell.follow_clocks(&self.world.clock, now);
         count += self.shell.receive_clients(now);
         count += self.pass_time(now);
-        let (wake, now) = self.settle();
+        let began = now;
+        let (wake, now) = self.settle(began);
+        if self.shell.note_turn(began, now) {
+            self.tell_long_turn(now.since(began));
+        }
         self.shell.flush(now);
         self.update_rooms();
         self.shell.changed |= count > 0;
@@ -295,7 +301,7 @@ impl EventLoop {
 
     /// Submits what clients want and lets the node work until neither brings anything new: what
     /// finishes in this turn may make room for what waits.
-    fn settle(&mut self) -> (Wake, Time) {
+    fn settle(&mut self, began: Time) -> (Wake, Time) {
         let mut now = self.now();
         for _ in 0..ROUNDS_MAX {
             let submitted = self.collect(now);
@@ -306,8 +312,29 @@ impl EventLoop {
             if !submitted && !finished && arrived == 0 {
                 return (wake, now);
             }
+            if now.since(began) > TURN_MAX {
+                break;
+            }
         }
         (Wake::Spin, now)
+    }
+
+    /// Says why clients and peers had to wait.
+    #[cold]
+    fn tell_long_turn(&self, took: Duration) {
+        let took_ms = took.as_millis() as u64;
+        match self.node.take_longest() {
+            Some((command, steps)) => tracing::warn!(
+                took_ms,
+                command,
+                steps,
+                "a turn of the event loop was long; the longest command since the last such line"
+            ),
+            None => tracing::warn!(
+                took_ms,
+                "a turn of the event loop was long; no command took many steps"
+            ),
+        }
     }
 
     fn collect(&mut self, now: Time) -> bool {

@@ -138,7 +138,12 @@ impl Proxy {
                 break;
             }
         }
+        let began = now;
         let now = self.world.now();
+        if self.shell.note_turn(began, now) {
+            let took_ms = now.since(began).as_millis() as u64;
+            tracing::warn!(took_ms, "a turn of the event loop was long");
+        }
         self.shell.flush(now);
         self.update_rooms();
         self.shell.changed |= count > 0;

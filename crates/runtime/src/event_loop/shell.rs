@@ -47,6 +47,10 @@ const EVENTS_MAX: usize = 1024;
 const AWAKE_BEFORE: Duration = Duration::from_micros(40);
 /// Clients' sessions are dated by a clock that was read no longer ago than this.
 const CLOCK_AGE_MAX: Duration = Duration::from_millis(1);
+/// A turn that takes longer is one that peers and clients notice …
+const LONG_TURN: Duration = Duration::from_millis(100);
+/// … and the log tells of one at most this often.
+const LONG_TURN_LOG_EVERY: Duration = Duration::from_secs(10);
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 /// Whether all is done is asked so often while stopping.
 const STOP_LOOK: Duration = Duration::from_millis(5);
@@ -147,6 +151,7 @@ pub(super) struct Shell {
     last_work: Time,
     last_count: usize,
     clock_read: (Time, u64),
+    long_turn_log_at: Time,
 }
 
 impl Shell {
@@ -205,6 +210,7 @@ impl Shell {
             last_work: Time(0),
             last_count: 0,
             clock_read: (Time(0), 0),
+            long_turn_log_at: Time(0),
         })
     }
 
@@ -364,6 +370,22 @@ impl Shell {
             metrics: self.metrics.clone(),
             counters,
         });
+    }
+
+    /// A turn has ended. True when it was so long that the log is to tell of it now.
+    pub fn note_turn(&mut self, began: Time, ended: Time) -> bool {
+        let took = ended.since(began);
+        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.metrics.turn_longest = self.metrics.turn_longest.max(nanoseconds);
+        if took < LONG_TURN {
+            return false;
+        }
+        self.metrics.turns_long += 1;
+        let due = ended >= self.long_turn_log_at;
+        if due {
+            self.long_turn_log_at = ended + LONG_TURN_LOG_EVERY;
+        }
+        due
     }
 
     // --- sleeping --------------------------------------------------------------------------

@@ -97,6 +97,8 @@ pub struct Gateway {
     pub(super) builder: RequestBuilder,
     pub(super) spec_last: Option<&'static CommandSpec>,
     pub(super) reply: Vec<u8>,
+    /// How much the replies made here for the connection being served have cost.
+    pub(super) replied: usize,
     pub(super) ordered: Pending,
     pub(super) linearizable: Pending,
     pub(super) stale: Pending,
@@ -140,6 +142,7 @@ impl Gateway {
             builder: RequestBuilder::new(),
             spec_last: None,
             reply: Vec::new(),
+            replied: 0,
             ordered: Pending::default(),
             linearizable: Pending::default(),
             stale: Pending::default(),

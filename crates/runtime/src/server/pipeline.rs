@@ -21,6 +21,10 @@ use quintet_store::{ArgsBuffer, CommandSpec, Flags, Kind, Mode, Op, Reply, Watch
 
 /// The longest reply that travels as a literal.
 const LITERAL_BYTES_MAX: usize = 1024;
+/// The most arguments of a command that the server answers itself.
+const LOCAL_ARGUMENTS_MAX: usize = 1024;
+/// What a reply made here counts for beside its bytes.
+const REPLY_WORK: usize = 64;
 /// The most keys that a connection may watch.
 const WATCHED_MAX: usize = 4096;
 
@@ -57,6 +61,7 @@ impl Gateway {
     /// holds it.
     pub(super) fn drain(&mut self, connection: &mut Connection) -> Drained {
         self.builder.clear();
+        self.replied = 0;
         let mut offset = 0;
         let mut watch = false;
         let mut more = false;
@@ -64,6 +69,8 @@ impl Gateway {
             if self.builder.commands() >= self.config.request_commands_max
                 || self.builder.len() >= self.config.request_bytes_max
                 || connection.output.len() >= self.config.output_bytes_soft
+                // Replies that nobody wants cost as much to make.
+                || self.replied >= self.config.output_bytes_soft
             {
                 more = offset < connection.input.len();
                 break;
@@ -124,6 +131,7 @@ impl Gateway {
 
     /// The reply in `self.reply` takes its place among the replies.
     fn emit(&mut self, connection: &mut Connection) {
+        self.replied += self.reply.len() + REPLY_WORK;
         if self.builder.is_empty() {
             connection.answer(&self.reply);
         } else {
@@ -312,6 +320,11 @@ impl Gateway {
         }
         if !may_travel(spec.op) && !self.builder.is_empty() {
             return Flow::Cut;
+        }
+        if connection.parser.len() > LOCAL_ARGUMENTS_MAX {
+            let name = spec.name;
+            let text = format!("ERR '{name}' takes at most {LOCAL_ARGUMENTS_MAX} arguments");
+            return self.refuse(connection, &text);
         }
         let input = &connection.input[offset..];
         let parser = &connection.parser;

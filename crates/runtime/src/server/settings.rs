@@ -7,6 +7,9 @@ use super::{
 use quintet_replica::Durability;
 use quintet_store::{CommandError, Reply};
 
+/// No setting has a longer name; a longer pattern fits none.
+const PATTERN_MAX: usize = 256;
+
 impl Gateway {
     fn settings(&self) -> Vec<(&'static str, String)> {
         let config = &self.config;
@@ -57,7 +60,11 @@ impl Gateway {
         match (subcommand.to_ascii_lowercase().as_slice(), args) {
             (b"get", [_, ..]) => {
                 let mut found = self.settings();
-                found.retain(|(name, _)| args.iter().any(|pattern| matches(pattern, name)));
+                let fits = |name: &str| {
+                    let mut patterns = args.iter().filter(|given| given.len() <= PATTERN_MAX);
+                    patterns.any(|pattern| matches(pattern, name))
+                };
+                found.retain(|(name, _)| fits(name));
                 reply.map(found.len());
                 for (name, value) in found {
                     reply.bulk(name.as_bytes());

@@ -19,7 +19,7 @@ pub(super) const MUST_BE_POSITIVE: &str = "ERR value is out of range, must be po
 pub(super) const KEYS_MISSING: &str = "ERR numkeys should be greater than 0";
 
 /// Whether an argument is this word, in any mixture of cases.
-pub(super) fn is(argument: &[u8], word: &str) -> bool {
+pub(crate) fn is(argument: &[u8], word: &str) -> bool {
     argument.eq_ignore_ascii_case(word.as_bytes())
 }
 

@@ -20,7 +20,7 @@ use crate::reply::Reply;
 use crate::request::Args;
 use crate::types::extended::{Extended, NotFinite};
 use crate::types::hash::Hash;
-use crate::types::pattern::matches;
+use crate::types::pattern::Glob;
 
 #[inline]
 pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
@@ -287,11 +287,12 @@ fn hscan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
     };
     let Scan { walk, pattern } = scan_options(cursor, &args[2..])?;
     let (entries, next) = hash.walk(walk);
-    let shown = entries.filter(|(field, _)| pattern.is_none_or(|p| matches(p, field)));
+    let mut glob = Glob::new(pattern.unwrap_or(b"*"));
+    let shown = entries.filter(|(field, _)| glob.matches(field));
     reply_scanned(&mut context.reply, next, shown, |reply, (field, value)| {
         reply.bulk(field);
         reply.bulk(value);
         2
     });
-    Ok(())
+    glob.finish()
 }

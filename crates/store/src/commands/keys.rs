@@ -29,7 +29,7 @@ pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> Com
             context.reply.simple(name);
         }
         Op::Ttl | Op::Pttl | Op::Expiretime | Op::Pexpiretime => time_to_live(op, context, args[0]),
-        Op::Keys => scan::keys(context, args),
+        Op::Keys => return scan::keys(context, args),
         Op::Scan => return scan::scan(context, args),
         Op::Randomkey => scan::random_key(context),
         Op::SortRo => return sort::read(context, args),

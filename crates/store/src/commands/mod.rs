@@ -26,6 +26,7 @@ mod sorted_sets;
 mod strings;
 mod transfer;
 
+pub(crate) use arguments::is;
 pub use transfer::sealed_dump;
 
 use crate::command::{CommandSpec, Group, Kind};

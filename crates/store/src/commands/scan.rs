@@ -12,19 +12,21 @@ use crate::context::ReadContext;
 use crate::error::{CommandError, CommandResult};
 use crate::numbers::parse_integer;
 use crate::request::Args;
-use crate::types::pattern;
+use crate::types::pattern::Glob;
 
-pub(crate) fn keys(context: &mut ReadContext<'_>, args: Args<'_>) {
+pub(crate) fn keys(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
     let database = context.keyspace.database(context.database);
     let begun = context.reply.begin_array();
+    let mut glob = Glob::new(args[0]);
     let mut count = 0;
     for (_, entry) in database.entries(0, context.now) {
-        if pattern::matches(args[0], &entry.key) {
+        if glob.matches(&entry.key) {
             context.reply.bulk(&entry.key);
             count += 1;
         }
     }
     context.reply.end_array(begun, count);
+    glob.finish()
 }
 
 pub(crate) fn scan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
@@ -50,6 +52,7 @@ pub(crate) fn scan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResu
         return Err(CommandError::Syntax);
     }
     let database = context.keyspace.database(context.database);
+    let mut glob = Glob::new(wanted);
     let mut found: Vec<&[u8]> = Vec::new();
     let mut next = 0;
     if let Ok(start) = u32::try_from(cursor) {
@@ -63,11 +66,12 @@ pub(crate) fn scan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResu
             }
             last = Some(hash);
             let fits = kind.is_none_or(|kind| is(kind, entry.value.type_name()));
-            if fits && pattern::matches(wanted, &entry.key) {
+            if fits && glob.matches(&entry.key) {
                 found.push(&entry.key);
             }
         }
     }
+    glob.finish()?;
     context.reply.array(2);
     context.reply.bulk(next.to_string().as_bytes());
     context.reply.array(found.len());

@@ -19,7 +19,7 @@ use crate::options::StoreOptions;
 use crate::random::Random;
 use crate::reply::Reply;
 use crate::request::Args;
-use crate::types::pattern::matches;
+use crate::types::pattern::Glob;
 use crate::types::set::Set;
 use crate::value::Stored;
 use foldhash::fast::FixedState;
@@ -230,12 +230,13 @@ fn sscan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
     };
     let Scan { walk, pattern } = scan_options(cursor, &args[2..])?;
     let (members, next) = set.walk(walk);
-    let shown = members.filter(|member| pattern.is_none_or(|p| matches(p, member)));
+    let mut glob = Glob::new(pattern.unwrap_or(b"*"));
+    let shown = members.filter(|member| glob.matches(member));
     reply_scanned(&mut context.reply, next, shown, |reply, member| {
         reply.bulk(member);
         1
     });
-    Ok(())
+    glob.finish()
 }
 
 /// How several sets become one.

@@ -23,7 +23,7 @@ use crate::numbers::{write_double, write_integer};
 use crate::options::StoreOptions;
 use crate::reply::Reply;
 use crate::request::Args;
-use crate::types::pattern::matches;
+use crate::types::pattern::Glob;
 use crate::types::score::parse_score;
 use crate::types::sorted_set::{AddRule, Added, SortedSet};
 use smallvec::SmallVec;
@@ -408,7 +408,8 @@ fn zscan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
     let Scan { walk, pattern } = scan_options(cursor, &args[2..])?;
     let (members, next) = set.walk(walk);
     let mut digits = Vec::with_capacity(24);
-    let shown = members.filter(|(member, _)| pattern.is_none_or(|p| matches(p, member)));
+    let mut glob = Glob::new(pattern.unwrap_or(b"*"));
+    let shown = members.filter(|(member, _)| glob.matches(member));
     reply_scanned(&mut context.reply, next, shown, |reply, (member, score)| {
         digits.clear();
         // Redis's compact form keeps whole scores as integers, and shows them as such here.
@@ -421,5 +422,5 @@ fn zscan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
         reply.bulk(&digits);
         2
     });
-    Ok(())
+    glob.finish()
 }

@@ -6,6 +6,8 @@
 //!   \x      x, whatever it means            [a-c]   one in this range
 //! ```
 
+use crate::error::CommandError;
+
 /// What one piece of a pattern says about a byte, and how long the piece is.
 fn piece(pattern: &[u8], byte: u8) -> (bool, usize) {
     match pattern {
@@ -50,20 +52,75 @@ fn class_piece(class: &[u8], byte: u8) -> (bool, usize) {
     (found != negated, at)
 }
 
+/// Bytes of patterns and texts that one command compares at most: some 0.2 s.
+const COMPARED_MAX: u64 = 1 << 26;
+
+/// The pattern of one command, for all texts that it looks at.
+#[derive(Debug)]
+pub struct Glob<'a> {
+    pattern: &'a [u8],
+    left: u64,
+}
+
+impl<'a> Glob<'a> {
+    /// For one command.
+    #[must_use]
+    pub const fn new(pattern: &'a [u8]) -> Self {
+        Self {
+            pattern,
+            left: COMPARED_MAX,
+        }
+    }
+
+    /// Whether the pattern describes all of `text`. Once comparing has taken too long it describes
+    /// nothing any more; see [`Self::finish`].
+    pub fn matches(&mut self, text: &[u8]) -> bool {
+        self.left > 0 && compare(self.pattern, text, &mut self.left)
+    }
+
+    /// Must be asked at the end.
+    ///
+    /// # Errors
+    /// When comparing took too long, so that what was found is not all.
+    pub fn finish(self) -> Result<(), CommandError> {
+        match self.left {
+            0 => Err(CommandError::Owned(format!(
+                "ERR comparing a pattern of {} bytes with what is there takes too long",
+                self.pattern.len()
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Whether `pattern` describes all of `text`. Takes at most time proportional to the product of
 /// their lengths.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let mut unlimited = u64::MAX;
+    compare(pattern, text, &mut unlimited)
+}
+
+/// The same; false when it would take more than is `left`.
+fn compare(pattern: &[u8], text: &[u8], left: &mut u64) -> bool {
     let (mut in_pattern, mut in_text) = (0, 0);
     // Where to go on when a star has to take one byte more.
     let mut retry: Option<(usize, usize)> = None;
     while in_text < text.len() {
         if pattern.get(in_pattern) == Some(&b'*') {
             in_pattern += 1;
+            *left = left.saturating_sub(1);
+            if in_pattern == pattern.len() {
+                return true;
+            }
             retry = Some((in_pattern, in_text));
             continue;
         }
         let (matched, length) = piece(&pattern[in_pattern..], text[in_text]);
+        *left = left.saturating_sub(length.max(1) as u64);
+        if *left == 0 {
+            return false;
+        }
         if matched {
             in_pattern += length;
             in_text += 1;
@@ -81,6 +138,22 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn comparing_ends_when_it_takes_too_long() {
+        let pattern = b"*a".repeat(20_000);
+        let text = b"a".repeat(20_000 - 1);
+        let mut glob = Glob::new(&pattern);
+        assert!(glob.matches(&b"a".repeat(20_000)));
+        assert!(!glob.matches(&text));
+        let slow = [b"*".as_slice(), &b"a".repeat(30_000), b"b"].concat();
+        let mut glob = Glob::new(&slow);
+        assert!(!glob.matches(&b"a".repeat(60_000)));
+        assert!(!glob.matches(b"whatever"));
+        let refused = glob.finish().map_err(|error| error.to_string());
+        assert!(refused.is_err_and(|text| text.ends_with("takes too long")));
+        assert_eq!(Glob::new(b"a*").finish(), Ok(()));
+    }
 
     #[test]
     fn patterns_mean_what_redis_means() {

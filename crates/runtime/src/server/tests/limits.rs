@@ -146,6 +146,43 @@ fn a_client_that_does_not_read_is_not_read_from() {
 }
 
 #[test]
+fn replies_that_nobody_wants_are_made_in_turns() {
+    let mut rig = Rig::with(GatewayConfig {
+        output_bytes_soft: 64 << 10,
+        ..GatewayConfig::default()
+    });
+    let (silent, other) = (rig.connect(), rig.connect());
+    let commands = format!("CLIENT REPLY OFF\r\n{}", "INFO\r\n".repeat(10_000));
+    rig.push(silent, commands);
+    rig.push(other, "PING\r\n");
+    assert_eq!(rig.collect(), []);
+    assert_eq!(rig.output(other), "+PONG\\r\\n");
+    let left = rig.gateway.input(silent).len();
+    assert!(left > 50_000, "{left}");
+    rig.run();
+    for _ in 0..10_000 {
+        if rig.gateway.input(silent).is_empty() {
+            break;
+        }
+        rig.run();
+    }
+    assert!(rig.gateway.input(silent).is_empty(), "all are answered");
+    assert_eq!(rig.output(silent), "");
+}
+
+#[test]
+fn commands_answered_here_take_a_bounded_number_of_arguments() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    let names = " get".repeat(2000);
+    let refused = "-ERR 'command' takes at most 1024 arguments\\r\\n";
+    assert_eq!(rig.say(id, &format!("COMMAND INFO{names}")), refused);
+    let pattern = "*".repeat(300);
+    assert_eq!(rig.say(id, &format!("CONFIG GET {pattern}")), "*0\\r\\n");
+    assert_eq!(rig.say(id, "PING"), "+PONG\\r\\n");
+}
+
+#[test]
 fn a_client_that_sends_ahead_is_held_back() {
     let mut rig = Rig::new();
     let id = rig.connect();

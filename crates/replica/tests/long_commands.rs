@@ -1,0 +1,241 @@
+//! A node whose commands take long does what else is due between two batches.
+
+use bytes::Bytes;
+use quintet_replica::*;
+use std::cell::Cell;
+
+/// Executes each batch ten times, all in one turn, then asks about the last of them.
+struct Bursts {
+    executed: Slot,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum NoTimer {}
+
+impl From<NoTimer> for u32 {
+    fn from(timer: NoTimer) -> Self {
+        match timer {}
+    }
+}
+
+impl TryFrom<u32> for NoTimer {
+    type Error = ();
+    fn try_from(_: u32) -> Result<Self, ()> {
+        Err(())
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Asked(Bytes);
+
+impl Wire for Asked {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.blob(&self.0);
+    }
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self(reader.blob("asked")?))
+    }
+}
+
+impl Protocol for Bursts {
+    type Message = Asked;
+    type Promise = ();
+    type Record = ();
+    type Summary = ();
+    type ReplyHeader = ();
+    type Timer = NoTimer;
+    type Options = ();
+    type Frontend = Plain;
+
+    const INFO: Info = Info {
+        name: "bursts",
+        paper: "",
+        best_at: "",
+        tolerates: "",
+        stable: false,
+        replicas_min: 1,
+    };
+
+    fn new(_: Setup<()>) -> Self {
+        Self { executed: Slot(0) }
+    }
+    fn on_start(&mut self, _: Recovered<(), (), ()>, _: &mut Context<'_, Self>) {}
+    fn on_message(&mut self, from: Peer, message: Asked, ctx: &mut Context<'_, Self>) {
+        let Peer::Frontend(from) = from else {
+            panic!("a frontend's message is a frontend's");
+        };
+        for place in 1..=10 {
+            self.executed = self.executed.next();
+            let time = CommandTime(self.executed.0);
+            let reply = (place == 10).then_some((from, (), None));
+            ctx.execute(self.executed, time, message.0.clone(), reply);
+        }
+    }
+    fn on_timer(&mut self, timer: NoTimer, _: &mut Context<'_, Self>) {
+        match timer {}
+    }
+    fn on_persisted(&mut self, _: PersistId, _: &mut Context<'_, Self>) {}
+    fn on_installed(&mut self, _: Slot, (): (), _: &mut Context<'_, Self>) {}
+    fn on_control(&mut self, _: Control, _: &mut Context<'_, Self>) {}
+    fn on_idle(&mut self, _: &mut Context<'_, Self>) -> Wake {
+        Wake::Sleep
+    }
+    fn status(&self) -> Status {
+        Status::default()
+    }
+    fn digest(&self) -> u64 {
+        self.executed.0
+    }
+}
+
+struct Plain;
+
+impl Frontend<Bursts> for Plain {
+    fn new(_: FrontendSetup<()>) -> Self {
+        Self
+    }
+    fn submit(&mut self, submission: Submission, ctx: &mut FrontendContext<'_, Bursts>) {
+        ctx.multicast(ReplicaSet::all(1), Asked(submission.batch));
+    }
+    fn on_message(&mut self, _: ReplicaId, _: Asked, _: &mut FrontendContext<'_, Bursts>) {}
+    fn on_reply(&mut self, _: ReplicaId, reply: Reply<()>, ctx: &mut FrontendContext<'_, Bursts>) {
+        ctx.done(reply.batch, Outcome::Results(reply.results));
+    }
+    fn on_timer(&mut self, _: u32, _: &mut FrontendContext<'_, Bursts>) {}
+    fn open(&self) -> usize {
+        0
+    }
+}
+
+/// Every batch takes that many steps.
+struct Slow {
+    per_batch: u64,
+    steps: Cell<u64>,
+}
+
+impl StateMachine for Slow {
+    fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn query(&self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn tick(&mut self, _: &At) {
+        self.steps.set(self.steps.get() + self.per_batch);
+    }
+    fn steps(&self) -> u64 {
+        self.steps.get()
+    }
+    fn snapshot_chunk(&mut self, _: &mut Vec<u8>, _: usize) -> SnapshotProgress {
+        SnapshotProgress::Done
+    }
+    fn restore_chunk(&mut self, _: &[u8]) -> Result<(), RestoreError> {
+        Ok(())
+    }
+    fn finish_restore(&mut self) -> Result<(), RestoreError> {
+        Ok(())
+    }
+    fn digest(&self) -> u128 {
+        0
+    }
+}
+
+struct Outside;
+
+impl World for Outside {
+    fn now(&self) -> Time {
+        Time(1)
+    }
+    fn clock(&self) -> ClockReading {
+        ClockReading::default()
+    }
+    fn room(&self, _: ReplicaId) -> usize {
+        usize::MAX
+    }
+    fn snapshot_newest(&self) -> Option<SnapshotInfo> {
+        None
+    }
+    fn snapshot_read(&self, _: Executed, _: u64, _: usize) -> Option<Bytes> {
+        None
+    }
+}
+
+const FRONTEND: FrontendId = FrontendId(1);
+
+fn node(per_batch: u64) -> Node {
+    let setup = NodeSetup {
+        id: ReplicaId(0),
+        incarnation: Incarnation(0),
+        boot: Boot(1),
+        group: GroupId(0),
+        epoch: Epoch {
+            cluster: ClusterId(7),
+            number: EpochNumber(1),
+            members: 1,
+            options: Vec::new(),
+            secret: [0; 32],
+            leader_first: ReplicaId(0),
+        },
+        durability: Durability::Memory,
+        seed: 1,
+        frontend: FRONTEND,
+        snapshot_bytes_min: u64::MAX,
+        limits: ExecutorLimits::default(),
+    };
+    let machine = Slow {
+        per_batch,
+        steps: Cell::new(0),
+    };
+    let entry = Entry::of::<Bursts>();
+    let mut node = Node::new(setup, &entry, Box::new(machine)).expect("no options");
+    let recovered = RecoveredBytes {
+        first_boot: true,
+        ..RecoveredBytes::default()
+    };
+    node.start(recovered, &Outside, &mut Vec::new())
+        .expect("starts");
+    node
+}
+
+/// A client's batch comes: what the node did, and whether the client has its answer.
+fn submit(node: &mut Node, id: u64, out: &mut Vec<Output>) {
+    let mut builder = BatchBuilder::new();
+    builder.push(CommandId::default(), RequestKind::Tick, 0, &[]);
+    let batch = builder.finish(FRONTEND, BatchId(id), Level::Ordered);
+    let submission = Submission {
+        id: BatchId(id),
+        level: Level::Ordered,
+        batch,
+        deadline: Time(u64::MAX),
+    };
+    node.on_input(Input::Submit(submission), &Outside, out)
+        .expect("no frame is bad");
+}
+
+fn answered(out: &[Output]) -> usize {
+    let done = |output: &&Output| matches!(output, Output::Done { .. });
+    out.iter().filter(done).count()
+}
+
+#[test]
+fn batches_wait_for_later_turns_when_commands_take_long() {
+    let mut node = node(1 << 20);
+    let mut out = Vec::new();
+    submit(&mut node, 1, &mut out);
+    assert_eq!(node.executed().slot, Slot(1), "one takes the whole turn");
+    // What comes meanwhile comes behind it.
+    submit(&mut node, 2, &mut out);
+    assert_eq!(node.executed().slot, Slot(1));
+    for turn in 2..20 {
+        assert_eq!(node.on_idle(&Outside, &mut out), Wake::Spin);
+        assert_eq!(node.executed().slot, Slot(turn), "one in each turn");
+        assert_eq!(answered(&out), usize::from(turn >= 10));
+    }
+    assert_eq!(node.on_idle(&Outside, &mut out), Wake::Sleep);
+    assert_eq!((node.executed().slot, answered(&out)), (Slot(20), 2));
+}
+
+#[test]
+fn batches_are_executed_at_once_when_no_command_takes_long() {
+    let mut node = node(0);
+    let mut out = Vec::new();
+    submit(&mut node, 1, &mut out);
+    assert_eq!((node.executed().slot, answered(&out)), (Slot(10), 1));
+    assert_eq!(node.on_idle(&Outside, &mut out), Wake::Sleep);
+}
