@@ -50,9 +50,9 @@ pub const TARGETS: &[Target] = &[
         samples: resp_samples,
     },
     Target {
-        name: "greeting",
-        run: greeting,
-        samples: || vec![quintet_runtime::fuzzing::greeting_sample()],
+        name: "handshake",
+        run: handshake,
+        samples: quintet_runtime::fuzzing::handshake_samples,
     },
     Target {
         name: "datagram",
@@ -132,8 +132,8 @@ fn resp_samples() -> Vec<Vec<u8>> {
 }
 
 /// The first bytes of a peer.
-pub fn greeting(bytes: &[u8]) {
-    quintet_runtime::fuzzing::greeting(bytes);
+pub fn handshake(bytes: &[u8]) {
+    quintet_runtime::fuzzing::handshake(bytes);
 }
 
 /// A frame of Ethernet that an interface received.

@@ -268,7 +268,7 @@ pub struct Config {
     /// out.
     pub clock_skew: i64,
     /// A secret that all members share; protocols derive common randomness from it. The peers
-    /// compare a commitment to it, never the secret itself.
+    /// prove to each other that they have it, and never send it.
     pub secret: [u8; 32],
 }
 

@@ -11,7 +11,7 @@
 //!   damaged-N/  what could not be read at boot N, until it has been repaired from the peers
 //! ```
 
-use crate::{Config, StartError, directories::sync_directory};
+use crate::{Config, StartError, directories::sync_directory, transports::handshake::Refusal};
 use quintet_replica::{Boot, ClusterId, Durability, Incarnation, ReplicaId, checksum};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -30,6 +30,28 @@ pub(crate) fn random() -> u64 {
     // Every `RandomState` has keys that come from the operating system.
     RandomState::new().hash_one(std::process::id())
 }
+
+/// 32 bytes from the operating system that nobody can foresee.
+///
+/// # Errors
+/// When the operating system has none to give.
+pub(crate) fn nonce() -> io::Result<[u8; 32]> {
+    let mut nonce = [0; 32];
+    let mut filled = 0;
+    while filled < nonce.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        match rustix::rand::getrandom(&mut nonce[filled..], flags) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(nonce)
+}
+
+/// No peer restarts more often than this between two links: a boot further ahead is a lie or an
+/// error, and believing it would keep the true peer out.
+const BOOTS_AHEAD_MAX: u64 = 1 << 24;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct IdentityFile {
@@ -419,17 +441,23 @@ impl Data {
     ///
     /// # Errors
     /// What is wrong with the peer.
-    pub fn check_peer(&mut self, id: ReplicaId, told: PeerSeen) -> Result<(), String> {
+    pub fn check_peer(&mut self, id: ReplicaId, told: PeerSeen) -> Result<(), Refusal> {
+        let fatal = |reason| {
+            Err(Refusal {
+                fatal: true,
+                reason,
+            })
+        };
         match self.peers.get(&id.0) {
             Some(seen) if seen.directory != told.directory => {
-                return Err(format!(
+                return fatal(format!(
                     "this node id has voted before: replica {} was seen with another data \
                      directory; add it as a new member",
                     id.0
                 ));
             }
             Some(seen) if seen.boot > told.boot => {
-                return Err(format!(
+                return fatal(format!(
                     "this node id has voted before: replica {} was seen in boot {}, and its data \
                      directory is an older copy, of boot {}; add it as a new member",
                     id.0, seen.boot, told.boot
@@ -437,6 +465,17 @@ impl Data {
             }
             Some(seen) if *seen == told => return Ok(()),
             _ => {}
+        }
+        let seen = self.peers.get(&id.0).map_or(0, |seen| seen.boot);
+        if told.boot > seen.saturating_add(BOOTS_AHEAD_MAX) {
+            return Err(Refusal {
+                fatal: false,
+                reason: format!(
+                    "the boot of replica {} is too far ahead to be true: it was {seen}, and is \
+                     said to be {}",
+                    id.0, told.boot
+                ),
+            });
         }
         self.peers.insert(id.0, told);
         let file = PeersFile {
@@ -704,7 +743,26 @@ mod tests {
         assert_eq!(data.check_peer(ReplicaId(2), seen(11, 5)), Ok(()));
         for (told, part) in [(seen(12, 1), "voted before"), (seen(11, 4), "older copy")] {
             let error = data.check_peer(ReplicaId(2), told).expect_err("refused");
-            assert!(error.contains(part), "{error}");
+            assert!(error.fatal && error.reason.contains(part), "{error:?}");
         }
+    }
+
+    #[test]
+    fn peer_boot_too_far_ahead_is_refused_and_not_stored() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut data = Data::open(&config(directory.path(), Durability::Disk)).expect("opens");
+        let seen = |boot| PeerSeen {
+            directory: 11,
+            boot,
+        };
+        for boot in [u64::MAX, BOOTS_AHEAD_MAX + 1] {
+            let refusal = data
+                .check_peer(ReplicaId(2), seen(boot))
+                .expect_err("refused");
+            assert!(!refusal.fatal && refusal.reason.contains("too far ahead"));
+        }
+        assert_eq!(data.check_peer(ReplicaId(2), seen(4)), Ok(()));
+        assert!(data.check_peer(ReplicaId(2), seen(u64::MAX)).is_err());
+        assert_eq!(data.check_peer(ReplicaId(2), seen(5)), Ok(()));
     }
 }

@@ -1,18 +1,18 @@
 //! What outsiders' bytes meet first, for fuzzing: parts that are otherwise private to the runtime.
 //!
 //! ```text
-//!   bytes ──► greeting ──► frames
+//!   bytes ──► handshake ──► frames
 //!         ├─► datagram ──► frames
 //!         └─► packet ──► datagram (with AF_XDP)
 //! ```
 
 use crate::transports::{
     datagrams::{Filling, HEADER, Opened, checksum},
-    hello::Greeting,
+    handshake::{Handshake, PeerIdentity, PeerKey, Refusal, Step},
 };
-use quintet_replica::{Bytes, Frame};
-
-const CLUSTER: u64 = 7;
+use quintet_replica::{
+    Boot, Bytes, ClusterId, EpochNumber, Frame, Incarnation, Lane, Peer, ReplicaId,
+};
 
 /// Takes a datagram apart; the frames of one that is whole, packed again, come out as the same.
 /// Bytes are tried as they are, and with the checksum that they should have.
@@ -23,7 +23,7 @@ pub fn datagram(bytes: &[u8]) {
         mended[4..8].copy_from_slice(&sum.to_le_bytes());
     }
     for bytes in [bytes, &mended] {
-        let Ok(opened) = Opened::read(Bytes::copy_from_slice(bytes), CLUSTER) else {
+        let Ok(opened) = Opened::read(Bytes::copy_from_slice(bytes)) else {
             continue;
         };
         let (token, number) = (opened.token, opened.number);
@@ -33,12 +33,12 @@ pub fn datagram(bytes: &[u8]) {
             assert!(filling.has_room(bytes.len().max(HEADER), frame.len()));
             filling.push(&Frame::from(frame.clone()));
         }
-        let again = filling.seal(CLUSTER, token, number, Vec::new());
+        let again = filling.seal(token, number, Vec::new());
         assert!(
             again.len() <= bytes.len(),
             "no more comes out than is there"
         );
-        let again = Opened::read(again.into(), CLUSTER).expect("what was packed is whole");
+        let again = Opened::read(again.into()).expect("what was packed is whole");
         assert!(again.eq(frames));
     }
 }
@@ -50,7 +50,7 @@ pub fn datagram_sample() -> Vec<u8> {
     for length in [1, 40, 300] {
         filling.push(&Frame::from(Bytes::from(vec![length as u8; length])));
     }
-    filling.seal(CLUSTER, 9, 1, Vec::new())
+    filling.seal(9, 1, Vec::new())
 }
 
 /// Takes a frame of Ethernet apart that may hold a datagram.
@@ -66,22 +66,94 @@ pub fn packet_sample() -> Vec<u8> {
     crate::transports::af_xdp::fuzz_packet_sample()
 }
 
-/// Decodes a peer's first bytes; what can be read must be written and read again as the same.
-pub fn greeting(bytes: &[u8]) {
-    if let Ok(Some((greeting, length))) = Greeting::decode(bytes) {
-        assert!(length <= bytes.len(), "no more is taken than is there");
-        let again = greeting.encode();
-        assert!(matches!(Greeting::decode(&again), Ok(Some((same, _))) if same == greeting));
+/// What the two sides of a handshake know in these targets.
+const SECRET: [u8; 32] = [7; 32];
+
+fn fuzz_identity() -> PeerIdentity {
+    PeerIdentity {
+        cluster: ClusterId(1),
+        epoch: EpochNumber(1),
+        groups: 1,
+        members: 3,
+        protocol: "multipaxos".to_owned(),
+        from: Peer::Replica(ReplicaId(0)),
+        to: ReplicaId(1),
+        incarnation: Incarnation(1),
+        boot: Boot(1),
+        directory: 5,
+        session: 1 << 32,
+        lane: Lane::Control,
+        descriptor: Bytes::from_static(b"options"),
     }
 }
 
-/// A good greeting, to begin from.
+/// A stranger's bytes, at a handshake in each of its states. The first byte tells the side and how
+/// far it has come with a true peer; the rest are the stranger's. He proves nothing, and once the
+/// true peer is proven no identity or refusal of his is believed.
+///
+/// # Panics
+/// When one is.
+pub fn handshake(bytes: &[u8]) {
+    let Some((choice, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let key = PeerKey::new(&SECRET, ClusterId(1));
+    let (mut initiator, challenge) = Handshake::initiate(key.clone(), [1; 32]);
+    let mut acceptor = Handshake::accept(key, [2; 32]);
+    let send = |side: &mut Handshake, bytes: &[u8]| match side.advance(bytes) {
+        Ok(Some((Step::Send(bytes) | Step::Proven(bytes), _))) => bytes,
+        other => panic!("a true peer's packet: {other:?}"),
+    };
+    let steps = choice / 2 % 4;
+    if steps > 0 {
+        let answer = send(&mut acceptor, &challenge);
+        if steps > 1 {
+            let proof = send(&mut initiator, &answer);
+            if steps > 2 {
+                send(&mut acceptor, &proof);
+            }
+        }
+    }
+    let side = match choice % 2 {
+        0 => &mut initiator,
+        _ => &mut acceptor,
+    };
+    let proven = side.is_proven();
+    let mut rest = bytes;
+    while let Ok(Some((step, length))) = side.advance(rest) {
+        assert!(matches!(step, Step::Send(_)), "a stranger is believed");
+        rest = &rest[length..];
+    }
+    assert_eq!(side.is_proven(), proven, "a stranger has proved himself");
+}
+
+/// What true peers with the same nonces send, before each state of each side, and what a proven one
+/// tells: with another key, so that none of it is right.
 #[must_use]
-pub fn greeting_sample() -> Vec<u8> {
-    use crate::transports::hello::Refusal;
-    Greeting::Refusal(Refusal {
+pub fn handshake_samples() -> Vec<Vec<u8>> {
+    let key = PeerKey::new(&[8; 32], ClusterId(1));
+    let (mut initiator, challenge) = Handshake::initiate(key.clone(), [1; 32]);
+    let mut acceptor = Handshake::accept(key, [2; 32]);
+    let send = |side: &mut Handshake, bytes: &[u8]| match side.advance(bytes) {
+        Ok(Some((Step::Send(bytes) | Step::Proven(bytes), _))) => bytes,
+        _ => Vec::new(),
+    };
+    let answer = send(&mut acceptor, &challenge);
+    let proof = send(&mut initiator, &answer);
+    send(&mut acceptor, &proof);
+    let refusal = Refusal {
         fatal: true,
-        reason: "cluster id mismatch".to_owned(),
-    })
-    .encode()
+        reason: "stop".to_owned(),
+    };
+    let identity = initiator.identity(&fuzz_identity()).unwrap_or_default();
+    let refusal = acceptor.refusal(&refusal).unwrap_or_default();
+    let of = |choice: u8, bytes: &[u8]| [&[choice], bytes].concat();
+    vec![
+        of(1, &challenge),
+        of(0, &answer),
+        of(3, &proof),
+        of(7, &identity),
+        of(4, &refusal),
+        of(7, &Handshake::denied()),
+    ]
 }

@@ -5,6 +5,23 @@ use quintet_replica::Time;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// Handshakes of peers that have failed, by why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HandshakeMetrics {
+    /// Other bytes than a handshake's: a client, a scanner, a damaged packet.
+    pub malformed: u64,
+    /// Another format of the peers' protocol.
+    pub format: u64,
+    /// A wrong proof, on either side: the secrets differ.
+    pub proof: u64,
+    /// Not done in time.
+    pub expired: u64,
+    /// Unproven connections that made room for newer ones.
+    pub displaced: u64,
+    /// Proven peers that do not fit together, found by either side.
+    pub refused: u64,
+}
+
 /// What is counted of datagrams between peers. A datagram is received or dropped, not both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DatagramMetrics {
@@ -22,10 +39,10 @@ pub struct DatagramMetrics {
     pub bytes_out: u64,
     /// Dropped: no datagrams of Quintet, or damaged ones.
     pub malformed: u64,
-    /// Dropped: of another cluster.
-    pub foreign: u64,
     /// Dropped: of a link that is gone or not there yet, or of a stranger.
     pub stale: u64,
+    /// Dropped: come before, or overtaken by too many.
+    pub replayed: u64,
     /// Not sent: the operating system did not take them.
     pub unsent: u64,
     /// Of those received, how many came past the kernel's sockets.
@@ -77,8 +94,8 @@ pub struct Metrics {
     pub peer_bytes_out: u64,
     /// Peer connections dropped because of bytes that made no sense.
     pub frames_bad: u64,
-    /// Hellos refused, by either side.
-    pub hellos_refused: u64,
+    /// Handshakes of peers that have failed.
+    pub handshakes: HandshakeMetrics,
     /// Links that went down because their queue was full.
     pub queues_full: u64,
     /// Links that came up.
@@ -190,11 +207,6 @@ impl Metrics {
                 "frames_bad_total",
                 "Peer connections dropped for bad bytes.",
                 self.frames_bad,
-            ),
-            (
-                "hellos_refused_total",
-                "Hellos refused by either side.",
-                self.hellos_refused,
             ),
             (
                 "queues_full_total",
@@ -334,16 +346,31 @@ impl Metrics {
         }
         let dropped = [
             ("malformed", self.datagrams.malformed),
-            ("foreign", self.datagrams.foreign),
             ("stale", self.datagrams.stale),
+            ("replayed", self.datagrams.replayed),
         ];
         let dropped = dropped.map(|(why, count)| (format!("reason=\"{why}\""), count as f64));
-        let help = "Datagrams dropped: no datagrams, of another cluster, of no link.";
+        let help = "Datagrams dropped: no datagrams, of no link, come before.";
         out.add(
             MetricKind::Counter,
             "datagrams_dropped_total",
             help,
             dropped.to_vec(),
+        );
+        let failed = [
+            ("malformed", self.handshakes.malformed),
+            ("format", self.handshakes.format),
+            ("proof", self.handshakes.proof),
+            ("expired", self.handshakes.expired),
+            ("displaced", self.handshakes.displaced),
+            ("refused", self.handshakes.refused),
+        ];
+        let failed = failed.map(|(why, count)| (format!("reason=\"{why}\""), count as f64));
+        out.add(
+            MetricKind::Counter,
+            "handshakes_failed_total",
+            "Handshakes of peers that have failed, by reason.",
+            failed.to_vec(),
         );
         let gauges = [
             (

@@ -12,12 +12,15 @@ use crate::{
     event_loop::{self, Apart, ProxyParts, ProxyWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS},
     mail::Mailbox,
     port::Port,
-    replica::{Handle, commitment, gateway_config, guarded, listen_to_clients},
+    replica::{Handle, gateway_config, guarded, listen_to_clients},
     server::{AdminOptions, Gateway},
-    transports::{hello::Hello, tcp::Tcp},
+    transports::{
+        handshake::{PeerIdentity, PeerKey},
+        tcp::Tcp,
+    },
 };
 use quintet_replica::{
-    Boot, Epoch, EpochNumber, FrontendId, FrontendSetup, Incarnation, Lane, Peer, ReplicaId,
+    Boot, Bytes, Epoch, EpochNumber, FrontendId, FrontendSetup, Incarnation, Lane, Peer, ReplicaId,
 };
 use std::{cell::Cell, net::TcpListener, sync::Arc};
 
@@ -70,7 +73,7 @@ impl Proxy {
             leader_first: ReplicaId(0),
         };
         let frontend = FrontendId(random().max(1));
-        let me = Hello {
+        let me = PeerIdentity {
             cluster: config.cluster,
             epoch: epoch.number,
             groups: 1,
@@ -83,7 +86,7 @@ impl Proxy {
             directory: 0,
             session: 0,
             lane: Lane::Control,
-            commitment: commitment(&config.secret, config.cluster),
+            descriptor: Bytes::new(),
         };
         let about = StatusReport {
             cluster: config.cluster.to_string(),
@@ -111,7 +114,8 @@ impl Proxy {
         let apart = Apart::of(config)?;
         let registry = apart.as_ref().map_or(&poll, |apart| &apart.peers);
         let registry = registry.registry().try_clone()?;
-        let mut tcp = Tcp::of_frontend(me, registry, names.collect(), TOKEN_PEERS, mailer);
+        let key = PeerKey::new(&config.secret, config.cluster);
+        let mut tcp = Tcp::of_frontend((me, key), registry, names.collect(), TOKEN_PEERS, mailer);
         tcp.skew_clock(config.clock_skew);
         if config.transport == Transport::AfXdp {
             return Err(StartError::Config(

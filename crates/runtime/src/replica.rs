@@ -24,11 +24,15 @@ use crate::{
         StatusReport,
     },
     snapshots::{Snapshots, Survey},
-    transports::{emulator::Emulator, hello::Hello, tcp::Tcp},
+    transports::{
+        emulator::Emulator,
+        handshake::{PeerIdentity, PeerKey},
+        tcp::Tcp,
+    },
 };
 use quintet_replica::{
-    ClusterId, Durability, Entry, Epoch, EpochNumber, ExecutorLimits, FrontendId, GroupId, Lane,
-    Level, Node, NodeSetup, Payload, Peer, RecoveredBytes, ReplicaId, StateMachine, Time,
+    Bytes, Durability, Entry, Epoch, EpochNumber, ExecutorLimits, FrontendId, GroupId, Lane, Level,
+    Node, NodeSetup, Payload, Peer, RecoveredBytes, ReplicaId, StateMachine, Time,
     journal::{Identity, Journal, JournalError, Opened},
 };
 use std::{
@@ -420,12 +424,6 @@ fn no_remedy_yet(lost: &str) -> String {
     )
 }
 
-/// A commitment to the cluster's secret that does not give it away.
-pub(crate) fn commitment(secret: &[u8; 32], cluster: ClusterId) -> u64 {
-    use std::hash::BuildHasher;
-    foldhash::quality::FixedState::with_seed(cluster.0 as u64).hash_one(secret)
-}
-
 fn assemble(
     config: &Config,
     entry: &'static Entry,
@@ -471,7 +469,7 @@ fn assemble(
         boot: data.boot.0,
         repairing,
     };
-    let hello = Hello {
+    let identity = PeerIdentity {
         cluster: config.cluster,
         epoch: epoch.number,
         groups: 1,
@@ -484,7 +482,7 @@ fn assemble(
         directory: data.directory,
         session: 0,
         lane: Lane::Control,
-        commitment: commitment(&config.secret, config.cluster),
+        descriptor: Bytes::new(),
     };
     let setup = NodeSetup {
         id: config.id,
@@ -511,7 +509,22 @@ fn assemble(
     let apart = Apart::of(config)?;
     let registry = apart.as_ref().map_or(&poll, |apart| &apart.peers);
     let registry = registry.registry().try_clone()?;
-    let mut tcp = Tcp::new(hello, data, registry, peer, names, TOKEN_PEERS, mailer)?;
+    let key = PeerKey::new(&config.secret, config.cluster);
+    if config.secret == [0; 32] && !peer.local_addr()?.ip().is_loopback() {
+        tracing::warn!(
+            "peers are not authenticated: there is no secret, and peer_listen is reachable from \
+             other machines; set 'secret' to the same value at every member"
+        );
+    }
+    let mut tcp = Tcp::new(
+        (identity, key),
+        data,
+        registry,
+        peer,
+        names,
+        TOKEN_PEERS,
+        mailer,
+    )?;
     match config.transport {
         Transport::Tcp => {}
         Transport::Udp => tcp.use_datagrams(config.datagram_bytes_max)?,

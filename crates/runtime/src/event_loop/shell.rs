@@ -319,7 +319,7 @@ impl Shell {
         metrics.peer_bytes_in = tcp.bytes_in;
         metrics.peer_bytes_out = tcp.bytes_out;
         metrics.frames_bad = tcp.frames_bad;
-        metrics.hellos_refused = tcp.hellos_refused;
+        metrics.handshakes = tcp.handshakes;
         metrics.queues_full = tcp.queues_full;
         metrics.links_up = tcp.links_up;
         metrics.datagrams = self.links.datagrams;

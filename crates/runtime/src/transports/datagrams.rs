@@ -1,14 +1,15 @@
 //! Frames in datagrams: several of them packed into one, and taken out again.
 //!
 //! ```text
-//!   datagram = magic u32 | crc32c u32 (of all that follows) | cluster u64 | token u64 | number u64
+//!   datagram = magic u32 | crc32c u32 (of all that follows) | token u128 | number u64
 //!            | (length u16 | payload)* | zeros
 //! ```
 //!
-//! The token is drawn by whoever receives, for one connection to one peer, and told over that
-//! connection: it stands for the cluster, both nodes, their lives and the link at once. What an
-//! earlier life or link was told is worth nothing, and no stranger can guess it. Only frames of
-//! the node's control lane travel like this; a length of zero ends a datagram.
+//! The token comes out of the handshake of one connection, for one direction: it stands for the
+//! cluster, both nodes, their incarnations and the link at once, never travels but in datagrams, and
+//! cannot be guessed. Each number is taken once. So only who reads what one host sends to the other
+//! can make a datagram that counts, and neither an older link's nor a recorded one does. Only frames
+//! of the node's control lane travel like this; a length of zero ends a datagram.
 
 use quintet_replica::{Bytes, Frame};
 
@@ -27,13 +28,52 @@ const MAGIC: [u8; 4] = *b"QTD\x01";
 /// Set in the number of a datagram that asks for an answer over the connection.
 const PROBE: u64 = 1 << 63;
 
-/// Why bytes are not a datagram of this cluster.
+/// The bytes are no datagram, or a damaged one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unfit {
-    /// They are no datagram, or a damaged one.
-    Malformed,
-    /// It is another cluster's.
-    Foreign,
+pub(crate) struct Malformed;
+
+/// The numbers of the datagrams that have come, as far back as one may be overtaken: none counts
+/// twice.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ReplayWindow {
+    highest: u64,
+    /// A bit for each of the newest numbers, by the number modulo their count.
+    seen: [u64; ReplayWindow::NUMBERS as usize / 64],
+}
+
+impl ReplayWindow {
+    const NUMBERS: u64 = 1024;
+
+    /// Whether this number has not come before; from now on it has.
+    pub fn admit(&mut self, number: u64) -> bool {
+        if number == 0 || self.highest.saturating_sub(number) >= Self::NUMBERS {
+            return false;
+        }
+        if number > self.highest {
+            let first = self.highest + 1;
+            if number - self.highest >= Self::NUMBERS {
+                self.seen.fill(0);
+            } else {
+                for passed in first..=number {
+                    *self.word(passed) &= !Self::bit(passed);
+                }
+            }
+            self.highest = number;
+        }
+        let bit = Self::bit(number);
+        let word = self.word(number);
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+
+    const fn bit(number: u64) -> u64 {
+        1 << (number % 64)
+    }
+
+    const fn word(&mut self, number: u64) -> &mut u64 {
+        &mut self.seen[(number % Self::NUMBERS / 64) as usize]
+    }
 }
 
 /// Whether a frame of so many bytes can travel in a datagram of at most `most`.
@@ -77,30 +117,29 @@ impl Filling {
         self.frames += 1;
     }
 
-    /// The datagram with what is in it, the `number`th to whoever drew `token`. Empty afterwards,
+    /// The datagram with what is in it, the `number`th with this token. Empty afterwards,
     /// with the memory of `spare`.
-    pub fn seal(&mut self, cluster: u64, token: u64, number: u64, mut spare: Vec<u8>) -> Vec<u8> {
+    pub fn seal(&mut self, token: u128, number: u64, mut spare: Vec<u8>) -> Vec<u8> {
         spare.clear();
         self.frames = 0;
         let mut bytes = std::mem::replace(&mut self.bytes, spare);
         bytes.resize(bytes.len().max(HEADER), 0);
-        close(&mut bytes, cluster, token, number);
+        close(&mut bytes, token, number);
         bytes
     }
 }
 
 /// A datagram of `length` bytes without frames that is to be answered over the connection.
-pub(super) fn probe(length: usize, cluster: u64, token: u64, number: u64) -> Vec<u8> {
+pub(super) fn probe(length: usize, token: u128, number: u64) -> Vec<u8> {
     let mut bytes = vec![0; length.max(HEADER)];
-    close(&mut bytes, cluster, token, number | PROBE);
+    close(&mut bytes, token, number | PROBE);
     bytes
 }
 
 /// Fills the header in.
-fn close(bytes: &mut [u8], cluster: u64, token: u64, number: u64) {
+fn close(bytes: &mut [u8], token: u128, number: u64) {
     bytes[..4].copy_from_slice(&MAGIC);
-    bytes[8..16].copy_from_slice(&cluster.to_le_bytes());
-    bytes[16..24].copy_from_slice(&token.to_le_bytes());
+    bytes[8..24].copy_from_slice(&token.to_le_bytes());
     bytes[24..32].copy_from_slice(&number.to_le_bytes());
     let sum = checksum(bytes);
     bytes[4..8].copy_from_slice(&sum.to_le_bytes());
@@ -111,11 +150,11 @@ pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[8..]) as u32
 }
 
-/// A datagram that is whole and of this cluster: its frames one after the other.
+/// A datagram that is whole: its frames one after the other.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// What its receiver drew.
-    pub token: u64,
+    /// Of which link and direction it claims to be.
+    pub token: u128,
     /// How many its sender has sent with this token, this one included.
     pub number: u64,
     /// Whether it is to be answered over the connection.
@@ -127,10 +166,10 @@ impl Opened {
     /// Reads a datagram.
     ///
     /// # Errors
-    /// When it is none, or another cluster's; nothing of it counts then.
-    pub fn read(mut bytes: Bytes, cluster: u64) -> Result<Self, Unfit> {
+    /// When it is none; nothing of it counts then.
+    pub fn read(mut bytes: Bytes) -> Result<Self, Malformed> {
         let Some(header) = bytes.first_chunk::<HEADER>() else {
-            return Err(Unfit::Malformed);
+            return Err(Malformed);
         };
         let word = |at: usize| {
             let mut word = [0; 8];
@@ -139,19 +178,17 @@ impl Opened {
         };
         let sum = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
         if header[..4] != MAGIC || sum != checksum(&bytes) {
-            return Err(Unfit::Malformed);
+            return Err(Malformed);
         }
-        if word(8) != cluster {
-            return Err(Unfit::Foreign);
-        }
-        let (token, number) = (word(16), word(24));
+        let token = u128::from(word(8)) | u128::from(word(16)) << 64;
+        let number = word(24);
         let frames = bytes.split_off(HEADER);
         let mut rest = &frames[..];
         while let Some((length, after)) = first_length(rest) {
-            rest = after.get(length..).ok_or(Unfit::Malformed)?;
+            rest = after.get(length..).ok_or(Malformed)?;
         }
         if rest.iter().any(|byte| *byte != 0) {
-            return Err(Unfit::Malformed);
+            return Err(Malformed);
         }
         Ok(Self {
             token,
@@ -199,18 +236,18 @@ mod tests {
         for bytes in frames {
             assert!(carries(most, bytes.len()));
             if !filling.has_room(most, bytes.len()) {
-                datagrams.push(filling.seal(7, 9, datagrams.len() as u64 + 1, Vec::new()));
+                datagrams.push(filling.seal(9, datagrams.len() as u64 + 1, Vec::new()));
             }
             filling.push(&frame(bytes));
         }
         if !filling.is_empty() {
-            datagrams.push(filling.seal(7, 9, datagrams.len() as u64 + 1, Vec::new()));
+            datagrams.push(filling.seal(9, datagrams.len() as u64 + 1, Vec::new()));
         }
         datagrams
     }
 
-    fn read(bytes: &[u8]) -> Result<Opened, Unfit> {
-        Opened::read(Bytes::copy_from_slice(bytes), 7)
+    fn read(bytes: &[u8]) -> Result<Opened, Malformed> {
+        Opened::read(Bytes::copy_from_slice(bytes))
     }
 
     proptest! {
@@ -244,15 +281,13 @@ mod tests {
         let whole = packed(&[vec![1; 40], vec![2; 50]], 1_400).remove(0);
         assert_eq!(read(&whole).expect("whole").count(), 2);
         for length in 0..whole.len() {
-            assert_eq!(read(&whole[..length]).err(), Some(Unfit::Malformed));
+            assert_eq!(read(&whole[..length]).err(), Some(Malformed));
         }
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 0x20;
-            assert_eq!(read(&damaged).err(), Some(Unfit::Malformed), "byte {at}");
+            assert_eq!(read(&damaged).err(), Some(Malformed), "byte {at}");
         }
-        let foreign = Opened::read(Bytes::from(whole), 8);
-        assert_eq!(foreign.err(), Some(Unfit::Foreign));
     }
 
     #[test]
@@ -260,19 +295,36 @@ mod tests {
         let mut bytes = packed(&[vec![1; 40]], 1_400).remove(0);
         for length in [41u16, 4_000, u16::MAX] {
             bytes[HEADER..HEADER + 2].copy_from_slice(&length.to_le_bytes());
-            close(&mut bytes, 7, 9, 1);
-            assert_eq!(read(&bytes).err(), Some(Unfit::Malformed));
+            close(&mut bytes, 9, 1);
+            assert_eq!(read(&bytes).err(), Some(Malformed));
         }
         // Zero ends a datagram, and behind the end there is nothing.
         bytes[HEADER..HEADER + 2].copy_from_slice(&[0, 0]);
-        close(&mut bytes, 7, 9, 1);
-        assert_eq!(read(&bytes).err(), Some(Unfit::Malformed));
+        close(&mut bytes, 9, 1);
+        assert_eq!(read(&bytes).err(), Some(Malformed));
+    }
+
+    #[test]
+    fn no_number_is_taken_twice() {
+        let mut window = ReplayWindow::default();
+        for number in [1, 2, 5, 3, 4, 1_000, 6, 999] {
+            assert!(window.admit(number), "{number}");
+        }
+        for number in [0, 1, 2, 3, 4, 5, 6, 999, 1_000] {
+            assert!(!window.admit(number), "{number} again");
+        }
+        // Overtaken by as many as are remembered, and by one more.
+        assert!(window.admit(2_000) && window.admit(977) && !window.admit(976));
+        assert!(!window.admit(1_000) && window.admit(1_001));
+        assert!(window.admit(1 << 60) && !window.admit(2_001));
+        assert!(window.admit((1 << 60) - 1) && !window.admit((1 << 60) - 1));
+        assert!(window.admit(u64::MAX) && !window.admit(u64::MAX));
     }
 
     #[test]
     fn a_probe_is_as_long_as_asked_for_and_holds_nothing() {
         for length in [0, HEADER, 513, 1_400] {
-            let bytes = probe(length, 7, 9, 5);
+            let bytes = probe(length, 9, 5);
             assert_eq!(bytes.len(), length.max(HEADER));
             let opened = read(&bytes).expect("whole");
             assert_eq!((opened.number, opened.probe), (5, true));

@@ -19,7 +19,7 @@ pub(crate) mod af_xdp;
 pub(crate) mod af_xdp;
 pub(crate) mod datagrams;
 pub(crate) mod emulator;
-pub(crate) mod hello;
+pub(crate) mod handshake;
 mod memory;
 mod queue;
 pub(crate) mod tcp;

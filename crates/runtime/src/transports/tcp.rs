@@ -5,28 +5,29 @@
 //!      └────────────────dials──────────────────►┘
 //!   remote frontend ──dials──► every replica                  one connection, control lane
 //!
-//!   Connecting ─► Greeted ─┐
-//!                          ├─► Open ── both lanes open ──► link up
-//!   Waiting ───────────────┘
+//!   Connecting ─┐
+//!               ├─► Handshake ─► Open ── both lanes open ──► link up
+//!   accepted ───┘
 //! ```
 //!
 //! Small frames may go by datagrams beside them (`udp.rs`), or all through memory that is shared
 //! with processes of the same host (`shared.rs`).
 
 mod exchange;
+mod opening;
 mod shared;
 mod udp;
 
 use super::{
     Arrival,
     emulator::{Emulator, Held},
-    hello::{Greeting, Hello, MAGIC, Refusal},
+    handshake::{Handshake, MAGIC, PeerIdentity, PeerKey},
     queue::{Got, HEADER, Incoming, Kind, Outgoing, frame_header},
 };
 use crate::{
-    data::{Data, PeerSeen, random},
+    data::{Data, nonce, random},
     mail::{Mail, Mailer},
-    metrics::DatagramMetrics,
+    metrics::{DatagramMetrics, HandshakeMetrics},
     peer_clock::Standing,
 };
 use exchange::Exchanges;
@@ -35,6 +36,7 @@ use mio::{
     event::Event,
     net::{TcpListener, TcpStream},
 };
+use opening::{Complaints, Shaken, refused_backoff};
 use quintet_replica::{
     Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId, Time,
 };
@@ -42,7 +44,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     net::{SocketAddr, ToSocketAddrs},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -53,22 +55,18 @@ const TURN_BYTES_MAX: usize = 1 << 20;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 const BACKOFF_FIRST: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-const BACKOFF_REFUSED: Duration = Duration::from_secs(1);
+/// A name that could not be looked up is looked up again then.
+const BACKOFF_UNRESOLVED: Duration = Duration::from_secs(1);
 /// A link that broke and does not come back within this is down.
 const RESET_MAX: Duration = Duration::from_millis(250);
-/// Connections that have not said who they are.
-const STRANGERS_MAX: usize = 64;
-const FRONTENDS_MAX: usize = 1024;
 const LANES: [Lane; 2] = [Lane::Control, Lane::Bulk];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Dialled; the operating system has not connected yet.
     Connecting,
-    /// Dialled and connected; the other side's hello is due.
-    Greeted,
-    /// Accepted; the other side's hello is due.
-    Waiting,
+    /// Both sides prove themselves and tell their identities.
+    Handshake,
     Open,
     /// Closed as soon as what is queued has been written.
     Closing,
@@ -79,6 +77,11 @@ struct Connection {
     stream: TcpStream,
     address: SocketAddr,
     stage: Stage,
+    handshake: Handshake,
+    /// Ascending from one connection to the next.
+    number: u64,
+    /// The dialled member, which may be an impostor until the handshake is done; or the proven
+    /// peer that has dialled.
     peer: Option<Peer>,
     lane: Lane,
     incoming: Incoming,
@@ -112,6 +115,10 @@ struct MemberLink {
     down_at: Time,
     dial_at: Time,
     backoff: Duration,
+    /// Attempts in a row that came to nothing by what answers at its address.
+    refusals: u32,
+    /// The link whose attempt was counted last.
+    refused_session: u64,
     incarnation: Incarnation,
     error: Option<String>,
     /// The queue has been more than half full since it was last told to have room.
@@ -144,7 +151,7 @@ pub(crate) struct TcpCounters {
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub frames_bad: u64,
-    pub hellos_refused: u64,
+    pub handshakes: HandshakeMetrics,
     pub queues_full: u64,
     pub links_up: u64,
 }
@@ -152,7 +159,10 @@ pub(crate) struct TcpCounters {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Tcp {
-    me: Hello,
+    me: PeerIdentity,
+    key: PeerKey,
+    complaints: Complaints,
+    connections_made: u64,
     /// None of a frontend, which dials everybody and whom nobody dials.
     id: Option<ReplicaId>,
     data: Option<Arc<Mutex<Data>>>,
@@ -186,7 +196,7 @@ impl Tcp {
     /// A transport that listens and dials; connections get tokens from `first_token` on, the
     /// listener the one below.
     pub fn new(
-        me: Hello,
+        (me, key): (PeerIdentity, PeerKey),
         data: Data,
         registry: Registry,
         listener: std::net::TcpListener,
@@ -201,13 +211,13 @@ impl Tcp {
             data: Some(Arc::new(Mutex::new(data))),
             listener: Some(listener),
             accepting: true,
-            ..Self::of_frontend(me, registry, names, first_token, mailer)
+            ..Self::of_frontend((me, key), registry, names, first_token, mailer)
         })
     }
 
     /// The same for a frontend outside of replicas: it only dials.
     pub fn of_frontend(
-        me: Hello,
+        (me, key): (PeerIdentity, PeerKey),
         registry: Registry,
         names: Vec<String>,
         first_token: usize,
@@ -231,6 +241,8 @@ impl Tcp {
                 down_at: Time::NEVER,
                 dial_at: Time(0),
                 backoff: BACKOFF_FIRST,
+                refusals: 0,
+                refused_session: 0,
                 incarnation: Incarnation(0),
                 error: None,
                 crowded: false,
@@ -239,6 +251,9 @@ impl Tcp {
         let session_next = me.boot.0 << 32;
         Self {
             me,
+            key,
+            complaints: Complaints::default(),
+            connections_made: 0,
             id,
             data: None,
             registry,
@@ -517,7 +532,7 @@ impl Tcp {
             connection.writable = true;
             if connection.stage == Stage::Connecting {
                 match connection.stream.take_error() {
-                    Ok(None) => connection.stage = Stage::Greeted,
+                    Ok(None) => connection.stage = Stage::Handshake,
                     Ok(Some(error)) | Err(error) => {
                         self.close(index, &error.to_string(), now);
                         return true;
@@ -565,41 +580,11 @@ impl Tcp {
         self.receive_memory(now);
     }
 
-    fn accept(&mut self, now: Time) {
-        for _ in 0..16 {
-            let Some(listener) = &self.listener else {
-                self.accepting = false;
-                return;
-            };
-            match listener.accept() {
-                Ok((stream, address)) => {
-                    let strangers = (self.connections.iter().flatten())
-                        .filter(|connection| connection.peer.is_none())
-                        .count();
-                    if strangers < STRANGERS_MAX {
-                        self.add(stream, address, Stage::Waiting, None, Lane::Control, now);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.accepting = false;
-                    return;
-                }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept peer connections");
-                    self.accepting = false;
-                    self.accept_at = now + Duration::from_millis(100);
-                    return;
-                }
-            }
-        }
-    }
-
     fn add(
         &mut self,
         mut stream: TcpStream,
         address: SocketAddr,
-        stage: Stage,
+        (stage, handshake): (Stage, Handshake),
         peer: Option<Peer>,
         lane: Lane,
         now: Time,
@@ -621,10 +606,13 @@ impl Tcp {
             .with_time(Duration::from_secs(5))
             .with_interval(Duration::from_secs(1));
         let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+        self.connections_made += 1;
         self.connections[index] = Some(Connection {
             stream,
             address,
             stage,
+            handshake,
+            number: self.connections_made,
             peer,
             lane,
             incoming: Incoming::default(),
@@ -685,27 +673,11 @@ impl Tcp {
             };
             match connection.stage {
                 Stage::Connecting | Stage::Closing => return false,
-                Stage::Waiting | Stage::Greeted => {
-                    match Greeting::decode(connection.incoming.peek()) {
-                        Ok(None) => return true,
-                        Ok(Some((greeting, length))) => {
-                            connection.incoming.consume(length);
-                            self.on_greeting(index, greeting, now);
-                        }
-                        Err(error) => {
-                            self.counters.frames_bad += 1;
-                            let reason = error.to_string();
-                            self.refuse(
-                                index,
-                                Refusal {
-                                    fatal: false,
-                                    reason,
-                                },
-                                now,
-                            );
-                        }
-                    }
-                }
+                Stage::Handshake => match self.shake_hands(index, now) {
+                    Shaken::Waits => return true,
+                    Shaken::Continues => {}
+                    Shaken::Over => return false,
+                },
                 Stage::Open => {
                     let Some(peer) = connection.peer else {
                         return false;
@@ -713,17 +685,7 @@ impl Tcp {
                     // The other side may have found only in the answer that the two do not
                     // belong together. No frame begins like this.
                     if connection.incoming.peek().starts_with(&MAGIC.to_le_bytes()) {
-                        match Greeting::decode(connection.incoming.peek()) {
-                            Ok(None) => return true,
-                            Ok(Some((Greeting::Refusal(refusal), _))) => {
-                                self.on_refusal(index, refusal, now);
-                            }
-                            Ok(Some(_)) | Err(_) => {
-                                self.counters.frames_bad += 1;
-                                self.close(index, "a second hello", now);
-                            }
-                        }
-                        return false;
+                        return self.shake_hands(index, now) == Shaken::Waits;
                     }
                     if let Peer::Replica(id) = peer
                         && !self.links[id.index()].up
@@ -747,222 +709,6 @@ impl Tcp {
                     }
                 }
             }
-        }
-    }
-
-    // --- greetings -------------------------------------------------------------------------
-
-    fn hello(&self, to: ReplicaId, session: u64, lane: Lane) -> Vec<u8> {
-        Greeting::Hello(Hello {
-            to,
-            session,
-            lane,
-            ..self.me.clone()
-        })
-        .encode()
-    }
-
-    fn on_greeting(&mut self, index: usize, greeting: Greeting, now: Time) {
-        match greeting {
-            Greeting::Refusal(refusal) => self.on_refusal(index, refusal, now),
-            Greeting::Hello(hello) => {
-                if let Err(refusal) = self.on_hello(index, &hello, now) {
-                    self.refuse(index, refusal, now);
-                }
-            }
-        }
-    }
-
-    fn on_refusal(&mut self, index: usize, refusal: Refusal, now: Time) {
-        self.counters.hellos_refused += 1;
-        let Some(connection) = &self.connections[index] else {
-            return;
-        };
-        let (address, peer) = (connection.address, connection.peer);
-        tracing::warn!(%address, reason = refusal.reason, "a peer refuses this replica");
-        // A stranger cannot stop this replica: only who has been dialled or has told the right
-        // cluster and secret.
-        if let Some(Peer::Replica(id)) = peer {
-            let link = &mut self.links[id.index()];
-            link.error = Some(format!("it refuses this replica: {}", refusal.reason));
-            if refusal.fatal {
-                self.arrivals
-                    .push_back(Arrival::Refused(refusal.reason.clone()));
-            }
-        }
-        self.close(index, &refusal.reason, now);
-        if let Some(Peer::Replica(id)) = peer {
-            let link = &mut self.links[id.index()];
-            link.dial_at = now + BACKOFF_REFUSED;
-        }
-    }
-
-    fn refuse(&mut self, index: usize, refusal: Refusal, now: Time) {
-        self.counters.hellos_refused += 1;
-        let Some(connection) = &mut self.connections[index] else {
-            return;
-        };
-        let address = connection.address;
-        tracing::warn!(%address, reason = refusal.reason, "a peer connection is refused");
-        connection.stage = Stage::Closing;
-        connection.deadline = now + Duration::from_secs(1);
-        connection
-            .outgoing
-            .push_raw(&Greeting::Refusal(refusal.clone()).encode());
-        if let Some(Peer::Replica(id)) = connection.peer {
-            let link = &mut self.links[id.index()];
-            link.error = Some(refusal.reason);
-            link.dial_at = now + BACKOFF_REFUSED;
-        }
-        self.mark_dirty(index);
-    }
-
-    fn on_hello(&mut self, index: usize, hello: &Hello, now: Time) -> Result<(), Refusal> {
-        self.me.check(hello)?;
-        let Some(connection) = &self.connections[index] else {
-            return Ok(());
-        };
-        let soft = |reason: &str| {
-            Err(Refusal {
-                fatal: false,
-                reason: reason.to_owned(),
-            })
-        };
-        let id = match hello.from {
-            Peer::Replica(id) => id,
-            Peer::Frontend(_) if connection.stage == Stage::Greeted => {
-                return soft("a frontend answers where a replica is expected");
-            }
-            Peer::Frontend(id) => return self.on_frontend(index, id, hello.lane, now),
-        };
-        if let Some(Peer::Replica(dialled)) = connection.peer
-            && dialled != id
-        {
-            return soft("another replica answers at this address");
-        }
-        let seen = PeerSeen {
-            directory: hello.directory,
-            boot: hello.boot.0,
-        };
-        let check = |data: &Arc<Mutex<Data>>| {
-            let mut data = data.lock().unwrap_or_else(PoisonError::into_inner);
-            data.check_peer(id, seen)
-        };
-        if let Some(Err(reason)) = self.data.as_ref().map(check) {
-            return Err(Refusal {
-                fatal: true,
-                reason,
-            });
-        }
-        let dials = self.dials(id.index());
-        let link = &mut self.links[id.index()];
-        if connection.stage == Stage::Greeted {
-            // Links of frontends have no numbers.
-            let another = self.id.is_some() && hello.session != link.session;
-            if another || hello.lane != connection.lane {
-                return soft("the hello answers another one");
-            }
-        } else {
-            if dials {
-                return soft("the replica with the lower id dials");
-            }
-            if hello.session < link.session {
-                return soft("there is a newer link");
-            }
-            if hello.session > link.session {
-                self.drop_link(id.index(), "a newer link replaces it", now);
-                self.links[id.index()].session = hello.session;
-            }
-            if self.links[id.index()].lanes[hello.lane as usize].is_some() {
-                return soft("there is a connection for this lane");
-            }
-            self.links[id.index()].lanes[hello.lane as usize] = Some(index);
-            let answer = self.hello(id, hello.session, hello.lane);
-            if let Some(connection) = &mut self.connections[index] {
-                connection.peer = Some(Peer::Replica(id));
-                connection.lane = hello.lane;
-                connection.outgoing.push_raw(&answer);
-            }
-            self.mark_dirty(index);
-        }
-        if let Some(connection) = &mut self.connections[index] {
-            connection.stage = Stage::Open;
-            connection.deadline = Time::NEVER;
-        }
-        self.links[id.index()].incarnation = hello.incarnation;
-        self.maybe_up(id, now);
-        Ok(())
-    }
-
-    fn on_frontend(
-        &mut self,
-        index: usize,
-        id: FrontendId,
-        lane: Lane,
-        now: Time,
-    ) -> Result<(), Refusal> {
-        let soft = |reason: &str| {
-            Err(Refusal {
-                fatal: false,
-                reason: reason.to_owned(),
-            })
-        };
-        if lane != Lane::Control {
-            return soft("frontends use the control lane");
-        }
-        if !self.frontends.contains_key(&id) && self.frontends.len() >= FRONTENDS_MAX {
-            return soft("there are too many frontends");
-        }
-        if let Some(older) = self.frontends.get(&id).copied() {
-            self.close(older, "a newer connection replaces it", now);
-        }
-        let answer = self.hello(self.me.to, 0, lane);
-        if let Some(connection) = &mut self.connections[index] {
-            connection.peer = Some(Peer::Frontend(id));
-            connection.stage = Stage::Open;
-            connection.deadline = Time::NEVER;
-            connection.outgoing.push_raw(&answer);
-        }
-        self.frontends.insert(id, index);
-        self.mark_dirty(index);
-        let up = Link::Up {
-            incarnation: Incarnation(0),
-        };
-        self.arrivals
-            .push_back(Arrival::Link(Peer::Frontend(id), up));
-        self.offer(index, now);
-        Ok(())
-    }
-
-    fn maybe_up(&mut self, id: ReplicaId, now: Time) {
-        let lanes = self.links[id.index()].lanes;
-        let open = |lane: &Lane| {
-            lanes[*lane as usize]
-                .and_then(|index| self.connections[index].as_ref())
-                .is_some_and(|c| c.stage == Stage::Open)
-        };
-        if !self.lanes().iter().all(open) {
-            return;
-        }
-        self.exchanges.begin(now);
-        let link = &mut self.links[id.index()];
-        link.up = true;
-        link.told_down = false;
-        link.down_at = Time::NEVER;
-        link.backoff = BACKOFF_FIRST;
-        link.error = None;
-        link.crowded = false;
-        self.counters.links_up += 1;
-        let incarnation = link.incarnation;
-        tracing::info!(peer = id.0, incarnation = incarnation.0, "link up");
-        self.arrivals
-            .push_back(Arrival::Link(Peer::Replica(id), Link::Up { incarnation }));
-        if let Some(control) = lanes[Lane::Control as usize] {
-            self.offer(control, now);
-        }
-        self.offer_memory(id, now);
-        for index in lanes.into_iter().flatten() {
-            self.queue_read(index);
         }
     }
 
@@ -1012,7 +758,11 @@ impl Tcp {
         self.drop_memory(member);
         let link = &mut self.links[member];
         let jitter = Duration::from_micros(random() % 1000 * link.backoff.as_millis() as u64 / 2);
-        link.dial_at = now + link.backoff + jitter;
+        let refused = match link.refusals {
+            0 => Duration::ZERO,
+            attempts => refused_backoff(attempts),
+        };
+        link.dial_at = now + link.backoff.max(refused) + jitter;
         link.backoff = (link.backoff * 2).min(BACKOFF_MAX);
         if link.error.is_none() {
             link.error = Some(reason.to_owned());
@@ -1053,20 +803,22 @@ impl Tcp {
         link.session = session;
         link.dial_at = Time::NEVER;
         for lane in self.lanes().iter().copied() {
-            let stream = TcpStream::connect(address);
+            let opened = TcpStream::connect(address).and_then(|stream| Ok((stream, nonce()?)));
             let peer = Some(Peer::Replica(id));
-            let added =
-                stream.map(|stream| self.add(stream, address, Stage::Connecting, peer, lane, now));
+            let added = opened.map(|(stream, nonce)| {
+                let (handshake, challenge) = Handshake::initiate(self.key.clone(), nonce);
+                let stage = (Stage::Connecting, handshake);
+                let index = self.add(stream, address, stage, peer, lane, now)?;
+                let connection = self.connections[index].as_mut()?;
+                connection.outgoing.push_raw(&challenge);
+                Some(index)
+            });
             let index = match added {
                 Ok(Some(index)) => index,
                 Ok(None) => return self.drop_link(member, "cannot watch the connection", now),
                 Err(error) => return self.drop_link(member, &error.to_string(), now),
             };
             self.links[member].lanes[lane as usize] = Some(index);
-            let hello = self.hello(id, session, lane);
-            if let Some(connection) = &mut self.connections[index] {
-                connection.outgoing.push_raw(&hello);
-            }
         }
     }
 
@@ -1113,7 +865,7 @@ impl Tcp {
             }
             Err(error) => {
                 link.error = Some(error);
-                link.dial_at = now + BACKOFF_REFUSED;
+                link.dial_at = now + BACKOFF_UNRESOLVED;
             }
         }
     }
@@ -1156,7 +908,7 @@ impl Tcp {
                 .as_ref()
                 .is_some_and(|c| c.deadline <= now)
             {
-                self.close(index, "no hello came in time", now);
+                self.on_expired(index, now);
             }
         }
         for member in 0..self.links.len() {

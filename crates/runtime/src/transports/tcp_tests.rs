@@ -1,5 +1,9 @@
 use super::*;
-use crate::{Config, Member, mail::Mailbox};
+use crate::{
+    Config, Member,
+    mail::Mailbox,
+    transports::handshake::{Refusal, Step},
+};
 use mio::{Events, Poll};
 use quintet_replica::{Boot, Bytes, ClusterId, EpochNumber};
 use std::{
@@ -22,11 +26,13 @@ pub(super) struct Side {
     pub links: Vec<(Peer, Link)>,
     pub frames: Vec<(Peer, Bytes)>,
     pub puts: Vec<(ReplicaId, Bytes)>,
-    refused: Option<String>,
+    pub refused: Option<String>,
 }
 
-fn hello(config: &Config, data: &Data) -> Hello {
-    Hello {
+pub(super) const SECRET: [u8; 32] = [5; 32];
+
+fn identity(config: &Config, data: &Data) -> PeerIdentity {
+    PeerIdentity {
         cluster: config.cluster,
         epoch: EpochNumber(1),
         groups: 1,
@@ -39,23 +45,29 @@ fn hello(config: &Config, data: &Data) -> Hello {
         directory: data.directory,
         session: 0,
         lane: Lane::Control,
-        commitment: 5,
+        descriptor: Bytes::new(),
     }
 }
 
 impl Side {
-    fn new(config: &Config, listener: std::net::TcpListener, change: impl Fn(&mut Hello)) -> Self {
+    pub fn new(
+        config: &Config,
+        listener: std::net::TcpListener,
+        change: impl Fn(&mut PeerIdentity, &mut PeerKey),
+    ) -> Self {
         let poll = Poll::new().expect("a poll");
         let registry = poll.registry().try_clone().expect("a registry");
         let (mailbox, mailer) = Mailbox::new(&registry, Token(0)).expect("a mailbox");
         let data = Data::open(config).expect("opens");
-        let mut me = hello(config, &data);
-        change(&mut me);
+        let mut me = identity(config, &data);
+        let mut key = PeerKey::new(&SECRET, config.cluster);
+        change(&mut me, &mut key);
         let names = config
             .members
             .iter()
             .map(|member| member.peer.clone())
             .collect();
+        let me = (me, key);
         let tcp = Tcp::new(me, data, registry, listener, names, FIRST_TOKEN, mailer)
             .expect("a transport");
         Self {
@@ -71,17 +83,25 @@ impl Side {
         }
     }
 
-    pub fn of_frontend(id: FrontendId, me: &Hello, names: Vec<String>) -> Self {
+    pub fn of_frontend(id: FrontendId, like: &Tcp, names: Vec<String>) -> Self {
+        Self::of_frontend_with(id, (like.me.clone(), like.key.clone()), names)
+    }
+
+    fn of_frontend_with(
+        id: FrontendId,
+        (me, key): (PeerIdentity, PeerKey),
+        names: Vec<String>,
+    ) -> Self {
         let poll = Poll::new().expect("a poll");
         let registry = poll.registry().try_clone().expect("a registry");
         let (mailbox, mailer) = Mailbox::new(&registry, Token(0)).expect("a mailbox");
-        let me = Hello {
+        let me = PeerIdentity {
             from: Peer::Frontend(id),
-            ..me.clone()
+            ..me
         };
         Self {
             poll,
-            tcp: Tcp::of_frontend(me, registry, names, FIRST_TOKEN, mailer),
+            tcp: Tcp::of_frontend((me, key), registry, names, FIRST_TOKEN, mailer),
             _mailbox: mailbox,
             started: Instant::now(),
             ahead: Duration::ZERO,
@@ -126,7 +146,7 @@ impl Side {
         self.tcp.flush(now);
     }
 
-    fn error(&self, id: u16) -> String {
+    pub fn error(&self, id: u16) -> String {
         let report = self.tcp.report(ReplicaId(id), self.now());
         report.error.unwrap_or_default()
     }
@@ -148,7 +168,7 @@ pub(super) fn until(what: &str, sides: &mut [&mut Side], done: impl Fn(&[&mut Si
     }
 }
 
-fn listeners() -> (Vec<std::net::TcpListener>, Vec<Member>) {
+pub(super) fn listeners() -> (Vec<std::net::TcpListener>, Vec<Member>) {
     let listeners: Vec<_> = (0..2)
         .map(|_| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port"))
         .collect();
@@ -161,19 +181,120 @@ fn listeners() -> (Vec<std::net::TcpListener>, Vec<Member>) {
     (listeners, members)
 }
 
-fn config(root: &Path, id: u16, members: &[Member]) -> Config {
+pub(super) fn config(root: &Path, id: u16, members: &[Member]) -> Config {
     let data = root.join(format!("r{id}"));
     Config::new(ClusterId(0xa), ReplicaId(id), members.to_vec(), data)
 }
 
 /// Two sides on loopback; `change` is what the second one tells differently.
-pub(super) fn pair(root: &Path, change: impl Fn(&mut Hello)) -> (Side, Side) {
+pub(super) fn pair(root: &Path, change: impl Fn(&mut PeerIdentity)) -> (Side, Side) {
+    pair_with(root, |me, _| change(me))
+}
+
+/// The same; what is changed may be the second one's secret, too.
+pub(super) fn pair_with(
+    root: &Path,
+    change: impl Fn(&mut PeerIdentity, &mut PeerKey),
+) -> (Side, Side) {
     let (mut listeners, members) = listeners();
     let second = listeners.pop().expect("two");
     let first = listeners.pop().expect("two");
-    let a = Side::new(&config(root, 0, &members), first, |_| {});
+    let a = Side::new(&config(root, 0, &members), first, |_, _| {});
     let b = Side::new(&config(root, 1, &members), second, change);
     (a, b)
+}
+
+/// A connection to a side from outside, driven by the test step by step.
+pub(super) struct Raw {
+    pub stream: std::net::TcpStream,
+    handshake: Handshake,
+    read: Vec<u8>,
+}
+
+impl Raw {
+    /// Dials with the right key.
+    pub fn dial(address: SocketAddr) -> Self {
+        Self::dial_with(address, &SECRET)
+    }
+
+    pub fn dial_with(address: SocketAddr, secret: &[u8; 32]) -> Self {
+        let key = PeerKey::new(secret, ClusterId(0xa));
+        let (handshake, challenge) = Handshake::initiate(key, nonce().expect("randomness"));
+        let mut raw = Self::over(
+            std::net::TcpStream::connect(address).expect("connects"),
+            handshake,
+        );
+        raw.stream.write_all(&challenge).expect("writes");
+        raw
+    }
+
+    /// Answers what was accepted from a side.
+    pub fn accept_with(stream: std::net::TcpStream, secret: &[u8; 32]) -> Self {
+        let key = PeerKey::new(secret, ClusterId(0xa));
+        Self::over(stream, Handshake::accept(key, nonce().expect("randomness")))
+    }
+
+    fn over(stream: std::net::TcpStream, handshake: Handshake) -> Self {
+        stream.set_nonblocking(true).expect("non-blocking");
+        Self {
+            stream,
+            handshake,
+            read: Vec::new(),
+        }
+    }
+
+    /// The next step, while the side takes its turns.
+    pub fn step(&mut self, side: &mut Side) -> Step {
+        let begun = Instant::now();
+        loop {
+            match self.handshake.advance(&self.read).expect("a handshake") {
+                Some((step, length)) => {
+                    self.read.drain(..length);
+                    if let Step::Send(bytes) | Step::Proven(bytes) = &step {
+                        self.stream.write_all(bytes).expect("writes");
+                    }
+                    return step;
+                }
+                None => assert!(begun.elapsed() < Duration::from_secs(20), "no step"),
+            }
+            side.turn();
+            let mut bytes = [0; 4096];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => panic!("it was closed"),
+                Ok(count) => self.read.extend_from_slice(&bytes[..count]),
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+    }
+
+    /// Until both sides are proven.
+    pub fn prove(&mut self, side: &mut Side) {
+        while !self.handshake.is_proven() {
+            self.step(side);
+        }
+    }
+
+    pub fn tell(&mut self, identity: &PeerIdentity) {
+        let packet = self.handshake.identity(identity).expect("proven");
+        self.stream.write_all(&packet).expect("writes");
+    }
+
+    pub fn refuse(&mut self, refusal: &Refusal) {
+        let packet = self.handshake.refusal(refusal).expect("proven");
+        self.stream.write_all(&packet).expect("writes");
+    }
+
+    /// Whether the side has closed the connection.
+    pub fn is_closed(&mut self) -> bool {
+        let mut bytes = [0; 4096];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+            }
+        }
+    }
 }
 
 pub(super) const ZERO: Peer = Peer::Replica(ReplicaId(0));
@@ -269,25 +390,25 @@ fn a_broken_link_is_reset_and_made_anew() {
 
 #[test]
 fn mismatches_are_told_to_both_sides_and_no_link_comes_up() {
-    type Change = fn(&mut Hello);
-    let cases: [(Change, &str); 5] = [
+    type Change = fn(&mut PeerIdentity);
+    let cases: [(Change, &str); 4] = [
         (
-            |hello| hello.cluster = ClusterId(0xb),
+            |it| it.cluster = ClusterId(0xb),
             "cluster id mismatch: ours",
         ),
-        (|hello| hello.from = ZERO, "duplicate node id"),
-        (|hello| hello.epoch = EpochNumber(3), "epoch mismatch: ours"),
+        (|it| it.from = ZERO, "duplicate node id"),
+        (|it| it.epoch = EpochNumber(3), "epoch mismatch: ours"),
         (
-            |hello| hello.protocol = "other".to_owned(),
+            |it| it.protocol = "other".to_owned(),
             "protocol mismatch: ours",
         ),
-        (|hello| hello.commitment = 6, "secret is not the same"),
     ];
     for (change, text) in cases {
         let directory = tempfile::tempdir().expect("a directory");
         let (mut a, mut b) = pair(directory.path(), change);
         until("refused", &mut [&mut a, &mut b], |s| {
-            s[0].error(1).contains("refuses this replica") && s[1].tcp.counters().hellos_refused > 0
+            s[0].error(1).contains("refuses this replica")
+                && s[1].tcp.counters().handshakes.refused > 0
         });
         assert!(a.error(1).contains(text), "{}", a.error(1));
         assert!(a.links.is_empty() && b.links.is_empty());
@@ -311,7 +432,7 @@ fn a_peer_that_lost_its_directory_is_told_to_stop_whoever_dials() {
         let config = config(directory.path(), wiped_id, &members);
         std::fs::remove_dir_all(&config.data).expect("wiped");
         let listener = std::net::TcpListener::bind(address).expect("free again");
-        let mut wiped = Side::new(&config, listener, |_| {});
+        let mut wiped = Side::new(&config, listener, |_, _| {});
         until("refused", &mut [&mut wiped, &mut kept], |s| {
             s[0].refused.is_some()
         });
@@ -331,27 +452,19 @@ fn strangers_and_damaged_frames_cost_their_connection_only() {
     let mut stranger = std::net::TcpStream::connect(address).expect("connects");
     stranger.write_all(b"*1\r\n$4\r\nPING\r\n").expect("writes");
     until("counted", &mut [&mut b], |s| {
-        s[0].tcp.counters().frames_bad == 1
+        s[0].tcp.counters().handshakes.malformed == 1
     });
     let mut answer = Vec::new();
-    stranger.read_to_end(&mut answer).expect("it is closed");
-    match Greeting::decode(&answer) {
-        Ok(Some((Greeting::Refusal(refusal), _))) => {
-            assert!(
-                refusal.reason.contains("does not speak"),
-                "{}",
-                refusal.reason
-            );
-        }
-        other => panic!("{other:?}"),
-    }
+    // Closed, or reset because of what was not read.
+    let _ = stranger.read_to_end(&mut answer);
+    assert!(answer.is_empty(), "a stranger is told nothing: {answer:?}");
     // A byte that no frame can begin with, on an open connection.
     let control = a.tcp.links[1].lanes[0].expect("open");
     let connection = a.tcp.connections[control].as_mut().expect("open");
     connection.outgoing.push_raw(&[0xff; 12]);
     a.tcp.mark_dirty(control);
     until("dropped", &mut [&mut a, &mut b], |s| {
-        s[1].tcp.counters().frames_bad == 2
+        s[1].tcp.counters().frames_bad == 1
     });
     until("up again", &mut [&mut a, &mut b], |s| {
         s.iter().all(|s| s.links.len() == 3)
@@ -412,7 +525,7 @@ fn a_frontend_links_itself_to_every_member_and_gets_answers_and_clocks() {
     let (mut a, mut b) = pair(directory.path(), |_| {});
     let id = FrontendId(77);
     let names = [&a, &b].map(|side| side.address().to_string());
-    let mut far = Side::of_frontend(id, &a.tcp.me, names.to_vec());
+    let mut far = Side::of_frontend(id, &a.tcp, names.to_vec());
     until("linked", &mut [&mut a, &mut b, &mut far], |s| {
         s[2].links.len() == 2 && known_all(s[2])
     });
@@ -451,11 +564,9 @@ fn a_frontend_without_the_secret_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, b) = pair(directory.path(), |_| {});
     let name = a.address().to_string();
-    let me = Hello {
-        commitment: 6,
-        ..a.tcp.me.clone()
-    };
-    let mut far = Side::of_frontend(FrontendId(77), &me, vec![name]);
+    let other = PeerKey::new(&[6; 32], a.tcp.me.cluster);
+    let me = (a.tcp.me.clone(), other);
+    let mut far = Side::of_frontend_with(FrontendId(77), me, vec![name]);
     until("refused", &mut [&mut a, &mut far], |s| {
         s[1].error(0).contains("secret")
     });
@@ -471,19 +582,20 @@ fn a_frontend_without_the_secret_is_refused() {
 fn a_frontend_on_the_bulk_lane_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, b) = pair(directory.path(), |_| {});
-    let mut frontend = std::net::TcpStream::connect(a.address()).expect("connects");
-    let hello = Hello {
+    let told = PeerIdentity {
         from: Peer::Frontend(FrontendId(77)),
         to: ReplicaId(0),
         lane: Lane::Bulk,
         ..b.tcp.me.clone()
     };
-    frontend
-        .write_all(&Greeting::Hello(hello).encode())
-        .expect("writes");
-    until("refused", &mut [&mut a], |s| {
-        s[0].tcp.counters().hellos_refused == 1
-    });
+    let mut frontend = Raw::dial(a.address());
+    frontend.prove(&mut a);
+    frontend.tell(&told);
+    let Step::Refusal(refusal) = frontend.step(&mut a) else {
+        panic!("it is not refused");
+    };
+    assert!(refusal.reason.contains("lane") && !refusal.fatal);
+    assert_eq!(a.tcp.counters().handshakes.refused, 1);
     assert!(a.links.is_empty());
     drop(b);
 }
@@ -494,22 +606,15 @@ fn a_remote_frontend_is_linked_answered_and_told_down() {
     let (mut a, b) = pair(directory.path(), |_| {});
     let id = FrontendId(77);
     let peer = Peer::Frontend(id);
-    let address = a
-        .tcp
-        .listener
-        .as_ref()
-        .expect("listens")
-        .local_addr()
-        .expect("bound");
-    let mut frontend = std::net::TcpStream::connect(address).expect("connects");
-    let hello = Hello {
+    let told = PeerIdentity {
         from: peer,
         to: ReplicaId(0),
         ..b.tcp.me.clone()
     };
-    frontend
-        .write_all(&Greeting::Hello(hello).encode())
-        .expect("writes");
+    let mut raw = Raw::dial(a.address());
+    raw.prove(&mut a);
+    raw.tell(&told);
+    let mut frontend = raw.stream.try_clone().expect("a second handle");
     let mut out = Outgoing::default();
     let request = Frame::from(Bytes::from_static(b"request"));
     out.push(&frame_header(Lane::Control, Kind::Node, &request), &request);
@@ -528,11 +633,16 @@ fn a_remote_frontend_is_linked_answered_and_told_down() {
     let mut answer = vec![0; 4096];
     let mut filled = 0;
     while !answer[..filled].ends_with(b"reply") {
-        let count = frontend.read(&mut answer[filled..]).expect("reads");
-        assert!(count > 0, "it was closed");
-        filled += count;
+        a.turn();
+        match frontend.read(&mut answer[filled..]) {
+            Ok(count) => {
+                assert!(count > 0, "it was closed");
+                filled += count;
+            }
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
     }
-    drop(frontend);
+    drop((raw, frontend));
     until("down", &mut [&mut a], |s| s[0].links.len() == 2);
     assert_eq!(a.links[1], (peer, Link::Down));
     drop(b);

@@ -4,7 +4,7 @@
 //!   Bypass::open ──► an error that says which feature is missing
 //! ```
 
-use super::datagrams::Unfit;
+use super::datagrams::Malformed;
 use bytes::BytesMut;
 use mio::{Registry, Token};
 use std::{io, net::SocketAddr};
@@ -39,7 +39,7 @@ impl Bypass {
         match *self {}
     }
 
-    pub const fn receive(&mut self, _: &mut BytesMut, _: usize) -> Option<Result<(), Unfit>> {
+    pub const fn receive(&mut self, _: &mut BytesMut, _: usize) -> Option<Result<(), Malformed>> {
         match *self {}
     }
 }

@@ -19,7 +19,7 @@ mod packet;
 mod program;
 mod socket;
 
-use super::datagrams::Unfit;
+use super::datagrams::Malformed;
 use bytes::{BufMut, BytesMut};
 use mio::{Interest, Registry, Token, unix::SourceFd};
 use neighbours::Neighbours;
@@ -156,9 +156,9 @@ impl Bypass {
     ///
     /// # Errors
     /// When a frame has come that is none for this port, or damaged. Nothing is appended then.
-    pub fn receive(&mut self, buffer: &mut BytesMut, most: usize) -> Option<Result<(), Unfit>> {
+    pub fn receive(&mut self, buffer: &mut BytesMut, most: usize) -> Option<Result<(), Malformed>> {
         let ours = self.ours.at;
-        let mut result = Err(Unfit::Malformed);
+        let mut result = Err(Malformed);
         let mut read = |frame: &[u8]| {
             if let Some((_, datagram)) = packet::read(frame, ours) {
                 buffer.put_slice(&datagram[..datagram.len().min(most)]);

@@ -78,7 +78,7 @@ fn wired(room: usize) -> (Bypass, Bypass) {
     (side(1, 0), side(2, 1))
 }
 
-fn received(side: &mut Bypass) -> Option<Result<Vec<u8>, Unfit>> {
+fn received(side: &mut Bypass) -> Option<Result<Vec<u8>, Malformed>> {
     let mut buffer = BytesMut::new();
     let result = side.receive(&mut buffer, 100)?;
     Some(result.map(|()| buffer.to_vec()))
@@ -105,7 +105,7 @@ fn datagrams_arrive_when_they_are_flushed_and_others_are_left_to_the_socket() {
     // Another port's.
     assert!(a.send(SocketAddr::from(([10, 0, 0, 2], PORT + 1)), b"astray"));
     a.flush();
-    assert_eq!(received(&mut b), Some(Err(Unfit::Malformed)));
+    assert_eq!(received(&mut b), Some(Err(Malformed)));
 }
 
 #[test]

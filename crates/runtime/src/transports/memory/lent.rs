@@ -314,7 +314,7 @@ mod tests {
         let told = describe(&frame).expect("a large part");
         assert!(told.len() < 100, "{}", told.len());
         let mut loan = Loan::new(told.clone(), usize::MAX, 10).expect("sense");
-        let (segment, _file, token) = Segment::create().expect("memory");
+        let (segment, _file, token) = Segment::create(77).expect("memory");
         let own = Lending::open(token, &segment).expect("a process may read itself");
         let segment = std::sync::Arc::new(segment);
         let mut turns = 0;
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn another_number_or_an_unknown_place_is_not_read() {
-        let (segment, _file, token) = Segment::create().expect("memory");
+        let (segment, _file, token) = Segment::create(77).expect("memory");
         let wrong = Token {
             number: token.number ^ 1,
             ..token
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_counts_what_was_never_lent_is_mad() {
-        let (segment, _file, _token) = Segment::create().expect("memory");
+        let (segment, _file, _token) = Segment::create(77).expect("memory");
         let segment = std::sync::Arc::new(segment);
         let mut lender = Lender::new(segment.clone(), Lane::Bulk);
         lender.keep(Bytes::from_static(b"one"));

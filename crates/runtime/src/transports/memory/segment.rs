@@ -13,7 +13,6 @@
 //! The one place of shared memory where `unsafe` is needed.
 
 use super::{HOME_AT, MAGIC_AT, SEGMENT_BYTES, TOKEN_AT};
-use crate::data::random;
 use bytes::{BufMut, BytesMut};
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -38,7 +37,7 @@ pub(crate) struct Token {
     pub process: u32,
     /// As which descriptor.
     pub descriptor: u32,
-    /// What stands in it, drawn at random.
+    /// What stands in it: both sides have it from the handshake of the link.
     pub number: u64,
 }
 
@@ -55,11 +54,11 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// A new one, all zero, and what must stay open until the other side has opened it.
+    /// A new one with this number, else all zero, and what must stay open until the other side has opened it.
     ///
     /// # Errors
     /// When the operating system has none to give.
-    pub fn create() -> io::Result<(Self, OwnedFd, Token)> {
+    pub fn create(number: u64) -> io::Result<(Self, OwnedFd, Token)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(NAME, flags)?;
         rustix::fs::ftruncate(&file, SEGMENT_BYTES as u64)?;
@@ -69,7 +68,7 @@ impl Segment {
         let token = Token {
             process: std::process::id(),
             descriptor: file.as_raw_fd() as u32,
-            number: random(),
+            number,
         };
         segment.word(TOKEN_AT).store(token.number, Relaxed);
         let home = segment.base.as_ptr().expose_provenance() as u64;

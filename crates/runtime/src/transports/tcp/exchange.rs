@@ -39,9 +39,9 @@ pub(super) enum Own {
         disciplined: bool,
         error: u64,
     },
-    /// Datagrams are taken at this port: with this token, and so long at most.
+    /// Datagrams are taken at this port, and so long at most; their token ends with this place.
     Offer {
-        token: u64,
+        place: u64,
         port: u16,
         takes: u32,
     },
@@ -85,9 +85,9 @@ impl Wire for Own {
                 writer.bool(disciplined);
                 writer.u64(error);
             }
-            Self::Offer { token, port, takes } => {
+            Self::Offer { place, port, takes } => {
                 writer.u8(3);
-                writer.u64(token);
+                writer.u64(place);
                 writer.u16(port);
                 writer.u32(takes);
             }
@@ -130,7 +130,7 @@ impl Wire for Own {
                 error: reader.u64("error")?,
             },
             3 => Self::Offer {
-                token: number,
+                place: number,
                 port: reader.u16("port")?,
                 takes: reader.u32("longest datagram")?,
             },
@@ -319,8 +319,8 @@ impl Tcp {
                 self.exchanges.news |= clock.add(now, readings, disciplined, error);
             }
             (Ok(Own::Echo { .. }), Peer::Frontend(_)) => {}
-            (Ok(Own::Offer { token, port, takes }), _) => {
-                self.on_offer(index, token, port, takes as usize, now);
+            (Ok(Own::Offer { place, port, takes }), _) => {
+                self.on_offer(index, place, port, takes as usize, now);
             }
             (Ok(Own::Heard { number, received }), _) => self.on_heard(index, number, received),
             (Ok(Own::Memory(token)), Peer::Replica(id)) => self.on_memory(index, id, token, now),
@@ -346,7 +346,7 @@ mod tests {
             error: 9,
         };
         let offer = Own::Offer {
-            token: 5,
+            place: 5,
             port: 7201,
             takes: 1_400,
         };

@@ -267,10 +267,16 @@ impl Tcp {
     /// The link is up: tells the other side where it may find what this one will write.
     pub(super) fn offer_memory(&mut self, id: ReplicaId, now: Time) {
         let control = self.links[id.index()].lanes[Lane::Control as usize];
-        let (Some(way), Some(control)) = (self.way_by_memory(id), control) else {
+        let Some(control) = control.filter(|_| self.memories.is_some()) else {
             return;
         };
-        match Segment::create() {
+        let Some(number) = self.memory_number(control, true) else {
+            return;
+        };
+        let Some(way) = self.way_by_memory(id) else {
+            return;
+        };
+        match Segment::create(number) {
             Ok((memory, file, token)) => {
                 way.outbound = Some(Box::new(Outbound::new(memory, file, token)));
                 self.send_own(control, Own::Memory(token), now);
@@ -279,13 +285,22 @@ impl Tcp {
         }
     }
 
+    /// What a segment of this connection's link carries: an older link's, or one that was not named by
+    /// the proven peer, has another.
+    fn memory_number(&self, index: usize, sends: bool) -> Option<u64> {
+        let connection = self.connections[index].as_ref()?;
+        let link = connection.handshake.link_key()?;
+        Some(link.derive("memory", sends) as u64)
+    }
+
     /// The other side has told where it will write.
     pub(super) fn on_memory(&mut self, index: usize, id: ReplicaId, token: Token, now: Time) {
+        let expected = self.memory_number(index, false);
         let Some(way) = self.way_by_memory(id) else {
             return;
         };
-        // One for a link, and never this process's own.
-        if way.inbound.is_some() || token.process == 0 {
+        // One for a link, this link's, and never this process's own.
+        if way.inbound.is_some() || token.process == 0 || Some(token.number) != expected {
             return;
         }
         match Segment::open(token) {

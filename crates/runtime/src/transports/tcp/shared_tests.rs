@@ -227,7 +227,7 @@ proptest! {
     /// Whatever stands in the memory: an error or bytes, never a panic, and never without an end.
     #[test]
     fn any_memory_is_read(words in prop::collection::vec((0..SEGMENT_WORDS, word()), 1..40)) {
-        let (memory, _file, token) = Segment::create().expect("memory");
+        let (memory, _file, token) = Segment::create(77).expect("memory");
         let mut outbound = Outbound::new(Segment::open(token).expect("opens"), _file, token);
         let mut inbound = Inbound::new(memory, token.number, None);
         inbound.open = [true; 2];

@@ -1,7 +1,7 @@
 //! Datagrams beside the connections: small frames of the control lane by UDP.
 //!
 //! ```text
-//!   connection up ── Offer{port, token, longest} ──►        over the connection
+//!   connection up ── Offer{port, place, longest} ──►        over the connection
 //!                 ◄─────────── probe, as long as may be ──  datagram
 //!                 ── Heard{number, received} ─────────►     over the connection
 //!                 ◄══ frames, several to a datagram ══════  as long as probes are heard
@@ -10,22 +10,25 @@
 //! Each side says where it takes datagrams and what they must carry; the other one uses that while
 //! it knows that they arrive, and else the connection. So a firewall, a path that carries less than
 //! it promised, or a peer that is told to use TCP cost nothing but what datagrams would have
-//! saved. A datagram is never answered by a datagram, and without the right token by nothing.
+//! saved. A datagram is never answered by a datagram, and without the right token by nothing. Both
+//! sides derive the tokens, one for each direction, from the handshake of the connection.
 
 use super::{Connection, HEADER, Kind, Stage, Tcp, exchange::Own};
 use crate::{
-    data::random,
     metrics::DatagramMetrics,
     system::read_into,
     transports::{
         Arrival,
         af_xdp::{Bypass, DATAGRAM_MAX},
-        datagrams::{BYTES_MIN, ENVELOPE, Filling, Opened, Unfit, carries, probe},
+        datagrams::{
+            BYTES_MIN, ENVELOPE, Filling, Malformed, Opened, ReplayWindow, carries, probe,
+        },
+        handshake::LinkKey,
     },
 };
 use bytes::BytesMut;
 use mio::{Interest, Registry, Token, net::UdpSocket};
-use quintet_replica::{ClusterId, Frame, Lane, Peer, ReplicaId, Time};
+use quintet_replica::{Frame, Lane, Peer, ReplicaId, Time};
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -55,7 +58,7 @@ const TOKEN: usize = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 struct Far {
     address: SocketAddr,
-    token: u64,
+    token: u128,
     /// The longest that it takes.
     takes: usize,
     /// The longest that it gets.
@@ -66,8 +69,9 @@ struct Far {
 #[derive(Debug)]
 pub(super) struct Way {
     /// What datagrams from the other side carry.
-    token: u64,
+    token: u128,
     received: u64,
+    window: ReplayWindow,
     far: Option<Far>,
     /// A probe was heard lately: frames may go this way.
     open: bool,
@@ -94,7 +98,6 @@ pub(super) struct Datagrams {
     /// A way past the socket; what cannot go or come by it uses the socket.
     bypass: Option<Box<Bypass>>,
     address: SocketAddr,
-    cluster: u64,
     bytes_max: usize,
     readable: bool,
     incoming: BytesMut,
@@ -108,7 +111,6 @@ pub(super) struct Datagrams {
 impl Datagrams {
     fn new(
         at: SocketAddr,
-        cluster: ClusterId,
         bytes_max: usize,
         registry: &Registry,
         token: Token,
@@ -143,7 +145,6 @@ impl Datagrams {
             socket,
             bypass: None,
             address,
-            cluster: cluster.0 as u64,
             bytes_max,
             readable: true,
             incoming: BytesMut::new(),
@@ -172,7 +173,7 @@ impl Datagrams {
                     return Some(self.incoming.split());
                 }
                 // Not even a datagram; it counts as one that is empty.
-                Some(Err(Unfit::Malformed | Unfit::Foreign)) => return Some(BytesMut::new()),
+                Some(Err(Malformed)) => return Some(BytesMut::new()),
                 None => {}
             }
         }
@@ -206,6 +207,12 @@ impl Datagrams {
         };
         Some(SocketAddr::new(ip, port))
     }
+}
+
+/// What datagrams of one direction of a link carry: what both sides have derived from the handshake,
+/// with the receiver's place of the connection in its lowest bits.
+fn token(link: &LinkKey, sends: bool, place: u64) -> u128 {
+    link.derive("datagrams", sends) & !0xffff | u128::from(place & 0xffff)
 }
 
 /// What the path of a connection carries in one datagram.
@@ -248,7 +255,7 @@ impl Tcp {
             return Ok(());
         };
         let token = self.datagram_token();
-        let datagrams = Datagrams::new(at, self.me.cluster, bytes_max, &self.registry, token)?;
+        let datagrams = Datagrams::new(at, bytes_max, &self.registry, token)?;
         let address = datagrams.address;
         tracing::info!(%address, "datagrams of peers");
         self.datagrams = Some(Box::new(datagrams));
@@ -301,15 +308,18 @@ impl Tcp {
         let Some(datagrams) = &self.datagrams else {
             return;
         };
-        // The place of the connection, below what nobody can guess.
-        let token = random() << 16 | index as u64 & 0xffff;
         let (port, takes) = (datagrams.address.port(), datagrams.bytes_max as u32);
         let Some(connection) = &mut self.connections[index] else {
             return;
         };
+        let Some(link) = connection.handshake.link_key() else {
+            return;
+        };
+        let token = token(link, false, index as u64);
         connection.way = Some(Box::new(Way {
             token,
             received: 0,
+            window: ReplayWindow::default(),
             far: None,
             open: false,
             probes: 0,
@@ -318,14 +328,15 @@ impl Tcp {
             lost: 0,
             filling: Filling::default(),
         }));
-        self.send_own(index, Own::Offer { token, port, takes }, now);
+        let place = index as u64;
+        self.send_own(index, Own::Offer { place, port, takes }, now);
     }
 
     /// The other side has said where it takes datagrams.
     pub(super) fn on_offer(
         &mut self,
         index: usize,
-        token: u64,
+        place: u64,
         port: u16,
         takes: usize,
         now: Time,
@@ -336,6 +347,10 @@ impl Tcp {
             return;
         };
         let address = datagrams.reachable(connection.address.ip(), port);
+        let Some(link) = connection.handshake.link_key() else {
+            return;
+        };
+        let token = token(link, true, place);
         let (Some(way), Some(address)) = (&mut connection.way, address) else {
             return;
         };
@@ -410,7 +425,7 @@ impl Tcp {
             datagrams.waiting.push(Waiting {
                 connection: index,
                 address: far.address,
-                bytes: probe(far.most, datagrams.cluster, far.token, way.sent),
+                bytes: probe(far.most, far.token, way.sent),
             });
         }
         datagrams.probe_at = match (any, quick) {
@@ -520,13 +535,11 @@ impl Tcp {
             let Some(bytes) = datagrams.receive(&mut self.datagram_counters) else {
                 return;
             };
-            let cluster = datagrams.cluster;
             self.datagram_counters.received += 1;
             self.datagram_counters.bytes_in += bytes.len() as u64;
-            match Opened::read(bytes.freeze(), cluster) {
+            match Opened::read(bytes.freeze()) {
                 Ok(opened) => self.on_datagram(opened, now),
-                Err(Unfit::Malformed) => self.datagram_counters.malformed += 1,
-                Err(Unfit::Foreign) => self.datagram_counters.foreign += 1,
+                Err(Malformed) => self.datagram_counters.malformed += 1,
             }
         }
     }
@@ -540,6 +553,10 @@ impl Tcp {
                 way: Some(way),
                 ..
             })) if way.token == opened.token => {
+                if !way.window.admit(opened.number) {
+                    self.datagram_counters.replayed += 1;
+                    return;
+                }
                 way.received += 1;
                 (*peer, opened.probe, way.received)
             }
@@ -603,7 +620,7 @@ impl Way {
         datagrams.waiting.push(Waiting {
             connection: index,
             address: far.address,
-            bytes: (self.filling).seal(datagrams.cluster, far.token, self.sent, spare),
+            bytes: (self.filling).seal(far.token, self.sent, spare),
         });
     }
 
