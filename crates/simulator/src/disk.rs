@@ -392,6 +392,10 @@ pub(crate) struct Disk {
     profile: DiskProfile,
     /// Syncs take this many times longer.
     pub slow: u64,
+    /// Of 1,000 syncs so many take longer, by up to so many nanoseconds more.
+    pub late: (u64, u64),
+    /// Syncs that did, since somebody asked.
+    lates: u64,
     planted: Planted,
     files: Files,
     /// Open while the process runs.
@@ -420,6 +424,8 @@ impl Disk {
         Self {
             profile,
             slow: 1,
+            late: (0, 0),
+            lates: 0,
             planted: Planted::default(),
             files: Files::default(),
             journal: None,
@@ -436,8 +442,19 @@ impl Disk {
         }
     }
 
-    fn latency(&self, random: &mut Random) -> u64 {
-        random.between(self.profile.sync_min, self.profile.sync_max) * self.slow
+    fn latency(&mut self, random: &mut Random) -> u64 {
+        let latency = random.between(self.profile.sync_min, self.profile.sync_max) * self.slow;
+        let (share, longest) = self.late;
+        if share == 0 || !random.chance(share) {
+            return latency;
+        }
+        self.lates += 1;
+        latency + random.below(longest)
+    }
+
+    /// How many syncs have taken long since the last call.
+    pub const fn take_lates(&mut self) -> u64 {
+        std::mem::replace(&mut self.lates, 0)
     }
 
     // --- journal ---------------------------------------------------------------------------

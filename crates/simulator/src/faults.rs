@@ -184,6 +184,9 @@ kinds! {
     SlowReplica "slow_replica",
     /// A disk is many times slower.
     SlowDisk "slow_disk",
+    /// Single syncs take long, some of them longer than anybody waits for a replica: packets,
+    /// suspicions and elections come in between.
+    LateSync "late_sync",
     /// A sync fails: the replica must stop.
     SyncFails "sync_fails",
     /// A disk has no room for new files for a while.
@@ -321,7 +324,8 @@ impl Ground {
                 pool.push(Kind::RotPromise);
             }
             if disk {
-                pool.extend([Kind::SlowDisk, Kind::SyncFails, Kind::DiskFull]);
+                pool.extend([Kind::SlowDisk, Kind::LateSync]);
+                pool.extend([Kind::SyncFails, Kind::DiskFull]);
                 if replicas >= 3 && self.repairs {
                     pool.extend([Kind::RotJournal, Kind::RotSnapshot]);
                     pool.extend([Kind::LostWrite, Kind::MisdirectedWrite]);
@@ -419,7 +423,7 @@ impl Plan {
                     | Kind::CrashAfterWrite => random.between(5, 1200),
                     Kind::ClientReturns => random.between(200, 4000),
                     Kind::PauseLong => random.between(1500, 5000),
-                    Kind::Delay | Kind::Loss | Kind::Duplicate | Kind::Attack => {
+                    Kind::Delay | Kind::Loss | Kind::Duplicate | Kind::Attack | Kind::LateSync => {
                         random.between(300, 3000)
                     }
                     _ => random.between(50, 1500),

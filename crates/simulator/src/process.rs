@@ -1065,6 +1065,10 @@ impl World {
             if process.disk.slow > 1 {
                 *self.effects.entry("slow_disk").or_default() += 1;
             }
+            let lates = process.disk.take_lates();
+            if lates > 0 {
+                *self.effects.entry("late_sync").or_default() += lates;
+            }
             self.queue
                 .push(self.now + latency, Event::Synced { node, boot });
         }

@@ -238,6 +238,7 @@ impl World {
                 let node = self.draw_running()?;
                 self.processes[node].slow = self.random.between(20, 200);
             }
+            Kind::LateSync => self.delay_syncs(),
             Kind::SlowDisk
             | Kind::SyncFails
             | Kind::DiskFull
@@ -350,6 +351,24 @@ impl World {
 
     fn random_down(&mut self) -> u64 {
         self.random.between(1, 200) * MILLISECOND
+    }
+
+    /// Syncs of one replica, of a drawn set or of all take long now and then.
+    fn delay_syncs(&mut self) {
+        let way = self.random.below(3);
+        let one = self.random.index(self.setup.replicas);
+        let share = [100, 400, 1000][self.random.index(3)];
+        let longest = self.random.between(20, 1500) * MILLISECOND;
+        for node in 0..self.setup.replicas {
+            let chosen = match way {
+                0 => node == one,
+                1 => self.random.chance(600),
+                _ => true,
+            };
+            if chosen {
+                self.processes[node].disk.late = (share, longest);
+            }
+        }
     }
 
     fn strike_disk(&mut self, kind: Kind, duration: u64) -> Option<u64> {
@@ -804,6 +823,10 @@ impl World {
                 .processes
                 .iter_mut()
                 .for_each(|process| process.disk.slow = 1),
+            Kind::LateSync => self
+                .processes
+                .iter_mut()
+                .for_each(|process| process.disk.late = (0, 0)),
             Kind::DiskFull => self
                 .processes
                 .iter_mut()
@@ -885,6 +908,7 @@ impl World {
         for process in &mut self.processes {
             (process.slow, process.disk.slow, process.armed) = (1, 1, None);
             (process.resets, process.crash_at_boot) = (0, None);
+            process.disk.late = (0, 0);
             process.crash_in_transfer = None;
             process.disk.set_full(false);
             process.paused_until = process.paused_until.min(self.now);
