@@ -20,6 +20,7 @@
 extern crate alloc;
 
 mod batch;
+mod clock_limit;
 mod context;
 pub mod digest;
 mod driver;
@@ -41,6 +42,7 @@ mod wire;
 
 pub use batch::*;
 pub use bytes::Bytes;
+pub use clock_limit::{AHEAD_MAX, ClockLimit};
 pub use context::{Context, FrontendContext, Surroundings};
 pub use digest::{DigestBegun, StateSum};
 pub use driver::*;

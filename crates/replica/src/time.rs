@@ -84,7 +84,7 @@ pub enum Deadline {
 pub trait World {
     /// The monotonic clock, fresh at every call.
     fn now(&self) -> Time;
-    /// The synchronised clock, fresh at every call.
+    /// The synchronised clock, fresh at every call, within its [`ClockLimit`](crate::ClockLimit).
     fn clock(&self) -> ClockReading;
     /// How many bytes may still be queued for this peer before its link is declared down.
     fn room(&self, peer: ReplicaId) -> usize;

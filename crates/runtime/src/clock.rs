@@ -9,8 +9,8 @@
 //! that nothing disciplines is corrected by what its peers tell: small corrections are slewed, so
 //! that time never goes back, large ones are a step.
 
-use crate::peer_clock::Agreement;
-use quintet_replica::{ClockReading, Time};
+use crate::peer_clock::{Agreement, Standing};
+use quintet_replica::{ClockLimit, ClockReading, CommandTime, Time};
 use std::{
     cell::Cell,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -76,6 +76,8 @@ pub(crate) struct Clock {
     agreement: Cell<Option<Agreement>>,
     /// Both clocks as they last stood together.
     together: Cell<(Time, u64)>,
+    /// How far it is believed.
+    limit: Cell<ClockLimit>,
 }
 
 /// Monotonic time as a [`Clock`] shows it, for other threads.
@@ -99,6 +101,7 @@ impl Clock {
             correction: Cell::default(),
             agreement: Cell::default(),
             together: Cell::new((Time(0), skewed(skew))),
+            limit: Cell::default(),
         }
     }
 
@@ -132,12 +135,35 @@ impl Clock {
         let now = self.now();
         let state = self.state_at(now);
         let clock = skewed(self.skew).saturating_add_signed(state.correction);
-        ClockReading {
+        let reading = ClockReading {
             earliest: clock.saturating_sub(state.bound),
             now: clock,
             latest: clock.saturating_add(state.bound),
             deviation: state.deviation,
-        }
+        };
+        reading.at_most(self.limit.get().at(now))
+    }
+
+    /// The log stands there, and perhaps nothing is known of the members' clocks.
+    pub fn begin_log(&self, log: CommandTime, members: usize) {
+        let mut limit = self.limit.get();
+        limit.begin(self.now(), log, members);
+        self.limit.set(limit);
+    }
+
+    /// How the clocks of those members that are known stand to this one. Gives by how much this one
+    /// is further ahead of a majority than is believed.
+    pub fn limit(&self, peers: &[Standing], members: usize) -> Duration {
+        let (now, own) = (self.now(), skewed(self.skew));
+        let known = peers
+            .iter()
+            .map(|peer| own.saturating_add_signed(peer.offset));
+        let mut clocks: Vec<u64> = known.chain([own]).collect();
+        let mut limit = self.limit.get();
+        limit.note(now, &mut clocks, members);
+        self.limit.set(limit);
+        let corrected = own.saturating_add_signed(self.correction(now));
+        Duration::from_nanos(corrected.saturating_sub(limit.at(now)))
     }
 
     fn state_at(&self, now: Time) -> ClockState {

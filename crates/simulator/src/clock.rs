@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   virtual time ──► × rate (drift) ──► monotonic Time, from 0 at each boot
-//!               └──► + offset (and steps) ──► ClockReading, nanoseconds since the Unix epoch
+//!               └──► + offset (and steps) ──► at most its limit ──► ClockReading, nanoseconds
+//!                                                                  since the Unix epoch
 //! ```
 
-use quintet_replica::{ClockReading, Time};
+use quintet_replica::{ClockLimit, ClockReading, Time};
 
 /// In nanoseconds.
 pub(crate) const MILLISECOND: u64 = 1_000_000;
@@ -29,6 +30,8 @@ pub(crate) struct Clock {
     stopped: Option<u64>,
     /// It says that it is right, whatever it shows.
     lies: bool,
+    /// How far the synchronised clock is believed.
+    pub limit: ClockLimit,
 }
 
 impl Clock {
@@ -36,6 +39,7 @@ impl Clock {
     pub fn boot(&mut self, now: u64) {
         self.set_drift(self.drift, now);
         self.local = 0;
+        self.limit = ClockLimit::default();
     }
 
     pub fn now(&self, now: u64) -> Time {
@@ -69,9 +73,19 @@ impl Clock {
         self.offset + (past * i128::from(self.drift) / MILLION) as i64 - stood
     }
 
+    /// What the synchronised clock shows by itself.
+    pub fn raw(&self, now: u64) -> u64 {
+        (EPOCH + now as i64 + self.off(now)) as u64
+    }
+
+    /// Whether it shows more than is believed.
+    pub fn is_ahead(&self, now: u64) -> bool {
+        self.raw(now) > self.limit.at(self.now(now))
+    }
+
+    /// What the replica is told.
     pub fn reading(&self, now: u64) -> ClockReading {
-        let off = self.off(now);
-        let clock = (EPOCH + now as i64 + off) as u64;
+        let (off, clock) = (self.off(now), self.raw(now));
         let error = if self.lies { 0 } else { off.unsigned_abs() } + 1_000_000;
         ClockReading {
             earliest: clock - error,
@@ -79,6 +93,7 @@ impl Clock {
             latest: clock + error,
             deviation: error / 3,
         }
+        .at_most(self.limit.at(self.now(now)))
     }
 
     /// The virtual time at which the synchronised clock shows `clock`, not before `now`.
@@ -89,7 +104,7 @@ impl Clock {
         let ahead = i128::from(clock) - i128::from(EPOCH) - i128::from(self.offset);
         let past = (ahead - i128::from(self.since)) * MILLION / (MILLION + i128::from(self.drift));
         let mut at = u64::try_from(i128::from(self.since) + past).unwrap_or(0);
-        at = at.max(now);
+        at = at.max(now).max(self.when(self.limit.when(clock), now));
         // Rounding may leave it a nanosecond short.
         while self.reading(at).now < clock {
             at += 1;
@@ -180,6 +195,22 @@ mod tests {
         assert!(at.abs_diff(2_000_000_000) < 10_000, "{at}");
         clock.set_drift(0, 1_000_000_000);
         assert_eq!(clock.reading(1_000_000_000), reading);
+    }
+
+    #[test]
+    fn clock_beyond_its_limit_shows_the_limit_and_its_timers_wait() {
+        let mut clock = Clock::default();
+        clock.boot(0);
+        let right = clock.reading(0).now;
+        clock.step(3_600 * SECOND as i64);
+        clock
+            .limit
+            .note(Time(0), &mut [right, right, clock.raw(0)], 3);
+        assert!(clock.is_ahead(0));
+        let shown = clock.reading(5 * MILLISECOND).now;
+        assert_eq!(shown, right + SECOND + 5 * MILLISECOND);
+        let at = clock.when_clock(shown + 70, 5 * MILLISECOND);
+        assert_eq!(at, 5 * MILLISECOND + 70);
     }
 
     #[test]

@@ -67,4 +67,6 @@ pub(crate) enum Event {
     StrikeEnds { strike: u16 },
     /// The world looks whether its phase is over.
     Look,
+    /// The replicas learn how their clocks stand to each other.
+    CompareClocks,
 }

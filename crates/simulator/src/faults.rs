@@ -207,6 +207,8 @@ kinds! {
     ClockDrift "clock_drift",
     /// A synchronised clock jumps.
     ClockStep "clock_step",
+    /// A synchronised clock is minutes, hours or days off, from the start or from some moment on.
+    ClockFar "clock_far",
     /// A synchronised clock stands still.
     ClockStops "clock_stops",
     /// A clock says that it is right while it is not.
@@ -334,7 +336,7 @@ impl Ground {
         }
         if self.allowed.clock {
             pool.extend([Kind::ClockOffset, Kind::ClockDrift, Kind::ClockStep]);
-            pool.extend([Kind::ClockStops, Kind::ClockLies]);
+            pool.extend([Kind::ClockStops, Kind::ClockLies, Kind::ClockFar]);
         }
         pool
     }
@@ -430,6 +432,7 @@ impl Plan {
                 } * MILLISECOND;
                 let at = match kind {
                     Kind::ClockOffset => 0,
+                    Kind::ClockFar if random.chance(300) => 0,
                     // There must be something to damage.
                     Kind::Wipe
                     | Kind::RotJournal

@@ -29,10 +29,10 @@ use crate::{
     world::World,
 };
 use quintet_replica::{
-    Boot, Bytes, ClockReading, ClusterId, Control, Deadline, Durability, Epoch, EpochNumber,
-    Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link, NOT_UNDONE,
-    Node, NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId, ReplicaSet, Slot,
-    SnapshotInfo, Time, TimerKey, Wake, World as Outside, Write,
+    Boot, Bytes, ClockReading, ClusterId, CommandTime, Control, Deadline, Durability, Epoch,
+    EpochNumber, Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link,
+    NOT_UNDONE, Node, NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId,
+    ReplicaSet, Slot, SnapshotInfo, Time, TimerKey, Wake, World as Outside, Write,
     journal::{Identity, JournalError},
     put_frame,
 };
@@ -303,6 +303,8 @@ impl World {
         process.repaired_at = None;
         (process.written, process.durable) = (PersistId(0), PersistId(0));
         process.clock.boot(self.now);
+        let (began, members) = (process.clock.now(self.now), self.setup.replicas);
+        (process.clock.limit).begin(began, CommandTime(0), members);
         let machine = self.mix.service.machine(&self.shape);
         let setup = NodeSetup {
             id: ReplicaId(index as u16),
@@ -327,7 +329,7 @@ impl World {
         let records = recovered.records.iter();
         self.held
             .recovered(index, records.map(|(_, record)| &record[..]));
-        process.server = Server::new(owner, process.clock.reading(self.now).now);
+        process.server = Server::new(owner, process.clock.raw(self.now));
         let (boot, incarnation) = (process.boot, process.incarnation);
         self.trace.say(self.now, || {
             format!(
@@ -364,7 +366,13 @@ impl World {
         );
         let process = &mut self.processes[index];
         process.executed = node.executed().slot;
+        let (now, log) = (process.clock.now(self.now), node.log_time());
+        process.clock.limit.begin(now, log, members);
         process.node = Some(node);
+        if boot == 1 {
+            self.compare_clocks();
+        }
+        let process = &mut self.processes[index];
         (process.busy_until, process.idle_at, process.step_queued) = (self.now, u64::MAX, false);
         self.check_restarted(index);
         self.after_input(index);

@@ -251,6 +251,7 @@ impl World {
             | Kind::ClockStep
             | Kind::ClockDrift
             | Kind::ClockStops
+            | Kind::ClockFar
             | Kind::ClockLies => self.strike_clock(kind)?,
             Kind::ClientAbandons | Kind::ClientReturns | Kind::ClientReturnsLate => {
                 return self.strike_client(kind, duration);
@@ -443,10 +444,14 @@ impl World {
     }
 
     fn strike_clock(&mut self, kind: Kind) -> Option<()> {
+        self.compare_clocks();
         let node = self.draw_running()?;
         let by = self.random.below(20 * SECOND) as i64 - 10 * SECOND as i64;
         let drift = self.random.below(100_001) as i64 - 50_000;
-        let lies = kind == Kind::ClockLies;
+        let far = [60, 3_600, 100_000][self.random.index(3)] * SECOND;
+        let far = self.random.between(far / 10, far) as i64;
+        let far = if self.random.chance(500) { far } else { -far };
+        let lies = kind == Kind::ClockLies || kind == Kind::ClockFar && self.random.chance(300);
         let way = self.random.below(3);
         let clock = &mut self.processes[node].clock;
         if lies {
@@ -454,6 +459,7 @@ impl World {
         }
         match kind {
             Kind::ClockDrift => clock.set_drift(drift, self.now),
+            Kind::ClockFar => clock.step(far),
             Kind::ClockStops => clock.stop(true, self.now),
             Kind::ClockLies if way == 0 => clock.set_drift(drift, self.now),
             Kind::ClockLies if way == 1 => clock.stop(true, self.now),

@@ -60,6 +60,10 @@ pub(crate) const REMOTE: u64 = 1 << 20;
 pub(crate) const EMBEDDED: u64 = 1 << 30;
 /// A session that lives at most so long may expire within a world.
 const SESSION_SHORT_MAX: u64 = 3 * SECOND;
+/// What deadlines lie ahead of a clock, and what a drifting clock gains between two comparisons.
+const AHEAD_SLACK: u64 = SECOND / 2;
+/// How often replicas compare their clocks.
+const COMPARE_EVERY: u64 = 20 * MILLISECOND;
 /// In about how many pieces a replica takes its snapshot at most.
 const SNAPSHOT_PIECES_MAX: usize = 1_000;
 
@@ -181,6 +185,8 @@ pub(crate) struct World {
     pub hints: Vec<u64>,
     pub plan: Plan,
     pub strikes_open: usize,
+    /// The most that a majority's clocks have ever shown.
+    pub clock_most: u64,
     pub phase: Phase,
     pub healing: Healing,
     /// When the second phase began.
@@ -374,6 +380,7 @@ impl World {
             tries: Vec::new(),
             hints: vec![0; shape.keys as usize],
             strikes_open: plan.strikes.len(),
+            clock_most: 0,
             plan,
             phase: Phase::Safety,
             healing: Healing::default(),
@@ -426,6 +433,7 @@ impl World {
             );
         }
         self.queue.push(self.shape.horizon, Event::Look);
+        self.queue.push(COMPARE_EVERY, Event::CompareClocks);
         while self.phase != Phase::Over && self.violation.is_none() && self.stall.is_none() {
             let Some((at, event)) = self.queue.pop() else {
                 break;
@@ -529,6 +537,11 @@ impl World {
             Event::Strike { strike, tries } => self.strike(strike.into(), tries),
             Event::StrikeEnds { strike } => self.strike_ends(strike.into()),
             Event::Look => self.look(),
+            Event::CompareClocks => {
+                self.compare_clocks();
+                self.queue
+                    .push(self.now + COMPARE_EVERY, Event::CompareClocks);
+            }
         }
     }
 
@@ -735,6 +748,7 @@ impl World {
         applied: &[Applied],
     ) -> Result<(), Violation> {
         self.trace.feed(position ^ digest as u64);
+        self.check_time(by, position, time)?;
         let first = self.agreement.executed(by, position, time, applied)?;
         self.states.before(by, position, digest)?;
         if first {
@@ -747,6 +761,54 @@ impl World {
             format!("r{by} executes position {position}: operations {numbers:?}")
         });
         Ok(())
+    }
+
+    /// What a majority's clocks show.
+    fn majority_clock(&self) -> u64 {
+        let mut clocks = self.clocks();
+        clocks.sort_unstable_by(|a, b| b.cmp(a));
+        clocks[self.setup.replicas / 2]
+    }
+
+    fn clocks(&self) -> Vec<u64> {
+        let clocks = self.processes.iter();
+        clocks.map(|process| process.clock.raw(self.now)).collect()
+    }
+
+    /// The replicas learn how their clocks stand to each other.
+    pub fn compare_clocks(&mut self) {
+        self.clock_most = self.clock_most.max(self.majority_clock());
+        let mut clocks = self.clocks();
+        for index in 0..self.setup.replicas {
+            let clock = &mut self.processes[index].clock;
+            let now = clock.now(self.now);
+            let was_ahead = clock.is_ahead(self.now);
+            clock.limit.note(now, &mut clocks, self.setup.replicas);
+            if was_ahead || clock.is_ahead(self.now) {
+                self.recheck_clock_timers(index);
+            }
+        }
+    }
+
+    /// The log's time runs hardly ahead of what a majority's clocks have shown.
+    fn check_time(
+        &mut self,
+        by: u16,
+        position: u64,
+        time: quintet_replica::CommandTime,
+    ) -> Result<(), Violation> {
+        self.clock_most = self.clock_most.max(self.majority_clock());
+        let most = self.clock_most + quintet_replica::AHEAD_MAX + AHEAD_SLACK;
+        if time.0 <= most {
+            return Ok(());
+        }
+        let what = format!(
+            "replica {by} executed position {position} at {}, {} ms after the most that a \
+             majority's clocks allow",
+            time.0,
+            (time.0 - most) / MILLISECOND
+        );
+        Err(Violation::new("log_time", what))
     }
 
     /// Compares the whole state of replica `by` after `slot` with that of the others there.

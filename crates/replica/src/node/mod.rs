@@ -802,6 +802,12 @@ impl Node {
         self.executor.executed()
     }
 
+    /// The log's time: that of the last batch executed.
+    #[must_use]
+    pub const fn log_time(&self) -> crate::CommandTime {
+        self.executor.time()
+    }
+
     /// Whether a peer's state is being fetched.
     #[must_use]
     pub const fn is_fetching(&self) -> bool {

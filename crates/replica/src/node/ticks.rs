@@ -65,7 +65,12 @@ impl Node {
         }
         if clock < due {
             self.tick_at = Some(deadline.0);
-            let at = Deadline::At(world.now() + Duration::from_nanos(due - clock));
+            let mut wait = Duration::from_nanos(due - clock);
+            if clock < self.executor.time().0 {
+                // Right after a start the clock may not be known yet.
+                wait = wait.min(TICK_PATIENCE);
+            }
+            let at = Deadline::At(world.now() + wait);
             out.push(Output::SetTimer {
                 key: node_timer(TIMER_TICK),
                 at,

@@ -33,8 +33,8 @@ use crate::{
     transports::Arrival,
 };
 use quintet_replica::{
-    Control, EpochNumber, Executed, Input, Link, Node, Output, Peer, PersistId, RecoveredBytes,
-    ReplicaId, Slot, Submission, Time, Wake,
+    CommandTime, Control, EpochNumber, Executed, Input, Link, Node, Output, Peer, PersistId,
+    RecoveredBytes, ReplicaId, Slot, Submission, Time, Wake,
 };
 use shell::{Pause, Shell};
 use std::{io, sync::mpsc, time::Duration};
@@ -125,12 +125,15 @@ impl EventLoop {
             stopping: None,
             exit: None,
         };
+        let members = this.world.rooms.len();
+        this.world.clock.begin_log(CommandTime(0), members);
         if let Err(error) = this
             .node
             .start(parts.recovered, &this.world, &mut this.outputs)
         {
             return Ok(Err(error.to_string()));
         }
+        this.world.clock.begin_log(this.node.log_time(), members);
         this.carry_out();
         this.publish(this.now());
         Ok(Ok(this))
@@ -173,7 +176,8 @@ impl EventLoop {
         let hears_peers = !self.choked();
         self.shell.peers.receive(hears_peers, now);
         count += self.take_arrivals(now);
-        self.shell.follow_clocks(&self.world.clock, now);
+        let members = self.world.rooms.len();
+        self.shell.follow_clocks(&self.world.clock, members, now);
         count += self.shell.receive_clients(now);
         count += self.pass_time(now);
         let began = now;

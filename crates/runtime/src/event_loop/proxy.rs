@@ -128,7 +128,7 @@ impl Proxy {
         let mut count = self.take_mail(now);
         self.shell.peers.receive(true, now);
         count += self.take_arrivals(now);
-        self.shell.follow_clocks(&self.world.clock, now);
+        self.shell.follow_clocks(&self.world.clock, 0, now);
         count += self.shell.receive_clients(now);
         count += self.pass_time(now);
         for _ in 0..ROUNDS_MAX {

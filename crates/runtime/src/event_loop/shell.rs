@@ -152,6 +152,8 @@ pub(super) struct Shell {
     last_count: usize,
     clock_read: (Time, u64),
     long_turn_log_at: Time,
+    /// The clock shows more than is believed.
+    clock_ahead: bool,
 }
 
 impl Shell {
@@ -211,13 +213,15 @@ impl Shell {
             last_count: 0,
             clock_read: (Time(0), 0),
             long_turn_log_at: Time(0),
+            clock_ahead: false,
         })
     }
 
     // --- what comes in ---------------------------------------------------------------------
 
     /// Corrects the synchronised clock by what exchanges with the peers have shown.
-    pub fn follow_clocks(&mut self, clock: &Clock, now: Time) {
+    /// This is one of `members`; a proxy is none, and believes its clock as it is.
+    pub fn follow_clocks(&mut self, clock: &Clock, members: usize, now: Time) {
         if !self.peers.take_clock_news() {
             return;
         }
@@ -227,7 +231,17 @@ impl Shell {
             tracing::warn!("the system's clock was set");
             self.peers.forget_clocks();
         }
-        clock.follow(agree(disciplined, &self.peers.standings(now)));
+        let standings = self.peers.standings(now);
+        clock.follow(agree(disciplined, &standings));
+        let ahead = clock.limit(&standings, members);
+        if !ahead.is_zero() && !self.clock_ahead {
+            tracing::warn!(
+                "this machine's clock is {} ms further ahead of most members' than is believed: \
+                 commands get a time that is no more than a second ahead of theirs. Set the clock",
+                ahead.as_millis()
+            );
+        }
+        self.clock_ahead = !ahead.is_zero();
         self.changed = true;
     }
 

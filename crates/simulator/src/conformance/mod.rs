@@ -86,6 +86,8 @@ scenarios! {
         "links of 40 ms, jitter of 20 ms";
     normal::clocks_apart [3, 5] Both
         "synchronised clocks that are seconds off, and jump";
+    normal::clock_far_ahead [3, 5] Both
+        "one clock is hours ahead: the log's time stays with the others'";
     network::duplicates [3, 5] Both
         "a quarter of all messages arrives twice, clients repeat what was answered";
     network::loss [3, 5] Both

@@ -1,7 +1,7 @@
 //! Nothing fails.
 
 use super::{Skip, cast};
-use crate::clock::MILLISECOND;
+use crate::clock::{MILLISECOND, SECOND};
 use crate::stage::{Setting, Stage};
 
 pub(super) fn normal_case(setting: Setting) -> Result<(), Skip> {
@@ -47,6 +47,24 @@ pub(super) fn clocks_apart(setting: Setting) -> Result<(), Skip> {
         stage.run(MILLISECOND);
         stage.set_clock(seat, [-30, 30][seat % 2] * 1_000_000_000);
         stage.until("the load is answered", |stage| stage.answered(&numbers));
+    }
+    stage.finale();
+    Ok(())
+}
+
+pub(super) fn clock_far_ahead(setting: Setting) -> Result<(), Skip> {
+    let mut stage = cast::open(setting);
+    for seat in cast::leader_last(&stage) {
+        stage.set_clock(seat, 3 * 3_600 * SECOND as i64);
+        let numbers = stage.load(6, 10);
+        stage.until("the load is answered", |stage| stage.answered(&numbers));
+        let ahead = stage.log_ahead();
+        assert!(
+            ahead <= 2 * SECOND as i64,
+            "the log's time is {} s ahead of most clocks",
+            ahead / SECOND as i64
+        );
+        stage.set_clock(seat, 0);
     }
     stage.finale();
     Ok(())

@@ -14,9 +14,9 @@ use crate::{
     machine::{Executed as Recorded, Record, Recorder, Registers},
 };
 use quintet_replica::{
-    Boot, Bytes, ClientFrame, ClockReading, Control, Deadline, Durability, EpochNumber, Executed,
-    ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Link, Node, NodeSetup, Output,
-    PersistId, Recipients, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time,
+    Boot, Bytes, ClientFrame, ClockLimit, ClockReading, Control, Deadline, Durability, EpochNumber,
+    Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Link, Node, NodeSetup,
+    Output, PersistId, Recipients, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time,
     TimerKey, TimerOwner, Wake, World as Outside, Write, put_frame, read_client_frame,
 };
 use std::{
@@ -98,6 +98,8 @@ pub(crate) struct Seat {
     pub(super) held: Vec<Event>,
     /// How far its synchronised clock is off.
     pub clock: i64,
+    /// How far what it is told is off: no further than a majority's clocks allow.
+    pub told: i64,
     /// Why it refused to go on.
     pub halted: Option<String>,
     /// From which slot on who takes part.
@@ -124,6 +126,7 @@ impl Default for Seat {
             paused: false,
             held: Vec::new(),
             clock: 0,
+            told: 0,
             halted: None,
             route: (Slot(0), Vec::new()),
             open: BTreeMap::new(),
@@ -179,7 +182,7 @@ impl Seat {
             Deadline::At(Time::NEVER) => u64::MAX,
             Deadline::At(at) => self.started.saturating_add(at.0),
             Deadline::Clock(at) => {
-                let at = i128::from(at) - i128::from(EPOCH) - i128::from(self.clock);
+                let at = i128::from(at) - i128::from(EPOCH) - i128::from(self.told);
                 u64::try_from(at).unwrap_or(0)
             }
         }
@@ -291,7 +294,7 @@ impl Stage {
         let seat = &self.seats[index];
         View {
             now: Time(self.now - seat.started),
-            clock: (EPOCH + self.now).saturating_add_signed(seat.clock),
+            clock: (EPOCH + self.now).saturating_add_signed(seat.told),
             disk: &seat.disk,
             wires: &self.wires,
             place: index,
@@ -347,9 +350,26 @@ impl Stage {
         self.input(index, Input::Control(control));
     }
 
+    /// How far the log's time is ahead of a clock that is right, in nanoseconds.
+    pub fn log_ahead(&self) -> i64 {
+        let right = (EPOCH + self.now) as i64;
+        let nodes = self.seats.iter().filter_map(|seat| seat.node.as_ref());
+        let ahead = nodes.map(|node| node.log_time().0 as i64 - right);
+        ahead.max().unwrap_or(i64::MIN)
+    }
+
     /// The synchronised clock of a replica is off by so much from now on.
     pub fn set_clock(&mut self, index: usize, offset: i64) {
         self.seats[index].clock = offset;
+        let mut clocks: Vec<u64> = (self.seats.iter())
+            .map(|seat| EPOCH.saturating_add_signed(seat.clock))
+            .collect();
+        let mut limit = ClockLimit::default();
+        limit.note(Time(0), &mut clocks, self.seats.len());
+        for seat in &mut self.seats {
+            let clock = EPOCH.saturating_add_signed(seat.clock);
+            seat.told = clock.min(limit.at(Time(0))) as i64 - EPOCH as i64;
+        }
     }
 
     pub(super) fn give_frame(&mut self, to: usize, from: usize, frame: Bytes) {
