@@ -63,12 +63,12 @@ pub fn authority(url: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// The last address's.
-pub fn connect(authority: &str, patience: Duration) -> io::Result<TcpStream> {
+pub fn connect(authority: &str, timeout: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in authority.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, patience) {
+        match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
+            Err(error) => last = in_words(error, timeout),
         }
     }
     Err(last)
@@ -78,39 +78,41 @@ pub fn connect(authority: &str, patience: Duration) -> io::Result<TcpStream> {
 ///
 /// # Errors
 /// When nobody answers in time or the answer is not HTTP.
-pub fn get(authority: &str, path: &str, patience: Duration) -> io::Result<Answer> {
-    request("GET", authority, path, patience)
+pub fn get(authority: &str, path: &str, timeout: Duration) -> io::Result<Answer> {
+    request("GET", authority, path, timeout)
 }
 
 /// Sends one request without a body.
 ///
 /// # Errors
 /// As [`get`].
-pub fn request(
-    method: &str,
-    authority: &str,
-    path: &str,
-    patience: Duration,
-) -> io::Result<Answer> {
-    let deadline = Instant::now() + patience;
-    let mut stream = connect(authority, patience)?;
+pub fn request(method: &str, authority: &str, path: &str, timeout: Duration) -> io::Result<Answer> {
+    let deadline = Instant::now() + timeout;
+    let mut stream = connect(authority, timeout)?;
     let authorization = authorization(PASSWORD.get());
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n{authorization}\r\n"
+        "{method} {path} HTTP/1.1
+Host: {authority}
+Connection: close
+{authorization}
+"
     );
-    stream.set_write_timeout(Some(patience))?;
-    stream.write_all(request.as_bytes())?;
+    stream.set_write_timeout(Some(timeout))?;
+    stream
+        .write_all(request.as_bytes())
+        .map_err(|error| in_words(error, timeout))?;
     let mut bytes = Vec::new();
     let mut chunk = [0; 16 * 1024];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
+            return Err(timed_out(timeout));
         }
         stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut chunk)? {
-            0 => break,
-            read => bytes.extend_from_slice(&chunk[..read]),
+        match stream.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(read) => bytes.extend_from_slice(&chunk[..read]),
+            Err(error) => return Err(in_words(error, timeout)),
         }
         if bytes.len() as u64 > BODY_MAX {
             return Err(io::Error::new(
@@ -120,6 +122,19 @@ pub fn request(
         }
     }
     parse(&bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an HTTP answer"))
+}
+
+fn timed_out(timeout: Duration) -> io::Error {
+    let text = format!("no answer within {}", format_args!("{timeout:?}"));
+    io::Error::new(io::ErrorKind::TimedOut, text)
+}
+
+/// A socket's time-out reads as "Resource temporarily unavailable", which tells a person nothing.
+fn in_words(error: io::Error, timeout: Duration) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => timed_out(timeout),
+        _ => error,
+    }
 }
 
 fn parse(bytes: &[u8]) -> Option<Answer> {
@@ -184,6 +199,15 @@ mod tests {
         assert!(authority("https://x:1").is_err());
         assert!(authority("nowhere").is_err());
         assert!(authority(":80").is_err());
+    }
+
+    #[test]
+    fn silent_server_is_reported_as_a_timeout_in_words() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let error = get(&address, "/status", Duration::from_millis(30)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(error.to_string(), "no answer within 30ms");
     }
 
     #[test]

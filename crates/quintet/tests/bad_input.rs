@@ -99,12 +99,12 @@ fn what_no_command_can_mean_gets_an_error_and_the_connection_goes_on() {
     let long = "v".repeat((1 << 20) + 1);
     assert_eq!(
         client.ask(&["SET", "k", &long]).unwrap(),
-        "-ERR value exceeds max-value-bytes (1048577 > 1048576)"
+        "-ERR value exceeds limits.value_bytes_max (1048577 > 1048576)"
     );
     let key = "k".repeat((64 << 10) + 1);
     let answer = client.ask(&["SET", &key, "v"]).unwrap();
     assert!(
-        answer.starts_with("-ERR key exceeds max-key-bytes"),
+        answer.starts_with("-ERR key exceeds limits.key_bytes_max"),
         "{answer}"
     );
     assert_eq!(client.ask(&["GET", "text"]).unwrap(), "abc");

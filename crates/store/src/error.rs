@@ -51,7 +51,7 @@ impl CommandError {
     #[must_use]
     pub fn value_too_long(bytes: u64, bytes_max: u64) -> Self {
         Self::Owned(format!(
-            "ERR value exceeds max-value-bytes ({bytes} > {bytes_max})"
+            "ERR value exceeds limits.value_bytes_max ({bytes} > {bytes_max})"
         ))
     }
 
@@ -59,7 +59,7 @@ impl CommandError {
     #[must_use]
     pub fn key_too_long(bytes: u64, bytes_max: u64) -> Self {
         Self::Owned(format!(
-            "ERR key exceeds max-key-bytes ({bytes} > {bytes_max})"
+            "ERR key exceeds limits.key_bytes_max ({bytes} > {bytes_max})"
         ))
     }
 }

@@ -663,32 +663,32 @@ fn limits_are_answered_and_hold() {
     for (line, answer) in [
         (
             format!("SET k {long}"),
-            "-ERR value exceeds max-value-bytes (21 > 20)\r\n",
+            "-ERR value exceeds limits.value_bytes_max (21 > 20)\r\n",
         ),
         (
             format!("SET {long_key} v"),
-            "-ERR key exceeds max-key-bytes (11 > 10)\r\n",
+            "-ERR key exceeds limits.key_bytes_max (11 > 10)\r\n",
         ),
         (
             format!("RPUSH k {long}"),
-            "-ERR value exceeds max-value-bytes (21 > 20)\r\n",
+            "-ERR value exceeds limits.value_bytes_max (21 > 20)\r\n",
         ),
         ("SET k 01234567890123456789".into(), "+OK\r\n"),
         (
             "APPEND k x".into(),
-            "-ERR value exceeds max-value-bytes (21 > 20)\r\n",
+            "-ERR value exceeds limits.value_bytes_max (21 > 20)\r\n",
         ),
         (
             "SETRANGE k 20 x".into(),
-            "-ERR value exceeds max-value-bytes (21 > 20)\r\n",
+            "-ERR value exceeds limits.value_bytes_max (21 > 20)\r\n",
         ),
         (
             "SETBIT k 160 1".into(),
-            "-ERR value exceeds max-value-bytes (21 > 20)\r\n",
+            "-ERR value exceeds limits.value_bytes_max (21 > 20)\r\n",
         ),
         (
             "BITFIELD k SET u8 160 1".into(),
-            "-ERR value exceeds max-value-bytes (21 > 20)\r\n",
+            "-ERR value exceeds limits.value_bytes_max (21 > 20)\r\n",
         ),
         ("STRLEN k".into(), ":20\r\n"),
         (

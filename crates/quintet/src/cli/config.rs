@@ -172,6 +172,16 @@ impl New {
                     self.id
                 ))
             })?;
+        // What `config check` would refuse in the file is refused here. The members' names may be
+        // unknown on this machine, so no address of theirs is looked up.
+        settings::from_flags(&[
+            ("cluster", &cluster),
+            ("secret", &secret),
+            ("id", &self.id.to_string()),
+            ("members", &self.members.join(",")),
+            ("data", "data"),
+            ("peer_listen", "127.0.0.1:0"),
+        ])?;
         let mut text = String::from("# One replica. Start it with: quintet serve --config FILE\n");
         let mut section = "";
         for key in schema::KEYS {

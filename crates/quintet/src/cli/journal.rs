@@ -23,7 +23,7 @@ use std::{
 #[command(after_help = "\
 Examples:
   quintet journal verify /var/lib/quintet             would this replica start, and lose nothing?
-  quintet journal inspect quintet-demo/replica-0      segments, snapshots, promises
+  quintet journal inspect quintet-demo/replica-0/data segments, snapshots, promises
   quintet journal inspect --records -o json DIR       every record, one JSON object per line")]
 pub struct Journal {
     #[command(subcommand)]
@@ -110,7 +110,13 @@ fn look(directory: &Path, record: impl FnMut(&RecordInfo)) -> Outcome<Report> {
             InspectError::Refused { .. } => Exit::Refused,
             InspectError::Failed { .. } => Exit::Storage,
         };
-        Failure::new(exit, error)
+        let failure = Failure::new(exit, error);
+        // A demo's replica keeps its configuration beside its data.
+        let data = directory.join("data");
+        match data.join("identity").exists() {
+            true => failure.help(format!("did you mean {}?", data.display())),
+            false => failure,
+        }
     })
 }
 

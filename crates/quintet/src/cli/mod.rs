@@ -59,7 +59,7 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(name = "quintet", version, styles = STYLES, max_term_width = 100)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+#[command(arg_required_else_help = true)]
 struct Program {
     /// What to log on standard error: error, warn, info, debug, trace, or per module
     /// (quintet_runtime=debug) [default: info for serve, else warn]

@@ -8,13 +8,16 @@ use crate::cli::{
 use clap::Args;
 use quintet_replica::Entry;
 use serde::Serialize;
-use std::fmt::Write;
+use std::{fmt::Write, io::IsTerminal};
+
+/// The width of the list where there is no terminal that has one.
+const PIPED_WIDTH: u16 = 100;
 
 /// List the replication protocols, what each is best at, and its options
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  quintet protocols                 all protocols, one line each
+  quintet protocols                 all protocols, what each is best at
   quintet protocols multipaxos      one protocol with all its options
   quintet protocols -o json         for programs")]
 pub struct Protocols {
@@ -111,25 +114,19 @@ impl Protocols {
         if self.output == Format::Json {
             return output::print_json(&reports);
         }
-        let mut table = output::table(&[
-            "name",
-            "paper",
-            "best at",
-            "faults tolerated",
-            "status",
-            "options",
-        ]);
+        let mut table = output::table(&["name", "status", "replicas", "best at"]);
+        if !std::io::stdout().is_terminal() {
+            table.set_width(PIPED_WIDTH);
+        }
         for report in &reports {
-            let options: Vec<_> = report.options.iter().map(|option| option.name).collect();
             table.add_row([
-                report.name,
-                report.paper,
-                report.best_at,
-                report.faults_tolerated,
-                report.status,
-                &options.join(", "),
+                report.name.to_owned(),
+                report.status.to_owned(),
+                format!("{} or more", report.replicas_min),
+                report.best_at.to_owned(),
             ]);
         }
-        output::print_table(table)
+        output::print_table(table)?;
+        output::print_line("\n'quintet protocols NAME' shows one with its paper and options.")
     }
 }

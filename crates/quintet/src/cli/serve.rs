@@ -147,7 +147,7 @@ pub fn attend(running: Running, name: &str, stops: Receiver<()>, process: &Proce
         .name("signals".to_owned())
         .spawn(move || {
             if stops.recv().is_ok() {
-                tracing::info!("stopping");
+                // The replica logs that it stops.
                 handle.stop();
             }
             if stops.recv().is_ok() {

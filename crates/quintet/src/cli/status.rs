@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::{path::PathBuf, thread, time::Duration};
 
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Show how each replica of a cluster is
 #[derive(Args, Debug)]
@@ -77,6 +77,8 @@ pub fn addresses_of_demo(directory: &std::path::Path) -> Outcome<Vec<String>> {
 #[derive(Debug)]
 struct Answered {
     address: String,
+    /// Its id, where a demo's directory tells it.
+    id: Option<usize>,
     status: Result<Value, String>,
     ready: bool,
 }
@@ -87,8 +89,8 @@ struct Silent<'a> {
     error: &'a str,
 }
 
-fn ask(address: String) -> Answered {
-    let status = http::get(&address, "/status", PATIENCE)
+fn ask(address: String, id: Option<usize>) -> Answered {
+    let status = http::get(&address, "/status", TIMEOUT)
         .map_err(|error| error.to_string())
         .and_then(|answer| match answer.code {
             200 => serde_json::from_slice(&answer.body)
@@ -98,9 +100,10 @@ fn ask(address: String) -> Answered {
             code => Err(format!("HTTP {code}")),
         });
     let ready = status.is_ok()
-        && http::get(&address, "/readyz", PATIENCE).is_ok_and(|answer| answer.code == 200);
+        && http::get(&address, "/readyz", TIMEOUT).is_ok_and(|answer| answer.code == 200);
     Answered {
         address,
+        id,
         status,
         ready,
     }
@@ -114,13 +117,15 @@ impl Status {
 
     /// Asks and prints.
     pub fn run(self) -> Outcome {
-        let addresses = match self.admin.is_empty() {
+        let of_demo = self.admin.is_empty();
+        let addresses = match of_demo {
             true => addresses_of_demo(&self.dir)?,
             false => self.admin,
         };
         let asked: Vec<_> = addresses
             .into_iter()
-            .map(|address| thread::spawn(|| ask(address)))
+            .enumerate()
+            .map(|(id, address)| thread::spawn(move || ask(address, of_demo.then_some(id))))
             .collect();
         let mut replicas = Vec::new();
         for one in asked {
@@ -184,9 +189,10 @@ fn print_table(replicas: &[Answered]) -> Outcome {
     table.set_content_arrangement(ContentArrangement::Disabled);
     for replica in replicas {
         let Ok(status) = &replica.status else {
-            let mut row = vec!["?", "no answer"];
-            row.resize(13, "");
-            row.push(&replica.address);
+            let id = replica.id.map_or("?".to_owned(), |id| id.to_string());
+            let mut row = vec![id, "no answer".to_owned()];
+            row.resize(13, String::new());
+            row.push(replica.address.clone());
             table.add_row(row);
             continue;
         };
@@ -226,10 +232,54 @@ fn print_table(replicas: &[Answered]) -> Outcome {
         table.add_row(row);
     }
     output::print_table(table)?;
-    if let Some(picture) = picture(replicas.iter().filter_map(|it| it.status.as_ref().ok())) {
-        output::print_line(&picture)?;
+    let answers: Vec<_> = replicas
+        .iter()
+        .filter_map(|it| it.status.as_ref().ok())
+        .collect();
+    if let Some(line) = leader(&answers) {
+        output::print_line(&line)?;
+    }
+    if let Some(line) = route(&answers) {
+        output::print_line(&line)?;
     }
     Ok(())
+}
+
+/// The leader as the newest view has it, for protocols that have one, and whether it answered.
+fn leader(answers: &[&Value]) -> Option<String> {
+    let newest = answers
+        .iter()
+        .filter(|status| !status["leader"].is_null())
+        .max_by_key(|status| status["view"].as_u64());
+    let view = |status: &Value| status["view"].as_u64().unwrap_or_default();
+    match newest {
+        Some(status) => {
+            let leader = status["leader"].as_u64()?;
+            let missing = match answered(answers, leader) {
+                true => "",
+                false => ", which did not answer: the others elect another unless it returns",
+            };
+            Some(format!(
+                "leader: replica {leader} (view {}){missing}",
+                view(status)
+            ))
+        }
+        None if answers.iter().any(|status| elects(status)) => {
+            Some("leader: none known, an election is in progress".to_owned())
+        }
+        None => None,
+    }
+}
+
+/// Whether the replica plays a part that only protocols with leaders have.
+fn elects(status: &Value) -> bool {
+    matches!(status["role"].as_str(), Some("follower" | "candidate"))
+}
+
+fn answered(answers: &[&Value], id: u64) -> bool {
+    answers
+        .iter()
+        .any(|status| status["id"].as_u64() == Some(id))
 }
 
 /// The synchronised clock: what is added to the system's one (none when something disciplines it),
@@ -261,11 +311,12 @@ fn duration(nanoseconds: u64) -> String {
     }
 }
 
-/// The way of messages as the newest view has it, for protocols that have one: from the first to
-/// the last, and who is left out.
-fn picture<'a>(statuses: impl Iterator<Item = &'a Value>) -> Option<String> {
-    let view = |status: &&Value| (status["view"].as_u64(), status["committed"].as_u64());
-    let newest = statuses
+/// The route of messages as the newest view has it, for protocols that have one: from the first
+/// member to the last, with those that are left out and those that did not answer.
+fn route(answers: &[&Value]) -> Option<String> {
+    let view = |status: &&&Value| (status["view"].as_u64(), status["committed"].as_u64());
+    let newest = answers
+        .iter()
         .filter(|status| {
             status["route"]
                 .as_array()
@@ -277,17 +328,25 @@ fn picture<'a>(statuses: impl Iterator<Item = &'a Value>) -> Option<String> {
         .iter()
         .filter_map(Value::as_u64)
         .collect();
+    let list = |ids: Vec<u64>| {
+        let words: Vec<_> = ids.iter().map(u64::to_string).collect();
+        words.join(", ")
+    };
     let words: Vec<String> = route.iter().map(u64::to_string).collect();
-    let mut picture = format!("route: {}", words.join(" ─► "));
+    let mut line = format!("route: {}", words.join(" ─► "));
     let members = newest["members"].as_u64().unwrap_or_default();
-    let out: Vec<String> = (0..members)
-        .filter(|id| !route.contains(id))
-        .map(|id| id.to_string())
-        .collect();
+    let out: Vec<u64> = (0..members).filter(|id| !route.contains(id)).collect();
     if !out.is_empty() {
-        picture.push_str(&format!("   left out: {}", out.join(", ")));
+        line.push_str(&format!("   left out: {}", list(out)));
     }
-    Some(picture)
+    let silent: Vec<u64> = route
+        .into_iter()
+        .filter(|id| answers.len() > 1 && !answered(answers, *id))
+        .collect();
+    if !silent.is_empty() {
+        line.push_str(&format!("   did not answer: {}", list(silent)));
+    }
+    Some(line)
 }
 
 fn verdict(replicas: &[Answered]) -> Outcome {
@@ -343,15 +402,29 @@ mod tests {
     }
 
     #[test]
-    fn the_route_of_the_newest_view_is_drawn_and_who_is_left_out() {
-        let old = json!({"view": 1, "committed": 9, "members": 4, "route": [0, 1, 2, 3]});
-        let new = json!({"view": 2, "committed": 7, "members": 4, "route": [2, 3, 0]});
-        let silent = json!({"view": 5, "committed": 7, "members": 4, "route": []});
-        let all = [old, new, silent.clone()];
+    fn route_of_newest_view_names_members_left_out_and_silent() {
+        let old = json!({"id": 1, "view": 1, "committed": 9, "members": 4, "route": [0, 1, 2, 3]});
+        let new = json!({"id": 2, "view": 2, "committed": 7, "members": 4, "route": [2, 3, 0]});
+        let other = json!({"id": 3, "view": 5, "committed": 7, "members": 4, "route": []});
         assert_eq!(
-            picture(all.iter()).as_deref(),
-            Some("route: 2 ─► 3 ─► 0   left out: 1")
+            route(&[&old, &new, &other]).as_deref(),
+            Some("route: 2 ─► 3 ─► 0   left out: 1   did not answer: 0")
         );
-        assert_eq!(picture([silent].iter()), None);
+        assert_eq!(route(&[&other]), None);
+    }
+
+    #[test]
+    fn leader_line_says_when_the_leader_did_not_answer() {
+        let one = json!({"id": 1, "view": 1, "leader": 0, "role": "follower"});
+        let two = json!({"id": 2, "view": 4, "leader": 1, "role": "follower"});
+        assert_eq!(
+            leader(&[&one, &two]).as_deref(),
+            Some("leader: replica 1 (view 4)")
+        );
+        assert!(leader(&[&one]).unwrap().contains("did not answer"));
+        let lost = json!({"id": 2, "view": 4, "leader": null, "role": "candidate"});
+        assert!(leader(&[&lost]).unwrap().contains("election"));
+        let leaderless = json!({"id": 2, "view": 4, "leader": null, "role": "proposer"});
+        assert_eq!(leader(&[&leaderless]), None);
     }
 }

@@ -14,6 +14,7 @@
 //! Everything that is there is taken before anything is sent, so that batches form by themselves
 //! and nobody ever waits in order to batch.
 
+mod changes;
 mod clients;
 mod peers;
 mod proxy;
@@ -32,6 +33,7 @@ use crate::{
     ExitReason, journal_thread::JournalThread, kept::Kept, mail::Mail, server::SnapshotReport,
     transports::Arrival,
 };
+use changes::Changes;
 use quintet_replica::{
     CommandTime, Control, EpochNumber, Executed, Input, Link, Node, Output, Peer, PersistId,
     RecoveredBytes, ReplicaId, Slot, Submission, Time, Wake,
@@ -91,6 +93,7 @@ pub(crate) struct EventLoop {
     trims: Vec<(Executed, Slot)>,
     leader: Option<ReplicaId>,
     route: Vec<u16>,
+    changes: Changes,
     snapshot_waiters: Vec<mpsc::Sender<Result<SnapshotReport, String>>>,
     stopping: Option<Stopping>,
     exit: Option<ExitReason>,
@@ -103,6 +106,7 @@ impl EventLoop {
     /// When a socket cannot be watched, or (as the inner error) when snapshot or journal make no
     /// sense.
     pub fn new(parts: Parts) -> io::Result<Result<Self, String>> {
+        let changes = Changes::new(parts.about.members);
         let mut this = Self {
             shell: Shell::new(parts.shell, &parts.world.clock)?,
             node: parts.node,
@@ -121,6 +125,7 @@ impl EventLoop {
             trims: Vec::new(),
             leader: None,
             route: Vec::new(),
+            changes,
             snapshot_waiters: Vec::new(),
             stopping: None,
             exit: None,

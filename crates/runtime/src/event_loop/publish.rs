@@ -62,6 +62,9 @@ impl EventLoop {
             self.leader = leader;
             self.shell.metrics.leader_changes += 1;
         }
+        if let Some(line) = self.changes.observe(&node.protocol, &self.route, now) {
+            tracing::info!("{line}");
+        }
         self.update_metrics(&node, now);
         self.maybe_step_down(leader, now);
         let report = self.report(&node, now);

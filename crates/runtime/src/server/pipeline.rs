@@ -178,7 +178,7 @@ impl Gateway {
         let text = match reason {
             TooLarge::Argument(bytes) => {
                 let bytes_max = self.limits.argument_bytes_max;
-                format!("ERR value exceeds max-value-bytes ({bytes} > {bytes_max})")
+                format!("ERR value exceeds limits.value_bytes_max ({bytes} > {bytes_max})")
             }
             TooLarge::Command(bytes) => {
                 let bytes_max = self.limits.command_bytes_max;

@@ -95,9 +95,9 @@ pub struct Demo {
     #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
     dir: PathBuf,
 
-    /// The first replica's Redis port
-    #[arg(long, value_name = "PORT", default_value_t = BASE_PORT)]
-    base_port: u16,
+    /// The first replica's Redis port [default: 7001, or the directory's]
+    #[arg(long, value_name = "PORT")]
+    base_port: Option<u16>,
 
     /// How long to wait until all replicas are ready, such as 2m
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = settings::units::duration)]
@@ -177,9 +177,8 @@ impl Demo {
         let plan = self.plan(directory.marker())?;
         let durability = plan.durability;
         // The replicas of a demo that was killed need a moment to notice and leave.
-        let continued = directory
-            .marker()
-            .is_some_and(|held| held.base_port == plan.base_port);
+        let earlier_port = directory.marker().map(|held| held.base_port);
+        let continued = earlier_port == Some(plan.base_port);
         check_ports(
             &plan,
             if continued {
@@ -201,6 +200,11 @@ impl Demo {
                 durability.name()
             );
         }
+        if let (None, Some(port)) = (self.base_port, earlier_port)
+            && port != BASE_PORT
+        {
+            eprintln!("ports from {port}, as at the last start; --base-port chooses others");
+        }
         let mut supervisor = Supervisor::start(&prepared, self.dir.clone())?;
         if !supervisor.wait_until_ready(&stops, self.patience)? {
             return supervisor.stop(&stops);
@@ -211,18 +215,10 @@ impl Demo {
     }
 
     fn check(&self) -> Outcome {
-        if self.base_port == 0 {
+        if self.base_port == Some(0) {
             return Err(Failure::usage(
                 "--base-port: 0 is no port; accepted are 1 to 65335",
             ));
-        }
-        let replicas = self.replicas.unwrap_or(REPLICAS_MAX);
-        let last = u32::from(self.base_port) + u32::from(PEER_OFFSET) + u32::from(replicas) - 1;
-        if self.replicas.is_some() && last > u32::from(u16::MAX) {
-            return Err(Failure::usage(format!(
-                "--base-port: {} is too high: the replicas would need ports up to {last}",
-                self.base_port
-            )));
         }
         Ok(())
     }
@@ -260,6 +256,10 @@ impl Demo {
                 entry.info.replicas_min
             )));
         }
+        let base_port = self
+            .base_port
+            .or(held.map(|held| held.base_port))
+            .unwrap_or(BASE_PORT);
         let plan = Plan {
             replicas,
             proxies: self.proxies,
@@ -268,12 +268,12 @@ impl Demo {
             durability,
             transport,
             threads: self.threads.parse().map_err(Failure::usage)?,
-            base_port: self.base_port,
+            base_port,
         };
-        if u32::from(self.base_port) + u32::from(PEER_OFFSET) + u32::from(replicas) > 65_536 {
+        let last = u32::from(base_port) + u32::from(PEER_OFFSET) + u32::from(replicas) - 1;
+        if last > u32::from(u16::MAX) {
             return Err(Failure::usage(format!(
-                "--base-port: {} is too high for {replicas} replicas",
-                self.base_port
+                "--base-port: {base_port} is too high: the replicas would need ports up to {last}"
             )));
         }
         if replicas + self.proxies > REPLICAS_MAX {

@@ -294,6 +294,18 @@ pub fn load_to_show(file: Option<&Path>, overrides: &Overrides) -> Outcome<Loade
     })
 }
 
+/// A configuration of flags alone, checked as a file would be.
+///
+/// # Errors
+/// As [`load`].
+pub fn from_flags(flags: &[(&str, &str)]) -> Outcome<Loaded> {
+    let mut draft = gather(None, std::iter::empty(), &Overrides::default())?;
+    for (name, text) in flags {
+        draft.set(name, text, Origin::Flag((*name).to_owned()))?;
+    }
+    draft.finish()
+}
+
 /// Loads a file that this program wrote, whatever the environment says.
 ///
 /// # Errors

@@ -60,7 +60,7 @@ fn a_value_too_long_is_refused_and_the_connection_goes_on() {
     let mut bytes = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$101\r\n".to_vec();
     bytes.resize(bytes.len() + 101, b'v');
     bytes.extend_from_slice(b"\r\nPING\r\n");
-    let refused = "-ERR value exceeds max-value-bytes (101 > 100)\\r\\n";
+    let refused = "-ERR value exceeds limits.value_bytes_max (101 > 100)\\r\\n";
     assert_eq!(rig.ask(id, &bytes), format!("{refused}+PONG\\r\\n"));
     assert_eq!(rig.say(id, "MULTI"), "+OK\\r\\n");
     assert_eq!(rig.ask(id, &bytes), format!("{refused}+QUEUED\\r\\n"));
