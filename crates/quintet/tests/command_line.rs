@@ -41,6 +41,37 @@ fn help_and_version_end_well() {
 }
 
 #[test]
+fn help_names_a_command_as_an_argument() {
+    let output = run(&["help", "demo"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("--base-port"));
+}
+
+#[test]
+fn protocol_list_fits_a_hundred_columns_when_piped() {
+    let text = stdout(&run(&["protocols"]));
+    let widest = text.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(100), "{widest:?} columns:\n{text}");
+}
+
+#[test]
+fn config_new_refuses_what_config_check_refuses() {
+    let address = "is not host:port";
+    fails(
+        &["config", "new", "--members", "a,b"],
+        2,
+        &["members: 'a'", address],
+    );
+    fails(
+        &["config", "new", "--members", "a:1,a:1"],
+        2,
+        &["there twice"],
+    );
+    let members = ["config", "new", "--members", "a:7201,b:7201,c:7201"];
+    assert!(run(&members).status.success());
+}
+
+#[test]
 fn no_command_shows_the_help_and_is_a_usage_error() {
     fails(&[], 2, &["Usage:"]);
 }

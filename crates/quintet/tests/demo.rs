@@ -8,7 +8,9 @@ use std::{
     net::{TcpListener, TcpStream},
     path::Path,
 };
-use support::{Demo, Guard, Replica, base_port, eventually, load::Load, run, signal, stderr};
+use support::{
+    Demo, Guard, Replica, base_port, eventually, load::Load, run, signal, stderr, stdout,
+};
 
 fn redis(replicas: &[Replica]) -> Vec<String> {
     replicas.iter().map(|it| it.redis.clone()).collect()
@@ -60,8 +62,21 @@ fn what_one_replica_takes_all_have_and_a_second_start_still_has() {
     assert_eq!(demo.interrupt(), Some(0));
     gone(&replicas);
 
-    let demo = Demo::start(&dir, base, &[]);
+    let demo = Demo::start_at_its_ports(&dir, &[]);
     assert_eq!(demo.replicas[1].status().unwrap()["cluster"], cluster);
+    assert_eq!(demo.replicas[0].redis, format!("127.0.0.1:{base}"));
+    assert!(
+        demo.said().contains(&format!("ports from {base}")),
+        "{}",
+        demo.said()
+    );
+    let shown = stdout(&run(&["status", "--dir", &dir.display().to_string()]));
+    assert!(shown.contains("leader: replica "), "{shown}");
+    let log = std::fs::read_to_string(dir.join("replica-1/quintet.log")).unwrap();
+    assert!(log.contains("leader is replica "), "{log}");
+    // The log of a replica that stops says so once a start.
+    let starts = log.matches(" serves redis://").count();
+    assert!(log.matches(" stopping").count() <= starts, "{log}");
     assert_eq!(
         demo.replicas[2].client().ask(&["GET", "two"]).unwrap(),
         "two"

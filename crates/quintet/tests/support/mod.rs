@@ -196,12 +196,17 @@ pub struct Demo {
 impl Demo {
     /// Starts `quintet demo --json` and waits until all of it is ready.
     pub fn start(dir: &Path, base: u16, more: &[&str]) -> Self {
+        let base = base.to_string();
+        let mut arguments = vec!["--base-port", &base];
+        arguments.extend_from_slice(more);
+        Self::start_at_its_ports(dir, &arguments)
+    }
+
+    /// The same with the ports that the directory remembers.
+    pub fn start_at_its_ports(dir: &Path, more: &[&str]) -> Self {
         let mut command = quintet();
         command.arg("demo").arg("--json").arg("--dir").arg(dir);
-        command
-            .args(["--base-port", &base.to_string()])
-            .args(more)
-            .stdin(Stdio::null());
+        command.args(more).stdin(Stdio::null());
         let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
