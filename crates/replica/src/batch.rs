@@ -384,6 +384,9 @@ pub enum RequestStatus {
     Malformed = 5,
     /// The epoch ended before it; send it again in the next.
     Sealed = 6,
+    /// The results of the requests before it in its batch have come to as much as a batch may
+    /// have. It was not executed; send it again in another batch.
+    NotExecuted = 7,
 }
 
 impl RequestStatus {
@@ -396,10 +399,14 @@ impl RequestStatus {
             4 => Self::OpenRefused,
             5 => Self::Malformed,
             6 => Self::Sealed,
+            7 => Self::NotExecuted,
             _ => return None,
         })
     }
 }
+
+/// A results buffer larger than this is handed on or given back instead of being kept for reuse.
+const RESULTS_KEPT: usize = 1 << 20;
 
 /// Collects the results of a batch. Writes into a reusable buffer.
 #[derive(Debug, Default)]
@@ -412,9 +419,24 @@ pub struct ResultsBuilder {
 impl ResultsBuilder {
     /// Starts over.
     pub fn clear(&mut self) {
+        if self.bytes.capacity() > RESULTS_KEPT {
+            self.bytes = Vec::new();
+        }
         self.bytes.clear();
         self.bytes.extend_from_slice(&[0; 4]);
         self.count = 0;
+    }
+
+    /// Their length in bytes so far.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there is no result.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
     }
 
     /// Starts a result; append its reply to the returned buffer, then call [`Self::end`].
@@ -424,28 +446,39 @@ impl ResultsBuilder {
         &mut self.bytes
     }
 
-    /// Ends the result and gives its reply bytes.
-    ///
-    /// # Panics
-    /// When the reply is 4 GiB or longer.
-    pub fn end(&mut self, status: RequestStatus) -> &[u8] {
+    /// Ends the result and gives its reply bytes; none and [`RequestStatus::Forgotten`] when there
+    /// are more than `bytes_max`: it was executed, and nobody learns the reply.
+    pub fn end(&mut self, status: RequestStatus, bytes_max: usize) -> Option<&[u8]> {
         let start = self.open + 5;
-        let length = u32::try_from(self.bytes.len() - start).expect("replies are below 4 GiB");
+        let fits = self.bytes.len() - start <= bytes_max.min(u32::MAX as usize);
+        if !fits {
+            self.bytes.truncate(start);
+        }
+        let status = if fits {
+            status
+        } else {
+            RequestStatus::Forgotten
+        };
+        let length = (self.bytes.len() - start) as u32;
         self.bytes[self.open] = status as u8;
         self.bytes[self.open + 1..start].copy_from_slice(&length.to_le_bytes());
         self.count += 1;
-        &self.bytes[start..]
+        fits.then_some(&self.bytes[start..])
     }
 
     /// Appends a whole result.
     pub fn push(&mut self, status: RequestStatus, reply: &[u8]) {
         self.begin().extend_from_slice(reply);
-        self.end(status);
+        self.end(status, usize::MAX);
     }
 
-    /// The finished results, copied out so that the buffer can be reused.
+    /// The finished results: copied out, so that the buffer can be reused, or, if they are large,
+    /// the buffer itself.
     pub fn finish(&mut self) -> Bytes {
         self.bytes[..4].copy_from_slice(&self.count.to_le_bytes());
+        if self.bytes.len() > RESULTS_KEPT {
+            return core::mem::take(&mut self.bytes).into();
+        }
         Bytes::copy_from_slice(&self.bytes)
     }
 }
@@ -536,6 +569,26 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(BatchView::checked(&bytes[..cut]).is_err(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn reply_is_dropped_when_it_exceeds_its_bound() {
+        let mut builder = ResultsBuilder::default();
+        builder.clear();
+        builder.begin().extend_from_slice(b"12345678");
+        assert_eq!(builder.end(RequestStatus::Done, 7), None);
+        builder.push(RequestStatus::Done, b"next");
+        let results = builder.finish();
+        let expected = [
+            (RequestStatus::Forgotten, &b""[..]),
+            (RequestStatus::Done, b"next"),
+        ];
+        assert!(Results::new(&results).eq(expected));
+        // A large buffer is handed on, not kept beside its copy.
+        builder.clear();
+        builder.push(RequestStatus::Done, &alloc::vec![1; RESULTS_KEPT]);
+        assert_eq!(builder.finish().len(), 4 + 5 + RESULTS_KEPT);
+        assert_eq!(builder.bytes.capacity(), 0);
     }
 
     #[test]

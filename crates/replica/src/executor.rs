@@ -7,31 +7,35 @@
 //! ```
 //!
 //! The executor alone assigns positions: one per batch that holds anything. The snapshot stream
-//! is a row of chunks `length u32 | crc32c u32 | bytes`, ended by a chunk of length 0; the first
-//! holds header and sessions, the others are the state machine's own bytes.
+//! is a row of chunks `length u32 | crc32c u32 | bytes`, ended by a chunk of length 0. The first
+//! holds the header, as many as it says the sessions, cut anywhere; the others are the state
+//! machine's own bytes. In the first format (`QUINTSN1`) the sessions follow the header in its
+//! chunk; it is read, no longer written.
+//!
+//! What a batch may be answered is bounded ([`ExecutorLimits`]): once its results have come to
+//! `batch_reply_bytes_max`, its further commands are not executed, and their servers send them
+//! again.
 
 use crate::{
-    At, BatchId, BatchView, ClusterId, CommandId, CommandTime, DecodeError, EpochNumber, Executed,
-    GroupId, Position, Reader, ReplyRoute, RequestKind, RequestStatus, RestoreError,
-    ResultsBuilder, Sessions, Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer,
+    At, BatchId, BatchView, ClusterId, CommandId, CommandTime, EpochNumber, Executed, GroupId,
+    KeptReplies, ReplyRoute, RequestKind, RequestStatus, RestoreError, ResultsBuilder, Sessions,
+    Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer, limits,
     plant::{Plant, Planted},
 };
 use alloc::{boxed::Box, collections::BTreeMap, format, string::ToString, vec::Vec};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 
 mod digest;
 mod speculation;
+mod stream;
 
 use digest::Digesting;
 pub use digest::{DIGEST_TICK, StateDigest};
 use speculation::Speculation;
+use stream::{FRAME_HEAD, Restoring, SESSIONS_CHUNK, frame_head};
+pub use stream::{SnapshotChunk, SnapshotHeader, SnapshotReader, framed};
 
-const SNAPSHOT_MAGIC: u64 = u64::from_le_bytes(*b"QUINTSN1");
-/// No chunk of a snapshot stream is longer.
-const CHUNK_MAX: usize = 1 << 30;
-/// Before each chunk of a snapshot stand its length and its checksum.
-const FRAME_HEAD: usize = 8;
 /// Room made for a chunk beforehand, at most.
 const CHUNK_RESERVED: usize = 1 << 20;
 
@@ -52,126 +56,6 @@ pub struct Answer {
     pub batch: BatchId,
     /// One result per request.
     pub results: Bytes,
-}
-
-/// The first chunk of a snapshot stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SnapshotHeader {
-    /// Whose state it is.
-    pub cluster: ClusterId,
-    /// Which group's.
-    pub group: GroupId,
-    /// The epoch in which it was taken.
-    pub epoch: EpochNumber,
-    /// What it covers.
-    pub executed: Executed,
-    /// The log's clock there.
-    pub time: CommandTime,
-    /// What the protocol needs to go on from there.
-    pub summary: Bytes,
-}
-
-impl Wire for SnapshotHeader {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(SNAPSHOT_MAGIC);
-        writer.u128(self.cluster.0);
-        writer.u32(self.group.0);
-        writer.u64(self.epoch.0);
-        writer.u64(self.executed.slot.0);
-        writer.u64(self.executed.position.0);
-        writer.u64(self.time.0);
-        writer.slice(&self.summary);
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        if reader.u64("snapshot format")? != SNAPSHOT_MAGIC {
-            return Err(DecodeError::Bad("snapshot format"));
-        }
-        Ok(Self {
-            cluster: ClusterId(reader.u128("cluster")?),
-            group: GroupId(reader.u32("group")?),
-            epoch: EpochNumber(reader.u64("epoch")?),
-            executed: Executed {
-                slot: Slot(reader.u64("slot")?),
-                position: Position(reader.u64("position")?),
-            },
-            time: CommandTime(reader.u64("time")?),
-            summary: reader.blob("summary")?,
-        })
-    }
-}
-
-/// Splits a snapshot stream into its chunks, checking each.
-#[derive(Debug, Default)]
-pub struct SnapshotReader {
-    pending: BytesMut,
-    header: Option<SnapshotHeader>,
-    ended: bool,
-}
-
-/// A whole chunk of a snapshot stream.
-#[derive(Debug)]
-pub enum SnapshotChunk {
-    /// The first: header, then the sessions.
-    Header(SnapshotHeader, Reader),
-    /// Bytes of the state machine.
-    State(Bytes),
-    /// The stream is whole.
-    End,
-}
-
-impl SnapshotReader {
-    /// Appends bytes of the stream, cut anywhere.
-    pub fn feed(&mut self, bytes: &[u8]) {
-        self.pending.extend_from_slice(bytes);
-    }
-
-    /// The bytes so far are a stream from its beginning to its end, with nothing behind it.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.ended && self.pending.is_empty()
-    }
-
-    /// The next whole chunk, if the bytes so far hold one.
-    ///
-    /// # Errors
-    /// When a checksum fails or the header is not one.
-    pub fn next_chunk(&mut self) -> Result<Option<SnapshotChunk>, RestoreError> {
-        let Some(head) = self.pending.first_chunk::<8>() else {
-            return Ok(None);
-        };
-        if self.ended {
-            return Err(RestoreError("bytes after the end".to_string()));
-        }
-        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        let expected = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
-        if length > CHUNK_MAX {
-            return Err(RestoreError(format!("a chunk of {length} bytes")));
-        }
-        if self.pending.len() < 8 + length {
-            return Ok(None);
-        }
-        self.pending.advance(8);
-        let chunk = self.pending.split_to(length).freeze();
-        if checksum(&chunk) != expected {
-            return Err(RestoreError("a chunk's checksum is wrong".to_string()));
-        }
-        if chunk.is_empty() {
-            self.ended = true;
-            return match self.header {
-                Some(_) => Ok(Some(SnapshotChunk::End)),
-                None => Err(RestoreError("it ends before its header".to_string())),
-            };
-        }
-        if self.header.is_some() {
-            return Ok(Some(SnapshotChunk::State(chunk)));
-        }
-        let mut reader = Reader::new(chunk);
-        let header = SnapshotHeader::decode(&mut reader)
-            .map_err(|error| RestoreError(format!("its header: {error}")))?;
-        self.header = Some(header.clone());
-        Ok(Some(SnapshotChunk::Header(header, reader)))
-    }
 }
 
 /// What is to be done once a slot has been executed.
@@ -200,6 +84,15 @@ pub struct ExecutorLimits {
     /// About so many bytes of a fetched snapshot are restored in one turn: a few milliseconds'
     /// work, between which peers are answered.
     pub restore_step: usize,
+    /// Once the results of a batch have so many bytes, its further commands are not executed and
+    /// answered [`RequestStatus::NotExecuted`]. Replicas must agree on it.
+    pub batch_reply_bytes_max: usize,
+    /// A request's reply that is longer is dropped, and nobody learns it. A state machine that
+    /// keeps to the limit itself, before it changes anything, comes never so far. Replicas must
+    /// agree on it.
+    pub request_reply_bytes_max: usize,
+    /// How much of the replies is kept. Replicas must agree on it.
+    pub kept_replies: KeptReplies,
 }
 
 impl Default for ExecutorLimits {
@@ -208,6 +101,9 @@ impl Default for ExecutorLimits {
             session_lifetime: Duration::from_secs(120),
             queries_max: 65_536,
             restore_step: 512 * 1024,
+            batch_reply_bytes_max: limits::BATCH_REPLY_BYTES,
+            request_reply_bytes_max: limits::REQUEST_REPLY_BYTES_MAX,
+            kept_replies: KeptReplies::default(),
         }
     }
 }
@@ -251,14 +147,6 @@ impl<'a> Warm<'a> {
     }
 }
 
-/// A restore under way.
-#[derive(Debug, Default)]
-struct Restoring {
-    reader: SnapshotReader,
-    header: Option<SnapshotHeader>,
-    offset: u64,
-}
-
 /// See the module.
 pub struct Executor {
     cluster: ClusterId,
@@ -285,6 +173,10 @@ pub struct Executor {
     begins_late: bool,
 }
 
+fn sessions(limits: &ExecutorLimits) -> Sessions {
+    Sessions::new(limits.session_lifetime).keeping(limits.kept_replies)
+}
+
 impl Executor {
     /// An executor with an empty state.
     #[must_use]
@@ -300,7 +192,7 @@ impl Executor {
             group,
             epoch,
             machine,
-            sessions: Sessions::new(limits.session_lifetime),
+            sessions: sessions(&limits),
             executed: Executed::default(),
             time: CommandTime::default(),
             waiting: BTreeMap::new(),
@@ -321,7 +213,7 @@ impl Executor {
 
     pub(crate) fn with_plant(mut self, planted: Planted) -> Self {
         self.planted = planted;
-        self.sessions = Sessions::new(self.limits.session_lifetime).with_plant(planted);
+        self.sessions = sessions(&self.limits).with_plant(planted);
         self
     }
 
@@ -347,6 +239,12 @@ impl Executor {
     #[must_use]
     pub const fn sessions(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// An estimate of the memory that state and sessions take, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        self.machine.memory() + self.sessions.memory() as u64
     }
 
     /// How many commands have been executed by this process (a replayed reply counts too).
@@ -460,7 +358,11 @@ impl Executor {
         let (id, time) = (request.id, self.time);
         let status = match request.kind {
             RequestKind::Command => {
+                if self.results.len() >= self.limits.batch_reply_bytes_max {
+                    return self.results.push(RequestStatus::NotExecuted, &[]);
+                }
                 self.commands += 1;
+                let reply_bytes_max = self.limits.request_reply_bytes_max;
                 if self.planted.is(Plant::NondeterministicApply) && self.commands.is_multiple_of(64)
                 {
                     self.sessions.forget_replies(id.session);
@@ -477,7 +379,7 @@ impl Executor {
                         };
                         let reply = self.results.begin();
                         self.machine.apply(&at, request.payload, reply);
-                        let reply = self.results.end(RequestStatus::Done);
+                        let reply = self.results.end(RequestStatus::Done, reply_bytes_max);
                         self.sessions.executed(id.session, id.sequence, reply);
                     }
                     Verdict::Replay(_) if self.planted.is(Plant::RetryExecutesTwice) => {
@@ -488,7 +390,7 @@ impl Executor {
                         };
                         let reply = self.results.begin();
                         self.machine.apply(&at, request.payload, reply);
-                        self.results.end(RequestStatus::Done);
+                        self.results.end(RequestStatus::Done, reply_bytes_max);
                     }
                     Verdict::Replay(reply) => self.results.push(RequestStatus::Done, reply),
                     Verdict::Refuse(status) => self.results.push(status, &[]),
@@ -628,6 +530,9 @@ impl Executor {
             for request in view.requests() {
                 let id = request.id;
                 match request.kind {
+                    _ if self.results.len() >= self.limits.batch_reply_bytes_max => {
+                        self.results.push(RequestStatus::NotExecuted, &[]);
+                    }
                     RequestKind::Command => match self.sessions.reply(id.session, id.sequence) {
                         Ok(reply) => self.results.push(RequestStatus::Done, reply),
                         Err(status) => self.results.push(status, &[]),
@@ -658,6 +563,10 @@ impl Executor {
             let mut warm = Warm::new(view.requests());
             for request in view.requests() {
                 warm.before(&*self.machine);
+                if self.results.len() >= self.limits.batch_reply_bytes_max {
+                    self.results.push(RequestStatus::NotExecuted, &[]);
+                    continue;
+                }
                 let reply = self.results.begin();
                 let status = if request.kind == RequestKind::Command {
                     let at = At {
@@ -670,7 +579,8 @@ impl Executor {
                 } else {
                     RequestStatus::Malformed
                 };
-                self.results.end(status);
+                self.results
+                    .end(status, self.limits.request_reply_bytes_max);
                 self.commands += 1;
             }
         }
@@ -683,7 +593,8 @@ impl Executor {
         }
     }
 
-    /// Begins a snapshot of the state as it is now and gives its first chunk.
+    /// Begins a snapshot of the state as it is now and gives its first chunks: header and
+    /// sessions.
     ///
     /// # Panics
     /// When `slot` is not the last one executed.
@@ -697,6 +608,10 @@ impl Executor {
             self.machine.begin_snapshot();
         }
         self.bytes_since = 0;
+        let mut writer = Writer::new(&mut self.scratch);
+        self.sessions.encode(&mut writer);
+        let sessions = writer.finish().into_bytes();
+        let chunks = sessions.chunks(SESSIONS_CHUNK);
         let header = SnapshotHeader {
             cluster: self.cluster,
             group: self.group,
@@ -704,12 +619,18 @@ impl Executor {
             executed: self.executed,
             time: self.time,
             summary,
+            session_chunks: Some(chunks.len() as u32),
         };
         let mut writer = Writer::new(&mut self.scratch);
         header.encode(&mut writer);
-        self.sessions.encode(&mut writer);
-        let first = writer.finish().into_bytes();
-        (self.executed, framed(&first))
+        let head = writer.finish().into_bytes();
+        let frames = FRAME_HEAD * (1 + chunks.len());
+        let mut first = BytesMut::with_capacity(head.len() + sessions.len() + frames);
+        for chunk in core::iter::once(&head[..]).chain(chunks) {
+            first.extend_from_slice(&frame_head(chunk));
+            first.extend_from_slice(chunk);
+        }
+        (self.executed, first.freeze())
     }
 
     /// The next chunk of the snapshot under way, about `budget` bytes, and whether it was the
@@ -777,16 +698,18 @@ impl Executor {
         loop {
             while let Some(chunk) = self.restoring.reader.next_chunk()? {
                 match chunk {
-                    SnapshotChunk::Header(header, mut rest) => {
+                    SnapshotChunk::Header(header) => {
                         self.check_header(&header)?;
+                        self.restoring.header = Some(header);
+                    }
+                    SnapshotChunk::Sessions(mut rest) => {
                         self.sessions
                             .decode(&mut rest)
                             .map_err(|error| RestoreError(format!("its sessions: {error}")))?;
                         if self.planted.is(Plant::SessionsNotInSnapshot) {
-                            self.sessions = Sessions::new(self.limits.session_lifetime);
+                            self.sessions = sessions(&self.limits);
                         }
                         self.machine.begin_restore();
-                        self.restoring.header = Some(header);
                     }
                     SnapshotChunk::State(chunk) => self.machine.restore_chunk(&chunk)?,
                     SnapshotChunk::End => {
@@ -839,31 +762,10 @@ impl Executor {
     }
 }
 
-/// A chunk of a snapshot stream around `bytes`.
-///
-/// # Panics
-/// When there are 4 GiB or more.
-#[must_use]
-pub fn framed(bytes: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(bytes.len() + FRAME_HEAD);
-    out.extend_from_slice(&frame_head(bytes));
-    out.extend_from_slice(bytes);
-    out.freeze()
-}
-
-/// The length of a chunk and its checksum.
-fn frame_head(chunk: &[u8]) -> [u8; FRAME_HEAD] {
-    let length = u32::try_from(chunk.len()).expect("chunks are far below 4 GiB");
-    let mut head = [0; FRAME_HEAD];
-    head[..4].copy_from_slice(&length.to_le_bytes());
-    head[4..].copy_from_slice(&checksum(chunk).to_le_bytes());
-    head
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BatchBuilder, FrontendId, Level, Results, SessionId};
+    use crate::{BatchBuilder, FrontendId, Level, Position, Results, SessionId};
 
     /// Appends commands to a log; small enough to be snapshotted in one piece.
     #[derive(Default)]
@@ -1018,6 +920,16 @@ mod tests {
         }
     }
 
+    fn restore_in(stream: &[u8], piece: usize) -> Result<Executor, RestoreError> {
+        let mut copy = executor();
+        copy.restore(|offset| {
+            let from = (offset as usize).min(stream.len());
+            let to = (from + piece).min(stream.len());
+            Some(Bytes::copy_from_slice(&stream[from..to]))
+        })?;
+        Ok(copy)
+    }
+
     fn restore(stream: &[u8], cluster: ClusterId) -> Result<Executor, RestoreError> {
         let mut copy = executor_of(cluster);
         let header = copy.restore(|offset| {
@@ -1056,5 +968,107 @@ mod tests {
             .err()
             .expect("another cluster's is refused");
         assert!(foreign.0.starts_with("cluster id mismatch"), "{foreign}");
+    }
+
+    /// Answers with as many bytes as the command's number says.
+    struct Talker;
+
+    impl StateMachine for Talker {
+        fn apply(&mut self, at: &At, command: &[u8], reply: &mut Vec<u8>) {
+            self.query(at, command, reply);
+        }
+        fn query(&self, _: &At, command: &[u8], reply: &mut Vec<u8>) {
+            reply.resize(reply.len() + usize::from(command[0]), 1);
+        }
+        fn snapshot_chunk(&mut self, _: &mut Vec<u8>, _: usize) -> SnapshotProgress {
+            SnapshotProgress::Done
+        }
+        fn restore_chunk(&mut self, _: &[u8]) -> Result<(), RestoreError> {
+            Ok(())
+        }
+        fn finish_restore(&mut self) -> Result<(), RestoreError> {
+            Ok(())
+        }
+        fn digest(&self) -> u128 {
+            0
+        }
+    }
+
+    #[test]
+    fn results_of_a_batch_are_bounded_however_they_come_about() {
+        let limits = ExecutorLimits {
+            batch_reply_bytes_max: 100,
+            request_reply_bytes_max: 70,
+            ..ExecutorLimits::default()
+        };
+        let (cluster, group, epoch) = (ClusterId(1), GroupId(0), EpochNumber(1));
+        let mut executor = Executor::new(cluster, group, epoch, Box::new(Talker), limits);
+        let batch = batch_of(&[(1, &[60]), (2, &[71]), (3, &[60]), (4, &[1])]);
+        let first = executor.execute(Slot(1), CommandTime(5), &batch, Some(no_route()));
+        use RequestStatus::{Done, Forgotten, NotExecuted};
+        assert_eq!(statuses(first), [Done, Done, Forgotten, Done, NotExecuted]);
+        // What was not executed is executed when it comes again, what was dropped is not.
+        let batch = batch_of(&[(4, &[1])]);
+        let again = executor.execute(Slot(2), CommandTime(5), &batch, Some(no_route()));
+        assert_eq!(statuses(again), [Done, Done]);
+        let batch = batch_of(&[(4, &[1]), (4, &[1])]);
+        let answer = executor.replay(batch, Slot(2), no_route());
+        assert_eq!(statuses(answer), [Done, Done, Done]);
+        let reads = batch_of(&[(0, &[60]), (0, &[60]), (0, &[60])]);
+        let answer = executor.query(reads, Slot(2), false, no_route(), 0);
+        let statuses = statuses(answer);
+        assert_eq!(statuses[1..], [Done, Done, NotExecuted]);
+    }
+
+    #[test]
+    fn sessions_of_a_snapshot_are_small_chunks_that_come_back() {
+        let mut original = executor();
+        let long = alloc::vec![7; 600 << 10];
+        for number in 1..=6u64 {
+            let id = SessionId { owner: 9, number };
+            original.sessions.open(id, CommandTime(0), CommandTime(1));
+            let verdict = original.sessions.admit(id, 1, 0, CommandTime(1));
+            assert_eq!(verdict, Verdict::Execute);
+            original.sessions.executed(id, 1, Some(&long));
+        }
+        original.execute(Slot(4), CommandTime(5), &batch_of(&[(1, b"x")]), None);
+        let stream = snapshot(&mut original);
+        let (mut at, mut longest) = (0, 0);
+        while at < stream.len() {
+            let length = u32::from_le_bytes(*stream[at..].first_chunk().expect("a head"));
+            longest = longest.max(length as usize);
+            at += FRAME_HEAD + length as usize;
+        }
+        assert!(longest <= SESSIONS_CHUNK, "a chunk of {longest} bytes");
+        let copy = restore_in(&stream, 1 << 20).expect("it restores");
+        assert_eq!(copy.sessions.kept_bytes(), 6 * long.len() + 8);
+        assert_eq!({ copy }.digest(), original.digest());
+        let cut = restore_in(&stream[..2 << 20], 1 << 20).err();
+        assert!(cut.is_some(), "cut within the sessions");
+    }
+
+    #[test]
+    fn snapshot_of_the_first_format_is_read() {
+        let mut original = executor();
+        original.execute(Slot(4), CommandTime(5), &batch_of(&[(1, b"old")]), None);
+        let header = SnapshotHeader {
+            cluster: ClusterId(1),
+            group: GroupId(0),
+            epoch: EpochNumber(1),
+            executed: original.executed(),
+            time: original.time(),
+            summary: Bytes::from_static(b"sum"),
+            session_chunks: None,
+        };
+        let mut scratch = BytesMut::new();
+        let mut writer = Writer::new(&mut scratch);
+        header.encode(&mut writer);
+        original.sessions.encode(&mut writer);
+        let mut stream = framed(&writer.finish().into_bytes()).to_vec();
+        assert_eq!(&stream[8..16], b"QUINTSN1");
+        stream.extend_from_slice(&framed(b"old"));
+        stream.extend_from_slice(&framed(b""));
+        let mut copy = restore(&stream, ClusterId(1)).expect("it restores");
+        assert_eq!(copy.digest(), original.digest());
     }
 }

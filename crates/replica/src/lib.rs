@@ -29,6 +29,7 @@ mod epoch;
 mod executor;
 mod id;
 pub mod journal;
+pub mod limits;
 pub mod links;
 mod node;
 pub mod parts;

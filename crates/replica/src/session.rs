@@ -46,7 +46,29 @@ pub const OPENED_ABOVE_MAX: usize = 1 << 14;
 /// The most sessions of a cluster.
 pub const SESSIONS_MAX: usize = 1 << 20;
 /// A reply buffer larger than this is not kept for reuse.
-const REUSE_MAX: usize = 64 * 1024;
+const REUSE_MAX: usize = 4 * 1024;
+/// What a session is taken to need besides its replies, for the limit of memory.
+const SESSION_WEIGHT: usize = 128;
+
+/// How much of the replies is kept for requests that come again. Part of what replicas must agree
+/// on: what is not kept is answered "executed, and its reply is lost".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptReplies {
+    /// No longer reply is kept.
+    pub reply_bytes_max: usize,
+    /// All sessions keep no more than this together. Beyond it the sessions with the largest
+    /// replies lose theirs, until half of this is left.
+    pub bytes_max: usize,
+}
+
+impl Default for KeptReplies {
+    fn default() -> Self {
+        Self {
+            reply_bytes_max: 4 << 20,
+            bytes_max: 256 << 20,
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Session {
@@ -58,6 +80,12 @@ struct Session {
     spare: Vec<u8>,
     /// The last digest that need not look at this session any more.
     mark: u32,
+}
+
+impl Session {
+    fn kept_bytes(&self) -> usize {
+        self.replies.iter().map(|(_, reply)| reply.len()).sum()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -106,6 +134,9 @@ pub struct Sessions {
     owners: HashMap<u64, Owner, FixedState>,
     lifetime: u64,
     count: usize,
+    kept: KeptReplies,
+    /// The bytes of all replies that are kept.
+    kept_bytes: usize,
     planted: Planted,
     digest: Option<SessionDigest>,
     digest_mark: u32,
@@ -120,10 +151,31 @@ impl Sessions {
             owners: HashMap::default(),
             lifetime,
             count: 0,
+            kept: KeptReplies::default(),
+            kept_bytes: 0,
             planted: Planted::default(),
             digest: None,
             digest_mark: 0,
         }
+    }
+
+    /// The same with other bounds on what is kept.
+    #[must_use]
+    pub const fn keeping(mut self, kept: KeptReplies) -> Self {
+        self.kept = kept;
+        self
+    }
+
+    /// The bytes of all replies that are kept.
+    #[must_use]
+    pub const fn kept_bytes(&self) -> usize {
+        self.kept_bytes
+    }
+
+    /// An estimate of the memory that sessions and their replies take, in bytes.
+    #[must_use]
+    pub const fn memory(&self) -> usize {
+        self.kept_bytes + self.count * SESSION_WEIGHT
     }
 
     pub(crate) fn with_plant(mut self, planted: Planted) -> Self {
@@ -135,6 +187,7 @@ impl Sessions {
     pub(crate) fn forget_replies(&mut self, id: SessionId) {
         let owner = self.owners.get_mut(&id.owner);
         if let Some(session) = owner.and_then(|owner| owner.sessions.get_mut(&id.number)) {
+            self.kept_bytes -= session.kept_bytes();
             session.replies.clear();
         }
     }
@@ -171,6 +224,8 @@ impl Sessions {
         self.before_end(owner);
         if let Some(owner) = self.owners.remove(&owner) {
             self.count -= owner.sessions.len();
+            let kept = owner.sessions.values().map(Session::kept_bytes);
+            self.kept_bytes -= kept.sum::<usize>();
         }
     }
 
@@ -242,8 +297,9 @@ impl Sessions {
             return;
         };
         owner.mark_opened(id.number.max(1));
-        if owner.sessions.remove(&id.number).is_some() {
+        if let Some(session) = owner.sessions.remove(&id.number) {
             self.count -= 1;
+            self.kept_bytes -= session.kept_bytes();
         }
     }
 
@@ -274,9 +330,14 @@ impl Sessions {
         }
         self.before_change(id);
         let disorder = self.planted.is(Plant::SessionOrderIgnored);
-        let session = self
-            .owner(id.owner, time)
-            .and_then(|o| o.sessions.get_mut(&id.number));
+        let renewed = self.owners.get(&id.owner).map(|owner| owner.renewed);
+        if renewed.is_some_and(|renewed| self.outlived(renewed, time)) {
+            self.remove_owner(id.owner);
+        }
+        let session = self.owners.get_mut(&id.owner).and_then(|owner| {
+            owner.renewed = owner.renewed.max(time);
+            owner.sessions.get_mut(&id.number)
+        });
         let Some(session) = session else {
             return Verdict::Refuse(RequestStatus::SessionUnknown);
         };
@@ -286,10 +347,11 @@ impl Sessions {
             .front()
             .is_some_and(|(at, _)| *at < keep_from)
         {
-            if let Some((_, buffer)) = session.replies.pop_front()
-                && buffer.capacity() <= REUSE_MAX
-            {
-                session.spare = buffer;
+            if let Some((_, buffer)) = session.replies.pop_front() {
+                self.kept_bytes -= buffer.len();
+                if buffer.capacity() <= REUSE_MAX {
+                    session.spare = buffer;
+                }
             }
         }
         match sequence {
@@ -349,12 +411,12 @@ impl Sessions {
         owner.is_some_and(|owner| owner.sessions.contains_key(&id.number))
     }
 
-    /// Command `sequence` was executed with this reply.
+    /// Command `sequence` was executed with this reply; `None` when it has one that nobody learns.
     ///
     /// # Panics
     /// When [`Self::admit`] has not just said [`Verdict::Execute`] for it.
     #[inline]
-    pub fn executed(&mut self, id: SessionId, sequence: u64, reply: &[u8]) {
+    pub fn executed(&mut self, id: SessionId, sequence: u64, reply: Option<&[u8]>) {
         let session = (self.owners.get_mut(&id.owner))
             .and_then(|owner| owner.sessions.get_mut(&id.number))
             .expect("the session was admitted");
@@ -363,10 +425,40 @@ impl Sessions {
             "a session executes in its order"
         );
         session.executed = session.executed.max(sequence);
+        let Some(reply) = reply.filter(|reply| reply.len() <= self.kept.reply_bytes_max) else {
+            return;
+        };
         let mut buffer = core::mem::take(&mut session.spare);
         buffer.clear();
         buffer.extend_from_slice(reply);
         session.replies.push_back((sequence, buffer));
+        self.kept_bytes += reply.len();
+        if self.kept_bytes > self.kept.bytes_max {
+            self.drop_largest();
+        }
+    }
+
+    /// Drops replies of the sessions that keep most, until half of the bound is left: rare enough
+    /// that looking at all sessions costs little. The order is one that all replicas have.
+    #[cold]
+    fn drop_largest(&mut self) {
+        let mut keepers: Vec<(usize, u64, u64)> = (self.owners.iter())
+            .flat_map(|(owner, of)| of.sessions.iter().map(|session| (*owner, session)))
+            .map(|(owner, (number, session))| (session.kept_bytes(), owner, *number))
+            .filter(|(bytes, ..)| *bytes > 0)
+            .collect();
+        keepers.sort_unstable_by(|one, other| other.cmp(one));
+        for (bytes, owner, number) in keepers {
+            if self.kept_bytes <= self.kept.bytes_max / 2 {
+                return;
+            }
+            self.before_change(SessionId { owner, number });
+            let owner = self.owners.get_mut(&owner);
+            if let Some(session) = owner.and_then(|owner| owner.sessions.get_mut(&number)) {
+                session.replies = VecDeque::new();
+                self.kept_bytes -= bytes;
+            }
+        }
     }
 
     /// Appends all sessions, in an order of their own.
@@ -403,6 +495,7 @@ impl Sessions {
         self.digest = None;
         self.owners.clear();
         self.count = 0;
+        self.kept_bytes = 0;
         for _ in 0..reader.length(32, "session owners")? {
             let id = reader.u64("owner")?;
             let mut owner = Owner {
@@ -422,6 +515,7 @@ impl Sessions {
                 for _ in 0..reader.length(12, "replies")? {
                     let sequence = reader.u64("sequence")?;
                     let reply = reader.blob("reply")?.to_vec();
+                    self.kept_bytes += reply.len();
                     session.replies.push_back((sequence, reply));
                 }
                 owner.sessions.insert(number, session);
@@ -459,14 +553,14 @@ mod tests {
     fn a_retry_gets_the_first_reply_and_nothing_runs_twice() {
         let mut sessions = sessions();
         assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Execute);
-        sessions.executed(ID, 1, b"one");
+        sessions.executed(ID, 1, Some(b"one"));
         assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Replay(b"one"));
         assert_eq!(
             sessions.admit(ID, 3, 1, at(1)),
             Verdict::Refuse(RequestStatus::OutOfOrder)
         );
         assert_eq!(sessions.admit(ID, 2, 0, at(1)), Verdict::Execute);
-        sessions.executed(ID, 2, b"two");
+        sessions.executed(ID, 2, Some(b"two"));
         assert_eq!(
             sessions.admit(ID, 1, 0, at(1)),
             Verdict::Refuse(RequestStatus::Forgotten)
@@ -504,7 +598,7 @@ mod tests {
         let mut sessions = Sessions::new(Duration::from_secs(60));
         assert_eq!(sessions.open(ID, at(40), at(1)), RequestStatus::Done);
         assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Execute);
-        sessions.executed(ID, 1, b"one");
+        sessions.executed(ID, 1, Some(b"one"));
         assert_eq!(sessions.open(ID, at(40), at(90)), RequestStatus::Done);
         assert_eq!(sessions.admit(ID, 1, 0, at(90)), Verdict::Replay(b"one"));
         assert_eq!(
@@ -560,7 +654,7 @@ mod tests {
     fn sessions_survive_a_snapshot() {
         let mut sessions = sessions();
         sessions.admit(ID, 1, 0, at(1));
-        sessions.executed(ID, 1, b"one");
+        sessions.executed(ID, 1, Some(b"one"));
         let mut scratch = bytes::BytesMut::new();
         let mut writer = Writer::new(&mut scratch);
         sessions.encode(&mut writer);
@@ -569,5 +663,53 @@ mod tests {
             .expect("decodes");
         assert_eq!(copy.admit(ID, 1, 0, at(1)), Verdict::Replay(b"one"));
         assert_eq!(copy.len(), 1);
+    }
+
+    fn kept(reply_bytes_max: usize, bytes_max: usize) -> Sessions {
+        Sessions::new(Duration::from_secs(60)).keeping(KeptReplies {
+            reply_bytes_max,
+            bytes_max,
+        })
+    }
+
+    #[test]
+    fn kept_replies_are_bounded_each_and_together() {
+        let mut sessions = kept(10, 50);
+        let of = |number| SessionId { owner: 5, number };
+        let mut execute = |number: u64, reply: &[u8]| {
+            let id = of(number);
+            assert_eq!(sessions.open(id, at(0), at(1)), RequestStatus::Done);
+            assert_eq!(sessions.admit(id, 1, 0, at(1)), Verdict::Execute);
+            sessions.executed(id, 1, Some(reply));
+            assert!(sessions.kept_bytes() <= 50);
+        };
+        execute(1, &[1; 11]);
+        execute(2, &[2; 10]);
+        execute(3, &[3; 1]);
+        for number in 4..8 {
+            execute(number, &[4; 9]);
+        }
+        assert_eq!(sessions.kept_bytes(), 47);
+        let mut execute = |number: u64, reply: &[u8]| {
+            let id = of(number);
+            assert_eq!(sessions.open(id, at(0), at(1)), RequestStatus::Done);
+            assert_eq!(sessions.admit(id, 1, 0, at(1)), Verdict::Execute);
+            sessions.executed(id, 1, Some(reply));
+        };
+        // Beyond the bound: the largest go first, among equals those with the highest number.
+        execute(8, &[5; 9]);
+        assert_eq!(sessions.kept_bytes(), 19);
+        let mut left = [1, 2, 3, 4, 5, 6, 7, 8].map(|number| sessions.reply(of(number), 1).is_ok());
+        assert_eq!(left, [false, false, true, true, true, false, false, false]);
+        // What is dropped, closed, outlived, or acknowledged is counted no more.
+        sessions.close(of(4), at(1));
+        assert_eq!(sessions.kept_bytes(), 10);
+        assert_eq!(sessions.admit(of(5), 2, 0, at(1)), Verdict::Execute);
+        assert_eq!(sessions.kept_bytes(), 1);
+        sessions.executed(of(5), 2, None);
+        left[0] = sessions.admit(of(5), 2, 0, at(1)) == Verdict::Refuse(RequestStatus::Forgotten);
+        assert!(left[0], "executed, and nobody learns the reply");
+        assert_eq!(sessions.renew(5, at(100)), RequestStatus::SessionUnknown);
+        assert_eq!((sessions.kept_bytes(), sessions.memory()), (0, 0));
     }
 }

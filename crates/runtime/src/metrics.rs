@@ -136,6 +136,8 @@ pub struct Metrics {
     pub repairing: u64,
     /// Snapshots saved.
     pub snapshots: u64,
+    /// Snapshots that could not be written, or not be read back.
+    pub snapshots_failed: u64,
     /// Times that the leader as seen here changed.
     pub leader_changes: u64,
     /// Rare branches taken, by name.
@@ -335,6 +337,11 @@ impl Metrics {
                 self.journal_syncs,
             ),
             ("snapshots_total", "Snapshots saved.", self.snapshots),
+            (
+                "snapshots_failed_total",
+                "Snapshots that could not be written or read back.",
+                self.snapshots_failed,
+            ),
             (
                 "leader_changes_total",
                 "Changes of the leader seen.",

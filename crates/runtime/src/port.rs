@@ -373,6 +373,10 @@ impl Port {
         for waiting in ordered.requests {
             let result = match results.next() {
                 Some((RequestStatus::Done, reply)) => Ok(reply.to_vec()),
+                Some((RequestStatus::NotExecuted, _)) => {
+                    lost = true;
+                    Err(SubmitError::Busy)
+                }
                 _ => {
                     lost = true;
                     Err(SubmitError::Uncertain)
@@ -432,6 +436,7 @@ fn finish_reads(requests: Vec<Waiting>, outcome: &Outcome) {
             (Some(_), None) => Ok(Vec::new()),
             (Some(results), Some(_)) => match results.next() {
                 Some((RequestStatus::Done, reply)) => Ok(reply.to_vec()),
+                Some((RequestStatus::NotExecuted, _)) => Err(SubmitError::Busy),
                 _ => Err(SubmitError::NoQuorum),
             },
             // A read that was not answered has changed nothing.

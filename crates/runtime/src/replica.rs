@@ -34,6 +34,7 @@ use quintet_replica::{
     Bytes, Durability, Entry, Epoch, EpochNumber, ExecutorLimits, FrontendId, GroupId, Lane, Level,
     Node, NodeSetup, Payload, Peer, RecoveredBytes, ReplicaId, StateMachine, Time,
     journal::{Identity, Journal, JournalError, Opened},
+    limits,
 };
 use std::{
     cell::Cell,
@@ -406,8 +407,8 @@ fn open_storage(
     if opened.promise_repaired {
         tracing::warn!("one copy of the promises was damaged: repaired from the other");
     }
-    let snapshots =
-        Snapshots::start(directory, config.durability, mailer.clone()).map_err(failed)?;
+    let snapshots = Snapshots::start(directory, config.cluster, config.durability, mailer.clone())
+        .map_err(failed)?;
     Ok(Storage {
         opened,
         snapshots,
@@ -616,6 +617,7 @@ pub(crate) fn gateway_config(config: &Config, address: SocketAddr) -> GatewayCon
         per_address_max: config.clients.per_address_max,
         client_deadline: config.client_deadline,
         value_bytes_max: config.limits.value_bytes_max,
+        command_bytes_max: limits::command_bytes_max(config.limits.value_bytes_max),
         session_lifetime: config.session_lifetime,
         memory_max: config.limits.memory_max,
         batch_bytes: config.limits.batch_bytes,

@@ -5,6 +5,9 @@
 //!                                                                         or SLOT-POSITION.fetched
 //! ```
 //!
+//! A snapshot is read back, every checksum and the sessions, before anybody is told that it is saved:
+//! the log is trimmed behind it. One that cannot be read is thrown away, and the log stays.
+//!
 //! Two are kept, and the log since the older one. When the newer one is damaged, the older one and
 //! the log replace it; unless it came from a peer, because the log has a gap before it then. When
 //! the log is damaged and begun again it reaches back to the newest good one only: older ones are
@@ -18,7 +21,7 @@ use crate::{
     mail::{Mail, Mailer},
 };
 use quintet_replica::{
-    Bytes, ClusterId, Durability, Executed, Position, Slot, SnapshotChunk, SnapshotInfo,
+    Bytes, ClusterId, Durability, Executed, Position, Sessions, Slot, SnapshotChunk, SnapshotInfo,
     SnapshotReader,
 };
 use std::{
@@ -29,6 +32,7 @@ use std::{
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, Sender, channel},
     thread::JoinHandle,
+    time::Duration,
 };
 
 const KEPT: usize = 2;
@@ -92,7 +96,7 @@ pub(crate) fn verify(path: &Path, id: Executed, cluster: ClusterId) -> io::Resul
     loop {
         loop {
             match reader.next_chunk() {
-                Ok(Some(SnapshotChunk::Header(header, _))) => {
+                Ok(Some(SnapshotChunk::Header(header))) => {
                     if header.cluster != cluster {
                         return Ok(Some(Flaw::Foreign(format!(
                             "snapshot {id:?} belongs to another cluster: ours {cluster}, its {}; \
@@ -102,6 +106,11 @@ pub(crate) fn verify(path: &Path, id: Executed, cluster: ClusterId) -> io::Resul
                     }
                     if header.executed != id {
                         return damaged(offset, format!("it covers {:?}", header.executed));
+                    }
+                }
+                Ok(Some(SnapshotChunk::Sessions(mut sessions))) => {
+                    if let Err(error) = Sessions::new(Duration::ZERO).decode(&mut sessions) {
+                        return damaged(offset, format!("its sessions: {error}"));
                     }
                 }
                 Ok(Some(SnapshotChunk::State(_))) => {}
@@ -223,7 +232,12 @@ pub(crate) struct Snapshots {
 impl Snapshots {
     /// Finds what is in `directory` and starts the writing thread. In memory durability what an
     /// earlier life left is deleted: it was not made to outlive the process.
-    pub fn start(directory: PathBuf, durability: Durability, mailer: Mailer) -> io::Result<Self> {
+    pub fn start(
+        directory: PathBuf,
+        cluster: ClusterId,
+        durability: Durability,
+        mailer: Mailer,
+    ) -> io::Result<Self> {
         let _ = fs::remove_file(directory.join("incoming"));
         let mut found = list(&directory)?;
         if durability == Durability::Memory {
@@ -234,6 +248,7 @@ impl Snapshots {
         let (orders, queue) = channel();
         let mut writer = Writer {
             directory: directory.clone(),
+            cluster,
             durability,
             mailer,
             under_way: None,
@@ -337,6 +352,7 @@ struct UnderWay {
 
 struct Writer {
     directory: PathBuf,
+    cluster: ClusterId,
     durability: Durability,
     mailer: Mailer,
     under_way: Option<UnderWay>,
@@ -408,6 +424,13 @@ impl Writer {
         if self.durability == Durability::Disk {
             file.sync_all().map_err(not_synced)?;
         }
+        // Its pages are in memory still; what follows this one is not held up.
+        if let Some(flaw) = verify(&self.directory.join("incoming"), id, self.cluster)? {
+            let (Flaw::Foreign(reason) | Flaw::Damaged(reason)) = flaw;
+            return Err(Failed::Soft(io::Error::other(format!(
+                "what was written cannot be read back: {reason}"
+            ))));
+        }
         fs::rename(
             self.directory.join("incoming"),
             self.directory.join(name(id, fetched)),
@@ -457,6 +480,7 @@ fn not_synced(error: io::Error) -> Failed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quintet_replica::{CommandTime, EpochNumber, GroupId, SnapshotHeader, Wire, framed};
 
     #[test]
     fn names_sort_by_slot_and_read_back() {
@@ -479,15 +503,16 @@ mod tests {
         let poll = mio::Poll::new().expect("a poll");
         let (mailbox, mailer) =
             crate::mail::Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox");
-        let start = || Snapshots::start(path.clone(), Durability::Disk, mailer.clone());
-        let mut snapshots = start().expect("starts");
+        let start =
+            |durability| Snapshots::start(path.clone(), ClusterId(1), durability, mailer.clone());
+        let mut snapshots = start(Durability::Disk).expect("starts");
         for slot in [8, 9, 10] {
             let id = Executed {
                 slot: Slot(slot),
                 position: Position(slot),
             };
             snapshots.begin(id, false);
-            snapshots.append(Bytes::from(format!("snapshot {slot}")));
+            snapshots.append(stream(slot, b"state"));
             snapshots.finish_file();
         }
         let id = Executed {
@@ -502,19 +527,83 @@ mod tests {
             .count();
         assert_eq!(saved, 3);
         assert_eq!(list(&path).expect("lists").len(), 2);
-        let snapshots = start().expect("starts");
+        let snapshots = start(Durability::Disk).expect("starts");
         let newest = snapshots.newest().expect("there is one");
-        assert_eq!((newest.id.slot, newest.length), (Slot(10), 11));
-        assert_eq!(
-            snapshots.read(newest.id, 9, 100).as_deref(),
-            Some(&b"10"[..])
-        );
-        assert_eq!(
-            snapshots.read(newest.id, 11, 100).as_deref(),
-            Some(&b""[..])
-        );
+        let whole = stream(10, b"state");
+        assert_eq!(newest.id.slot, Slot(10));
+        assert_eq!(newest.length, whole.len() as u64);
+        let tail = snapshots.read(newest.id, newest.length - 13, 100);
+        assert_eq!(tail, Some(whole.slice(whole.len() - 13..)));
+        let nothing = snapshots.read(newest.id, newest.length, 100);
+        assert_eq!(nothing.as_deref(), Some(&b""[..]));
         drop(snapshots);
-        let snapshots = Snapshots::start(path.clone(), Durability::Memory, mailer.clone());
+        let snapshots = start(Durability::Memory);
         assert_eq!(snapshots.expect("starts").newest(), None);
+    }
+
+    /// A whole snapshot with no sessions.
+    fn stream(slot: u64, state: &[u8]) -> Bytes {
+        let header = SnapshotHeader {
+            cluster: ClusterId(1),
+            group: GroupId(0),
+            epoch: EpochNumber(1),
+            executed: Executed {
+                slot: Slot(slot),
+                position: Position(slot),
+            },
+            time: CommandTime(5),
+            summary: Bytes::new(),
+            session_chunks: Some(1),
+        };
+        let header = header.encode_to_bytes();
+        [&header, &[0; 4][..], state, b""]
+            .map(framed)
+            .concat()
+            .into()
+    }
+
+    #[test]
+    fn snapshot_that_cannot_be_read_back_is_not_saved() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().to_path_buf();
+        let poll = mio::Poll::new().expect("a poll");
+        let (mailbox, mailer) =
+            crate::mail::Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox");
+        let whole = stream(7, b"state");
+        let mut damaged = whole.to_vec();
+        let middle = damaged.len() - 10;
+        damaged[middle] ^= 1;
+        // Sessions that are no sessions, with right checksums; and a chunk longer than any.
+        let header = whole.slice(..8 + u32::from_le_bytes([whole[0], 0, 0, 0]) as usize);
+        let sessions = [&header[..], &framed(&[9; 4]), &framed(b"")].concat();
+        let endless = [&header[..], &framed(&[0; 4]), &[255; 8], b"state"].concat();
+        for bytes in [
+            damaged,
+            whole[..whole.len() - 8].to_vec(),
+            sessions,
+            endless,
+        ] {
+            let mut snapshots =
+                Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer.clone())
+                    .expect("starts");
+            let id = Executed {
+                slot: Slot(7),
+                position: Position(7),
+            };
+            snapshots.begin(id, false);
+            snapshots.append(Bytes::from(bytes));
+            snapshots.finish_file();
+            snapshots.finish();
+            let told: Vec<Mail> = std::iter::from_fn(|| mailbox.take()).collect();
+            let saved = |mail: &Mail| matches!(mail, Mail::SnapshotSaved(_));
+            assert!(!told.iter().any(saved), "{told:?}");
+            let reason = told.iter().find_map(|mail| match mail {
+                Mail::SnapshotFailed(reason) => Some(reason.as_str()),
+                _ => None,
+            });
+            let reason = reason.expect("it failed");
+            assert!(reason.contains("cannot be read back"), "{reason}");
+            assert_eq!(fs::read_dir(&path).expect("lists").count(), 0);
+        }
     }
 }

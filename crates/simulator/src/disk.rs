@@ -338,12 +338,12 @@ impl Kept {
         reader.feed(&self.bytes);
         loop {
             match reader.next_chunk() {
-                Ok(Some(SnapshotChunk::Header(header, _))) => {
+                Ok(Some(SnapshotChunk::Header(header))) => {
                     if header.executed != self.info.id {
                         return false;
                     }
                 }
-                Ok(Some(SnapshotChunk::State(_))) => {}
+                Ok(Some(SnapshotChunk::Sessions(_) | SnapshotChunk::State(_))) => {}
                 Ok(Some(SnapshotChunk::End)) => return true,
                 Ok(None) | Err(_) => return false,
             }

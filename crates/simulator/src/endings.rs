@@ -101,7 +101,10 @@ impl World {
                 *self.branches.entry("request out of order").or_default() += 1;
                 self.give_up(request, false);
             }
-            RequestStatus::SessionUnknown | RequestStatus::Forgotten | RequestStatus::Sealed => {
+            RequestStatus::SessionUnknown
+            | RequestStatus::Forgotten
+            | RequestStatus::NotExecuted
+            | RequestStatus::Sealed => {
                 *self.branches.entry("session lost").or_default() += 1;
                 if self.session_of(request).is_some() {
                     self.clients[index].session = None;

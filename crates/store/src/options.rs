@@ -1,6 +1,7 @@
 //! The limits of a store.
 
 use crate::error::CommandError;
+use quintet_replica::limits;
 
 /// Limits of a store. Part of the replicated state: all replicas of a group must have the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +12,9 @@ pub struct StoreOptions {
     pub max_value_bytes: usize,
     /// The longest reply to one command, in bytes.
     pub max_reply_bytes: usize,
+    /// Once the replies of a request, or of a transaction, have so many bytes, its further
+    /// commands are executed only if they answer with one line.
+    pub max_request_reply_bytes: usize,
     /// How many databases there are, at least 1.
     pub databases: u8,
     /// Seeds the hash that places keys. Drawn from a cluster's secret it keeps clients from
@@ -23,7 +27,8 @@ impl Default for StoreOptions {
         Self {
             max_key_bytes: 512 * 1024 * 1024,
             max_value_bytes: 512 * 1024 * 1024,
-            max_reply_bytes: 1024 * 1024 * 1024,
+            max_reply_bytes: limits::reply_bytes_max(limits::VALUE_BYTES_MAX),
+            max_request_reply_bytes: limits::REQUEST_REPLY_BYTES,
             databases: 16,
             hash_seed: 0x7175_696e_7465_7400,
         }

@@ -67,16 +67,31 @@ impl<'a> Reply<'a> {
         self.error(text);
     }
 
+    /// The reply is known to be longer than it may be before it is made.
+    pub const fn fail_too_large(&mut self) {
+        self.overflow = true;
+    }
+
     /// Must be called at the end: a reply that has grown too large becomes an error.
     pub fn finish(&mut self) {
-        if self.overflow {
+        if !self.may_grow() {
             let text = format!("ERR reply exceeds max-reply-bytes ({})", self.bytes_max);
             self.fail(&text);
         }
     }
 
+    /// Whether more may be written: nothing is, once the limit is exceeded.
+    #[inline]
+    fn may_grow(&mut self) -> bool {
+        self.overflow |= self.out.len() - self.start > self.bytes_max;
+        !self.overflow
+    }
+
     #[inline]
     fn line(&mut self, kind: u8, number: i64) {
+        if !self.may_grow() {
+            return;
+        }
         self.out.push(kind);
         write_integer(self.out, number);
         self.out.extend_from_slice(b"\r\n");
@@ -131,7 +146,7 @@ impl<'a> Reply<'a> {
     /// A string of any bytes.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
-        if self.out.len() - self.start + bytes.len() > self.bytes_max {
+        if self.overflow || self.out.len() - self.start + bytes.len() > self.bytes_max {
             self.overflow = true;
             return;
         }
@@ -159,6 +174,9 @@ impl<'a> Reply<'a> {
     /// Nothing, where a string would stand.
     #[inline]
     pub fn null(&mut self) {
+        if !self.may_grow() {
+            return;
+        }
         self.out
             .extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
@@ -191,6 +209,9 @@ impl<'a> Reply<'a> {
     /// A number with a fraction.
     pub fn double(&mut self, number: f64) {
         if self.resp3 {
+            if !self.may_grow() {
+                return;
+            }
             self.out.push(b',');
             write_double(self.out, number);
             self.out.extend_from_slice(b"\r\n");
@@ -214,6 +235,10 @@ impl<'a> Reply<'a> {
     /// A text of a format of three letters (`txt`, `mkd`), a plain string in RESP2.
     pub fn verbatim(&mut self, format: &str, text: &[u8]) {
         if self.resp3 {
+            if self.out.len() - self.start + text.len() > self.bytes_max {
+                self.overflow = true;
+                return;
+            }
             self.line(b'=', text.len() as i64 + 4);
             self.out.extend_from_slice(format.as_bytes());
             self.out.push(b':');

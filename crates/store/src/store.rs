@@ -23,6 +23,8 @@ use quintet_replica::{
 };
 use smallvec::SmallVec;
 
+/// A reply of one line is no longer: a number, a status, an error of a fixed text.
+const LINE_BYTES_MAX: usize = 128;
 /// How many expired keys one tick deletes at most, so that a tick stays short.
 const EXPIRE_PER_TICK_MAX: usize = 1000;
 
@@ -113,9 +115,12 @@ impl Store {
         salt: u64,
         command: RequestCommand,
         args: Args<'_>,
-        out: &mut Vec<u8>,
+        (out, end): (&mut Vec<u8>, usize),
     ) {
         let RequestCommand { spec, mode } = command;
+        if out.len() >= end && !answers_with_a_line(spec.op, args) {
+            return self.refuse_reply(mode, out);
+        }
         if !spec.is_write() {
             let (now, seed) = (at.time.milliseconds(), at.id.mixed(salt));
             return self.read_one(now, at.time.0, seed, command, args, out);
@@ -160,6 +165,29 @@ impl Store {
         finish(&mut context.reply, result);
     }
 
+    /// The replies before this command have used up what its request may be answered.
+    #[cold]
+    fn refuse_reply(&self, mode: Mode, out: &mut Vec<u8>) {
+        let bytes_max = self.options.max_request_reply_bytes;
+        Reply::unbounded(out, mode.resp3).error(&format!(
+            "ERR replies to commands sent together exceed {bytes_max} bytes: not executed"
+        ));
+    }
+
+    /// Why a transaction of so many commands is not executed, if so: each of them needs a line at
+    /// least. Otherwise the length from which on they get no more.
+    fn transaction_end(&self, count: usize, length: usize, end: usize) -> Result<usize, String> {
+        let bytes_max = self.options.max_request_reply_bytes;
+        let lines = count.saturating_mul(LINE_BYTES_MAX);
+        if length >= end || lines > bytes_max {
+            return Err(format!(
+                "ERR replies of {count} commands may exceed {bytes_max} bytes: nothing of the \
+                 transaction was executed"
+            ));
+        }
+        Ok(end.saturating_sub(lines))
+    }
+
     /// Executes one command that changes nothing.
     #[inline]
     fn read_one(
@@ -199,9 +227,10 @@ impl Store {
         salt: &mut u64,
         mode: Mode,
         args: Args<'_>,
-        out: &mut Vec<u8>,
+        (out, end): (&mut Vec<u8>, usize),
     ) {
         let queued = Commands::queued(args[1]);
+        let length = out.len();
         let fresh = watched_are_fresh(args[0], |database, key| {
             let keyspace = self.keyspace.databases.get(usize::from(database))?;
             Some(
@@ -215,6 +244,10 @@ impl Store {
             (Err(error), _) | (_, Err(error)) => reply.fail(&error.to_string()),
             (Ok(false), _) => reply.null_array(),
             (Ok(true), Ok(count)) => {
+                let end = match self.transaction_end(count, length, end) {
+                    Ok(end) => end,
+                    Err(text) => return reply.error(&text),
+                };
                 reply.array(count);
                 let mut queued = queued;
                 let mut args = ArgsBuffer::new();
@@ -223,7 +256,7 @@ impl Store {
                     if command.spec.op == Op::Exec {
                         Reply::unbounded(out, mode.resp3).error("ERR EXEC inside a transaction");
                     } else {
-                        self.apply_one(at, *salt, command, &args, out);
+                        self.apply_one(at, *salt, command, &args, (&mut *out, end));
                     }
                 }
             }
@@ -236,9 +269,10 @@ impl Store {
         seed: u64,
         mode: Mode,
         args: Args<'_>,
-        out: &mut Vec<u8>,
+        (out, end): (&mut Vec<u8>, usize),
     ) {
         let mut queued = Commands::queued(args[1]);
+        let length = out.len();
         let fresh = watched_are_fresh(args[0], |database, key| {
             let keyspace = self.keyspace.databases.get(usize::from(database))?;
             Some(
@@ -252,12 +286,16 @@ impl Store {
             (Err(error), _) | (_, Err(error)) => reply.fail(&error.to_string()),
             (Ok(false), _) => reply.null_array(),
             (Ok(true), Ok(count)) => {
+                let end = match self.transaction_end(count, length, end) {
+                    Ok(end) => end,
+                    Err(text) => return reply.error(&text),
+                };
                 reply.array(count);
                 let mut args = ArgsBuffer::new();
                 let mut salt = 0;
                 while let Ok(Some(command)) = queued.next(&mut args) {
                     salt += 1;
-                    self.query_one(clock, seed ^ salt, command, &args, out);
+                    self.query_one(clock, seed ^ salt, command, &args, (&mut *out, end));
                 }
             }
         }
@@ -269,14 +307,85 @@ impl Store {
         seed: u64,
         command: RequestCommand,
         args: Args<'_>,
-        out: &mut Vec<u8>,
+        (out, end): (&mut Vec<u8>, usize),
     ) {
-        if command.spec.is_write() || command.spec.op == Op::Exec {
+        if out.len() >= end && !answers_with_a_line(command.spec.op, args) {
+            self.refuse_reply(command.mode, out);
+        } else if command.spec.is_write() || command.spec.op == Op::Exec {
             Reply::unbounded(out, command.mode.resp3)
                 .error("ERR a command that changes data must be ordered");
         } else {
             self.read_one(self.now(), clock, seed, command, args, out);
         }
+    }
+}
+
+/// Whether a command answers with [`LINE_BYTES_MAX`] bytes at most, whatever it finds.
+fn answers_with_a_line(op: Op, args: Args<'_>) -> bool {
+    match op {
+        // A reply that the server has made already, and it is short.
+        Op::Literal | Op::Select => true,
+        Op::Ping => args.is_empty(),
+        Op::Set => !args[2..].iter().any(|arg| arg.eq_ignore_ascii_case(b"get")),
+        Op::Copy
+        | Op::Del
+        | Op::Expire
+        | Op::Expireat
+        | Op::Move
+        | Op::Persist
+        | Op::Pexpire
+        | Op::Pexpireat
+        | Op::Rename
+        | Op::Renamenx
+        | Op::Restore
+        | Op::Unlink
+        | Op::Append
+        | Op::Decr
+        | Op::Decrby
+        | Op::Incr
+        | Op::Incrby
+        | Op::Mset
+        | Op::Msetnx
+        | Op::Psetex
+        | Op::Setex
+        | Op::Setnx
+        | Op::Setrange
+        | Op::Bitop
+        | Op::Setbit
+        | Op::Hdel
+        | Op::Hincrby
+        | Op::Hmset
+        | Op::Hset
+        | Op::Hsetnx
+        | Op::Linsert
+        | Op::Lpush
+        | Op::Lpushx
+        | Op::Lrem
+        | Op::Lset
+        | Op::Ltrim
+        | Op::Rpush
+        | Op::Rpushx
+        | Op::Sadd
+        | Op::Sdiffstore
+        | Op::Sinterstore
+        | Op::Smove
+        | Op::Srem
+        | Op::Sunionstore
+        | Op::Zadd
+        | Op::Zdiffstore
+        | Op::Zincrby
+        | Op::Zinterstore
+        | Op::Zrangestore
+        | Op::Zrem
+        | Op::Zremrangebylex
+        | Op::Zremrangebyrank
+        | Op::Zremrangebyscore
+        | Op::Zunionstore
+        | Op::Flushall
+        | Op::Flushdb
+        | Op::Swapdb
+        | Op::MemoryLimit => true,
+        _ => false,
     }
 }
 
@@ -349,13 +458,17 @@ impl StateMachine for Store {
         self.time = self.time.max(at.time.0);
         self.meter.begin_request();
         let mut salt = 0;
+        let end = reply
+            .len()
+            .saturating_add(self.options.max_request_reply_bytes);
         let mut args = ArgsBuffer::new();
         let result = Commands::new(command).and_then(|mut commands| {
             while let Some(command) = commands.next(&mut args)? {
                 if command.spec.op == Op::Exec {
-                    self.apply_transaction(at, &mut salt, command.mode, &args, reply);
+                    let out = (&mut *reply, end);
+                    self.apply_transaction(at, &mut salt, command.mode, &args, out);
                 } else {
-                    self.apply_one(at, salt, command, &args, reply);
+                    self.apply_one(at, salt, command, &args, (&mut *reply, end));
                 }
                 salt += 1;
             }
@@ -370,13 +483,17 @@ impl StateMachine for Store {
         let clock = self.time.max(at.time.0);
         self.meter.begin_request();
         let mut seed = Random::new(at.time.0).bits();
+        let end = reply
+            .len()
+            .saturating_add(self.options.max_request_reply_bytes);
         let mut args = ArgsBuffer::new();
         let result = Commands::new(command).and_then(|mut commands| {
             while let Some(command) = commands.next(&mut args)? {
                 if command.spec.op == Op::Exec {
-                    self.query_transaction(clock, seed, command.mode, &args, reply);
+                    let out = (&mut *reply, end);
+                    self.query_transaction(clock, seed, command.mode, &args, out);
                 } else {
-                    self.query_one(clock, seed, command, &args, reply);
+                    self.query_one(clock, seed, command, &args, (&mut *reply, end));
                 }
                 seed = seed.wrapping_add(0x1_0000_0001);
             }

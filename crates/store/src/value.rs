@@ -135,6 +135,24 @@ impl Value {
         }
     }
 
+    /// At least as many bytes as [`Self::serialize`] appends.
+    #[must_use]
+    pub fn serialized_len_max(&self) -> usize {
+        // A length, and the score of a sorted set.
+        const HEAD: usize = 18;
+        let elements: usize = match self {
+            Self::Free => 0,
+            Self::String(string) => string.bytes.len(),
+            Self::Hash(hash) => (hash.iter())
+                .map(|(field, value)| field.len() + value.len() + HEAD)
+                .sum(),
+            Self::List(list) => list.iter().map(|element| element.len() + HEAD).sum(),
+            Self::Set(set) => set.iter().map(|member| member.len() + HEAD).sum(),
+            Self::SortedSet(set) => (set.iter()).map(|(member, _)| member.len() + HEAD).sum(),
+        };
+        elements + HEAD
+    }
+
     /// Reads a value that takes all of `bytes`.
     ///
     /// # Errors

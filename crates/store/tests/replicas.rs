@@ -655,6 +655,7 @@ fn limits_are_answered_and_hold() {
         max_key_bytes: 10,
         max_value_bytes: 20,
         max_reply_bytes: 100,
+        max_request_reply_bytes: 1000,
         databases: 2,
         hash_seed: 1,
     });

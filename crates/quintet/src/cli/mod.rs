@@ -138,6 +138,7 @@ pub fn store(config: &quintet_runtime::Config) -> Box<dyn quintet_replica::State
     Box::new(quintet_store::Store::new(quintet_store::StoreOptions {
         max_key_bytes: config.limits.key_bytes_max,
         max_value_bytes: config.limits.value_bytes_max,
+        max_reply_bytes: quintet_replica::limits::reply_bytes_max(config.limits.value_bytes_max),
         ..quintet_store::StoreOptions::default()
     }))
 }

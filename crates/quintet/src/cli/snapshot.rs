@@ -14,11 +14,11 @@ use crate::cli::{
     settings::{self, units},
     status,
 };
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use clap::{Args, Subcommand};
 use quintet_replica::{
-    Durability, EpochNumber, Reader, SnapshotChunk, SnapshotHeader, SnapshotReader, StateMachine,
-    Wire, Writer, framed,
+    Durability, EpochNumber, SnapshotChunk, SnapshotHeader, SnapshotReader, StateMachine, Wire,
+    Writer, framed,
 };
 use quintet_runtime::Replica;
 use quintet_runtime::{Threads, Transport};
@@ -297,10 +297,14 @@ impl Chunks {
         }
     }
 
-    fn header(&mut self) -> Outcome<(SnapshotHeader, Reader)> {
+    /// The header, and the bytes of the sessions.
+    fn header(&mut self) -> Outcome<(SnapshotHeader, Bytes)> {
+        let SnapshotChunk::Header(header) = self.next()? else {
+            return Err(self.refuse("it has no header"));
+        };
         match self.next()? {
-            SnapshotChunk::Header(header, rest) => Ok((header, rest)),
-            _ => Err(self.refuse("it has no header")),
+            SnapshotChunk::Sessions(mut sessions) => Ok((header, sessions.rest())),
+            _ => Err(self.refuse("it has no sessions")),
         }
     }
 
@@ -321,8 +325,8 @@ impl Chunks {
 impl Inspect {
     fn run(self) -> Outcome {
         let mut chunks = Chunks::open(&self.file)?;
-        let (header, mut sessions) = chunks.header()?;
-        let session_bytes = sessions.rest().len() as u64;
+        let (header, sessions) = chunks.header()?;
+        let session_bytes = sessions.len() as u64;
         let mut store = Store::default();
         store.begin_restore();
         while let SnapshotChunk::State(bytes) = chunks.next()? {
@@ -382,7 +386,7 @@ impl Restore {
     fn run(self) -> Outcome {
         // All of it is checked before anything is made of it.
         let mut chunks = Chunks::open(&self.file)?;
-        let (header, mut sessions) = chunks.header()?;
+        let (header, sessions) = chunks.header()?;
         let entries = chunks.load()?.entries();
         settings::protocol(&self.protocol)?;
         let directory = Directory::open(&self.dir)?;
@@ -406,7 +410,7 @@ impl Restore {
             threads: Threads::One,
             base_port: demo::BASE_PORT,
         })?;
-        let made = self.fill(&prepared, header, &sessions.rest());
+        let made = self.fill(&prepared, header, &sessions);
         if made.is_err() {
             // It was empty before; a demo must not take what is unfinished for a cluster.
             prepared.undo()?;
@@ -468,7 +472,9 @@ impl Restore {
         let mut writer = Writer::new(&mut scratch);
         header.encode(&mut writer);
         let mut first = writer.finish().into_bytes().to_vec();
-        first.extend_from_slice(sessions);
+        if header.session_chunks.is_none() {
+            first.extend_from_slice(sessions);
+        }
         let mut out = File::create(path)?;
         out.write_all(&framed(&first))?;
         std::io::copy(&mut source, &mut out)?;

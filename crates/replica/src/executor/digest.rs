@@ -99,6 +99,7 @@ impl Executor {
 mod tests {
     use super::super::tests::{batch_of, executor, no_route};
     use super::*;
+    use crate::Position;
     use crate::{BatchBuilder, FrontendId, Level};
 
     fn tick() -> Bytes {

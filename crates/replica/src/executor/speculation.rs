@@ -171,6 +171,7 @@ impl Executor {
 mod tests {
     use super::super::tests::{batch_of, executor, no_route};
     use super::*;
+    use crate::Position;
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]

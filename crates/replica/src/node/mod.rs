@@ -778,7 +778,7 @@ impl Node {
             executed: self.executor.executed(),
             time: self.executor.time().0,
             entries: self.executor.machine().entries(),
-            memory: self.executor.machine().memory(),
+            memory: self.executor.memory(),
             sessions: self.executor.sessions(),
             commands: self.executor.commands(),
             snapshot: world.snapshot_newest(),

@@ -171,7 +171,8 @@ mod tests {
                 let next = known.map_or(1, |session| session.executed + 1);
                 let open = u16::from(byte % 3);
                 if sessions.admit(id, next, open, now) == Verdict::Execute {
-                    sessions.executed(id, next, &alloc::vec![byte; usize::from(byte) * 9]);
+                    let reply = alloc::vec![byte; usize::from(byte) * 9];
+                    sessions.executed(id, next, Some(&reply));
                 }
             }
             Step::Close(owner, number) => sessions.close(id(owner, number), now),
@@ -190,7 +191,11 @@ mod tests {
             steps in prop::collection::vec(step(), 1..80),
             begin in 0usize..80,
         ) {
-            let mut sessions = Sessions::new(Duration::from_secs(60));
+            // Replies that are dropped because all are too many change sessions, too.
+            let mut sessions = Sessions::new(Duration::from_secs(60)).keeping(KeptReplies {
+                reply_bytes_max: 2000,
+                bytes_max: 3000,
+            });
             let (mut time, mut expected, mut got) = (0, None, None);
             for (at, step) in steps.iter().enumerate() {
                 if at == begin {
@@ -219,7 +224,7 @@ mod tests {
             };
             sessions.open(id, CommandTime(0), CommandTime(10));
             sessions.admit(id, 1, 0, CommandTime(11));
-            sessions.executed(id, 1, reply);
+            sessions.executed(id, 1, Some(reply));
             sessions
         };
         let mut one = make(b"one");

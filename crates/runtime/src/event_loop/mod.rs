@@ -239,7 +239,8 @@ impl EventLoop {
                 Mail::SnapshotWritten(bytes) => self.input(Input::SnapshotWritten(bytes)),
                 Mail::SnapshotSaved(info) => self.on_snapshot_saved(info),
                 Mail::SnapshotFailed(reason) => {
-                    tracing::warn!(reason, "no snapshot");
+                    self.shell.metrics.snapshots_failed += 1;
+                    tracing::error!(reason, "no snapshot was saved, so the log is kept");
                     self.answer_snapshot_waiters(&Err(reason));
                     self.input(Input::SnapshotFailed);
                 }

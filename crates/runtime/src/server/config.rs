@@ -2,8 +2,15 @@
 
 use quintet_replica::{
     Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, FULL_BATCHES_MAX, NodeStatus, ReplicaId,
+    limits,
 };
 use std::time::Duration;
+
+/// Nothing more is executed for a client that has so many bytes of replies waiting for it …
+const OUTPUT_BYTES_SOFT: usize = 1 << 20;
+/// … so that it has no more than the longest replies of one request beyond them, and an error for
+/// each of its commands.
+const OUTPUT_BYTES_MAX: usize = OUTPUT_BYTES_SOFT + limits::REQUEST_REPLY_BYTES_MAX + (1 << 20);
 
 /// How a gateway is set up. The defaults suit a server that only trusted machines reach.
 #[derive(Clone, Debug)]
@@ -107,20 +114,20 @@ impl Default for GatewayConfig {
             auth_deadline: Duration::from_secs(10),
             unauthenticated_max: 1024,
             per_address_max: None,
-            value_bytes_max: 64 << 20,
-            command_bytes_max: 128 << 20,
-            request_bytes_max: 1 << 20,
+            value_bytes_max: limits::VALUE_BYTES_MAX,
+            command_bytes_max: limits::command_bytes_max(limits::VALUE_BYTES_MAX),
+            request_bytes_max: limits::REQUEST_GATHERED,
             request_commands_max: 1024,
             batch_bytes: FULL_BATCH_BYTES,
             batch_requests: FULL_BATCH_REQUESTS,
-            batch_bytes_max: 4 << 20,
+            batch_bytes_max: limits::BATCH_GATHERED,
             ordered_batches_max: 64,
             linearizable_batches_max: 64,
             full_batches_max: FULL_BATCHES_MAX,
             batch_interval: Duration::from_micros(250),
             in_flight_bytes_max: 256 << 20,
-            output_bytes_soft: 1 << 20,
-            output_bytes_max: 256 << 20,
+            output_bytes_soft: OUTPUT_BYTES_SOFT,
+            output_bytes_max: OUTPUT_BYTES_MAX,
             session_lifetime: Duration::from_secs(120),
             memory_max: 0,
             databases: 16,

@@ -54,10 +54,12 @@ const ANNOUNCED_BEGUN: usize = 4 << 10;
 /// Empty buffers larger than this are given back.
 const BUFFER_KEPT: usize = 64 << 10;
 
-/// A request that waits for the owner's registration or for the next epoch.
+/// A request that waits for the owner's registration, for the next epoch, or because the batch that
+/// it was in had too much to answer.
 #[derive(Debug)]
 pub(super) struct Parked {
     pub connection: usize,
+    pub level: Level,
     pub payload: Bytes,
     pub deadline: Time,
     pub not_before: Time,
@@ -439,19 +441,13 @@ impl Gateway {
                     Phase::Watch
                 };
                 // Whoever watches keys asks about their newest versions.
-                let stale = connection.client.stale && drained == Drained::Reads;
-                let pending = if stale {
-                    &mut self.stale
-                } else {
-                    &mut self.linearizable
+                let level = match connection.client.stale && drained == Drained::Reads {
+                    true => Level::Stale,
+                    false => Level::Linearizable,
                 };
-                pending.push(
-                    Entry::Read(index),
-                    CommandId::default(),
-                    RequestKind::Command,
-                    self.builder.as_bytes(),
-                    self.now,
-                );
+                let builder = std::mem::take(&mut self.builder);
+                self.push_read(level, index, builder.as_bytes());
+                self.builder = builder;
             }
             Drained::Writes => {
                 connection.phase = Phase::Request;
@@ -462,6 +458,7 @@ impl Gateway {
                 } else {
                     self.parked.push_back(Parked {
                         connection: index,
+                        level: Level::Ordered,
                         payload: Bytes::copy_from_slice(self.builder.as_bytes()),
                         deadline: self.now + self.config.client_deadline,
                         not_before: Time(0),
@@ -495,6 +492,12 @@ impl Gateway {
             self.check_output(connection);
             self.mark_dirty(index, connection);
         }
+    }
+
+    fn push_read(&mut self, level: Level, index: usize, payload: &[u8]) {
+        let (now, id) = (self.now, CommandId::default());
+        let (entry, kind) = (Entry::Read(index), RequestKind::Command);
+        self.pending_mut(level).push(entry, id, kind, payload, now);
     }
 
     fn push_ordered(&mut self, index: usize, connection: &mut Connection, payload: &[u8]) {
@@ -531,9 +534,7 @@ impl Gateway {
     }
 
     fn push_parked(&mut self, now: Time) {
-        if self.owner.standing != Standing::Registered {
-            return;
-        }
+        let registered = self.owner.standing == Standing::Registered;
         for _ in 0..self.parked.len() {
             if self.is_full() {
                 return;
@@ -541,7 +542,7 @@ impl Gateway {
             let Some(parked) = self.parked.pop_front() else {
                 return;
             };
-            if parked.not_before > now {
+            if parked.not_before > now || !registered && parked.level == Level::Ordered {
                 self.parked.push_back(parked);
                 continue;
             }
@@ -551,7 +552,10 @@ impl Gateway {
             };
             let gone = connection.gone;
             if !gone {
-                self.push_ordered(index, &mut connection, &parked.payload);
+                match parked.level {
+                    Level::Ordered => self.push_ordered(index, &mut connection, &parked.payload),
+                    level => self.push_read(level, index, &parked.payload),
+                }
             }
             self.connections[index] = Some(connection);
             if gone {
@@ -565,7 +569,10 @@ impl Gateway {
         let limit = self.memory_limit_due(now);
         match self.owner.standing {
             Standing::Registering => return,
-            Standing::New if !self.parked.is_empty() || limit.is_some() => {
+            Standing::New
+                if limit.is_some()
+                    || (self.parked.iter()).any(|parked| parked.level == Level::Ordered) =>
+            {
                 self.owner.started = self.clock.saturating_add_signed(self.clock_offset);
                 self.owner.standing = Standing::Registering;
                 let id = CommandId {
@@ -806,7 +813,7 @@ impl Gateway {
         }
         for parked in &self.parked {
             next = next.min(parked.deadline);
-            if registered && !self.is_full() {
+            if (registered || parked.level != Level::Ordered) && !self.is_full() {
                 next = next.min(parked.not_before);
             }
         }

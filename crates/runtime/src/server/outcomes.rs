@@ -3,7 +3,7 @@
 //! ```text
 //!   Results ──► one status per request ──► Done: copy the reply
 //!                                          SessionUnknown, Forgotten: UNCERTAIN, another session
-//!                                          Sealed: parked, sent again
+//!                                          Sealed, NotExecuted: parked, sent again
 //!   NoQuorum, Busy ──► certainly not executed: an error per command
 //!   Uncertain ───────► perhaps executed: an error per command, another session
 //! ```
@@ -132,8 +132,11 @@ impl Gateway {
         let request = nth_request(&in_flight.batch, nth);
         let text = match status {
             RequestStatus::Done | RequestStatus::Sealed => {
-                self.park_again(in_flight, index, connection, request);
-                return;
+                let not_before = self.now + SEALED_RETRY;
+                return self.park_again(in_flight, index, connection, request, not_before);
+            }
+            RequestStatus::NotExecuted => {
+                return self.park_again(in_flight, index, connection, request, Time(0));
             }
             RequestStatus::SessionUnknown => {
                 self.counters.sessions_lost += 1;
@@ -190,20 +193,24 @@ impl Gateway {
         index: usize,
         mut connection: Box<Connection>,
         request: Option<RequestView<'_>>,
+        not_before: Time,
     ) {
         let deadline = in_flight.submitted + self.config.client_deadline;
-        let (true, Some(request)) = (in_flight.level == Level::Ordered, request) else {
-            // A read is simply asked again by whoever sent it.
-            self.error_replies(&mut connection, request, BUSY);
+        let Some(request) = request else {
+            self.error_replies(&mut connection, None, BUSY);
             self.resume(index, connection);
             return;
         };
-        connection.sequence = connection.sequence.saturating_sub(1);
+        let level = in_flight.level;
+        if level == Level::Ordered {
+            connection.sequence = connection.sequence.saturating_sub(1);
+        }
         self.parked.push_back(Parked {
             connection: index,
+            level,
             payload: in_flight.batch.slice_ref(request.payload),
             deadline,
-            not_before: self.now + SEALED_RETRY,
+            not_before,
         });
         self.connections[index] = Some(connection);
     }
@@ -237,6 +244,10 @@ impl Gateway {
 
     fn fail_all_parked(&mut self, text: &str) {
         for parked in std::mem::take(&mut self.parked) {
+            if parked.level != Level::Ordered {
+                self.parked.push_back(parked);
+                continue;
+            }
             if let Some(mut connection) = self.connections[parked.connection].take() {
                 self.payload_errors(&mut connection, &parked.payload, text);
                 self.resume(parked.connection, connection);

@@ -106,7 +106,11 @@ pub(super) fn check_reply<'e>(
 ) -> Result<(), CommandError> {
     // More than the head of a string, and a score behind it, can take.
     const HEAD: usize = 64;
-    let bytes: usize = elements.map(|element| element.len() + HEAD).sum();
+    check_reply_len(options, elements.map(|element| element.len() + HEAD).sum())
+}
+
+/// Refuses a reply of so many bytes before it is made, if it would be too large.
+pub(super) fn check_reply_len(options: &StoreOptions, bytes: usize) -> Result<(), CommandError> {
     if bytes > options.max_reply_bytes {
         return Err(CommandError::Owned(format!(
             "ERR reply exceeds max-reply-bytes ({})",

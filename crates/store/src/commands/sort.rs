@@ -4,11 +4,12 @@
 //!   elements ──BY──► weights ──► sorted ──LIMIT──► cut ──GET──► reply, or a list (STORE)
 //! ```
 
-use crate::commands::arguments::is;
+use crate::commands::arguments::{check_reply, check_reply_len, is};
 use crate::context::{ReadContext, WriteContext};
 use crate::error::{CommandError, CommandResult};
 use crate::keyspace::Expiry;
 use crate::numbers::parse_integer;
+use crate::options::StoreOptions;
 use crate::reply::Reply;
 use crate::request::Args;
 use crate::types::list::{End, List};
@@ -156,10 +157,14 @@ impl<'a> Sort<'a> {
         &self,
         elements: &[&'v [u8]],
         look_up: &dyn Fn(&[u8]) -> Option<&'v Value>,
-    ) -> Vec<Option<&'v [u8]>> {
+        options: &StoreOptions,
+    ) -> Result<Vec<Option<&'v [u8]>>, CommandError> {
         if self.get.is_empty() {
-            return elements.iter().map(|element| Some(*element)).collect();
+            return Ok(elements.iter().map(|element| Some(*element)).collect());
         }
+        // Rows may be far more than all of the command and the state together.
+        let count = elements.len().saturating_mul(self.get.len());
+        check_reply_len(options, count.saturating_mul(OUTPUT_BYTES))?;
         let row = |element: &&'v [u8]| {
             let element = *element;
             self.get.iter().map(move |pattern| match *pattern {
@@ -167,9 +172,12 @@ impl<'a> Sort<'a> {
                 pattern => substitute(pattern, element, look_up),
             })
         };
-        elements.iter().flat_map(row).collect()
+        Ok(elements.iter().flat_map(row).collect())
     }
 }
+
+/// What an output takes while it is gathered.
+const OUTPUT_BYTES: usize = size_of::<Option<&[u8]>>();
 
 /// A weight as a number: blanks before it are skipped, and nothing at all is 0.
 fn weight_of(text: &[u8]) -> Option<f64> {
@@ -213,7 +221,7 @@ pub(crate) fn read(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResu
     let sort = Sort::parse(&args[1..], false)?;
     let look_up = |key: &[u8]| context.value(key);
     let elements = sort.run(look_up(args[0]), &look_up)?;
-    let outputs = sort.outputs(&elements, &look_up);
+    let outputs = sort.outputs(&elements, &look_up, context.options)?;
     reply_with(&mut context.reply, &outputs);
     Ok(())
 }
@@ -223,11 +231,16 @@ pub(crate) fn write(context: &mut WriteContext<'_>, args: Args<'_>) -> CommandRe
     let keys = &context.keys;
     let look_up = |key: &[u8]| keys.peek(key);
     let elements = sort.run(look_up(args[0]), &look_up)?;
-    let outputs = sort.outputs(&elements, &look_up);
+    let outputs = sort.outputs(&elements, &look_up, context.options)?;
     let Some(target) = sort.store else {
         reply_with(&mut context.reply, &outputs);
         return Ok(());
     };
+    if !sort.get.is_empty() {
+        // Nor may the state grow by values that are named again and again.
+        let elements = outputs.iter().map(|output| output.unwrap_or(&[]));
+        check_reply(context.options, elements)?;
+    }
     context.reply.count(outputs.len());
     let mut list = List::default();
     for output in outputs {

@@ -137,6 +137,9 @@ pub(crate) fn dump(context: &mut ReadContext<'_>, args: Args<'_>) {
         context.reply.null();
         return;
     };
+    if value.serialized_len_max() > context.options.max_reply_bytes {
+        return context.reply.fail_too_large();
+    }
     let mut payload = Vec::new();
     value.serialize(&mut payload);
     context.reply.bulk(&sealed_dump(&payload));

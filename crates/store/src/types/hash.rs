@@ -149,7 +149,7 @@ impl Hash {
         };
         let count = reader.count(2)?;
         let mut hash = Self {
-            table: Table::with_capacity(count),
+            table: Table::with_capacity(reader.room_for(count, Table::<Box<[u8]>>::ENTRY_BYTES)),
             value_bytes: 0,
             large,
         };

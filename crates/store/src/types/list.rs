@@ -194,7 +194,7 @@ impl List {
     pub fn deserialize(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let count = reader.count(1)?;
         let mut list = Self {
-            elements: VecDeque::with_capacity(count),
+            elements: VecDeque::with_capacity(reader.room_for(count, size_of::<Box<[u8]>>())),
             bytes: 0,
         };
         for _ in 0..count {

@@ -163,7 +163,7 @@ impl Set {
         };
         let count = reader.count(1)?;
         let mut set = Self {
-            table: Table::with_capacity(count),
+            table: Table::with_capacity(reader.room_for(count, Table::<()>::ENTRY_BYTES)),
             integers,
         };
         for _ in 0..count {

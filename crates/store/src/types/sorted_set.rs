@@ -401,9 +401,9 @@ impl SortedSet {
         let count = reader.count(9)?;
         let mut set = Self {
             large,
-            ..Self::with_capacity(count)
+            ..Self::with_capacity(reader.room_for(count, Table::<f64>::ENTRY_BYTES))
         };
-        let mut items = Vec::with_capacity(count);
+        let mut items = Vec::with_capacity(reader.room_for(count, size_of::<Item>()));
         for _ in 0..count {
             let member = reader.bytes()?;
             let score = reader.float()?;

@@ -54,6 +54,9 @@ impl<V> Default for Table<V> {
 }
 
 impl<V> Table<V> {
+    /// What room for one entry takes, the index included.
+    pub const ENTRY_BYTES: usize = size_of::<Entry<V>>() + 8;
+
     /// An empty table with room for `capacity` entries.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {

@@ -116,8 +116,17 @@ impl<'a> Reader<'a> {
         Ok(f64::from_bits(u64::from_le_bytes(bits)))
     }
 
-    /// Takes the number of elements that follow, each of which takes `size_min` bytes or more:
-    /// a number that is returned may be reserved for.
+    /// For how many of `count` elements, each of which takes `size` bytes in memory, room may be
+    /// made before they are read: what only announces many costs a few times its own bytes.
+    #[must_use]
+    pub const fn room_for(&self, count: usize, size: usize) -> usize {
+        const TIMES: usize = 8;
+        let most = self.rest.len() * TIMES / size;
+        if count < most { count } else { most }
+    }
+
+    /// Takes the number of elements that follow, each of which takes `size_min` bytes or more.
+    /// See [`Self::room_for`] before making room for them.
     ///
     /// # Errors
     /// When it is zero (an empty collection is never stored) or more than the bytes that are left

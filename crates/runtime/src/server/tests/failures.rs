@@ -2,7 +2,7 @@
 
 use super::rig::{BEGIN, Rig};
 use crate::server::{ConnectionId, GatewayConfig, NodeView};
-use quintet_replica::{Outcome, RequestKind, RequestStatus, ResultsBuilder, Submission};
+use quintet_replica::{Level, Outcome, RequestKind, RequestStatus, ResultsBuilder, Submission};
 use std::time::Duration;
 
 const NO_QUORUM: &str = "-CLUSTERDOWN no quorum (2 of 5 reachable)\\r\\n";
@@ -204,6 +204,24 @@ fn a_sealed_request_is_sent_again_under_its_number() {
     assert_eq!(rig.output(id), ":1\\r\\n");
     assert_eq!(rig.say(id, "INCR a"), ":2\\r\\n");
     assert_eq!(rig.submitted.last().unwrap().1, [RequestKind::Command]);
+}
+
+#[test]
+fn request_that_did_not_fit_its_batch_is_sent_again_at_once() {
+    let (mut rig, id) = rig();
+    let not_executed = || statuses(&[(RequestStatus::NotExecuted, b"")]);
+    let submission = submit(&mut rig, id, "INCR a\r\n");
+    rig.done(&submission, not_executed());
+    assert_eq!(rig.output(id), "");
+    rig.run();
+    assert_eq!(rig.output(id), ":1\\r\\n");
+    // A read, too, and neither before nor after what the client sends meanwhile.
+    let submission = submit(&mut rig, id, "GET a\r\n");
+    assert_eq!(submission.level, Level::Linearizable);
+    rig.push(id, "INCR a\r\n");
+    rig.done(&submission, not_executed());
+    rig.run();
+    assert_eq!(rig.output(id), "$1\\r\\n1\\r\\n:2\\r\\n");
 }
 
 #[test]

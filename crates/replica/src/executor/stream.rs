@@ -1,0 +1,230 @@
+//! The snapshot stream: chunks with checksums, written by the executor, read by whoever restores,
+//! verifies or looks into a snapshot.
+
+use super::checksum;
+use crate::{
+    ClusterId, CommandTime, DecodeError, EpochNumber, Executed, GroupId, Position, Reader,
+    RestoreError, Slot, Wire, Writer,
+};
+use alloc::{format, string::ToString};
+use bytes::{Buf, Bytes, BytesMut};
+
+/// The format in which the sessions are chunks of their own.
+const SNAPSHOT_MAGIC: u64 = u64::from_le_bytes(*b"QUINTSN2");
+/// The format in which header and sessions are one chunk.
+const SNAPSHOT_MAGIC_1: u64 = u64::from_le_bytes(*b"QUINTSN1");
+/// No chunk of a snapshot stream is longer.
+const CHUNK_MAX: usize = 1 << 30;
+/// Chunks of sessions are no longer.
+pub(super) const SESSIONS_CHUNK: usize = 1 << 20;
+/// Before each chunk of a snapshot stand its length and its checksum.
+pub(super) const FRAME_HEAD: usize = 8;
+
+/// The first chunk of a snapshot stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotHeader {
+    /// Whose state it is.
+    pub cluster: ClusterId,
+    /// Which group's.
+    pub group: GroupId,
+    /// The epoch in which it was taken.
+    pub epoch: EpochNumber,
+    /// What it covers.
+    pub executed: Executed,
+    /// The log's clock there.
+    pub time: CommandTime,
+    /// What the protocol needs to go on from there.
+    pub summary: Bytes,
+    /// How many chunks of sessions follow; `None` in the first format, where they follow the
+    /// header in its own chunk.
+    pub session_chunks: Option<u32>,
+}
+
+impl Wire for SnapshotHeader {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(match self.session_chunks {
+            Some(_) => SNAPSHOT_MAGIC,
+            None => SNAPSHOT_MAGIC_1,
+        });
+        writer.u128(self.cluster.0);
+        writer.u32(self.group.0);
+        writer.u64(self.epoch.0);
+        writer.u64(self.executed.slot.0);
+        writer.u64(self.executed.position.0);
+        writer.u64(self.time.0);
+        writer.slice(&self.summary);
+        if let Some(chunks) = self.session_chunks {
+            writer.u32(chunks);
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let first = match reader.u64("snapshot format")? {
+            SNAPSHOT_MAGIC => false,
+            SNAPSHOT_MAGIC_1 => true,
+            _ => return Err(DecodeError::Bad("snapshot format")),
+        };
+        Ok(Self {
+            cluster: ClusterId(reader.u128("cluster")?),
+            group: GroupId(reader.u32("group")?),
+            epoch: EpochNumber(reader.u64("epoch")?),
+            executed: Executed {
+                slot: Slot(reader.u64("slot")?),
+                position: Position(reader.u64("position")?),
+            },
+            time: CommandTime(reader.u64("time")?),
+            summary: reader.blob("summary")?,
+            session_chunks: if first {
+                None
+            } else {
+                Some(reader.u32("session chunks")?)
+            },
+        })
+    }
+}
+
+/// Splits a snapshot stream into its chunks, checking each.
+#[derive(Debug, Default)]
+pub struct SnapshotReader {
+    pending: BytesMut,
+    header: Option<SnapshotHeader>,
+    /// Chunks of sessions that are still to come.
+    sessions_left: u32,
+    sessions: BytesMut,
+    ended: bool,
+    /// Sessions that came in the header's chunk.
+    rest: Option<Reader>,
+}
+
+/// A whole chunk of a snapshot stream.
+#[derive(Debug)]
+pub enum SnapshotChunk {
+    /// The first: the header.
+    Header(SnapshotHeader),
+    /// All sessions, from however many chunks.
+    Sessions(Reader),
+    /// Bytes of the state machine.
+    State(Bytes),
+    /// The stream is whole.
+    End,
+}
+
+impl SnapshotReader {
+    /// Appends bytes of the stream, cut anywhere.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.pending.extend_from_slice(bytes);
+    }
+
+    /// The bytes so far are a stream from its beginning to its end, with nothing behind it.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.ended && self.pending.is_empty()
+    }
+
+    /// The next whole chunk, if the bytes so far hold one.
+    ///
+    /// # Errors
+    /// When a checksum fails or the header is not one.
+    pub fn next_chunk(&mut self) -> Result<Option<SnapshotChunk>, RestoreError> {
+        if let Some(rest) = self.rest.take() {
+            return Ok(Some(SnapshotChunk::Sessions(rest)));
+        }
+        loop {
+            match self.next_piece()? {
+                Some(Piece::Sessions) if self.sessions_left == 0 => {
+                    let sessions = core::mem::take(&mut self.sessions).freeze();
+                    return Ok(Some(SnapshotChunk::Sessions(Reader::new(sessions))));
+                }
+                Some(Piece::Sessions) => {}
+                Some(Piece::Whole(chunk)) => return Ok(Some(chunk)),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn next_piece(&mut self) -> Result<Option<Piece>, RestoreError> {
+        let Some(head) = self.pending.first_chunk::<8>() else {
+            return Ok(None);
+        };
+        if self.ended {
+            return Err(RestoreError("bytes after the end".to_string()));
+        }
+        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let expected = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        if length > CHUNK_MAX {
+            return Err(RestoreError(format!("a chunk of {length} bytes")));
+        }
+        if self.pending.len() < 8 + length {
+            return Ok(None);
+        }
+        self.pending.advance(8);
+        let chunk = self.pending.split_to(length).freeze();
+        if checksum(&chunk) != expected {
+            return Err(RestoreError("a chunk's checksum is wrong".to_string()));
+        }
+        if chunk.is_empty() {
+            self.ended = true;
+            return match self.header {
+                Some(_) if self.sessions_left > 0 => {
+                    Err(RestoreError("it ends within its sessions".to_string()))
+                }
+                Some(_) => Ok(Some(Piece::Whole(SnapshotChunk::End))),
+                None => Err(RestoreError("it ends before its header".to_string())),
+            };
+        }
+        if self.sessions_left > 0 {
+            self.sessions_left -= 1;
+            self.sessions.extend_from_slice(&chunk);
+            return Ok(Some(Piece::Sessions));
+        }
+        if self.header.is_some() {
+            return Ok(Some(Piece::Whole(SnapshotChunk::State(chunk))));
+        }
+        let mut reader = Reader::new(chunk);
+        let header = SnapshotHeader::decode(&mut reader)
+            .map_err(|error| RestoreError(format!("its header: {error}")))?;
+        match header.session_chunks {
+            None => self.rest = Some(reader),
+            Some(0) => return Err(RestoreError("it has no sessions".to_string())),
+            Some(chunks) => self.sessions_left = chunks,
+        }
+        self.header = Some(header.clone());
+        Ok(Some(Piece::Whole(SnapshotChunk::Header(header))))
+    }
+}
+
+/// What a chunk of the stream is.
+enum Piece {
+    /// A part of the sessions, kept until all of it is there.
+    Sessions,
+    Whole(SnapshotChunk),
+}
+
+/// A restore under way.
+#[derive(Debug, Default)]
+pub(super) struct Restoring {
+    pub(super) reader: SnapshotReader,
+    pub(super) header: Option<SnapshotHeader>,
+    pub(super) offset: u64,
+}
+
+/// A chunk of a snapshot stream around `bytes`.
+///
+/// # Panics
+/// When there are 4 GiB or more.
+#[must_use]
+pub fn framed(bytes: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(bytes.len() + FRAME_HEAD);
+    out.extend_from_slice(&frame_head(bytes));
+    out.extend_from_slice(bytes);
+    out.freeze()
+}
+
+/// The length of a chunk and its checksum.
+pub(super) fn frame_head(chunk: &[u8]) -> [u8; FRAME_HEAD] {
+    let length = u32::try_from(chunk.len()).expect("chunks are far below 4 GiB");
+    let mut head = [0; FRAME_HEAD];
+    head[..4].copy_from_slice(&length.to_le_bytes());
+    head[4..].copy_from_slice(&checksum(chunk).to_le_bytes());
+    head
+}

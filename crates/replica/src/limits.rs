@@ -1,0 +1,101 @@
+//! How long things may be: one chain, so that whatever is accepted passes through all that follows.
+//!
+//! ```text
+//!   value < command < request < batch < message < frame         on the way in
+//!   reply of a command < results of a request < of a batch < frame    on the way out
+//! ```
+//!
+//! What is too long is refused by whoever sees it first, with an error that names the limit. The
+//! first link, the longest value, is configured (at most [`VALUE_BYTES_LIMIT`]); the others follow
+//! from it. The assertions at the end hold the chain together at the largest value.
+
+const MIB: usize = 1 << 20;
+
+/// No configuration may allow longer values.
+pub const VALUE_BYTES_LIMIT: usize = 256 * MIB;
+/// The longest value where nobody says otherwise.
+pub const VALUE_BYTES_MAX: usize = 64 * MIB;
+/// A command may have so much besides its longest value: keys, further arguments, their lengths.
+const COMMAND_ROOM: usize = MIB;
+/// A connection's commands are gathered into one request up to so much; the one that exceeds it is
+/// still taken.
+pub const REQUEST_GATHERED: usize = MIB;
+/// What a request may have besides its commands: watched keys, a reply made by the server.
+const REQUEST_ROOM: usize = 2 * MIB;
+/// Requests are gathered into one batch up to so much; the one that exceeds it is still taken.
+pub const BATCH_GATHERED: usize = 4 * MIB;
+/// What a batch may have besides its requests: its header, sessions opened and ended.
+const BATCH_ROOM: usize = MIB;
+/// Protocols gather batches into one message up to their `batch_bytes_max`, which is no more than
+/// this; a batch that exceeds it is still taken.
+pub const MESSAGE_GATHERED: usize = 64 * MIB;
+/// More than any message has besides its batches.
+const MESSAGE_ROOM: usize = MIB;
+/// No frame is longer, whatever it carries and by whichever transport.
+pub const FRAME_BYTES_MAX: usize = 512 * MIB;
+/// A link's queue takes frames up to so many bytes …
+pub const LINK_QUEUE_BYTES: usize = 64 * MIB;
+/// … but while it has at most so many, one of any length.
+pub const LINK_QUEUE_LOW: usize = LINK_QUEUE_BYTES / 4;
+
+/// Once the results of a batch have so many bytes, its further commands are not executed in it.
+pub const BATCH_REPLY_BYTES: usize = 64 * MIB;
+/// Once the replies of a request have so many bytes, its further commands are executed only if
+/// they answer with a line.
+pub const REQUEST_REPLY_BYTES: usize = 128 * MIB;
+/// The replies of a request have no more bytes.
+pub const REQUEST_REPLY_BYTES_MAX: usize = 392 * MIB;
+
+/// The longest command, all its arguments together, where values may have so many bytes.
+#[must_use]
+pub const fn command_bytes_max(value_bytes_max: usize) -> usize {
+    let value = if value_bytes_max > VALUE_BYTES_MAX {
+        value_bytes_max
+    } else {
+        VALUE_BYTES_MAX
+    };
+    value + COMMAND_ROOM
+}
+
+/// The longest request: one connection's commands that are ordered as one.
+#[must_use]
+pub const fn request_bytes_max(value_bytes_max: usize) -> usize {
+    command_bytes_max(value_bytes_max) + REQUEST_GATHERED + REQUEST_ROOM
+}
+
+/// The longest batch of requests.
+#[must_use]
+pub const fn batch_bytes_max(value_bytes_max: usize) -> usize {
+    request_bytes_max(value_bytes_max) + BATCH_GATHERED + BATCH_ROOM
+}
+
+/// The longest batch that any configuration makes.
+pub const BATCH_BYTES_LIMIT: usize = batch_bytes_max(VALUE_BYTES_LIMIT);
+
+/// The longest reply to one command, where values may have so many bytes.
+#[must_use]
+pub const fn reply_bytes_max(value_bytes_max: usize) -> usize {
+    let least = 128 * MIB;
+    let value = value_bytes_max + MIB;
+    if value > least { value } else { least }
+}
+
+/// How many bytes may be queued for a link that has so many already: a queue that is low takes a
+/// frame of any length, or none that is longer than a queue could ever be sent.
+#[must_use]
+pub const fn link_room(queued: usize) -> usize {
+    if queued <= LINK_QUEUE_LOW {
+        FRAME_BYTES_MAX
+    } else {
+        LINK_QUEUE_BYTES.saturating_sub(queued)
+    }
+}
+
+const _: () = {
+    let message = MESSAGE_GATHERED + BATCH_BYTES_LIMIT + MESSAGE_ROOM;
+    assert!(message <= FRAME_BYTES_MAX, "a message is a frame");
+    let request = REQUEST_REPLY_BYTES + reply_bytes_max(VALUE_BYTES_LIMIT) + 2 * MIB;
+    assert!(request <= REQUEST_REPLY_BYTES_MAX, "a command's reply fits");
+    let results = BATCH_REPLY_BYTES + REQUEST_REPLY_BYTES_MAX + BATCH_ROOM;
+    assert!(results <= FRAME_BYTES_MAX, "results are a frame");
+};
