@@ -44,6 +44,14 @@ pub enum Error {
     /// Certainly not executed: too much is under way.
     #[error("too many commands are under way: the command was not executed")]
     Busy,
+    /// Certainly not executed: the command is longer than any may be.
+    #[error("the command has {bytes} bytes; accepted are at most {bytes_max}")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
     /// Certainly not executed: the disk is full.
     #[error("the disk is full: the command was not executed")]
     DiskFull,
@@ -58,6 +66,7 @@ impl From<SubmitError> for Error {
             SubmitError::NoQuorum => Self::NoQuorum,
             SubmitError::Uncertain => Self::Uncertain,
             SubmitError::Busy => Self::Busy,
+            SubmitError::TooLarge { bytes, bytes_max } => Self::TooLarge { bytes, bytes_max },
             SubmitError::DiskFull => Self::DiskFull,
             SubmitError::Stopped => Self::Stopped,
         }

@@ -154,6 +154,13 @@ impl<P: Protocol> Context<'_, P> {
         self.world.room(peer)
     }
 
+    /// Whether a message of this length may be queued for this peer. What is longer than any room
+    /// passes, too, when there is much: ask this before a message with a batch in it is sent.
+    #[must_use]
+    pub fn takes(&self, peer: ReplicaId, bytes: usize) -> bool {
+        self.world.takes(peer, bytes)
+    }
+
     /// Sends a message to one replica; to itself is not possible.
     ///
     /// # Panics

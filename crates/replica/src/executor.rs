@@ -22,7 +22,13 @@ use crate::{
     Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer, limits,
     plant::{Plant, Planted},
 };
-use alloc::{boxed::Box, collections::BTreeMap, format, string::ToString, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, VecDeque},
+    format,
+    string::ToString,
+    vec::Vec,
+};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 
@@ -56,6 +62,17 @@ pub struct Answer {
     pub batch: BatchId,
     /// One result per request.
     pub results: Bytes,
+}
+
+impl Answer {
+    /// Whether it may wait beside these. Large answers that wait are bounded by their bytes, small
+    /// ones by the number of batches under way.
+    pub(crate) fn may_be_held(&self, held: &VecDeque<Self>) -> bool {
+        self.results.len() <= limits::HELD_SMALL || {
+            let bytes: usize = held.iter().map(|answer| answer.results.len()).sum();
+            bytes <= limits::HELD_BYTES
+        }
+    }
 }
 
 /// What is to be done once a slot has been executed.
@@ -1070,5 +1087,23 @@ mod tests {
         stream.extend_from_slice(&framed(b""));
         let mut copy = restore(&stream, ClusterId(1)).expect("it restores");
         assert_eq!(copy.digest(), original.digest());
+    }
+
+    #[test]
+    fn large_answers_that_wait_are_bounded_by_their_bytes() {
+        let large = Bytes::from(alloc::vec![0; 8 << 20]);
+        let answer = |results: Bytes| Answer {
+            slot: Slot(1),
+            route: no_route(),
+            batch: BatchId(1),
+            results,
+        };
+        let mut held = VecDeque::new();
+        while answer(large.clone()).may_be_held(&held) {
+            held.push_back(answer(large.clone()));
+            assert!(held.len() < 100, "there is a bound");
+        }
+        assert!(held.len() >= 32, "{}", held.len());
+        assert!(answer(large.slice(..1000)).may_be_held(&held));
     }
 }

@@ -33,16 +33,25 @@ pub const MESSAGE_GATHERED: usize = 64 * MIB;
 const MESSAGE_ROOM: usize = MIB;
 /// No frame is longer, whatever it carries and by whichever transport.
 pub const FRAME_BYTES_MAX: usize = 512 * MIB;
-/// A link's queue takes frames up to so many bytes …
+/// A link's queue has room for so many bytes, which is what protocols keep to …
 pub const LINK_QUEUE_BYTES: usize = 64 * MIB;
-/// … but while it has at most so many, one of any length.
+/// … but while it has at most so many it takes one message of any length.
 pub const LINK_QUEUE_LOW: usize = LINK_QUEUE_BYTES / 4;
+/// A link is broken when more than so many are queued and another comes: whoever sends does not
+/// look at the room. A handler that sends two of the longest messages in one turn, before the room
+/// shows it, and a proxy with as much under way as may be, stay below.
+pub const LINK_QUEUE_HARD: usize = 384 * MIB;
 
 /// Once the results of a batch have so many bytes, its further commands are not executed in it.
 pub const BATCH_REPLY_BYTES: usize = 64 * MIB;
 /// Once the replies of a request have so many bytes, its further commands are executed only if
 /// they answer with a line.
 pub const REQUEST_REPLY_BYTES: usize = 128 * MIB;
+/// A large answer does not wait beside answers that have more bytes than that together: it is
+/// dropped, and asked for again.
+pub(crate) const HELD_BYTES: usize = 256 * MIB;
+/// An answer up to so long is not a large one.
+pub(crate) const HELD_SMALL: usize = MIB;
 /// The replies of a request have no more bytes.
 pub const REQUEST_REPLY_BYTES_MAX: usize = 392 * MIB;
 
@@ -80,20 +89,29 @@ pub const fn reply_bytes_max(value_bytes_max: usize) -> usize {
     if value > least { value } else { least }
 }
 
-/// How many bytes may be queued for a link that has so many already: a queue that is low takes a
-/// frame of any length, or none that is longer than a queue could ever be sent.
+/// Whether a link whose queue has room for so many bytes takes a message of this length: one that is
+/// longer than all of the room could otherwise never be sent.
 #[must_use]
-pub const fn link_room(queued: usize) -> usize {
-    if queued <= LINK_QUEUE_LOW {
-        FRAME_BYTES_MAX
-    } else {
-        LINK_QUEUE_BYTES.saturating_sub(queued)
-    }
+pub const fn link_takes(room: usize, bytes: usize) -> bool {
+    room >= bytes || room >= LINK_QUEUE_BYTES - LINK_QUEUE_LOW && bytes <= FRAME_BYTES_MAX
+}
+
+/// Whether a queue of requests that may have `bytes_max` bytes, and has `queued`, takes one of this
+/// length. One that is nearly empty takes any, as a link does: what could never be taken must not
+/// be told to come again.
+#[must_use]
+pub const fn queue_takes(queued: usize, bytes: usize, bytes_max: usize) -> bool {
+    queued.saturating_add(bytes) <= bytes_max || queued < bytes_max / 4 && bytes > bytes_max / 2
 }
 
 const _: () = {
     let message = MESSAGE_GATHERED + BATCH_BYTES_LIMIT + MESSAGE_ROOM;
     assert!(message <= FRAME_BYTES_MAX, "a message is a frame");
+    let before = LINK_QUEUE_BYTES + BATCH_BYTES_LIMIT;
+    assert!(
+        before <= LINK_QUEUE_HARD,
+        "two messages in a turn break no link"
+    );
     let request = REQUEST_REPLY_BYTES + reply_bytes_max(VALUE_BYTES_LIMIT) + 2 * MIB;
     assert!(request <= REQUEST_REPLY_BYTES_MAX, "a command's reply fits");
     let results = BATCH_REPLY_BYTES + REQUEST_REPLY_BYTES_MAX + BATCH_ROOM;

@@ -88,6 +88,11 @@ pub trait World {
     fn clock(&self) -> ClockReading;
     /// How many bytes may still be queued for this peer before its link is declared down.
     fn room(&self, peer: ReplicaId) -> usize;
+    /// Whether a message of this length may be queued for this peer: as far as there is room, and
+    /// one of any length while there is much.
+    fn takes(&self, peer: ReplicaId, bytes: usize) -> bool {
+        crate::limits::link_takes(self.room(peer), bytes)
+    }
     /// The newest durable snapshot that this node holds.
     fn snapshot_newest(&self) -> Option<SnapshotInfo>;
     /// Up to `length` bytes of the snapshot from `offset`; empty at its end. `None` when the

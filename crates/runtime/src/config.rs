@@ -10,7 +10,7 @@ use crate::{
 };
 use quintet_replica::{
     ClusterId, Durability, Entry, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, ReplicaId, ReplicaSet,
-    SNAPSHOT_BYTES_MIN, links::Links,
+    SNAPSHOT_BYTES_MIN, limits, links::Links,
 };
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -46,7 +46,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             key_bytes_max: 64 << 10,
-            value_bytes_max: 64 << 20,
+            value_bytes_max: limits::VALUE_BYTES_MAX,
             memory_max: 0,
             batch_bytes: FULL_BATCH_BYTES,
             batch_requests: FULL_BATCH_REQUESTS,
@@ -355,7 +355,16 @@ impl Config {
         if self.admin_connections_max > 4096 {
             return refuse("admin_connections_max: accepted are 1 to 4096".to_owned());
         }
-        if !(4 << 10..=4 << 20).contains(&self.limits.batch_bytes) {
+        let values = 1..=limits::VALUE_BYTES_LIMIT;
+        for (name, bytes) in [
+            ("key_bytes_max", self.limits.key_bytes_max),
+            ("value_bytes_max", self.limits.value_bytes_max),
+        ] {
+            if !values.contains(&bytes) {
+                return refuse(format!("limits.{name}: accepted are 1 byte to 256 MiB"));
+            }
+        }
+        if !(4 << 10..=limits::BATCH_GATHERED).contains(&self.limits.batch_bytes) {
             return refuse("limits.batch_bytes: accepted are 4 KiB to 4 MiB".to_owned());
         }
         if !(1..=65_536).contains(&self.limits.batch_requests) {

@@ -15,7 +15,7 @@
 use crate::{SubmitError, mail::Request};
 use quintet_replica::{
     BatchBuilder, BatchId, Bytes, CommandId, FrontendId, Level, Outcome, Payload, RequestKind,
-    RequestStatus, Results, SessionId, Submission, Time,
+    RequestStatus, Results, SessionId, Submission, Time, limits,
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,7 +26,7 @@ use std::{
 pub(crate) const PORT_BATCHES: u64 = 1 << 62;
 /// The session window allows no more requests in one batch.
 const BATCH_REQUESTS_MAX: usize = 1000;
-const BATCH_BYTES_MAX: usize = 4 << 20;
+const BATCH_BYTES_MAX: usize = limits::BATCH_GATHERED;
 /// A batch of so many bytes is full.
 const BATCH_BYTES_FULL: usize = 1 << 20;
 /// So many full ones may be under way.
@@ -68,6 +68,7 @@ pub(crate) struct Port {
     under_way: Vec<Ordered>,
     reads_under_way: HashMap<BatchId, Vec<Waiting>>,
     builder: BatchBuilder,
+    request_bytes_max: usize,
     stopping: bool,
 }
 
@@ -99,13 +100,27 @@ impl Port {
             under_way: Vec::new(),
             reads_under_way: HashMap::new(),
             builder: BatchBuilder::new(),
+            request_bytes_max: limits::request_bytes_max(limits::VALUE_BYTES_MAX),
             stopping: false,
         }
+    }
+
+    /// The same for a configuration with values of so many bytes.
+    pub const fn with_values(mut self, value_bytes_max: usize) -> Self {
+        self.request_bytes_max = limits::request_bytes_max(value_bytes_max);
+        self
     }
 
     pub fn push(&mut self, request: Request, now: Time) {
         if self.stopping {
             return request.finish(Err(SubmitError::Stopped));
+        }
+        let length = request.payload.as_ref().map_or(0, |payload| payload.len());
+        if length > self.request_bytes_max {
+            return request.finish(Err(SubmitError::TooLarge {
+                bytes: length,
+                bytes_max: self.request_bytes_max,
+            }));
         }
         if self.queued_bytes > QUEUE_BYTES_MAX {
             return request.finish(Err(SubmitError::Busy));

@@ -136,7 +136,8 @@ impl Proxy {
             (random(), unix_time()),
             config.client_deadline,
             config.session_lifetime,
-        );
+        )
+        .with_values(config.limits.value_bytes_max);
         let shell = ShellParts {
             poll,
             mailbox,

@@ -164,6 +164,14 @@ pub enum SubmitError {
     /// Certainly not executed: too much is under way.
     #[error("too many commands are under way; try again")]
     Busy,
+    /// Certainly not executed: the command is longer than any may be.
+    #[error("the command has {bytes} bytes; accepted are at most {bytes_max}")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
     /// Certainly not executed: this replica has no room for its journal.
     #[error("the disk of this replica is full; the command was not executed")]
     DiskFull,
@@ -566,7 +574,8 @@ fn assemble(
         owner,
         config.client_deadline,
         config.session_lifetime,
-    );
+    )
+    .with_values(config.limits.value_bytes_max);
     let world = RuntimeWorld {
         clock,
         rooms: vec![Cell::new(0); config.members.len()],

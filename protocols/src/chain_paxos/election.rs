@@ -434,7 +434,7 @@ impl ChainPaxos {
                 });
             }
         }
-        if ctx.room(to) < bytes + self.message_bytes() {
+        if !ctx.takes(to, bytes + self.message_bytes()) {
             // The candidate asks again.
             return ctx.mark("promise waits for room");
         }

@@ -27,7 +27,7 @@ use super::{
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, Lane, Slot, Time, Wake,
+    Bytes, Context, Lane, Slot, Time, Wake, limits,
     parts::{RequestKey, Taken},
 };
 
@@ -191,7 +191,7 @@ impl ChainPaxos {
         if self.planted(Plant::ReadServedAtOnce) {
             return ctx.query(batch, Slot(0), false, key.0, &());
         }
-        if self.reads.bytes + batch.len() > self.config.queue_bytes {
+        if !limits::queue_takes(self.reads.bytes, batch.len(), self.config.queue_bytes) {
             ctx.mark("read refused: queue full");
             return Self::refuse(key, Taken::Busy, ctx);
         }

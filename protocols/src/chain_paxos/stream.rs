@@ -218,7 +218,7 @@ impl ChainPaxos {
             }
             let mut entries = core::mem::take(&mut self.stream.scratch);
             let bytes = self.gather(first, &mut entries);
-            if ctx.room(to) < bytes + self.message_bytes() {
+            if !ctx.takes(to, bytes + self.message_bytes()) {
                 entries.clear();
                 self.stream.scratch = entries;
                 return ctx.mark("the next one waits for room");
@@ -327,7 +327,7 @@ impl ChainPaxos {
         let mut entries = Vec::new();
         self.gather(first, &mut entries);
         let bytes: usize = entries.iter().map(|entry| entry.op.bytes() + 32).sum();
-        if ctx.room(to) < bytes + self.message_bytes() {
+        if !ctx.takes(to, bytes + self.message_bytes()) {
             ctx.mark("a joiner waits for room");
             return None;
         }

@@ -265,7 +265,7 @@ impl Chora {
         };
         let mut audience: ReplicaSet = self.others.iter().filter(reachable).collect();
         for id in audience.iter() {
-            if ctx.room(id) < bytes {
+            if !ctx.takes(id, bytes) {
                 ctx.mark("pulse waits for room");
                 audience = audience.without(id);
             }

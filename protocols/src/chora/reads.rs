@@ -15,7 +15,7 @@ use super::{Chora, Message, plant::Plant};
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, Lane, ReplicaId, Slot, Time,
+    Bytes, Context, Lane, ReplicaId, Slot, Time, limits,
     parts::{RequestKey, Taken},
 };
 
@@ -96,7 +96,7 @@ impl Reads {
 
 impl Chora {
     pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
-        if self.reads.bytes + batch.len() > self.config.queue_bytes {
+        if !limits::queue_takes(self.reads.bytes, batch.len(), self.config.queue_bytes) {
             ctx.mark("read refused: queue full");
             return Self::refuse(key, Taken::Busy, ctx);
         }

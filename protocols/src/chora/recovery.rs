@@ -171,7 +171,7 @@ impl Chora {
             }
             entries.push((held.view, held.value.clone()));
         }
-        if ctx.room(to) < bytes {
+        if !ctx.takes(to, bytes) {
             return ctx.mark("entries wait for room");
         }
         let init = self.init.clone().filter(|init| init.base < from);

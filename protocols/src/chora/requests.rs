@@ -11,7 +11,7 @@ use super::{Chora, Message};
 use alloc::vec::Vec;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, FrontendId, Level, ReplicaId, Slot, Time,
+    Bytes, Context, FrontendId, Level, ReplicaId, Slot, Time, limits,
     parts::{RequestKey, Taken, own_request},
 };
 
@@ -77,8 +77,8 @@ impl Chora {
         batch: Bytes,
         ctx: &mut Context<'_, Self>,
     ) {
-        let room = self.config.queue_bytes.saturating_sub(self.waiting_bytes);
-        if !self.begins_soon(ctx.now()) || batch.len() > room {
+        let (waiting, most) = (self.waiting_bytes, self.config.queue_bytes);
+        if !self.begins_soon(ctx.now()) || !limits::queue_takes(waiting, batch.len(), most) {
             return Self::refuse(key, Taken::Refused, ctx);
         }
         self.waiting_bytes += batch.len();

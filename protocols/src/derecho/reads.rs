@@ -17,7 +17,7 @@ use super::{
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, Slot, Time,
+    Bytes, Context, Slot, Time, limits,
     parts::{RequestKey, Taken},
 };
 
@@ -78,7 +78,7 @@ impl Derecho {
         if self.planted(Plant::ReadsLocal) {
             return ctx.query(batch, Slot(0), false, key.0, &());
         }
-        if self.reads.bytes + batch.len() > self.config.queue_bytes {
+        if !limits::queue_takes(self.reads.bytes, batch.len(), self.config.queue_bytes) {
             ctx.mark("read refused: queue full");
             return Self::refuse(key, Taken::Busy, ctx);
         }

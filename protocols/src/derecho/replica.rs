@@ -1068,7 +1068,7 @@ impl Derecho {
         let mut words = Vec::new();
         for sent in self.unacked.iter().filter(missing) {
             words.push((sent.slot, self.slot_words(sent)));
-            if sent.path == Path::Whole && ctx.room(peer) >= sent.body.len() + 1024 {
+            if sent.path == Path::Whole && ctx.takes(peer, sent.body.len() + 1024) {
                 let (index, body) = (sent.first, sent.body.clone());
                 ctx.send(peer, Lane::Bulk, &Message::Bulk { view, index, body });
             }

@@ -38,7 +38,7 @@ impl Mencius {
         }
         let mut to_all = core::mem::take(&mut self.said_due);
         let bytes: usize = said.entries.iter().map(|(_, value)| value.bytes()).sum();
-        let room = |id: &ReplicaId| ctx.room(*id) >= bytes + overhead(self.members);
+        let room = |id: &ReplicaId| ctx.takes(*id, bytes + overhead(self.members));
         let reached: ReplicaSet = self.others.iter().filter(room).collect();
         // Last, because suggesting, skipping and revoking change where this replica stands.
         let mut said = Said {
@@ -330,7 +330,7 @@ impl Mencius {
             }
             entries.push((*slot, own.value.clone()));
         }
-        if ctx.room(to) < bytes {
+        if !ctx.takes(to, bytes) {
             return ctx.mark("suggestions wait for room");
         }
         if !entries.is_empty() {
@@ -366,7 +366,7 @@ impl Mencius {
                 break;
             }
         }
-        if ctx.room(to) < bytes {
+        if !ctx.takes(to, bytes) {
             return ctx.mark("entries wait for room");
         }
         if !values.is_empty() {

@@ -14,7 +14,7 @@ use super::{Mencius, Message, plant::Plant};
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, FrontendId, Level, Slot, Time,
+    Bytes, Context, FrontendId, Level, Slot, Time, limits,
     parts::{RequestKey, Taken, own_request},
 };
 
@@ -90,7 +90,7 @@ impl Mencius {
     }
 
     fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
-        if self.reads.bytes + batch.len() > self.config.queue_bytes {
+        if !limits::queue_takes(self.reads.bytes, batch.len(), self.config.queue_bytes) {
             ctx.mark("read refused: queue full");
             return Self::answer(key, Taken::Busy, ctx);
         }

@@ -402,7 +402,7 @@ impl MultiPaxos {
                 });
             }
         }
-        if ctx.room(to) < bytes + MESSAGE_BYTES {
+        if !ctx.takes(to, bytes + MESSAGE_BYTES) {
             // The candidate asks again.
             return ctx.mark("promise waits for room");
         }

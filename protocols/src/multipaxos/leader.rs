@@ -319,7 +319,7 @@ impl MultiPaxos {
             for id in group.iter() {
                 let peer = &lead.peers[id.index()];
                 let full = peer.flight_bytes > 0 && peer.flight_bytes + bytes > flight_max;
-                if full || ctx.room(id) < bytes + MESSAGE_BYTES {
+                if full || !ctx.takes(id, bytes + MESSAGE_BYTES) {
                     ctx.mark("follower waits for room");
                     group = group.without(id);
                     todo = todo.without(id);

@@ -16,7 +16,7 @@ use super::{Message, MultiPaxos, leader::Confirmation, plant::Plant, replica::Ro
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, Lane, ReplicaId, ReplicaSet, Slot, Time, Wake,
+    Bytes, Context, Lane, ReplicaId, ReplicaSet, Slot, Time, Wake, limits,
     parts::{RequestKey, Taken},
 };
 use smallvec::SmallVec;
@@ -77,7 +77,7 @@ impl Reads {
 
 impl MultiPaxos {
     pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
-        if self.reads.bytes + batch.len() > self.config.queue_bytes {
+        if !limits::queue_takes(self.reads.bytes, batch.len(), self.config.queue_bytes) {
             ctx.mark("read refused: queue full");
             let taken = Message::Taken {
                 batch: key.1,

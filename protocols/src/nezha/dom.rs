@@ -273,7 +273,8 @@ impl LateBuffer {
         self.next += 1;
         self.order.insert(self.next, name);
         self.held.insert(name, (self.next, request));
-        while self.bytes > bytes_max || self.held.len() > bytes_max / 64 {
+        // The newest stays, however long it is.
+        while self.held.len() > 1 && (self.bytes > bytes_max || self.held.len() > bytes_max / 64) {
             let Some((_, oldest)) = self.order.pop_first() else {
                 return;
             };

@@ -19,7 +19,7 @@ use super::{
 use alloc::{collections::BTreeSet, collections::VecDeque, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, Deadline, FrontendId, Level, PersistId, ReplicaId, Slot, Time, Wake,
+    Bytes, Context, Deadline, FrontendId, Level, PersistId, ReplicaId, Slot, Time, Wake, limits,
     parts::Taken,
 };
 use smallvec::SmallVec;
@@ -129,7 +129,8 @@ impl Nezha {
     fn take_in(&mut self, mut stamp: Stamp, batch: Bytes, clock: u64, ctx: &mut Context<'_, Self>) {
         let footprint = self.footprint(&batch, ctx);
         let too_far = stamp.deadline > self.deadline_max(clock);
-        let full = self.early.bytes() + batch.len() > self.config.buffer_bytes;
+        let bytes_max = self.config.buffer_bytes;
+        let full = !limits::queue_takes(self.early.bytes(), batch.len(), bytes_max);
         if self.is_leader() {
             if full {
                 let (batch, view) = (stamp.name.batch, self.view);

@@ -269,7 +269,7 @@ impl Racs {
             block = shortened(&block, &quotes);
         }
         let bytes = block.bytes() + quotes.len() * Quote::SIZE + super::sync::MESSAGE_BYTES;
-        let room = |peer: &ReplicaId| ctx.room(*peer) >= bytes;
+        let room = |peer: &ReplicaId| ctx.takes(*peer, bytes);
         let (now, later): (Vec<ReplicaId>, Vec<ReplicaId>) = to.iter().partition(room);
         let now = now.into_iter().collect();
         let message = Message::ProposeAsync { block, quotes };

@@ -313,7 +313,7 @@ impl Racs {
             Chain::Nothing => {}
             Chain::Blocks(blocks, decided) => {
                 let bytes: usize = blocks.iter().map(|block| block.bytes()).sum();
-                if bytes < room {
+                if ctx.takes(from, bytes + super::sync::MESSAGE_BYTES) {
                     let page = Message::Blocks {
                         tip,
                         blocks,

@@ -13,7 +13,7 @@ use super::{Mark, Racs, plant::Plant};
 use alloc::collections::{BTreeSet, VecDeque};
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, ReplicaId, Slot, Time,
+    Bytes, Context, ReplicaId, Slot, Time, limits,
     parts::{RequestKey, Taken},
 };
 
@@ -112,7 +112,7 @@ impl Racs {
             // Its frontend asks again: once is enough, and the marker is asked for again, too.
             return;
         }
-        if self.reads.bytes + batch.len() > self.config.queue_bytes {
+        if !limits::queue_takes(self.reads.bytes, batch.len(), self.config.queue_bytes) {
             ctx.mark("read refused: queue full");
             return Self::refuse(key, Taken::Busy, ctx);
         }

@@ -295,7 +295,7 @@ impl Racs {
             answer,
             blocks,
         };
-        let room = |peer: &ReplicaId| ctx.room(*peer) >= bytes;
+        let room = |peer: &ReplicaId| ctx.takes(*peer, bytes);
         let full: ReplicaSet = to.iter().filter(room).collect();
         ctx.multicast(full, Lane::Control, &message);
         let rest: ReplicaSet = to.iter().filter(|peer| !full.contains(*peer)).collect();
@@ -304,7 +304,7 @@ impl Racs {
             if let Message::Propose { blocks, .. } = &mut message {
                 blocks.clear();
             }
-            let room = |peer: &ReplicaId| ctx.room(*peer) >= MESSAGE_BYTES;
+            let room = |peer: &ReplicaId| ctx.takes(*peer, MESSAGE_BYTES);
             let heard: ReplicaSet = rest.iter().filter(room).collect();
             ctx.multicast(heard, Lane::Control, &message);
         }

@@ -272,7 +272,7 @@ impl<H: Host> Sadl<H> {
         loop {
             let message = self.chains.show(above, u64::MAX, PAGE_BYTES);
             let (last, bytes) = message.extent();
-            let room = |peer: &ReplicaId| ctx.room(*peer) >= bytes + MESSAGE_BYTES;
+            let room = |peer: &ReplicaId| ctx.takes(*peer, bytes + MESSAGE_BYTES);
             let to: ReplicaSet = whom.iter().filter(room).collect();
             let message = self.said(message, to, ctx.now());
             ctx.multicast(to, Lane::Control, &message);
@@ -302,7 +302,7 @@ impl<H: Host> Sadl<H> {
             Some(batches) if batches.is_empty() => {}
             Some(batches) => {
                 let bytes: usize = batches.iter().map(|batch| batch.len() + 4).sum();
-                if bytes < room {
+                if ctx.takes(from, bytes + MESSAGE_BYTES) {
                     let first = range.first;
                     let found = Message::Found { first, batches };
                     ctx.send(from, Lane::Bulk, &H::message(found));
@@ -575,7 +575,7 @@ impl<H: Host> Dissemination<H> for Sadl<H> {
                 self.chains.show(u64::MAX, u64::MAX, 0)
             };
             let (_, bytes) = message.extent();
-            if ctx.room(peer) >= bytes + MESSAGE_BYTES {
+            if ctx.takes(peer, bytes + MESSAGE_BYTES) {
                 let message = self.said(message, ReplicaSet::EMPTY.with(peer), ctx.now());
                 ctx.send(peer, Lane::Control, &message);
             }

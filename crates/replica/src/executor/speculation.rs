@@ -13,7 +13,6 @@
 //! what is stable, and the batches since then are executed again.
 
 use super::*;
-use alloc::collections::VecDeque;
 
 /// What is kept so that execution can be undone.
 pub(super) struct Speculation {
@@ -38,7 +37,7 @@ impl Speculation {
         if answer.slot <= self.stable {
             return Some(answer);
         }
-        if self.held.len() < count_max {
+        if self.held.len() < count_max && answer.may_be_held(&self.held) {
             self.held.push_back(answer);
         }
         None

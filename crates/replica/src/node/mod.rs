@@ -717,6 +717,10 @@ impl Node {
 
     fn answer(&mut self, answer: Answer, out: &mut Vec<Output>) {
         match answer.route.after {
+            Some(after) if after > self.persisted && !answer.may_be_held(&self.held) => {
+                // Its frontend asks again.
+                out.push(Output::Mark("answer dropped: too large to be held"));
+            }
             Some(after) if after > self.persisted => self.held.push_back(answer),
             _ => self.send_answer(answer, out),
         }

@@ -33,7 +33,9 @@
 //! they keep, propose, and propose again what [`KeptRequests::iter`] still holds.
 
 use super::{Taken, table::Table};
-use crate::{BatchId, BatchView, Bytes, Context, FrontendId, Lane, Protocol, ReplicaId, Time};
+use crate::{
+    BatchId, BatchView, Bytes, Context, FrontendId, Lane, Protocol, ReplicaId, Time, limits,
+};
 use alloc::{
     collections::{BTreeMap, VecDeque},
     vec::Vec,
@@ -66,6 +68,10 @@ pub fn own_request<P: Protocol>(
         ctx.mark("ignored: malformed request");
         return None;
     };
+    if batch.len() > limits::BATCH_BYTES_LIMIT {
+        ctx.mark("ignored: request longer than any");
+        return None;
+    }
     if view.frontend() != from {
         ctx.mark("ignored: request in another frontend's name");
         return None;
@@ -136,7 +142,8 @@ impl KeptRequests {
     ///
     /// # Errors
     ///
-    /// The answer for its frontend when that would be more than `bytes_max`; it is not kept.
+    /// The answer for its frontend when that would be more than `bytes_max`, but for a batch that
+    /// is longer than that and comes when little is kept; it is not kept.
     pub fn keep(
         &mut self,
         key: RequestKey,
@@ -145,7 +152,7 @@ impl KeptRequests {
         now: Time,
     ) -> Result<(), Taken> {
         let before = self.kept.get(&key).map(|kept| kept.batch.len());
-        if before.is_none() && self.bytes + batch.len() > bytes_max {
+        if before.is_none() && !limits::queue_takes(self.bytes, batch.len(), bytes_max) {
             return Err(Taken::Busy);
         }
         self.bytes += batch.len();
@@ -203,6 +210,8 @@ impl KeptRequests {
         ctx: &mut Context<'_, P>,
         message: impl Fn(Vec<Bytes>) -> P::Message,
     ) {
+        // What is sent in this turn is not in the queue yet.
+        let mut sent = 0;
         while !self.outbox.is_empty() {
             let (mut bytes, mut count) = (0, 0);
             for batch in &self.outbox {
@@ -212,9 +221,14 @@ impl KeptRequests {
                 bytes += batch.len() + 4;
                 count += 1;
             }
-            if ctx.room(to) < bytes + overhead {
+            let takes = match sent {
+                0 => ctx.takes(to, bytes + overhead),
+                _ => ctx.room(to) >= sent + bytes + overhead,
+            };
+            if !takes {
                 return ctx.mark("forward waits for room");
             }
+            sent += bytes + overhead;
             let batches = self.outbox.drain(..count).collect();
             ctx.send(to, Lane::Control, &message(batches));
         }
@@ -274,7 +288,7 @@ impl RequestQueue {
                 ctx.mark("ignored: malformed request");
                 continue;
             };
-            if self.bytes + batch.len() > bytes_max {
+            if !limits::queue_takes(self.bytes, batch.len(), bytes_max) {
                 return ctx.mark("ignored: forwarded beyond all queues");
             }
             self.push(key, batch);

@@ -26,7 +26,7 @@ use bytes::{Bytes, BytesMut};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quintet_replica::{
-    BatchId, CommandId, FrontendId, Level, RequestKind, SessionId, Submission, Time,
+    BatchId, CommandId, FrontendId, Level, RequestKind, SessionId, Submission, Time, limits,
 };
 use quintet_store::{CommandSpec, RequestBuilder};
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
@@ -667,6 +667,12 @@ impl Gateway {
         pending.in_flight += 1;
         let entries = std::mem::replace(&mut pending.entries, spare.unwrap_or_default());
         let batch = pending.batch.finish(frontend, id, level);
+        let command_bytes_max = self.limits.command_bytes_max;
+        debug_assert!(
+            batch.len() <= limits::batch_bytes_max(command_bytes_max),
+            "a batch is as long as its parts allow"
+        );
+        let pending = self.pending_mut(level);
         pending.bytes_last = batch.len();
         let since = pending.since;
         let deadline = since + self.config.client_deadline;

@@ -27,6 +27,8 @@ const LOCAL_ARGUMENTS_MAX: usize = 1024;
 const REPLY_WORK: usize = 64;
 /// The most keys that a connection may watch.
 const WATCHED_MAX: usize = 4096;
+/// The most bytes that they may have together.
+const WATCHED_BYTES_MAX: usize = 1 << 20;
 
 /// What a connection's input has become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -391,7 +393,7 @@ impl Gateway {
         let args: ArgsBuffer<'_> = (1..parser.len())
             .map(|index| parser.argument(input, index))
             .collect();
-        let bytes: usize = args.iter().map(|arg| arg.len() + 4).sum();
+        let bytes = 8 + args.iter().map(|arg| arg.len() + 4).sum::<usize>();
         let bytes_max = self.limits.command_bytes_max;
         if transaction.queued.len() + bytes > bytes_max {
             return Err(format!(
@@ -501,6 +503,13 @@ impl Gateway {
         let keys: ArgsBuffer<'_> = (1..parser.len())
             .map(|index| parser.argument(input, index))
             .collect();
+        let bytes = keys.iter().map(|key| key.len());
+        let bytes = bytes.chain(watched.iter().map(|watched| watched.key.len()));
+        if bytes.sum::<usize>() > WATCHED_BYTES_MAX {
+            drop(keys);
+            let text = format!("ERR watched keys exceed {WATCHED_BYTES_MAX} bytes");
+            return self.refuse(connection, &text);
+        }
         let database = client.mode.database;
         watching.clear();
         watching.extend(keys.iter().map(|key| WatchedKey {

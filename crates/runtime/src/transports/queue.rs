@@ -19,7 +19,7 @@ use std::{
 
 pub(super) const HEADER: usize = 12;
 /// No frame is longer.
-pub(crate) const FRAME_MAX: usize = 512 << 20;
+pub(crate) const FRAME_MAX: usize = quintet_replica::limits::FRAME_BYTES_MAX;
 /// Longer frames are read into memory of their own.
 const LARGE: usize = 64 << 10;
 /// Memory reserved for a large frame before its bytes have come.

@@ -38,7 +38,7 @@ use mio::{
 };
 use opening::{Complaints, Shaken, refused_backoff};
 use quintet_replica::{
-    Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId, Time,
+    Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId, Time, limits,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -49,7 +49,9 @@ use std::{
 };
 
 /// The most bytes queued for one peer and lane before the link counts as down.
-pub(crate) const QUEUE_MAX: usize = 64 << 20;
+pub(crate) const QUEUE_MAX: usize = limits::LINK_QUEUE_BYTES;
+/// With more than that waiting a large frame waits, too, and is told when there is less.
+const QUEUE_LOW: usize = limits::LINK_QUEUE_LOW;
 /// The most bytes taken from one connection in one turn.
 const TURN_BYTES_MAX: usize = 1 << 20;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
@@ -405,7 +407,7 @@ impl Tcp {
         let loose = connection.goes_by_datagram(header, frame);
         if let (Some(emulator), Some(Peer::Replica(to))) = (&mut self.emulator, connection.peer) {
             queued += emulator.held_for(to);
-            if queued + frame.len() <= QUEUE_MAX {
+            if queued <= limits::LINK_QUEUE_HARD {
                 let held = Held {
                     to,
                     session: self.links[to.index()].session,
@@ -418,7 +420,12 @@ impl Tcp {
                 return;
             }
         }
-        if queued > 0 && queued + frame.len() > QUEUE_MAX {
+        if queued > QUEUE_MAX && matches!(connection.peer, Some(Peer::Frontend(_))) {
+            // It asks again for what does not come; breaking the link would lose all the rest.
+            self.counters.queues_full += 1;
+            return;
+        }
+        if queued > limits::LINK_QUEUE_HARD {
             self.counters.queues_full += 1;
             let peer = connection.peer;
             self.close(index, "its queue is full", now);
@@ -452,7 +459,7 @@ impl Tcp {
             return self.pack(index, frame);
         }
         connection.outgoing.push(header, frame);
-        if connection.outgoing.len() > QUEUE_MAX / 2
+        if connection.outgoing.len() > QUEUE_LOW
             && let Some(Peer::Replica(id)) = connection.peer
         {
             self.links[id.index()].crowded = true;
@@ -498,7 +505,7 @@ impl Tcp {
                 let left = connection.outgoing.len();
                 if let Some(Peer::Replica(id)) = connection.peer {
                     let link = &mut self.links[id.index()];
-                    if link.crowded && left < QUEUE_MAX / 4 {
+                    if link.crowded && left <= QUEUE_LOW {
                         link.crowded = false;
                         let room = Link::Room(QUEUE_MAX - left);
                         self.arrivals

@@ -478,9 +478,11 @@ fn a_full_queue_takes_the_link_down_instead_of_losing_one_frame() {
     until("up", &mut [&mut a, &mut b], |s| {
         s.iter().all(|s| !s.links.is_empty())
     });
-    let frame = vec![1; 8 << 20];
-    for _ in 0..20 {
-        a.send(1, Lane::Control, &frame);
+    let frame = Frame::from(Bytes::from(vec![1; 8 << 20]));
+    let peer = Recipients::Replicas(ReplicaSet::EMPTY.with(ReplicaId(1)));
+    for _ in 0..60 {
+        let now = a.now();
+        a.tcp.send(peer, Lane::Control, &frame, now);
     }
     assert_eq!(a.tcp.counters().queues_full, 1);
     assert_eq!(a.tcp.room(ReplicaId(1)), 0);

@@ -13,7 +13,7 @@
 //! then, or for ever, everything goes by the connections. These stay in any case: they tell who is
 //! who and who is alive, and the memory goes when the link does.
 
-use super::{Incoming, Outgoing, QUEUE_MAX, TURN_BYTES_MAX, Tcp, exchange::Own};
+use super::{Incoming, Outgoing, QUEUE_LOW, QUEUE_MAX, TURN_BYTES_MAX, Tcp, exchange::Own};
 use crate::{
     metrics::MemoryMetrics,
     transports::{
@@ -25,7 +25,7 @@ use crate::{
         queue::{FRAME_MAX, FrameBroken, Kind, MEMORY_AHEAD, memory_header},
     },
 };
-use quintet_replica::{Bytes, Frame, Lane, Link, Peer, ReplicaId, ReplicaSet, Time};
+use quintet_replica::{Bytes, Frame, Lane, Link, Peer, ReplicaId, ReplicaSet, Time, limits};
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
 type Memory = Arc<Segment>;
@@ -398,7 +398,7 @@ impl Tcp {
             return false;
         }
         let queued = outbound.queued_of(lane);
-        if queued > 0 && queued + frame.len() > QUEUE_MAX {
+        if queued > limits::LINK_QUEUE_HARD {
             self.counters.queues_full += 1;
             if let Some(index) = self.links[id.index()].lanes[lane as usize] {
                 self.close(index, "its queue is full", now);
@@ -407,7 +407,7 @@ impl Tcp {
             return true;
         }
         outbound.push(lane, frame);
-        outbound.crowded |= outbound.queued_of(lane) > QUEUE_MAX / 2;
+        outbound.crowded |= outbound.queued_of(lane) > QUEUE_LOW;
         memories.counters.frames_out += 1;
         self.counters.frames_out += 1;
         true
@@ -468,7 +468,7 @@ impl Tcp {
                 Ok(written) => {
                     memories.counters.bytes_out += written as u64;
                     let left = outbound.queued_of(Lane::Control);
-                    if outbound.crowded && outbound.queued() < QUEUE_MAX / 4 {
+                    if outbound.crowded && outbound.queued() <= QUEUE_LOW {
                         outbound.crowded = false;
                         let room = Link::Room(QUEUE_MAX - left);
                         self.arrivals
