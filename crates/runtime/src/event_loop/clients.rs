@@ -4,7 +4,7 @@ use crate::{
     server::{ConnectionId, Gateway},
     system::read_into,
 };
-use bytes::Buf;
+use bytes::{Buf, BytesMut};
 use mio::{
     Interest, Registry, Token,
     event::Event,
@@ -23,6 +23,8 @@ const PORTION_MAX: usize = 64 << 10;
 const TURN_BYTES_MAX: usize = 256 << 10;
 /// The most connections accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
+/// Memory of replies that have been written is given back when there was more of it than this.
+const OUTPUT_KEPT: usize = 64 << 10;
 /// When there is no descriptor for a connection, the next try comes after this …
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// … and the next line in the log after this.
@@ -308,6 +310,7 @@ impl Clients {
             let result = write_all(&mut client.stream, output);
             self.bytes_out += (before - output.len()) as u64;
             match result {
+                Writing::Done if before > OUTPUT_KEPT => *output = BytesMut::new(),
                 Writing::Done => {}
                 Writing::Blocked => client.writable = false,
                 Writing::Broken => return self.close(index),
@@ -360,7 +363,7 @@ fn keep_alive(stream: &TcpStream, after: Duration) -> rustix::io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)
 }
 
-fn write_all(stream: &mut TcpStream, output: &mut bytes::BytesMut) -> Writing {
+fn write_all(stream: &mut TcpStream, output: &mut BytesMut) -> Writing {
     while !output.is_empty() {
         match stream.write(output) {
             Ok(0) => return Writing::Broken,

@@ -86,6 +86,9 @@ pub struct GatewayConfig {
     pub output_bytes_soft: usize,
     /// A client that has this many bytes of replies waiting for it is dropped.
     pub output_bytes_max: usize,
+    /// When all clients together have this many bytes of replies waiting for them, the one that has
+    /// most is dropped.
+    pub outputs_bytes_max: usize,
     /// The sessions' lifetime as the executor counts it.
     pub session_lifetime: Duration,
     /// The limit of the store's memory in bytes; 0 is "none".
@@ -128,6 +131,7 @@ impl Default for GatewayConfig {
             in_flight_bytes_max: 256 << 20,
             output_bytes_soft: OUTPUT_BYTES_SOFT,
             output_bytes_max: OUTPUT_BYTES_MAX,
+            outputs_bytes_max: 1 << 30,
             session_lifetime: Duration::from_secs(120),
             memory_max: 0,
             databases: 16,

@@ -114,6 +114,8 @@ pub struct Gateway {
     pub(super) memory_limit: MemoryLimit,
     pub(super) scan_at: Time,
     pub(super) admission: Admission,
+    /// What all clients were owed when that was last looked at, and the counter of bytes then.
+    outputs: (usize, u64),
     pub(super) shutting_down: bool,
 }
 
@@ -158,6 +160,7 @@ impl Gateway {
             memory_limit: MemoryLimit::default(),
             scan_at: Time::NEVER,
             admission: Admission::new(seed),
+            outputs: (0, 0),
             shutting_down: false,
             config,
         }
@@ -743,13 +746,54 @@ impl Gateway {
         }
     }
 
-    /// Drops a client that does not read what it asked for.
+    /// Drops a client that does not read what it asked for; and when all together are owed more
+    /// than may be, the one that is owed most.
     fn check_output(&mut self, connection: &mut Connection) {
-        if connection.output.len() > self.config.output_bytes_max {
-            connection.output = BytesMut::new();
-            connection.closing = true;
-            self.counters.connections_dropped += 1;
+        let own = connection.output.len();
+        if own > self.config.output_bytes_max {
+            return self.drop_slow(connection, "one client");
         }
+        // What all are owed is no more than when it was last looked at and what has come since.
+        let (looked, then) = self.outputs;
+        let added = self.counters.output_bytes.saturating_sub(then);
+        if looked as u64 + added <= self.config.outputs_bytes_max as u64 {
+            return;
+        }
+        let owed = |(index, other): (usize, &Option<Box<Connection>>)| {
+            Some((other.as_ref()?.output.len(), index))
+        };
+        let others = self.connections.iter().enumerate().filter_map(owed);
+        let (mut total, mut most) = (own, None);
+        for (bytes, index) in others {
+            total += bytes;
+            if bytes > own && most.is_none_or(|(other, _)| bytes > other) {
+                most = Some((bytes, index));
+            }
+        }
+        self.outputs = (total, self.counters.output_bytes);
+        if total <= self.config.outputs_bytes_max {
+            return;
+        }
+        let slowest = most.and_then(|(_, index)| Some((index, self.connections[index].take()?)));
+        match slowest {
+            Some((index, mut slowest)) => {
+                self.drop_slow(&mut slowest, "all clients together");
+                self.mark_dirty(index, &mut slowest);
+                self.connections[index] = Some(slowest);
+            }
+            None => self.drop_slow(connection, "all clients together"),
+        }
+    }
+
+    fn drop_slow(&mut self, connection: &mut Connection, whose: &str) {
+        let (client, bytes) = (connection.client.peer, connection.output.len());
+        tracing::warn!(
+            %client, bytes,
+            "disconnected: it does not read its replies, and {whose} may be owed no more"
+        );
+        connection.output = BytesMut::new();
+        connection.closing = true;
+        self.counters.connections_dropped += 1;
     }
 
     // --- what the event loop asks --------------------------------------------------------------

@@ -479,7 +479,7 @@ fn a_full_queue_takes_the_link_down_instead_of_losing_one_frame() {
         s.iter().all(|s| !s.links.is_empty())
     });
     let frame = Frame::from(Bytes::from(vec![1; 8 << 20]));
-    let peer = Recipients::Replicas(ReplicaSet::EMPTY.with(ReplicaId(1)));
+    let peer = Recipients::Replicas([ReplicaId(1)].into_iter().collect());
     for _ in 0..60 {
         let now = a.now();
         a.tcp.send(peer, Lane::Control, &frame, now);

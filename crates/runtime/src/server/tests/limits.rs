@@ -183,6 +183,32 @@ fn commands_answered_here_take_a_bounded_number_of_arguments() {
 }
 
 #[test]
+fn client_that_is_owed_most_is_dropped_when_all_are_owed_too_much() {
+    let value = "v".repeat(2 << 20);
+    let mut rig = Rig::with(GatewayConfig {
+        output_bytes_soft: 1000,
+        outputs_bytes_max: 9 << 20,
+        ..GatewayConfig::default()
+    });
+    let clients: Vec<_> = (0..3).map(|_| rig.connect()).collect();
+    let set = format!(
+        "*3\r\n$3\r\nSET\r\n$1\r\na\r\n${}\r\n{value}\r\n",
+        value.len()
+    );
+    assert_eq!(rig.ask(clients[0], set), "+OK\\r\\n");
+    rig.push(clients[0], "GET a\r\n");
+    rig.push(clients[1], "GET a\r\n".repeat(3));
+    rig.run();
+    assert!(!clients.iter().any(|id| rig.gateway.should_close(*id)));
+    rig.push(clients[2], "GET a\r\n");
+    rig.run();
+    let closed = clients.iter().map(|id| rig.gateway.should_close(*id));
+    assert!(closed.eq([false, true, false]));
+    assert_eq!(rig.gateway.output(clients[1]).len(), 0);
+    assert!(rig.output(clients[2]).ends_with("v\\r\\n"));
+}
+
+#[test]
 fn a_client_that_sends_ahead_is_held_back() {
     let mut rig = Rig::new();
     let id = rig.connect();
