@@ -31,7 +31,7 @@ pub fn use_password(password: String) {
 }
 
 /// The header that carries it, with its line end.
-fn authorization(password: Option<&String>) -> String {
+fn authorization(password: Option<&str>) -> String {
     password.map_or_else(String::new, |password| {
         let pair = BASE64_STANDARD.encode(format!("default:{password}"));
         format!("Authorization: Basic {pair}\r\n")
@@ -82,20 +82,45 @@ pub fn get(authority: &str, path: &str, timeout: Duration) -> io::Result<Answer>
     request("GET", authority, path, timeout)
 }
 
+/// The same with a password of its own.
+///
+/// # Errors
+/// As [`get`].
+pub fn get_with(
+    password: &str,
+    authority: &str,
+    path: &str,
+    timeout: Duration,
+) -> io::Result<Answer> {
+    send(Some(password), "GET", authority, path, timeout)
+}
+
 /// Sends one request without a body.
 ///
 /// # Errors
 /// As [`get`].
-pub fn request(method: &str, authority: &str, path: &str, timeout: Duration) -> io::Result<Answer> {
+pub fn request(
+    method: &str,
+    authority: &str,
+    path: &str,
+    timeout: Duration,
+) -> io::Result<Answer> {
+    let password = PASSWORD.get().map(String::as_str);
+    send(password, method, authority, path, timeout)
+}
+
+fn send(
+    password: Option<&str>,
+    method: &str,
+    authority: &str,
+    path: &str,
+    timeout: Duration,
+) -> io::Result<Answer> {
     let deadline = Instant::now() + timeout;
     let mut stream = connect(authority, timeout)?;
-    let authorization = authorization(PASSWORD.get());
+    let authorization = authorization(password);
     let request = format!(
-        "{method} {path} HTTP/1.1
-Host: {authority}
-Connection: close
-{authorization}
-"
+        "{method} {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n{authorization}\r\n"
     );
     stream.set_write_timeout(Some(timeout))?;
     stream
@@ -184,7 +209,7 @@ mod tests {
     fn password_is_sent_as_basic_authorization() {
         assert_eq!(authorization(None), "");
         assert_eq!(
-            authorization(Some(&"secret\r\n".to_owned())),
+            authorization(Some("secret\r\n")),
             "Authorization: Basic ZGVmYXVsdDpzZWNyZXQNCg==\r\n"
         );
     }

@@ -147,7 +147,8 @@ impl Replica {
         if !self.runs() || self.paused {
             return None;
         }
-        let answer = http::get(&self.addresses.admin.to_string(), "/status", ANSWER).ok()?;
+        let admin = self.addresses.admin.to_string();
+        let answer = http::get_with(PASSWORD, &admin, "/status", ANSWER).ok()?;
         serde_json::from_slice(&answer.body).ok()
     }
 
