@@ -88,6 +88,28 @@ fn wrong_secret_is_reported_once_with_the_reason() {
 }
 
 #[test]
+fn other_protocol_is_reported_once_with_both_names() {
+    let setup = Setup::new(3);
+    let mut replicas: Vec<_> = (0..2).map(|id| setup.start(id, &[])).collect();
+    replicas.push(setup.start(2, &["--protocol", "mencius"]));
+    replicas[..2].iter().for_each(Served::ready);
+    for replica in &replicas {
+        eventually("the reason is logged", || complaints(replica).pop());
+    }
+    thread::sleep(Duration::from_secs(4));
+    for replica in &replicas {
+        let said = complaints(replica);
+        assert!((1..=2).contains(&said.len()), "{said:?}");
+        assert!(
+            said[0].contains("'mencius'") && said[0].contains("'multipaxos'"),
+            "{said:?}"
+        );
+    }
+    assert!(replicas[0].metric("handshakes_failed_total{reason=\"refused\"}") >= 1.0);
+    assert_eq!(replicas[0].client().ask(&["SET", "k", "v"]).unwrap(), "OK");
+}
+
+#[test]
 fn replica_restarts_past_idle_connections_to_the_peer_port() {
     let setup = Setup::new(3);
     let mut replicas = setup.start_all(&[]);
