@@ -355,10 +355,8 @@ impl Tcp {
         if connection.stage == Stage::Handshake {
             self.counters.handshakes.expired += 1;
             let about = self.dialled(index);
+            // Nobody has refused: a member that has only been stopped for a while is back the sooner.
             self.complain(index, about, reason, now);
-            if let Some(id) = about {
-                self.count_refusal(id, reason);
-            }
         }
         self.close(index, reason, now);
     }
