@@ -12,7 +12,8 @@
 //! alone.
 
 use quintet::{
-    Access, At, Cluster, Error, FootprintVisitor, RestoreError, SnapshotProgress, StateMachine,
+    Access, At, Cluster, DigestBegun, Error, FootprintVisitor, RestoreError, SnapshotProgress,
+    StateMachine,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -296,6 +297,10 @@ impl StateMachine for Exchange {
             (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
         };
         self.encode().iter().fold(1, spread)
+    }
+
+    fn begin_digest(&mut self) -> DigestBegun {
+        DigestBegun::Done(self.digest())
     }
 }
 

@@ -5,7 +5,9 @@
 //!   restore_chunk … ──► one buffer ──► finish_restore ──► decode()
 //! ```
 
-use quintet_replica::{At, RestoreError, SnapshotProgress, StateMachine};
+use quintet_replica::{
+    At, DigestBegun, RestoreError, SnapshotProgress, StateMachine, digest::hash_wide,
+};
 
 /// A state machine with a small state: what it takes is to apply, to query, and to turn the state
 /// into bytes and back. For more (time, chance, large states, commands that do not conflict)
@@ -100,13 +102,11 @@ impl<M: SmallStateMachine> StateMachine for Small<M> {
     }
 
     fn digest(&self) -> u128 {
-        // FNV-1a: equal states are all that it has to recognise.
-        self.machine.encode().iter().fold(
-            0x6c62_272e_07bb_0142_62b8_2175_6295_c58d,
-            |hash, byte| {
-                (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-            },
-        )
+        hash_wide(&self.machine.encode())
+    }
+
+    fn begin_digest(&mut self) -> DigestBegun {
+        DigestBegun::Done(self.digest())
     }
 
     fn memory(&self) -> u64 {

@@ -90,32 +90,50 @@ pub fn put_bytes(part: &mut Vec<u8>, bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// The hash of long bytes, piece by piece.
-#[derive(Clone, Debug, Default)]
+/// The hash of something long, piece by piece; where a piece ends must follow from the value.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Pieces {
     offset: usize,
-    hashes: Vec<u8>,
+    chained: u128,
 }
 
 impl Pieces {
-    /// Hashes the next pieces of `bytes`, which are the same at every call, until about `budget`
+    /// Where the next piece begins.
+    #[must_use]
+    pub const fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Adds the piece that ends at `end`.
+    pub fn add(&mut self, piece: &[u8], end: usize) {
+        let mut both = [0; 32];
+        both[..16].copy_from_slice(&self.chained.to_le_bytes());
+        both[16..].copy_from_slice(&xxh3_128(piece).to_le_bytes());
+        self.chained = xxh3_128(&both);
+        self.offset = end;
+    }
+
+    /// Adds the next pieces of `bytes`, which are the same at every call, until about `budget`
     /// bytes have been hashed; true at the end.
     pub fn advance(&mut self, bytes: &[u8], budget: usize) -> bool {
         let stop = self.offset.saturating_add(budget);
         while self.offset < bytes.len() && self.offset < stop {
             let end = bytes.len().min(self.offset + PIECE);
-            let hash = xxh3_128(&bytes[self.offset..end]);
-            self.hashes.extend_from_slice(&hash.to_le_bytes());
-            self.offset = end;
+            self.add(&bytes[self.offset..end], end);
         }
         self.offset >= bytes.len()
+    }
+
+    /// Appends the hash of all pieces to a part, and how long they are together.
+    pub fn put(self, part: &mut Vec<u8>) {
+        part.extend_from_slice(&(self.offset as u64).to_le_bytes());
+        part.extend_from_slice(&self.chained.to_le_bytes());
     }
 
     /// Hashes what is left of `bytes` and appends to a part what [`put_bytes`] would.
     pub fn put_bytes(mut self, part: &mut Vec<u8>, bytes: &[u8]) {
         self.advance(bytes, usize::MAX);
-        part.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-        part.extend_from_slice(&xxh3_128(&self.hashes).to_le_bytes());
+        self.put(part);
     }
 }
 
@@ -155,7 +173,7 @@ mod tests {
         assert_eq!(sum(&[]), 22_453_367_492_273_626_447_949_751_997_587_491_370);
         assert_eq!(
             sum(&[b"one", &long]),
-            184_075_269_189_433_419_368_644_571_726_944_207_761
+            270_580_838_350_743_509_222_769_893_736_542_111_013
         );
     }
 

@@ -110,6 +110,9 @@ pub struct ExecutorLimits {
     pub request_reply_bytes_max: usize,
     /// How much of the replies is kept. Replicas must agree on it.
     pub kept_replies: KeptReplies,
+    /// How often this replica asks for digests of all replicas' states to be compared; zero for
+    /// never. It takes part whenever another one asks.
+    pub digest_interval: Duration,
 }
 
 impl Default for ExecutorLimits {
@@ -121,6 +124,7 @@ impl Default for ExecutorLimits {
             batch_reply_bytes_max: limits::BATCH_REPLY_BYTES,
             request_reply_bytes_max: limits::REQUEST_REPLY_BYTES_MAX,
             kept_replies: KeptReplies::default(),
+            digest_interval: Duration::ZERO,
         }
     }
 }

@@ -254,6 +254,9 @@ pub struct Config {
     pub client_deadline: Duration,
     /// A server's sessions end when it is silent for this long.
     pub session_lifetime: Duration,
+    /// How often this replica asks all to compare digests of their states, where the leader does
+    /// not before. Zero for never; it takes part when another one asks.
+    pub digest_interval: Duration,
     /// How long the event loop keeps looking for work before it sleeps, while nearly idle. Zero
     /// for never.
     pub spin_max: Duration,
@@ -301,6 +304,7 @@ impl Config {
             snapshot_bytes_min: SNAPSHOT_BYTES_MIN,
             client_deadline: Duration::from_secs(10),
             session_lifetime: Duration::from_secs(120),
+            digest_interval: Duration::from_secs(600),
             spin_max: Duration::from_micros(100),
             journal: JournalOptions::default(),
             bootstrap_again: false,
@@ -375,6 +379,9 @@ impl Config {
                 "client_deadline must be above zero and session_lifetime at least one second"
                     .to_owned(),
             );
+        }
+        if !self.digest_interval.is_zero() && self.digest_interval < Duration::from_secs(1) {
+            return refuse("digest_interval: accepted are 0s and at least one second".to_owned());
         }
         if self.journal.segment_bytes < 1 << 20 || self.journal.segment_bytes > 1 << 30 {
             return refuse("journal.segment_bytes: accepted are 1 MiB to 1 GiB".to_owned());

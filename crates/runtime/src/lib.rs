@@ -45,6 +45,7 @@ pub use replica::{
     Addresses, ExitReason, Handle, Listeners, Replica, Running, StartError, SubmitError,
 };
 pub use server::{
-    BranchReport, ClockReport, PeerClockReport, PeerReport, SnapshotReport, StatusReport,
+    BranchReport, ClockReport, DifferReport, DigestReport, PeerClockReport, PeerReport,
+    SnapshotReport, StatusReport,
 };
 pub use status::{Published, Snapshot};

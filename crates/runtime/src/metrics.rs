@@ -138,6 +138,8 @@ pub struct Metrics {
     pub snapshots: u64,
     /// Snapshots that could not be written, or not be read back.
     pub snapshots_failed: u64,
+    /// Times that replicas' states were found to differ.
+    pub divergences: u64,
     /// Times that the leader as seen here changed.
     pub leader_changes: u64,
     /// Rare branches taken, by name.
@@ -341,6 +343,11 @@ impl Metrics {
                 "snapshots_failed_total",
                 "Snapshots that could not be written or read back.",
                 self.snapshots_failed,
+            ),
+            (
+                "state_divergences_total",
+                "Times that replicas' states were found to differ.",
+                self.divergences,
             ),
             (
                 "leader_changes_total",

@@ -505,6 +505,7 @@ fn assemble(
         snapshot_bytes_min: config.snapshot_bytes_min,
         limits: ExecutorLimits {
             session_lifetime: config.session_lifetime,
+            digest_interval: config.digest_interval,
             ..ExecutorLimits::default()
         },
     };

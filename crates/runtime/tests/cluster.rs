@@ -5,7 +5,13 @@ mod common;
 use common::{Cluster, Counter};
 use quintet_replica::{Durability, Level};
 use quintet_runtime::{Replica, SubmitError, Threads, Transport};
-use std::sync::mpsc;
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    sync::mpsc,
+    time::Duration,
+};
 
 /// Thirty numbers are added at three replicas in turn, and each shows their sum.
 fn adds_up(cluster: &mut Cluster) -> u64 {
@@ -354,4 +360,92 @@ fn clients_of_the_server_are_answered_and_a_half_closed_one_too() {
     );
     running.stop();
     assert_eq!(running.join().exit_code(), 0);
+}
+
+/// Starts three replicas that compare digests every second; one of them counts otherwise.
+fn start_with_one_wrong(
+    root: &Path,
+    durability: Durability,
+    wrong: usize,
+) -> (Cluster, SocketAddr) {
+    let (mut cluster, peers) = Cluster::prepare(root, 3, durability);
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let admin = free.local_addr().expect("bound");
+    drop(free);
+    cluster.configs[wrong].admin_listen = Some(admin);
+    for config in &mut cluster.configs {
+        config.digest_interval = Duration::from_secs(1);
+    }
+    cluster.wrong = Some(wrong);
+    cluster.start_on(peers);
+    cluster.wrong = None;
+    (cluster, admin)
+}
+
+fn ready(admin: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(admin).expect("the admin server listens");
+    stream
+        .write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
+}
+
+#[test]
+fn replica_with_another_state_is_not_ready_until_it_has_fetched() {
+    for (durability, wrong) in [
+        (Durability::Memory, 2),
+        (Durability::Disk, 2),
+        (Durability::Disk, 0),
+    ] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (mut cluster, admin) = start_with_one_wrong(directory.path(), durability, wrong);
+        let right = (wrong + 1) % 3;
+        for amount in 1..=30 {
+            cluster.add(right, amount);
+        }
+        cluster.wait(wrong, "a state that differs", |status| {
+            let differ = status.digests.differ.as_ref();
+            differ.is_some_and(|differ| differ.kind == "minority" && differ.own != differ.other)
+        });
+        let answer = ready(admin);
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert!(
+            answer.contains("differs from that of a majority"),
+            "{answer}"
+        );
+        cluster.wait(right, "a peer that differs", |status| {
+            let differ = status.digests.differ.as_ref();
+            differ.is_some_and(|differ| differ.kind == "peers")
+        });
+        cluster.wait(right, "another leader", |status| {
+            status
+                .leader
+                .is_some_and(|leader| usize::from(leader) != wrong)
+        });
+
+        // As the log says: without its journal and snapshots it fetches the others' state.
+        cluster.stop(wrong);
+        let data = cluster.configs[wrong].data.clone();
+        for part in ["journal", "snapshots"] {
+            let part = data.join(part);
+            if part.exists() {
+                std::fs::remove_dir_all(part).expect("deleted");
+            }
+        }
+        cluster.restart(wrong);
+        cluster.wait(wrong, "an equal state", |status| {
+            status.digests.differ.is_none() && status.digests.agreed > 0
+        });
+        cluster.wait(right, "equal states", |status| {
+            status.digests.differ.is_none()
+        });
+        assert!(ready(admin).starts_with("HTTP/1.1 200"));
+        assert_eq!(cluster.add(right, 1), 466);
+        assert_eq!(cluster.read(wrong), "466 31");
+        for id in 0..3 {
+            cluster.stop(id);
+        }
+    }
 }

@@ -10,8 +10,8 @@
 //! [`Recorder`] sits around any state machine and writes down what is executed, for the checkers.
 
 use quintet_replica::{
-    Access, At, CommandId, CommandTime, FootprintVisitor, RestoreError, SnapshotProgress,
-    StateMachine,
+    Access, At, CommandId, CommandTime, DigestBegun, FootprintVisitor, RestoreError,
+    SnapshotProgress, StateMachine,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -317,6 +317,10 @@ impl StateMachine for Registers {
         u128::from(self.digest)
     }
 
+    fn begin_digest(&mut self) -> DigestBegun {
+        DigestBegun::Done(self.digest())
+    }
+
     fn entries(&self) -> u64 {
         self.cells.len() as u64
     }
@@ -371,6 +375,8 @@ pub struct Recorder {
     queries: Option<Queries>,
     /// The longest piece of a snapshot.
     chunk_max: usize,
+    /// Of a planted bug.
+    twice: bool,
 }
 
 impl Recorder {
@@ -382,6 +388,7 @@ impl Recorder {
             record,
             queries: None,
             chunk_max: usize::MAX,
+            twice: false,
         }
     }
 
@@ -389,6 +396,13 @@ impl Recorder {
     #[must_use]
     pub fn with(mut self, queries: Queries, chunk_max: usize) -> Self {
         (self.queries, self.chunk_max) = (Some(queries), chunk_max);
+        self
+    }
+
+    /// Of a planted bug: some commands are applied twice.
+    #[must_use]
+    pub(crate) fn applying_twice(mut self, twice: bool) -> Self {
+        self.twice = twice;
         self
     }
 
@@ -420,6 +434,9 @@ impl StateMachine for Recorder {
             hash: hash_bytes(command),
         });
         self.inner.apply(at, command, reply);
+        if self.twice && at.position.0.is_multiple_of(16) {
+            self.inner.apply(at, command, &mut Vec::new());
+        }
     }
 
     fn query(&self, at: &At, command: &[u8], reply: &mut Vec<u8>) {
@@ -481,6 +498,18 @@ impl StateMachine for Recorder {
 
     fn digest(&self) -> u128 {
         self.inner.digest()
+    }
+
+    fn begin_digest(&mut self) -> DigestBegun {
+        self.inner.begin_digest()
+    }
+
+    fn digest_step(&mut self, budget: usize) -> Option<u128> {
+        self.inner.digest_step(budget.min(self.chunk_max))
+    }
+
+    fn abandon_digest(&mut self) {
+        self.inner.abandon_digest();
     }
 
     fn memory(&self) -> u64 {

@@ -9,12 +9,21 @@
 use quintet_protocols::{UnknownProtocol, find};
 use quintet_replica::PlantSpec;
 
+/// One replica's state differs, and nothing but the digests that replicas compare shows it.
+pub(crate) const APPLIED_TWICE: &str = "applied_twice_at_one_replica";
+
 /// Planted bugs of the rig itself.
-pub(crate) const RIG: [PlantSpec; 3] = [
+pub(crate) const RIG: [PlantSpec; 4] = [
     PlantSpec {
         name: "canary",
         scenario: 0,
         what: "one answer is exchanged: every seed must fail",
+        campaign: "",
+    },
+    PlantSpec {
+        name: APPLIED_TWICE,
+        scenario: 0,
+        what: "one replica applies some commands twice, unseen but by digests of the states",
         campaign: "",
     },
     PlantSpec {

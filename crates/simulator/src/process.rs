@@ -24,6 +24,7 @@ use crate::{
     faults::Kind,
     machine::{Executed as Recorded, Queried, Queries, Record, Recorder},
     network::Network,
+    plants::APPLIED_TWICE,
     timers::Timers,
     workload::{Request, Server},
     world::World,
@@ -295,6 +296,7 @@ impl World {
             Ok(found) => found,
             Err(error) => return self.refuse(index, &error),
         };
+        let twice = self.plant_is(APPLIED_TWICE) && index + 1 == self.setup.replicas;
         let process = &mut self.processes[index];
         if found.lost {
             process.incarnation.0 += u64::from(!forgot);
@@ -320,11 +322,13 @@ impl World {
                 session_lifetime: Duration::from_nanos(self.shape.session_lifetime),
                 // A state is restored in pieces as small as those that it is made in.
                 restore_step: self.shape.snapshot_chunk,
+                digest_interval: Duration::from_nanos(self.shape.digest_interval),
                 ..ExecutorLimits::default()
             },
         };
         let recorder = Recorder::new(machine, process.record.clone());
-        let machine = Box::new(recorder.with(process.queries.clone(), self.shape.snapshot_chunk));
+        let recorder = recorder.with(process.queries.clone(), self.shape.snapshot_chunk);
+        let machine = Box::new(recorder.applying_twice(twice));
         let recovered = found.recovered;
         let records = recovered.records.iter();
         self.held
@@ -1040,6 +1044,11 @@ impl World {
                 members,
                 agreed,
             } => self.note_route(slot, members.to_vec(), agreed),
+            Output::Digest(digest) => self.check_digest(index, digest),
+            Output::Diverged(found) => {
+                let what = format!("replica {index}: {found}");
+                self.violate(Violation::new("digests", what));
+            }
             Output::Mark(branch) => {
                 if branch == "state transfer" {
                     self.maybe_crash_in_transfer(index);

@@ -15,8 +15,8 @@
 
 use crate::{
     checkers::{
-        Violation, agreement::Agreement, agreement::Applied, bounded, exactly_once::ExactlyOnce,
-        held::Held, monotone::Monotone, state_hash::StateHash,
+        Violation, agreement::Agreement, agreement::Applied, bounded, digests::Digests,
+        exactly_once::ExactlyOnce, held::Held, monotone::Monotone, state_hash::StateHash,
     },
     clock::{MILLISECOND, SECOND},
     decisions::{Decisions, Limits, Noting, Scope},
@@ -31,6 +31,7 @@ use crate::{
     model::{Answer, Call},
     network::{LinkProfile, Network, Sent, Transport},
     picture::Scene,
+    plants::APPLIED_TWICE,
     process::Process,
     queue::Queue,
     random::Random,
@@ -43,7 +44,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quintet_replica::{
     Bytes, ClientFrame, CommandId, Durability, Entry, Incarnation, Lane, Link, Output, Peer,
-    ReplicaId, Slot, TimerKey, TimerOwner, read_client_frame,
+    ReplicaId, Slot, StateDigest, TimerKey, TimerOwner, read_client_frame,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -126,6 +127,9 @@ pub(crate) struct Shape {
     pub snapshot_padding: usize,
     pub snapshot_chunk: usize,
     pub session_lifetime: u64,
+    /// How often the replicas compare digests of their states.
+    #[serde(skip)]
+    pub digest_interval: u64,
     /// A handled input takes from this …
     pub cost_min: u64,
     /// … to this long.
@@ -140,6 +144,13 @@ pub(crate) struct Shape {
     pub rouse: u64,
     /// How long clients think between two turns, at most.
     pub think: u64,
+}
+
+/// How often the replicas compare digests; drawn apart, so that all else of a seed's shape is as it
+/// would be without.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Comparing {
+    interval: u64,
 }
 
 /// Where a world stands.
@@ -214,6 +225,7 @@ pub(crate) struct World {
     pub agreement: Agreement,
     pub once: ExactlyOnce,
     pub states: StateHash,
+    pub digests: Digests,
     pub monotone: Vec<Monotone>,
     record: Vec<machine::Executed>,
     applied: Vec<Applied>,
@@ -236,6 +248,7 @@ fn draw_shape(setup: &WorldSetup, random: &mut Random) -> Shape {
         } else {
             120 * SECOND
         },
+        digest_interval: 0,
         cost_min: if slow { 10_000 } else { 500 },
         cost_max: if slow { 60_000 } else { 5_000 },
         idle_early: [0, 50, 500, 1000][random.index(4)],
@@ -318,7 +331,12 @@ impl World {
     pub fn new(mut setup: WorldSetup) -> Self {
         let (root, decisions) = setup.noting.random(setup.seed);
         let mut shaping = root.fork(1);
-        let shape = shaping.profile("shape", |random| draw_shape(&setup, random));
+        let mut shape = shaping.profile("shape", |random| draw_shape(&setup, random));
+        let mut comparing = root.fork(6);
+        let comparing = comparing.profile("digests", |random| Comparing {
+            interval: random.between(20, 1000) * MILLISECOND,
+        });
+        shape.digest_interval = comparing.interval;
         let mix = root
             .fork(5)
             .profile("workload", |random| Mix::draw(setup.service, random));
@@ -404,6 +422,7 @@ impl World {
             agreement: Agreement::default(),
             once: ExactlyOnce::default(),
             states: StateHash::default(),
+            digests: Digests::default(),
             monotone: vec![Monotone::default(); setup.replicas],
             record: Vec::new(),
             applied: Vec::new(),
@@ -750,7 +769,9 @@ impl World {
         self.trace.feed(position ^ digest as u64);
         self.check_time(by, position, time)?;
         let first = self.agreement.executed(by, position, time, applied)?;
-        self.states.before(by, position, digest)?;
+        if !self.plant_is(APPLIED_TWICE) {
+            self.states.before(by, position, digest)?;
+        }
         if first {
             for command in applied {
                 self.once.executed(position, command)?;
@@ -813,8 +834,24 @@ impl World {
 
     /// Compares the whole state of replica `by` after `slot` with that of the others there.
     pub fn check_state(&mut self, by: usize, slot: u64, hash: u128) {
+        // The digests alone are to find it.
+        if self.plant_is(APPLIED_TWICE) {
+            return;
+        }
         if let Err(violation) = self.states.after(by as u16, slot, hash) {
             self.violate(violation);
+        }
+    }
+
+    /// Compares a digest that replica `by` has finished with those of the others.
+    pub fn check_digest(&mut self, by: usize, digest: StateDigest) {
+        let position = digest.executed.position.0;
+        self.trace
+            .say(self.now, || format!("r{by} digest at position {position}"));
+        match self.digests.finished(by as u16, position, digest.digest) {
+            Ok(true) => *self.branches.entry("digests compared").or_default() += 1,
+            Ok(false) => {}
+            Err(violation) => self.violate(violation),
         }
     }
 

@@ -8,15 +8,75 @@
 //! ```
 //!
 //! It is independent of a snapshot in progress: both may go on side by side. What has been hashed
-//! early is remembered in one bit per place.
+//! early is remembered in one bit per place. Long strings and collections of many elements are hashed
+//! in pieces, so that no step is long.
 
 use crate::keyspace::{Database, Detached, Entry, Slab};
 use crate::value::Value;
 use quintet_replica::StateSum;
 use quintet_replica::digest::{Pieces, is_long, put_bytes};
+use std::ops::Range;
 
 /// What looking at a place counts for that holds nothing to be hashed.
 const PLACE_COST: usize = 32;
+
+/// So many elements of a collection are a piece.
+const PIECE_ELEMENTS: usize = 16;
+
+/// How many elements a value has; none in a string.
+fn elements(value: &Value) -> usize {
+    match value {
+        Value::Free | Value::String(_) => 0,
+        Value::Hash(hash) => hash.len(),
+        Value::List(list) => list.len(),
+        Value::Set(set) => set.len(),
+        Value::SortedSet(set) => set.len(),
+    }
+}
+
+/// Appends the elements in these places; says how much of them was hashed apart.
+fn put_elements(out: &mut Vec<u8>, value: &Value, range: Range<usize>) -> usize {
+    match value {
+        Value::Free | Value::String(_) => 0,
+        Value::Hash(hash) => range
+            .map(|at| {
+                let (field, value) = hash.at(at);
+                put_bytes(out, field) + put_bytes(out, value)
+            })
+            .sum(),
+        Value::List(list) => (list.range(range))
+            .map(|element| put_bytes(out, element))
+            .sum(),
+        Value::Set(set) => range.map(|at| put_bytes(out, set.at(at))).sum(),
+        Value::SortedSet(set) => range
+            .map(|at| {
+                let (member, score) = set.at(at);
+                out.extend_from_slice(&score.to_bits().to_le_bytes());
+                put_bytes(out, member)
+            })
+            .sum(),
+    }
+}
+
+/// Whether a value is hashed in pieces.
+fn is_long_value(value: &Value) -> bool {
+    match value {
+        Value::String(string) => is_long(string.bytes.len()),
+        _ => elements(value) > 0,
+    }
+}
+
+/// What of a value is replicated beside its bytes or elements.
+fn kind(value: &Value) -> [u8; 2] {
+    match value {
+        Value::Free => [0, 0],
+        Value::String(string) => [1, u8::from(string.raw)],
+        Value::Hash(hash) => [2, u8::from(hash.is_large())],
+        Value::List(_) => [3, 0],
+        Value::Set(set) => [4, u8::from(set.is_of_integers())],
+        Value::SortedSet(set) => [5, u8::from(set.is_large())],
+    }
+}
 
 /// How far a digest has come in one database.
 #[derive(Debug, Default)]
@@ -29,7 +89,7 @@ pub(crate) struct DigestCursor {
     end: u32,
     /// Places ahead that need not be looked at any more, a bit each.
     seen: Vec<u64>,
-    /// What has been hashed of a long string in the next place.
+    /// What has been hashed of a long value in the next place.
     partial: Option<Pieces>,
 }
 
@@ -77,6 +137,7 @@ pub(crate) struct Digest {
     /// since replicas may remove it at different times.
     now: u64,
     sum: StateSum,
+    piece: Vec<u8>,
 }
 
 impl Digest {
@@ -84,7 +145,30 @@ impl Digest {
         let mut sum = StateSum::default();
         put_bytes(sum.begin_part(), globals);
         sum.end_part();
-        Self { now, sum }
+        let piece = Vec::new();
+        Self { now, sum, piece }
+    }
+
+    /// Goes on with a long value until so much work has been done; true at its end.
+    fn advance(&mut self, pieces: &mut Pieces, value: &Value, stop: usize) -> bool {
+        if let Value::String(string) = value {
+            let before = pieces.offset();
+            let left = stop.saturating_sub(self.sum.work());
+            let whole = pieces.advance(&string.bytes, left);
+            self.sum.count_work(pieces.offset() - before);
+            return whole;
+        }
+        let count = elements(value);
+        while pieces.offset() < count && self.sum.work() < stop {
+            let end = count.min(pieces.offset() + PIECE_ELEMENTS);
+            self.piece.clear();
+            let apart = put_elements(&mut self.piece, value, pieces.offset()..end);
+            pieces.add(&self.piece, end);
+            // Each element is somewhere else in memory.
+            let visits = (end - pieces.offset() + PIECE_ELEMENTS) * PLACE_COST;
+            self.sum.count_work(self.piece.len() + apart + visits);
+        }
+        pieces.offset() >= count
     }
 
     /// Adds an entry as it is now.
@@ -92,23 +176,22 @@ impl Digest {
         if entry.expire_at <= self.now {
             return;
         }
+        let mut pieces = partial.unwrap_or_default();
+        let long = is_long_value(&entry.value);
+        if long {
+            self.advance(&mut pieces, &entry.value, usize::MAX);
+        }
         let part = self.sum.begin_part();
         part.push(origin);
         part.extend_from_slice(&entry.version.to_le_bytes());
         part.extend_from_slice(&entry.expire_at.to_le_bytes());
-        let mut apart = put_bytes(part, &entry.key);
+        let apart = put_bytes(part, &entry.key);
+        part.extend_from_slice(&kind(&entry.value));
         match &entry.value {
-            Value::String(string) => {
-                part.push(u8::from(string.raw));
-                match partial {
-                    Some(pieces) => pieces.put_bytes(part, &string.bytes),
-                    None => apart += put_bytes(part, &string.bytes),
-                }
+            Value::String(string) if !long => {
+                put_bytes(part, &string.bytes);
             }
-            value => {
-                part.push(2);
-                value.serialize(part);
-            }
+            _ => pieces.put(part),
         }
         self.sum.count_work(apart);
         self.sum.end_part();
@@ -138,13 +221,10 @@ impl Digest {
                 cursor.advance();
                 continue;
             }
-            if let Value::String(string) = &entry.value
-                && is_long(string.bytes.len())
-            {
-                let left = stop - self.sum.work();
-                let pieces = cursor.partial.get_or_insert_default();
-                let whole = pieces.advance(&string.bytes, left);
-                self.sum.count_work(left.min(string.bytes.len()));
+            if is_long_value(&entry.value) && entry.expire_at > self.now {
+                let mut pieces = cursor.partial.unwrap_or_default();
+                let whole = self.advance(&mut pieces, &entry.value, stop);
+                cursor.partial = Some(pieces);
                 if !whole {
                     return;
                 }

@@ -232,6 +232,11 @@ fn print_table(replicas: &[Answered]) -> Outcome {
         table.add_row(row);
     }
     output::print_table(table)?;
+    for replica in replicas {
+        if let Some(text) = replica.status.as_ref().ok().and_then(differ) {
+            output::print_line(&text)?;
+        }
+    }
     let answers: Vec<_> = replicas
         .iter()
         .filter_map(|it| it.status.as_ref().ok())
@@ -280,6 +285,12 @@ fn answered(answers: &[&Value], id: u64) -> bool {
     answers
         .iter()
         .any(|status| status["id"].as_u64() == Some(id))
+}
+
+/// What a replica says of states that differ.
+fn differ(status: &Value) -> Option<String> {
+    let text = status["digests"]["differ"]["text"].as_str()?;
+    Some(format!("replica {}: {text}", status["id"]))
 }
 
 /// The synchronised clock: what is added to the system's one (none when something disciplines it),
@@ -399,6 +410,18 @@ mod tests {
                           "bound_ns": 2_000_000_000u64});
         assert_eq!(of(good), "disciplined σ ? ± 2.0 s");
         assert_eq!(clock(&json!({"id": 1})), "-", "an older replica tells none");
+    }
+
+    #[test]
+    fn states_that_differ_are_told() {
+        let told = json!({"id": 2, "digests": {"differ": {"text": "at position 7"}}});
+        assert_eq!(differ(&told).as_deref(), Some("replica 2: at position 7"));
+        assert_eq!(differ(&json!({"id": 2, "digests": {"differ": null}})), None);
+        assert_eq!(
+            differ(&json!({"id": 2})),
+            None,
+            "an older replica tells none"
+        );
     }
 
     #[test]

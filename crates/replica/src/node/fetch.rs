@@ -98,6 +98,11 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
+        if self.digests.status().is_minority() {
+            // Its state is not the cluster's: others have it.
+            let message = TransferMessage::NotYet { coming: false };
+            return self.send_transfer(to, Lane::Control, &message, out);
+        }
         let newest = world
             .snapshot_newest()
             .filter(|info| info.id.slot >= at_least);

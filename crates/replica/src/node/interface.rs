@@ -1,6 +1,7 @@
 //! What goes into a node and what comes out.
 
 use super::*;
+use crate::StateDigest;
 
 /// What a node is made from.
 #[derive(Clone, Debug)]
@@ -148,6 +149,10 @@ pub enum Output {
         /// Decided; otherwise it may be decided yet.
         agreed: bool,
     },
+    /// A digest of this replica's state is finished and final.
+    Digest(StateDigest),
+    /// The replicas' states differ.
+    Diverged(Divergence),
     /// A rare branch was taken.
     Mark(&'static str),
     /// The node must stop with this message.
@@ -216,4 +221,6 @@ pub struct NodeStatus {
     pub frames_malformed: u64,
     /// Frames dropped because they were of another epoch or group.
     pub frames_foreign: u64,
+    /// Digests of the state, and how they compare.
+    pub digests: DigestStatus,
 }

@@ -43,6 +43,9 @@ const SNAPSHOT_AHEAD_MAX: u64 = 4 << 20;
 const SNAPSHOT_STEP: usize = 64 * 1024;
 const TIMER_FETCH: u32 = 0;
 const TIMER_TICK: u32 = 1;
+const TIMER_DIGEST_SLICE: u32 = 2;
+const TIMER_DIGEST_ASK: u32 = 3;
+const TIMER_DIGEST_GRACE: u32 = 4;
 /// Batches of the node's own are numbered from here, far above any server's.
 const OWN_BATCHES: u64 = 1 << 63;
 /// After this an empty batch counts as lost, and others than the leader step in.
@@ -51,6 +54,7 @@ const TICK_PATIENCE: Duration = Duration::from_secs(2);
 /// whose deadline never goes away does not keep its replicas busy.
 const TICK_PAUSE: Duration = Duration::from_millis(1);
 
+mod digests;
 mod fetch;
 mod frames;
 mod interface;
@@ -58,6 +62,8 @@ mod snapshots;
 mod speculation;
 mod ticks;
 
+use digests::Digests;
+pub use digests::{Difference, DigestStatus, Divergence};
 use frames::envelope;
 pub use frames::{ClientFrame, client_frame, put_frame, read_client_frame};
 pub use interface::*;
@@ -77,6 +83,8 @@ enum FrameKind {
     ToFrontend = 5,
     /// A reply to it.
     ReplyTo = 6,
+    /// Digests of the sender's state, by position.
+    Digests = 7,
 }
 
 /// Where a snapshot under way comes from.
@@ -136,9 +144,10 @@ pub struct Node {
     epoch: EpochNumber,
     frontend: FrontendId,
     cluster: ClusterId,
+    members: usize,
     replica: Box<dyn Replica>,
     executor: Executor,
-    envelopes: [Bytes; 7],
+    envelopes: [Bytes; 8],
     /// The frontends embedded in other replicas that have been heard of, the newest of each.
     homes: BTreeMap<ReplicaId, FrontendId>,
     scratch: BytesMut,
@@ -167,6 +176,7 @@ pub struct Node {
     tick_last: Option<(u64, Time)>,
     batch_next: u64,
     batches: BatchBuilder,
+    digests: Digests,
     malformed: u64,
     foreign: u64,
     started: bool,
@@ -192,8 +202,15 @@ impl Node {
             "a member's id is below their number"
         );
         let (group, epoch, cluster) = (setup.group, setup.epoch.number, setup.epoch.cluster);
+        let members = setup.epoch.members;
+        // Where replicas may execute in other orders, their states are not compared.
+        let unordered = (protocol.unordered)(&setup.epoch.options);
+        let digest_interval = match unordered {
+            true => Duration::ZERO,
+            false => setup.limits.digest_interval,
+        };
         let planted = Planted::of(&setup.epoch.options);
-        if (protocol.unordered)(&setup.epoch.options) {
+        if unordered {
             if !machine.takes_unordered() {
                 return Err(OptionError::Unordered(protocol.info.name));
             }
@@ -221,17 +238,22 @@ impl Node {
             FrameKind::Request,
             FrameKind::ToFrontend,
             FrameKind::ReplyTo,
+            FrameKind::Digests,
         ];
         let mut executor =
             Executor::new(cluster, group, epoch, machine, setup.limits).with_plant(planted);
         if protocol.speculates {
             executor.speculate();
         }
+        if !unordered {
+            executor.take_digests();
+        }
         Ok(Self {
             id: setup.id,
             group,
             epoch,
             cluster,
+            members,
             frontend: setup.frontend,
             replica,
             executor,
@@ -258,6 +280,7 @@ impl Node {
             tick_last: None,
             batch_next: OWN_BATCHES,
             batches: BatchBuilder::new(),
+            digests: Digests::new(digest_interval),
             malformed: 0,
             foreign: 0,
             started: false,
@@ -304,6 +327,7 @@ impl Node {
                 .map_err(|error| StartError::Snapshot(info.id.slot, error))?;
             self.executed_told = header.executed.slot;
             self.snapshot_last = info.length;
+            self.digests.restored();
             recovered.checkpoint = Some((header.executed.slot, header.summary));
         }
         let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);
@@ -460,6 +484,9 @@ impl Node {
         } else if kind == FrameKind::Transfer as u8 {
             let message = TransferMessage::decode_all(reader.rest())?;
             self.on_transfer(from, message, world, out);
+        } else if kind == FrameKind::Digests as u8 {
+            let theirs = digests::Kept::decode_all(reader.rest())?;
+            self.on_digests(from, theirs, world, out);
         } else if kind == FrameKind::Put as u8 {
             let ranges = reader.rest();
             self.events.push_back(Event::Put { from, ranges });
@@ -486,6 +513,7 @@ impl Node {
         if self.installing.is_none() && self.deferred.is_empty() {
             self.maybe_ask_for_checkpoint(world, out);
             self.maybe_tick(world, out);
+            self.step_digests(world, out);
         }
         wake
     }
@@ -652,7 +680,7 @@ impl Node {
                     self.answer(answer, out);
                 }
             }
-            Effect::Stable { slot } => self.became_stable(slot, out),
+            Effect::Stable { slot } => self.became_stable(slot, world, out),
             Effect::RollBack { slot } => self.roll_back(slot, world, out),
             Effect::Checkpoint { slot, summary } => self.begin_snapshot(slot, summary, out),
             Effect::FetchState { from, at_least } => self.begin_fetch(from, at_least, world, out),
@@ -710,7 +738,7 @@ impl Node {
         if self.tick_open == Some(batch) {
             self.tick_open = None;
             self.tick_at = None;
-        } else if batch.0 < OWN_BATCHES {
+        } else if !self.digests.done(batch, &outcome) && batch.0 < OWN_BATCHES {
             out.push(Output::Done { batch, outcome });
         }
     }
@@ -791,6 +819,7 @@ impl Node {
             open: self.replica.open(),
             frames_malformed: self.malformed,
             frames_foreign: self.foreign,
+            digests: self.digests.status(),
         }
     }
 
@@ -857,6 +886,7 @@ impl Node {
             && self.under_way.is_none()
             && self.installing.is_none()
             && self.deferred.is_empty()
+            && self.executor.digesting().is_none()
             && self.events.is_empty();
         whole && final_only && self.replica.fingerprint(hasher)
     }

@@ -153,6 +153,7 @@ impl Node {
         let installing = self.installing.take();
         let deferred = installing.map_or_else(Vec::new, |installing| installing.deferred);
         self.executed_told = slot;
+        self.digests.restored();
         out.push(Output::Mark("state installed"));
         let is_ahead =
             |effect: &Effect| matches!(effect, Effect::Execute { slot: at, .. } if *at > slot);

@@ -6,7 +6,7 @@ use super::*;
 pub const NOT_UNDONE: &str = "what was executed ahead of its commit cannot be undone";
 
 impl Node {
-    pub(super) fn became_stable(&mut self, slot: Slot, out: &mut Vec<Output>) {
+    pub(super) fn became_stable(&mut self, slot: Slot, world: &dyn World, out: &mut Vec<Output>) {
         let mut answers = SmallVec::<[Answer; 4]>::new();
         self.executor
             .became_stable(slot, |answer| answers.push(answer));
@@ -14,6 +14,7 @@ impl Node {
             self.answer(answer, out);
         }
         self.maybe_finish_snapshot(out);
+        self.finish_digests(world, out);
     }
 
     /// A snapshot that may still turn out to be of something that never was must not be taken
@@ -49,6 +50,7 @@ impl Node {
             self.checkpoint_asked = false;
         }
         self.held.retain(|answer| answer.slot <= slot);
+        self.digests.rolled_back(slot);
         let restored = match world.snapshot_newest() {
             Some(info) => {
                 let mut read = |offset| world.snapshot_read(info.id, offset, transfer::PIECE);

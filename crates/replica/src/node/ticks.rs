@@ -37,7 +37,10 @@ impl Node {
                 self.tick_at = None;
                 self.maybe_tick(world, out);
             }
-            _ => unreachable!("the node has two timers"),
+            TIMER_DIGEST_SLICE => self.digest_slice(world, out),
+            TIMER_DIGEST_ASK => self.digests.ask_again(),
+            TIMER_DIGEST_GRACE => self.on_digest_grace(out),
+            _ => unreachable!("the node has five timers"),
         }
     }
 
@@ -98,11 +101,17 @@ impl Node {
             }
         }
         self.tick_last = Some((deadline.0, world.now()));
+        let id = self.submit_tick(&[], world);
+        self.tick_open = Some(id);
+        self.carry_out(world, out);
+    }
+
+    /// Submits a batch of nothing but a tick.
+    pub(super) fn submit_tick(&mut self, payload: &[u8], world: &dyn World) -> BatchId {
         let id = BatchId(self.batch_next);
         self.batch_next += 1;
-        self.tick_open = Some(id);
         self.batches
-            .push(CommandId::default(), RequestKind::Tick, 0, &[]);
+            .push(CommandId::default(), RequestKind::Tick, 0, payload);
         let batch = self.batches.finish(self.frontend, id, Level::Ordered);
         let deadline = world.now() + TICK_PATIENCE;
         self.events.push_back(Event::Submit(Submission {
@@ -111,6 +120,6 @@ impl Node {
             batch,
             deadline,
         }));
-        self.carry_out(world, out);
+        id
     }
 }

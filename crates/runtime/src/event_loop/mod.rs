@@ -415,6 +415,12 @@ impl EventLoop {
                     self.repaired_at = Some(self.written);
                     self.maybe_repaired();
                 }
+                Output::Digest(digest) => {
+                    let position = digest.executed.position.0;
+                    let digest = format!("{:032x}", digest.digest);
+                    tracing::debug!(position, digest, "the state's digest");
+                }
+                Output::Diverged(found) => self.on_diverged(&found),
                 Output::Mark(branch) => self.shell.metrics.mark(branch, now),
                 Output::Halt(reason) => {
                     tracing::error!(reason, "the replica cannot go on");

@@ -5,9 +5,12 @@ use crate::{
     clock::{ClockState, unix_time},
     metrics::Taken,
     peer_clock::Standing,
-    server::{BranchReport, ClockReport, NodeView, PeerClockReport, SnapshotReport, StatusReport},
+    server::{
+        BranchReport, ClockReport, DigestReport, NodeView, PeerClockReport, SnapshotReport,
+        StatusReport,
+    },
 };
-use quintet_replica::{NodeStatus, ReplicaId, Time};
+use quintet_replica::{Divergence, NodeStatus, ReplicaId, Time};
 use std::collections::BTreeMap;
 
 /// What does not change while a replica runs.
@@ -66,7 +69,7 @@ impl EventLoop {
             tracing::info!("{line}");
         }
         self.update_metrics(&node, now);
-        self.maybe_step_down(leader, now);
+        self.maybe_step_down(leader, node.digests.is_minority(), now);
         let report = self.report(&node, now);
         let me = self.node.id();
         let connected = report.peers.iter().filter(|peer| peer.connected);
@@ -90,6 +93,13 @@ impl EventLoop {
             ..NodeView::default()
         };
         self.shell.publish(report, view);
+    }
+
+    /// The replicas' states differ: an operator must know at once.
+    pub(super) fn on_diverged(&mut self, found: &Divergence) {
+        tracing::error!(position = found.position.0, "{found}");
+        self.shell.metrics.divergences += 1;
+        self.shell.changed = true;
     }
 
     fn update_metrics(&mut self, node: &NodeStatus, now: Time) {
@@ -143,6 +153,7 @@ impl EventLoop {
             fetching: node.fetching,
             frames_malformed: node.frames_malformed,
             frames_foreign: node.frames_foreign,
+            digests: DigestReport::from(node.digests),
             route: self.route.clone(),
             paths: protocol.paths.iter().copied().collect(),
             multicasts: protocol.multicasts.iter().copied().collect(),

@@ -53,10 +53,11 @@ impl EventLoop {
         self.shell.changed = true;
     }
 
-    /// A leader that cannot make its own votes durable for long should not lead.
-    pub(super) fn maybe_step_down(&mut self, leader: Option<ReplicaId>, now: Time) {
+    /// A leader that cannot make its own votes durable for long should not lead, and neither one
+    /// whose state is not the majority's.
+    pub(super) fn maybe_step_down(&mut self, leader: Option<ReplicaId>, wrong: bool, now: Time) {
         let leads = leader == Some(self.node.id());
-        if self.disk == DiskState::Full && leads && now >= self.step_down_at {
+        if (self.disk == DiskState::Full || wrong) && leads && now >= self.step_down_at {
             self.step_down_at = now + STEP_DOWN_EVERY;
             self.input(Input::Control(Control::HandOff));
             self.carry_out();

@@ -18,6 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use quintet_replica::{Difference, DigestStatus};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -90,6 +91,66 @@ pub struct SnapshotReport {
     pub slot: u64,
     /// Its length in bytes.
     pub bytes: u64,
+}
+
+/// What `/status` says of the digests that replicas compare.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DigestReport {
+    /// The newest position of which this replica has a digest; 0 for none.
+    pub position: u64,
+    /// That digest, as 32 hexadecimal digits; empty for none.
+    pub digest: String,
+    /// The newest position at which a majority, this replica among them, had one state.
+    pub agreed: u64,
+    /// How many digests this process has finished.
+    pub finished: u64,
+    /// Where states differ, until they do not any more.
+    pub differ: Option<DifferReport>,
+}
+
+/// States that differ at the same position.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DifferReport {
+    /// `minority`: this replica's state is not that of a majority, so it is not ready. `peers`:
+    /// other replicas' are not. `no majority`: nobody knows which one is right.
+    pub kind: &'static str,
+    /// At which position.
+    pub position: u64,
+    /// This replica's digest there.
+    pub own: String,
+    /// The majority's, or another one.
+    pub other: String,
+    /// What it means and what to do.
+    pub text: String,
+}
+
+impl From<DigestStatus> for DigestReport {
+    fn from(status: DigestStatus) -> Self {
+        let newest = status.newest.unwrap_or_default();
+        Self {
+            position: newest.executed.position.0,
+            digest: (status.newest).map_or(String::new(), |newest| hex(newest.digest)),
+            agreed: status.agreed.map_or(0, |position| position.0),
+            finished: status.finished,
+            differ: status.divergence.map(|found| DifferReport {
+                kind: match found.difference {
+                    Difference::Minority => MINORITY,
+                    Difference::Peers(_) => "peers",
+                    Difference::NoMajority => "no majority",
+                },
+                position: found.position.0,
+                own: hex(found.own),
+                other: hex(found.other),
+                text: found.to_string(),
+            }),
+        }
+    }
+}
+
+const MINORITY: &str = "minority";
+
+fn hex(digest: u128) -> String {
+    format!("{digest:032x}")
 }
 
 /// How often a rare branch was taken, and when.
@@ -174,6 +235,8 @@ pub struct StatusReport {
     pub frames_malformed: u64,
     /// Frames dropped because they were of another epoch or group.
     pub frames_foreign: u64,
+    /// Digests of the state, as replicas compare them.
+    pub digests: DigestReport,
     /// Who takes part in the protocol, in its order; empty when it does not say.
     pub route: Vec<u16>,
     /// How what was submitted here was committed, by path, if the protocol has several.
@@ -362,6 +425,11 @@ fn busy() -> Text {
 }
 
 async fn readyz(extract::State(state): extract::State<State>) -> Text {
+    let differ = state.port.status().digests.differ;
+    if let Some(differ) = differ.filter(|differ| differ.kind == MINORITY) {
+        let text = format!("not ready: {}\n", differ.text);
+        return plain(StatusCode::SERVICE_UNAVAILABLE, text);
+    }
     match state.wait(|port| port.probe(PROBE_MAX)).await {
         None => busy(),
         Some(true) => plain(StatusCode::OK, "ready\n"),
@@ -455,7 +523,9 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
         one(role),
     );
     let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
-    let gauges: [(&'static str, &'static str, f64); 20] = [
+    let differ = report.digests.differ.as_ref();
+    let wrong = differ.is_some_and(|differ| differ.kind == MINORITY);
+    let gauges: [(&'static str, &'static str, f64); 24] = [
         (
             "clock_disciplined",
             "1 when something (chrony, ptp4l) disciplines the system's clock.",
@@ -546,6 +616,26 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
             "fetching",
             "Whether a peer's state is being fetched.",
             f64::from(u8::from(report.fetching)),
+        ),
+        (
+            "digest_position",
+            "The newest position of which this replica has a digest of its state.",
+            report.digests.position as f64,
+        ),
+        (
+            "digest_agreed_position",
+            "The newest position at which a majority, this replica among them, had one state.",
+            report.digests.agreed as f64,
+        ),
+        (
+            "states_differ",
+            "1 while replicas are known to have different states.",
+            f64::from(u8::from(differ.is_some())),
+        ),
+        (
+            "state_wrong",
+            "1 when this replica's state is not that of a majority.",
+            f64::from(u8::from(wrong)),
         ),
     ];
     for (name, help, value) in gauges {

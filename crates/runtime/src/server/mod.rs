@@ -30,8 +30,8 @@ mod sessions;
 mod settings;
 
 pub use admin::{
-    Admin, BranchReport, ClockReport, NodePort, PeerClockReport, PeerReport, SnapshotReport,
-    StatusReport,
+    Admin, BranchReport, ClockReport, DifferReport, DigestReport, NodePort, PeerClockReport,
+    PeerReport, SnapshotReport, StatusReport,
 };
 pub use admin_connections::AdminOptions;
 pub use config::{GatewayConfig, NodeView};

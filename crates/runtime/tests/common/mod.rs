@@ -1,7 +1,8 @@
 //! A small replicated counter and clusters of it in one process.
 
 use quintet_replica::{
-    At, ClusterId, Durability, Level, ReplicaId, RestoreError, SnapshotProgress, StateMachine,
+    At, ClusterId, DigestBegun, Durability, Level, ReplicaId, RestoreError, SnapshotProgress,
+    StateMachine,
 };
 use quintet_runtime::{Config, Handle, Listeners, Member, Replica, Running, StatusReport, Threads};
 use std::{
@@ -18,6 +19,8 @@ pub struct Counter {
     incoming: Vec<u8>,
     /// Makes snapshots large.
     pub padding: usize,
+    /// Every tenth command counts twice: a fault of the machine that this replica runs on.
+    pub wrong: bool,
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -30,6 +33,9 @@ fn number(bytes: &[u8]) -> u64 {
 impl StateMachine for Counter {
     fn apply(&mut self, _: &At, command: &[u8], reply: &mut Vec<u8>) {
         self.sum += number(command);
+        if self.wrong && self.commands % 10 == 9 {
+            self.sum += number(command);
+        }
         self.commands += 1;
         reply.extend_from_slice(self.sum.to_string().as_bytes());
     }
@@ -72,6 +78,10 @@ impl StateMachine for Counter {
         u128::from(self.sum) << 64 | u128::from(self.commands)
     }
 
+    fn begin_digest(&mut self) -> DigestBegun {
+        DigestBegun::Done(self.digest())
+    }
+
     fn entries(&self) -> u64 {
         self.commands
     }
@@ -82,6 +92,8 @@ pub struct Cluster {
     pub replicas: Vec<Option<Running>>,
     pub configs: Vec<Config>,
     pub padding: usize,
+    /// Whose machine counts otherwise.
+    pub wrong: Option<usize>,
 }
 
 /// Long enough for everything that must happen.
@@ -124,6 +136,7 @@ impl Cluster {
                 replicas,
                 configs,
                 padding: 0,
+                wrong: None,
             },
             listeners,
         )
@@ -143,6 +156,7 @@ impl Cluster {
             };
             let machine = Box::new(Counter {
                 padding: self.padding,
+                wrong: self.wrong == Some(id),
                 ..Counter::default()
             });
             let running = Replica::start_on(self.configs[id].clone(), machine, listeners);

@@ -732,7 +732,8 @@ impl World {
                     self.on_done(index, batch, outcome);
                 }
                 Output::Mark(branch) => self.note(branch),
-                Output::Route { .. } | Output::Recovered => {}
+                Output::Route { .. } | Output::Recovered | Output::Digest(_) => {}
+                Output::Diverged(found) => self.breaks(index, &found.to_string()),
                 Output::Halt(reason) => self.breaks(index, &reason),
             }
         }

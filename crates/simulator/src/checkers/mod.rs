@@ -1,7 +1,7 @@
 //! What must hold, one file per property.
 //!
 //! ```text
-//!   executions of every replica ──► agreement, state_hash, exactly_once
+//!   executions of every replica ──► agreement, state_hash, exactly_once, digests
 //!   status of every replica ──────► monotone, bounded
 //!   disks, at every answer ───────► held
 //!   what clients saw, at the end ─► linearizability, durable
@@ -15,6 +15,7 @@ pub mod bounded;
 pub mod cells;
 pub mod commute;
 pub mod determinism;
+pub mod digests;
 pub mod durable;
 pub mod exactly_once;
 pub mod held;

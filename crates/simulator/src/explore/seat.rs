@@ -667,6 +667,8 @@ impl Cast {
             | Output::Route { .. }
             | Output::SnapshotBegin { .. }
             | Output::Recovered
+            | Output::Digest(_)
+            | Output::Diverged(_)
             | Output::SnapshotAppend(_)
             | Output::SnapshotFinish
             | Output::SnapshotAbandon => {}

@@ -615,7 +615,8 @@ impl Stage {
                     self.finish(&requests, outcome);
                 }
             }
-            Output::Recovered => {}
+            Output::Recovered | Output::Digest(_) => {}
+            Output::Diverged(found) => self.violate("digests", format!("{index}: {found}")),
             Output::Route { agreed: false, .. } => {}
             Output::Route { slot, members, .. } => {
                 let members: Vec<usize> = members.iter().map(|(id, _)| id.index()).collect();

@@ -5,6 +5,7 @@ pub(crate) mod toy;
 use crate::{
     Campaign, CampaignReport, FaultSet, Service,
     campaign::{OPERATIONS_DEFAULT, run_entry},
+    plants::APPLIED_TWICE,
 };
 use quintet_replica::{Durability, Entry};
 use std::ops::Range;
@@ -199,6 +200,28 @@ fn a_retry_under_a_new_session_is_found_to_execute_twice() {
             .any(|story| story.what.starts_with("exactly_once"))
     });
     assert!(found);
+}
+
+/// One replica's state differs, and only the digests that replicas compare can show it.
+#[test]
+fn digests_find_a_state_that_differs_in_silence() {
+    for protocol in quintet_protocols::PROTOCOLS {
+        let name = protocol.info.name;
+        let found = (0..20).find_map(|seed| {
+            let campaign = Campaign {
+                protocol: name.to_owned(),
+                plant: Some(APPLIED_TWICE.to_owned()),
+                seeds: seed..seed + 1,
+                ..Campaign::default()
+            };
+            let report = crate::run(&campaign, |_| ()).unwrap();
+            let found = report.failures.first()?;
+            Some((seed, found.what.clone()))
+        });
+        let (seed, what) = found.unwrap_or_else(|| panic!("{name}: no seed found it"));
+        println!("{name}: seed {seed}: {what}");
+        assert!(what.starts_with("digests"), "{name}, seed {seed}: {what}");
+    }
 }
 
 #[test]

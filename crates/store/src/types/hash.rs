@@ -56,6 +56,11 @@ impl Hash {
         (field, value)
     }
 
+    /// Whether Redis would keep it no longer compact.
+    pub(crate) const fn is_large(&self) -> bool {
+        self.large
+    }
+
     /// All fields with their values, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> + ExactSizeIterator {
         self.table.iter().map(|(field, value)| (field, &**value))

@@ -85,6 +85,11 @@ impl Set {
         self.table.at(at).0
     }
 
+    /// Whether it has only ever held integers.
+    pub(crate) const fn is_of_integers(&self) -> bool {
+        self.integers
+    }
+
     /// All members in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &[u8]> + ExactSizeIterator {
         self.table.iter().map(|(member, ())| member)

@@ -157,6 +157,11 @@ impl SortedSet {
         (member, *score)
     }
 
+    /// Whether Redis would keep it no longer compact.
+    pub(crate) const fn is_large(&self) -> bool {
+        self.large
+    }
+
     /// All members with their scores in dense order: the fastest way to see all.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], f64)> + ExactSizeIterator {
         self.members.iter().map(|(member, score)| (member, *score))

@@ -271,6 +271,15 @@ pub const KEYS: &[Key] = &[
         |config| units::show_duration(config.session_lifetime),
     ),
     key(
+        "digest_interval",
+        "How often all replicas compare digests of their states, such as 10m; 0s for never",
+        |config, text| {
+            config.digest_interval = units::duration(text)?;
+            Ok(())
+        },
+        |config| units::show_duration(config.digest_interval),
+    ),
+    key(
         "spin_max",
         "How long to look for work before sleeping while nearly idle; 0s for never",
         |config, text| {
