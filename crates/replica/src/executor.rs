@@ -52,7 +52,7 @@ pub fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// Results on their way to whoever waits for them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Answer {
     /// How far execution had come: a roll-back below it makes the answer void.
     pub slot: Slot,
@@ -292,9 +292,8 @@ impl Executor {
         self.machine.digest() ^ (hash << 64) ^ u128::from(self.executed.position.0)
     }
 
-    /// Feeds the reads that wait into `hasher`; false when there is more to tell, which may still
-    /// be undone.
-    pub(crate) fn hash_waiting(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+    /// Feeds the reads that wait, and all that may still be undone, into `hasher`.
+    pub(crate) fn hash_waiting(&self, mut hasher: &mut dyn core::hash::Hasher) {
         use core::hash::Hash;
         for (slot, waiting) in &self.waiting {
             slot.hash(&mut hasher);
@@ -302,8 +301,7 @@ impl Executor {
                 (&read.batch, &read.wanted, &read.route).hash(&mut hasher);
             }
         }
-        (self.executed.slot, self.time).hash(&mut hasher);
-        self.speculation.is_none()
+        (self.executed.slot, self.time, &self.speculation).hash(&mut hasher);
     }
 
     /// Executes a batch and gives its answer if somebody waits for it.

@@ -61,7 +61,7 @@ macro_rules! plants {
         }
 
         /// Which bug is switched on, if one is. In a build without the feature `plant`, none.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub struct Planted {
             #[cfg(feature = "plant")]
             plant: Option<Plant>,

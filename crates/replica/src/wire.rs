@@ -84,6 +84,14 @@ pub struct Frame {
     parts: SmallVec<[Bytes; 3]>,
 }
 
+/// As its bytes, however they lie in parts.
+impl core::hash::Hash for Frame {
+    fn hash<H: core::hash::Hasher>(&self, hasher: &mut H) {
+        self.len().hash(hasher);
+        self.parts.iter().for_each(|part| hasher.write(part));
+    }
+}
+
 impl Frame {
     /// The parts in order; none is empty.
     #[must_use]

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 pub(super) type Route = SmallVec<[ReplicaId; 8]>;
 
 /// A replica with the life in which it was admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
     /// Which replica.
     pub id: ReplicaId,
@@ -31,7 +31,7 @@ pub struct Member {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Chain {
     /// In the order of the ring.
     pub members: SmallVec<[Member; 8]>,

@@ -8,7 +8,7 @@ use core::time::Duration;
 use quintet_replica::{OptionSpec, Options, number_option, parse_option};
 
 /// How linearizable reads are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReadsBy {
     /// From the local state, once a round of the chain has shown that it is new enough.
     Local,
@@ -17,7 +17,7 @@ pub enum ReadsBy {
 }
 
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// Silence of the leader after which a replica stands, before randomisation.
     pub election_timeout: Duration,

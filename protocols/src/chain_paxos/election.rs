@@ -20,7 +20,7 @@ use quintet_replica::{
 };
 
 /// How far a candidate has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Stage {
     /// Asks whether the others would promise.
     Asking,
@@ -33,7 +33,7 @@ enum Stage {
 }
 
 /// What one acceptor has told so far.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 struct Pages {
     /// The slot that its next page must begin with.
     next: Slot,
@@ -42,6 +42,7 @@ struct Pages {
 }
 
 /// A replica that stands for election.
+#[derive(Hash)]
 pub(super) struct Candidate {
     stage: Stage,
     ballot: Ballot,

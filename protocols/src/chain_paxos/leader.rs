@@ -30,6 +30,7 @@ use smallvec::SmallVec;
 const ROUNDS_MAX: usize = 256;
 
 /// What only a leader keeps.
+#[derive(Hash)]
 pub(super) struct Lead {
     pub queue: RequestQueue,
     /// Undecided Accept messages: their last slot and bytes.

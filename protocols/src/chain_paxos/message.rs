@@ -25,7 +25,7 @@ use quintet_replica::{
 use smallvec::SmallVec;
 
 /// What an instance of the log decides.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// A batch as its frontend encoded it.
     Batch(Bytes),
@@ -70,7 +70,7 @@ impl Op {
 }
 
 /// A value proposed for a slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// The time given to its commands.
     pub time: CommandTime,
@@ -79,7 +79,7 @@ pub struct Entry {
 }
 
 /// What an acceptor holds for one slot, as it tells a candidate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Accepted {
     /// Which slot.
     pub slot: Slot,
@@ -90,7 +90,7 @@ pub struct Accepted {
 }
 
 /// A round: what the leader sends in one turn, as it goes around the chain.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Round {
     /// Its number, ascending within a ballot.
     pub number: u64,

@@ -39,6 +39,7 @@ const ANSWER_MIN: Duration = Duration::from_micros(200);
 /// Rounds that reads wait for; more reads wait for a later round.
 const BOUND_MAX: usize = 64;
 
+#[derive(Hash)]
 struct Read {
     stamp: u64,
     /// The last round seen when it came, under the promised ballot.
@@ -51,6 +52,7 @@ struct Read {
 }
 
 /// Reads up to this number may run when `round` was confirmed and `end` executed.
+#[derive(Hash)]
 struct Bound {
     stamp: u64,
     round: u64,
@@ -58,7 +60,7 @@ struct Bound {
 }
 
 /// Reads that wait.
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub(super) struct Reads {
     waiting: VecDeque<Read>,
     bound: VecDeque<Bound>,

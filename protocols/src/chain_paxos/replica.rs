@@ -21,7 +21,7 @@ use quintet_replica::{
 };
 
 /// What a replica keeps for a slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Held {
     /// The ballot that it was accepted under.
     pub ballot: Ballot,
@@ -36,6 +36,7 @@ impl Held {
 }
 
 /// A replica's part.
+#[derive(Hash)]
 #[expect(
     clippy::large_enum_variant,
     reason = "there is one per replica, and it is changed in place"
@@ -62,6 +63,7 @@ quintet_replica::timers! {
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 
 /// One replica of ChainPaxos; see the module.
+#[derive(Hash)]
 pub struct ChainPaxos {
     pub(super) id: ReplicaId,
     pub(super) life: Incarnation,
@@ -640,6 +642,11 @@ impl Protocol for ChainPaxos {
                 .rotate_left(23);
         }
         hash
+    }
+
+    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        core::hash::Hash::hash(self, &mut hasher);
+        true
     }
 
     fn assert_invariants(&self) {

@@ -26,7 +26,7 @@ const READS: u64 = 32;
 const SOON: Duration = Duration::from_nanos(1);
 
 /// What was run of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 pub(super) struct Share {
     moment: Time,
     spent: usize,

@@ -33,7 +33,7 @@ const LEAST: Duration = Duration::from_millis(5);
 /// … at so many heartbeats in a row.
 const BEATS: u32 = 3;
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Hash)]
 struct Distance {
     /// There and back, smoothed.
     trip: Option<Duration>,
@@ -43,6 +43,7 @@ struct Distance {
 }
 
 /// What the leader knows about everybody's speed.
+#[derive(Hash)]
 pub(super) struct Distances {
     of: Vec<Distance>,
     slow: ReplicaSet,

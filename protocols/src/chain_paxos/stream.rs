@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 use quintet_replica::{Context, Lane, ReplicaId, Slot, parts::Ballot};
 
 /// Where messages go from here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Next {
     /// To this replica.
     Peer(ReplicaId),
@@ -32,7 +32,7 @@ pub(super) enum Next {
     Leader(ReplicaId),
 }
 
-#[derive(Default)]
+#[derive(Default, Hash)]
 struct Acked {
     held: Slot,
     votes: Votes,
@@ -40,7 +40,7 @@ struct Acked {
 }
 
 /// See the module.
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub(super) struct Stream {
     pub to: Option<Next>,
     /// The next entry to send; for the tail, the one after what it last acknowledged.

@@ -15,7 +15,7 @@ use quintet_replica::{DecodeError, Incarnation, Reader, ReplicaId, Slot, Wire, W
 use smallvec::SmallVec;
 
 /// One acceptor's vote.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Vote {
     /// The life in which it voted.
     pub life: Incarnation,
@@ -24,7 +24,7 @@ pub struct Vote {
 }
 
 /// The votes of all members of the epoch, by id.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Votes(pub SmallVec<[Vote; 8]>);
 
 impl Votes {

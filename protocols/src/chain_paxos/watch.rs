@@ -19,7 +19,7 @@ use quintet_replica::{
 };
 
 /// Whom this replica watches.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 pub(super) struct Watch {
     of: Option<ReplicaId>,
     since: Time,

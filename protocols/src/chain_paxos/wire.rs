@@ -117,7 +117,7 @@ impl Wire for Record {
 }
 
 /// What must survive a crash in every durability: the highest ballot promised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Promised(pub Ballot);
 
 impl Wire for Promised {

@@ -8,7 +8,7 @@ use core::time::Duration;
 use quintet_replica::{OptionSpec, Options, number_option, parse_option};
 
 /// What drives a replica to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Drive {
     /// Whichever the network allows, by what was measured.
     Auto,
@@ -19,7 +19,7 @@ pub enum Drive {
 }
 
 /// Which live replicas propose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Proposers {
     /// So many; 0 is all of them.
     Count(usize),
@@ -28,7 +28,7 @@ pub enum Proposers {
 }
 
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// What drives a replica to send.
     pub mode: Drive,

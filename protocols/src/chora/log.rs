@@ -193,7 +193,7 @@ impl Chora {
             .is_some_and(|slot| *slot <= self.committed)
         {
             self.outstanding.pop_front();
-            self.proposals += 1;
+            *self.proposals += 1;
         }
         if !before && self.established() {
             self.on_established(ctx);

@@ -58,13 +58,13 @@ impl Chora {
         let pulsing = self.pulsing() && self.init.is_some();
         self.look_at_ack();
         if self.due() {
-            self.rounds_quiet = 0;
+            *self.rounds_quiet = 0;
         }
         // Rounds that only wait for somebody become longer, up to when what is lacking is asked for.
         let length = self
             .round_length
-            .saturating_mul(1 << self.rounds_quiet.min(8));
-        let most = self.config.coordination.max(self.round_length);
+            .saturating_mul(1 << (*self.rounds_quiet).min(8));
+        let most = self.config.coordination.max(*self.round_length);
         self.rounds.set_timeout(length.min(most));
         self.rounds.set_early_exit(self.config.early_exit);
         // A round that ended early goes on to its full length while there is nothing new to say:
@@ -77,6 +77,7 @@ impl Chora {
             self.synchrony.ended(in_time, self.rounds.lasted(now));
             self.rounds.rest();
             if let Some(pulsing) = self.synchrony.reconsider() {
+                self.auto_pulsing = pulsing;
                 ctx.mark(if pulsing {
                     "mode: pulsing"
                 } else {
@@ -84,19 +85,19 @@ impl Chora {
                 });
             }
             let round = self.config.round;
-            self.round_length = if round == Duration::ZERO {
+            *self.round_length = if round == Duration::ZERO {
                 self.synchrony.round(self.live().len().saturating_sub(1))
             } else {
                 round
             };
-            if self.rounds_quiet == 0 {
-                self.rounds.set_timeout(self.round_length);
+            if *self.rounds_quiet == 0 {
+                self.rounds.set_timeout(*self.round_length);
             }
         }
         if pulsing {
             if !self.rounds.running() && self.busy() {
                 if !self.due() {
-                    self.rounds_quiet += 1;
+                    *self.rounds_quiet += 1;
                 }
                 self.rounds.begin(now);
                 self.send_pulse(now, ctx);
@@ -426,7 +427,7 @@ impl Chora {
         let delay = self
             .config
             .coordination
-            .max(self.round_length * 4)
+            .max(*self.round_length * 4)
             .saturating_mul(1 << self.coordination_tries.min(4));
         ctx.set_timer(Timer::Coordination, delay.min(self.config.suspect));
     }

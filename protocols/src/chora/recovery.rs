@@ -134,8 +134,8 @@ impl Chora {
         if candidates.is_empty() {
             candidates.extend(self.others.iter());
         }
-        self.fetch_next = self.fetch_next.wrapping_add(1);
-        let index = self.fetch_next % (candidates.len() as u64).max(1);
+        *self.fetch_next = self.fetch_next.wrapping_add(1);
+        let index = *self.fetch_next % (candidates.len() as u64).max(1);
         if let Some(from) = candidates.get(index as usize) {
             self.fetch_log(*from, ctx);
         }

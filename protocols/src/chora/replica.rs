@@ -24,7 +24,7 @@ use quintet_replica::{
     Bytes, CommandTime, Context, Control, Durability, FrontendId, Incarnation, Info, Level, Link,
     Options, Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status,
     Time, Wake,
-    parts::{KeptRequests, RequestQueue, SlotLog, StateFetch, Tally},
+    parts::{KeptRequests, RequestQueue, SlotLog, StateFetch, Tally, Timing},
 };
 
 /// What stands in a slot, with the view that it was proposed in.
@@ -77,6 +77,7 @@ quintet_replica::timers! {
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 
 /// One replica of Chora; see the module.
+#[derive(Hash)]
 pub struct Chora {
     pub(super) id: ReplicaId,
     pub(super) incarnation: Incarnation,
@@ -131,7 +132,7 @@ pub struct Chora {
     /// Own slots with something in them that are not committed.
     pub(super) outstanding: VecDeque<Slot>,
     /// How many own slots with something in them were committed since the start.
-    pub(super) proposals: u64,
+    pub(super) proposals: Timing<u64>,
     pub(super) queue: RequestQueue,
     pub(super) requests: KeptRequests,
     /// Requests that came between two views, and how many bytes they are.
@@ -139,7 +140,10 @@ pub struct Chora {
     pub(super) waiting_bytes: usize,
     pub(super) reads: Reads,
     pub(super) rounds: Rounds<Pulse>,
-    pub(super) synchrony: Synchrony,
+    /// What was measured only times things, but for the mode that it led to.
+    pub(super) synchrony: Timing<Synchrony>,
+    /// The mode where `mode` is `auto`.
+    pub(super) auto_pulsing: bool,
     pub(super) demand: Demand,
     pub(super) drag: Drag,
 
@@ -148,8 +152,8 @@ pub struct Chora {
     pub(super) ack_looked: Slot,
     pub(super) ack_wanted: bool,
     /// How long a round lasts, and how many rounds in a row had nothing to tell.
-    pub(super) round_length: Duration,
-    pub(super) rounds_quiet: u32,
+    pub(super) round_length: Timing<Duration>,
+    pub(super) rounds_quiet: Timing<u32>,
     pub(super) noop_wanted: bool,
     pub(super) skip_demanded: Slot,
     pub(super) nack_due: Option<(Slot, Slot)>,
@@ -161,14 +165,14 @@ pub struct Chora {
     pub(super) coordination_tries: u32,
     /// Where log and commit point stood when the coordination timer was set.
     pub(super) coordination_saw: (Slot, Slot),
-    pub(super) fetch_next: u64,
+    pub(super) fetch_next: Timing<u64>,
     pub(super) view_since: Time,
     pub(super) view_tries: u32,
     pub(super) progress_at: Time,
     pub(super) stand_at: Option<Time>,
     pub(super) stand_anyway: bool,
     pub(super) rejoin_after: Time,
-    messages: u64,
+    messages: Timing<u64>,
     housekeeping: bool,
     /// Between the first event of a turn and its `on_idle`.
     in_turn: bool,
@@ -232,7 +236,7 @@ impl Chora {
 
     pub(super) fn pulsing(&self) -> bool {
         match self.config.mode {
-            Drive::Auto => self.synchrony.pulsing,
+            Drive::Auto => self.auto_pulsing,
             Drive::Pulsing => true,
             Drive::Responsive => false,
         }
@@ -374,21 +378,22 @@ impl Protocol for Chora {
             own_used: Slot(0),
             latest: Slot(0),
             outstanding: VecDeque::new(),
-            proposals: 0,
+            proposals: Timing(0),
             queue: RequestQueue::default(),
             requests: KeptRequests::new(),
             waiting: Vec::new(),
             waiting_bytes: 0,
             reads: Reads::new(),
             rounds,
-            synchrony: Synchrony::new(members, false),
+            synchrony: Timing(Synchrony::new(members, false)),
+            auto_pulsing: false,
             demand: Demand::default(),
             drag: Drag::new(members),
             ack_sent: Slot(0),
             ack_looked: Slot(0),
             ack_wanted: false,
-            round_length,
-            rounds_quiet: 0,
+            round_length: Timing(round_length),
+            rounds_quiet: Timing(0),
             noop_wanted: false,
             skip_demanded: Slot(0),
             nack_due: None,
@@ -398,14 +403,14 @@ impl Protocol for Chora {
             coordination_armed: false,
             coordination_tries: 0,
             coordination_saw: (Slot(0), Slot(0)),
-            fetch_next: 0,
+            fetch_next: Timing(0),
             view_since: Time(0),
             view_tries: 0,
             progress_at: Time(0),
             stand_at: None,
             stand_anyway: false,
             rejoin_after: Time(0),
-            messages: 0,
+            messages: Timing(0),
             housekeeping: false,
             in_turn: false,
         }
@@ -419,7 +424,7 @@ impl Protocol for Chora {
         self.in_turn = true;
         let now = ctx.now();
         self.reads.start(ctx.random());
-        self.fetch_next = ctx.random();
+        *self.fetch_next = ctx.random();
         self.view_since = now;
         self.progress_at = now;
         // Whoever has not been heard since the start gets the whole patience first.
@@ -480,7 +485,7 @@ impl Protocol for Chora {
                 _ => ctx.mark("ignored: not a frontend's message"),
             },
             Peer::Replica(from) if self.others.contains(from) => {
-                self.messages += 1;
+                *self.messages += 1;
                 let began = self.messages.is_multiple_of(16).then(|| ctx.now());
                 self.on_replica_message(from, message, ctx);
                 if let Some(began) = began {
@@ -640,7 +645,7 @@ impl Protocol for Chora {
                 .to_string(),
             ),
             ("round", self.rounds.round().to_string()),
-            ("round_length", format!("{:?}", self.round_length)),
+            ("round_length", format!("{:?}", *self.round_length)),
             ("deviation_p90", format!("{:?}", self.synchrony.deviation())),
             (
                 "synchrony_p90",
@@ -699,94 +704,7 @@ impl Protocol for Chora {
     }
 
     fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        use core::hash::Hash;
-        let Self {
-            id: _,
-            incarnation: _,
-            members: _,
-            majority: _,
-            others: _,
-            durability: _,
-            config: _,
-            view,
-            voted_for,
-            promised_durable,
-            promises,
-            role,
-            init,
-            init_committed,
-            mute,
-            recovery,
-            log,
-            log_bytes: _,
-            anchor_view,
-            anchor_executed,
-            verified,
-            durable,
-            writes,
-            buffer,
-            committed,
-            executed,
-            executed_done,
-            executed_log,
-            time_seen,
-            time_executed,
-            checkpoints,
-            fetching,
-            peers,
-            next_propose,
-            own_used,
-            latest,
-            outstanding,
-            proposals: _,
-            queue,
-            requests,
-            waiting,
-            waiting_bytes: _,
-            reads,
-            rounds,
-            synchrony,
-            demand,
-            drag,
-            ack_sent,
-            ack_looked,
-            ack_wanted,
-            round_length: _,
-            rounds_quiet: _,
-            noop_wanted,
-            skip_demanded,
-            nack_due,
-            recover_due,
-            pulse_due,
-            leaving_until,
-            coordination_armed,
-            coordination_tries,
-            coordination_saw,
-            fetch_next: _,
-            view_since,
-            view_tries,
-            progress_at,
-            stand_at,
-            stand_anyway,
-            rejoin_after,
-            messages: _,
-            housekeeping,
-            in_turn,
-        } = self;
-        (view, voted_for, promised_durable, promises, role).hash(&mut hasher);
-        (init, init_committed, mute, recovery, log).hash(&mut hasher);
-        (anchor_view, anchor_executed, verified, durable).hash(&mut hasher);
-        (writes, buffer, committed, executed, executed_done).hash(&mut hasher);
-        (executed_log, time_seen, time_executed, checkpoints).hash(&mut hasher);
-        (fetching, peers, next_propose, own_used, latest).hash(&mut hasher);
-        (outstanding, queue, requests, waiting, reads).hash(&mut hasher);
-        // What was measured only times things, but for the mode that it led to.
-        (rounds, synchrony.pulsing, ack_sent, ack_looked, ack_wanted).hash(&mut hasher);
-        (noop_wanted, skip_demanded, nack_due, recover_due).hash(&mut hasher);
-        (pulse_due, leaving_until, coordination_armed).hash(&mut hasher);
-        (coordination_tries, coordination_saw, view_since).hash(&mut hasher);
-        (view_tries, progress_at, stand_at, stand_anyway).hash(&mut hasher);
-        (rejoin_after, housekeeping, in_turn, demand, drag).hash(&mut hasher);
+        core::hash::Hash::hash(self, &mut hasher);
         true
     }
 

@@ -16,14 +16,14 @@
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
-use quintet_replica::{ReplicaId, ReplicaSet, Time};
+use quintet_replica::{ReplicaId, ReplicaSet, Time, parts::Timing};
 
 /// Something was sent in this round already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RoundTaken;
 
 /// Why a round ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ended {
     /// Every live peer has been heard.
     Early,
@@ -49,7 +49,7 @@ pub struct Rounds<M> {
     /// Count messages instead of peers: a planted bug.
     counts_messages: bool,
     inbox: VecDeque<(ReplicaId, M)>,
-    dropped: u64,
+    dropped: Timing<u64>,
 }
 
 impl<M> Rounds<M> {
@@ -68,7 +68,7 @@ impl<M> Rounds<M> {
             messages: 0,
             counts_messages: false,
             inbox: VecDeque::new(),
-            dropped: 0,
+            dropped: Timing(0),
         }
     }
 
@@ -131,7 +131,7 @@ impl<M> Rounds<M> {
     /// How many messages were not kept because nobody received them.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
-        self.dropped
+        self.dropped.0
     }
 
     /// Who has been heard since the round began.
@@ -182,7 +182,7 @@ impl<M> Rounds<M> {
     pub fn arrived(&mut self, from: ReplicaId, message: M) {
         self.hear(from);
         if self.inbox.len() >= INBOX_MAX {
-            self.dropped += 1;
+            *self.dropped += 1;
         } else {
             self.inbox.push_back((from, message));
         }

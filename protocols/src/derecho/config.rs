@@ -9,7 +9,7 @@ use core::time::Duration;
 use quintet_replica::{OptionSpec, Options, number_option};
 
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// How often members hear each other.
     pub heartbeat: Duration,
@@ -50,7 +50,7 @@ pub struct Config {
 }
 
 /// When a member executes what it has received (§3.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delivery {
     /// When all members hold it and everything before it: atomic multicast in memory durability,
     /// durable delivery on disk.

@@ -153,7 +153,7 @@ pub struct Join {
 }
 
 /// Messages between replicas, and between frontends and replicas.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
     /// A frontend's batch.
     Request {
@@ -301,7 +301,7 @@ impl Large {
 }
 
 /// What one multicast carries: the batches that had piled up at its sender.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Body {
     /// The sender's time.
     pub time: CommandTime,

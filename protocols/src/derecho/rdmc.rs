@@ -37,7 +37,7 @@ const PATIENCE_MAX: u32 = 200;
 const BLOCK_ROOM: usize = 4096;
 
 /// A block to be sent.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 struct Outgoing {
     large: Large,
     block: u32,
@@ -45,7 +45,7 @@ struct Outgoing {
 }
 
 /// What was sent to one member in this view.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 struct Link {
     /// The number of the last block.
     sent: u64,
@@ -90,7 +90,7 @@ impl Link {
 }
 
 /// A message of which blocks are missing here, or must be passed on.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 struct Transfer {
     blocks: Vec<Option<Bytes>>,
     missing: usize,
@@ -101,7 +101,7 @@ struct Transfer {
 }
 
 /// All messages in blocks of a view.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(super) struct Rdmc {
     transfers: BTreeMap<Large, Transfer>,
     links: Vec<Link>,

@@ -24,6 +24,7 @@ use quintet_replica::{
 /// A read that has waited for so long is forgotten: its frontend asks again.
 const WAITING_MAX: Duration = Duration::from_secs(5);
 
+#[derive(Hash)]
 struct Read {
     key: RequestKey,
     batch: Bytes,
@@ -35,7 +36,7 @@ struct Read {
 }
 
 /// See the module.
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub(super) struct Reads {
     waiting: VecDeque<Read>,
     bytes: usize,

@@ -23,7 +23,7 @@ use quintet_replica::{
     Bytes, CommandTime, Context, Control, Durability, Frame, Incarnation, Info, Lane, Link,
     NodeState, Options, Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot,
     Status, Time, Wake,
-    parts::{KeptRequests, RequestQueue, SlotLog},
+    parts::{KeptRequests, RequestQueue, SlotLog, Timing},
 };
 
 quintet_replica::timers! {
@@ -39,7 +39,7 @@ quintet_replica::timers! {
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 
 /// How a replica stands to its view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     /// This start is being counted.
     Starting,
@@ -52,7 +52,7 @@ pub(super) enum Phase {
 }
 
 /// What follows when a promise is durable.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum Act {
     /// The start is counted.
     Begin,
@@ -67,14 +67,14 @@ pub(super) enum Act {
 }
 
 /// What came from a sender and has no place in the order yet.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(super) enum Item {
     Nulls(u64),
     Body(Body),
 }
 
 /// What is received from one sender.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(super) struct Stream {
     /// Slots of its ring taken.
     pub slots: u64,
@@ -88,7 +88,7 @@ pub(super) struct Stream {
 }
 
 /// What was sent and not yet taken by all.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(super) struct Sent {
     pub slot: u64,
     pub first: u64,
@@ -98,7 +98,7 @@ pub(super) struct Sent {
 }
 
 /// On which way the bytes of a message go to the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Path {
     /// In its slot of the ring (SMC).
     Slot,
@@ -109,7 +109,7 @@ pub(super) enum Path {
 }
 
 /// A write under way.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(super) struct Writing {
     pub id: PersistId,
     pub view: u64,
@@ -119,6 +119,7 @@ pub(super) struct Writing {
 }
 
 /// One replica of Derecho; see the module.
+#[derive(Hash)]
 pub struct Derecho {
     pub(super) id: ReplicaId,
     pub(super) incarnation: Incarnation,
@@ -174,7 +175,7 @@ pub struct Derecho {
     pub(super) sent: u64,
     pub(super) slots_sent: u64,
     /// Own messages by the way they went.
-    pub(super) multicasts: [u64; 3],
+    pub(super) multicasts: Timing<[u64; 3]>,
     pub(super) slots_put: u64,
     pub(super) unacked: VecDeque<Sent>,
     /// Large messages, and blocks of them, of the next view, whose senders are ahead.
@@ -615,7 +616,7 @@ impl Protocol for Derecho {
             marks: VecDeque::new(),
             sent: 0,
             slots_sent: 0,
-            multicasts: [0; 3],
+            multicasts: Timing([0; 3]),
             slots_put: 0,
             unacked: VecDeque::new(),
             early: VecDeque::new(),
@@ -870,7 +871,7 @@ impl Protocol for Derecho {
             ("unacknowledged", self.unacked.len().to_string()),
             ("block_bytes", self.rdmc.bytes().to_string()),
         ];
-        let [slot, whole, blocks] = self.multicasts;
+        let [slot, whole, blocks] = *self.multicasts;
         Status {
             role,
             leader,
@@ -924,6 +925,11 @@ impl Protocol for Derecho {
                 .rotate_left(23);
         }
         hash
+    }
+
+    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        core::hash::Hash::hash(self, &mut hasher);
+        true
     }
 
     fn assert_invariants(&self) {

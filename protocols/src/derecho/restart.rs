@@ -37,7 +37,7 @@ const VIEWS_SENT_MAX: usize = 16;
 const TAIL_ROOM_MIN: usize = 4096;
 
 /// What one member answered to an inspector.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Answer {
     member: Member,
     complete: bool,
@@ -46,7 +46,7 @@ struct Answer {
 }
 
 /// An inspector's work.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(super) struct Inspection {
     ballot: Ballot,
     since: Time,

@@ -33,7 +33,7 @@ pub enum Schedule {
 }
 
 /// One block on its way from one member to another. Members are counted from the message's sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hop {
     /// In which step, from 0.
     pub step: usize,
@@ -135,6 +135,7 @@ fn whole(start: usize, from: usize, to: usize, blocks: usize) -> impl Iterator<I
 }
 
 /// What stands at one corner of the hypercube: a member, or two that act as one.
+#[derive(Hash)]
 struct Corner {
     first: usize,
     second: Option<usize>,

@@ -37,6 +37,7 @@ const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 
 /// For whom delivery has waited since when.
+#[derive(Hash)]
 pub(super) struct Waits {
     /// When this was looked at last, and what delivery waited for then.
     at: Time,
@@ -59,6 +60,7 @@ pub(super) struct Waits {
 }
 
 /// How long the members take to let one message be delivered.
+#[derive(Hash)]
 struct Sample {
     /// The message's number in the order, counted from one.
     target: u64,

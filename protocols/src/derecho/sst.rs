@@ -53,7 +53,7 @@ pub(super) struct Trigger<P: Protocol> {
 }
 
 /// Where things are in a row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Layout {
     members: u32,
     pub window: u32,
@@ -134,6 +134,7 @@ impl Layout {
 }
 
 /// All rows as this member sees them.
+#[derive(Hash)]
 pub(super) struct Table {
     pub layout: Layout,
     rows: Vec<Vec<u64>>,
@@ -141,7 +142,7 @@ pub(super) struct Table {
 }
 
 /// What a put did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Merged {
     pub dirty: Columns,
     /// Words outside the table, or below what the row already said: the writer is not a member

@@ -8,7 +8,7 @@ use core::time::Duration;
 use quintet_replica::{OptionSpec, Options, number_option};
 
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// Silence of a replica after which its slots are revoked.
     pub suspect: Duration,

@@ -41,7 +41,7 @@ impl Value {
 }
 
 /// All that a replica has to say at the end of a turn.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Said {
     /// The sender's incarnation.
     pub incarnation: Incarnation,

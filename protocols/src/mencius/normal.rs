@@ -309,9 +309,9 @@ impl Mencius {
             let further =
                 |id: &ReplicaId| *id != owner && self.peers[id.index()].committed > self.committed;
             let donors: Vec<ReplicaId> = self.others.iter().filter(further).collect();
-            self.fetch_next = self.fetch_next.wrapping_add(1);
+            *self.fetch_next = self.fetch_next.wrapping_add(1);
             if !donors.is_empty() {
-                let donor = donors[(self.fetch_next % donors.len() as u64) as usize];
+                let donor = donors[(*self.fetch_next % donors.len() as u64) as usize];
                 ctx.send(donor, Lane::Control, &message);
             }
         }

@@ -17,7 +17,7 @@ use core::time::Duration;
 use quintet_replica::{
     CommandTime, Context, Control, Durability, Incarnation, Info, Link, Options, Peer, PersistId,
     Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Ballot, KeptRequests, RequestQueue, SlotLog, StateFetch, Tally},
+    parts::{Ballot, KeptRequests, RequestQueue, SlotLog, StateFetch, Tally, Timing},
 };
 
 /// Slots further than this above the commit point are not kept.
@@ -68,6 +68,7 @@ quintet_replica::timers! {
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 
 /// One replica of Mencius; see the module.
+#[derive(Hash)]
 pub struct Mencius {
     pub(super) id: ReplicaId,
     pub(super) incarnation: Incarnation,
@@ -118,7 +119,7 @@ pub struct Mencius {
     pub(super) coordination_armed: bool,
     pub(super) coordination_tries: u32,
     pub(super) coordination_saw: Slot,
-    pub(super) fetch_next: u64,
+    pub(super) fetch_next: Timing<u64>,
     pub(super) progress_at: Time,
     housekeeping: bool,
     in_turn: bool,
@@ -319,7 +320,7 @@ impl Protocol for Mencius {
             coordination_armed: false,
             coordination_tries: 0,
             coordination_saw: Slot(0),
-            fetch_next: 0,
+            fetch_next: Timing(0),
             progress_at: Time(0),
             housekeeping: false,
             in_turn: false,
@@ -333,7 +334,7 @@ impl Protocol for Mencius {
     ) {
         self.in_turn = true;
         let now = ctx.now();
-        self.fetch_next = ctx.random();
+        *self.fetch_next = ctx.random();
         self.progress_at = now;
         for peer in &mut self.peers {
             peer.heard_at = now;
@@ -534,6 +535,11 @@ impl Protocol for Mencius {
             hash = (hash ^ word).wrapping_mul(0x0100_0000_01b3);
         }
         hash
+    }
+
+    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        core::hash::Hash::hash(self, &mut hasher);
+        true
     }
 
     fn assert_invariants(&self) {

@@ -9,7 +9,7 @@ use core::time::Duration;
 use quintet_replica::{OptionSpec, Options, number_option, parse_option};
 
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// Silence of the leader after which a replica stands, before randomisation.
     pub election_timeout: Duration,

@@ -57,6 +57,7 @@ quintet_replica::timers! {
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 
 /// One replica of Multi-Paxos; see the module.
+#[derive(Hash)]
 pub struct MultiPaxos {
     pub(super) id: ReplicaId,
     pub(super) incarnation: Incarnation,
@@ -535,56 +536,7 @@ impl Protocol for MultiPaxos {
     }
 
     fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        use core::hash::Hash;
-        let Self {
-            id: _,
-            incarnation: _,
-            members: _,
-            majority: _,
-            others: _,
-            config: _,
-            ballot_first: _,
-            promised,
-            promise_durable,
-            promises,
-            log,
-            log_bytes: _,
-            held,
-            durable,
-            writes,
-            committed,
-            executed,
-            executed_done,
-            everywhere,
-            time_seen,
-            time_executed,
-            fetching,
-            role,
-            leader,
-            heard_at,
-            leader_down,
-            ballot_seen,
-            round_trip,
-            incarnations,
-            promise_owed,
-            answer_due,
-            confirm_seen,
-            stamp_seen,
-            requests,
-            sadl,
-            stalled,
-            reads,
-            housekeeping,
-            in_turn,
-            durability: _,
-        } = self;
-        (promised, promise_durable, promises, log, held, durable).hash(&mut hasher);
-        (writes, committed, executed, executed_done, everywhere).hash(&mut hasher);
-        (time_seen, time_executed, fetching, role, leader).hash(&mut hasher);
-        (heard_at, leader_down, ballot_seen, round_trip).hash(&mut hasher);
-        (incarnations, promise_owed, answer_due).hash(&mut hasher);
-        (confirm_seen, stamp_seen, requests, reads).hash(&mut hasher);
-        (sadl, stalled, housekeeping, in_turn).hash(&mut hasher);
+        core::hash::Hash::hash(self, &mut hasher);
         true
     }
 

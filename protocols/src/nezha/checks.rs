@@ -22,14 +22,14 @@ const CHECKED_MAX: usize = 65_536;
 const AHEAD_BYTES: usize = 1 << 20;
 
 /// What followers said of one batch.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 struct Check {
     appended: Vec<(ReplicaId, LogHash)>,
     answered: bool,
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(super) struct Checks(BTreeMap<Name, Check>);
 
 impl Nezha {
@@ -88,7 +88,7 @@ impl Nezha {
         let fast = 1 + check.appended.iter().filter(same).count();
         if !check.answered && written && fast >= fast_quorum(self.members) {
             check.answered = true;
-            self.paths.0 += 1;
+            self.paths.0.0 += 1;
             self.answer(slot, ctx);
         }
     }
@@ -107,7 +107,7 @@ impl Nezha {
         };
         let check = lead.checks.0.remove(&name).unwrap_or_default();
         if !check.answered {
-            self.paths.1 += 1;
+            self.paths.0.1 += 1;
             self.answer(slot, ctx);
         }
     }

@@ -29,7 +29,7 @@ pub const fn time_of(deadline: u64) -> CommandTime {
 }
 
 /// What a batch touches.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Footprint {
     everything: bool,
     /// Ascending, each key once; true when it may be changed.
@@ -74,7 +74,7 @@ impl FootprintVisitor for Footprint {
 }
 
 /// The last batches released, as far as they bar others.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Marks {
     /// The quantum of the last one.
     quantum: u64,
@@ -229,7 +229,7 @@ fn of_key(key: u64, value: u128) -> u128 {
 const KEYS_TOLD_MAX: usize = 65_536;
 
 /// Running hashes of the set of batches in a log, per key that they write.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SetHash {
     /// Batches in slots up to here are left out: they are committed, and the same everywhere.
     pub base: Slot,

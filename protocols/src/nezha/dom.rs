@@ -39,7 +39,7 @@ pub struct Stamp {
 }
 
 /// How senders' latency bounds are estimated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Estimation {
     /// Which of the measured delays counts, in percent.
     pub percentile: u8,
@@ -52,7 +52,7 @@ pub struct Estimation {
 }
 
 /// The measured delays of one sender, newest last, and the same in order.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct Delays {
     newest: VecDeque<i64>,
     sorted: Vec<i64>,
@@ -85,7 +85,7 @@ impl Delays {
 const SENDERS_MAX: usize = 1024;
 
 /// What a receiver knows of how long senders' messages take.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct OneWayDelays {
     estimation: Estimation,
     senders: BTreeMap<FrontendId, Delays>,
@@ -142,7 +142,7 @@ const HOLDS_MAX: usize = 256;
 const HOLDS_STEP: u64 = 64;
 
 /// How long requests are held until their deadlines.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Holds {
     newest: VecDeque<u64>,
     added: u64,
@@ -172,7 +172,7 @@ impl Holds {
 }
 
 /// Requests that wait for their deadline, each with what was found out about it when it came.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub struct EarlyBuffer<T = ()> {
     waiting: BTreeMap<Stamp, (Bytes, T)>,
     bytes: usize,
@@ -250,7 +250,7 @@ impl<T> EarlyBuffer<T> {
 }
 
 /// Requests that came too late to be released in order; found by name, oldest forgotten first.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub struct LateBuffer {
     held: Table<Name, (u64, Bytes)>,
     order: BTreeMap<u64, Name>,

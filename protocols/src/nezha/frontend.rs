@@ -31,6 +31,7 @@ const TIMER: u32 = 0;
 /// The replica is told of the paths taken after this many batches.
 const PATHS_EVERY: u64 = 64;
 
+#[derive(Hash)]
 struct Open {
     submission: Submission,
     retry_at: Time,
@@ -60,6 +61,7 @@ fn in_step(sent: u64, bound: u64) -> u64 {
 }
 
 /// See the module.
+#[derive(Hash)]
 pub struct Frontend {
     embedded: Option<ReplicaId>,
     members: usize,
@@ -377,6 +379,11 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
 
     fn paths(&self) -> Vec<(&'static str, u64)> {
         vec![("fast", self.fast), ("slow", self.slow)]
+    }
+
+    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        core::hash::Hash::hash(self, &mut hasher);
+        true
     }
 }
 

@@ -45,7 +45,7 @@ impl Wire for LogHash {
 }
 
 /// What the leader adds to results.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ReplyHeader {
     /// The view in which the batch has its slot.
     pub view: u64,
@@ -75,7 +75,7 @@ impl Wire for ReplyHeader {
 }
 
 /// A batch with its place in the order of deadlines.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Placed {
     /// Its deadline.
     pub deadline: u64,
@@ -97,7 +97,7 @@ impl Wire for Placed {
 }
 
 /// A replica's log as it tells it to a new leader.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Vote {
     /// The last view in which it took part.
     pub view_normal: u64,
@@ -122,7 +122,7 @@ impl Vote {
 }
 
 /// How a replica that is asked for recovery stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
     /// It takes part in the view that it names.
     Normal,
@@ -133,7 +133,7 @@ pub enum Standing {
 }
 
 /// A message between replicas, without what all of them carry.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The leader's log, from slot `first` on; also its heartbeat.
     LogModification {
@@ -558,7 +558,7 @@ impl Wire for Message {
 }
 
 /// What must survive a crash in every durability.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Promised {
     /// The highest view entered.
     pub view: u64,

@@ -29,6 +29,7 @@ use quintet_replica::{
 pub use super::message::Standing;
 
 /// A replica that has forgotten.
+#[derive(Hash)]
 pub(super) struct Recovering {
     nonce: u64,
     answers: Vec<Option<(u64, Standing)>>,

@@ -19,11 +19,11 @@ use core::time::Duration;
 use quintet_replica::{
     BatchId, BatchView, Bytes, Context, Control, Durability, FrontendId, Info, Lane, Link, Options,
     Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{SlotLog, StateFetch, Table},
+    parts::{SlotLog, StateFetch, Table, Timing},
 };
 
 /// A batch in the log.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Entry {
     pub stamp: Stamp,
     pub batch: Bytes,
@@ -51,7 +51,7 @@ impl Entry {
 }
 
 /// Where a batch is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     Slot(Slot),
     Unsynced(Stamp),
@@ -60,6 +60,7 @@ pub(super) enum Place {
 }
 
 /// A read that waits until the leader is known to lead.
+#[derive(Hash)]
 pub(super) struct Read {
     pub round: u64,
     pub slot: Slot,
@@ -68,7 +69,7 @@ pub(super) struct Read {
 }
 
 /// A follower as its leader sees it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 pub(super) struct Follower {
     pub sync: Slot,
     pub round: u64,
@@ -81,6 +82,7 @@ pub(super) struct Follower {
 }
 
 /// What only a leader has.
+#[derive(Hash)]
 pub(super) struct Lead {
     pub followers: Vec<Follower>,
     /// All up to here has been told once.
@@ -98,6 +100,7 @@ pub(super) struct Lead {
 }
 
 /// What a replica is doing.
+#[derive(Hash)]
 pub(super) enum Phase {
     Follower,
     Leader(Lead),
@@ -119,6 +122,7 @@ quintet_replica::timers! {
 }
 
 /// One replica of Nezha; see the module.
+#[derive(Hash)]
 pub struct Nezha {
     pub(super) id: ReplicaId,
     pub(super) members: usize,
@@ -161,7 +165,7 @@ pub struct Nezha {
     /// Of the slots above the hashes' base that the log no longer holds.
     pub(super) hash_trimmed: SetHash,
     pub(super) delays: OneWayDelays,
-    pub(super) holds: Holds,
+    pub(super) holds: Timing<Holds>,
     /// The deviation of the own clock when it was last read.
     pub(super) deviation: u64,
 
@@ -186,7 +190,7 @@ pub struct Nezha {
     /// When each replica last said that it does not hear the leader of this view.
     pub(super) suspects: Vec<Option<Time>>,
     pub(super) fetching: StateFetch,
-    pub(super) paths: (u64, u64),
+    pub(super) paths: Timing<(u64, u64)>,
 }
 
 impl Nezha {
@@ -413,7 +417,7 @@ impl Protocol for Nezha {
             leader_first: epoch.leader_first,
             durability,
             delays: OneWayDelays::new(options.estimation),
-            holds: Holds::default(),
+            holds: Timing::default(),
             deviation: u64::MAX,
             config: options,
             lives,
@@ -453,7 +457,7 @@ impl Protocol for Nezha {
             leader_down: false,
             suspects: vec![None; epoch.members],
             fetching: StateFetch::default(),
-            paths: (0, 0),
+            paths: Timing((0, 0)),
         };
         replica.hash_lives();
         replica
@@ -500,7 +504,7 @@ impl Protocol for Nezha {
             (Peer::Frontend(frontend), Message::Paths { fast, slow })
                 if frontend == ctx.embedded() =>
             {
-                self.paths = (fast, slow);
+                *self.paths = (fast, slow);
             }
             (Peer::Replica(from), Message::Between { view, lives, part })
                 if self.others.contains(from) =>
@@ -593,7 +597,7 @@ impl Protocol for Nezha {
             Phase::Joining(_) => "joining",
             Phase::Recovering(_) => "recovering",
         };
-        let (fast, slow) = self.paths;
+        let (fast, slow) = *self.paths;
         let mut details = vec![
             ("sync_point", format!("{}", self.sync_durable.0)),
             ("early_buffer", format!("{}", self.early.len())),
@@ -641,6 +645,11 @@ impl Protocol for Nezha {
             self.lives_hash,
             self.known.len() as u64,
         ]) as u64
+    }
+
+    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        core::hash::Hash::hash(self, &mut hasher);
+        true
     }
 
     fn assert_invariants(&self) {

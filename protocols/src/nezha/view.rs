@@ -29,6 +29,7 @@ use quintet_replica::{
 };
 
 /// Between two views.
+#[derive(Hash)]
 pub(super) struct Changing {
     since: Time,
     /// The promise of this view.
@@ -44,6 +45,7 @@ pub(super) struct Changing {
 }
 
 /// On the way into a view whose leader has begun it.
+#[derive(Hash)]
 pub(super) struct Joining {
     /// It forgot, and comes from recovery.
     pub(super) forgot: bool,

@@ -8,7 +8,7 @@ use rand_chacha::{
 };
 
 /// Draws one member per view by a pseudo-random function of the epoch's secret, without bias.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Coin {
     secret: [u8; 32],
     epoch: u64,

@@ -6,7 +6,7 @@ use core::time::Duration;
 use quintet_replica::{OptionSpec, Options, number_option};
 
 /// See [`Config::SPECS`] for what each means; `quintet protocols` prints them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// How long a view may show no progress; zero: measured.
     pub view_timeout: Duration,

@@ -33,7 +33,7 @@ const AHEAD_MAX: u64 = 4096;
 const TRIES_MAX: u32 = 3;
 
 /// A missing block that is asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Asked {
     /// Whom last.
     from: ReplicaId,

@@ -52,7 +52,7 @@ pub(super) struct Recovery {
 }
 
 /// What the journal told of the asynchronous mode.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(super) struct Found {
     asynchronous: bool,
     own: [Option<BlockId>; 2],
@@ -165,7 +165,7 @@ impl Racs {
             if found.own == [None, None] {
                 self.propose_level_1(ctx);
             }
-            self.fallbacks += 1;
+            *self.fallbacks += 1;
             self.promise(ctx);
             self.say_due = true;
             return self.arm_repeat(ctx);

@@ -31,7 +31,7 @@ use core::time::Duration;
 use quintet_replica::{
     Context, Control, Durability, Incarnation, Info, Link, Options, Peer, PersistId, Protocol,
     Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{KeptRequests, RequestQueue, StateFetch},
+    parts::{KeptRequests, RequestQueue, StateFetch, Timing},
 };
 
 /// What a replica does in its view.
@@ -86,6 +86,7 @@ pub(super) type Said = Option<(u64, BlockId, Option<Mark>)>;
 pub(super) type Early = [Option<Arc<Block>>; 2];
 
 /// One replica of RACS; see the module.
+#[derive(Hash)]
 pub struct Racs {
     pub(super) id: ReplicaId,
     pub(super) incarnation: Incarnation,
@@ -158,8 +159,8 @@ pub struct Racs {
     /// How many views in a row have not decided a synchronous block.
     pub(super) failures: u32,
     /// How many asynchronous modes there were, and how many of them elected a block here.
-    pub(super) fallbacks: u64,
-    pub(super) elected: u64,
+    pub(super) fallbacks: Timing<u64>,
+    pub(super) elected: Timing<u64>,
     pub(super) leaving: bool,
 
     /// The highest block that is known to be decided and here, with all before it.
@@ -486,8 +487,8 @@ impl Protocol for Racs {
             price: Duration::ZERO,
             priced_at: Time(0),
             failures: 0,
-            fallbacks: 0,
-            elected: 0,
+            fallbacks: Timing(0),
+            elected: Timing(0),
             leaving: false,
             reached: BlockId::GENESIS,
             wanted: BTreeMap::new(),
@@ -729,6 +730,11 @@ impl Protocol for Racs {
         parts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| {
             (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3)
         })
+    }
+
+    fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
+        core::hash::Hash::hash(self, &mut hasher);
+        true
     }
 
     fn assert_invariants(&self) {

@@ -15,7 +15,7 @@ use alloc::{
 use quintet_replica::{CommandTime, Slot};
 
 /// Where a block stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     /// It and all between it and the root are here, or it is decided.
     Connected,
@@ -42,7 +42,7 @@ pub(super) struct Root {
 }
 
 /// What a replica can give one that asks for the blocks up to some tip.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) enum Chain {
     /// These come next, oldest first; decided up to this one, if it is of any use to the asker.
     Blocks(Vec<Arc<Block>>, BlockId),

@@ -242,7 +242,7 @@ impl Racs {
         let queue = self.lead.take().map(|lead| lead.queue);
         let forwarded = queue.iter().flat_map(RequestQueue::waiting);
         self.repeats = 0;
-        self.fallbacks += 1;
+        *self.fallbacks += 1;
         let mut fallback = Fallback::new(
             forwarded.map(|(_, batch)| batch.clone()).collect(),
             ctx.now(),
@@ -297,7 +297,7 @@ impl Racs {
         self.look_back(here, ctx);
         if let Some(elected) = elected {
             ctx.mark("coin elects a block");
-            self.elected += 1;
+            *self.elected += 1;
             self.raise_high(elected);
             if elected.round > self.decided.round {
                 self.decided = elected;

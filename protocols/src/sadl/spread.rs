@@ -14,11 +14,7 @@ use alloc::{
     vec,
     vec::Vec,
 };
-use core::{
-    hash::{Hash, Hasher},
-    marker::PhantomData,
-    time::Duration,
-};
+use core::{marker::PhantomData, time::Duration};
 use quintet_replica::{
     Bytes, Context, Incarnation, Lane, PersistId, ReplicaId, ReplicaSet, Slot, Time,
     parts::RequestKey,
@@ -83,6 +79,7 @@ enum Number {
 }
 
 /// One replica's part in dissemination; see the module above.
+#[derive(Hash)]
 pub struct Sadl<H> {
     id: ReplicaId,
     members: usize,
@@ -377,17 +374,6 @@ impl<H: Host> Sadl<H> {
             self.arm_fetch(ctx);
         }
         News::Arrived
-    }
-}
-
-impl<H> Hash for Sadl<H> {
-    fn hash<T: Hasher>(&self, hasher: &mut T) {
-        (&self.limits, &self.chains, &self.number, &self.lives).hash(hasher);
-        (&self.round_trip, &self.due, self.stirred, self.creating).hash(hasher);
-        (self.show_armed, self.shown, &self.wanted).hash(hasher);
-        (self.shown_upto, &self.votes_then, &self.stuck).hash(hasher);
-        (&self.healthy, &self.stamps).hash(hasher);
-        (self.fetch_armed, self.tries).hash(hasher);
     }
 }
 

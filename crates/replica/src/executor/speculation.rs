@@ -15,6 +15,7 @@
 use super::*;
 
 /// What is kept so that execution can be undone.
+#[derive(Hash)]
 pub(super) struct Speculation {
     stable: Slot,
     /// The state before the first slot, as a snapshot stream: what there is before any snapshot.

@@ -876,11 +876,9 @@ impl Node {
     pub fn fingerprint(&mut self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
         use core::hash::Hash;
         self.executor.digest().hash(&mut hasher);
-        let final_only = self.executor.hash_waiting(hasher);
-        for answer in &self.held {
-            (&answer.route, answer.batch, &answer.results).hash(&mut hasher);
-        }
-        (self.persisted, self.tick_at).hash(&mut hasher);
+        self.executor.hash_waiting(hasher);
+        (&self.held, &self.homes, self.executed_told).hash(&mut hasher);
+        (self.persisted, self.written, self.batch_next, self.tick_at).hash(&mut hasher);
         (self.tick_open, self.tick_last).hash(&mut hasher);
         let whole = self.fetch.is_none()
             && self.under_way.is_none()
@@ -888,7 +886,7 @@ impl Node {
             && self.deferred.is_empty()
             && self.executor.digesting().is_none()
             && self.events.is_empty();
-        whole && final_only && self.replica.fingerprint(hasher)
+        whole && self.replica.fingerprint(hasher)
     }
 
     /// Checks the protocol's invariants and the order of the pointers.

@@ -12,10 +12,13 @@ use crate::{
     ReplicaId, Reply, Submission, Time, outcome_at_deadline,
 };
 use alloc::collections::BTreeMap;
-use core::time::Duration;
+use core::{
+    hash::{Hash, Hasher},
+    time::Duration,
+};
 
 /// How a replica took a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Taken {
     /// It will see to it; silence from now on means "uncertain".
     Accepted,
@@ -58,6 +61,13 @@ struct Answers {
     in_vain: Duration,
 }
 
+/// By what they come to: all else never tells states apart.
+impl Hash for Answers {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.patience().hash(hasher);
+    }
+}
+
 impl Answers {
     fn took(&mut self, time: Duration) {
         self.in_vain = Duration::ZERO;
@@ -85,6 +95,22 @@ pub struct AttachedFrontend<P: Protocol> {
     answers: Answers,
     timer_at: Time,
     marker: core::marker::PhantomData<fn() -> P>,
+}
+
+// Derived, it would ask for protocols that have a hash, which not every protocol has.
+impl<P: Protocol> Hash for AttachedFrontend<P> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let Self {
+            replicas,
+            to,
+            embedded,
+            open,
+            answers,
+            timer_at,
+            marker: _,
+        } = self;
+        (replicas, to, embedded, open, answers, timer_at).hash(hasher);
+    }
 }
 
 /// A refused request is offered again after this.
@@ -269,10 +295,7 @@ where
     }
 
     fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {
-        use core::hash::Hash;
-        // Of the answers' times, what they come to: all else of them never tells worlds apart.
-        let patience = self.answers.patience();
-        (self.to, &self.open, patience, self.timer_at).hash(&mut hasher);
+        core::hash::Hash::hash(self, &mut hasher);
         true
     }
 }

@@ -7,6 +7,7 @@ mod quorum;
 mod slot_log;
 mod state_fetch;
 mod table;
+mod timing;
 mod window;
 
 pub use attached::{AttachedFrontend, RequestMessage, Taken};
@@ -16,4 +17,5 @@ pub use quorum::{Ballot, Tally};
 pub use slot_log::SlotLog;
 pub use state_fetch::StateFetch;
 pub use table::Table;
+pub use timing::Timing;
 pub use window::{May, Window};
