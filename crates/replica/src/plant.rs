@@ -28,7 +28,7 @@ pub struct PlantSpec {
 macro_rules! plants {
     ($($plant:ident $name:literal $scenario:literal $campaign:literal $what:literal;)*) => {
         /// A planted bug.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Plant {
             $(#[doc = $what] $plant,)*
         }

@@ -345,7 +345,8 @@ pub trait Protocol: Sized + Send + 'static {
     /// Feeds all that the replica's future depends on into `hasher`, whatever led to it; false
     /// when the protocol does not show that much. The exhaustive search tells states apart by it;
     /// without it, by everything that a replica has seen, which is many more. What only times
-    /// things, and sources of chance, may be left out.
+    /// things ([`parts::Timing`](crate::parts::Timing)), and sources of chance, may be left out.
+    /// A protocol derives `Hash` and calls it here.
     fn fingerprint(&self, hasher: &mut dyn core::hash::Hasher) -> bool {
         let _ = hasher;
         false

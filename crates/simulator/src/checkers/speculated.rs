@@ -10,7 +10,7 @@ use quintet_replica::Slot;
 use std::collections::VecDeque;
 
 /// What was executed in one go, and the state after it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Run {
     /// The last slot of it.
     pub slot: Slot,
@@ -23,7 +23,7 @@ pub struct Run {
 }
 
 /// The runs of one replica that may still be undone, in order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Speculated {
     held: VecDeque<Run>,
 }

@@ -255,16 +255,7 @@ pub(crate) fn explore_entry(
     progress: &mut dyn FnMut(ExploreProgress),
 ) -> Exploration {
     let began = Instant::now();
-    let cast = Cast::new(entry, bounds, campaign.all_options(), commands(&bounds));
-    let mut search = Search {
-        cast,
-        known: HashSet::default(),
-        found: Vec::new(),
-        transitions: 0,
-        answered: vec![0; bounds.commands + 1],
-        progress,
-        told: began,
-    };
+    let mut search = Search::new(campaign, entry, bounds, progress);
     let (depth, complete, failed) = search.run();
     let way = failed.map(|(way, violation)| {
         let (lines, page) = show::show(&mut search.cast, campaign, &way, &violation);
@@ -295,7 +286,24 @@ pub(crate) fn explore_entry(
     }
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(
+        campaign: &Campaign,
+        entry: Entry,
+        bounds: Bounds,
+        progress: &'a mut dyn FnMut(ExploreProgress),
+    ) -> Self {
+        Self {
+            cast: Cast::new(entry, bounds, campaign.all_options(), commands(&bounds)),
+            known: HashSet::default(),
+            found: Vec::new(),
+            transitions: 0,
+            answered: vec![0; bounds.commands + 1],
+            progress,
+            told: Instant::now(),
+        }
+    }
+
     /// Adds a world unless it was seen before.
     fn add(&mut self, world: World, found: Found, next: &mut Vec<(u32, World)>) {
         if self.known.insert(key(&world)) {

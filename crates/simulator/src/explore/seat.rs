@@ -11,7 +11,11 @@
 //! are small tuples of seats then, and millions of them cost no more than looking up.
 
 use crate::{
-    checkers::{Violation, monotone::Monotone},
+    checkers::{
+        Violation,
+        monotone::Monotone,
+        speculated::{Run, Speculated},
+    },
     explore::{Bounds, EPOCH_CLOCK, Tables},
     machine::{self, Executed as Recorded, Operation, Record, Recorder, Registers, Reply, mix},
     panics,
@@ -35,6 +39,9 @@ const EMBEDDED: u64 = 1 << 30;
 const LEAP: u64 = 1_000_000_000_000;
 /// A replica that wants to be called again at once is, so often.
 const SPINS_MAX: usize = 16;
+
+/// Of so many ways to a state besides the first it is looked whether they have one future.
+const OTHER_WAYS_MAX: usize = 3;
 
 /// What can happen to a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,8 +112,10 @@ pub(super) struct Seat {
     pub timers: BTreeSet<TimerKey>,
     firings: u32,
     steps: u32,
-    /// What it executed in this run.
+    /// What it executed in this run, as far as that is final.
     pub executed: Arc<Vec<Item>>,
+    /// What it executed and may still undo.
+    speculated: Speculated,
     monotone: Monotone,
     promises: Vec<(PersistId, u64)>,
 }
@@ -139,6 +148,17 @@ pub(super) struct Step {
     pub violation: Option<Violation>,
 }
 
+#[cfg(test)]
+impl Step {
+    fn same(&self, other: &Self) -> bool {
+        self.next == other.next
+            && self.sends == other.sends
+            && self.ends == other.ends
+            && self.executed == other.executed
+            && self.violation == other.violation
+    }
+}
+
 /// A command that is submitted once in a world.
 #[derive(Clone, Debug)]
 pub(super) struct Command {
@@ -162,6 +182,8 @@ pub(super) struct Cast {
     pub tables: Tables,
     /// Whether states are told apart by what they are, not by what led to them.
     pub by_state: bool,
+    /// Other ways to each seat than the first, where they are wanted; not all of them.
+    other_ways: Option<HashMap<u32, Vec<(u32, Move)>>>,
 }
 
 struct View {
@@ -261,7 +283,43 @@ impl Cast {
             branches: std::collections::BTreeMap::new(),
             tables: Tables::default(),
             by_state: false,
+            other_ways: None,
         }
+    }
+
+    /// From now on it is remembered how states were reached besides the first way.
+    #[cfg(test)]
+    pub fn remember_ways(&mut self) {
+        self.other_ways = Some(HashMap::new());
+    }
+
+    /// Works every step from a state that was reached in several ways out along the others, too:
+    /// they must agree, else the hash of the state leaves out something that matters. Gives how
+    /// many steps were compared, and the first that differs.
+    #[cfg(test)]
+    pub fn compare_ways(&mut self) -> (u64, Option<String>) {
+        let ways = self.other_ways.take().unwrap_or_default();
+        let mut compared = 0;
+        let mut steps: Vec<_> = (self.steps.iter())
+            .map(|((seat, happens), step)| (*seat, *happens, step.clone()))
+            .filter(|(_, happens, _)| !matches!(happens, Move::Crash { .. } | Move::Boot { .. }))
+            .collect();
+        steps.sort_by_key(|(seat, happens, _)| (*seat, hash_of(happens)));
+        for (seat, happens, step) in steps {
+            for way in ways.get(&seat).into_iter().flatten() {
+                let other = self.work_out(seat, happens, Some(*way));
+                compared += 1;
+                if !step.same(&other) {
+                    let first = self.seats[seat as usize].parent;
+                    let what = format!(
+                        "state {seat} reached by {first:?} and by {way:?}, then {happens:?}: \
+                         {step:?} and {other:?}"
+                    );
+                    return (compared, Some(what));
+                }
+            }
+        }
+        (compared, None)
     }
 
     /// A replica that was never started.
@@ -277,6 +335,7 @@ impl Cast {
             firings: 0,
             steps: 0,
             executed: Arc::default(),
+            speculated: Speculated::default(),
             monotone: Monotone::default(),
             promises: Vec::new(),
         });
@@ -304,7 +363,7 @@ impl Cast {
         if let Some(known) = self.steps.get(&(seat, happens)) {
             return known.clone();
         }
-        let step = Arc::new(self.work_out(seat, happens));
+        let step = Arc::new(self.work_out(seat, happens, self.seats[seat as usize].parent));
         self.steps.insert((seat, happens), step.clone());
         step
     }
@@ -336,16 +395,16 @@ impl Cast {
         Node::new(setup, &self.entry, machine).ok()
     }
 
-    /// A node in the state of `seat`, by everything that happened since its boot.
-    fn revive(&self, seat: u32) -> Option<Live> {
+    /// A node in the state that the last move led to, by everything that happened since its boot.
+    fn revive(&self, last: Option<(u32, Move)>) -> Option<Live> {
         let mut chain = Vec::new();
-        let mut at = seat;
-        while let Some((parent, happened)) = self.seats[at as usize].parent {
+        let mut next = last;
+        while let Some((parent, happened)) = next {
             chain.push((parent, happened));
             if matches!(happened, Move::Boot { .. }) {
                 break;
             }
-            at = parent;
+            next = self.seats[parent as usize].parent;
         }
         let mut live: Option<Live> = None;
         let mut outputs = Vec::new();
@@ -486,12 +545,13 @@ impl Cast {
         after.parent = None;
         after.timers.clear();
         after.executed = Arc::default();
+        after.speculated.clear();
         after.promises.clear();
         after.steps = 0;
         after
     }
 
-    fn work_out(&mut self, seat: u32, happens: Move) -> Step {
+    fn work_out(&mut self, seat: u32, happens: Move, last: Option<(u32, Move)>) -> Step {
         if let Move::Crash { kept } = happens {
             let after = self.crashed(seat, kept);
             let next = self.intern(after, None, seat, happens);
@@ -508,7 +568,7 @@ impl Cast {
         let mut failed = None;
         let panicked = panics::catch(|| {
             if !matches!(happens, Move::Boot { .. }) {
-                live = self.revive(seat);
+                live = self.revive(last);
             }
             failed = self.happen(&mut live, seat, happens, &mut outputs).err();
         });
@@ -570,11 +630,15 @@ impl Cast {
             self.carry_out(&mut after, &mut step, view, output, &mut violation);
         }
         if let Some(live) = &live {
-            step.executed = items(&take(&live.record));
+            let status = live.node.protocol_status();
+            let record = take(&live.record);
+            step.executed = match self.entry.speculates {
+                true => final_items(&mut after.speculated, record, live, status.stable),
+                false => items(&record),
+            };
             let mut executed = (*after.executed).clone();
             executed.extend(step.executed.iter().cloned());
             after.executed = Arc::new(executed);
-            let status = live.node.protocol_status();
             let shown = match happens {
                 Move::Boot { .. } => after.monotone.restarted(after.id, status.view),
                 _ => after.monotone.shows(
@@ -699,7 +763,10 @@ impl Cast {
                     .map(|(step, ..)| step - after.pending[0].0)
                     .collect();
                 let first = after.pending.first().map(|(_, id, _)| *id);
-                let rest = format!("{writes:?} {first:?} {:?}", after.monotone);
+                let rest = format!(
+                    "{writes:?} {first:?} {:?} {:?}",
+                    after.monotone, after.speculated
+                );
                 let (rest, rest2) = (
                     hash_of(&(rest, groups, &after.timers, after.firings)),
                     hash_of(&(&*after.disk, &*after.executed)),
@@ -712,6 +779,15 @@ impl Cast {
         }
         let key = wide.value();
         if let Some(known) = self.index.get(&key) {
+            if let Some(ways) = &mut self.other_ways
+                && state.is_some()
+                && self.seats[*known as usize].parent != Some((from, happened))
+            {
+                let ways = ways.entry(*known).or_default();
+                if ways.len() < OTHER_WAYS_MAX {
+                    ways.push((from, happened));
+                }
+            }
             return *known;
         }
         let number = self.seats.len() as u32;
@@ -752,6 +828,28 @@ fn settle(live: &mut Live, outputs: &mut Vec<Output>) {
 
 fn take(record: &Record) -> Vec<Recorded> {
     std::mem::take(&mut *record.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// What became final, of what was executed now and before.
+fn final_items(
+    speculated: &mut Speculated,
+    record: Vec<Recorded>,
+    live: &Live,
+    stable: Slot,
+) -> Vec<Item> {
+    if !record.is_empty() {
+        speculated.executed(Run {
+            slot: live.node.executed().slot,
+            record,
+            state: 0,
+            queries: Vec::new(),
+        });
+    }
+    let mut ready = Vec::new();
+    while let Some(run) = speculated.ready(stable) {
+        ready.extend(items(&run.record));
+    }
+    ready
 }
 
 fn items(recorded: &[Recorded]) -> Vec<Item> {

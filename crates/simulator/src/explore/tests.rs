@@ -103,3 +103,60 @@ fn bounds_that_cannot_be_searched_are_refused() {
     let refused = explore(&multipaxos(None), bounds, |_| ()).unwrap_err();
     assert!(refused.to_string().contains("99 commands"), "{refused}");
 }
+
+/// States that were reached in two ways must have one future: what differs is not in the hash.
+/// Gives how many steps were compared, and the first that differs.
+fn compare_ways(campaign: &Campaign, entry: Entry, bounds: Bounds) -> (u64, Option<String>) {
+    let mut ignored = |_: ExploreProgress| ();
+    let mut search = Search::new(campaign, entry, bounds, &mut ignored);
+    search.cast.remember_ways();
+    let (depth, complete, failed) = search.run();
+    let protocol = &campaign.protocol;
+    assert!(failed.is_none(), "{protocol}: {failed:?}");
+    assert!(search.cast.by_state, "{protocol} does not show its state");
+    let (worlds, states) = (search.found.len(), search.cast.seats.len());
+    let (compared, differs) = search.cast.compare_ways();
+    println!(
+        "{protocol}: {worlds} worlds, depth {depth}, complete {complete}, {states} states of \
+         replicas, {compared} steps compared"
+    );
+    (compared, differs)
+}
+
+#[test]
+fn equal_hashes_have_one_future_in_every_protocol() {
+    for entry in quintet_protocols::PROTOCOLS {
+        let campaign = Campaign {
+            protocol: entry.info.name.to_string(),
+            ..Campaign::default()
+        };
+        let bounds = Bounds {
+            commands: 2,
+            reads: 1,
+            crashes: 1,
+            timers: 1,
+            states_max: 30_000,
+            ..Bounds::default()
+        };
+        let (compared, differs) = compare_ways(&campaign, *entry, bounds);
+        assert_eq!(differs, None, "{}", entry.info.name);
+        assert!(compared > 1000, "{}: {compared}", entry.info.name);
+    }
+}
+
+#[test]
+fn hash_that_leaves_something_out_is_found() {
+    let campaign = Campaign {
+        protocol: String::from("toy"),
+        options: vec![("bug".to_string(), "partial_hash".to_string())],
+        ..Campaign::default()
+    };
+    // Of five replicas, one acknowledgement besides the leader's own commits nothing.
+    let bounds = Bounds {
+        replicas: 5,
+        crashes: 0,
+        ..one_crash()
+    };
+    let (_, differs) = compare_ways(&campaign, Entry::of::<Toy>(), bounds);
+    assert!(differs.is_some_and(|what| what.contains("reached by")));
+}

@@ -41,9 +41,11 @@ pub enum Bug {
     Stalls,
     /// An assertion fails at the fiftieth slot.
     Panics,
+    /// The hash of its state leaves out how much is acknowledged.
+    PartialHash,
 }
 
-const BUGS: [(&str, Bug); 10] = [
+const BUGS: [(&str, Bug); 11] = [
     ("none", Bug::None),
     ("early_answer", Bug::EarlyAnswer),
     ("stale_read", Bug::StaleRead),
@@ -54,6 +56,7 @@ const BUGS: [(&str, Bug); 10] = [
     ("forgets_promise", Bug::ForgetsPromise),
     ("stalls", Bug::Stalls),
     ("panics", Bug::Panics),
+    ("partial_hash", Bug::PartialHash),
 ];
 
 #[derive(Clone, Debug, Default)]
@@ -482,5 +485,11 @@ impl Protocol for Toy {
 
     fn digest(&self) -> u64 {
         self.last() ^ self.committed << 20 ^ self.executed << 40
+    }
+
+    fn fingerprint(&self, hasher: &mut dyn std::hash::Hasher) -> bool {
+        hasher.write_u64(self.last());
+        hasher.write_u64(self.durable);
+        self.bug == Bug::PartialHash
     }
 }

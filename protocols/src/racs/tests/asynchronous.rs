@@ -263,7 +263,7 @@ fn one_asynchronous_mode_orders_what_the_clients_of_all_wait_for() {
     for (id, batch) in asked {
         assert!(group.answered(id, batch), "{batch} at {id}");
     }
-    assert!((0..3).all(|id| group.replica(id).fallbacks == 1));
+    assert!((0..3).all(|id| *group.replica(id).fallbacks == 1));
 }
 
 #[test]
