@@ -99,12 +99,7 @@ pub fn get_with(
 ///
 /// # Errors
 /// As [`get`].
-pub fn request(
-    method: &str,
-    authority: &str,
-    path: &str,
-    timeout: Duration,
-) -> io::Result<Answer> {
+pub fn request(method: &str, authority: &str, path: &str, timeout: Duration) -> io::Result<Answer> {
     let password = PASSWORD.get().map(String::as_str);
     send(password, method, authority, path, timeout)
 }
