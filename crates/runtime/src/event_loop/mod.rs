@@ -130,7 +130,12 @@ impl EventLoop {
             stopping: None,
             exit: None,
         };
-        let members = this.world.rooms.len();
+        // On the first start there is nothing yet that could expire too early, and no time to go on
+        // from: what is set before the members' clocks are known must not expire when they are.
+        let members = match parts.recovered.first_boot {
+            true => 0,
+            false => this.world.rooms.len(),
+        };
         this.world.clock.begin_log(CommandTime(0), members);
         if let Err(error) = this
             .node
