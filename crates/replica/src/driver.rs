@@ -14,7 +14,7 @@ use crate::{
     RecoveredBytes, ReplicaId, Reply, Setup, Slot, Status, Submission, Time, TimerOwner, Wake,
     Wire, World,
     context::{Local, Shared, Surroundings},
-    wire::next_range,
+    wire::{NUMBER_END, next_range},
 };
 use alloc::{boxed::Box, vec::Vec};
 
@@ -170,7 +170,10 @@ impl<P: Protocol> Driver<P> {
             records: recovered
                 .records
                 .into_iter()
-                .map(|(slot, record)| Ok((slot, read::<P::Record>(record, members)?)))
+                .map(|(slot, record)| match slot {
+                    Slot(NUMBER_END..) => Err(DecodeError::Bad("slot of a record")),
+                    slot => Ok((slot, read::<P::Record>(record, members)?)),
+                })
                 .collect::<Result<_, _>>()
                 .map_err(refuse)?,
         };

@@ -500,7 +500,7 @@ impl Sessions {
             let id = reader.u64("owner")?;
             let mut owner = Owner {
                 renewed: CommandTime(reader.u64("renewed")?),
-                opened_floor: reader.u64("opened floor")?,
+                opened_floor: reader.number("opened floor")?,
                 ..Owner::default()
             };
             for _ in 0..reader.length(8, "opened")? {
@@ -509,11 +509,11 @@ impl Sessions {
             for _ in 0..reader.length(20, "sessions")? {
                 let number = reader.u64("session")?;
                 let mut session = Session {
-                    executed: reader.u64("executed")?,
+                    executed: reader.number("executed")?,
                     ..Session::default()
                 };
                 for _ in 0..reader.length(12, "replies")? {
-                    let sequence = reader.u64("sequence")?;
+                    let sequence = reader.number("sequence")?;
                     let reply = reader.blob("reply")?.to_vec();
                     self.kept_bytes += reply.len();
                     session.replies.push_back((sequence, reply));

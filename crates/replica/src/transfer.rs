@@ -47,8 +47,8 @@ fn encode_executed(executed: Executed, writer: &mut Writer<'_>) {
 
 fn decode_executed(reader: &mut Reader) -> Result<Executed, DecodeError> {
     Ok(Executed {
-        slot: Slot(reader.u64("snapshot slot")?),
-        position: Position(reader.u64("snapshot position")?),
+        slot: reader.slot("snapshot slot")?,
+        position: Position(reader.number("snapshot position")?),
     })
 }
 
@@ -88,10 +88,10 @@ impl Wire for TransferMessage {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(match reader.u8("transfer message")? {
             0 => {
-                let at_least = Slot(reader.u64("at least")?);
+                let at_least = reader.slot("at least")?;
                 let known = reader.bool("snapshot known")?;
                 let snapshot = decode_executed(reader)?;
-                let offset = reader.u64("offset")?;
+                let offset = reader.number("offset")?;
                 Self::Ask {
                     at_least,
                     snapshot: known.then_some(snapshot),
@@ -100,8 +100,8 @@ impl Wire for TransferMessage {
             }
             1 => Self::Piece {
                 snapshot: decode_executed(reader)?,
-                total: reader.u64("total")?,
-                offset: reader.u64("offset")?,
+                total: reader.number("total")?,
+                offset: reader.number("offset")?,
                 bytes: reader.blob("piece")?,
             },
             2 => Self::NotYet {

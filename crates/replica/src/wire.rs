@@ -286,7 +286,7 @@ pub struct Reader {
 /// Slots, views, rounds and the like stay below this: they count what happens, so that anything
 /// near the end of the range comes from bad bytes, and refusing it here keeps additions elsewhere
 /// from overflowing.
-const NUMBER_END: u64 = 1 << 62;
+pub(crate) const NUMBER_END: u64 = 1 << 62;
 
 macro_rules! read {
     ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {$(

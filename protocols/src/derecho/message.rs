@@ -346,7 +346,7 @@ impl Wire for Member {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             id: reader.replica("replica")?,
-            life: reader.u64("life")?,
+            life: reader.number("life")?,
             incarnation: Incarnation(reader.u64("incarnation")?),
         })
     }
@@ -461,7 +461,7 @@ impl Wire for Promised {
             _ => return Err(DecodeError::Bad("version of the promise")),
         };
         Ok(Self {
-            life: reader.u64("life")?,
+            life: reader.number("life")?,
             view: View::decode(reader)?,
             complete: reader.bool("complete")?,
             promised: Ballot::decode(reader)?,
@@ -509,7 +509,7 @@ impl Wire for Join {
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            life: reader.u64("life")?,
+            life: reader.number("life")?,
             incarnation: Incarnation(reader.u64("incarnation")?),
             view: reader.number("view")?,
             coming: reader.bool("coming")?,

@@ -743,7 +743,7 @@ impl Wire for Promised {
             ballot: Ballot::decode(reader)?,
             chain: match reader.remaining() {
                 0 => 0,
-                _ => reader.u64("chain")?,
+                _ => reader.number("chain")?,
             },
         })
     }

@@ -497,7 +497,7 @@ impl Wire for Message {
                 decided: BlockId::decode(reader)?,
             },
             13 => Self::Trimmed {
-                slot: Slot(reader.u64("slot")?),
+                slot: reader.slot("slot")?,
             },
             14 => {
                 let incarnation = Incarnation(reader.u64("incarnation")?);
@@ -559,7 +559,7 @@ impl Wire for Promised {
             asynchronous: reader.bool("asynchronous")?,
             high: BlockId::decode(reader)?,
             certificate: decode_option(reader)?,
-            chain: reader.u64("chain")?,
+            chain: reader.number("chain")?,
         })
     }
 }

@@ -213,6 +213,8 @@ pub struct Cluster {
     program: PathBuf,
     /// The soft limit of descriptors that processes begin with, if not this one's.
     descriptors: Option<u32>,
+    /// The most memory that a replica shall take while clients are hostile.
+    memory_max: u64,
 }
 
 impl Cluster {
@@ -250,6 +252,7 @@ impl Cluster {
             network,
             program: plan.program.clone(),
             descriptors: (plan.faults.has(Kind::Clients)).then_some(hostile::DESCRIPTORS),
+            memory_max: plan.bounds.memory_max,
         })
     }
 
@@ -281,7 +284,9 @@ impl Cluster {
             None => self.network.command(id, &self.program),
             Some(limit) => {
                 let mut shell = self.network.command(id, Path::new("/bin/sh"));
-                let script = format!("ulimit -Sn {limit}; exec \"$0\" \"$@\"");
+                // Far above the bound: a replica that grows on and on ends before the machine.
+                let most = 3 * (self.memory_max >> 10);
+                let script = format!("ulimit -Sn {limit}; ulimit -v {most}; exec \"$0\" \"$@\"");
                 shell.arg("-c").arg(script).arg(&self.program);
                 shell
             }

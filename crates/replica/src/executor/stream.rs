@@ -69,8 +69,8 @@ impl Wire for SnapshotHeader {
             group: GroupId(reader.u32("group")?),
             epoch: EpochNumber(reader.u64("epoch")?),
             executed: Executed {
-                slot: Slot(reader.u64("slot")?),
-                position: Position(reader.u64("position")?),
+                slot: reader.slot("slot")?,
+                position: Position(reader.number("position")?),
             },
             time: CommandTime(reader.u64("time")?),
             summary: reader.blob("summary")?,

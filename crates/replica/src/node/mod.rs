@@ -140,6 +140,7 @@ const fn concerns_state(effect: &Effect) -> bool {
 /// See the module.
 pub struct Node {
     id: ReplicaId,
+    members: usize,
     group: GroupId,
     epoch: EpochNumber,
     frontend: FrontendId,
@@ -201,6 +202,7 @@ impl Node {
             setup.id.index() < setup.epoch.members,
             "a member's id is below their number"
         );
+        let members = setup.epoch.members;
         let (group, epoch, cluster) = (setup.group, setup.epoch.number, setup.epoch.cluster);
         let members = setup.epoch.members;
         // Where replicas may execute in other orders, their states are not compared.
@@ -250,6 +252,7 @@ impl Node {
         }
         Ok(Self {
             id: setup.id,
+            members,
             group,
             epoch,
             cluster,
@@ -435,6 +438,11 @@ impl Node {
                 theirs: epoch,
                 ours: self.epoch,
             });
+        }
+        if let Peer::Replica(from) = from
+            && from.index() >= self.members
+        {
+            return Err(DecodeError::Bad("sender").into());
         }
         let mut from = from;
         if kind == FrameKind::Request as u8

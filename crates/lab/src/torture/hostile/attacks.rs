@@ -41,6 +41,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const HOLD: Duration = Duration::from_secs(3);
 /// Connections of all attackers together.
 const IDLE: u64 = 10_000;
+/// So many that are not accepted are enough.
+const REFUSED_MAX: u64 = 30;
 /// Descriptors that the torture needs beside them.
 const SPARE: u64 = 700;
 
@@ -300,13 +302,15 @@ impl Attacker {
             push(&self.tally.notes, what);
         }
         let attackers = u64::from(Attack::Idle.attackers());
-        let mut open = Vec::new();
+        let (mut open, mut refused) = (Vec::new(), 0);
         for index in 0..room / attackers {
-            if self.stopped() {
-                return;
+            // One that takes no more need not be asked thousands of times.
+            if self.stopped() || refused > REFUSED_MAX {
+                break;
             }
             let target = self.targets[index as usize % self.targets.len()];
             let Some(mut raw) = self.raw(target.redis) else {
+                refused += 1;
                 continue;
             };
             let said = match index % 4 {
