@@ -4,7 +4,7 @@
 use super::checksum;
 use crate::{
     ClusterId, CommandTime, DecodeError, EpochNumber, Executed, GroupId, Position, Reader,
-    RestoreError, Slot, Wire, Writer,
+    RestoreError, Wire, Writer,
 };
 use alloc::{format, string::ToString};
 use bytes::{Buf, Bytes, BytesMut};

@@ -145,7 +145,6 @@ pub struct Node {
     epoch: EpochNumber,
     frontend: FrontendId,
     cluster: ClusterId,
-    members: usize,
     replica: Box<dyn Replica>,
     executor: Executor,
     envelopes: [Bytes; 8],
@@ -204,7 +203,6 @@ impl Node {
         );
         let members = setup.epoch.members;
         let (group, epoch, cluster) = (setup.group, setup.epoch.number, setup.epoch.cluster);
-        let members = setup.epoch.members;
         // Where replicas may execute in other orders, their states are not compared.
         let unordered = (protocol.unordered)(&setup.epoch.options);
         let digest_interval = match unordered {
@@ -256,7 +254,6 @@ impl Node {
             group,
             epoch,
             cluster,
-            members,
             frontend: setup.frontend,
             replica,
             executor,
