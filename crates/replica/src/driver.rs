@@ -16,7 +16,11 @@ use crate::{
     context::{Local, Shared, Surroundings},
     wire::{NUMBER_END, next_range},
 };
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{
+    boxed::Box,
+    string::{String, ToString},
+    vec::Vec,
+};
 
 /// Why an event was not handled. The node counts it and goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -533,7 +537,7 @@ impl<P: Protocol> Client for ClientDriver<P> {
 }
 
 /// Options as `(name, value)` in text.
-pub type OptionTexts = [(alloc::string::String, alloc::string::String)];
+pub type OptionTexts = [(String, String)];
 /// Makes a replica with its embedded frontend.
 pub type MakeReplica = fn(Setup<()>, FrontendId) -> Result<Box<dyn Replica>, OptionError>;
 /// Makes a frontend on its own.
@@ -559,6 +563,8 @@ pub struct Entry {
     pub client: MakeClient,
     /// Checks options without making anything.
     pub check: CheckOptions,
+    /// Every option with its value, sorted by name, whatever was given of them.
+    pub complete: fn(&OptionTexts) -> Vec<(String, String)>,
     /// Whether these options deliver without an order, see [`crate::Options::unordered`]; not so
     /// for options that [`check`](Self::check) refuses.
     pub unordered: fn(&OptionTexts) -> bool,
@@ -573,11 +579,11 @@ pub struct Entry {
     /// The rare branches that a long campaign must have taken.
     pub branches: &'static [&'static str],
     /// Shows a message of the protocol as text, for traces.
-    pub describe: fn(Bytes) -> alloc::string::String,
+    pub describe: fn(Bytes) -> String,
     /// Its planted bugs; none in a build without them.
     pub plants: &'static [crate::PlantSpec],
     /// The name of a timer of the replica's half; none when it has no such timer.
-    pub timer_name: fn(u32) -> Option<alloc::string::String>,
+    pub timer_name: fn(u32) -> Option<String>,
 }
 
 impl core::fmt::Debug for Entry {
@@ -595,15 +601,15 @@ pub enum OptionError {
         /// The protocol.
         protocol: &'static str,
         /// What was asked for.
-        name: alloc::string::String,
+        name: String,
     },
     /// The value does not do.
     #[error("option '{name}': {reason}")]
     Value {
         /// Which option.
-        name: alloc::string::String,
+        name: String,
         /// Why, with the accepted values.
-        reason: alloc::string::String,
+        reason: String,
     },
     /// Every replica would execute in an order of its own, and the state machine needs one order.
     #[error(
@@ -619,7 +625,38 @@ pub enum OptionError {
     UnorderedOnDisk(&'static str),
     /// Two options contradict each other.
     #[error("{0}")]
-    Together(alloc::string::String),
+    Together(String),
+}
+
+fn name_today<P: Protocol>(name: &str) -> &str {
+    use crate::Options;
+    let mut aliases = P::Options::ALIASES.iter();
+    aliases
+        .find(|(earlier, _)| *earlier == name)
+        .map_or(name, |(_, today)| today)
+}
+
+/// Every option with its value, sorted by name: defaults written out, numbers in one form. What a
+/// build plants of bugs is no option.
+fn complete<P: Protocol>(given: &OptionTexts) -> Vec<(String, String)> {
+    use crate::Options;
+    let mut all: Vec<_> = P::Options::SPECS
+        .iter()
+        .filter(|spec| spec.name != "plant")
+        .map(|spec| {
+            let mut given = given.iter().rev();
+            let value = given
+                .find(|(name, _)| name_today::<P>(name) == spec.name)
+                .map_or(spec.default, |(_, value)| value);
+            let number = value.parse::<u64>().map(|number| number.to_string());
+            (
+                spec.name.to_string(),
+                number.unwrap_or_else(|_| value.to_string()),
+            )
+        })
+        .collect();
+    all.sort();
+    all
 }
 
 fn parse<P: Protocol>(given: &OptionTexts) -> Result<P::Options, OptionError> {
@@ -631,14 +668,15 @@ fn parse<P: Protocol>(given: &OptionTexts) -> Result<P::Options, OptionError> {
             // The node's, not the protocol's.
             continue;
         }
-        if !P::Options::SPECS.iter().any(|spec| spec.name == name) {
+        let today = name_today::<P>(name);
+        if !P::Options::SPECS.iter().any(|spec| spec.name == today) {
             return Err(OptionError::Unknown {
                 protocol: P::INFO.name,
                 name: name.clone(),
             });
         }
         options
-            .set(name, value)
+            .set(today, value)
             .map_err(|reason| OptionError::Value {
                 name: name.clone(),
                 reason,
@@ -682,6 +720,7 @@ impl Entry {
                 Ok(Box::new(ClientDriver::<P>::new(setup, seed)))
             },
             check: |options| parse::<P>(options).map(|_| ()),
+            complete: complete::<P>,
             unordered: |options| parse::<P>(options).is_ok_and(|options| options.unordered()),
             viable: P::viable,
             viable_in: P::viable_in,

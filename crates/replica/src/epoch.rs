@@ -1,4 +1,11 @@
-//! An epoch: one protocol, one set of members. A cluster's life is a chain of epochs.
+//! An epoch: one protocol, one set of members. A cluster's history is a chain of epochs.
+
+mod descriptor;
+
+pub use descriptor::{
+    Descriptor, DescriptorError, Difference, FEATURE_LEVEL, Fingerprint, MemberRole, MemberRow,
+    Terms, list_differences,
+};
 
 use crate::{ClusterId, EpochNumber, GroupId, Incarnation, ReplicaId, ReplicaSet};
 use alloc::{string::String, vec::Vec};

@@ -17,9 +17,10 @@
 //! again.
 
 use crate::{
-    At, BatchId, BatchView, ClusterId, CommandId, CommandTime, EpochNumber, Executed, GroupId,
-    KeptReplies, ReplyRoute, RequestKind, RequestStatus, RestoreError, ResultsBuilder, Sessions,
-    Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer, limits,
+    At, BatchId, BatchView, ClusterId, CommandId, CommandTime, Descriptor, EpochNumber, Executed,
+    GroupId, KeptReplies, ReplyRoute, RequestKind, RequestStatus, RestoreError, ResultsBuilder,
+    Sessions, Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer, limits,
+    list_differences,
     plant::{Plant, Planted},
 };
 use alloc::{
@@ -115,6 +116,27 @@ pub struct ExecutorLimits {
     pub digest_interval: Duration,
 }
 
+impl ExecutorLimits {
+    /// Those that results depend on, by name: equal at all replicas.
+    #[must_use]
+    pub fn terms(&self) -> crate::Terms {
+        let lifetime = u64::try_from(self.session_lifetime.as_millis()).unwrap_or(u64::MAX);
+        let kept = &self.kept_replies;
+        [
+            ("session_lifetime_ms", lifetime),
+            ("batch_reply_bytes_max", self.batch_reply_bytes_max as u64),
+            (
+                "request_reply_bytes_max",
+                self.request_reply_bytes_max as u64,
+            ),
+            ("kept_reply_bytes_max", kept.reply_bytes_max as u64),
+            ("kept_replies_bytes_max", kept.bytes_max as u64),
+        ]
+        .map(|(name, value)| (name.to_string(), value))
+        .to_vec()
+    }
+}
+
 impl Default for ExecutorLimits {
     fn default() -> Self {
         Self {
@@ -190,6 +212,8 @@ pub struct Executor {
     bytes_since: u64,
     commands: u64,
     planted: Planted,
+    /// The epoch's descriptor, encoded, for the headers of snapshots.
+    descriptor: Bytes,
     /// Of a planted bug: the machine's snapshot is yet to begin.
     begins_late: bool,
 }
@@ -228,8 +252,14 @@ impl Executor {
             bytes_since: 0,
             commands: 0,
             planted: Planted::default(),
+            descriptor: Bytes::new(),
             begins_late: false,
         }
+    }
+
+    /// Writes this descriptor into the headers of snapshots.
+    pub fn set_descriptor(&mut self, descriptor: Bytes) {
+        self.descriptor = descriptor;
     }
 
     pub(crate) fn with_plant(mut self, planted: Planted) -> Self {
@@ -638,6 +668,7 @@ impl Executor {
             executed: self.executed,
             time: self.time,
             summary,
+            descriptor: self.descriptor.clone(),
             session_chunks: Some(chunks.len() as u32),
         };
         let mut writer = Writer::new(&mut self.scratch);
@@ -771,7 +802,34 @@ impl Executor {
         if header.group != self.group {
             return Err(RestoreError(format!("it is of group {}", header.group)));
         }
-        Ok(())
+        if header.epoch != self.epoch {
+            let (theirs, ours) = (header.epoch, self.epoch);
+            return Err(RestoreError(format!(
+                "epoch mismatch: ours {ours}, its {theirs}"
+            )));
+        }
+        self.check_descriptor(&header.descriptor)
+    }
+
+    /// A snapshot of the same epoch was taken under the same descriptor, unless it is of a build
+    /// that had none.
+    fn check_descriptor(&self, theirs: &Bytes) -> Result<(), RestoreError> {
+        if theirs.is_empty() || self.descriptor.is_empty() || *theirs == self.descriptor {
+            return Ok(());
+        }
+        let decode = |bytes: &Bytes| {
+            Descriptor::decode(bytes.clone())
+                .map_err(|error| RestoreError(format!("the descriptor of its epoch: {error}")))
+        };
+        let differences = decode(&self.descriptor)?.differences(&decode(theirs)?);
+        if differences.is_empty() {
+            // Addresses may differ.
+            return Ok(());
+        }
+        Err(RestoreError(format!(
+            "it was taken under another configuration of this cluster: {}",
+            list_differences(&differences)
+        )))
     }
 
     /// When the state next changes by itself.

@@ -114,6 +114,8 @@ pub trait Options: Clone + Default + Send + core::fmt::Debug + 'static {
     /// Options that the simulator draws for each seed, with the values that it draws from, so that
     /// every way of a protocol is tried. What users ask for is not drawn.
     const DRAWN: &'static [(&'static str, &'static [&'static str])] = &[];
+    /// Earlier names of options as `(earlier, today's)`; accepted for one minor version.
+    const ALIASES: &'static [(&'static str, &'static str)] = &[];
     /// Sets one from text.
     ///
     /// # Errors

@@ -119,6 +119,24 @@ pub trait StateMachine: Send + 'static {
         let _ = commands;
     }
 
+    /// The version of its behaviour: a build whose commands, replies or footprints differ from
+    /// another's has another one. Replicas of different versions refuse each other.
+    fn semantics(&self) -> u32 {
+        1
+    }
+
+    /// The numbers that its replies or its state depend on, by name: equal at all replicas, and
+    /// compared before they work together.
+    fn terms(&self) -> crate::Terms {
+        Vec::new()
+    }
+
+    /// Seeds the hash tables whose keys clients choose: the same at all replicas, unknown to
+    /// clients. Called before anything is applied or restored, if at all.
+    fn set_hash_seed(&mut self, seed: u64) {
+        let _ = seed;
+    }
+
     /// Starts a snapshot of the state as it is now. A snapshot that was under way is dropped.
     ///
     /// The default keeps nothing and suits machines whose [`Self::snapshot_chunk`] writes all of

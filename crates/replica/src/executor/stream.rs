@@ -9,7 +9,8 @@ use crate::{
 use alloc::{format, string::ToString};
 use bytes::{Buf, Bytes, BytesMut};
 
-/// The format in which the sessions are chunks of their own.
+/// The format in which the header carries the epoch's descriptor and the sessions are chunks of
+/// their own.
 const SNAPSHOT_MAGIC: u64 = u64::from_le_bytes(*b"QUINTSN2");
 /// The format in which header and sessions are one chunk.
 const SNAPSHOT_MAGIC_1: u64 = u64::from_le_bytes(*b"QUINTSN1");
@@ -33,19 +34,22 @@ pub struct SnapshotHeader {
     pub executed: Executed,
     /// The log's clock there.
     pub time: CommandTime,
-    /// What the protocol needs to go on from there.
+    /// What the protocol needs to go on from there; only of use to the same protocol in the same
+    /// epoch, and empty at the beginning of one (slot 0).
     pub summary: Bytes,
+    /// The epoch's [`Descriptor`](crate::Descriptor), encoded; empty in a snapshot of the first
+    /// format, which has no place for it.
+    pub descriptor: Bytes,
     /// How many chunks of sessions follow; `None` in the first format, where they follow the
     /// header in its own chunk.
     pub session_chunks: Option<u32>,
 }
 
-impl Wire for SnapshotHeader {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u64(match self.session_chunks {
-            Some(_) => SNAPSHOT_MAGIC,
-            None => SNAPSHOT_MAGIC_1,
-        });
+impl SnapshotHeader {
+    /// Bytes of cluster, group, epoch, slot, position and time.
+    const NUMBERS: usize = 16 + 4 + 8 + 8 + 8 + 8;
+
+    fn encode_fields(&self, writer: &mut Writer<'_>) {
         writer.u128(self.cluster.0);
         writer.u32(self.group.0);
         writer.u64(self.epoch.0);
@@ -53,17 +57,9 @@ impl Wire for SnapshotHeader {
         writer.u64(self.executed.position.0);
         writer.u64(self.time.0);
         writer.slice(&self.summary);
-        if let Some(chunks) = self.session_chunks {
-            writer.u32(chunks);
-        }
     }
 
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let first = match reader.u64("snapshot format")? {
-            SNAPSHOT_MAGIC => false,
-            SNAPSHOT_MAGIC_1 => true,
-            _ => return Err(DecodeError::Bad("snapshot format")),
-        };
+    fn decode_fields(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             cluster: ClusterId(reader.u128("cluster")?),
             group: GroupId(reader.u32("group")?),
@@ -74,12 +70,41 @@ impl Wire for SnapshotHeader {
             },
             time: CommandTime(reader.u64("time")?),
             summary: reader.blob("summary")?,
-            session_chunks: if first {
-                None
-            } else {
-                Some(reader.u32("session chunks")?)
-            },
+            descriptor: Bytes::new(),
+            session_chunks: None,
         })
+    }
+}
+
+impl Wire for SnapshotHeader {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        let Some(chunks) = self.session_chunks else {
+            writer.u64(SNAPSHOT_MAGIC_1);
+            self.encode_fields(writer);
+            return;
+        };
+        writer.u64(SNAPSHOT_MAGIC);
+        // The numbers, two slices with their lengths, the count of chunks.
+        let length = Self::NUMBERS + 4 + self.summary.len() + 4 + self.descriptor.len() + 4;
+        writer.length(length);
+        self.encode_fields(writer);
+        writer.slice(&self.descriptor);
+        writer.u32(chunks);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match reader.u64("snapshot format")? {
+            SNAPSHOT_MAGIC_1 => Self::decode_fields(reader),
+            SNAPSHOT_MAGIC => {
+                // A later build may add fields behind these.
+                let mut fields = Reader::new(reader.blob("snapshot header")?);
+                let mut header = Self::decode_fields(&mut fields)?;
+                header.descriptor = fields.blob("descriptor")?;
+                header.session_chunks = Some(fields.u32("session chunks")?);
+                Ok(header)
+            }
+            _ => Err(DecodeError::Bad("snapshot format")),
+        }
     }
 }
 

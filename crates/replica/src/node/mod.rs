@@ -288,6 +288,13 @@ impl Node {
         })
     }
 
+    /// The descriptor of the node's epoch, encoded: it goes into the headers of snapshots.
+    #[must_use]
+    pub fn with_descriptor(mut self, descriptor: Bytes) -> Self {
+        self.executor.set_descriptor(descriptor);
+        self
+    }
+
     /// The node's place among the members.
     #[must_use]
     pub const fn id(&self) -> ReplicaId {
@@ -328,7 +335,9 @@ impl Node {
             self.executed_told = header.executed.slot;
             self.snapshot_last = info.length;
             self.digests.restored();
-            recovered.checkpoint = Some((header.executed.slot, header.summary));
+            // The state that an epoch begins with is of no protocol: its log starts there.
+            recovered.checkpoint =
+                (header.executed.slot > Slot(0)).then_some((header.executed.slot, header.summary));
         }
         let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);
         let around = Surroundings {

@@ -1,0 +1,587 @@
+//! The descriptor of an epoch: everything that its members must have in common.
+//!
+//! ```text
+//!   group u32 | number u64 | predecessor u128 | not_after u64     the prefix: every build reads it
+//!   length u32 | body                                             begins with the feature level
+//!   length u32 | private part                                     addresses, the hash seed
+//! ```
+//!
+//! Prefix and body make the fingerprint. The private part never leaves the members' own storage:
+//! addresses may change without an agreement, and clients must not learn the hash seed.
+
+use crate::{
+    ClusterId, CommandTime, DecodeError, Durability, Epoch, EpochNumber, GroupId, Position, Reader,
+    ReplicaId, ReplicaSet, Writer,
+};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use bytes::{Bytes, BytesMut};
+use core::fmt;
+
+/// The feature level of this build: formats of wire, batch, journal and snapshot, and the rules of
+/// executor and sessions.
+pub const FEATURE_LEVEL: u32 = 1;
+
+/// The most options, terms or limits of a descriptor.
+const LIST_MAX: usize = 256;
+
+/// Tells descriptors apart. Guards against accidents, not against forgery: it is no cryptographic
+/// hash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint(pub u128);
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl Fingerprint {
+    /// The fingerprint of these bytes: two CRC-64 of different polynomials.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let high = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Xz, bytes);
+        let low = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes);
+        Self(u128::from(high) << 64 | u128::from(low))
+    }
+}
+
+/// What a member does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MemberRole {
+    /// It counts in quorums.
+    #[default]
+    Voter = 0,
+}
+
+/// One member. Voters come first, so that the index of a voter's row is its [`ReplicaId`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberRow {
+    /// Its identity, which no other member ever has.
+    pub node: u64,
+    /// What it does.
+    pub role: MemberRole,
+    /// Where its peers reach it; not part of what is agreed.
+    pub peer: String,
+}
+
+/// Numbers by name, sorted by the names.
+pub type Terms = Vec<(String, u64)>;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The group whose epoch it is.
+    pub group: GroupId,
+    /// The epoch's number.
+    pub number: EpochNumber,
+    /// The fingerprint of the epoch before; 0 in the first.
+    pub predecessor: Fingerprint,
+    /// The log's time after which this epoch cannot begin any more; [`u64::MAX`] for none.
+    pub not_after: CommandTime,
+    /// The feature level that its members work at.
+    pub level: u32,
+    /// The protocol's name.
+    pub protocol: String,
+    /// Every option of the protocol with its value, sorted by name.
+    pub options: Vec<(String, String)>,
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+    /// The version of the state machine's behaviour.
+    pub semantics: u32,
+    /// The state machine's replicated numbers.
+    pub terms: Terms,
+    /// Those of the node.
+    pub limits: Terms,
+    /// The members.
+    pub members: Vec<MemberRow>,
+    /// Who leads first, in protocols that have a leader.
+    pub leader_first: ReplicaId,
+    /// The position at which the epoch begins; above 0 when it begins with a state that was kept.
+    pub base: Position,
+    /// The digest of the state at `base`.
+    pub base_digest: u128,
+    /// Commits to the hash seed without telling it.
+    pub seed_commitment: u128,
+    /// Seeds hash tables whose keys clients choose. Private: clients that know it can choose keys
+    /// that collide.
+    pub hash_seed: u64,
+}
+
+/// Why bytes are not a descriptor that this build can work with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DescriptorError {
+    /// A newer build made it.
+    #[error(
+        "its feature level is {0}, and this program knows levels up to {FEATURE_LEVEL}: use a \
+         version of quintet that knows level {0}"
+    )]
+    Level(u32),
+    /// The bytes are no descriptor.
+    #[error("it is not readable: {0}")]
+    Malformed(#[from] DecodeError),
+}
+
+/// A value that two descriptors do not share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Which: the name of an option, a limit, or a part of the descriptor.
+    pub name: String,
+    /// Here.
+    pub ours: String,
+    /// There.
+    pub theirs: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: ours {}, theirs {}",
+            self.name, self.ours, self.theirs
+        )
+    }
+}
+
+/// The differences in a sentence, the first few of them.
+#[must_use]
+pub fn list_differences(differences: &[Difference]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<String> = differences
+        .iter()
+        .take(SHOWN)
+        .map(|d| d.to_string())
+        .collect();
+    match differences.len().saturating_sub(SHOWN) {
+        0 => shown.join("; "),
+        more => format!("{}; and {more} more", shown.join("; ")),
+    }
+}
+
+fn encode_texts(list: &[(String, String)], writer: &mut Writer<'_>) {
+    writer.length(list.len());
+    for (name, value) in list {
+        writer.slice(name.as_bytes());
+        writer.slice(value.as_bytes());
+    }
+}
+
+fn encode_terms(list: &Terms, writer: &mut Writer<'_>) {
+    writer.length(list.len());
+    for (name, value) in list {
+        writer.slice(name.as_bytes());
+        writer.u64(*value);
+    }
+}
+
+fn text(reader: &mut Reader, field: &'static str) -> Result<String, DecodeError> {
+    let bytes = reader.blob(field)?;
+    let text = core::str::from_utf8(&bytes).map_err(|_| DecodeError::Bad(field))?;
+    // Names and values go into logs and errors.
+    if text.chars().any(char::is_control) {
+        return Err(DecodeError::Bad(field));
+    }
+    Ok(text.to_string())
+}
+
+fn count(reader: &mut Reader, most: usize, field: &'static str) -> Result<usize, DecodeError> {
+    match reader.u32(field)? as usize {
+        count if count <= most => Ok(count),
+        _ => Err(DecodeError::Bad(field)),
+    }
+}
+
+fn decode_terms(reader: &mut Reader, field: &'static str) -> Result<Terms, DecodeError> {
+    let count = count(reader, LIST_MAX, field)?;
+    (0..count)
+        .map(|_| Ok((text(reader, field)?, reader.u64(field)?)))
+        .collect()
+}
+
+impl Descriptor {
+    /// The part that is compared and shown to other members: prefix and body.
+    #[must_use]
+    pub fn public(&self) -> Bytes {
+        let mut scratch = BytesMut::new();
+        let mut writer = Writer::new(&mut scratch);
+        writer.u32(self.level);
+        writer.u128(self.cluster.0);
+        writer.slice(self.protocol.as_bytes());
+        encode_texts(&self.options, &mut writer);
+        writer.bool(self.durability == Durability::Disk);
+        writer.u32(self.semantics);
+        encode_terms(&self.terms, &mut writer);
+        encode_terms(&self.limits, &mut writer);
+        writer.length(self.members.len());
+        for member in &self.members {
+            writer.u64(member.node);
+            writer.u8(member.role as u8);
+        }
+        writer.u16(self.leader_first.0);
+        writer.u64(self.base.0);
+        writer.u128(self.base_digest);
+        writer.u128(self.seed_commitment);
+        let body = writer.finish().into_bytes();
+        let mut scratch = BytesMut::new();
+        let mut writer = Writer::new(&mut scratch);
+        writer.u32(self.group.0);
+        writer.u64(self.number.0);
+        writer.u128(self.predecessor.0);
+        writer.u64(self.not_after.0);
+        writer.slice(&body);
+        writer.finish().into_bytes()
+    }
+
+    /// All of it, for the members' own storage.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut scratch = BytesMut::new();
+        let mut writer = Writer::new(&mut scratch);
+        writer.u64(self.hash_seed);
+        writer.length(self.members.len());
+        for member in &self.members {
+            writer.slice(member.peer.as_bytes());
+        }
+        let private = writer.finish().into_bytes();
+        let mut scratch = BytesMut::new();
+        let mut writer = Writer::new(&mut scratch);
+        writer.raw(&self.public());
+        writer.slice(&private);
+        writer.finish().into_bytes()
+    }
+
+    /// Reads what [`Self::encode`] or [`Self::public`] wrote. Without the private part there are
+    /// no addresses, and the hash seed is 0.
+    ///
+    /// # Errors
+    /// When a newer build made it, or the bytes are none.
+    pub fn decode(bytes: Bytes) -> Result<Self, DescriptorError> {
+        let mut reader = Reader::new(bytes);
+        let group = GroupId(reader.u32("group")?);
+        let number = EpochNumber(reader.u64("epoch")?);
+        let predecessor = Fingerprint(reader.u128("predecessor")?);
+        let not_after = CommandTime(reader.u64("not after")?);
+        let mut body = Reader::new(reader.blob("descriptor")?);
+        let level = body.u32("feature level")?;
+        if level > FEATURE_LEVEL {
+            return Err(DescriptorError::Level(level));
+        }
+        let cluster = ClusterId(body.u128("cluster")?);
+        let protocol = text(&mut body, "protocol")?;
+        let options = (0..count(&mut body, LIST_MAX, "options")?)
+            .map(|_| Ok((text(&mut body, "option")?, text(&mut body, "option")?)))
+            .collect::<Result<_, DecodeError>>()?;
+        let durability = match body.bool("durability")? {
+            true => Durability::Disk,
+            false => Durability::Memory,
+        };
+        let semantics = body.u32("semantics")?;
+        let terms = decode_terms(&mut body, "terms")?;
+        let limits = decode_terms(&mut body, "limits")?;
+        let mut members = (0..count(&mut body, ReplicaSet::MEMBERS_MAX, "members")?)
+            .map(|_| {
+                let node = body.u64("node")?;
+                match body.u8("role")? {
+                    0 => Ok(MemberRow {
+                        node,
+                        role: MemberRole::Voter,
+                        peer: String::new(),
+                    }),
+                    _ => Err(DecodeError::Bad("role")),
+                }
+            })
+            .collect::<Result<Vec<_>, DecodeError>>()?;
+        let leader_first = ReplicaId(body.u16("first leader")?);
+        let base = Position(body.u64("base")?);
+        let base_digest = body.u128("digest at the base")?;
+        let seed_commitment = body.u128("commitment to the hash seed")?;
+        if body.remaining() > 0 {
+            return Err(DecodeError::Trailing(body.remaining()).into());
+        }
+        let mut hash_seed = 0;
+        if reader.remaining() > 0 {
+            let mut private = Reader::new(reader.blob("private part")?);
+            hash_seed = private.u64("hash seed")?;
+            if count(&mut private, members.len(), "addresses")? != members.len() {
+                return Err(DecodeError::Bad("addresses").into());
+            }
+            for member in &mut members {
+                member.peer = text(&mut private, "address")?;
+            }
+            let more = private.remaining() + reader.remaining();
+            if more > 0 {
+                return Err(DecodeError::Trailing(more).into());
+            }
+        }
+        Ok(Self {
+            cluster,
+            group,
+            number,
+            predecessor,
+            not_after,
+            level,
+            protocol,
+            options,
+            durability,
+            semantics,
+            terms,
+            limits,
+            members,
+            leader_first,
+            base,
+            base_digest,
+            seed_commitment,
+            hash_seed,
+        })
+    }
+
+    /// Its fingerprint.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(&self.public())
+    }
+
+    /// What protocols are told of it.
+    #[must_use]
+    pub fn epoch(&self, secret: [u8; 32]) -> Epoch {
+        Epoch {
+            cluster: self.cluster,
+            number: self.number,
+            members: self.members.len(),
+            options: self.options.clone(),
+            secret,
+            leader_first: self.leader_first,
+        }
+    }
+
+    /// A limit or term by its name.
+    #[must_use]
+    pub fn number_of(&self, name: &str) -> Option<u64> {
+        let mut all = self.limits.iter().chain(&self.terms);
+        all.find(|(known, _)| known == name)
+            .map(|(_, value)| *value)
+    }
+
+    /// Everything that a configuration decides and that is not the same in both, named, with both
+    /// values: what members must share, and proxies as well.
+    #[must_use]
+    pub fn differences_in_settings(&self, theirs: &Self) -> Vec<Difference> {
+        let mut differences = Differences::default();
+        differences.see("cluster", self.cluster, theirs.cluster);
+        differences.see("epoch", self.number.0, theirs.number.0);
+        differences.see("feature level", self.level, theirs.level);
+        differences.see("protocol", &self.protocol, &theirs.protocol);
+        if self.protocol == theirs.protocol {
+            differences.lists("option", &self.options, &theirs.options);
+        }
+        let (ours, others) = (self.durability.name(), theirs.durability.name());
+        differences.see("durability", ours, others);
+        differences.see(
+            "version of the state machine",
+            self.semantics,
+            theirs.semantics,
+        );
+        differences.lists("limit", &self.terms, &theirs.terms);
+        differences.lists("limit", &self.limits, &theirs.limits);
+        let (ours, others) = (self.members.len(), theirs.members.len());
+        differences.see("number of members", ours, others);
+        differences.0
+    }
+
+    /// Everything that makes two descriptors differ, named, with both values.
+    #[must_use]
+    pub fn differences(&self, theirs: &Self) -> Vec<Difference> {
+        let mut differences = Differences(self.differences_in_settings(theirs));
+        differences.see("group", self.group, theirs.group);
+        differences.see("epoch before", self.predecessor, theirs.predecessor);
+        differences.see("last time to begin", self.not_after.0, theirs.not_after.0);
+        let nodes = |descriptor: &Self| {
+            let nodes = descriptor.members.iter().map(|member| member.node);
+            nodes.collect::<Vec<_>>()
+        };
+        if self.members.len() == theirs.members.len() && nodes(self) != nodes(theirs) {
+            let shown = |nodes: Vec<u64>| {
+                let nodes: Vec<_> = nodes.iter().map(|node| format!("{node:016x}")).collect();
+                nodes.join(" ")
+            };
+            differences.see("nodes", shown(nodes(self)), shown(nodes(theirs)));
+        }
+        differences.see("first leader", self.leader_first, theirs.leader_first);
+        differences.see("position at its beginning", self.base.0, theirs.base.0);
+        let digests = (self.base_digest, theirs.base_digest);
+        differences.see(
+            "digest at its beginning",
+            format!("{:032x}", digests.0),
+            format!("{:032x}", digests.1),
+        );
+        if self.seed_commitment != theirs.seed_commitment {
+            differences.0.push(Difference {
+                name: "hash_seed".to_string(),
+                ours: "one that is not shown".to_string(),
+                theirs: "another one".to_string(),
+            });
+        }
+        differences.0
+    }
+}
+
+#[derive(Default)]
+struct Differences(Vec<Difference>);
+
+impl Differences {
+    fn see<T: ToString>(&mut self, name: &str, ours: T, theirs: T) {
+        let (ours, theirs) = (ours.to_string(), theirs.to_string());
+        if ours != theirs {
+            let name = name.to_string();
+            self.0.push(Difference { name, ours, theirs });
+        }
+    }
+
+    fn lists<T: ToString>(&mut self, kind: &str, ours: &[(String, T)], theirs: &[(String, T)]) {
+        let value_in = |list: &[(String, T)], name: &str| {
+            let found = list.iter().find(|(known, _)| known == name);
+            found.map_or_else(|| "none".to_string(), |(_, value)| value.to_string())
+        };
+        let only_theirs = (theirs.iter()).filter(|(name, _)| !ours.iter().any(|(n, _)| n == name));
+        for (name, _) in ours.iter().chain(only_theirs) {
+            self.see(
+                &format!("{kind} '{name}'"),
+                value_in(ours, name),
+                value_in(theirs, name),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor() -> Descriptor {
+        let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
+        Descriptor {
+            cluster: ClusterId(7),
+            group: GroupId(0),
+            number: EpochNumber(1),
+            predecessor: Fingerprint(0),
+            not_after: CommandTime(u64::MAX),
+            level: FEATURE_LEVEL,
+            protocol: "multipaxos".to_string(),
+            options: [pair("heartbeat_ms", "100"), pair("window", "64")].to_vec(),
+            durability: Durability::Disk,
+            semantics: 1,
+            terms: [("value_bytes_max".to_string(), 64 << 20)].to_vec(),
+            limits: [("session_lifetime_ms".to_string(), 120_000)].to_vec(),
+            members: (0..3)
+                .map(|node| MemberRow {
+                    node: node + 5,
+                    role: MemberRole::Voter,
+                    peer: format!("h{node}:1"),
+                })
+                .collect(),
+            leader_first: ReplicaId(0),
+            base: Position(0),
+            base_digest: 0,
+            seed_commitment: 99,
+            hash_seed: 0x5eed_5eed_5eed_5eed,
+        }
+    }
+
+    #[test]
+    fn descriptor_reads_back_and_no_cut_one_does() {
+        let descriptor = descriptor();
+        let bytes = descriptor.encode();
+        assert_eq!(Descriptor::decode(bytes.clone()), Ok(descriptor.clone()));
+        let public = descriptor.public();
+        for cut in (0..bytes.len()).filter(|cut| *cut != public.len()) {
+            assert!(Descriptor::decode(bytes.slice(..cut)).is_err(), "{cut}");
+        }
+        let shown = Descriptor::decode(public).expect("reads");
+        assert_eq!(shown.fingerprint(), descriptor.fingerprint());
+        assert_eq!(shown.hash_seed, 0);
+    }
+
+    /// What is stored today must stay readable, and keep its fingerprint.
+    #[test]
+    fn encoding_and_fingerprint_never_change() {
+        let bytes = descriptor().encode();
+        assert_eq!(bytes.len(), 301, "{bytes:?}");
+        assert_eq!(
+            descriptor().fingerprint().to_string(),
+            "88a7d0bc4540fb2af80206c5a4f60ccb"
+        );
+    }
+
+    #[test]
+    fn public_part_holds_neither_seed_nor_addresses() {
+        let one = descriptor();
+        let mut other = one.clone();
+        other.hash_seed = 1;
+        other.members[1].peer = "elsewhere:2".to_string();
+        assert_eq!(one.public(), other.public());
+        assert_ne!(one.encode(), other.encode());
+        let seed = one.hash_seed.to_le_bytes();
+        assert!(!one.public().windows(8).any(|bytes| bytes == seed));
+    }
+
+    #[test]
+    fn newer_level_is_refused_with_both_numbers() {
+        let mut newer = descriptor();
+        newer.level = FEATURE_LEVEL + 1;
+        let error = Descriptor::decode(newer.encode()).expect_err("refused");
+        assert_eq!(error, DescriptorError::Level(FEATURE_LEVEL + 1));
+        let text = error.to_string();
+        assert!(
+            text.contains("level is 2") && text.contains("up to 1"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn every_difference_is_named_with_both_values() {
+        let ours = descriptor();
+        assert_eq!(ours.differences(&ours), []);
+        type Change = fn(&mut Descriptor);
+        let changes: [(Change, &str); 14] = [
+            (|d| d.cluster.0 += 1, "cluster"),
+            (|d| d.number.0 += 1, "epoch: ours 1, theirs 2"),
+            (|d| d.protocol = "nezha".to_string(), "theirs nezha"),
+            (
+                |d| d.options[1].1 = "32".to_string(),
+                "option 'window': ours 64, theirs 32",
+            ),
+            (
+                |d| d.options.truncate(1),
+                "option 'window': ours 64, theirs none",
+            ),
+            (|d| d.durability = Durability::Memory, "theirs memory"),
+            (|d| d.semantics += 1, "state machine: ours 1, theirs 2"),
+            (
+                |d| d.terms[0].1 = 1 << 20,
+                "limit 'value_bytes_max': ours 67108864, theirs 1048576",
+            ),
+            (
+                |d| d.limits[0].1 = 1,
+                "limit 'session_lifetime_ms': ours 120000, theirs 1",
+            ),
+            (|d| d.members.truncate(2), "members: ours 3, theirs 2"),
+            (|d| d.members[0].node = 1, "nodes"),
+            (|d| d.base = Position(4), "beginning: ours 0, theirs 4"),
+            (|d| d.base_digest = 4, "digest"),
+            (|d| d.seed_commitment = 4, "hash_seed: ours one that is not"),
+        ];
+        for (change, expected) in changes {
+            let mut theirs = ours.clone();
+            change(&mut theirs);
+            assert_ne!(theirs.fingerprint(), ours.fingerprint(), "{expected}");
+            let found = list_differences(&ours.differences(&theirs));
+            assert!(found.contains(expected), "{found} lacks {expected}");
+        }
+    }
+}
