@@ -381,10 +381,11 @@ pub fn lookup(name: &[u8]) -> Option<&'static CommandSpec> {
     None
 }
 
-/// The hash under which a footprint speaks of a key: the same on every replica and client.
+/// The hash under which a footprint speaks of a key: the same on every replica, by the cluster's
+/// seed.
 #[must_use]
-pub fn key_hash(database: u8, key: &[u8]) -> u64 {
-    hash_bytes(u64::from(database), key)
+pub fn key_hash(seed: u64, database: u8, key: &[u8]) -> u64 {
+    hash_bytes(seed.wrapping_add(u64::from(database)), key)
 }
 
 #[cfg(test)]

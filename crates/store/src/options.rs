@@ -1,7 +1,7 @@
 //! The limits of a store.
 
 use crate::error::CommandError;
-use quintet_replica::limits;
+use quintet_replica::{Terms, limits};
 
 /// Limits of a store. Part of the replicated state: all replicas of a group must have the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub struct StoreOptions {
     pub max_request_reply_bytes: usize,
     /// How many databases there are, at least 1.
     pub databases: u8,
-    /// Seeds the hash that places keys. Drawn from a cluster's secret it keeps clients from
-    /// choosing keys that collide; SCAN's order follows from it.
+    /// Seeds the hash that places keys. Derived from a cluster's secret it keeps clients from
+    /// choosing keys that collide; SCAN's order and footprints follow from it.
     pub hash_seed: u64,
 }
 
@@ -36,6 +36,19 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
+    /// What replies and state depend on, by name; without the hash seed, which is not to be known.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        let number = |name: &str, value: usize| (name.to_owned(), value as u64);
+        vec![
+            number("databases", usize::from(self.databases)),
+            number("key_bytes_max", self.max_key_bytes),
+            number("reply_bytes_max", self.max_reply_bytes),
+            number("replies_bytes_max", self.max_request_reply_bytes),
+            number("value_bytes_max", self.max_value_bytes),
+        ]
+    }
+
     /// Refuses a value that is longer than the store takes.
     ///
     /// # Errors

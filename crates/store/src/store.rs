@@ -19,12 +19,17 @@ use crate::snapshot::{Globals, Restore};
 use crate::steps::{Meter, may_be_long, steps_of};
 use quintet_replica::{
     Access, At, CommandTime, DigestBegun, FootprintVisitor, RestoreError, SnapshotProgress,
-    StateMachine,
+    StateMachine, Terms,
 };
 use smallvec::SmallVec;
 
 /// A reply of one line is no longer: a number, a status, an error of a fixed text.
 const LINE_BYTES_MAX: usize = 128;
+
+/// The version of everything that commands do, of their footprints and of what decides them: raised
+/// with each change that a client or another replica could tell.
+const SEMANTICS: u32 = 1;
+
 /// How many expired keys one tick deletes at most, so that a tick stays short.
 const EXPIRE_PER_TICK_MAX: usize = 1000;
 
@@ -437,7 +442,13 @@ fn watched_are_fresh(
     Ok(fresh)
 }
 
-fn footprint_of(spec: &CommandSpec, mode: Mode, args: Args<'_>, visit: &mut dyn FootprintVisitor) {
+fn footprint_of(
+    seed: u64,
+    spec: &CommandSpec,
+    mode: Mode,
+    args: Args<'_>,
+    visit: &mut dyn FootprintVisitor,
+) {
     let access = if spec.is_write() {
         Access::Write
     } else {
@@ -449,7 +460,7 @@ fn footprint_of(spec: &CommandSpec, mode: Mode, args: Args<'_>, visit: &mut dyn 
         return;
     }
     spec.keys(args, |index| {
-        visit.key(key_hash(mode.database, args[index]), access)
+        visit.key(key_hash(seed, mode.database, args[index]), access)
     });
 }
 
@@ -522,6 +533,21 @@ impl StateMachine for Store {
         self.warm_keys(database, &mut keys);
     }
 
+    fn semantics(&self) -> u32 {
+        SEMANTICS
+    }
+
+    fn terms(&self) -> Terms {
+        self.options.terms()
+    }
+
+    fn set_hash_seed(&mut self, seed: u64) {
+        *self = Self::new(StoreOptions {
+            hash_seed: seed,
+            ..self.options.clone()
+        });
+    }
+
     fn begin_snapshot(&mut self) {
         let globals = self.globals();
         self.keyspace.begin_snapshot(globals);
@@ -592,19 +618,21 @@ impl StateMachine for Store {
     fn footprint(&self, command: &[u8], visit: &mut dyn FootprintVisitor) {
         let mut args = ArgsBuffer::new();
         let mut queued_args = ArgsBuffer::new();
+        let seed = self.options.hash_seed;
         let result = Commands::new(command).and_then(|mut commands| {
             while let Some(RequestCommand { spec, mode }) = commands.next(&mut args)? {
                 if spec.op != Op::Exec {
-                    footprint_of(spec, mode, &args, visit);
+                    footprint_of(seed, spec, mode, &args, visit);
                     continue;
                 }
                 let mut watched = args[0];
                 while let Some(watched) = next_watched(&mut watched)? {
-                    visit.key(key_hash(watched.database, watched.key), Access::Read);
+                    let hash = key_hash(seed, watched.database, watched.key);
+                    visit.key(hash, Access::Read);
                 }
                 let mut queued = Commands::queued(args[1]);
                 while let Some(RequestCommand { spec, mode }) = queued.next(&mut queued_args)? {
-                    footprint_of(spec, mode, &queued_args, visit);
+                    footprint_of(seed, spec, mode, &queued_args, visit);
                 }
             }
             Ok(())

@@ -797,7 +797,8 @@ fn touched(lines: &[&str]) -> Touched {
 
 #[test]
 fn footprints_name_the_keys() {
-    let key = |name: &str| key_hash(0, name.as_bytes());
+    let seed = StoreOptions::default().hash_seed;
+    let key = |name: &str| key_hash(seed, 0, name.as_bytes());
     let read = |name| (key(name), Access::Read);
     let write = |name| (key(name), Access::Write);
     for (line, keys) in [
@@ -841,6 +842,48 @@ fn footprints_name_the_keys() {
     request.transaction(Mode::default(), &[watched], &queued);
     let keys = Touched::of(&Store::default(), request.as_bytes()).keys;
     assert_eq!(keys, [read("w"), write("a")]);
+}
+
+/// Keys that all have one hash under a seed that is known: the first word makes a factor zero.
+fn colliding_keys(seed: u64, count: u64) -> Vec<Vec<u8>> {
+    let hash = |first: u64, free: u64| {
+        let mut key = first.to_le_bytes().to_vec();
+        key.extend_from_slice(&free.to_le_bytes());
+        key.extend_from_slice(&[7; 16]);
+        key
+    };
+    let first = seed ^ 0x9e37_79b9_7f4a_7c15 ^ 32u64.wrapping_mul(0x8bb8_4b93_962e_acc9);
+    let first = first ^ 0xd1b5_4a32_d192_ed03;
+    (0..count).map(|free| hash(first, free)).collect()
+}
+
+#[test]
+fn keys_that_collide_under_a_known_seed_do_not_under_another() {
+    let known = StoreOptions::default().hash_seed;
+    let keys = colliding_keys(known, 10_000);
+    assert_eq!(keys[0][..8], *b"\x36\x7c\x68\x1f\x97\x28\xfe\x49");
+    let hashes = |store: &Store| {
+        let mut seen = std::collections::BTreeSet::new();
+        for key in &keys {
+            let mut request = RequestBuilder::new();
+            request.command(lookup(b"GET").expect("there"), Mode::default(), &[key]);
+            let keys = Touched::of(store, request.as_bytes()).keys;
+            seen.extend(keys.into_iter().map(|(hash, _)| hash));
+        }
+        seen.len()
+    };
+    assert_eq!(hashes(&Store::default()), 1, "the family collides");
+    let mut store = Store::default();
+    store.set_hash_seed(0x1234_5678_9abc_def0);
+    assert_eq!(hashes(&store), keys.len());
+    // The seed outlives a restore.
+    let mut snapshot = Vec::new();
+    store.begin_snapshot();
+    while store.snapshot_chunk(&mut snapshot, 1 << 20) == SnapshotProgress::More {}
+    store.begin_restore();
+    store.restore_chunk(&snapshot).expect("whole");
+    store.finish_restore().expect("whole");
+    assert_eq!(hashes(&store), keys.len());
 }
 
 #[test]

@@ -6,10 +6,9 @@ use crate::numbers::integer_of;
 use crate::options::StoreOptions;
 use crate::random::Random;
 use crate::reply::Reply;
-use crate::types::table::Walk;
+use crate::types::table::{Walk, hasher};
 use crate::value::{Stored, Value};
 use core::ops::Range;
-use foldhash::fast::FixedState;
 use hashbrown::HashSet;
 
 /// Redis's words for a count that must not be negative.
@@ -235,7 +234,7 @@ pub(super) fn sample(random: &mut Random, len: usize, count: usize) -> Vec<usize
     }
     let mut chosen = Vec::with_capacity(count);
     // Only asked, never iterated: its order cannot reach a reply.
-    let mut seen = HashSet::with_capacity_and_hasher(count, FixedState::default());
+    let mut seen = HashSet::with_capacity_and_hasher(count, hasher());
     while chosen.len() < count {
         let place = random.below(len);
         if seen.insert(place) {

@@ -21,8 +21,8 @@ use crate::reply::Reply;
 use crate::request::Args;
 use crate::types::pattern::Glob;
 use crate::types::set::Set;
+use crate::types::table::hasher;
 use crate::value::Stored;
-use foldhash::fast::FixedState;
 use hashbrown::HashSet;
 
 #[inline]
@@ -262,7 +262,7 @@ impl Combination {
                     .unwrap_or(0);
                 let mut members = Vec::with_capacity(len);
                 // Only asked, never iterated: its order cannot reach a reply.
-                let mut seen = HashSet::with_capacity_and_hasher(len, FixedState::default());
+                let mut seen = HashSet::with_capacity_and_hasher(len, hasher());
                 for member in sets.iter().flatten().flat_map(|set| set.iter()) {
                     if seen.insert(member) {
                         members.push(member);

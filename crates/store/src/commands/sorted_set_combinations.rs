@@ -22,9 +22,9 @@ use crate::request::Args;
 use crate::types::score::parse_score;
 use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
+use crate::types::table::hasher;
 use crate::value::Value;
 use core::cmp::Ordering;
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 pub(super) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
@@ -295,7 +295,7 @@ impl<'s> Plan<'s> {
         let len = sources.last().map_or(0, |(source, _)| source.len());
         let mut members: Vec<(&'s [u8], f64)> = Vec::with_capacity(len);
         // Only asked, never iterated: its order cannot reach a reply.
-        let mut places = HashMap::with_capacity_and_hasher(len, FixedState::default());
+        let mut places = HashMap::with_capacity_and_hasher(len, hasher());
         for (source, weight) in sources {
             for (member, score) in source.iter() {
                 let score = not_a_number_is_zero(score * weight);

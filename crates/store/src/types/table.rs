@@ -11,8 +11,11 @@
 
 use core::hash::{BuildHasher, Hasher};
 use core::ops::Range;
-use foldhash::fast::FixedState;
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
 use hashbrown::HashTable;
+use std::hash::RandomState;
+use std::sync::LazyLock;
 
 /// Up to this many entries comparing keys one by one is faster than hashing.
 const SCAN_MAX: usize = 12;
@@ -21,7 +24,19 @@ const SCAN_MAX: usize = 12;
 /// the key, what the allocator adds to it, and its part of the index.
 pub const ENTRY_OVERHEAD: usize = 40;
 
-const HASHER: FixedState = FixedState::with_seed(0x5155_494e_5445_5431);
+/// Drawn for each process from what the operating system gives, so that no client can choose keys
+/// that collide.
+static HASHER: LazyLock<SeedableRandomState> = LazyLock::new(|| {
+    static SHARED: LazyLock<SharedSeed> =
+        LazyLock::new(|| SharedSeed::from_u64(RandomState::new().hash_one(2)));
+    SeedableRandomState::with_seed(RandomState::new().hash_one(1), &SHARED)
+});
+
+/// Hashes what clients choose, differently in each process: only for tables that nothing ever
+/// iterates.
+pub fn hasher() -> SeedableRandomState {
+    HASHER.clone()
+}
 
 fn hash(key: &[u8]) -> u64 {
     let mut hasher = HASHER.build_hasher();
