@@ -4,6 +4,8 @@
 //!   lock        held by the running process, holds its process id
 //!   identity    cluster, replica, durability, incarnation, boot; written anew at every start,
 //!   identity-2  twice, one after the other, so that one of them is always whole
+//!   epoch       what the members of the cluster agreed on when it began;
+//!   epoch-2     twice, as the identity
 //!   peers       the highest boot seen of every peer, so that a wiped one is recognised
 //!   promises    the two slots of the journal's promises
 //!   marks       how far the journal is known to be durable
@@ -11,19 +13,24 @@
 //!   damaged-N/  what could not be read at boot N, until it has been repaired from the peers
 //! ```
 
-use crate::{Config, StartError, directories::sync_directory, transports::handshake::Refusal};
-use quintet_replica::{Boot, ClusterId, Durability, Incarnation, ReplicaId, checksum};
+use crate::{
+    Config, StartError, directories::sync_directory, terms, transports::handshake::Refusal,
+};
+use quintet_replica::{
+    Boot, ClusterId, Descriptor, DescriptorError, Durability, Incarnation, ReplicaId, checksum,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions, TryLockError},
     hash::{BuildHasher, RandomState},
     io::{self, Read, Write},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
-const FORMAT: u32 = 1;
+/// Format 1 knew no files `epoch`. It is read; its first start here writes them.
+const FORMAT: u32 = 2;
 
 /// 64 bits that nobody can foresee, different at every call.
 pub(crate) fn random() -> u64 {
@@ -65,6 +72,17 @@ struct IdentityFile {
     /// Something durable was lost, and what was acknowledged is not all here again.
     #[serde(default)]
     repairing: bool,
+    /// The fingerprint of the epoch that is stored here; none until one is.
+    #[serde(default)]
+    epoch: Option<String>,
+}
+
+/// The epoch's descriptor, in hexadecimal digits.
+#[derive(Debug, Serialize, Deserialize)]
+struct EpochFile {
+    format: u32,
+    fingerprint: String,
+    descriptor: String,
 }
 
 /// The peers that were seen, and by whom.
@@ -177,6 +195,8 @@ fn unreadable(reason: &str) -> String {
 
 /// The two copies of the identity.
 const COPIES: [&str; 2] = ["identity", "identity-2"];
+/// The two copies of the epoch's descriptor.
+const EPOCH_COPIES: [&str; 2] = ["epoch", "epoch-2"];
 
 /// Reads the identity: `None` when there is none, else with what is wrong with one of its copies.
 /// The inner error tells why none of them can be used.
@@ -218,12 +238,18 @@ fn read_identity(
 /// Writes both copies of the identity in place, one after the other: neither a crash nor a full
 /// disk leaves less than one whole.
 fn write_identity(path: &Path, identity: &IdentityFile) -> io::Result<()> {
-    let text = text_of(identity)?;
-    for name in COPIES {
+    write_copies(path, COPIES, identity)
+}
+
+/// Writes two copies of a value in place, one after the other.
+fn write_copies<T: Serialize>(path: &Path, names: [&str; 2], value: &T) -> io::Result<()> {
+    let text = text_of(value)?;
+    for name in names {
         let mut options = OpenOptions::new();
         let file = path.join(name);
         let is_new = !file.exists();
-        let file = (options.create(true).truncate(false).write(true)).open(file)?;
+        // What is in it is for this user only.
+        let file = (options.create(true).truncate(false).write(true).mode(0o600)).open(file)?;
         file.write_all_at(text.as_bytes(), 0)?;
         file.set_len(text.len() as u64)?;
         file.sync_all()?;
@@ -232,6 +258,81 @@ fn write_identity(path: &Path, identity: &IdentityFile) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.is_ascii() {
+        return None;
+    }
+    let digits = text.as_bytes().chunks(2);
+    digits
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect()
+}
+
+/// Why a copy of the epoch's descriptor cannot be used.
+enum EpochFlaw {
+    Damaged(String),
+    /// A newer program wrote it: nothing is wrong with it.
+    Newer(String),
+}
+
+fn epoch_of(file: &EpochFile) -> Result<Descriptor, EpochFlaw> {
+    if file.format > FORMAT {
+        return Err(EpochFlaw::Newer(newer(file.format)));
+    }
+    let damaged = |reason: &str| EpochFlaw::Damaged(reason.to_owned());
+    let bytes =
+        unhex(&file.descriptor).ok_or_else(|| damaged("it is not in hexadecimal digits"))?;
+    let descriptor = Descriptor::decode(bytes.into()).map_err(|error| match error {
+        DescriptorError::Level(_) => EpochFlaw::Newer(error.to_string()),
+        DescriptorError::Malformed(_) => EpochFlaw::Damaged(error.to_string()),
+    })?;
+    if descriptor.fingerprint().to_string() != file.fingerprint {
+        return Err(damaged("its fingerprint is another one"));
+    }
+    Ok(descriptor)
+}
+
+/// Reads the stored epoch: none when no copy can be read, and with what is wrong with a copy. The
+/// inner error tells why the directory cannot be used.
+#[expect(
+    clippy::type_complexity,
+    reason = "each layer is another kind of answer"
+)]
+fn read_epoch(path: &Path) -> io::Result<Result<(Option<Descriptor>, Option<String>), String>> {
+    let (mut found, mut damaged) = (None, None);
+    for name in EPOCH_COPIES {
+        let read = read_file::<EpochFile>(&path.join(name))?;
+        let read = read.map(|file| {
+            file.map_err(EpochFlaw::Damaged)
+                .and_then(|file| epoch_of(&file))
+        });
+        match read {
+            Some(Ok(epoch)) if found.as_ref().is_some_and(|other| *other != epoch) => {
+                return Ok(Err(
+                    "its files 'epoch' and 'epoch-2' differ; remove the one that was \
+                               put there"
+                        .to_owned(),
+                ));
+            }
+            Some(Ok(epoch)) => found = Some(epoch),
+            Some(Err(EpochFlaw::Newer(reason))) => return Ok(Err(reason)),
+            Some(Err(EpochFlaw::Damaged(reason))) => damaged = Some(format!("{name}: {reason}")),
+            None if damaged.is_none() => damaged = Some(format!("{name} is missing")),
+            None => {}
+        }
+    }
+    Ok(Ok((found, damaged)))
 }
 
 fn newer(format: u32) -> String {
@@ -345,9 +446,11 @@ impl Data {
                     boot: 0,
                     directory: random(),
                     repairing: false,
+                    epoch: None,
                 }
             }
         };
+        identity.format = FORMAT;
         identity.boot += 1;
         let memory = config.durability == Durability::Memory;
         if first_boot || memory || identity.repairing {
@@ -392,6 +495,55 @@ impl Data {
             identity,
             peers,
         })
+    }
+
+    /// Compares what this replica is configured with to what is stored here, and gives that; at
+    /// the first start it is stored.
+    ///
+    /// # Errors
+    /// [`StartError::DataRefused`] with every difference, or when what is stored cannot be read.
+    pub fn agree(&mut self, configured: Descriptor) -> Result<Descriptor, StartError> {
+        let path = self.path.clone();
+        let refused = |reason| StartError::DataRefused {
+            path: path.clone(),
+            reason,
+        };
+        let failed = |error| StartError::StorageFailed {
+            path: path.clone(),
+            error,
+        };
+        let (stored, damaged) = read_epoch(&path).map_err(failed)?.map_err(refused)?;
+        let agreed = match (stored, &self.identity.epoch) {
+            (Some(stored), _) => {
+                terms::check_stored(&configured, &stored).map_err(refused)?;
+                stored
+            }
+            (None, Some(_)) => {
+                let reason = damaged.unwrap_or_else(|| "they are missing".to_owned());
+                return Err(refused(format!(
+                    "what the members agreed on cannot be read from 'epoch' or 'epoch-2': \
+                     {reason}. Copy the file 'epoch' of another member to both, or restore them \
+                     from a backup"
+                )));
+            }
+            (None, None) => configured,
+        };
+        let fingerprint = agreed.fingerprint().to_string();
+        if let (Some(damaged), Some(_)) = (&damaged, &self.identity.epoch) {
+            tracing::warn!(damaged, "a copy of the epoch's descriptor was repaired");
+        }
+        // First the files, then the identity's word that they are there.
+        if damaged.is_some() || self.identity.epoch.as_ref() != Some(&fingerprint) {
+            let file = EpochFile {
+                format: FORMAT,
+                fingerprint: fingerprint.clone(),
+                descriptor: hex(&agreed.encode()),
+            };
+            write_copies(&path, EPOCH_COPIES, &file).map_err(failed)?;
+            self.identity.epoch = Some(fingerprint);
+            write_identity(&path, &self.identity).map_err(failed)?;
+        }
+        Ok(agreed)
     }
 
     /// Something durable has been lost: from now on, whatever happens, this replica starts as one
@@ -650,7 +802,7 @@ mod tests {
         assert!(refusal.contains("neither copy") && refusal.contains("checksum is wrong"));
         let mut newer: IdentityFile =
             serde_json::from_str(text.lines().next().expect("a line")).expect("reads");
-        newer.format = 2;
+        newer.format = FORMAT + 1;
         write_identity(&config.data, &newer).expect("writes");
         assert!(reason(Data::open(&config)).contains("newer version"));
         // As long as nothing else was written, an interrupted first start may be repeated.

@@ -33,6 +33,7 @@ pub mod server;
 mod snapshots;
 pub mod status;
 mod system;
+mod terms;
 mod timers;
 mod transports;
 
@@ -49,3 +50,4 @@ pub use server::{
     SnapshotReport, StatusReport,
 };
 pub use status::{Published, Snapshot};
+pub use terms::begin_with_state;

@@ -14,13 +14,14 @@ use crate::{
     port::Port,
     replica::{Handle, gateway_config, guarded, listen_to_clients},
     server::{AdminOptions, Gateway},
+    terms,
     transports::{
         handshake::{PeerIdentity, PeerKey},
         tcp::Tcp,
     },
 };
 use quintet_replica::{
-    Boot, Bytes, Epoch, EpochNumber, FrontendId, FrontendSetup, Incarnation, Lane, Peer, ReplicaId,
+    Boot, FrontendId, FrontendSetup, Incarnation, Lane, Peer, ReplicaId, StateMachine,
 };
 use std::{cell::Cell, net::TcpListener, sync::Arc};
 
@@ -31,19 +32,24 @@ pub struct Proxy;
 
 impl Proxy {
     /// Binds the sockets and starts the threads. Of the configuration the cluster's part counts,
-    /// and what concerns clients; id, data directory and journal do not.
+    /// and what concerns clients; id, data directory and journal do not. `machine` is one as the
+    /// members have it: members refuse a proxy whose limits are not theirs.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is left running then.
-    pub fn start(config: &Config) -> Result<Running, StartError> {
-        Self::start_on(config, Listeners::default())
+    pub fn start(config: &Config, machine: &dyn StateMachine) -> Result<Running, StartError> {
+        Self::start_on(config, machine, Listeners::default())
     }
 
     /// The same on sockets that listen already.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is left running then.
-    pub fn start_on(config: &Config, listeners: Listeners) -> Result<Running, StartError> {
+    pub fn start_on(
+        config: &Config,
+        machine: &dyn StateMachine,
+        listeners: Listeners,
+    ) -> Result<Running, StartError> {
         let entry = config.check()?;
         let config = &Config {
             clients_max: descriptors::grant(config.clients_max, config.descriptors_reserved()),
@@ -64,14 +70,9 @@ impl Proxy {
             config.client_deadline,
         );
         let members = config.members.len();
-        let epoch = Epoch {
-            cluster: config.cluster,
-            number: EpochNumber(1),
-            members,
-            options: config.options.clone(),
-            secret: config.secret,
-            leader_first: ReplicaId(0),
-        };
+        let descriptor = terms::first_epoch(config, entry, machine);
+        let epoch = descriptor.epoch(config.secret);
+        let (options, limits) = terms::shown(&descriptor);
         let frontend = FrontendId(random().max(1));
         let me = PeerIdentity {
             cluster: config.cluster,
@@ -86,12 +87,14 @@ impl Proxy {
             directory: 0,
             session: 0,
             lane: Lane::Control,
-            descriptor: Bytes::new(),
+            descriptor: descriptor.public(),
         };
         let about = StatusReport {
             cluster: config.cluster.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             epoch: epoch.number.0,
+            options,
+            limits,
             protocol: config.protocol.clone(),
             role: "proxy".to_owned(),
             durability: config.durability.name().to_owned(),

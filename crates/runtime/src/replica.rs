@@ -24,6 +24,7 @@ use crate::{
         StatusReport,
     },
     snapshots::{Snapshots, Survey},
+    terms,
     transports::{
         emulator::Emulator,
         handshake::{PeerIdentity, PeerKey},
@@ -31,8 +32,8 @@ use crate::{
     },
 };
 use quintet_replica::{
-    Bytes, Durability, Entry, Epoch, EpochNumber, ExecutorLimits, FrontendId, GroupId, Lane, Level,
-    Node, NodeSetup, Payload, Peer, RecoveredBytes, ReplicaId, StateMachine, Time,
+    Descriptor, Durability, Entry, FrontendId, GroupId, Lane, Level, Node, NodeSetup, Payload,
+    Peer, Position, RecoveredBytes, StateMachine, Time,
     journal::{Identity, Journal, JournalError, Opened},
     limits,
 };
@@ -243,7 +244,10 @@ impl Replica {
         };
 
         config.clients_max = descriptors::grant(config.clients_max, config.descriptors_reserved());
-        let data = Data::open(&config)?;
+        let mut machine = machine;
+        let mut data = Data::open(&config)?;
+        let descriptor = data.agree(terms::first_epoch(&config, entry, &*machine))?;
+        machine.set_hash_seed(descriptor.hash_seed);
         let poll = mio::Poll::new()?;
         let (mailbox, mailer) = Mailbox::new(poll.registry(), mio::Token(TOKEN_MAIL))?;
         let published = Arc::new(Published::default());
@@ -254,7 +258,7 @@ impl Replica {
         );
         let event_loop = assemble(
             &config,
-            entry,
+            (entry, descriptor),
             machine,
             (data, poll, mailbox, mailer),
             (peer, redis.zip(addresses.redis)),
@@ -339,7 +343,7 @@ fn others_suffice(config: &Config) -> bool {
 /// to start.
 fn open_storage(
     config: &Config,
-    epoch: EpochNumber,
+    descriptor: &Descriptor,
     data: &mut Data,
     mailer: &Mailer,
 ) -> Result<Storage, StartError> {
@@ -362,8 +366,8 @@ fn open_storage(
     let identity = Identity {
         cluster: config.cluster,
         node: config.id,
-        group: GroupId(0),
-        epoch,
+        group: descriptor.group,
+        epoch: descriptor.number,
     };
     let directory = data.path().join("snapshots");
     let survey = match config.durability {
@@ -386,6 +390,12 @@ fn open_storage(
     };
     for (_, reason) in &survey.bad {
         tracing::warn!(reason, "a snapshot cannot be read");
+    }
+    if descriptor.base > Position(0) && survey.good.is_none() {
+        // Its log begins with a state that no log leads up to.
+        return Err(refused(no_remedy_yet(
+            "no snapshot of the state that this cluster began with can be read",
+        )));
     }
     let mut repairing = data
         .repairing()
@@ -435,25 +445,21 @@ fn no_remedy_yet(lost: &str) -> String {
 
 fn assemble(
     config: &Config,
-    entry: &'static Entry,
+    (entry, descriptor): (&'static Entry, Descriptor),
     machine: Box<dyn StateMachine>,
     (mut data, poll, mailbox, mailer): (Data, mio::Poll, Mailbox, Mailer),
     (peer, redis): (TcpListener, Option<(TcpListener, SocketAddr)>),
     published: Arc<Published>,
 ) -> Result<EventLoop, StartError> {
-    let epoch = Epoch {
-        cluster: config.cluster,
-        number: EpochNumber(1),
-        members: config.members.len(),
-        options: config.options.clone(),
-        secret: config.secret,
-        leader_first: ReplicaId(0),
-    };
+    let mut epoch = descriptor.epoch(config.secret);
+    // The descriptor has every option; what a test build plants is none of them.
+    let planted = config.options.iter().filter(|(name, _)| name == "plant");
+    epoch.options.extend(planted.cloned());
     let Storage {
         opened,
         snapshots,
         repairing,
-    } = open_storage(config, epoch.number, &mut data, &mailer)?;
+    } = open_storage(config, &descriptor, &mut data, &mailer)?;
     let recovered = RecoveredBytes {
         first_boot: data.first_boot,
         forgot: data.forgot,
@@ -467,6 +473,7 @@ fn assemble(
         config.durability == Durability::Disk,
     )?;
     let frontend = FrontendId(random().max(1));
+    let (options, limits) = terms::shown(&descriptor);
     let about = About {
         cluster: config.cluster.to_string(),
         protocol: config.protocol.clone(),
@@ -477,6 +484,9 @@ fn assemble(
         incarnation: data.incarnation.0,
         boot: data.boot.0,
         repairing,
+        fingerprint: descriptor.fingerprint().to_string(),
+        options,
+        limits,
     };
     let identity = PeerIdentity {
         cluster: config.cluster,
@@ -491,7 +501,7 @@ fn assemble(
         directory: data.directory,
         session: 0,
         lane: Lane::Control,
-        descriptor: Bytes::new(),
+        descriptor: descriptor.public(),
     };
     let setup = NodeSetup {
         id: config.id,
@@ -503,14 +513,11 @@ fn assemble(
         seed: random(),
         frontend,
         snapshot_bytes_min: config.snapshot_bytes_min,
-        limits: ExecutorLimits {
-            session_lifetime: config.session_lifetime,
-            digest_interval: config.digest_interval,
-            ..ExecutorLimits::default()
-        },
+        limits: terms::agreed_limits(config, &descriptor),
     };
-    let node =
-        Node::new(setup, entry, machine).map_err(|error| StartError::Config(error.to_string()))?;
+    let node = Node::new(setup, entry, machine)
+        .map_err(|error| StartError::Config(error.to_string()))?
+        .with_descriptor(descriptor.encode());
     let names = config
         .members
         .iter()

@@ -22,7 +22,7 @@ Examples:
   quintet status --admin http://127.0.0.1:7911        a proxy is shown as a replica is
 
 It needs the cluster's part of a member's file (cluster, secret, members, protocol, options,
-durability) and addresses of its own. It keeps nothing: run as many as you like, and let clients go
+durability, limits, session_lifetime) and addresses of its own. It keeps nothing: run as many as you like, and let clients go
 to another one when theirs has died. It takes from replicas and clients alike the work of sending
 requests to all and of counting replies, and with Nezha it is where deadlines are given.")]
 pub struct Proxy {
@@ -40,7 +40,8 @@ impl Proxy {
         let (_sender, stops) = signals::channel_of_stops()?;
         let loaded = settings::load_for_proxy(self.config.as_deref(), &self.process.overrides)?;
         let config = self.process.with_clock(loaded.config);
-        let running = quintet_runtime::Proxy::start(&config).map_err(refusal)?;
+        let machine = crate::cli::store(&config);
+        let running = quintet_runtime::Proxy::start(&config, &*machine).map_err(refusal)?;
         let addresses = running.addresses();
         tracing::info!(
             "proxy of {} members serves {}, admin {}",

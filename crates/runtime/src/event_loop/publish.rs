@@ -26,6 +26,12 @@ pub(crate) struct About {
     pub boot: u64,
     /// What was lost and is being repaired from the peers.
     pub repairing: Option<String>,
+    /// The epoch's fingerprint.
+    pub fingerprint: String,
+    /// The protocol's options, all of them.
+    pub options: BTreeMap<String, String>,
+    /// The replicated limits.
+    pub limits: BTreeMap<String, u64>,
 }
 
 impl From<ClockState> for ClockReport {
@@ -122,6 +128,9 @@ impl EventLoop {
             incarnation: self.about.incarnation,
             boot: self.about.boot,
             epoch: self.about.epoch,
+            fingerprint: self.about.fingerprint.clone(),
+            options: self.about.options.clone(),
+            limits: self.about.limits.clone(),
             protocol: self.about.protocol.clone(),
             role: protocol.role.to_owned(),
             leader: protocol.leader.map(|leader| leader.0),

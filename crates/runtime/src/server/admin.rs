@@ -179,6 +179,12 @@ pub struct StatusReport {
     pub boot: u64,
     /// The current epoch.
     pub epoch: u64,
+    /// The fingerprint of what the epoch's members have in common.
+    pub fingerprint: String,
+    /// The protocol's options, all of them with their values.
+    pub options: BTreeMap<String, String>,
+    /// The limits that every member has in common.
+    pub limits: BTreeMap<String, u64>,
     /// The protocol's name.
     pub protocol: String,
     /// The replica's part in it, in the field's words.

@@ -20,6 +20,7 @@
 //!
 //! A state machine without sockets, clocks or randomness: bytes in, bytes out.
 
+use crate::terms;
 use hmac::{Hmac, KeyInit, Mac};
 use quintet_replica::{
     Boot, Bytes, ClusterId, DecodeError, EpochNumber, FrontendId, Incarnation, Lane, Peer, Reader,
@@ -588,7 +589,10 @@ impl PeerIdentity {
             Peer::Replica(id) if id.0 >= self.members => {
                 refuse(format!("replica {} is not a member", id.0))
             }
-            _ => Ok(()),
+            from => {
+                let with_proxy = matches!(from, Peer::Frontend(_));
+                terms::check_peer(&self.descriptor, &theirs.descriptor, with_proxy).or_else(refuse)
+            }
         }
     }
 }

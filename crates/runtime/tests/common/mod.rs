@@ -1,4 +1,5 @@
 //! A small replicated counter and clusters of it in one process.
+#![allow(dead_code, reason = "every test file uses a part of it")]
 
 use quintet_replica::{
     At, ClusterId, DigestBegun, Durability, Level, ReplicaId, RestoreError, SnapshotProgress,

@@ -1,0 +1,210 @@
+//! What the members of a cluster must have in common: made from a configuration, kept in the data
+//! directory, compared with peers and proxies.
+//!
+//! ```text
+//!   configuration, machine ──► descriptor ──first start──► DIR/epoch, epoch-2 ──► headers of snapshots
+//!                                  │ later starts: equal, or refused                     │
+//!   a peer's descriptor ───────────┴─ equal, or the link is refused                      ▼
+//!                                                                    a new cluster begins with a state
+//! ```
+
+use crate::{Config, StartError, data::Data, data::random};
+use hmac::{Hmac, KeyInit, Mac};
+use quintet_replica::{
+    Bytes, ClusterId, CommandTime, Descriptor, Entry, EpochNumber, ExecutorLimits, FEATURE_LEVEL,
+    Fingerprint, GroupId, MemberRole, MemberRow, Position, ReplicaId, StateMachine,
+    list_differences,
+};
+use sha2::Sha256;
+use std::{collections::BTreeMap, time::Duration};
+
+/// 32 bytes that tell nothing of `key`, for one purpose.
+fn derive(key: &[u8], purpose: &str, input: &[u8]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length does");
+    mac.update(purpose.as_bytes());
+    mac.update(&[0]);
+    mac.update(input);
+    mac.finalize().into_bytes().into()
+}
+
+fn first<const N: usize>(bytes: &[u8; 32]) -> [u8; N] {
+    std::array::from_fn(|at| bytes[at])
+}
+
+/// The seed of a cluster's hash tables. The same at every member; clients cannot know it where
+/// there is a secret, and where the only member draws it.
+fn hash_seed(config: &Config) -> u64 {
+    let cluster = config.cluster.0.to_le_bytes();
+    if config.secret == [0; 32] && config.members.len() == 1 {
+        return random();
+    }
+    u64::from_le_bytes(first(&derive(&config.secret, "hash seed", &cluster)))
+}
+
+/// Commits to a seed without telling it.
+fn commitment(seed: u64, cluster: ClusterId) -> u128 {
+    let tag = derive(&cluster.0.to_le_bytes(), "commitment", &seed.to_le_bytes());
+    u128::from_le_bytes(first(&tag))
+}
+
+/// A member of the first epoch, whose id is there before its data directory is.
+fn first_node(cluster: ClusterId, row: u64) -> u64 {
+    let id = derive(&cluster.0.to_le_bytes(), "node", &row.to_le_bytes());
+    u64::from_le_bytes(first(&id)).max(1)
+}
+
+/// The executor's limits of a configuration.
+pub(crate) fn executor_limits(config: &Config) -> ExecutorLimits {
+    ExecutorLimits {
+        session_lifetime: config.session_lifetime,
+        digest_interval: config.digest_interval,
+        ..ExecutorLimits::default()
+    }
+}
+
+/// The first epoch of a cluster as a configuration and a machine have it.
+pub(crate) fn first_epoch(
+    config: &Config,
+    entry: &Entry,
+    machine: &dyn StateMachine,
+) -> Descriptor {
+    let mut limits = executor_limits(config).terms();
+    limits.push(("memory_max".to_owned(), config.limits.memory_max));
+    limits.sort();
+    let mut terms = machine.terms();
+    terms.sort();
+    let hash_seed = hash_seed(config);
+    let members = config.members.iter().enumerate();
+    let row = |(row, member): (usize, &crate::Member)| MemberRow {
+        node: first_node(config.cluster, row as u64),
+        role: MemberRole::Voter,
+        peer: member.peer.clone(),
+    };
+    Descriptor {
+        cluster: config.cluster,
+        group: GroupId(0),
+        number: EpochNumber(1),
+        predecessor: Fingerprint(0),
+        not_after: CommandTime(u64::MAX),
+        level: FEATURE_LEVEL,
+        protocol: config.protocol.clone(),
+        options: (entry.complete)(&config.options),
+        durability: config.durability,
+        semantics: machine.semantics(),
+        terms,
+        limits,
+        members: members.map(row).collect(),
+        leader_first: ReplicaId(0),
+        base: Position(0),
+        base_digest: 0,
+        seed_commitment: commitment(hash_seed, config.cluster),
+        hash_seed,
+    }
+}
+
+/// What to do about a configuration that differs from what the members agreed on.
+const REMEDY: &str = "give every member the values that the cluster began with; to change them, \
+                      save the data (quintet snapshot save) and begin a new cluster with it \
+                      (quintet snapshot restore)";
+
+/// Whether a configuration is that of the stored epoch.
+///
+/// # Errors
+/// Every difference with both values, and what to do.
+pub(crate) fn check_stored(configured: &Descriptor, stored: &Descriptor) -> Result<(), String> {
+    let differences = configured.differences_in_settings(stored);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let all: Vec<String> = differences
+        .iter()
+        .map(|it| {
+            format!(
+                "{}: configured {}, agreed on {}",
+                it.name, it.ours, it.theirs
+            )
+        })
+        .collect();
+    Err(format!(
+        "this configuration is not what the members of the cluster agreed on when it began: {}; \
+         {REMEDY}",
+        all.join("; ")
+    ))
+}
+
+/// Whether the other side of a link works under the same descriptor, given both public parts. A
+/// proxy knows what it is configured with and no more.
+///
+/// # Errors
+/// The first differences with both values.
+pub(crate) fn check_peer(ours: &Bytes, theirs: &Bytes, with_proxy: bool) -> Result<(), String> {
+    if ours == theirs {
+        return Ok(());
+    }
+    let read = |bytes: &Bytes, whose: &str| {
+        Descriptor::decode(bytes.clone())
+            .map_err(|error| format!("{whose} description of the cluster: {error}"))
+    };
+    let (ours, theirs) = (read(ours, "our")?, read(theirs, "their")?);
+    let differences = if with_proxy {
+        ours.differences_in_settings(&theirs)
+    } else {
+        ours.differences(&theirs)
+    };
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "configuration mismatch: {}",
+        list_differences(&differences)
+    ))
+}
+
+/// What a replica shows of its descriptor: options, and limits and terms. Never the hash seed.
+pub(crate) fn shown(descriptor: &Descriptor) -> (BTreeMap<String, String>, BTreeMap<String, u64>) {
+    let numbers = descriptor.limits.iter().chain(&descriptor.terms);
+    (
+        descriptor.options.iter().cloned().collect(),
+        numbers.cloned().collect(),
+    )
+}
+
+/// The limits that the executor works by.
+pub(crate) fn agreed_limits(config: &Config, descriptor: &Descriptor) -> ExecutorLimits {
+    let mut limits = executor_limits(config);
+    if let Some(lifetime) = descriptor.number_of("session_lifetime_ms") {
+        limits.session_lifetime = Duration::from_millis(lifetime);
+    }
+    // What the descriptor does not name keeps the value of this build.
+    let agree = |name: &str, limit: &mut usize| {
+        if let Some(value) = descriptor.number_of(name) {
+            *limit = usize::try_from(value).unwrap_or(usize::MAX);
+        }
+    };
+    agree("batch_reply_bytes_max", &mut limits.batch_reply_bytes_max);
+    agree("request_reply_bytes_max", &mut limits.request_reply_bytes_max);
+    agree("kept_reply_bytes_max", &mut limits.kept_replies.reply_bytes_max);
+    agree("kept_replies_bytes_max", &mut limits.kept_replies.bytes_max);
+    limits
+}
+
+/// Makes the data directory of a member of a new cluster that begins with a state which is kept,
+/// and gives what the header of its snapshot must hold.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn begin_with_state(
+    config: &Config,
+    machine: &dyn StateMachine,
+    position: Position,
+    digest: u128,
+) -> Result<Bytes, StartError> {
+    let entry = config.check()?;
+    let descriptor = Descriptor {
+        base: position,
+        base_digest: digest,
+        ..first_epoch(config, entry, machine)
+    };
+    let mut data = Data::open(config)?;
+    Ok(data.agree(descriptor)?.encode())
+}
