@@ -261,7 +261,7 @@ fn directories_that_are_not_this_demo_s_are_refused_and_left_alone() {
     assert_eq!(running.interrupt(), Some(0));
     for (more, part) in [
         (["--replicas", "5"], "3 replicas, not 5"),
-        (["--set", "window=7"], "options"),
+        (["--set", "window=7"], "window = 64, not 7"),
     ] {
         let (code, text) = demo(&used, &more);
         assert_eq!(code, Some(7), "{text}");

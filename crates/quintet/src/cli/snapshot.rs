@@ -3,7 +3,7 @@
 //! ```text
 //!   save     POST /snapshot ──► DATA/snapshots/SLOT-POSITION.snapshot ──copy──► FILE
 //!   inspect  FILE ──► every chunk's checksum, header, sessions, entries
-//!   restore  FILE ──► a directory for `quintet demo`, of a cluster with a new identity
+//!   restore  FILE ──► a directory for `quintet demo`, of a cluster with a new identity, any protocol
 //! ```
 
 use crate::cli::{
@@ -11,20 +11,21 @@ use crate::cli::{
     failure::{Exit, Failure, Outcome},
     http,
     output::{self, Format, grouped},
-    settings::{self, units},
+    settings::{self, schema, units},
     status,
 };
 use bytes::{Bytes, BytesMut};
 use clap::{Args, Subcommand};
 use quintet_replica::{
-    Durability, EpochNumber, SnapshotChunk, SnapshotHeader, SnapshotReader, StateMachine, Wire,
-    Writer, framed,
+    ClusterId, Descriptor, Durability, Entry, EpochNumber, Executed, GroupId,
+    ReplicaId, Slot, SnapshotChunk, SnapshotHeader, SnapshotReader, StateMachine, Wire, Writer,
+    framed,
 };
-use quintet_runtime::Replica;
-use quintet_runtime::{Threads, Transport};
+use quintet_runtime::{Config, Threads, Transport, begin_with_state};
 use quintet_store::Store;
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{BufReader, Read, Seek, SeekFrom, Write},
     net::{Ipv4Addr, SocketAddr},
@@ -39,7 +40,8 @@ Examples:
   quintet snapshot save backup.snapshot               of the demo in ./quintet-demo
   quintet snapshot save --admin http://127.0.0.1:7101 --data /var/lib/quintet backup.snapshot
   quintet snapshot inspect backup.snapshot            whole and undamaged? what is in it?
-  quintet snapshot restore backup.snapshot --dir ./restored && quintet demo --dir ./restored")]
+  quintet snapshot restore backup.snapshot --dir ./restored && quintet demo --dir ./restored
+  quintet snapshot restore backup.snapshot --dir ./other --protocol mencius    under any protocol")]
 pub struct Snapshot {
     #[command(subcommand)]
     command: Command,
@@ -133,10 +135,22 @@ struct Restore {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=99))]
     replicas: u16,
 
-    /// The new cluster's protocol; that of the snapshot's
-    #[arg(long, value_name = "NAME", default_value = "multipaxos")]
-    protocol: String,
+    /// The new cluster's protocol, any [default: the one that the snapshot was taken under]
+    #[arg(long, value_name = "NAME")]
+    protocol: Option<String>,
+
+    /// An option of the new cluster's protocol; may be repeated
+    #[arg(long, value_name = "OPTION=VALUE", value_parser = settings::assignment)]
+    set: Vec<(String, String)>,
+
+    /// A limit of the new cluster, such as value_bytes_max=4MiB, memory_max or session_lifetime;
+    /// may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = settings::assignment)]
+    limit: Vec<(String, String)>,
 }
+
+/// Sessions of an old snapshot are written in chunks of this many bytes.
+const SESSIONS_CHUNK: usize = 1 << 20;
 
 #[derive(Deserialize)]
 struct Taken {
@@ -239,6 +253,12 @@ struct Contents {
     cluster: String,
     group: u32,
     epoch: u64,
+    /// The protocol that it was taken under; none in a snapshot of an old format, as what follows.
+    protocol: Option<String>,
+    durability: Option<&'static str>,
+    options: BTreeMap<String, String>,
+    limits: BTreeMap<String, u64>,
+    fingerprint: Option<String>,
     slot: u64,
     position: u64,
     time_milliseconds: u64,
@@ -246,6 +266,16 @@ struct Contents {
     entries: u64,
     memory: u64,
     digest: String,
+}
+
+/// The options of a descriptor that this build has and that are not its defaults.
+fn changed(entry: &Entry, descriptor: &Descriptor) -> Vec<(String, String)> {
+    let defaults = (entry.complete)(&[]);
+    let options = descriptor.options.iter().filter(|(name, value)| {
+        let default = defaults.iter().find(|(known, _)| known == name);
+        default.is_some_and(|(_, default)| default != value)
+    });
+    options.cloned().collect()
 }
 
 /// A snapshot file, chunk by chunk.
@@ -308,6 +338,16 @@ impl Chunks {
         }
     }
 
+    /// What the members of its cluster had agreed on; none in a snapshot of an old format.
+    fn descriptor(&self, header: &SnapshotHeader) -> Outcome<Option<Descriptor>> {
+        if header.descriptor.is_empty() {
+            return Ok(None);
+        }
+        Descriptor::decode(header.descriptor.clone())
+            .map(Some)
+            .map_err(|error| self.refuse(format!("the description of its cluster: {error}")))
+    }
+
     /// Reads the state that follows the header.
     fn load(&mut self) -> Outcome<Store> {
         let mut store = Store::default();
@@ -327,6 +367,7 @@ impl Inspect {
         let mut chunks = Chunks::open(&self.file)?;
         let (header, sessions) = chunks.header()?;
         let session_bytes = sessions.len() as u64;
+        let descriptor = chunks.descriptor(&header)?;
         let mut store = Store::default();
         store.begin_restore();
         while let SnapshotChunk::State(bytes) = chunks.next()? {
@@ -343,6 +384,15 @@ impl Inspect {
             cluster: header.cluster.to_string(),
             group: header.group.0,
             epoch: header.epoch.0,
+            protocol: descriptor.as_ref().map(|it| it.protocol.clone()),
+            durability: descriptor.as_ref().map(|it| it.durability.name()),
+            options: (descriptor.iter())
+                .flat_map(|it| it.options.iter().cloned())
+                .collect(),
+            limits: (descriptor.iter())
+                .flat_map(|it| it.limits.iter().chain(&it.terms).cloned())
+                .collect(),
+            fingerprint: descriptor.as_ref().map(|it| it.fingerprint().to_string()),
             slot: header.executed.slot.0,
             position: header.executed.position.0,
             time_milliseconds: header.time.milliseconds(),
@@ -361,11 +411,24 @@ impl Inspect {
 impl Contents {
     fn shown(&self) -> String {
         let time = std::time::UNIX_EPOCH + Duration::from_millis(self.time_milliseconds);
+        let mut agreed = String::new();
+        if let (Some(protocol), Some(durability)) = (&self.protocol, self.durability) {
+            agreed = format!("  protocol  {protocol}, durability {durability}\n");
+            let mut line = |kind: &str, name: &str, value: String| {
+                agreed.push_str(&format!("  {kind:<8}  {name} {value}\n"));
+            };
+            for (name, value) in &self.options {
+                line("option", name, value.clone());
+            }
+            for (name, value) in &self.limits {
+                line("limit", name, grouped(*value));
+            }
+        }
         format!(
             "{}: whole and undamaged\n\n  \
              cluster   {}\n  epoch     {}, group {}\n  covers    slot {}, position {}\n  \
              as of     {}\n  keys      {}\n  memory    {} bytes\n  file      {} bytes, of which \
-             sessions {}\n  digest    {}\n",
+             sessions {}\n  digest    {}\n{agreed}",
             self.file,
             self.cluster,
             self.epoch,
@@ -387,8 +450,25 @@ impl Restore {
         // All of it is checked before anything is made of it.
         let mut chunks = Chunks::open(&self.file)?;
         let (header, sessions) = chunks.header()?;
-        let entries = chunks.load()?.entries();
-        settings::protocol(&self.protocol)?;
+        let descriptor = chunks.descriptor(&header)?;
+        let store = chunks.load()?;
+        let (entries, digest) = (store.entries(), store.digest());
+        drop(store);
+        let protocol = match (&self.protocol, &descriptor) {
+            (Some(name), _) => name.clone(),
+            (None, Some(descriptor)) => descriptor.protocol.clone(),
+            (None, None) => "multipaxos".to_owned(),
+        };
+        let entry = settings::protocol(&protocol)?;
+        // The options are the snapshot's where they fit: same protocol, and not given otherwise.
+        let mut options = match &descriptor {
+            Some(descriptor) if descriptor.protocol == protocol => changed(entry, descriptor),
+            _ => Vec::new(),
+        };
+        options.retain(|(name, _)| !self.set.iter().any(|(given, _)| given == name));
+        options.extend(self.set.iter().cloned());
+        settings::check_options(entry, &options).map_err(|(_, failure)| failure)?;
+        let limits = self.limits(descriptor.as_ref())?;
         let directory = Directory::open(&self.dir)?;
         if directory.marker().is_some() {
             return Err(Failure::new(
@@ -403,14 +483,15 @@ impl Restore {
         let prepared = directory.prepare(&Plan {
             replicas: self.replicas,
             proxies: 0,
-            protocol: self.protocol.clone(),
-            options: Vec::new(),
+            protocol,
+            options,
+            limits,
             durability: Durability::Disk,
             transport: Transport::Tcp,
             threads: Threads::One,
             base_port: demo::BASE_PORT,
         })?;
-        let made = self.fill(&prepared, header, &sessions);
+        let made = self.fill(&prepared, header, &sessions, digest);
         if made.is_err() {
             // It was empty before; a demo must not take what is unfinished for a cluster.
             prepared.undo()?;
@@ -423,38 +504,92 @@ impl Restore {
         ))
     }
 
+    /// The new cluster's limits as settings: the snapshot's, but for those given.
+    fn limits(&self, descriptor: Option<&Descriptor>) -> Outcome<Vec<(String, String)>> {
+        let mut limits: BTreeMap<String, String> = BTreeMap::new();
+        for (name, value) in descriptor
+            .iter()
+            .flat_map(|it| it.limits.iter().chain(&it.terms))
+        {
+            match name.strip_suffix("_ms") {
+                Some(name) => limits.insert(name.to_owned(), format!("{value}ms")),
+                None => limits.insert(format!("limits.{name}"), value.to_string()),
+            };
+        }
+        // What no setting decides is the build's own.
+        limits.retain(|name, _| schema::find(name).is_some());
+        for (name, value) in &self.limit {
+            let key = [format!("limits.{name}"), name.clone()]
+                .into_iter()
+                .filter(|name| name.starts_with("limits.") || name == "session_lifetime")
+                .find_map(|name| schema::find(&name));
+            let Some(key) = key else {
+                return Err(
+                    Failure::usage(format!("--limit: there is no limit '{name}'"))
+                        .help("those that 'quintet snapshot inspect' shows may be given"),
+                );
+            };
+            limits.insert(key.name.to_owned(), value.clone());
+        }
+        let any = ClusterId(1);
+        let mut config = Config::new(any, ReplicaId(0), Vec::new(), self.dir.clone());
+        for (name, value) in &limits {
+            if let Some(key) = schema::find(name) {
+                (key.set)(&mut config, value)
+                    .map_err(|reason| Failure::usage(format!("{name}: {reason}")))?;
+            }
+        }
+        Ok(limits.into_iter().collect())
+    }
+
     /// Makes every replica's data directory and puts the snapshot there.
     fn fill(
         &self,
         prepared: &Prepared,
         header: SnapshotHeader,
         sessions: &[u8],
+        digest: u128,
     ) -> Outcome<String> {
         let mut cluster = String::new();
+        let format_1 = header.session_chunks.is_none();
         for id in 0..self.replicas {
             let mut config = settings::load_own(&prepared.replica_file(id))?.config;
-            config.redis_listen = None;
-            config.admin_listen = None;
             config.peer_listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
             cluster = config.cluster.to_string();
-            let (data, identity) = (config.data.clone(), config.cluster);
             let machine = crate::cli::store(&config);
-            let started = Replica::start(config, machine).map_err(|error| {
+            let position = header.executed.position;
+            let descriptor = begin_with_state(&config, &*machine, position, digest);
+            let descriptor = descriptor.map_err(|error| {
                 Failure::new(Exit::from_code(i32::from(error.exit_code())), error)
             })?;
-            // Made once, a directory knows whose it is; alone, a replica decides nothing.
-            drop(started);
+            // The state that the new cluster begins with: positions go on, its log is empty.
             let header = SnapshotHeader {
-                cluster: identity,
+                cluster: config.cluster,
+                group: GroupId(0),
                 epoch: EpochNumber(1),
-                ..header.clone()
+                executed: Executed {
+                    slot: Slot(0),
+                    position,
+                },
+                time: header.time,
+                summary: Bytes::new(),
+                descriptor,
+                session_chunks: Some(match header.session_chunks {
+                    Some(chunks) => chunks,
+                    None => sessions.chunks(SESSIONS_CHUNK).count() as u32,
+                }),
+            };
+            // Sessions of the first format stand in the header's chunk, which is left out.
+            let sessions = match format_1 {
+                true => sessions,
+                false => &[],
             };
             // As one from a peer: there is no log that leads up to it.
             let name = format!(
                 "{:020}-{:020}.fetched",
                 header.executed.slot.0, header.executed.position.0
             );
-            let path = data.join("snapshots").join(name);
+            let path = config.data.join("snapshots").join(name);
             self.write(&path, &header, sessions).map_err(|error| {
                 Failure::new(Exit::Storage, format!("{}: {error}", path.display()))
             })?;
@@ -462,7 +597,7 @@ impl Restore {
         Ok(cluster)
     }
 
-    /// Writes the snapshot with another header.
+    /// Writes the snapshot with another header, and these sessions behind it as chunks.
     fn write(&self, path: &Path, header: &SnapshotHeader, sessions: &[u8]) -> std::io::Result<()> {
         let mut source = File::open(&self.file)?;
         let mut length = [0; 4];
@@ -471,12 +606,12 @@ impl Restore {
         let mut scratch = BytesMut::new();
         let mut writer = Writer::new(&mut scratch);
         header.encode(&mut writer);
-        let mut first = writer.finish().into_bytes().to_vec();
-        if header.session_chunks.is_none() {
-            first.extend_from_slice(sessions);
-        }
+        let first = writer.finish().into_bytes();
         let mut out = File::create(path)?;
         out.write_all(&framed(&first))?;
+        for chunk in sessions.chunks(SESSIONS_CHUNK) {
+            out.write_all(&framed(chunk))?;
+        }
         std::io::copy(&mut source, &mut out)?;
         out.sync_all()?;
         path.parent()

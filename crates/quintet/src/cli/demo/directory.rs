@@ -15,7 +15,7 @@ use super::{Plan, Ports};
 use crate::cli::{
     config::quoted,
     failure::{Exit, Failure, Outcome},
-    settings::units,
+    settings::{self, units},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -53,6 +53,8 @@ pub struct Marker {
     pub base_port: u16,
     #[serde(default)]
     options: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    limits: BTreeMap<String, String>,
 }
 
 impl Marker {
@@ -92,6 +94,14 @@ impl Marker {
     /// Whether its acknowledgements promise memory only.
     pub fn is_memory(&self) -> bool {
         self.durability == "memory"
+    }
+
+    /// Limits that are not the defaults, as settings.
+    pub fn limits(&self) -> Vec<(String, String)> {
+        let limits = self.limits.iter();
+        limits
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
     }
 
     /// The protocol's options.
@@ -257,6 +267,7 @@ impl Directory {
             replicas: plan.replicas,
             base_port: plan.base_port,
             options: plan.options.iter().cloned().collect(),
+            limits: plan.limits.iter().cloned().collect(),
         };
         let text = toml::to_string(&marker).map_err(anyhow::Error::from)?;
         let text =
@@ -305,11 +316,20 @@ impl Directory {
                 held.protocol, plan.protocol
             ));
         }
-        if plan.options.iter().cloned().collect::<BTreeMap<_, _>>() != held.options {
+        let entry = settings::protocol(&plan.protocol)?;
+        let held_options = (entry.complete)(&held.options());
+        let differing: Vec<String> = (entry.complete)(&plan.options)
+            .into_iter()
+            .zip(held_options)
+            .filter(|(asked, there)| asked != there)
+            .map(|((name, asked), (_, there))| format!("{name} = {there}, not {asked}"))
+            .collect();
+        if !differing.is_empty() {
             return refuse(format!(
-                "this directory holds a cluster with the options {:?}, not {:?}",
-                held.options(),
-                plan.options
+                "this directory holds a cluster with {}. A cluster keeps the options that it \
+                 began with; to change them, save the data (quintet snapshot save) and restore it \
+                 into a new directory (quintet snapshot restore --set OPTION=VALUE)",
+                differing.join("; ")
             ));
         }
         Ok(())
@@ -398,6 +418,22 @@ fn replica_file(marker: &Marker, plan: &Plan, id: u16) -> String {
         ports.admin,
         ports.peer,
     );
+    let limits = plan.limits.iter().map(|(name, value)| {
+        let key = name.strip_prefix("limits.");
+        (key.is_some(), key.unwrap_or(name), quoted(value))
+    });
+    // Keys of no section come first.
+    let (own, others): (Vec<_>, Vec<_>) = limits.partition(|(in_section, ..)| *in_section);
+    for (_, name, value) in others {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{name} = {value}");
+    }
+    if !own.is_empty() {
+        text.push_str("\n[limits]\n");
+    }
+    for (_, name, value) in own {
+        let _ = writeln!(text, "{name} = {value}");
+    }
     if !plan.options.is_empty() {
         text.push_str("\n[options]\n");
     }

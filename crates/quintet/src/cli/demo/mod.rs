@@ -119,6 +119,8 @@ pub struct Plan {
     pub protocol: String,
     /// The protocol's options.
     pub options: Vec<(String, String)>,
+    /// Limits that are not the defaults, as settings.
+    pub limits: Vec<(String, String)>,
     /// What an acknowledgement promises.
     pub durability: Durability,
     /// How small messages travel between replicas.
@@ -265,6 +267,7 @@ impl Demo {
             proxies: self.proxies,
             protocol,
             options,
+            limits: continued.map(Marker::limits).unwrap_or_default(),
             durability,
             transport,
             threads: self.threads.parse().map_err(Failure::usage)?,
