@@ -144,14 +144,17 @@ impl Options for Config {
                    'chain', with an entry of the log for all reads of a turn",
         },
         OptionSpec {
-            name: "read_patience_ms",
+            name: "read_timeout_ms",
             default: "250",
-            help: "a local read that has waited for so many milliseconds is ordered instead \
-                   (1 to 60000)",
+            help: "a local read that has waited longer than this, in milliseconds, is ordered \
+                   instead (1 to 60000)",
         },
         #[cfg(feature = "plant")]
         super::plant::Planted::SPEC,
     ];
+
+    const ALIASES: &'static [(&'static str, &'static str)] =
+        &[("read_patience_ms", "read_timeout_ms")];
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
@@ -175,7 +178,7 @@ impl Options for Config {
                     _ => return Err(format!("'{value}' is neither 'local' nor 'chain'")),
                 }
             }
-            "read_patience_ms" => self.read_patience = millis(value, 1, 60_000)?,
+            "read_timeout_ms" => self.read_patience = millis(value, 1, 60_000)?,
             #[cfg(feature = "plant")]
             "plant" => self.planted = super::plant::Planted::parse(value)?,
             _ => return Err(format!("there is no option '{name}'")),

@@ -149,7 +149,7 @@ impl Options for Config {
                    measuring what that brings (true or false)",
         },
         OptionSpec {
-            name: "suspect_ms",
+            name: "suspect_timeout_ms",
             default: "500",
             help: "silence of a replica, in milliseconds, after which the others go on without it \
                    (1 to 600000)",
@@ -157,8 +157,8 @@ impl Options for Config {
         OptionSpec {
             name: "heartbeat_ms",
             default: "100",
-            help: "how often an idle replica is heard, in milliseconds; below half of suspect_ms \
-                   (1 to 600000)",
+            help: "how often an idle replica is heard, in milliseconds; below half of \
+                   suspect_timeout_ms (1 to 600000)",
         },
         OptionSpec {
             name: "coordination_ms",
@@ -204,6 +204,9 @@ impl Options for Config {
         super::plant::Planted::SPEC,
     ];
 
+    const ALIASES: &'static [(&'static str, &'static str)] =
+        &[("suspect_ms", "suspect_timeout_ms")];
+
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "mode" => {
@@ -219,7 +222,7 @@ impl Options for Config {
             "round_us" if value == "auto" => self.round = Duration::ZERO,
             "round_us" => self.round = micros(value)?,
             "early_exit" => self.early_exit = parse_option(value, "true or false")?,
-            "suspect_ms" => self.suspect = millis(value, 1)?,
+            "suspect_timeout_ms" => self.suspect = millis(value, 1)?,
             "heartbeat_ms" => self.heartbeat = millis(value, 1)?,
             "coordination_ms" => self.coordination = millis(value, 1)?,
             "accountable" => self.accountable = parse_option(value, "true or false")?,
@@ -241,7 +244,7 @@ impl Options for Config {
         if self.suspect > self.heartbeat * 2 {
             return Ok(());
         }
-        Err("suspect_ms must be more than twice heartbeat_ms".to_string())
+        Err("suspect_timeout_ms must be more than twice heartbeat_ms".to_string())
     }
 }
 
@@ -267,7 +270,7 @@ mod tests {
         }
         config.set("round_us", "1.05").expect("in range");
         assert_eq!(config.round, Duration::from_nanos(1050));
-        config.set("suspect_ms", "150").expect("in range");
+        config.set("suspect_timeout_ms", "150").expect("in range");
         assert!(config.check().is_err(), "too near the heartbeat");
     }
 }

@@ -65,7 +65,7 @@
 //!   and VIEW-INIT; not what was skipped, else skipping would chase itself.
 //! - C13. A round ends early when every live peer was heard, counted as peers. Plant
 //!   `early_exit_counts_messages`.
-//! - C14. Heartbeats also in pulsing mode, at a fixed interval; silence beyond `suspect_ms` changes
+//! - C14. Heartbeats also in pulsing mode, at a fixed interval; silence beyond `suspect_timeout_ms` changes
 //!   the view, staggered by rank with a random part; a view that does not begin is given up with
 //!   growing patience; the mode changes by the shares of rounds that time out and of NACKs, with
 //!   hysteresis. A replica that does not hear a majority does not stand.

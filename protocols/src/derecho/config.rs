@@ -179,7 +179,7 @@ impl Options for Config {
                    for it to fetch them (1 to 1000000)",
         },
         OptionSpec {
-            name: "sluggish_ms",
+            name: "slow_member_ms",
             default: "20",
             help: "a member for which alone everybody waits most of the time, and longer than this, \
                    in milliseconds, with most messages, is left out of the next views; 0 for never \
@@ -194,6 +194,8 @@ impl Options for Config {
         #[cfg(feature = "plant")]
         Planted::SPEC,
     ];
+
+    const ALIASES: &'static [(&'static str, &'static str)] = &[("sluggish_ms", "slow_member_ms")];
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
@@ -219,7 +221,7 @@ impl Options for Config {
             "queue_bytes" => self.queue_bytes = size(value, 64 << 10, 4 << 30)?,
             "log_memory_bytes" => self.log_memory_bytes = size(value, 1 << 10, 16 << 30)?,
             "join_lag" => self.join_lag = number_option(value, 1, 1_000_000, "slots")?,
-            "sluggish_ms" => self.sluggish = millis(value, 0, 60_000)?,
+            "slow_member_ms" => self.sluggish = millis(value, 0, 60_000)?,
             "delivery" => {
                 self.delivery = match value {
                     "ordered" => Delivery::Ordered,

@@ -59,7 +59,7 @@ fn millis(value: &str) -> Result<Duration, String> {
 impl Options for Config {
     const SPECS: &'static [OptionSpec] = &[
         OptionSpec {
-            name: "suspect_ms",
+            name: "suspect_timeout_ms",
             default: "500",
             help: "silence of a replica, in milliseconds, after which others decide that its slots \
                    hold nothing (1 to 600000)",
@@ -67,8 +67,8 @@ impl Options for Config {
         OptionSpec {
             name: "heartbeat_ms",
             default: "100",
-            help: "how often an idle replica is heard, in milliseconds; below half of suspect_ms \
-                   (1 to 600000)",
+            help: "how often an idle replica is heard, in milliseconds; below half of \
+                   suspect_timeout_ms (1 to 600000)",
         },
         OptionSpec {
             name: "coordination_ms",
@@ -108,9 +108,12 @@ impl Options for Config {
         super::plant::Planted::SPEC,
     ];
 
+    const ALIASES: &'static [(&'static str, &'static str)] =
+        &[("suspect_ms", "suspect_timeout_ms")];
+
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
-            "suspect_ms" => self.suspect = millis(value)?,
+            "suspect_timeout_ms" => self.suspect = millis(value)?,
             "heartbeat_ms" => self.heartbeat = millis(value)?,
             "coordination_ms" => self.coordination = millis(value)?,
             "window" => self.window = count(value, 1, 1024, "suggestions")?,
@@ -129,7 +132,7 @@ impl Options for Config {
         if self.suspect > self.heartbeat * 2 {
             return Ok(());
         }
-        Err("suspect_ms must be more than twice heartbeat_ms".to_string())
+        Err("suspect_timeout_ms must be more than twice heartbeat_ms".to_string())
     }
 }
 
@@ -146,7 +149,7 @@ mod tests {
         assert_eq!(config, Config::default());
         assert_eq!(config.check(), Ok(()));
         assert!(config.set("window", "0").is_err());
-        config.set("suspect_ms", "150").expect("in range");
+        config.set("suspect_timeout_ms", "150").expect("in range");
         assert!(config.check().is_err(), "too near the heartbeat");
     }
 }

@@ -65,7 +65,7 @@ impl Default for Config {
 impl Options for Config {
     const SPECS: &'static [OptionSpec] = &[
         OptionSpec {
-            name: "suspect_after_ms",
+            name: "suspect_timeout_ms",
             default: "500",
             help: "silence of the leader, in milliseconds, after which followers suspect it; each \
                    draws from one to one and a half times this (10 to 600000)",
@@ -74,7 +74,7 @@ impl Options for Config {
             name: "heartbeat_ms",
             default: "50",
             help: "how often an idle leader is heard, in milliseconds; below a third of \
-                   suspect_after_ms (1 to 60000)",
+                   suspect_timeout_ms (1 to 60000)",
         },
         OptionSpec {
             name: "percentile",
@@ -148,10 +148,13 @@ impl Options for Config {
         super::plant::Planted::SPEC,
     ];
 
+    const ALIASES: &'static [(&'static str, &'static str)] =
+        &[("suspect_after_ms", "suspect_timeout_ms")];
+
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let micros = |low| number_option(value, low, 60_000_000, "microseconds");
         match name {
-            "suspect_after_ms" => {
+            "suspect_timeout_ms" => {
                 self.suspect_after =
                     Duration::from_millis(number_option(value, 10, 600_000, "milliseconds")?);
             }
@@ -199,7 +202,7 @@ impl Options for Config {
         if self.suspect_after > self.heartbeat * 3 {
             return Ok(());
         }
-        Err("suspect_after_ms must be more than three times heartbeat_ms".to_string())
+        Err("suspect_timeout_ms must be more than three times heartbeat_ms".to_string())
     }
 }
 
