@@ -3,8 +3,8 @@
 mod descriptor;
 
 pub use descriptor::{
-    Descriptor, DescriptorError, Difference, FEATURE_LEVEL, Fingerprint, MemberRole, MemberRow,
-    Terms, list_differences,
+    Descriptor, DescriptorDifference, DescriptorError, FEATURE_LEVEL, Fingerprint, MemberRole,
+    MemberRow, Terms, list_differences,
 };
 
 use crate::{ClusterId, EpochNumber, GroupId, Incarnation, ReplicaId, ReplicaSet};

@@ -1135,6 +1135,7 @@ mod tests {
             executed: original.executed(),
             time: original.time(),
             summary: Bytes::from_static(b"sum"),
+            descriptor: Bytes::new(),
             session_chunks: None,
         };
         let mut scratch = BytesMut::new();

@@ -553,6 +553,7 @@ mod tests {
             },
             time: CommandTime(5),
             summary: Bytes::new(),
+            descriptor: Bytes::new(),
             session_chunks: Some(1),
         };
         let header = header.encode_to_bytes();

@@ -182,8 +182,14 @@ pub(crate) fn agreed_limits(config: &Config, descriptor: &Descriptor) -> Executo
         }
     };
     agree("batch_reply_bytes_max", &mut limits.batch_reply_bytes_max);
-    agree("request_reply_bytes_max", &mut limits.request_reply_bytes_max);
-    agree("kept_reply_bytes_max", &mut limits.kept_replies.reply_bytes_max);
+    agree(
+        "request_reply_bytes_max",
+        &mut limits.request_reply_bytes_max,
+    );
+    agree(
+        "kept_reply_bytes_max",
+        &mut limits.kept_replies.reply_bytes_max,
+    );
     agree("kept_replies_bytes_max", &mut limits.kept_replies.bytes_max);
     limits
 }

@@ -1,7 +1,6 @@
 //! Every size that is accepted passes through every protocol and transport, and what is longer is
 //! refused as it comes, with an error that names the limit.
 
-#[expect(dead_code, reason = "other tests use the rest")]
 mod common;
 
 use common::Cluster;

@@ -17,9 +17,8 @@ use crate::cli::{
 use bytes::{Bytes, BytesMut};
 use clap::{Args, Subcommand};
 use quintet_replica::{
-    ClusterId, Descriptor, Durability, Entry, EpochNumber, Executed, GroupId,
-    ReplicaId, Slot, SnapshotChunk, SnapshotHeader, SnapshotReader, StateMachine, Wire, Writer,
-    framed,
+    ClusterId, Descriptor, Durability, Entry, EpochNumber, Executed, GroupId, ReplicaId, Slot,
+    SnapshotChunk, SnapshotHeader, SnapshotReader, StateMachine, Wire, Writer, framed,
 };
 use quintet_runtime::{Config, Threads, Transport, begin_with_state};
 use quintet_store::Store;

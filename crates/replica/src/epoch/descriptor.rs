@@ -130,7 +130,7 @@ pub enum DescriptorError {
 
 /// A value that two descriptors do not share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct DescriptorDifference {
     /// Which: the name of an option, a limit, or a part of the descriptor.
     pub name: String,
     /// Here.
@@ -139,7 +139,7 @@ pub struct Difference {
     pub theirs: String,
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for DescriptorDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -151,7 +151,7 @@ impl fmt::Display for Difference {
 
 /// The differences in a sentence, the first few of them.
 #[must_use]
-pub fn list_differences(differences: &[Difference]) -> String {
+pub fn list_differences(differences: &[DescriptorDifference]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<String> = differences
         .iter()
@@ -371,7 +371,7 @@ impl Descriptor {
     /// Everything that a configuration decides and that is not the same in both, named, with both
     /// values: what members must share, and proxies as well.
     #[must_use]
-    pub fn differences_in_settings(&self, theirs: &Self) -> Vec<Difference> {
+    pub fn differences_in_settings(&self, theirs: &Self) -> Vec<DescriptorDifference> {
         let mut differences = Differences::default();
         differences.see("cluster", self.cluster, theirs.cluster);
         differences.see("epoch", self.number.0, theirs.number.0);
@@ -396,7 +396,7 @@ impl Descriptor {
 
     /// Everything that makes two descriptors differ, named, with both values.
     #[must_use]
-    pub fn differences(&self, theirs: &Self) -> Vec<Difference> {
+    pub fn differences(&self, theirs: &Self) -> Vec<DescriptorDifference> {
         let mut differences = Differences(self.differences_in_settings(theirs));
         differences.see("group", self.group, theirs.group);
         differences.see("epoch before", self.predecessor, theirs.predecessor);
@@ -421,7 +421,7 @@ impl Descriptor {
             format!("{:032x}", digests.1),
         );
         if self.seed_commitment != theirs.seed_commitment {
-            differences.0.push(Difference {
+            differences.0.push(DescriptorDifference {
                 name: "hash_seed".to_string(),
                 ours: "one that is not shown".to_string(),
                 theirs: "another one".to_string(),
@@ -432,14 +432,14 @@ impl Descriptor {
 }
 
 #[derive(Default)]
-struct Differences(Vec<Difference>);
+struct Differences(Vec<DescriptorDifference>);
 
 impl Differences {
     fn see<T: ToString>(&mut self, name: &str, ours: T, theirs: T) {
         let (ours, theirs) = (ours.to_string(), theirs.to_string());
         if ours != theirs {
             let name = name.to_string();
-            self.0.push(Difference { name, ours, theirs });
+            self.0.push(DescriptorDifference { name, ours, theirs });
         }
     }
 
