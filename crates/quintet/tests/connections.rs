@@ -168,7 +168,7 @@ fn admin_asks_for_the_password_and_the_program_gives_it() {
 }
 
 #[test]
-fn password_guesses_are_slowed_and_logged() {
+fn password_guesses_are_counted_logged_and_keep_nobody_out() {
     let setup = Setup::new(1);
     let served = setup.start_with(0, &["--password", "secret"], &[]);
     served.ready();
@@ -180,9 +180,10 @@ fn password_guesses_are_slowed_and_logged() {
         answers.push(guesser.ask(&["AUTH", &guess.to_string()]).unwrap());
     }
     assert!(answers[0].starts_with("-WRONGPASS"), "{answers:?}");
-    let slowed = |answer: &&String| answer.contains("too many wrong passwords");
-    assert!(answers.iter().filter(slowed).count() >= 20, "{answers:?}");
     assert_eq!(honest.ask(&["PING"]).unwrap(), "PONG");
+    // Another who uses this machine still gets in.
+    let mut late = served.client();
+    assert_eq!(late.ask(&["AUTH", "secret"]).unwrap(), "OK");
     let said = served.said();
     assert_eq!(said.matches("wrong password").count(), 1, "{said}");
 }

@@ -232,6 +232,28 @@ mod tests {
     }
 
     #[test]
+    fn guesses_are_slowed_when_they_are_many() {
+        let door = Door::new(Some("secret".to_owned()));
+        let code = |path: &str, password: &str, from: [u8; 4]| {
+            let mut headers = HeaderMap::new();
+            if let Ok(value) = HeaderValue::from_str(&format!("Bearer {password}")) {
+                headers.insert(header::AUTHORIZATION, value);
+            }
+            let refusal = door.refusal(path, &headers, IpAddr::from(from));
+            refusal.map(|response| response.status().as_u16())
+        };
+        let one = [10, 0, 0, 1];
+        for _ in 0..10 {
+            assert_eq!(code("/status", "wrong", one), Some(401));
+        }
+        assert_eq!(code("/status", "wrong", one), Some(429));
+        assert_eq!(code("/status", "secret", one), Some(429));
+        assert_eq!(code("/livez", "wrong", one), None);
+        assert_eq!(code("/status", "secret", [10, 0, 0, 2]), None);
+        assert_eq!(door.counters.auth_throttled.load(Relaxed), 2);
+    }
+
+    #[test]
     fn passwords_are_read_from_basic_and_bearer() {
         let basic = |pair: &str| format!("Basic {}", BASE64_STANDARD.encode(pair));
         assert_eq!(given("Bearer secret").as_deref(), Some(&b"secret"[..]));

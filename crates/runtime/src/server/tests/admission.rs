@@ -96,7 +96,8 @@ fn stranger_is_closed_when_the_password_does_not_come() {
 #[test]
 fn passwords_are_not_looked_at_when_too_many_were_wrong() {
     let mut rig = Rig::with(guarded());
-    let (honest, guesser) = (rig.connect(), rig.connect());
+    let honest = connect_from(&mut rig, "10.0.0.1:1").unwrap();
+    let guesser = connect_from(&mut rig, "10.0.0.1:2").unwrap();
     assert_eq!(rig.say(honest, "AUTH secret"), "+OK\\r\\n");
     for _ in 0..10 {
         assert_eq!(rig.say(guesser, "AUTH wrong")[..10], *"-WRONGPASS");
