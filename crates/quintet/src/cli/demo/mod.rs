@@ -222,7 +222,11 @@ impl Demo {
                 "--base-port: 0 is no port; accepted are 1 to 65335",
             ));
         }
-        Ok(())
+        // Before a directory is made for it.
+        match self.base_port {
+            Some(base) => check_last_port(base, self.replicas.unwrap_or(1)),
+            None => Ok(()),
+        }
     }
 
     /// Fills in what was not said from what the directory holds.
@@ -273,12 +277,7 @@ impl Demo {
             threads: self.threads.parse().map_err(Failure::usage)?,
             base_port,
         };
-        let last = u32::from(base_port) + u32::from(PEER_OFFSET) + u32::from(replicas) - 1;
-        if last > u32::from(u16::MAX) {
-            return Err(Failure::usage(format!(
-                "--base-port: {base_port} is too high: the replicas would need ports up to {last}"
-            )));
-        }
+        check_last_port(base_port, replicas)?;
         if replicas + self.proxies > REPLICAS_MAX {
             return Err(Failure::usage(format!(
                 "--proxies: {replicas} replicas and {} proxies are more than {REPLICAS_MAX} \
@@ -341,6 +340,16 @@ impl Demo {
              kill -9 {victim}    # {what}\n\nCtrl-C stops all.\n"
         ));
         output::print(&text)
+    }
+}
+
+fn check_last_port(base: u16, replicas: u16) -> Outcome {
+    let last = u32::from(base) + u32::from(PEER_OFFSET) + u32::from(replicas) - 1;
+    match last > u32::from(u16::MAX) {
+        true => Err(Failure::usage(format!(
+            "--base-port: {base} is too high: the replicas would need ports up to {last}"
+        ))),
+        false => Ok(()),
     }
 }
 
