@@ -7,9 +7,8 @@
 //! ```
 
 use crate::{
-    compare::processes::http,
     error::{Error, Kind, Result},
-    figures,
+    figures, http,
     load::{Language, Target},
     scenario::Place,
     torture::network,
@@ -31,6 +30,7 @@ use std::{
 use tempfile::TempDir;
 
 const START: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 const SETTLED: usize = 3;
 const ADMIN_OFFSET: u16 = 100;
@@ -237,7 +237,7 @@ impl Cluster {
         let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut moments = BTreeMap::new();
         for (id, _) in (self.children.iter().enumerate()).filter(|(_, child)| child.is_some()) {
-            let status = http(self.address(id, ADMIN_OFFSET), "GET", "/status", "");
+            let status = self.ask(id, "/status");
             let status: serde_json::Value = status
                 .ok()
                 .and_then(|text| serde_json::from_str(&text).ok())
@@ -263,13 +263,26 @@ impl Cluster {
         moments
     }
 
+    /// What a replica's admin address answers; those between namespaces want the password.
+    fn ask(&self, id: usize, path: &str) -> std::io::Result<String> {
+        let address = self.address(id, ADMIN_OFFSET).to_string();
+        let answer = http::get_with(PASSWORD, &address, path, ANSWER)?;
+        let body = String::from_utf8_lossy(&answer.body).into_owned();
+        match answer.code {
+            200 => Ok(body),
+            code => Err(std::io::Error::other(format!(
+                "code {code}: {}",
+                body.trim()
+            ))),
+        }
+    }
+
     fn leader(&self) -> std::result::Result<Option<usize>, String> {
         let mut named = None;
         for id in 0..self.plan.replicas {
-            let admin = self.address(id, ADMIN_OFFSET);
-            let ready = http(admin, "GET", "/readyz", "");
+            let ready = self.ask(id, "/readyz");
             ready.map_err(|error| format!("replica {id}: {error}"))?;
-            let status = http(admin, "GET", "/status", "");
+            let status = self.ask(id, "/status");
             let status = status.map_err(|error| format!("replica {id}: {error}"))?;
             let status: serde_json::Value =
                 serde_json::from_str(&status).map_err(|error| error.to_string())?;

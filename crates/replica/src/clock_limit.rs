@@ -50,6 +50,13 @@ impl ClockLimit {
         true
     }
 
+    /// Whether the members' clocks are still to be learnt, so that the log's time stands where it
+    /// stood before the restart.
+    #[must_use]
+    pub const fn waits(&self) -> bool {
+        self.reached.is_some() && !self.known
+    }
+
     /// The most that a clock may show now.
     #[must_use]
     pub fn at(&self, now: Time) -> u64 {

@@ -151,6 +151,11 @@ impl Clock {
         self.limit.set(limit);
     }
 
+    /// Whether a majority's clocks are still to be learnt after a restart.
+    pub fn waits_for_peers(&self) -> bool {
+        self.limit.get().waits()
+    }
+
     /// How the clocks of those members that are known stand to this one. Gives by how much this one
     /// is further ahead of a majority than is believed.
     pub fn limit(&self, peers: &[Standing], members: usize) -> Duration {

@@ -83,7 +83,7 @@ fn sizes_pass(protocol: &str, transport: Transport) {
     }
     let refused = follows.ask(&[b"SET", b"k", &value]);
     let expected = format!(
-        "-ERR value exceeds max-value-bytes ({} > {limit})",
+        "-ERR value exceeds limits.value_bytes_max ({} > {limit})",
         limit + 1
     );
     assert_eq!(refused, expected, "{name}");

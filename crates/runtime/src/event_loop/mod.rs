@@ -43,6 +43,8 @@ use std::{io, sync::mpsc, time::Duration};
 use storage::DiskState;
 pub(crate) use world::RuntimeWorld;
 
+/// Clients wait no longer after a restart for what the members' clocks show.
+const CLOCKS_KNOWN: Time = Time(2_000_000_000);
 /// The most rounds of collecting and carrying out in one turn.
 const ROUNDS_MAX: usize = 64;
 /// A turn that has taken this long takes up nothing new before everybody else had one.
@@ -355,6 +357,11 @@ impl EventLoop {
     fn collect(&mut self, now: Time) -> bool {
         // A journal that cannot keep up holds clients back, not memory.
         if !self.hears_clients() {
+            return false;
+        }
+        // Until the clocks are known the log's time stands where it stood before the restart, which
+        // may be hours ago: a session that is opened then has ended as soon as they are.
+        if self.world.clock.waits_for_peers() && now < CLOCKS_KNOWN {
             return false;
         }
         let clock = &self.world.clock;
