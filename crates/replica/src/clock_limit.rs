@@ -5,12 +5,12 @@
 //!        + AHEAD_MAX, and as much as has passed since ──► no clock shows more than this
 //! ```
 //!
-//! Whoever orders commands gives them the time of its clock, and the log's time never goes back:
-//! one clock that is hours ahead would move it for good, and everything that expires would expire
+//! The replica that orders commands gives them its clock's time, and the log's time never goes back:
+//! one clock that is hours ahead would move it permanently, and everything that expires would expire
 //! at once. So whatever surrounds a replica shows it a clock that stays within this limit. Before
 //! enough clocks are known, right after its start, that is the time of the log that it has executed
 //! (none: the beginning of all time), and goes on as fast as this replica's monotonic clock: what is
-//! ordered then gets the time of what was ordered before. Whoever starts for the first time has
+//! ordered then gets the time of what was ordered before. A replica that starts for the first time has
 //! nothing that could expire, and believes its clock until then.
 
 use crate::{ClockReading, CommandTime, Time};

@@ -5,7 +5,7 @@
 //!   reply of a command < results of a request < of a batch < frame    on the way out
 //! ```
 //!
-//! What is too long is refused by whoever sees it first, with an error that names the limit. The
+//! What is too long is refused by the part that sees it first, with an error that names the limit. The
 //! first link, the longest value, is configured (at most [`VALUE_BYTES_LIMIT`]); the others follow
 //! from it. The assertions at the end hold the chain together at the largest value.
 
@@ -37,7 +37,7 @@ pub const FRAME_BYTES_MAX: usize = 512 * MIB;
 pub const LINK_QUEUE_BYTES: usize = 64 * MIB;
 /// … but while it has at most so many it takes one message of any length.
 pub const LINK_QUEUE_LOW: usize = LINK_QUEUE_BYTES / 4;
-/// A link is broken when more than so many are queued and another comes: whoever sends does not
+/// A link is broken when more than so many are queued and another comes: the sender does not
 /// look at the room. A handler that sends two of the longest messages in one turn, before the room
 /// shows it, and a proxy with as much under way as may be, stay below.
 pub const LINK_QUEUE_HARD: usize = 384 * MIB;

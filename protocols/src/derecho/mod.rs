@@ -88,7 +88,7 @@
 //!   trim and members together; what was suspected since then is a second view change.
 //! - **A vote whose disk answers late** is not shown when its proposer has been suspected here
 //!   meanwhile: the row that showed the suspicion and no vote was the promise to the next leader. (In
-//!   the paper an echo is a write to memory, which takes no time.) Whoever counts echoes counts only
+//!   the paper an echo is a write to memory, which takes no time.) A member that counts echoes counts only
 //!   a proposal whose proposer it does not suspect, and installs what stands in the row that it
 //!   counted; what an earlier leader proposed, the next one adopts and proposes again.
 //! - **D7, joins**: a joiner first catches up from the log or a snapshot; the leader lets it in when

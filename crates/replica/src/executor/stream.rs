@@ -1,4 +1,4 @@
-//! The snapshot stream: chunks with checksums, written by the executor, read by whoever restores,
+//! The snapshot stream: chunks with checksums, written by the executor, read by what restores,
 //! verifies or looks into a snapshot.
 
 use super::checksum;

@@ -177,7 +177,7 @@ impl Attacker {
             .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// A command of this size is carried out or refused for good; what is beyond the limits may
+    /// A command of this size is carried out or refused permanently; what is beyond the limits may
     /// also end the connection.
     fn definite(&self, address: SocketAddr, what: &str, within: bool, words: &[&[u8]]) -> bool {
         let Some(mut connection) = self.connect(address) else {
