@@ -11,7 +11,7 @@
 //! 2 upon that one's level 1, which has them (R3).
 
 use super::{
-    Block, BlockId, Message, Racs, Why,
+    Block, BlockId, Message, Racs, Record, Why,
     plant::Plant,
     quotes::{Quote, quote, shortened},
     replica::{Due, Mode},
@@ -510,20 +510,36 @@ impl Racs {
         ctx.send(id.owner, Lane::Control, &vote);
     }
 
+    /// Before a checkpoint, and behind a state from elsewhere: own blocks that it covers or that
+    /// lost are written above it by name, so that a restart makes no others in their places.
+    pub(super) fn keep_own(&self, ctx: &mut Context<'_, Self>) {
+        let Mode::Asynchronous(fallback) = &self.mode else {
+            return;
+        };
+        let root = self.tree.root();
+        let stays = |id: &BlockId| *id != root.id && self.tree.connected(*id);
+        for id in fallback.own.iter().flatten().copied() {
+            if !stays(&id) {
+                let (why, block) = (Why::Own, None);
+                ctx.persist(root.end.next(), &Record::Block { why, id, block });
+            }
+        }
+    }
+
     /// What the journal holds of the asynchronous mode that a restart found itself in.
     pub(super) fn restore_fallback(&mut self, own: [Option<BlockId>; 2], fall: &[BlockId]) {
         let mut fallback = Fallback {
             own,
-            shown: [true; 2],
             ..Fallback::default()
         };
         for (level, block) in own.iter().enumerate() {
-            fallback.shown[level] = block.is_some();
-            if block.is_some() {
+            fallback.shown[level] = block.is_some_and(|block| self.tree.connected(block));
+            if fallback.shown[level] {
                 fallback.votes[level].vote(self.id);
             }
         }
-        for id in fall.iter().chain(own[1].iter()) {
+        let second = own[1].filter(|_| fallback.shown[1]);
+        for id in fall.iter().chain(second.iter()) {
             fallback.fall.insert(id.owner, *id);
             if id.owner != self.id {
                 fallback.voted.insert(*id, true);

@@ -148,7 +148,14 @@ impl Racs {
             // a leader that went on from lower would use a round of its view once more.
             ctx.mark("highest block lost");
             self.high = decided;
-            self.time_out(ctx);
+            if self.stopped.is_some() {
+                // Others could never count a timeout with what lost.
+                self.stopped = Some(decided);
+                self.promise(ctx);
+                self.say_due = true;
+            } else {
+                self.time_out(ctx);
+            }
         }
     }
 
@@ -399,6 +406,7 @@ impl Racs {
             self.reached = root.id;
         }
         self.stand_upon(root.id, ctx);
+        self.keep_own(ctx);
         if let Some(lead) = &mut self.lead {
             lead.window.answered(root.id.round);
         }

@@ -18,6 +18,24 @@
 //! all that it lists is here; what its sender has executed is decided.
 //! So what this replica says in later views covers all that its old votes helped to decide. In
 //! the views up to the highest that was told of or promised, it says nothing at all.
+//!
+//! # A journal whose highest block lost
+//!
+//! What is decided may lie beside the highest block (see "Deviations" in the module), and a
+//! checkpoint there trims the journal below its last slot, whichever branch a record is of. So the
+//! records of a branch that lost may come back without what leads to them. Let a journal be whole,
+//! which the store sees to, and a block that this replica spoke of not be connected to the
+//! checkpoint's block after a restart. When it spoke of it, the block was connected to what was
+//! decided here by then, and all in between was written. If the block extended the checkpoint's,
+//! all in between would have slots above the checkpoint's and be there. So it does not extend what
+//! is decided, and never will be: it counts no more. The highest connected block takes its place,
+//! in the timeout of this view, too: each of this replica's votes in the view that may be decided
+//! leads to what is decided, so that the timeout still carries a block at least as high as those.
+//! Only without any checkpoint nothing can have been trimmed: there records are missing.
+//!
+//! An own block of the asynchronous mode may have lost or been trimmed like any other, and been
+//! shown before. Another of its level and view could have its id, so none is made: checkpoints
+//! write above their slot that there was one.
 
 use super::{
     BlockId, Message, Promised, Racs, Record, Summary, Why,
@@ -57,6 +75,8 @@ pub(super) struct Found {
     asynchronous: bool,
     own: [Option<BlockId>; 2],
     fall: Vec<BlockId>,
+    /// Something that this replica spoke of is trimmed or lost, maybe own blocks, too.
+    lost: bool,
 }
 
 /// Too many others have forgotten for this long: it will not mend itself.
@@ -76,6 +96,7 @@ impl Racs {
             ..
         } = recovered;
         let promise = promise.unwrap_or_default();
+        let trimmed = checkpoint.is_some();
         let promise = if self.planted(Plant::PromiseForgotten) {
             Promised::default()
         } else {
@@ -100,19 +121,14 @@ impl Racs {
             self.high = decided;
         }
         self.view = promise.view;
-        self.stopped = promise.stopped;
         self.certificate = promise.certificate;
         let chain = promise.chain;
         let mut found = Found {
             asynchronous: promise.asynchronous,
             ..Found::default()
         };
-        let mut high = self.rank(promise.high).max(self.rank(self.high));
-        let mut high_id = if self.rank(promise.high) > self.rank(self.high) {
-            promise.high
-        } else {
-            self.high
-        };
+        let mut spoken_of: Vec<BlockId> = promise.stopped.into_iter().collect();
+        spoken_of.push(promise.high);
         for (slot, record) in records {
             let (why, id, block) = match record {
                 Record::Block { why, id, block } => (why, id, block),
@@ -126,30 +142,37 @@ impl Racs {
                 self.tree.set_written(id);
             }
             match why {
-                Why::High if self.rank(id) > high => {
-                    high = self.rank(id);
-                    high_id = id;
-                }
+                Why::High => spoken_of.push(id),
                 Why::Fall if id.view == promise.view => found.fall.push(id),
                 Why::Own if id.view == promise.view => {
                     found.own[usize::from(id.level.clamp(1, 2)) - 1] = Some(id);
                 }
-                Why::High | Why::Fall | Why::Own | Why::Held => {}
+                Why::Fall | Why::Own | Why::Held => {}
             }
         }
         let reused = self.planted(Plant::ChainReused);
         self.sadl.begin(if reused { 1 } else { chain + 1 });
         self.tree.drop_unconnected(u64::MAX);
-        if self.tree.connected(high_id) {
-            self.high = high_id;
-        } else if high_id.round > self.tree.root().id.round && !forgot {
+        spoken_of.sort_unstable_by_key(|id| self.rank(*id));
+        let highest = spoken_of.last().copied().unwrap_or_default();
+        let above = self.rank(highest) > self.rank(self.high);
+        let missing = above && !self.tree.connected(highest);
+        if missing && !trimmed && !forgot {
             return None;
         }
-        let here = |id: &BlockId| self.tree.connected(*id);
-        found.fall.retain(here);
-        for own in &mut found.own {
-            *own = own.filter(here);
+        if let Some(high) = spoken_of
+            .into_iter()
+            .rfind(|id| self.tree.connected(*id))
+            .filter(|id| self.rank(*id) > self.rank(self.high))
+        {
+            self.high = high;
         }
+        let here = |id: &BlockId| self.tree.connected(*id);
+        self.stopped = promise
+            .stopped
+            .map(|stopped| if here(&stopped) { stopped } else { self.high });
+        found.fall.retain(here);
+        found.lost = !here(&promise.high) || found.own.iter().flatten().any(|own| !here(own));
         Some(found)
     }
 
@@ -160,9 +183,22 @@ impl Racs {
         }
         if found.asynchronous {
             ctx.mark("restart in the asynchronous mode");
-            self.restore_fallback(found.own, &found.fall);
+            let mut own = found.own;
+            if found.lost {
+                // Which they were does not matter any more.
+                for (level, own) in (1..).zip(&mut own) {
+                    own.get_or_insert(BlockId {
+                        view: self.view,
+                        level,
+                        round: 0,
+                        owner: self.id,
+                    });
+                }
+            }
+            self.restore_fallback(own, &found.fall);
             self.stopped.get_or_insert(self.high);
-            if found.own == [None, None] {
+            self.keep_own(ctx);
+            if own == [None, None] {
                 self.propose_level_1(ctx);
             }
             *self.fallbacks += 1;

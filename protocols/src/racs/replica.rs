@@ -624,6 +624,7 @@ impl Protocol for Racs {
                         heads: self.sadl.heads().to_vec(),
                         course: self.course,
                     };
+                    self.keep_own(ctx);
                     ctx.checkpoint(root.end, &summary);
                 }
             }

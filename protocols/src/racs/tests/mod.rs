@@ -10,5 +10,6 @@ mod hybrid;
 #[cfg(feature = "plant")]
 mod planted;
 mod random_faults;
+mod restarts;
 mod spread;
 mod steady;

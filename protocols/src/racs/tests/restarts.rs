@@ -1,0 +1,150 @@
+//! Restarts from what a crash leaves when a checkpoint came while the highest block had lost.
+//!
+//! ```text
+//!   genesis ─┬─ d                 decided, with something above it that has not come yet
+//!            └─ x1 ── x2 ── x3    voted for here in a later view, and lost
+//! ```
+
+use super::group::{Group, MS, Packet, small};
+use crate::racs::{Block, BlockId, Message};
+use alloc::{sync::Arc, vec, vec::Vec};
+use quintet_replica::{Bytes, CommandTime, Control, Durability, Event, ReplicaId, Slot};
+
+const fn id(view: u64, level: u8, round: u64, owner: u16) -> BlockId {
+    let owner = ReplicaId(owner);
+    BlockId {
+        view,
+        level,
+        round,
+        owner,
+    }
+}
+
+/// A block without batches takes one slot, one with two takes two.
+fn block(id: BlockId, parent: BlockId, first: u64, batches: usize) -> Arc<Block> {
+    Arc::new(Block {
+        id,
+        parent,
+        first: Slot(first),
+        time: CommandTime(0),
+        marks: Vec::new(),
+        batches: vec![Bytes::new(); batches],
+        ranges: Vec::new(),
+        switch: None,
+    })
+}
+
+const DECIDED: BlockId = id(1, 0, 1, 0);
+const LOST: [BlockId; 3] = [id(2, 0, 1, 1), id(2, 0, 2, 1), id(2, 0, 3, 1)];
+
+fn told(group: &mut Group, from: u16, message: &Message) {
+    group.deliver(Packet::new(from, 2, message));
+    for _ in 0..3 {
+        group.sync(2);
+        group.idle(2);
+    }
+    group.network.clear();
+}
+
+/// Replica 2 in view 2 with its vote for three blocks of that view's leader.
+fn voted() -> Group {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.isolate(2);
+    let parents = [BlockId::GENESIS, LOST[0], LOST[1]];
+    let lost = LOST.iter().zip(parents).zip(1..);
+    let propose = Message::Propose {
+        view: 2,
+        tip: LOST[2],
+        decided: BlockId::GENESIS,
+        stamp: 1,
+        round_trip: 1000,
+        answer: false,
+        blocks: lost
+            .map(|((id, parent), first)| block(*id, parent, first, 0))
+            .collect(),
+    };
+    told(&mut group, 1, &propose);
+    assert_eq!(group.replica(2).high, LOST[2]);
+    group
+}
+
+/// One page of what was elected comes: a block beside those, decided; and a checkpoint there.
+fn checkpoint_between_pages(group: &mut Group, batches: usize) {
+    let page = Message::Blocks {
+        tip: DECIDED,
+        blocks: vec![block(DECIDED, BlockId::GENESIS, 1, batches)],
+        decided: DECIDED,
+    };
+    told(group, 0, &page);
+    assert_eq!(group.replica(2).high, DECIDED);
+    group.event(2, Event::Control(Control::CheckpointDue));
+    group.sync(2);
+    group.idle(2);
+    group.sync(2);
+}
+
+fn assert_restarts(group: &mut Group) {
+    for _ in 0..2 {
+        group.crash(2);
+        group.start(2);
+        assert_eq!(group.members[2].halted, None);
+        group.sync(2);
+        group.idle(2);
+        group.sync(2);
+        let replica = group.replica(2);
+        assert_eq!(replica.high, DECIDED);
+        let stopped = replica.stopped.expect("it had said that it timed out");
+        assert_eq!(stopped, DECIDED, "others could not count what is lost");
+    }
+}
+
+#[test]
+fn restart_works_when_the_highest_block_lost() {
+    for batches in [0, 2] {
+        let mut group = voted();
+        checkpoint_between_pages(&mut group, batches);
+        assert_restarts(&mut group);
+    }
+}
+
+#[test]
+fn restart_works_when_the_block_of_a_timeout_lost() {
+    for batches in [0, 2] {
+        let mut group = voted();
+        group.event(2, Event::Control(Control::ReportFailure(ReplicaId(1))));
+        group.sync(2);
+        group.idle(2);
+        assert_eq!(group.status(2).role, "timed out");
+        checkpoint_between_pages(&mut group, batches);
+        assert_restarts(&mut group);
+    }
+}
+
+/// It proposed in the asynchronous mode upon what lost. A second block of the same level and view
+/// could have the first one's id, and others hold that.
+#[test]
+fn restart_proposes_no_second_block_when_the_first_lost() {
+    for batches in [0, 4] {
+        let mut group = voted();
+        group.event(2, Event::Control(Control::ReportFailure(ReplicaId(1))));
+        let timeout = Message::Timeout {
+            view: 2,
+            high: LOST[2],
+            decided: BlockId::GENESIS,
+            leaving: false,
+            mark: None,
+        };
+        told(&mut group, 1, &timeout);
+        assert_eq!(group.status(2).role, "asynchronous");
+        let own = id(2, 1, 4, 2);
+        assert!(group.replica(2).tree.get(own).is_some());
+        checkpoint_between_pages(&mut group, batches);
+        assert_restarts(&mut group);
+        group.heal();
+        group.clock.now = group.clock.now + MS * 500;
+        group.idle(2);
+        let tree = &group.replica(2).tree;
+        assert!((0..4).all(|round| tree.get(id(2, 1, round, 2)).is_none()));
+        assert_eq!(group.status(2).role, "asynchronous");
+    }
+}
