@@ -13,7 +13,7 @@
 //! goes out at once.
 
 use super::{
-    Chora, Message, Value,
+    Chora, Message, Value, ViewInit,
     log::SLOTS_MAX,
     message::{Batches, Fitness, Pulse},
     plant::Plant,
@@ -233,12 +233,14 @@ impl Chora {
         }
         pulse.nack = self.nack_due.take();
         let mut bytes = PULSE_BYTES;
-        while let Some(slot) = self.recover_due.pop_first() {
+        let mut lacking = ReplicaSet::EMPTY;
+        while let Some((slot, to)) = self.recover_due.pop_first() {
             let held = self.log.get(slot).filter(|held| held.view == self.view);
             let value = held.map(|held| &held.value).or(self.buffer.get(&slot));
             if let Some(value) = value {
                 bytes += value.bytes();
                 pulse.recover.push((slot, value.clone()));
+                lacking = ReplicaSet(lacking.0 | to.0);
             }
             if bytes > self.config.batch_bytes_max {
                 break;
@@ -253,9 +255,8 @@ impl Chora {
         pulse.latest = self.latest;
         self.ack_sent = pulse.ack;
         self.ack_wanted = false;
-        if let Some((_, value)) = &pulse.proposal {
-            bytes += value.bytes();
-        }
+        let proposed = pulse.proposal.as_ref();
+        let new = PULSE_BYTES + proposed.map_or(0, |(_, value)| value.bytes());
         // A replica that nobody waits for hears of it by heartbeats only.
         let everyone = self.pulse_due;
         self.pulse_due = false;
@@ -264,18 +265,42 @@ impl Chora {
             let peer = &self.peers[id.index()];
             everyone || (peer.down_at.is_none() && now.since(peer.heard_at) < recent)
         };
-        let mut audience: ReplicaSet = self.others.iter().filter(reachable).collect();
-        for id in audience.iter() {
-            if !ctx.takes(id, bytes) {
-                ctx.mark("pulse waits for room");
-                audience = audience.without(id);
-            }
-        }
+        let audience: ReplicaSet = self.others.iter().filter(reachable).collect();
         if self.rounds.running() {
             // The one transmission of this round; in the responsive mode rounds only measure.
             let _ = self.rounds.multicast();
         }
-        ctx.multicast(audience, Lane::Control, &Message::Pulse(pulse));
+        // What is sent again goes to those that lack it, and where there is no room for values,
+        // what is acknowledged and asked for goes all the same: the others wait for that.
+        let (mut whole, mut again, mut short) = Default::default();
+        for id in audience.iter() {
+            let repair = lacking.contains(id) && ctx.takes(id, bytes + new - PULSE_BYTES);
+            let to: &mut ReplicaSet = if repair {
+                &mut again
+            } else if ctx.takes(id, new) {
+                &mut whole
+            } else {
+                ctx.mark("pulse waits for room");
+                &mut short
+            };
+            *to = to.with(id);
+        }
+        let mut message = Message::Pulse(pulse);
+        if !again.is_empty() {
+            ctx.multicast(again, Lane::Control, &message);
+        }
+        if let Message::Pulse(pulse) = &mut message {
+            pulse.recover.clear();
+        }
+        ctx.multicast(whole, Lane::Control, &message);
+        let room = |id: &ReplicaId| ctx.takes(*id, PULSE_BYTES);
+        let short: ReplicaSet = short.iter().filter(room).collect();
+        if let Message::Pulse(pulse) = &mut message
+            && !short.is_empty()
+        {
+            pulse.proposal = None;
+            ctx.multicast(short, Lane::Control, &message);
+        }
     }
 
     /// Adaptive batching: all that waits becomes one proposal.
@@ -351,7 +376,7 @@ impl Chora {
         let peer = &mut self.peers[from.index()];
         peer.acked = peer.acked.max(pulse.ack);
         if let Some((first, last)) = pulse.nack {
-            self.on_nack(first, last, ctx);
+            self.on_nack(from, first, last, ctx);
         }
         self.maybe_commit(ctx);
         if self.init.is_some() {
@@ -377,7 +402,7 @@ impl Chora {
 
     /// Somebody lacks these slots. Its proposer answers for each; in a new view, and when the
     /// proposer does not, whoever is asked (see `recovery.rs`).
-    fn on_nack(&mut self, first: Slot, last: Slot, ctx: &mut Context<'_, Self>) {
+    fn on_nack(&mut self, from: ReplicaId, first: Slot, last: Slot, ctx: &mut Context<'_, Self>) {
         let Some(init) = self.init.clone() else {
             return;
         };
@@ -389,7 +414,8 @@ impl Chora {
             if own && slot >= next {
                 self.skip_demanded = self.skip_demanded.max(slot);
             } else if own || !self.config.accountable {
-                self.recover_due.insert(slot);
+                let lacking = self.recover_due.entry(slot).or_default();
+                *lacking = lacking.with(from);
             }
         }
         while self.recover_due.len() as u64 > NACK_MAX * 4 {
@@ -460,8 +486,8 @@ impl Chora {
         self.coordination_tries += 1;
         let Some(init) = self.init.clone() else {
             return match self.role {
-                Role::Candidate(_) => self.request_votes(ctx),
-                Role::Follower | Role::Initiator => self.fetch_from_somebody(ctx),
+                Role::Candidate(_) if !self.is_behind(ctx.now()) => self.request_votes(ctx),
+                _ => self.fetch_from_somebody(ctx),
             };
         };
         let (last, target) = (self.last_append(), self.target());
@@ -479,14 +505,61 @@ impl Chora {
         if self.role == Role::Initiator {
             self.send_init(ctx);
         }
-        // Own proposals that not everybody has: acknowledgements tell who lacks them.
-        let own: Vec<Slot> = self.outstanding.iter().copied().take(8).collect();
-        let lacking = |slot: &Slot| {
-            let live = init.live.without(self.id);
-            live.iter().any(|id| self.peers[id.index()].acked < *slot)
-        };
-        let repeat: Vec<Slot> = own.into_iter().filter(lacking).collect();
-        self.recover_due.extend(repeat);
+        self.repeat_own(&init, ctx.now());
         self.pulse_due = true;
     }
+
+    /// Own proposals that not everybody has: acknowledgements tell who lacks them. A replica that
+    /// acknowledges nothing more has no use for them, or they are on their way behind much else:
+    /// it is sent them ever more rarely.
+    fn repeat_own(&mut self, init: &ViewInit, now: Time) {
+        let own: Vec<Slot> = self
+            .outstanding
+            .iter()
+            .copied()
+            .take(OWN_REPEATED)
+            .collect();
+        for id in init.live.without(self.id).iter() {
+            let peer = &mut self.peers[id.index()];
+            let repair = &mut peer.repair;
+            if repair.acked != peer.acked {
+                *repair = Repair {
+                    acked: peer.acked,
+                    ..Repair::default()
+                };
+            }
+            if now < repair.not_before {
+                continue;
+            }
+            let lacks: Vec<Slot> = own
+                .iter()
+                .copied()
+                .filter(|own| *own > peer.acked)
+                .collect();
+            if lacks.is_empty() {
+                continue;
+            }
+            let pause = self.config.coordination * (1 << repair.tries.min(REPEATS_MAX));
+            repair.tries += 1;
+            repair.not_before = now + pause;
+            for slot in lacks {
+                let lacking = self.recover_due.entry(slot).or_default();
+                *lacking = lacking.with(id);
+            }
+        }
+    }
+}
+
+/// At most so many own proposals are sent again at a time.
+const OWN_REPEATED: usize = 8;
+/// The time between two of them is doubled at most so often.
+const REPEATS_MAX: u32 = 6;
+
+/// How often a replica has been sent again what it lacks.
+#[derive(Clone, Copy, Debug, Default, Hash)]
+pub(super) struct Repair {
+    /// What it acknowledged when it was.
+    acked: Slot,
+    tries: u32,
+    not_before: Time,
 }

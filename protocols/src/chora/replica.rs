@@ -7,13 +7,14 @@ use super::{
     drag::Drag,
     message::{Fitness, Pulse},
     plant::Plant,
+    pulse::Repair,
     reads::Reads,
     recovery::Recovery,
     rounds::Rounds,
     synchrony::Synchrony,
 };
 use alloc::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     format,
     string::ToString,
     vec,
@@ -49,6 +50,8 @@ pub(super) struct Member {
     pub loaded: bool,
     /// Whom it calls slow.
     pub slow: ReplicaSet,
+    /// How often it has been sent again what it lacks.
+    pub repair: Repair,
 }
 
 /// A replica's part in its view.
@@ -157,7 +160,8 @@ pub struct Chora {
     pub(super) noop_wanted: bool,
     pub(super) skip_demanded: Slot,
     pub(super) nack_due: Option<(Slot, Slot)>,
-    pub(super) recover_due: BTreeSet<Slot>,
+    /// What is sent again, and who lacks it.
+    pub(super) recover_due: BTreeMap<Slot, ReplicaSet>,
     pub(super) pulse_due: bool,
     pub(super) leaving_until: Time,
 
@@ -334,6 +338,7 @@ impl Protocol for Chora {
             fitness: Fitness::Fit,
             loaded: false,
             slow: ReplicaSet::EMPTY,
+            repair: Repair::default(),
         };
         let round_length = Duration::from_millis(1);
         let mut rounds = Rounds::new(round_length);
@@ -397,7 +402,7 @@ impl Protocol for Chora {
             noop_wanted: false,
             skip_demanded: Slot(0),
             nack_due: None,
-            recover_due: BTreeSet::new(),
+            recover_due: BTreeMap::new(),
             pulse_due: false,
             leaving_until: Time(0),
             coordination_armed: false,

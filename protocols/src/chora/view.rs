@@ -8,7 +8,8 @@
 //!      └─► prefix verified against the initiator's log ──► inserted ──► acknowledged, committed
 //! ```
 //!
-//! Every replica hears every other, so one that would not get a majority does not stand.
+//! Every replica hears every other, so one that would not get a majority does not stand: too few
+//! are heard, or one of them has committed what it does not hold.
 
 use super::{
     Chora, Message, Proposers, Value, ViewInit,
@@ -477,8 +478,23 @@ impl Chora {
         init.live.without(self.id).iter().filter(before).count() as u32
     }
 
+    /// Whether somebody fit has committed what this replica does not hold. A majority holds it, so
+    /// that this one would not get a majority's votes, and its request would only end a view that
+    /// works. Others see to what is wrong; it fetches the log or a state, however long that takes.
+    pub(super) fn is_behind(&self, now: Time) -> bool {
+        let last = self.last_append();
+        self.others.iter().any(|id| {
+            let peer = &self.peers[id.index()];
+            let fit = matches!(peer.fitness, Fitness::Fit | Fitness::Restarted);
+            fit && peer.committed > last && self.alive(id, now)
+        })
+    }
+
     /// Why the view should change, if it should.
     fn reason(&self, now: Time) -> Option<&'static str> {
+        if self.is_behind(now) {
+            return None;
+        }
         let suspect = self.config.suspect;
         let Some(init) = self.init.as_ref().filter(|_| self.established()) else {
             // Who waits longer with each try leaves room for one of them to come through.
@@ -557,6 +573,9 @@ impl Chora {
         let now = ctx.now();
         if self.stand_at.take().is_none() || self.recovery.is_some() {
             return;
+        }
+        if self.is_behind(now) {
+            return ctx.mark("no view change: its log is older");
         }
         let reason = self.reason(now);
         let Some(reason) = reason.or(self.stand_anyway.then_some("view change: a newer log"))

@@ -1,3 +1,4 @@
+mod behind;
 mod claims;
 mod group;
 #[cfg(feature = "plant")]
