@@ -22,9 +22,9 @@ use std::{
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  quintet journal verify /var/lib/quintet             would this replica start, and lose nothing?
-  quintet journal inspect quintet-demo/replica-0/data segments, snapshots, promises
-  quintet journal inspect --records -o json DIR       every record, one JSON object per line")]
+  quintet journal verify /var/lib/quintet              would this replica start, and lose nothing?
+  quintet journal inspect quintet-demo/replica-0/data  segments, snapshots, promises
+  quintet journal inspect --records -o json DIR        every record, one JSON object per line")]
 pub struct Journal {
     #[command(subcommand)]
     command: Command,

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  quintet proxy --config replica-0.toml --redis-listen 127.0.0.1:7901 --admin-listen none
+  quintet proxy --config replica-0.toml --redis-listen 127.0.0.1:7901 --admin-listen 127.0.0.1:7911
   quintet status --admin http://127.0.0.1:7911        a proxy is shown as a replica is
 
 It needs the cluster's part of a member's file (cluster, secret, members, protocol, options,

@@ -48,12 +48,12 @@ const REPLICAS_MAX: u16 = 99;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  quintet demo                                  three replicas, data in ./quintet-demo
-  quintet demo --replicas 5 --base-port 8001    five of them, elsewhere
-  quintet demo --durability memory              faster; always starts empty
-  quintet demo --protocol nezha --transport udp small messages in datagrams
-  quintet demo --protocol nezha --proxies 2     and two processes that serve clients and hold no data
-  quintet demo --json                           one JSON line per process once all are ready
+  quintet demo                                   three replicas, data in ./quintet-demo
+  quintet demo --replicas 5 --base-port 8001     five of them, elsewhere
+  quintet demo --durability memory               faster; always starts empty
+  quintet demo --protocol nezha --transport udp  small messages in datagrams
+  quintet demo --protocol nezha --proxies 2      and two that serve clients and hold no data
+  quintet demo --json                            one JSON line per process once all are ready
 
 Redis clients connect to base-port, +1, +2 …; admin HTTP is at base-port+100 …, the replicas talk to
 each other at base-port+200 …. Proxies have the ports behind the replicas'. Any replica and any

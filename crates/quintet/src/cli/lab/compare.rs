@@ -24,7 +24,7 @@ Examples:
   quintet lab compare --quick
   quintet lab compare quintet:multipaxos/disk etcd/disk zookeeper/disk redis/disk
   quintet lab compare --clients 64,256 --reads 0,1 --rounds 5 --out results
-  quintet lab compare quintet:chain_paxos quintet:chain_paxos+stale zookeeper+sync zookeeper --at all
+  quintet lab compare quintet:chain_paxos+stale zookeeper+sync zookeeper --at all
 
 A system is quintet[:PROTOCOL], etcd, zookeeper, openraft, redis or redis-replica, with /disk (the
 default) or /memory behind it. Behind a protocol, '+OPTION=VALUE' sets an option of it, and '+stale'
