@@ -6,6 +6,7 @@
 //! ```
 
 mod cli;
+pub mod cluster;
 mod configuration;
 #[allow(dead_code)]
 #[path = "../../crates/lab/src/error.rs"]
@@ -20,7 +21,7 @@ pub(crate) use error::{Error, Kind};
 // What the program's command line takes from the lab, without the lab.
 extern crate self as quintet_lab;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use quintet_replica::{
     BatchBuilder, BatchId, BatchView, Boot, ClockReading, ClusterId, CommandId, CommandTime,
     Durability, Epoch, EpochNumber, Executed, Executor, ExecutorLimits, FrontendId, GroupId,
@@ -75,6 +76,16 @@ pub const TARGETS: &[Target] = &[
         samples: message_samples,
     },
     Target {
+        name: "handled",
+        run: cluster::handled,
+        samples: cluster::handled_samples,
+    },
+    Target {
+        name: "recovered",
+        run: cluster::recovered,
+        samples: cluster::handled_samples,
+    },
+    Target {
         name: "journal",
         run: journal,
         samples: journal_samples,
@@ -82,6 +93,21 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "snapshot",
         run: snapshot,
+        samples: || vec![snapshot_sample()],
+    },
+    Target {
+        name: "memory",
+        run: quintet_runtime::fuzzing::memory,
+        samples: quintet_runtime::fuzzing::memory_samples,
+    },
+    Target {
+        name: "directory",
+        run: directory,
+        samples: directory_samples,
+    },
+    Target {
+        name: "sealed",
+        run: sealed,
         samples: || vec![snapshot_sample()],
     },
     Target {
@@ -144,6 +170,21 @@ pub fn packet(bytes: &[u8]) {
 /// A datagram of a peer, or of anybody.
 pub fn datagram(bytes: &[u8]) {
     quintet_runtime::fuzzing::datagram(bytes);
+}
+
+/// A file of a data directory.
+pub fn directory(bytes: &[u8]) {
+    if let Ok(place) = tempfile::tempdir() {
+        quintet_runtime::fuzzing::directory(place.path(), bytes);
+    }
+}
+
+fn directory_samples() -> Vec<Vec<u8>> {
+    let place = tempfile::tempdir();
+    place.map_or_else(
+        |_| Vec::new(),
+        |place| quintet_runtime::fuzzing::directory_samples(place.path()),
+    )
 }
 
 struct Still;
@@ -449,6 +490,56 @@ pub fn snapshot(bytes: &[u8]) {
     }
 }
 
+/// A snapshot stream of these bytes whose chunks have right lengths and checksums, and an end.
+pub(crate) fn repaired(bytes: &[u8]) -> Vec<u8> {
+    let (mut rest, mut out) = (bytes, Vec::with_capacity(bytes.len() + 16));
+    while let Some((head, behind)) = rest.split_first_chunk::<8>() {
+        let told = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let (chunk, behind) = behind.split_at(told.min(behind.len()));
+        rest = behind;
+        if !chunk.is_empty() {
+            out.extend_from_slice(&(chunk.len() as u32).to_le_bytes());
+            out.extend_from_slice(&quintet_replica::checksum(chunk).to_le_bytes());
+            out.extend_from_slice(chunk);
+        }
+    }
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&quintet_replica::checksum(&[]).to_le_bytes());
+    out
+}
+
+/// A snapshot that somebody changed and sealed again: it is refused, or it is a state that executes
+/// commands and can be written and read again.
+pub fn sealed(bytes: &[u8]) {
+    let stream = repaired(bytes);
+    let mut executor = executor();
+    let header = executor.restore(|offset| {
+        let from = (offset as usize).min(stream.len());
+        Some(Bytes::copy_from_slice(&stream[from..]))
+    });
+    let Ok(header) = header else { return };
+    let next = header.executed.slot.next();
+    executor.execute(next, CommandTime(5), &batch(), None);
+    executor.execute(next.next(), CommandTime(u64::MAX / 4), &batch(), None);
+    let whole = written(&mut executor, next.next());
+    let mut again = self::executor();
+    let read = again.restore(|offset| Some(Bytes::copy_from_slice(&whole[offset as usize..])));
+    read.expect("what was written is read");
+    assert!(again.digest() == executor.digest(), "the same state");
+}
+
+fn written(executor: &mut Executor, slot: Slot) -> Vec<u8> {
+    let (_, first) = executor.begin_snapshot(slot, Bytes::from_static(b"summary"));
+    let mut stream = first.to_vec();
+    loop {
+        let (chunk, progress) = executor.snapshot_chunk(4096);
+        stream.extend_from_slice(&chunk);
+        if progress == SnapshotProgress::Done {
+            return stream;
+        }
+    }
+}
+
 fn batch() -> Bytes {
     let session = SessionId {
         owner: 3,
@@ -464,15 +555,7 @@ fn batch() -> Bytes {
 fn snapshot_sample() -> Vec<u8> {
     let mut executor = executor();
     executor.execute(Slot(1), CommandTime(5), &batch(), None);
-    let (_, first) = executor.begin_snapshot(Slot(1), Bytes::from_static(b"summary"));
-    let mut stream = BytesMut::from(&first[..]);
-    loop {
-        let (chunk, progress) = executor.snapshot_chunk(4096);
-        stream.extend_from_slice(&chunk);
-        if progress == SnapshotProgress::Done {
-            return stream.to_vec();
-        }
-    }
+    written(&mut executor, Slot(1))
 }
 
 /// A batch of requests that somebody else encoded: only what was checked is executed.

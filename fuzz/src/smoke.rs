@@ -1,17 +1,23 @@
 //! Every target over its corpus, then over mutations of it, on stable Rust.
 //!
 //! ```text
-//!   smoke [SECONDS [SEED]]     per target; the input of a panic is left in fuzz/artifacts
+//!   smoke [SECONDS [SEED [TARGET]]]     per target; an input of each place that panicked is left
+//!                                       in fuzz/artifacts
 //!   smoke --write-corpus       writes the targets' own samples into fuzz/corpus
 //! ```
 
 use quintet_fuzz::TARGETS;
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Mutex,
     time::{Duration, Instant},
 };
+
+/// Where the last panic was, and what it said.
+static LAST: Mutex<String> = Mutex::new(String::new());
 
 /// Enough for choosing what to break: xorshift.
 struct Random(u64);
@@ -77,8 +83,18 @@ fn main() -> ExitCode {
     }
     let number = |at: usize| arguments.get(at).and_then(|text| text.parse::<u64>().ok());
     let (seconds, seed) = (number(0).unwrap_or(3), number(1).unwrap_or(1));
+    let only = arguments.get(2);
+    std::panic::set_hook(Box::new(|panic| {
+        if let Ok(mut last) = LAST.lock() {
+            *last = panic.to_string();
+        }
+    }));
     let mut failed = false;
     for target in TARGETS {
+        if only.is_some_and(|name| name != target.name) {
+            continue;
+        }
+        let mut places = BTreeSet::new();
         let mut inputs = (target.samples)();
         let mut paths: Vec<PathBuf> = fs::read_dir(corpus(target.name))
             .map(|entries| {
@@ -96,12 +112,21 @@ fn main() -> ExitCode {
             let input = inputs.pop().unwrap_or_else(|| random.mutate(&whole));
             count += 1;
             if std::panic::catch_unwind(|| (target.run)(&input)).is_err() {
+                failed = true;
+                let what = LAST.lock().map(|last| last.clone()).unwrap_or_default();
+                let place = what.lines().next().unwrap_or_default().to_owned();
+                if !places.insert(place) {
+                    continue;
+                }
                 let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("artifacts");
                 let path = directory.join(format!("{}-{count}", target.name));
                 let kept = fs::create_dir_all(&directory).and_then(|()| fs::write(&path, &input));
-                println!("{}: PANICKED on {} ({kept:?})", target.name, path.display());
-                failed = true;
-                break;
+                println!(
+                    "{}: PANICKED on {} ({kept:?}): {}",
+                    target.name,
+                    path.display(),
+                    what.replace('\n', " ")
+                );
             }
         }
         println!(

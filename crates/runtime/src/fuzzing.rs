@@ -3,16 +3,23 @@
 //! ```text
 //!   bytes ──► handshake ──► frames
 //!         ├─► datagram ──► frames
-//!         └─► packet ──► datagram (with AF_XDP)
+//!         ├─► packet ──► datagram (with AF_XDP)
+//!         ├─► memory that a peer shares
+//!         └─► files of a data directory
 //! ```
 
-use crate::transports::{
-    datagrams::{Filling, HEADER, Opened, checksum},
-    handshake::{Handshake, PeerIdentity, PeerKey, Refusal, Step},
+use crate::{
+    Config, Member,
+    data::Data,
+    transports::{
+        datagrams::{Filling, HEADER, Opened, checksum},
+        handshake::{Handshake, PeerIdentity, PeerKey, Refusal, Step},
+    },
 };
 use quintet_replica::{
     Boot, Bytes, ClusterId, EpochNumber, Frame, Incarnation, Lane, Peer, ReplicaId,
 };
+use std::path::Path;
 
 /// Takes a datagram apart; the frames of one that is whole, packed again, come out as the same.
 /// Bytes are tried as they are, and with the checksum that they should have.
@@ -156,4 +163,71 @@ pub fn handshake_samples() -> Vec<Vec<u8>> {
         of(4, &refusal),
         of(7, &Handshake::denied()),
     ]
+}
+
+/// A writer of shared memory that has lost its way, or was stopped in the middle of something:
+/// the bytes say what stands in the words and when the other ends look. Who reads and who writes
+/// beside it takes what can be, and says of everything else that it cannot.
+pub fn memory(bytes: &[u8]) {
+    crate::transports::fuzz_memory::run(bytes);
+}
+
+/// Scripts to begin from: what is written is read.
+#[must_use]
+pub fn memory_samples() -> Vec<Vec<u8>> {
+    crate::transports::fuzz_memory::samples()
+}
+
+/// A data directory in which one of these files holds these bytes: the first byte says which. It
+/// opens, or is refused with a reason. `place` is an empty directory.
+pub fn directory(place: &Path, bytes: &[u8]) {
+    const FILES: [&str; 6] = [
+        "identity",
+        "identity-2",
+        "peers",
+        "epoch",
+        "epoch-2",
+        "repair",
+    ];
+    let path = place.join("data");
+    let members = vec![Member {
+        peer: "127.0.0.1:1".to_owned(),
+    }];
+    let config = Config::new(ClusterId(5), ReplicaId(0), members, path.clone());
+    drop(Data::open(&config).expect("an empty place"));
+    let Some((which, bytes)) = bytes.split_first() else {
+        return;
+    };
+    // One bad copy of two is repaired, both are refused: so both are tried.
+    let at = usize::from(which % 12);
+    for file in &FILES[at % 6..=(at % 6 + at / 6).min(5)] {
+        if std::fs::write(path.join(file), bytes).is_err() {
+            return;
+        }
+    }
+    if let Err(error) = Data::open(&config) {
+        assert!(!error.to_string().is_empty());
+    }
+}
+
+/// The files of a directory that is in order, made in an empty one.
+#[must_use]
+pub fn directory_samples(place: &Path) -> Vec<Vec<u8>> {
+    let mut samples = Vec::new();
+    let path = place.join("data");
+    let members = vec![Member {
+        peer: "127.0.0.1:1".to_owned(),
+    }];
+    let config = Config::new(ClusterId(5), ReplicaId(0), members, path.clone());
+    drop(Data::open(&config));
+    for (number, file) in ["identity", "identity-2", "peers", "epoch", "epoch-2"]
+        .into_iter()
+        .enumerate()
+    {
+        if let Ok(bytes) = std::fs::read(path.join(file)) {
+            samples.push([&[number as u8][..], &bytes].concat());
+            samples.push([&[number as u8 + 6][..], &bytes].concat());
+        }
+    }
+    samples
 }

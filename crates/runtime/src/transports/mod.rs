@@ -19,6 +19,7 @@ pub(crate) mod af_xdp;
 pub(crate) mod af_xdp;
 pub(crate) mod datagrams;
 pub(crate) mod emulator;
+pub(crate) mod fuzz_memory;
 pub(crate) mod handshake;
 mod memory;
 mod queue;
