@@ -479,18 +479,18 @@ impl Cluster {
 
     /// Frames that somebody sent, changed, come to replicas until one is read; who read it has
     /// some turns. Its peers hear nothing of it.
-    pub fn strike(&mut self, script: &mut Script<'_>) {
+    pub fn send_changed(&mut self, script: &mut Script<'_>) {
         if self.halted || self.sent.is_empty() {
             return;
         }
         for _ in 0..20 {
-            if self.strike_once(script) {
+            if self.send_changed_once(script) {
                 return;
             }
         }
     }
 
-    fn strike_once(&mut self, script: &mut Script<'_>) -> bool {
+    fn send_changed_once(&mut self, script: &mut Script<'_>) -> bool {
         let pick = script.below(self.sent.len());
         let (from, mut to, frame) = self.sent[pick].clone();
         let mut bytes = frame.to_vec();
@@ -666,7 +666,7 @@ fn flight(bytes: &[u8]) -> (Cluster, Vec<u8>) {
 /// A cluster in mid-flight meets a changed frame.
 pub fn handled(bytes: &[u8]) {
     let (mut cluster, drawn) = flight(bytes);
-    cluster.strike(&mut Script(&drawn));
+    cluster.send_changed(&mut Script(&drawn));
 }
 
 /// A replica of a cluster in mid-flight starts again from a disk that is not its own.

@@ -16,6 +16,7 @@ use quintet_replica::{
     GroupId, Incarnation, Level, Link, Options, Outcome, Peer, PersistId, Protocol, Recipients,
     RecoveredBytes, Replica, ReplicaId, RequestKind, SessionId, Setup, Slot, SnapshotInfo, Status,
     Submission, Surroundings, Time, TimerKey, TimerOwner, Wake, Wire, World, Write,
+    parts::CONTRADICTION,
 };
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -373,6 +374,7 @@ impl<P: Protocol> Group<P> {
                 }
                 Effect::Mark(branch) => *self.marks.entry(branch).or_default() += 1,
                 Effect::Halt(reason) => {
+                    assert!(!reason.starts_with(CONTRADICTION), "{id}: {reason}");
                     self.members[me].halted = Some(reason);
                     self.crash(id);
                     return;

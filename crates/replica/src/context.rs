@@ -426,6 +426,12 @@ impl<P: Protocol> Context<'_, P> {
     pub fn halt(&mut self, reason: String) {
         self.effects.push(Effect::Halt(reason));
     }
+
+    /// A member told what contradicts something that this replica knows for certain: it stops,
+    /// and nothing that it asks for from here on is carried out. The handler returns.
+    pub fn contradicted(&mut self, what: core::fmt::Arguments<'_>) {
+        self.halt(crate::parts::contradiction(what));
+    }
 }
 
 fn replica_timer(timer: impl Into<u32>) -> TimerKey {

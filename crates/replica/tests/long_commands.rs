@@ -76,7 +76,11 @@ impl Protocol for Bursts {
     }
     fn on_persisted(&mut self, _: PersistId, _: &mut Context<'_, Self>) {}
     fn on_installed(&mut self, _: Slot, (): (), _: &mut Context<'_, Self>) {}
-    fn on_control(&mut self, _: Control, _: &mut Context<'_, Self>) {}
+    fn on_control(&mut self, _: Control, ctx: &mut Context<'_, Self>) {
+        ctx.mark("before");
+        ctx.contradicted(format_args!("two values for slot s1"));
+        ctx.mark("after");
+    }
     fn on_idle(&mut self, _: &mut Context<'_, Self>) -> Wake {
         Wake::Sleep
     }
@@ -238,4 +242,23 @@ fn batches_are_executed_at_once_when_no_command_takes_long() {
     submit(&mut node, 1, &mut out);
     assert_eq!((node.executed().slot, answered(&out)), (Slot(10), 1));
     assert_eq!(node.on_idle(&Outside, &mut out), Wake::Sleep);
+}
+
+#[test]
+fn node_does_nothing_more_when_members_contradict_each_other() {
+    let mut node = node(0);
+    let mut out = Vec::new();
+    let control = Input::Control(Control::HandOff);
+    node.on_input(control, &Outside, &mut out)
+        .expect("no frame");
+    let [Output::Mark("before"), Output::Halt(reason)] = &out[..] else {
+        panic!("nothing is carried out behind a halt: {out:?}");
+    };
+    let told = "members contradict each other: two values for slot s1.";
+    assert!(reason.starts_with(told), "{reason}");
+    assert!(reason.starts_with(parts::CONTRADICTION));
+    out.clear();
+    submit(&mut node, 1, &mut out);
+    assert_eq!(node.on_idle(&Outside, &mut out), Wake::Sleep);
+    assert!(out.is_empty(), "it hears nothing more");
 }

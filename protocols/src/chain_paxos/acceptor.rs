@@ -235,7 +235,9 @@ impl ChainPaxos {
         let mut write = None;
         for (slot, entry) in (first.0..).map(Slot).zip(entries) {
             if slot <= self.held {
-                self.assert_same(slot, &entry);
+                if !self.is_same(slot, &entry, from, ctx) {
+                    return;
+                }
             } else {
                 write = Some(self.append(slot, entry, ctx));
             }
@@ -247,22 +249,33 @@ impl ChainPaxos {
         }
     }
 
-    /// A slot is proposed once per ballot, and decided once. What lies in a gap may never have been
-    /// decided: it is kept for candidates only.
-    fn assert_same(&self, slot: Slot, entry: &Entry) {
+    /// A slot is proposed once per ballot, and decided once: false, and the replica stops, where
+    /// this is another value. What lies in a gap may never have been decided: it is kept for
+    /// candidates only.
+    fn is_same(
+        &self,
+        slot: Slot,
+        entry: &Entry,
+        from: ReplicaId,
+        ctx: &mut Context<'_, Self>,
+    ) -> bool {
         let Some(held) = self.log.get(slot) else {
-            return;
+            return true;
         };
-        if held.ballot == self.promised {
-            assert!(
-                held.entry == *entry,
-                "one value per slot and ballot, in {slot}"
-            );
-        } else if slot <= self.committed && !self.lacks(slot) {
-            assert!(
-                held.entry.op == entry.op,
-                "one decision per slot, in {slot}"
-            );
+        let decided = slot <= self.committed && !self.lacks(slot);
+        if held.ballot == self.promised && held.entry != *entry {
+            let ballot = held.ballot;
+            ctx.contradicted(format_args!(
+                "two values for slot {slot} in ballot {ballot}, the second from {from}"
+            ));
+            false
+        } else if held.ballot != self.promised && decided && held.entry.op != entry.op {
+            ctx.contradicted(format_args!(
+                "two decisions for slot {slot}, the second from {from}"
+            ));
+            false
+        } else {
+            true
         }
     }
 

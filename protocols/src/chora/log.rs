@@ -97,21 +97,25 @@ impl Chora {
                 return;
             }
             if let Some(held) = self.log.get(slot) {
-                if held.view == self.view {
-                    assert!(
-                        held.value == value,
-                        "one value per slot and view, in {slot}"
-                    );
+                if held.view == self.view && held.value != value {
+                    self.contradicted(slot, ctx);
                 }
                 return;
             }
         }
         if let Some(waits) = self.buffer.get(&slot) {
-            assert!(*waits == value, "one value per slot and view, in {slot}");
+            if *waits != value {
+                self.contradicted(slot, ctx);
+            }
             return;
         }
         self.buffer_or_append(slot, value, ctx);
         self.watch_wait(slot, ctx);
+    }
+
+    fn contradicted(&self, slot: Slot, ctx: &mut Context<'_, Self>) {
+        let view = self.view;
+        ctx.contradicted(format_args!("two values for slot {slot} in view {view}"));
     }
 
     /// Appends what follows on the log's end, and what waited for it; the rest waits.

@@ -175,7 +175,7 @@ impl Table {
         let layout = self.layout;
         let row = &mut self.rows[from.index()];
         let mut merged = Merged::default();
-        for (index, word) in (offset..).zip(words) {
+        for (index, word) in (offset..=u32::MAX).zip(words) {
             let Some(old) = row.get(index as usize).copied() else {
                 merged.refused += 1;
                 break;

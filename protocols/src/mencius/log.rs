@@ -102,7 +102,9 @@ impl Mencius {
         match self.log.get_mut(slot) {
             Some(held) if held.value == value => held.decided = true,
             Some(held) => {
-                assert!(!held.decided, "one decision per slot, in {slot}");
+                if held.decided {
+                    return ctx.contradicted(format_args!("two decisions for slot {slot}"));
+                }
                 let ballot = held.ballot;
                 self.write(slot, ballot, value, true, ctx);
             }

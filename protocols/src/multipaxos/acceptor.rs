@@ -139,7 +139,9 @@ impl MultiPaxos {
             let mut write = None;
             for (slot, proposal) in (first.0..).map(Slot).zip(proposals) {
                 if slot <= self.held {
-                    self.assert_same(slot, ballot, &proposal);
+                    if !self.is_same(slot, ballot, &proposal, ctx) {
+                        return;
+                    }
                 } else {
                     write = Some(self.append(slot, ballot, proposal, ctx));
                     self.held = slot;
@@ -152,21 +154,34 @@ impl MultiPaxos {
         self.learn_committed(committed, ctx);
     }
 
-    /// A slot is proposed once per ballot, and decided once.
-    fn assert_same(&self, slot: Slot, ballot: Ballot, proposal: &Proposal) {
+    /// A slot is proposed once per ballot, and decided once: false, and the replica stops, where
+    /// this is another value.
+    fn is_same(
+        &self,
+        slot: Slot,
+        ballot: Ballot,
+        proposal: &Proposal,
+        ctx: &mut Context<'_, Self>,
+    ) -> bool {
         let Some(held) = self.log.get(slot) else {
-            return;
+            return true;
         };
-        if held.ballot == ballot {
-            assert!(
-                held.proposal == *proposal,
-                "one value per slot and ballot, in {slot}"
-            );
-        } else if slot <= self.committed {
-            assert!(
-                held.proposal.value == proposal.value,
-                "one decision per slot, in {slot}"
-            );
+        let from = ballot.owner;
+        if held.ballot == ballot && held.proposal != *proposal {
+            ctx.contradicted(format_args!(
+                "two values for slot {slot} in ballot {ballot}, the second from {from}"
+            ));
+            false
+        } else if held.ballot != ballot
+            && slot <= self.committed
+            && held.proposal.value != proposal.value
+        {
+            ctx.contradicted(format_args!(
+                "two decisions for slot {slot}, the second from {from}"
+            ));
+            false
+        } else {
+            true
         }
     }
 

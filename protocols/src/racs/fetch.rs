@@ -63,10 +63,11 @@ impl Racs {
             self.reached = decided;
         }
         let root = self.tree.root().id;
-        assert!(
-            decided.round != root.round || decided == root,
-            "{decided} was decided, and {root} of the same round here"
-        );
+        if decided.round == root.round && decided != root {
+            return ctx.contradicted(format_args!(
+                "{decided} was decided, says {from}, and {root} of the same round here"
+            ));
+        }
         if decided.round <= self.decided.round {
             return;
         }
@@ -112,12 +113,13 @@ impl Racs {
         if self.wanted.values().any(|asked| asked.decided) {
             return;
         }
-        assert!(
-            self.tree.place(self.decided) != Place::Lost,
-            "{} was decided and does not stand upon {}, which is decided here",
-            self.decided,
-            self.tree.root().id
-        );
+        if self.tree.place(self.decided) == Place::Lost {
+            let (decided, from, root) = (self.decided, self.decided_from, self.tree.root().id);
+            return ctx.contradicted(format_args!(
+                "{decided} was decided, says {from}, and does not stand upon {root}, which is \
+                 decided here"
+            ));
+        }
         self.want(self.decided, self.decided_from, ctx);
     }
 

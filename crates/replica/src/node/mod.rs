@@ -180,6 +180,8 @@ pub struct Node {
     malformed: u64,
     foreign: u64,
     started: bool,
+    /// The protocol stopped the replica: it hears nothing more, and says nothing.
+    halted: bool,
     planted: Planted,
 }
 
@@ -284,6 +286,7 @@ impl Node {
             malformed: 0,
             foreign: 0,
             started: false,
+            halted: false,
             planted,
         })
     }
@@ -366,6 +369,9 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) -> Result<(), FrameError> {
+        if self.halted {
+            return Ok(());
+        }
         let result = match input {
             Input::Frame {
                 from,
@@ -513,6 +519,9 @@ impl Node {
     /// The inbox is empty: lets the protocol flush, moves a snapshot under way on, and says when
     /// to be called again.
     pub fn on_idle(&mut self, world: &dyn World, out: &mut Vec<Output>) -> Wake {
+        if self.halted {
+            return Wake::Sleep;
+        }
         let installing = self.step_install(world, out);
         self.carry_out_deferred(world, out);
         let around = Surroundings {
@@ -540,6 +549,11 @@ impl Node {
                 let mut effects = core::mem::take(&mut self.effects);
                 for effect in effects.drain(..) {
                     self.carry_out_effect(effect, world, out);
+                    if self.halted {
+                        self.effects.clear();
+                        self.events.clear();
+                        return;
+                    }
                 }
                 if self.effects.is_empty() {
                     self.effects = effects;
@@ -711,7 +725,10 @@ impl Node {
             Effect::Recovered => out.push(Output::Recovered),
             Effect::Done { batch, outcome } => self.done(batch, outcome, out),
             Effect::Mark(branch) => out.push(Output::Mark(branch)),
-            Effect::Halt(reason) => out.push(Output::Halt(reason)),
+            Effect::Halt(reason) => {
+                self.halted = true;
+                out.push(Output::Halt(reason));
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Small pieces that protocols share.
 
 mod attached;
+mod contradiction;
 mod kept_requests;
 mod lost;
 mod quorum;
@@ -11,6 +12,8 @@ mod timing;
 mod window;
 
 pub use attached::{AttachedFrontend, RequestMessage, Taken};
+pub use contradiction::CONTRADICTION;
+pub(crate) use contradiction::contradiction;
 pub use kept_requests::{KeptRequests, RequestKey, RequestQueue, own_request, request_key};
 pub use lost::too_many_forgot;
 pub use quorum::{Ballot, Tally};

@@ -14,7 +14,7 @@ use std::sync::{Arc, atomic::Ordering};
 /// the bytes say what stands in the words and when the other ends look. Who reads and who writes
 /// beside it takes what can be, and says of everything else that it cannot.
 pub(crate) fn run(bytes: &[u8]) {
-    let Ok((segment, _file, _token)) = Segment::create() else {
+    let Ok((segment, _file, _token)) = Segment::create(1) else {
         return;
     };
     let memory = Arc::new(segment);

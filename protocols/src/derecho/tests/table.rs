@@ -54,6 +54,13 @@ fn a_row_counts_only_between_its_two_guards_and_never_goes_back() {
 }
 
 #[test]
+fn put_is_refused_when_its_offset_ends_the_range() {
+    let mut table = table(7);
+    let outside = table.merge(PEER, u32::MAX, &[1, 2]);
+    assert_eq!((outside.refused, outside.dirty), (1, 0));
+}
+
+#[test]
 #[should_panic(expected = "only rises")]
 fn the_own_row_is_asserted_to_rise() {
     let mut table = table(7);

@@ -178,6 +178,27 @@ fn vote_lost_on_restart() {
     );
 }
 
+/// The group's replica ends the test when it halts for that.
+#[test]
+#[should_panic(expected = "two values for slot s1 in ballot")]
+fn replica_halts_when_ballot_has_two_values_for_one_slot() {
+    let mut group = group(3);
+    send(&mut group, 2, 1, &accept(ballot(7, 2), 1, &[1]));
+    send(&mut group, 2, 1, &accept(ballot(7, 2), 1, &[2]));
+}
+
+#[test]
+#[should_panic(expected = "two decisions for slot s1, the second from")]
+fn replica_halts_when_decided_slot_has_another_value() {
+    let mut group = group(3);
+    let mut decided = accept(ballot(7, 2), 1, &[1]);
+    if let Message::Accept { committed, .. } = &mut decided {
+        *committed = Slot(1);
+    }
+    send(&mut group, 2, 1, &decided);
+    send(&mut group, 0, 1, &accept(ballot(8, 0), 1, &[2]));
+}
+
 #[test]
 fn accept_must_raise_promise() {
     let mut group = group(3);
