@@ -64,7 +64,7 @@ pub use campaign::{
     Campaign, CampaignError, CampaignReport, OPERATIONS_DEFAULT, Progress, SeedReport, Story, run,
     trace,
 };
-pub use explore::{Bounds, Exploration, ExploreError, ExploreProgress, explore};
+pub use explore::{Bounds, Exploration, ExploreError, ExploreProgress, LEAP_MS, explore};
 pub use faults::FaultSet;
 pub use network::Transport;
 pub use plants::plants;

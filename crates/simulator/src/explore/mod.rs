@@ -29,6 +29,8 @@ use world::{Tables, World};
 
 /// Virtual time 0 as nanoseconds since the Unix epoch.
 const EPOCH_CLOCK: u64 = 1_700_000_000_000_000_000;
+/// How far clocks jump when nothing else is said: beyond every deadline.
+pub const LEAP_MS: u64 = 1_000_000;
 /// The most commands, replicas, crashes and firings of timers that a world is made for.
 const COMMANDS_MAX: usize = 6;
 const REPLICAS_MAX: usize = 7;
@@ -53,6 +55,13 @@ pub struct Bounds {
     pub at_once: bool,
     /// Frames of one link and lane keep their order, as TCP has it; else they overtake each other.
     pub in_order: bool,
+    /// When a timer fires, its replica's clock jumps by so many milliseconds. By default every
+    /// deadline that was set before is past then. Protocols that tell silence from having stood
+    /// still themselves need a shorter jump.
+    pub leap_ms: u64,
+    /// When a replica crashes, the others learn that it cannot be reached, not only that their
+    /// connections broke.
+    pub down: bool,
     /// Worlds kept; when there are more, the search is not complete.
     pub states_max: usize,
 }
@@ -68,6 +77,8 @@ impl Default for Bounds {
             from_boot: false,
             at_once: false,
             in_order: true,
+            leap_ms: LEAP_MS,
+            down: false,
             states_max: 20_000_000,
         }
     }
@@ -144,6 +155,11 @@ impl Bounds {
             ("reads", self.reads, self.commands),
             ("crashes", self.crashes, 4),
             ("timers", self.timers, 16),
+            (
+                "milliseconds of a jump",
+                self.leap_ms as usize,
+                1_000_000_000,
+            ),
         ];
         match most.iter().find(|(_, given, most)| given > most) {
             Some((name, given, most)) => Err(ExploreError::Bounds(format!(

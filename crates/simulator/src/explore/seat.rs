@@ -35,8 +35,6 @@ use std::{
 
 /// Frontends embedded in replicas are numbered from here: by run and replica.
 const EMBEDDED: u64 = 1 << 30;
-/// A timer that fires moves its replica's clock on by so much: every deadline set before is past.
-const LEAP: u64 = 1_000_000_000_000;
 /// A replica that wants to be called again at once is, so often.
 const SPINS_MAX: usize = 16;
 
@@ -64,6 +62,7 @@ pub(super) enum Move {
         up: u16,
     },
     LinkUp(u16),
+    LinkReset(u16),
     LinkDown(u16),
 }
 
@@ -395,6 +394,11 @@ impl Cast {
         Node::new(setup, &self.entry, machine).ok()
     }
 
+    /// A timer that fires moves its replica's clock on by so much.
+    const fn leap(&self) -> u64 {
+        self.bounds.leap_ms * 1_000_000
+    }
+
     /// A node in the state that the last move led to, by everything that happened since its boot.
     fn revive(&self, last: Option<(u32, Move)>) -> Option<Live> {
         let mut chain = Vec::new();
@@ -436,7 +440,7 @@ impl Cast {
                 node,
                 record,
                 view: View {
-                    now: u64::from(before.firings) * LEAP,
+                    now: u64::from(before.firings) * self.leap(),
                 },
             };
             let recovered = RecoveredBytes {
@@ -482,7 +486,7 @@ impl Cast {
                 Input::Persisted(*upto)
             }
             Move::Timer(key) => {
-                running.view.now = u64::from(before.firings + 1) * LEAP;
+                running.view.now = u64::from(before.firings + 1) * self.leap();
                 Input::Timer(key)
             }
             Move::Submit(command) => Input::Submit(self.submission(command, before)),
@@ -492,7 +496,8 @@ impl Cast {
                     incarnation: Incarnation(1),
                 },
             ),
-            Move::LinkDown(peer) => Input::Link(Peer::Replica(ReplicaId(peer)), Link::Reset),
+            Move::LinkReset(peer) => Input::Link(Peer::Replica(ReplicaId(peer)), Link::Reset),
+            Move::LinkDown(peer) => Input::Link(Peer::Replica(ReplicaId(peer)), Link::Down),
             Move::Crash { .. } | Move::Boot { .. } => {
                 return Err(Violation::new("rig", "handled elsewhere"));
             }

@@ -252,7 +252,10 @@ impl World {
                     |flight: &Flight| u16::from(flight.from) == id || u16::from(flight.to) == id;
                 parts.flights.retain(|flight| !touches(flight));
                 for other in parts.living(id, cast) {
-                    parts.happen(other, Move::LinkDown(id), cast)?;
+                    parts.happen(other, Move::LinkReset(id), cast)?;
+                    if cast.bounds.down {
+                        parts.happen(other, Move::LinkDown(id), cast)?;
+                    }
                 }
             }
             Action::Restart(id) => parts.boot(id, cast)?,

@@ -41,6 +41,15 @@ pub(super) struct Scope {
     #[arg(long, requires = "exhaustive")]
     at_once: bool,
 
+    /// How far a replica's clock jumps when one of its timers fires, in milliseconds; by default
+    /// beyond every deadline
+    #[arg(long, value_name = "MS", default_value_t = quintet_simulator::LEAP_MS, requires = "exhaustive")]
+    leap: u64,
+
+    /// Replicas learn that one which crashed cannot be reached, not only that connections broke
+    #[arg(long, requires = "exhaustive")]
+    down: bool,
+
     /// Worlds to keep at most, about 100 bytes each; the search ends there
     #[arg(
         long,
@@ -66,6 +75,8 @@ pub(super) fn run(
         timers: scope.timers,
         from_boot: scope.from_boot,
         at_once: scope.at_once,
+        leap_ms: scope.leap,
+        down: scope.down,
         in_order: campaign.transport != Some(Transport::Datagram),
         states_max: scope.states,
     };
