@@ -290,6 +290,44 @@ impl Protocol for ChainPaxos {
     type Options = Config;
     type Frontend = Frontend;
 
+    const BRANCHES: &'static [&'static str] = &[
+        "acknowledged from elsewhere than the tail",
+        "asks the leader for what is missing",
+        "chain changed",
+        "does not stand without its state",
+        "election won",
+        "entries sent again",
+        "first leader",
+        "forgot what it had accepted",
+        "gap in the chain",
+        "goes on ahead of its state",
+        "ignored: forgot",
+        "ignored: old ballot",
+        "ignored: vote for another ballot",
+        "leader adds itself",
+        "leader lost its majority",
+        "leader stepped down",
+        "leadership handed off",
+        "next in the chain suspected",
+        "peer came back in a new life",
+        "pre-vote refused",
+        "re-admission proposed",
+        "re-admitted",
+        "read refused: not a member",
+        "recovered",
+        "removal proposed",
+        "removal would leave no quorum",
+        "removed although it is heard",
+        "removed from the chain behind this one",
+        "rounds do not pass a link",
+        "slow replica moved behind the tail",
+        "stands by hand-off",
+        "state transfer chosen",
+        "suspicion about one that is heard",
+        "the next one needs trimmed entries",
+        "the next one needs what is missing here",
+    ];
+
     const INFO: Info = Info {
         name: "chain_paxos",
         paper: "Fouto, Preguiça, Leitão, High Throughput Replication with Integrated Membership \
