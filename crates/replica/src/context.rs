@@ -410,7 +410,8 @@ impl<P: Protocol> Context<'_, P> {
         self.effects.push(Effect::Seal { slot, certificate });
     }
 
-    /// Counts a rare branch.
+    /// Counts a rare branch. The simulator takes one whose name begins with `impossible` for a
+    /// violation.
     pub fn mark(&mut self, branch: &'static str) {
         self.effects.push(Effect::Mark(branch));
     }

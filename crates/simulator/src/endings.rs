@@ -38,6 +38,7 @@ impl World {
                     };
                     self.on_result(request, status, reply);
                 }
+                self.crash_answered();
             }
             Outcome::NoQuorum | Outcome::Busy => {
                 for request in &requests {

@@ -172,6 +172,10 @@ kinds! {
     CrashInTransfer "crash_in_transfer",
     /// A replica crashes again soon after it has started again.
     CrashInRecovery "crash_in_recovery",
+    /// The leader crashes as soon as a client is answered, with what it has sent since.
+    CrashAtAnswer "crash_at_answer",
+    /// The leader stands still, another one takes over, and crashes soon.
+    CrashNewLeader "crash_new_leader",
     /// A replica loses everything that it ever wrote. It must be refused.
     Wipe "wipe",
     /// A replica is asked to hand over and stops a little later.
@@ -224,7 +228,7 @@ kinds! {
 impl Kind {
     /// Whether it can happen only to protocols that have a leader.
     pub const fn needs_leader(self) -> bool {
-        matches!(self, Self::CrashVoter)
+        matches!(self, Self::CrashVoter | Self::CrashNewLeader)
     }
 
     /// Whether what it waits for comes seldom, or what it damages may turn out not to matter.
@@ -232,6 +236,7 @@ impl Kind {
         matches!(
             self,
             Self::CrashVoter
+                | Self::CrashNewLeader
                 | Self::CrashInTransfer
                 | Self::RotJournal
                 | Self::RotSnapshot
@@ -305,8 +310,11 @@ impl Ground {
             if self.sessions_expire {
                 pool.push(Kind::ClientReturnsLate);
             }
+            if may_crash {
+                pool.push(Kind::CrashAtAnswer);
+            }
             if replicas >= 3 {
-                pool.extend([Kind::CrashInTransfer, Kind::Wipe]);
+                pool.extend([Kind::CrashInTransfer, Kind::Wipe, Kind::CrashNewLeader]);
             }
             if disk {
                 pool.extend([Kind::CrashBeforePersisted, Kind::CrashAfterWrite]);
@@ -422,6 +430,8 @@ impl Plan {
                     | Kind::CrashInSnapshot
                     | Kind::CrashInTransfer
                     | Kind::CrashInRecovery
+                    | Kind::CrashAtAnswer
+                    | Kind::CrashNewLeader
                     | Kind::CrashAfterWrite => random.between(5, 1200),
                     Kind::ClientReturns => random.between(200, 4000),
                     Kind::PauseLong => random.between(1500, 5000),

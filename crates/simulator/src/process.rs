@@ -78,6 +78,8 @@ pub(crate) enum Armed {
     AfterWrite,
     /// At the end of a step that handed a promise over.
     Voted,
+    /// When a client is answered.
+    Answered,
     /// While a snapshot is written.
     InSnapshot(Moment),
 }
@@ -752,6 +754,14 @@ impl World {
                 self.violate(violation);
             }
         }
+        if self.hunted.is_some()
+            && let Some(node) = &self.processes[index].node
+        {
+            let status = node.protocol_status();
+            if status.leader.is_some_and(|leader| leader.index() == index) {
+                self.found_leader(index, status.view);
+            }
+        }
         if process_digest_due(self.processes[index].handled) {
             let digest = self.processes[index]
                 .node
@@ -1050,6 +1060,10 @@ impl World {
                 self.violate(Violation::new("digests", what));
             }
             Output::Mark(branch) => {
+                if branch.starts_with("impossible") {
+                    let what = format!("replica {index}: {branch}");
+                    self.violate(Violation::new("impossible", what));
+                }
                 if branch == "state transfer" {
                     self.maybe_crash_in_transfer(index);
                 }
@@ -1139,6 +1153,7 @@ impl World {
             Armed::BeforePersisted => "crash_before_persisted",
             Armed::AfterWrite => "crash_after_write",
             Armed::Voted => "crash_voter",
+            Armed::Answered => "crash_at_answer",
             Armed::InSnapshot(_) => "crash_in_snapshot",
         });
         self.crash(index);

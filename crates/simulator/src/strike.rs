@@ -227,6 +227,8 @@ impl World {
             | Kind::CrashInSnapshot
             | Kind::CrashInTransfer
             | Kind::CrashInRecovery
+            | Kind::CrashAtAnswer
+            | Kind::CrashNewLeader
             | Kind::Wipe
             | Kind::Stop => return self.strike_process(index, kind, duration),
             Kind::Pause | Kind::PauseLong => {
@@ -266,6 +268,17 @@ impl World {
             Kind::CrashBeforePersisted => return self.arm(Armed::BeforePersisted, duration),
             Kind::CrashAfterWrite => return self.arm(Armed::AfterWrite, duration),
             Kind::CrashVoter => return self.arm_voter(index, duration),
+            Kind::CrashAtAnswer => {
+                let leader = self.leader().filter(|leader| {
+                    !self.processes[*leader].is_dying() && self.may_crash(&[*leader])
+                });
+                let Some(leader) = leader else {
+                    return self.arm(Armed::Answered, duration);
+                };
+                self.processes[leader].armed = Some((Armed::Answered, duration));
+                return Some(MOMENT_MAX + duration);
+            }
+            Kind::CrashNewLeader => return self.hunt_leader(duration),
             Kind::CrashInSnapshot => {
                 let moments = [
                     Moment::Begin,
@@ -620,6 +633,70 @@ impl World {
         });
     }
 
+    /// The leader stands still until its successor has crashed, or not much longer.
+    fn hunt_leader(&mut self, duration: u64) -> Option<u64> {
+        let leader = self.leader()?;
+        if self.processes[leader].is_dying() {
+            return None;
+        }
+        let shown = |process: &Process| Some(process.node.as_ref()?.protocol_status().view);
+        let view = self.processes.iter().filter_map(shown).max()?;
+        self.hunted = Some((view, duration));
+        let still = self.random.between(400, 2000) * MILLISECOND;
+        self.processes[leader].paused_until = self.now + still;
+        Some(still + MOMENT_MAX + duration)
+    }
+
+    /// Somebody leads, in this view: if it is the one that was waited for, it crashes soon.
+    pub fn found_leader(&mut self, index: usize, view: u64) {
+        let Some((before, down)) = self.hunted else {
+            return;
+        };
+        if view <= before {
+            return;
+        }
+        self.hunted = None;
+        // Somebody took over from the one that stands still: that alone is an effect.
+        self.effective(Kind::CrashNewLeader.name());
+        if !self.may_crash(&[index]) {
+            return;
+        }
+        let soon = [100_000, 2 * MILLISECOND, 20 * MILLISECOND][self.random.index(3)];
+        let at = self.now + self.random.below(soon);
+        let (node, boot) = (index as u16, self.processes[index].boot);
+        let kind = Kind::CrashNewLeader;
+        self.queue.push(
+            at,
+            Event::CrashNow {
+                node,
+                boot,
+                kind,
+                down,
+            },
+        );
+    }
+
+    /// A client was answered: who waited for that crashes before anything that it sent arrives.
+    pub fn crash_answered(&mut self) {
+        for index in 0..self.setup.replicas {
+            let process = &mut self.processes[index];
+            let answered = |armed: &mut (Armed, u64)| armed.0 == Armed::Answered;
+            if let Some((_, down)) = process.armed.take_if(answered) {
+                let (node, boot) = (index as u16, process.boot);
+                let kind = Kind::CrashAtAnswer;
+                self.queue.push(
+                    self.now,
+                    Event::CrashNow {
+                        node,
+                        boot,
+                        kind,
+                        down,
+                    },
+                );
+            }
+        }
+    }
+
     /// Silences the leader, so that the others vote, and lets one of them crash when it has.
     fn arm_voter(&mut self, index: usize, duration: u64) -> Option<u64> {
         let leader = self.leader()?;
@@ -847,11 +924,13 @@ impl World {
                 .processes
                 .iter_mut()
                 .for_each(|process| process.clock.lie(false)),
+            Kind::CrashNewLeader => self.hunted = None,
             Kind::ClientReturns | Kind::ClientReturnsLate => self.clients_come_back(),
             Kind::CrashMidStep
             | Kind::CrashBeforePersisted
             | Kind::CrashAfterWrite
             | Kind::CrashInSnapshot
+            | Kind::CrashAtAnswer
             | Kind::CrashInTransfer => {
                 for process in &mut self.processes {
                     process.armed = None;
@@ -911,6 +990,7 @@ impl World {
         for (_, from, to) in std::mem::take(&mut self.healing.slowed) {
             self.network.slow(from, to, 1);
         }
+        self.hunted = None;
         for process in &mut self.processes {
             (process.slow, process.disk.slow, process.armed) = (1, 1, None);
             (process.resets, process.crash_at_boot) = (0, None);

@@ -219,6 +219,8 @@ pub(crate) struct World {
     pub route_slot: Slot,
     /// Who may take part next: votes for them have been cast.
     pub routes_ahead: Vec<(Slot, Route)>,
+    /// Who leads next, in a later view than this, crashes and stays down for so long.
+    pub hunted: Option<(u64, u64)>,
     /// Some replica has called one a leader.
     pub led: bool,
     pub events: u64,
@@ -417,6 +419,7 @@ impl World {
             route: Vec::new(),
             route_slot: Slot(0),
             routes_ahead: Vec::new(),
+            hunted: None,
             led: false,
             events: 0,
             agreement: Agreement::default(),

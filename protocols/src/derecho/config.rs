@@ -93,6 +93,12 @@ fn size(value: &str, low: u64, high: u64) -> Result<usize, String> {
 }
 
 impl Options for Config {
+    // Small limits, so that small messages go on every way that large ones do.
+    const DRAWN: &'static [(&'static str, &'static [&'static str])] = &[
+        ("smc_bytes_max", &["64", "256"]),
+        ("rdmc_bytes_min", &["64", "65536"]),
+        ("rdmc_block_bytes", &["64", "256"]),
+    ];
     const SPECS: &'static [OptionSpec] = &[
         OptionSpec {
             name: "heartbeat_ms",

@@ -955,6 +955,15 @@ impl Protocol for Derecho {
                 "delivered by all means persisted here"
             );
             assert!(self.persisted <= self.ordered, "persisted in order");
+            let next = self.promise.view.number + 1;
+            let unlogged = self.acts.iter().any(|(_, act)| match act {
+                Act::Echo(proposal) if proposal.view.number == next => {
+                    self.table.valid(self.id)
+                        && self.table.proposed(self.id) >= proposal.ballot.proposer
+                }
+                _ => false,
+            });
+            assert!(!unlogged, "a trim is echoed when it is on disk");
             assert!(
                 self.unacked.len() <= self.config.window,
                 "the window bounds what is sent"

@@ -141,6 +141,11 @@ impl Derecho {
         if views.iter().any(outside) {
             return ctx.mark("ignored: a view of others");
         }
+        let mine = &self.promise.view;
+        let other = |view: &View| view.number == mine.number && view.members != mine.members;
+        if views.iter().any(other) {
+            ctx.mark("impossible: two views of one number");
+        }
         self.learn_all(views, ctx);
         if active {
             self.active_at = ctx.now();

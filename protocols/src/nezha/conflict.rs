@@ -262,6 +262,13 @@ impl SetHash {
         }
     }
 
+    /// Whether both are hashes of the same batches.
+    #[must_use]
+    pub fn same_set(&self, other: &Self) -> bool {
+        (self.base, self.total, self.everything) == (other.base, other.total, other.everything)
+            && self.keys == other.keys
+    }
+
     /// A batch is added.
     pub fn add(&mut self, stamp: Stamp, footprint: &Footprint) {
         self.change(stamp, footprint, true);

@@ -30,6 +30,8 @@ const STAMPS_MAX: u64 = 1024;
 const PENDING_MAX: u64 = 65_536;
 /// Hashes leave out what is committed in steps of this many slots.
 pub(super) const HASH_SPAN: u64 = 4096;
+/// Of no more entries it is checked whether the hash is theirs.
+const HASH_CHECKED_MAX: usize = 256;
 /// The most keys that a leader watches before it begins the next quantum early.
 const MARKS_MAX: usize = 65_536;
 /// The most reads that wait for a confirmation.
@@ -938,6 +940,25 @@ impl Nezha {
         for (stamp, entry) in &self.unsynced {
             self.hash.add(*stamp, &entry.footprint);
         }
+    }
+
+    /// What was added and removed one by one is the hash of what is held, looked at now and then.
+    pub(super) fn assert_hash(&self) {
+        let first = self.hash.base.next().max(self.log.first());
+        let count = (self.sync.next().0 - first.0.min(self.sync.0)) as usize;
+        let due = self.sync.0.is_multiple_of(16) && count + self.unsynced.len() <= HASH_CHECKED_MAX;
+        if !self.hash.known || !due {
+            return;
+        }
+        let mut counted = self.hash_trimmed.clone();
+        counted.same_for_all_keys = false;
+        for (_, entry) in self.log.iter_from(first) {
+            counted.add(entry.stamp, &entry.footprint);
+        }
+        for (stamp, entry) in &self.unsynced {
+            counted.add(*stamp, &entry.footprint);
+        }
+        assert!(self.hash.same_set(&counted), "the hash is of what is held");
     }
 
     // --------------------------------------------------------------- snapshots and trimming

@@ -662,6 +662,7 @@ impl Protocol for Nezha {
         }
         if self.is_normal() {
             assert_eq!(self.view_normal, self.view);
+            self.assert_hash();
         }
     }
 }

@@ -52,11 +52,16 @@ fn the_sound_toy_passes_under_every_kind_of_fault() {
     for faults in ["none", "network", "crash", "disk", "clock", "all"] {
         let report = judge(&toy(0..25, faults, "none"));
         assert!(report.is_clean(), "{faults}: {:?}", report.failures);
-        // The toy neither votes nor takes snapshots.
+        // The toy neither votes nor changes its leader nor takes snapshots.
         let cannot = |reason: &str| {
-            ["crash_voter", "crash_in_", "rot_snapshot"]
-                .iter()
-                .any(|kind| reason.starts_with(kind))
+            [
+                "crash_voter",
+                "crash_new_leader",
+                "crash_in_",
+                "rot_snapshot",
+            ]
+            .iter()
+            .any(|kind| reason.starts_with(kind))
         };
         let rejected: u64 = (report.rejections.iter())
             .filter(|(reason, _)| !cannot(reason))
@@ -215,12 +220,13 @@ fn digests_find_a_state_that_differs_in_silence() {
                 ..Campaign::default()
             };
             let report = crate::run(&campaign, |_| ()).unwrap();
-            let found = report.failures.first()?;
-            Some((seed, found.what.clone()))
+            // When that replica leads, clients may see the difference before digests are compared.
+            let found = report.failures.iter();
+            let mut found = found.filter(|story| story.what.starts_with("digests"));
+            Some((seed, found.next()?.what.clone()))
         });
         let (seed, what) = found.unwrap_or_else(|| panic!("{name}: no seed found it"));
         println!("{name}: seed {seed}: {what}");
-        assert!(what.starts_with("digests"), "{name}, seed {seed}: {what}");
     }
 }
 
