@@ -4,10 +4,13 @@
 
 mod support;
 
+use rustix::process::Signal;
+use serde_json::Value;
 use std::{fs, net::TcpListener};
 use support::{
     eventually, let_go,
     served::{Raw, Served, Setup},
+    signal,
 };
 
 /// A server of its own for tests that do not disturb one another.
@@ -189,13 +192,60 @@ fn without_a_quorum_writes_and_reads_are_refused_within_the_deadline() {
     // What was under way when they died may have an open end; what comes later has not.
     eventually("a definite refusal", || {
         let answer = client.ask(&["SET", "k", "1"]).ok()?;
-        let refused = answer == "-CLUSTERDOWN no quorum (1 of 3 reachable)";
+        let refused = answer.starts_with("-CLUSTERDOWN no quorum (1 of 3 reachable; no answer");
         assert!(refused || answer.starts_with("-UNCERTAIN ") || answer.starts_with("-CLUSTERDOWN"));
         refused.then_some(())
     });
     let read = client.ask(&["GET", "k"]).unwrap();
-    assert_eq!(read, "-CLUSTERDOWN no quorum (1 of 3 reachable)");
+    let named = read.contains("no answer from replica 1 for ") && read.contains(", 2 for ");
+    assert!(named, "{read}");
     assert_eq!(client.ask(&["PING"]).unwrap(), "PONG");
+}
+
+#[test]
+fn lost_quorum_is_told_at_once_when_a_majority_hangs() {
+    let setup = Setup::new(3);
+    let replicas = setup.start_all(&["--client-deadline", "1h"]);
+    eventually("a write", || {
+        let answer = replicas[0].client().ask(&["SET", "k", "0"]);
+        (answer.ok()? == "OK").then_some(())
+    });
+    for hung in &replicas[1..] {
+        hung.freeze();
+    }
+    // Their links stay open: only silence tells.
+    eventually("silence", || {
+        let status = replicas[0].status()?;
+        let silent = |peer: &Value| peer["silent_ms"].as_u64().is_some_and(|ms| ms > 5_000);
+        let peers = status["peers"].as_array()?;
+        (peers.iter().all(silent) && peers.iter().all(|peer| peer["connected"] == true))
+            .then_some(())
+    });
+    for command in [&["SET", "k", "1"][..], &["GET", "k"]] {
+        let answer = replicas[0].client().ask(command).unwrap();
+        let known = "-CLUSTERDOWN no quorum (1 of 3 reachable; no answer from replica 1 for ";
+        assert!(answer.starts_with(known), "{answer}");
+    }
+    for hung in &replicas[1..] {
+        hung.thaw();
+    }
+    eventually("a quorum again", || {
+        let answer = replicas[0].client().ask(&["GET", "k"]).ok()?;
+        (answer == "0").then_some(())
+    });
+}
+
+#[test]
+fn server_goes_on_when_its_terminal_hangs_up() {
+    let setup = Setup::new(1);
+    let mut replica = setup.start(0, &[]);
+    replica.ready();
+    signal(replica.process.0.id(), Signal::HUP);
+    eventually("the signal is logged", || {
+        replica.said().contains("SIGHUP is ignored").then_some(())
+    });
+    assert_eq!(replica.client().ask(&["PING"]).unwrap(), "PONG");
+    assert!(replica.process.0.try_wait().unwrap().is_none());
 }
 
 #[test]

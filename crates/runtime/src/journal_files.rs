@@ -177,7 +177,13 @@ impl FileDisk {
         if self.spare_maker.is_some() {
             return self.full;
         }
-        if self.spares().map_or(true, |spares| !spares.is_empty()) {
+        // A spare of another length, left by another setting or by a crash, would never be used
+        // and keep others from being made.
+        let fits = |spare: &PathBuf| {
+            let fits = fs::metadata(spare).is_ok_and(|metadata| metadata.len() == length);
+            fits || fs::remove_file(spare).is_err()
+        };
+        if self.spares().map_or(true, |spares| spares.iter().any(fits)) {
             self.full = false;
             return false;
         }
@@ -455,5 +461,23 @@ mod tests {
             assert_eq!(opened.promise.as_deref(), Some(&b"mine"[..]));
             assert!(!opened.torn && !opened.promise_repaired);
         }
+    }
+
+    #[test]
+    fn spare_is_made_when_one_of_another_length_is_there() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let journal = directory.path().join("journal");
+        fs::create_dir(&journal).expect("made");
+        fs::write(journal.join("spare-1"), [0; 100]).expect("written");
+        let mut disk = FileDisk::new(directory.path(), false, directory.path().join("aside"));
+        assert!(!disk.reserve(8192));
+        let maker = disk.spare_maker.take().expect("a spare is being made");
+        maker.join().expect("no panic").expect("room");
+        let lengths: Vec<u64> = (disk.spares().expect("read").iter())
+            .map(|spare| fs::metadata(spare).expect("there").len())
+            .collect();
+        assert_eq!(lengths, [8192]);
+        assert!(!disk.reserve(8192));
+        assert!(disk.spare_maker.is_none());
     }
 }

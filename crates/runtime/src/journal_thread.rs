@@ -9,7 +9,7 @@
 
 use crate::{
     journal_files::{FileDisk, FileError},
-    mail::{Mail, Mailer},
+    mail::{Mail, Mailer, PanicAlarm},
 };
 use quintet_replica::{
     PersistId, Slot, Write,
@@ -253,8 +253,10 @@ fn run(journal: Journal<FileDisk>, queue: &Receiver<Order>, mailer: &Mailer, res
         stuck: false,
         syncs: 0,
     };
+    let alarm = PanicAlarm::new(mailer, "journal");
     if let Err(error) = worker.run() {
         // Nothing is known of what a failed write has left behind: never tried again.
         mailer.send(Mail::StorageFailed(error.to_string()));
     }
+    drop(alarm);
 }

@@ -101,6 +101,28 @@ impl Mailer {
     }
 }
 
+/// Tells the event loop when the thread that holds it panics: a replica whose writes nobody makes
+/// durable would wait without end.
+pub(crate) struct PanicAlarm<'a> {
+    mailer: &'a Mailer,
+    thread: &'static str,
+}
+
+impl<'a> PanicAlarm<'a> {
+    pub const fn new(mailer: &'a Mailer, thread: &'static str) -> Self {
+        Self { mailer, thread }
+    }
+}
+
+impl Drop for PanicAlarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let what = format!("the {} thread panicked", self.thread);
+            self.mailer.send(Mail::StorageFailed(what));
+        }
+    }
+}
+
 impl std::fmt::Debug for Mail {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Mail")
@@ -153,5 +175,29 @@ impl Mailbox {
 
     pub fn take(&self) -> Option<Mail> {
         self.receiver.try_recv().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loop_is_told_when_a_thread_panics() {
+        let poll = mio::Poll::new().expect("a poll");
+        let (mailbox, mailer) = Mailbox::new(poll.registry(), mio::Token(0)).expect("a waker");
+        let quiet = std::thread::spawn({
+            let mailer = mailer.clone();
+            move || drop(PanicAlarm::new(&mailer, "quiet"))
+        });
+        quiet.join().expect("it ends well");
+        assert!(mailbox.take().is_none());
+        let failing = std::thread::spawn(move || {
+            let _alarm = PanicAlarm::new(&mailer, "journal");
+            panic!("of the test");
+        });
+        assert!(failing.join().is_err());
+        let told = mailbox.take();
+        assert!(matches!(told, Some(Mail::StorageFailed(why)) if why.contains("journal thread")));
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     directories::sync_directory,
     journal_files::is_full,
     kept::Kept,
-    mail::{Mail, Mailer},
+    mail::{Mail, Mailer, PanicAlarm},
 };
 use quintet_replica::{
     Bytes, ClusterId, Durability, Executed, Position, Sessions, Slot, SnapshotChunk, SnapshotInfo,
@@ -255,7 +255,11 @@ impl Snapshots {
         };
         let thread = std::thread::Builder::new()
             .name("snapshots".to_owned())
-            .spawn(move || writer.run(&queue))?;
+            .spawn(move || {
+                let mailer = writer.mailer.clone();
+                let _alarm = PanicAlarm::new(&mailer, "snapshots");
+                writer.run(&queue);
+            })?;
         Ok(Self {
             directory,
             orders: Some(orders),

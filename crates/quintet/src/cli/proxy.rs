@@ -37,7 +37,7 @@ pub struct Proxy {
 impl Proxy {
     /// Runs until stopped.
     pub fn run(self) -> Outcome {
-        let (_sender, stops) = signals::channel_of_stops()?;
+        let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Ignored)?;
         let loaded = settings::load_for_proxy(self.config.as_deref(), &self.process.overrides)?;
         let config = self.process.with_clock(loaded.config);
         let machine = crate::cli::store(&config);

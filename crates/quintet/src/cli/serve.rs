@@ -89,7 +89,7 @@ impl Process {
 impl Serve {
     /// Runs until stopped.
     pub fn run(self) -> Outcome {
-        let (_sender, stops) = signals::channel_of_stops()?;
+        let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Ignored)?;
         let loaded = settings::load(self.config.as_deref(), &self.process.overrides)?;
         let config = Config {
             bootstrap_again: self.bootstrap_again,

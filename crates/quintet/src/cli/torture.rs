@@ -177,7 +177,7 @@ impl Torture {
             false => self.enter_sandbox()?,
         };
         let plan = self.plan(mounts)?;
-        let (_sender, stops) = signals::channel_of_stops()?;
+        let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Stops)?;
         let bar = output::bar(
             self.seconds.max(1),
             "{elapsed_precise} [{bar:30}] {msg} {eta} left",

@@ -19,6 +19,7 @@ mod clients;
 mod peers;
 mod proxy;
 mod publish;
+mod reach;
 mod service;
 mod shell;
 mod stage;
@@ -38,6 +39,7 @@ use quintet_replica::{
     CommandTime, Control, EpochNumber, Executed, Input, Link, Node, Output, Peer, PersistId,
     RecoveredBytes, ReplicaId, Slot, Submission, Time, Wake,
 };
+use reach::Reach;
 use shell::{Pause, Shell};
 use std::{io, sync::mpsc, time::Duration};
 use storage::DiskState;
@@ -109,8 +111,9 @@ impl EventLoop {
     /// sense.
     pub fn new(parts: Parts) -> io::Result<Result<Self, String>> {
         let changes = Changes::new(parts.about.members);
+        let reach = Reach::new(Some(parts.node.id()), parts.about.members);
         let mut this = Self {
-            shell: Shell::new(parts.shell, &parts.world.clock)?,
+            shell: Shell::new(parts.shell, &parts.world.clock, reach)?,
             node: parts.node,
             world: parts.world,
             journal: parts.journal,
@@ -371,7 +374,9 @@ impl EventLoop {
         }
         let mut submissions = std::mem::take(&mut self.submissions);
         for submission in submissions.drain(..) {
-            self.input(Input::Submit(submission));
+            if let Some(submission) = self.shell.refuse_without_quorum(submission, now) {
+                self.input(Input::Submit(submission));
+            }
         }
         self.submissions = submissions;
         self.carry_out();

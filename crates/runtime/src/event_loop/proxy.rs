@@ -12,6 +12,7 @@
 
 use super::{
     MAIL_MAX, ROUNDS_MAX, STOP_MAX, TIMERS_MAX,
+    reach::Reach,
     shell::{Pause, Shell, ShellParts},
 };
 use crate::{
@@ -85,7 +86,11 @@ impl Proxy {
     /// When a socket cannot be watched.
     pub fn new(parts: ProxyParts) -> io::Result<Self> {
         Ok(Self {
-            shell: Shell::new(parts.shell, &parts.world.clock)?,
+            shell: Shell::new(
+                parts.shell,
+                &parts.world.clock,
+                Reach::new(None, parts.about.members),
+            )?,
             client: parts.client,
             world: parts.world,
             effects: Vec::new(),
@@ -257,6 +262,9 @@ impl Proxy {
         }
         let mut submissions = std::mem::take(&mut self.submissions);
         for submission in submissions.drain(..) {
+            let Some(submission) = self.shell.refuse_without_quorum(submission, now) else {
+                continue;
+            };
             self.client
                 .submit(submission, &self.world, &mut self.effects);
             self.carry_out(now);
@@ -302,20 +310,22 @@ impl Proxy {
             frames_malformed: self.malformed,
             paths: self.client.paths().into_iter().collect(),
             clock: ClockReport::from(self.world.clock.state()),
-            peers: (self.shell).peer_reports((0..self.about.members as u16).map(ReplicaId)),
+            peers: (self.shell).peer_reports((0..self.about.members as u16).map(ReplicaId), now),
             ..self.about.clone()
         };
         let protocol = Status {
             role: "proxy",
             ..Status::default()
         };
+        let (reachable, silent) = self.shell.reachable(now);
         let view = NodeView {
             node: NodeStatus {
                 protocol,
                 open: report.open,
                 ..NodeStatus::default()
             },
-            reachable: self.shell.peers.links_up(),
+            reachable,
+            silent,
             epoch: self.about.epoch,
             disk_state: "none",
             ..NodeView::default()

@@ -86,9 +86,11 @@ impl EventLoop {
                 lowest.is_none_or(|lowest| me.0 < lowest)
             }
         };
+        let (reachable, silent) = self.shell.reachable(now);
         let view = NodeView {
             node,
-            reachable: self.shell.peers.links_up() + 1,
+            reachable,
+            silent,
             leads,
             epoch: self.about.epoch,
             incarnation: self.about.incarnation,
@@ -170,7 +172,7 @@ impl EventLoop {
                 .map(|(name, value)| (*name, value.clone()))
                 .collect(),
             branches: self.branches(now),
-            peers: self.shell.peer_reports(self.others()),
+            peers: self.shell.peer_reports(self.others(), now),
         }
     }
 

@@ -12,6 +12,7 @@
 use super::{
     clients::Clients,
     peers::{PeerFigures, Peers},
+    reach::Reach,
     service::Service,
     stage::{FOREVER, NEARLY_IDLE, PRECISE_MAX, Setting},
 };
@@ -29,7 +30,7 @@ use crate::{
     transports::tcp::Tcp,
 };
 use mio::{Events, Poll};
-use quintet_replica::{BatchId, Outcome, ReplicaId, Submission, Time, TimerKey, Wake};
+use quintet_replica::{BatchId, Level, Outcome, ReplicaId, Submission, Time, TimerKey, Wake};
 use std::{
     cell::Cell,
     io,
@@ -143,6 +144,7 @@ pub(super) struct Shell {
     published: Arc<Published>,
     /// The links when a report last began.
     links: PeerFigures,
+    reach: Reach,
     pub metrics: Metrics,
     publish_at: Time,
     /// Something has happened since the last report.
@@ -161,7 +163,7 @@ impl Shell {
     ///
     /// # Errors
     /// When a socket cannot be watched.
-    pub fn new(parts: ShellParts, clock: &Clock) -> io::Result<Self> {
+    pub fn new(parts: ShellParts, clock: &Clock, reach: Reach) -> io::Result<Self> {
         let bell = Arc::new(Bell::new(parts.mailbox.waker()));
         let data = parts.tcp.data();
         let (peers, service) = match parts.apart {
@@ -205,6 +207,7 @@ impl Shell {
             timers: Timers::default(),
             published: parts.published,
             links: PeerFigures::default(),
+            reach,
             metrics: Metrics::default(),
             publish_at: Time(0),
             changed: true,
@@ -286,6 +289,30 @@ impl Shell {
         self.metrics.batches += submissions.len() as u64;
     }
 
+    /// Gives a submission back, or answers it at once when it certainly finds no quorum: clients
+    /// hear of a loss that is known before their own patience ends.
+    pub fn refuse_without_quorum(
+        &mut self,
+        submission: Submission,
+        now: Time,
+    ) -> Option<Submission> {
+        if self.reach.must_look(now) {
+            let figures = self.peers.figures(now);
+            self.reach.observe(&figures, now);
+        }
+        if submission.level == Level::Stale || !self.reach.is_quorum_lost(now) {
+            return Some(submission);
+        }
+        self.done(submission.id, Outcome::NoQuorum, now);
+        None
+    }
+
+    /// How many members answered at the last report, and which did not.
+    pub fn reachable(&mut self, now: Time) -> (usize, Vec<(ReplicaId, Option<Duration>)>) {
+        let answering = self.reach.observe(&self.links, now);
+        (answering, self.reach.silent(&self.links, now))
+    }
+
     // --- what goes out ---------------------------------------------------------------------
 
     /// Hands the outcome of a batch to whoever asked for it.
@@ -347,13 +374,14 @@ impl Shell {
     }
 
     /// The links to these members, as of when the report began.
-    pub fn peer_reports(&self, ids: impl Iterator<Item = ReplicaId>) -> Vec<PeerReport> {
+    pub fn peer_reports(&self, ids: impl Iterator<Item = ReplicaId>, now: Time) -> Vec<PeerReport> {
         let report = |id: ReplicaId| {
             let link = self.links.links.get(id.index())?.clone();
             Some(PeerReport {
                 id: id.0,
                 address: link.name,
                 connected: link.up,
+                silent_ms: link.heard.map(|at| now.since(at).as_millis() as u64),
                 incarnation: link.incarnation.0,
                 queued_bytes: link.queued as u64,
                 error: link.error,

@@ -68,6 +68,8 @@ pub struct PeerReport {
     pub address: String,
     /// Whether a link is up.
     pub connected: bool,
+    /// Milliseconds since something last came from it; nothing if nothing ever did.
+    pub silent_ms: Option<u64>,
     /// Its incarnation as it last told it.
     pub incarnation: u64,
     /// Bytes queued for it.

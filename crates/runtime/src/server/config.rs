@@ -145,8 +145,10 @@ impl Default for GatewayConfig {
 pub struct NodeView {
     /// The node's own status.
     pub node: NodeStatus,
-    /// How many members this one reaches now, itself included.
+    /// How many members answer now, this one included.
     pub reachable: usize,
+    /// The members that do not, with the time since they last did.
+    pub silent: Vec<(ReplicaId, Option<Duration>)>,
     /// Whether this replica leads; in a protocol without leaders, whether it is the one with the
     /// lowest id among those that it reaches.
     pub leads: bool,

@@ -25,6 +25,8 @@ const APPLIED: &str = "UNCERTAIN was applied, but its reply has been lost";
 const BUSY: &str = "BUSY too much is under way, try again";
 const MALFORMED: &str = "ERR the request could not be read";
 const SESSIONS: &str = "ERR max number of sessions reached";
+/// An error names no more members that do not answer.
+const SILENT_SHOWN: usize = 8;
 const SEALED_RETRY: Duration = Duration::from_millis(5);
 
 /// Why a request has no results.
@@ -53,7 +55,25 @@ impl Gateway {
     /// What is answered while there is no quorum.
     pub(super) fn no_quorum(&self) -> String {
         let (reachable, members) = (self.view.reachable, self.config.members);
-        format!("CLUSTERDOWN no quorum ({reachable} of {members} reachable)")
+        let mut text = format!("CLUSTERDOWN no quorum ({reachable} of {members} reachable");
+        for (nth, (id, silence)) in self.view.silent.iter().enumerate() {
+            text.push_str(if nth == 0 {
+                "; no answer from replica "
+            } else {
+                ", "
+            });
+            // A cluster may have many members; an error is a line.
+            if nth == SILENT_SHOWN {
+                text.push_str(&format!("{} more", self.view.silent.len() - nth));
+                break;
+            }
+            text.push_str(&match silence {
+                Some(silence) => format!("{} for {} s", id.0, silence.as_secs()),
+                None => format!("{} since the start", id.0),
+            });
+        }
+        text.push(')');
+        text
     }
 
     fn deliver(&mut self, in_flight: &InFlight, results: &[u8]) {

@@ -112,6 +112,8 @@ struct MemberLink {
     session: u64,
     lanes: [Option<usize>; 2],
     up: bool,
+    /// When something last came over it.
+    heard: Option<Time>,
     /// The protocol knows that it is not up.
     told_down: bool,
     down_at: Time,
@@ -128,10 +130,12 @@ struct MemberLink {
 }
 
 /// What is shown of a link.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LinkReport {
     pub name: String,
     pub up: bool,
+    /// When something last came over it, if ever.
+    pub heard: Option<Time>,
     pub incarnation: Incarnation,
     pub queued: usize,
     pub error: Option<String>,
@@ -239,6 +243,7 @@ impl Tcp {
                 session: 0,
                 lanes: [None; 2],
                 up: false,
+                heard: None,
                 told_down: true,
                 down_at: Time::NEVER,
                 dial_at: Time(0),
@@ -323,6 +328,7 @@ impl Tcp {
             clock: self.standing(id, now),
             name: link.name.clone(),
             up: link.up,
+            heard: link.heard,
             incarnation: link.incarnation,
             queued: self.queued(link) + self.queued_in_memory(id),
             error: link.error.clone(),
@@ -654,6 +660,11 @@ impl Tcp {
             match connection.incoming.read(&connection.stream) {
                 Ok(Got::Bytes(count, more)) => {
                     self.counters.bytes_in += count as u64;
+                    if let (Stage::Open, Some(Peer::Replica(id))) =
+                        (connection.stage, connection.peer)
+                    {
+                        self.links[id.index()].heard = Some(now);
+                    }
                     budget = budget.saturating_sub(count.max(1));
                     // After a short read the next edge tells of more bytes, and of the end unless
                     // this one has.

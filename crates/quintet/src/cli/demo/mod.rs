@@ -174,7 +174,7 @@ impl Demo {
     /// Runs until stopped.
     pub fn run(self) -> Outcome {
         self.check()?;
-        let (_sender, stops) = signals::channel_of_stops()?;
+        let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Stops)?;
         let directory = Directory::open(&self.dir)?;
         let plan = self.plan(directory.marker())?;
         let durability = plan.durability;

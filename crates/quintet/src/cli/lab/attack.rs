@@ -166,7 +166,7 @@ impl Attack {
     pub fn run(self) -> Outcome {
         let text = self.scenario()?;
         let scenario = scenario::parse(&text, "attack")?;
-        let (_sender, stops) = signals::channel_of_stops()?;
+        let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Stops)?;
         let out = (self.out.clone())
             .unwrap_or_else(|| PathBuf::from(format!("./quintet-lab/{}", scenario.name)));
         let options = self.ground.options(out.clone())?;

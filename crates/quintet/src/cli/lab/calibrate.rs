@@ -57,7 +57,7 @@ pub struct Calibrate {
 impl Calibrate {
     /// Runs to the end.
     pub fn run(self) -> Outcome {
-        let (_sender, stops) = signals::channel_of_stops()?;
+        let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Stops)?;
         if let Some(name) = &self.fit {
             let (file, _) = profile::load(name)?;
             let bar = output::bar(1, "{msg}");

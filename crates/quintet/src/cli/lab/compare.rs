@@ -182,7 +182,7 @@ impl Compare {
     /// Runs to the end.
     pub fn run(self) -> Outcome {
         let plan = self.plan()?;
-        let (_sender, stops) = signals::channel_of_stops()?;
+        let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Stops)?;
         eprintln!(
             "{} systems, {} loads, {} rounds: about {}",
             plan.systems.len(),

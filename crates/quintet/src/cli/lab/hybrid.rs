@@ -69,7 +69,7 @@ impl Hybrid {
                     .help("protocols = [\"racs\", \"racs/sadl\"]"),
             );
         }
-        let (_sender, stops) = signals::channel_of_stops()?;
+        let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Stops)?;
         let out = self
             .out
             .clone()

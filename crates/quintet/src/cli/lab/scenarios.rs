@@ -177,7 +177,7 @@ impl Run {
         if self.inside {
             sandbox::prepare()?;
         }
-        let (_sender, stops) = signals::channel_of_stops()?;
+        let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Stops)?;
         let several = scenarios.len() > 1;
         for scenario in &scenarios {
             let out = match &self.out {

@@ -131,7 +131,7 @@ impl Synchrony {
             measured: Duration::from_millis(self.measured_ms),
             seed: self.seed,
         };
-        let (_sender, stops) = signals::channel_of_stops()?;
+        let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Stops)?;
         let bar = output::bar(1, "[{bar:30}] {pos}/{len}, {eta} left");
         let found = measure(&question, |done, all| {
             bar.set_length(all as u64);

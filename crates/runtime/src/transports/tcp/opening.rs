@@ -545,6 +545,7 @@ impl Tcp {
         self.complaints.clear(id.0);
         let link = &mut self.links[id.index()];
         link.up = true;
+        link.heard = Some(now);
         link.told_down = false;
         link.down_at = Time::NEVER;
         link.backoff = super::BACKOFF_FIRST;
