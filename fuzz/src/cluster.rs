@@ -233,8 +233,8 @@ impl Cluster {
         }
     }
 
-    /// Gives a replica an input and carries out what it asks for.
-    fn input(&mut self, id: u16, input: Input) {
+    /// Lets a replica that runs do something, and carries out what it asks for.
+    fn drive(&mut self, id: u16, step: impl FnOnce(&mut Node, &View<'_>, &mut Vec<Output>)) {
         let replica = &mut self.replicas[usize::from(id)];
         let Some(node) = &mut replica.node else {
             return;
@@ -244,23 +244,21 @@ impl Cluster {
             now: self.now,
             disk: &replica.disk,
         };
-        // What is refused is refused.
-        let _ = node.on_input(input, &view, &mut outputs);
+        step(node, &view, &mut outputs);
         self.carry_out(id, outputs);
     }
 
+    fn input(&mut self, id: u16, input: Input) {
+        // What is refused is refused.
+        self.drive(id, |node, view, outputs| {
+            drop(node.on_input(input, view, outputs))
+        });
+    }
+
     fn idle(&mut self, id: u16) {
-        let replica = &mut self.replicas[usize::from(id)];
-        let Some(node) = &mut replica.node else {
-            return;
-        };
-        let mut outputs = Vec::new();
-        let view = View {
-            now: self.now,
-            disk: &replica.disk,
-        };
-        node.on_idle(&view, &mut outputs);
-        self.carry_out(id, outputs);
+        self.drive(id, |node, view, outputs| {
+            node.on_idle(view, outputs);
+        });
     }
 
     fn send(&mut self, from: u16, to: ReplicaSet, frame: &Bytes) {

@@ -37,9 +37,9 @@ pub const FRAME_BYTES_MAX: usize = 512 * MIB;
 pub const LINK_QUEUE_BYTES: usize = 64 * MIB;
 /// … but while it has at most so many it takes one message of any length.
 pub const LINK_QUEUE_LOW: usize = LINK_QUEUE_BYTES / 4;
-/// A link is broken when more than so many are queued and another comes: the sender does not
-/// look at the room. A handler that sends two of the longest messages in one turn, before the room
-/// shows it, and a proxy with as much under way as may be, stay below.
+/// A link is broken when more bytes than this are queued and another message comes: the sender does
+/// not look at the room. A handler that sends two of the longest messages in one turn, before the
+/// room shows it, and a proxy with as much under way as may be, stay below.
 pub const LINK_QUEUE_HARD: usize = 384 * MIB;
 
 /// Once the results of a batch have so many bytes, its further commands are not executed in it.

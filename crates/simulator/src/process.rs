@@ -393,20 +393,7 @@ impl World {
         if let Some(down) = self.processes[index].crash_at_boot.take() {
             let soon = [50_000, 2 * MILLISECOND, 30 * MILLISECOND][self.random.index(3)];
             let at = self.now + self.random.below(soon);
-            let (node, boot, kind) = (
-                index as u16,
-                self.processes[index].boot,
-                Kind::CrashInRecovery,
-            );
-            self.queue.push(
-                at,
-                Event::CrashNow {
-                    node,
-                    boot,
-                    kind,
-                    down,
-                },
-            );
+            self.crash_at(at, index, Kind::CrashInRecovery, down);
         }
     }
 
@@ -1128,19 +1115,25 @@ impl World {
         let Some(down) = self.processes[index].crash_in_transfer.take() else {
             return;
         };
+        self.crash_soon(index, Kind::CrashInTransfer, down);
+    }
+
+    /// A replica crashes at a moment drawn from the next 20 milliseconds, the near ones more often.
+    pub fn crash_soon(&mut self, index: usize, kind: Kind, down: u64) {
         let soon = [100_000, 2 * MILLISECOND, 20 * MILLISECOND][self.random.index(3)];
         let at = self.now + self.random.below(soon);
-        let (node, boot) = (index as u16, self.processes[index].boot);
-        let kind = Kind::CrashInTransfer;
-        self.queue.push(
-            at,
-            Event::CrashNow {
-                node,
-                boot,
-                kind,
-                down,
-            },
-        );
+        self.crash_at(at, index, kind, down);
+    }
+
+    /// A replica crashes at a moment, unless it has crashed before.
+    pub fn crash_at(&mut self, at: u64, index: usize, kind: Kind, down: u64) {
+        let crash = Event::CrashNow {
+            node: index as u16,
+            boot: self.processes[index].boot,
+            kind,
+            down,
+        };
+        self.queue.push(at, crash);
     }
 
     /// The crash that waited for this moment happens.

@@ -661,38 +661,16 @@ impl World {
         if !self.may_crash(&[index]) {
             return;
         }
-        let soon = [100_000, 2 * MILLISECOND, 20 * MILLISECOND][self.random.index(3)];
-        let at = self.now + self.random.below(soon);
-        let (node, boot) = (index as u16, self.processes[index].boot);
-        let kind = Kind::CrashNewLeader;
-        self.queue.push(
-            at,
-            Event::CrashNow {
-                node,
-                boot,
-                kind,
-                down,
-            },
-        );
+        self.crash_soon(index, Kind::CrashNewLeader, down);
     }
 
     /// A client was answered: who waited for that crashes before anything that it sent arrives.
     pub fn crash_answered(&mut self) {
         for index in 0..self.setup.replicas {
-            let process = &mut self.processes[index];
             let answered = |armed: &mut (Armed, u64)| armed.0 == Armed::Answered;
-            if let Some((_, down)) = process.armed.take_if(answered) {
-                let (node, boot) = (index as u16, process.boot);
-                let kind = Kind::CrashAtAnswer;
-                self.queue.push(
-                    self.now,
-                    Event::CrashNow {
-                        node,
-                        boot,
-                        kind,
-                        down,
-                    },
-                );
+            let armed = &mut self.processes[index].armed;
+            if let Some((_, down)) = armed.take_if(answered) {
+                self.crash_at(self.now, index, Kind::CrashAtAnswer, down);
             }
         }
     }

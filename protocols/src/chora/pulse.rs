@@ -531,26 +531,23 @@ impl Chora {
             if now < repair.not_before {
                 continue;
             }
-            let lacks: Vec<Slot> = own
-                .iter()
-                .copied()
-                .filter(|own| *own > peer.acked)
-                .collect();
-            if lacks.is_empty() {
+            let acked = peer.acked;
+            let lacks = own.iter().filter(|slot| **slot > acked);
+            if lacks.clone().next().is_none() {
                 continue;
             }
             let pause = self.config.coordination * (1 << repair.tries.min(REPEATS_MAX));
             repair.tries += 1;
             repair.not_before = now + pause;
             for slot in lacks {
-                let lacking = self.recover_due.entry(slot).or_default();
+                let lacking = self.recover_due.entry(*slot).or_default();
                 *lacking = lacking.with(id);
             }
         }
     }
 }
 
-/// At most so many own proposals are sent again at a time.
+/// The most own proposals that are sent again at a time.
 const OWN_REPEATED: usize = 8;
 /// The time between two of them is doubled at most so often.
 const REPEATS_MAX: u32 = 6;

@@ -55,7 +55,7 @@ pub struct Bounds {
     pub at_once: bool,
     /// Frames of one link and lane keep their order, as TCP has it; else they overtake each other.
     pub in_order: bool,
-    /// When a timer fires, its replica's clock jumps by so many milliseconds. By default every
+    /// When a timer fires, its replica's clock jumps by this, in milliseconds. By default every
     /// deadline that was set before is past then. Protocols that tell silence from having stood
     /// still themselves need a shorter jump.
     pub leap_ms: u64,

@@ -108,7 +108,9 @@ fn an_echo_waits_for_the_disk() {
         let mut group = five_of_which_one_fails(with(Plant::EchoNotDurable));
         until_the_first_learns(&mut group, &[0]);
     });
-    assert!(shown.is_err(), "the bug is noticed");
+    let panic = shown.expect_err("the bug is noticed");
+    let noticed = panic.downcast_ref() == Some(&"a trim is echoed when it is on disk");
+    assert!(noticed, "by the invariant about it");
 }
 
 /// Whether a member that missed a view answers a read.
