@@ -14,7 +14,7 @@ use clap::Args;
 use comfy_table::ContentArrangement;
 use serde::Serialize;
 use serde_json::Value;
-use std::{path::PathBuf, thread, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, thread, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -247,7 +247,40 @@ fn print_table(replicas: &[Answered]) -> Outcome {
     if let Some(line) = route(&answers) {
         output::print_line(&line)?;
     }
+    for line in silences(&answers) {
+        output::print_line(&line)?;
+    }
     Ok(())
+}
+
+/// From this silence on a replica tells clients that a member does not answer
+/// (`quintet_runtime`'s event loop has the same figure), in milliseconds.
+const SILENT_MS: u64 = 3_000;
+
+/// One line for each replica that answering replicas do not hear: the longest silence, and those
+/// that told it. One that was never heard and has no link counts, too.
+fn silences(answers: &[&Value]) -> Vec<String> {
+    let mut silent: BTreeMap<u64, (Option<u64>, Vec<String>)> = BTreeMap::new();
+    for status in answers {
+        for peer in status["peers"].as_array().into_iter().flatten() {
+            let Some(id) = peer["id"].as_u64() else {
+                continue;
+            };
+            let ms = peer["silent_ms"].as_u64();
+            if ms.map_or(peer["connected"] == false, |ms| ms >= SILENT_MS) {
+                let (longest, told_by) = silent.entry(id).or_default();
+                *longest = ms.max(*longest);
+                told_by.push(status["id"].to_string());
+            }
+        }
+    }
+    let line = |(id, (longest, told_by)): (u64, (Option<u64>, Vec<String>))| {
+        let time = longest.map_or("ever since they started".to_owned(), |ms| {
+            format!("for {}", output::uptime(ms / 1_000))
+        });
+        format!("replica {id}: not heard {time} by {}", told_by.join(", "))
+    };
+    silent.into_iter().map(line).collect()
 }
 
 /// The leader as the newest view has it, for protocols that have one, and whether it answered.
@@ -422,6 +455,21 @@ mod tests {
             None,
             "an older replica tells none"
         );
+    }
+
+    #[test]
+    fn silent_replicas_are_named_with_their_listeners() {
+        let peer = |id: u64, connected: bool, silent: Option<u64>| json!({"id": id, "connected": connected, "silent_ms": silent});
+        let first = json!({"id": 0, "peers": [peer(1, true, Some(40)), peer(2, false, Some(5_200)), peer(3, false, None)]});
+        let second = json!({"id": 1, "peers": [peer(0, true, Some(2_999)), peer(2, true, Some(65_000)), peer(3, false, None)]});
+        assert_eq!(
+            silences(&[&first, &second]),
+            [
+                "replica 2: not heard for 1m5s by 0, 1",
+                "replica 3: not heard ever since they started by 0, 1"
+            ]
+        );
+        assert!(silences(&[&json!({"id": 0})]).is_empty(), "no peers told");
     }
 
     #[test]
