@@ -99,6 +99,15 @@
 //!   are dear, because a random minority is late, it is cheaper to wait; while they are cheap,
 //!   because leaders alone are late, it is cheaper not to. A follower whose clients wait while
 //!   nothing is decided stops believing a leader that it only hears.
+//! - *Timeouts of few.* A timeout binds for its whole view, while the others go on. Where they are
+//!   no more than a quorum, and those that timed out keep up, the leader leaves for the next view.
+//!   That is a timeout as in lines 31-32, which may expire at any time, and its followers' timeouts
+//!   follow it; those who timed out before say nothing new. So the view ends as any other, by n-f
+//!   timeouts (line 33) and n-f completions (lines 56-67). A replica that timed out in v takes its
+//!   timeout back only where it raises its view (line 65, or by hearing of a later view), hence
+//!   every vote after it is of a view above v, as line 22 wants it: B.rank > (v_cur, r_cur). No
+//!   vote of v or below follows a timeout of v, and what Theorem C.10 takes from the timeouts of v
+//!   holds: each carries a block at least as high as all that its sender voted for in v.
 //! - *Idle* (R8). An idle leader sends proposals without a block, which write nothing. An empty
 //!   block is made where one is needed: to decide what a view inherited, and to mark reads.
 //! - *Future views* (R9). Of each member the newest timeout, new-view, completion and the newest

@@ -15,7 +15,7 @@ use super::{
     plant::Plant,
     reads::Reads,
     recovery::{Answer, Recovery},
-    sync::Lead,
+    sync::{Lead, Renewals},
     tree::Tree,
 };
 use crate::sadl::{Dissemination, Name, Sadl};
@@ -158,6 +158,8 @@ pub struct Racs {
     pub(super) priced_at: Time,
     /// How many views in a row have not decided a synchronous block.
     pub(super) failures: u32,
+    /// How often this replica has left a view that it led, because too many had timed out.
+    pub(super) renewals: Renewals,
     /// How many asynchronous modes there were, and how many of them elected a block here.
     pub(super) fallbacks: Timing<u64>,
     pub(super) elected: Timing<u64>,
@@ -502,6 +504,7 @@ impl Protocol for Racs {
             watch: Watch::new(members),
             stalled: None,
             reads: Reads::default(),
+            renewals: Renewals::default(),
             waiting_since: None,
             say_due: false,
             repeat_armed: false,
@@ -830,7 +833,7 @@ impl Racs {
                 mark,
             } => {
                 self.learn(decided, from, ctx);
-                self.on_timeout(from, view, high, leaving, mark, ctx);
+                self.on_timeout(from, view, (high, decided), leaving, mark, ctx);
             }
             Message::ProposeAsync { block, quotes } => {
                 self.on_propose_async(from, block, quotes, ctx);

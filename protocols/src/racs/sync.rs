@@ -44,6 +44,10 @@ pub(super) struct Lead {
     pub marks: BTreeMap<ReplicaId, Mark>,
     /// The highest round of this view that each member voted for.
     pub votes: Vec<Option<u64>>,
+    /// Members that said that they timed out in this view, and have come as far as the others.
+    pub stopped: ReplicaSet,
+    /// Since when they have been missed.
+    short_since: Option<Time>,
     /// Measured with each member.
     round_trips: Vec<Duration>,
     /// The blocks proposed and not yet decided, by round.
@@ -62,6 +66,8 @@ impl Lead {
             queue,
             marks: BTreeMap::new(),
             votes: vec![None; members],
+            stopped: ReplicaSet::EMPTY,
+            short_since: None,
             round_trips: vec![Duration::ZERO; members],
             window: Window::default(),
             told: BlockId::GENESIS,
@@ -315,6 +321,7 @@ impl Racs {
             return;
         }
         self.look_at_way(ctx);
+        self.leave_if_short(ctx);
         if self.may_propose() {
             self.send_propose(self.others, Vec::new(), true, ctx);
         }
@@ -545,6 +552,39 @@ impl Racs {
         }
     }
 
+    /// Whether no more members than a quorum vote, and others would if the view were another one.
+    fn is_short(&self) -> bool {
+        let Some(lead) = self.lead.as_ref().filter(|lead| lead.open) else {
+            return false;
+        };
+        let highest = lead.votes.iter().flatten().max().copied().unwrap_or(0);
+        let keeps_up = |vote: &&u64| **vote + self.config.window as u64 >= highest;
+        let voting = lead.votes.iter().flatten().filter(keeps_up).count();
+        !lead.stopped.is_empty() && highest > 0 && voting <= self.quorum
+    }
+
+    /// A member that timed out alone votes no more in the view, and one more that fails or is slow
+    /// stops everybody. Its promise cannot be taken back: its timeout may lie anywhere, and n-f of
+    /// them lead to the asynchronous mode, whose blocks extend no higher block than those that
+    /// they carry (Theorem C.8). It binds in its view only, and the leader may time out at any
+    /// time. So a view that needs those who have timed out is left for the next one, where all
+    /// vote, once for each time that is twice as long as the one before: nobody is to end views
+    /// as often as its link fails.
+    fn leave_if_short(&mut self, ctx: &mut Context<'_, Self>) {
+        let (now, timeout, short) = (ctx.now(), self.timeout(), self.is_short());
+        let Some(lead) = &mut self.lead else { return };
+        if !short {
+            lead.short_since = None;
+            return;
+        }
+        let since = *lead.short_since.get_or_insert(now);
+        if now.since(since) >= self.renewals.pause(timeout, now) {
+            ctx.mark("view left for those that timed out");
+            self.renewals.note(now);
+            self.hand_off(ctx);
+        }
+    }
+
     pub(super) fn hand_off(&mut self, ctx: &mut Context<'_, Self>) {
         if self.lead.is_some() && self.stopped.is_none() {
             ctx.mark("leadership handed off");
@@ -553,6 +593,35 @@ impl Racs {
         }
     }
 }
+
+/// How often a leader has left its view for those that had timed out, and when last.
+#[derive(Default, Hash)]
+pub(super) struct Renewals {
+    count: u32,
+    last: Time,
+}
+
+impl Renewals {
+    /// How long members must have been missed.
+    fn pause(&self, timeout: Duration, now: Time) -> Duration {
+        let pause = timeout * RENEWAL * (1 << self.count.min(RENEWALS_MAX));
+        if now.since(self.last) > pause * RENEWAL {
+            return timeout * RENEWAL;
+        }
+        pause
+    }
+
+    fn note(&mut self, now: Time) {
+        self.count = (self.count + 1).min(RENEWALS_MAX);
+        self.last = now;
+    }
+}
+
+/// Members that timed out are missed for so many timeouts before their view is left.
+const RENEWAL: u32 = 4;
+
+/// The time between two such ends is doubled at most so often.
+const RENEWALS_MAX: u32 = 6;
 
 /// The price of the asynchronous mode counts up to so many timeouts: it may have been long for
 /// want of a quorum.

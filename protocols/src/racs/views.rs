@@ -95,7 +95,7 @@ impl Racs {
         &mut self,
         from: ReplicaId,
         view: u64,
-        high: BlockId,
+        (high, decided): (BlockId, BlockId),
         leaving: bool,
         mark: Option<super::Mark>,
         ctx: &mut Context<'_, Self>,
@@ -109,6 +109,10 @@ impl Racs {
         let said = &mut self.timeouts[from.index()];
         if said.is_none_or(|(before, ..)| before <= view) {
             *said = Some((view, high, mark.filter(|mark| mark.replica == from)));
+        }
+        let near = decided.round + self.config.window as u64 >= self.tree.root().id.round;
+        if let Some(lead) = self.lead.as_mut().filter(|_| near && view == self.view) {
+            lead.stopped = lead.stopped.with(from);
         }
         if leaving && view == self.view && self.leader_of(view) == from {
             self.time_out(ctx);
@@ -377,6 +381,8 @@ impl Racs {
     }
 
     fn begin_view(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
+        // A timeout ends with its view and not before: no vote of that view may follow it.
+        debug_assert!(view > self.view || self.planted(Plant::LeaderGoesOn));
         self.view = view;
         self.note_price(ctx.now());
         self.mode = Mode::Synchronous;

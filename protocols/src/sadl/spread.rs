@@ -333,9 +333,15 @@ impl<H: Host> Sadl<H> {
         if full || self.wanted.contains_key(&key) || self.others.is_empty() {
             return;
         }
+        // To all went what the creator sent: if it has not come, the creator is late or attacked,
+        // and another has it. Of those that are not sent it, none needs to have it but the creator.
+        let first = match self.limits.spread {
+            Spread::All => [from, creator],
+            Spread::Majority => [creator, from],
+        };
         let asked = Asked {
             range: missing,
-            from: [creator, from]
+            from: first
                 .into_iter()
                 .find(|peer| self.others.contains(*peer))
                 .unwrap_or_else(|| self.next_peer(self.id)),

@@ -116,12 +116,12 @@ fn a_name_that_does_not_follow_is_nothing_and_one_that_is_missing_is_fetched() {
         first: name(1),
         last: 2,
     };
-    assert_eq!(asked, [(1, range)], "its creator, for both");
+    assert_eq!(asked, [(0, range)], "the one that named both");
     let found = Message::Sadl(sadl::Message::Found {
         first: name(1),
         batches: alloc::vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")],
     });
-    group.deliver(Packet::new(1, 2, &found));
+    group.deliver(Packet::new(0, 2, &found));
     let state: Vec<&[u8]> = group.members[2]
         .state
         .iter()

@@ -101,6 +101,47 @@ fn votes_for_a_level_1_that_lost_meanwhile_lead_nowhere_and_stop_nothing() {
 }
 
 #[test]
+fn replica_that_timed_out_votes_again_in_the_next_view() {
+    let mut group = timed_out(&[2]);
+    let work = |group: &mut Group, turns: u64| {
+        for _ in 0..turns {
+            let batch = group.write(2);
+            group.run(MS * 100);
+            assert!(group.answered(2, batch) || group.status(0).view > 1);
+        }
+    };
+    work(&mut group, 5);
+    assert_eq!(group.status(2).role, "timed out");
+    work(&mut group, 45);
+    assert_ne!(group.status(2).role, "timed out");
+    let view = group.status(0).view;
+    assert_eq!(view, group.status(2).view);
+    // It counts again: another may fail.
+    let leader = group.replica(0).leader_of(view).0;
+    group.crash((0..2).find(|id| *id != leader).expect("of two"));
+    let batch = group.write(2);
+    group.run(MS * 3000);
+    assert!(group.answered(2, batch));
+}
+
+#[test]
+fn views_end_ever_more_rarely_when_one_times_out_again() {
+    let mut group = timed_out(&[2]);
+    for _ in 0..600 {
+        let view = group.status(2).view;
+        let leader = group.replica(2).leader_of(view);
+        if leader != ReplicaId(2) {
+            let control = Control::ReportFailure(leader);
+            group.event(2, Event::Control(control));
+        }
+        group.write(0);
+        group.run(MS * 100);
+    }
+    let view = group.status(0).view;
+    assert!((3..16).contains(&view), "view {view} after a minute");
+}
+
+#[test]
 fn a_replica_that_timed_out_votes_no_more_in_that_view_and_still_serves_its_clients() {
     let mut group = timed_out(&[2]);
     group.settle();

@@ -21,7 +21,7 @@ const BY_LIVES: [(Plant, u64); 5] = [
     (Plant::MinorityCommits, 0),
     (Plant::VoteNotDurable, 14),
     (Plant::PromiseForgotten, 4),
-    (Plant::RecoverySkipped, 78),
+    (Plant::RecoverySkipped, 567),
     (Plant::CoinDiffers, 0),
 ];
 

@@ -77,3 +77,37 @@ fn who_does_not_answer_loses_its_place_to_one_that_does() {
     group.run(MS * 4000);
     assert_converged(&group, 6);
 }
+
+/// The creator's connection to one is attacked: what comes over it comes late. Another has what it
+/// lacks.
+#[test]
+fn missing_batch_is_asked_of_another_holder_than_its_creator() {
+    let config = Config {
+        dissemination: Way::Sadl,
+        ..small()
+    };
+    let mut group = Group::new(5, Durability::Disk, config);
+    group.run(MS * 100);
+    assert_eq!(group.leaders(), [0]);
+    let batch = group.write(1);
+    let attacked = |packet: &Packet| packet.from == ReplicaId(1) && packet.to == ReplicaId(4);
+    let mut asked = Vec::new();
+    for _ in 0..300 {
+        for id in 0..5 {
+            group.sync(id);
+            group.idle(id);
+        }
+        group.clock.now = group.clock.now + MS / 10;
+        let packets: Vec<Packet> = group.network.drain(..).collect();
+        for packet in packets.into_iter().filter(|packet| !attacked(packet)) {
+            if let Message::Sadl(sadl::Message::Fetch { .. }) = packet.message() {
+                asked.push((packet.from.0, packet.to.0));
+            }
+            group.deliver(packet);
+        }
+    }
+    assert!(group.answered(1, batch));
+    assert_eq!(asked, [(4, 0)], "the leader named it, and holds it");
+    group.run(MS * 1000);
+    assert_converged(&group, 1);
+}
