@@ -68,6 +68,8 @@ pub struct Member<P: Protocol> {
     pub slow_state: bool,
     pub incarnation: Incarnation,
     pub boots: u64,
+    /// Its journal was damaged since it ran.
+    damaged: bool,
     pub timers: BTreeMap<TimerKey, Time>,
     pub executed: Slot,
     pub state: Vec<Bytes>,
@@ -152,6 +154,7 @@ impl<P: Protocol> Group<P> {
             slow_state: false,
             incarnation: Incarnation(1),
             boots: 0,
+            damaged: false,
             timers: BTreeMap::new(),
             executed: Slot(0),
             state: Vec::new(),
@@ -211,7 +214,8 @@ impl<P: Protocol> Group<P> {
         let member = &mut self.members[usize::from(id)];
         assert!(member.driver.is_none(), "stopped before it starts");
         member.boots += 1;
-        let forgot = self.durability == Durability::Memory && member.disk.used;
+        let damaged = core::mem::take(&mut member.damaged);
+        let forgot = damaged || self.durability == Durability::Memory && member.disk.used;
         if forgot {
             member.incarnation = Incarnation(member.incarnation.0 + 1);
         }
@@ -238,6 +242,15 @@ impl<P: Protocol> Group<P> {
         member.asked_state = None;
         member.driver = Some(Driver::new(setup, frontend));
         self.event(id, Event::Start(recovered));
+    }
+
+    /// A stopped replica's journal is damaged: at its next start it has forgotten its log.
+    pub fn damage(&mut self, id: u16) {
+        let member = &mut self.members[usize::from(id)];
+        assert!(member.driver.is_none(), "only files at rest are damaged");
+        member.disk.records.clear();
+        member.disk.checkpoint = None;
+        member.damaged = true;
     }
 
     pub fn crash(&mut self, id: u16) {

@@ -2,6 +2,7 @@
 
 use super::{
     Config, Frontend,
+    admission::Admission,
     message::{Ballot, Body, Entry, Join, Member, Message, Promised, Proposal, Summary, View},
     plant::Plant,
     rdmc::Rdmc,
@@ -207,6 +208,9 @@ pub struct Derecho {
     pub(super) queue: RequestQueue,
     pub(super) reads: Reads,
     pub(super) waits: Waits,
+    pub(super) admission: Admission,
+    /// When this member began in the present view.
+    pub(super) installed_at: Time,
     housekeeping: bool,
 }
 
@@ -532,6 +536,7 @@ impl Protocol for Derecho {
     const BRANCHES: &'static [&'static str] = &[
         "member suspected",
         "sluggish member removed",
+        "restart without an incomplete log",
         "ragged trim computed",
         "ragged trim adopted",
         "view installed",
@@ -643,6 +648,8 @@ impl Protocol for Derecho {
             queue: RequestQueue::default(),
             reads: Reads::default(),
             waits: Waits::new(members),
+            admission: Admission::new(members),
+            installed_at: Time(0),
             housekeeping: false,
         }
     }

@@ -361,6 +361,7 @@ impl Derecho {
                 && join.complete
                 && near
                 && !self.waits.pauses(id, self.beat_at)
+                && !self.admission.pauses(id, self.beat_at)
             {
                 ready.push(Member {
                     id,
@@ -563,10 +564,21 @@ impl Derecho {
         let answers = (inspection.answers.values()).filter(|answer| !enough || holds(answer));
         let ballot = |answer: &&Answer| answer.accepted.as_ref().map(|proposal| proposal.ballot);
         let accepted = answers.clone().filter(|answer| answer.accepted.is_some());
-        let complete = answers.filter(|answer| answer.complete);
-        let longest = complete.max_by_key(|answer| (answer.end, Reverse(answer.member.id)));
+        let whole = answers.filter(|answer| answer.complete);
+        let longest = whole.max_by_key(|answer| (answer.end, Reverse(answer.member.id)));
         // Whoever accepted a proposal holds everything up to its base.
+        let complete: ReplicaSet = (inspection.answers.values())
+            .filter(|answer| answer.complete)
+            .map(|answer| answer.member.id)
+            .collect();
+        // Where they are a majority, complete logs go on by themselves: delivery waits for all
+        // members, and one that lacks its log would make them wait for its whole state.
+        let without = has_quorum(view, complete);
+        if without && complete != members {
+            ctx.mark("restart without an incomplete log");
+        }
         let answered: Vec<Member> = (inspection.answers.values())
+            .filter(|answer| answer.complete || !without)
             .map(|answer| answer.member)
             .collect();
         let (next, then, source) = match (accepted.max_by_key(ballot), longest) {

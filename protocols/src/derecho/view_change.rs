@@ -38,6 +38,7 @@ impl Derecho {
         if now.since(self.beat_at) > self.config.suspect_timeout {
             // This replica stood still: who spoke meanwhile is not known.
             self.heard.fill(now);
+            self.installed_at = now;
         }
         self.beat_at = now;
         match self.phase {
@@ -62,7 +63,10 @@ impl Derecho {
             self.watch_acknowledgements(peer);
             self.rdmc.watch(peer);
         }
-        self.look_for_sluggish(ctx);
+        self.leave_out_late(ctx);
+        if self.phase == Phase::Active {
+            self.look_for_sluggish(ctx);
+        }
         if self.phase != Phase::Active {
             return;
         }
@@ -74,6 +78,24 @@ impl Derecho {
         if self.beats.is_multiple_of(8) {
             // Whatever was lost unseen is repaired by the next whole row.
             self.lagging = self.peers();
+        }
+    }
+
+    /// Members that have not begun in the view in time are left out of the next one, where the rest
+    /// is a majority: delivery waits for all, and they can fetch what they lack outside.
+    fn leave_out_late(&mut self, ctx: &mut Context<'_, Self>) {
+        if ctx.now().since(self.installed_at) <= self.config.restart_timeout {
+            return;
+        }
+        let begun = |id: &ReplicaId| *id == self.id || self.table.valid(*id);
+        let begun: ReplicaSet = self.live().iter().filter(begun).collect();
+        let late = ReplicaSet(self.live().0 & !begun.0);
+        if late.is_empty() || !has_quorum(&self.promise.view, begun) {
+            return;
+        }
+        ctx.mark("member left out on its way");
+        for id in late.iter() {
+            self.suspect(id, ctx);
         }
     }
 
@@ -390,6 +412,8 @@ impl Derecho {
             was_active && id != self.id && lives.iter().any(same)
         };
         self.suspected = self.suspected.iter().filter(|id| stays(*id)).collect();
+        self.admission
+            .note(&self.promise.view, &view, self.id, ctx.now());
         self.views.push_back(view.clone());
         if self.views.len() > VIEWS_MAX {
             self.views.pop_front();
@@ -459,6 +483,7 @@ impl Derecho {
         self.fetching = None;
         self.donor = None;
         self.heard.fill(ctx.now());
+        self.installed_at = ctx.now();
         self.waits.begin(ctx.now());
         self.lagging = self.peers();
         self.dirty = ON_ALL;

@@ -30,6 +30,89 @@ fn a_minority_halts_and_the_majority_goes_on() {
     assert_converged(&group, 3);
 }
 
+/// Members that have written, with more behind them than their logs hold: whoever loses its log
+/// needs the whole state.
+fn group_with_states(members: u16) -> Group<Derecho> {
+    let mut group = group(usize::from(members));
+    for id in 0..members {
+        group.write(id);
+    }
+    group.settle();
+    for id in 0..members {
+        group.event(id, Event::Control(Control::CheckpointDue));
+    }
+    (0..members).for_each(|id| group.crash(id));
+    group
+}
+
+#[test]
+fn restart_goes_on_without_a_member_that_lost_its_log() {
+    let mut group = group_with_states(3);
+    group.damage(2);
+    group.members[2].slow_state = true;
+    (0..3).for_each(|id| group.start(id));
+    for _ in 0..200 {
+        group.run(MS * 20);
+        if group.status(0).role == "member" {
+            break;
+        }
+    }
+    let batch = group.write(0);
+    group.run(MS * 100);
+    assert!(group.answered(0, batch), "{:?}", group.status(0));
+    assert_eq!(group.marked("member left out on its way"), 0);
+    group.members[2].slow_state = false;
+    group.run(MS * 4000);
+    let batch = group.write(2);
+    group.run(MS * 500);
+    assert!(group.answered(2, batch), "{:?}", group.status(2));
+    assert_converged(&group, 5);
+}
+
+#[test]
+fn member_that_does_not_begin_in_a_view_is_left_out() {
+    let mut group = group_with_states(5);
+    group.damage(2);
+    group.damage(3);
+    group.members[3].slow_state = true;
+    // Two complete logs are no majority of five: others have to come along, and one is late.
+    (0..4).for_each(|id| group.start(id));
+    group.run(MS * 8000);
+    let batch = group.write(0);
+    group.run(MS * 100);
+    assert!(group.answered(0, batch), "{:?}", group.status(0));
+    group.members[3].slow_state = false;
+    group.run(MS * 6000);
+    assert_eq!(group.status(3).role, "member", "{:?}", group.status(3));
+    let batch = group.write(3);
+    group.run(MS * 500);
+    assert!(group.answered(3, batch), "{:?}", group.status(3));
+}
+
+#[test]
+fn member_that_crashes_in_a_loop_is_let_in_more_rarely() {
+    let mut group = group(3);
+    group.write(0);
+    group.settle();
+    let before = group.status(0).view;
+    let end = group.clock.now + MS * 30_000;
+    group.crash(2);
+    while group.clock.now < end {
+        group.run(MS * 400);
+        group.start(2);
+        while group.clock.now < end && group.status(2).role != "member" {
+            group.run(MS * 20);
+        }
+        group.crash(2);
+    }
+    let changes = group.status(0).view - before;
+    assert!(changes <= 24, "{changes} views in 30 s");
+    group.start(2);
+    group.run(MS * 40_000);
+    assert_eq!(group.status(2).role, "member", "{:?}", group.status(2));
+    assert_converged(&group, 1);
+}
+
 #[test]
 fn an_even_split_halts_both_halves_and_heals() {
     let mut group = group(4);
