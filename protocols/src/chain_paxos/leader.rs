@@ -15,7 +15,7 @@ use super::{
     slow::Distances,
 };
 use alloc::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     vec::Vec,
 };
 use core::time::Duration;
@@ -28,6 +28,9 @@ use smallvec::SmallVec;
 
 /// Rounds under way whose time is remembered.
 const ROUNDS_MAX: usize = 256;
+
+/// For how long two replicas whose link was broken are not placed behind each other.
+const AVOID: Duration = Duration::from_secs(30);
 
 /// What only a leader keeps.
 #[derive(Hash)]
@@ -57,8 +60,8 @@ pub(super) struct Lead {
     complaints: BTreeMap<(ReplicaId, ReplicaId), (Time, Time)>,
     /// What joiners have been sent.
     pages: BTreeMap<ReplicaId, Pages>,
-    /// Who should not follow whom: their link was what was broken.
-    avoid: BTreeSet<(ReplicaId, ReplicaId)>,
+    /// Who should not follow whom for a while, and since when: their link was what was broken.
+    avoid: BTreeMap<(ReplicaId, ReplicaId), Time>,
     /// Leadership is being handed over since then.
     pub leaving: Option<Time>,
     pub distances: Distances,
@@ -113,7 +116,7 @@ impl Lead {
 
     /// Whether the link from one to the other was what had failed.
     pub fn avoids(&self, from: ReplicaId, to: ReplicaId) -> bool {
-        self.avoid.contains(&(from, to))
+        self.avoid.contains_key(&(from, to))
     }
 
     pub fn window(&self) -> usize {
@@ -153,7 +156,7 @@ impl ChainPaxos {
             unwanted: ReplicaSet::EMPTY,
             complaints: BTreeMap::new(),
             pages: BTreeMap::new(),
-            avoid: BTreeSet::new(),
+            avoid: BTreeMap::new(),
             leaving: None,
             distances: Distances::new(self.members),
             seen: alloc::vec![0; self.members],
@@ -444,7 +447,7 @@ impl ChainPaxos {
                 return ctx.mark("suspicion about one that is heard");
             }
             ctx.mark("removed although it is heard");
-            lead.avoid.insert((by, about));
+            lead.avoid.insert((by, about), now);
         }
         lead.complaints.remove(&(by, about));
         self.maybe_remove(about, ctx);
@@ -514,7 +517,7 @@ impl ChainPaxos {
     fn place_for(&self, id: ReplicaId) -> ReplicaId {
         let tail = self.route.last().copied().unwrap_or(self.id);
         match &self.role {
-            Role::Leader(lead) if lead.avoid.contains(&(tail, id)) => self.id,
+            Role::Leader(lead) if lead.avoids(tail, id) => self.id,
             _ => tail,
         }
     }
@@ -541,7 +544,7 @@ impl ChainPaxos {
         }
         let (before, about) = (self.route[at - 1], self.route[at]);
         ctx.mark("rounds do not pass a link");
-        lead.avoid.insert((before, about));
+        lead.avoid.insert((before, about), now);
         lead.due = (made, now, self.route.clone());
         self.maybe_remove(about, ctx);
     }
@@ -561,6 +564,7 @@ impl ChainPaxos {
             return;
         }
         lead.round_due = true;
+        lead.avoid.retain(|_, since| now.since(*since) < AVOID);
         self.watch_links(ctx);
         self.watch_distances(ctx);
         let Role::Leader(lead) = &mut self.role else {

@@ -36,6 +36,8 @@ const WAITING_MAX: Duration = Duration::from_secs(20);
 /// An answer to a question takes no longer than this, or two ways around the chain, unless it is
 /// lost.
 const ANSWER_MIN: Duration = Duration::from_micros(200);
+/// A loop of which a second question need not wait for the answer to the first.
+const FAR: Duration = Duration::from_millis(5);
 /// Rounds that reads wait for; more reads wait for a later round.
 const BOUND_MAX: usize = 64;
 
@@ -74,7 +76,9 @@ pub(super) struct Reads {
     own: Option<u64>,
     /// The last number that the leader was asked for.
     asked: u64,
-    /// When that was.
+    /// The one before that.
+    asked_before: u64,
+    /// When the last one was asked.
     asked_at: Time,
     /// The last number that a round answered.
     answered: u64,
@@ -90,6 +94,7 @@ impl Reads {
         self.stamp = (random >> 2) + 1;
         self.first = self.stamp;
         self.asked = self.stamp - 1;
+        self.asked_before = self.asked;
         self.answered = self.asked;
         self.asked_ordered = self.asked;
     }
@@ -152,6 +157,7 @@ impl Reads {
     pub fn ask_again(&mut self) {
         let first = self.waiting.front().map_or(self.stamp, |read| read.stamp);
         self.asked = self.asked.min(first.saturating_sub(1));
+        self.asked_before = self.asked;
         self.answered = self.asked;
         self.asked_ordered = self.asked_ordered.min(first.saturating_sub(1));
     }
@@ -291,7 +297,8 @@ impl ChainPaxos {
             .front()
             .map_or(Time(0), |read| read.asked_at);
         let now = ctx.now();
-        let patient = now.since(oldest) < self.config.read_patience;
+        let limit = self.read_limit();
+        let patient = now.since(oldest) < limit;
         let local = self.config.reads == ReadsBy::Local && !self.planted(Plant::PaperReadRule);
         if !local || !patient {
             if self.reads.asked_ordered < last {
@@ -300,20 +307,36 @@ impl ChainPaxos {
             }
             return Wake::Sleep;
         }
-        let patience = Wake::At(oldest + self.config.read_patience);
+        let patience = Wake::At(oldest + limit);
         let leads = matches!(self.role, Role::Leader(_));
         if leads || !self.reads.wants_round() || self.reads.asked >= last {
             return patience;
         }
         // One question at a time: what came since is asked together when its round is here, or
-        // when it should have been.
-        let until = self.reads.asked_at + ANSWER_MIN.max(self.loop_time * 2);
-        if self.reads.answered < self.reads.asked && now < until {
-            return Wake::At(until);
+        // when it should have been. Where the way is long a second one goes half a loop later, so
+        // that nobody waits for two loops.
+        let open = self.reads.answered < self.reads.asked;
+        let second = open && self.reads.answered < self.reads.asked_before;
+        let far = self.loop_time >= FAR && !second;
+        let until = if far {
+            self.reads.asked_at + self.loop_time / 2
+        } else {
+            self.reads.asked_at + ANSWER_MIN.max(self.loop_time * 2)
+        };
+        if open && now < until {
+            return Wake::At(until.min(oldest + limit));
         }
+        self.reads.asked_before = self.reads.asked;
         (self.reads.asked, self.reads.asked_at) = (last, now);
         self.ask(last, false, ctx);
         patience
+    }
+
+    /// How long a read waits for its answer to come by rounds: four times around the chain where
+    /// that takes longer than is configured.
+    fn read_limit(&self) -> Duration {
+        let loops = (self.loop_time * 4).min(WAITING_MAX / 4);
+        self.config.read_patience.max(loops)
     }
 
     fn ask(&mut self, stamp: u64, ordered: bool, ctx: &mut Context<'_, Self>) {

@@ -379,6 +379,22 @@ fn a_handed_off_head_is_followed_at_once() {
 }
 
 #[test]
+fn broken_link_is_avoided_for_a_while_only() {
+    use quintet_replica::ReplicaId;
+    let mut group = group(3, Durability::Disk);
+    group.cut.insert((1, 2));
+    group.run(MS * 3000);
+    let avoids = |group: &Group| match &group.replica(0).role {
+        crate::chain_paxos::replica::Role::Leader(lead) => lead.avoids(ReplicaId(1), ReplicaId(2)),
+        _ => panic!("0 leads"),
+    };
+    assert!(avoids(&group));
+    group.heal();
+    group.run(MS * 40_000);
+    assert!(!avoids(&group));
+}
+
+#[test]
 fn too_many_lost_memories_halt_with_the_remedy() {
     let mut group = Group::new(3, Durability::Memory, Config::default());
     group.run(MS * 20);

@@ -81,6 +81,62 @@ fn a_read_asks_at_once_and_those_that_come_meanwhile_ask_together() {
     }
 }
 
+/// Replicas of three sites so far from each other that a loop takes longer than reads may wait.
+fn far_group() -> Group {
+    let config = Config {
+        read_patience: MS * 20,
+        ..Config::default()
+    };
+    let mut group = Group::new(3, Durability::Memory, config);
+    group.run(MS * 20);
+    for id in 0..3 {
+        group.far.insert(id, MS * 10);
+    }
+    for _ in 0..20 {
+        assert!(write_within(&mut group, 0, MS * 200));
+    }
+    group.run(MS * 200);
+    group
+}
+
+#[test]
+fn local_reads_stay_local_when_a_loop_takes_long() {
+    let mut group = far_group();
+    let before = group.replica(0).held;
+    let reads: Vec<_> = (0..10)
+        .map(|_| {
+            let read = group.submit(1, Level::Linearizable);
+            group.run(MS * 7);
+            read
+        })
+        .collect();
+    group.run(MS * 200);
+    for read in reads {
+        assert!(value(&group, 1, read).is_some());
+    }
+    assert_eq!(
+        group.replica(0).held,
+        before,
+        "nothing was ordered for them"
+    );
+}
+
+#[test]
+fn second_question_is_open_when_a_loop_takes_long() {
+    let mut group = far_group();
+    // Of the tail a question and its answer take a whole loop, 30 ms.
+    let first = group.submit(2, Level::Linearizable);
+    group.run(MS);
+    let later = group.submit(2, Level::Linearizable);
+    let at = group.clock.now;
+    while value(&group, 2, later).is_none() {
+        group.run(MS);
+    }
+    assert!(value(&group, 2, first).is_some());
+    let took = group.clock.now.since(at);
+    assert!(took < MS * 50, "asked half a loop later: {took:?}");
+}
+
 #[test]
 fn a_lost_question_is_asked_again_with_the_next_read() {
     let mut group = group(3, Durability::Memory);
