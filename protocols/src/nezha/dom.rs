@@ -225,6 +225,11 @@ impl<T> EarlyBuffer<T> {
         Some((stamp, request, known))
     }
 
+    /// The stamps of those that wait, in order.
+    pub fn stamps(&self) -> impl Iterator<Item = Stamp> + '_ {
+        self.waiting.keys().copied()
+    }
+
     /// How many wait.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -297,6 +302,11 @@ impl LateBuffer {
     #[must_use]
     pub fn get(&self, name: Name) -> Option<&Bytes> {
         Some(&self.held.get(&name)?.1)
+    }
+
+    /// The names of those that are held, oldest first.
+    pub fn names(&self) -> impl Iterator<Item = Name> + '_ {
+        self.order.values().copied()
     }
 
     /// How many are held.

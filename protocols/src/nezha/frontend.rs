@@ -24,10 +24,13 @@ use quintet_replica::{
     BatchId, Bytes, FrontendContext, FrontendSetup, Level, Link, Outcome, ReplicaId, ReplicaSet,
     Reply, Slot, Submission, Time, outcome_at_deadline, parts::Taken,
 };
+use smallvec::SmallVec;
 
 /// A refused read is offered to another replica after this.
 const RETRY_REFUSED: Duration = Duration::from_millis(10);
 const TIMER: u32 = 0;
+/// A bound of a replica that has been silent for longer than others is not waited for.
+const BOUND_AGE: Duration = Duration::from_secs(1);
 /// The replica is told of the paths taken after this many batches.
 const PATHS_EVERY: u64 = 64;
 
@@ -36,10 +39,26 @@ struct Open {
     submission: Submission,
     retry_at: Time,
     retry_after: Duration,
+    /// How often it was refused.
+    refused: u32,
     /// The leader's results, with what they stand on.
     leader: Option<(ReplicaId, ReplyHeader, Bytes)>,
     /// Followers' fast replies, the newest of each.
     fast: Vec<(ReplicaId, u64, LogHash)>,
+}
+
+impl Open {
+    /// It is sent again soon, and the less soon the more often that was so; gives when.
+    fn retry_soon(&mut self, now: Time) -> Time {
+        let wait = RETRY_REFUSED * (1 << self.refused.min(4));
+        if now + wait < self.retry_at {
+            self.retry_at = now + wait;
+            if self.submission.level == Level::Ordered {
+                self.refused += 1;
+            }
+        }
+        self.retry_at.min(self.submission.deadline)
+    }
 }
 
 /// Deadlines are a thirty-second part of the bound apart, or they are the same: receivers wake up
@@ -67,8 +86,8 @@ pub struct Frontend {
     members: usize,
     leader_first: ReplicaId,
     config: Config,
-    /// The latency bound that each replica asked for, in nanoseconds.
-    bounds: Vec<u64>,
+    /// The latency bound that each replica asked for, in nanoseconds, and when.
+    bounds: Vec<(u64, Time)>,
     /// Per replica, how far it agrees with its leader: view, lives, slot.
     syncs: Vec<(u64, u64, Slot)>,
     view: u64,
@@ -85,9 +104,38 @@ impl Frontend {
         ReplicaSet::all(self.members)
     }
 
+    /// How long a batch may take to all whom a fast quorum needs. A replica that measures no delay
+    /// between zero and the largest bound has a clock that goes with no other, or is too far away:
+    /// nobody waits for it. Without a fast quorum the bound is what a majority needs.
     fn bound(&self) -> u64 {
-        let most = self.bounds.iter().copied().max().unwrap_or(0);
-        most.min(self.config.estimation.bound_max)
+        let most = self.config.estimation.bound_max;
+        let newest = self.bounds.iter().map(|(_, at)| *at).max();
+        let newest = newest.unwrap_or(Time(0));
+        let measured = |(_, (bound, _)): &(usize, &(u64, Time))| *bound < most;
+        let fresh = |(index, (_, at)): &(usize, &(u64, Time))| {
+            self.embedded.map(ReplicaId::index) == Some(*index) || newest.since(*at) < BOUND_AGE
+        };
+        let all = || self.bounds.iter().enumerate().filter(measured);
+        let bounds = |it: (usize, &(u64, Time))| it.1.0;
+        let mut known: SmallVec<[u64; 9]> = all().filter(fresh).map(bounds).collect();
+        let (slow, fast) = (slow_quorum(self.members), fast_quorum(self.members));
+        if known.len() < slow {
+            known = all().map(bounds).collect();
+        }
+        known.sort_unstable();
+        let enough = match known.len() {
+            all if all >= fast => fast,
+            all if all >= slow => slow,
+            // Nobody's clock goes with this one, or all are that far away.
+            _ => return most,
+        };
+        let leader = leader_of(self.view, self.leader_first, self.members);
+        let leader = self
+            .bounds
+            .get(leader.index())
+            .map_or(0, |(bound, _)| *bound);
+        let leader = if leader < most { leader } else { 0 };
+        known[enough - 1].max(leader)
     }
 
     fn send(&self, id: BatchId, everybody: bool, ctx: &mut FrontendContext<'_, Nezha>) {
@@ -141,11 +189,11 @@ impl Frontend {
         }
     }
 
-    fn note_bound(&mut self, from: ReplicaId, bound: u64) {
+    fn note_bound(&mut self, from: ReplicaId, bound: u64, now: Time) {
         if bound > 0
             && let Some(known) = self.bounds.get_mut(from.index())
         {
-            *known = bound;
+            *known = (bound, now);
         }
     }
 
@@ -158,6 +206,9 @@ impl Frontend {
             return;
         };
         let (mut slow, mut fast) = (1, 1);
+        // Somebody started again after the leader had answered: what it says now never fits that
+        // answer, and the leader gives another one when it is asked again.
+        let mut outdated = false;
         for index in 0..self.members {
             let replica = ReplicaId(index as u16);
             if replica == *leader {
@@ -166,6 +217,7 @@ impl Frontend {
             let (view, lives, sync) = self.syncs[index];
             let same_life =
                 lives == header.hash.lives || self.config.planted.is(Plant::LivesIgnored);
+            outdated |= view == header.view && !same_life && sync >= header.slot;
             let synced = view == header.view && same_life && sync >= header.slot;
             let said = open.fast.iter().find(|(from, ..)| *from == replica);
             let appended = said.is_some_and(|(_, view, hash)| {
@@ -175,6 +227,7 @@ impl Frontend {
                 } else {
                     *hash == header.hash
                 };
+                outdated |= *view == header.view && hash.lives != header.hash.lives;
                 *view == header.view && hash.known && same
             });
             let any_reply = self.config.planted.is(Plant::FastReplyCountsAsSlow)
@@ -193,6 +246,10 @@ impl Frontend {
         } else if fast >= fast_needed {
             self.fast += 1;
         } else {
+            if outdated && let Some(open) = self.open.get_mut(&id) {
+                let at = open.retry_soon(ctx.now());
+                self.arm(at, ctx);
+            }
             return;
         }
         if let Some(replica) = self.embedded
@@ -215,9 +272,9 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
     fn new(setup: FrontendSetup<Config>) -> Self {
         let members = setup.epoch.members;
         let first = u64::try_from(setup.options.bound_first.as_nanos()).unwrap_or(u64::MAX);
-        let mut bounds = vec![first; members];
+        let mut bounds = vec![(first, Time(0)); members];
         if let Some(own) = setup.embedded {
-            bounds[own.index()] = 0;
+            bounds[own.index()].0 = 0;
         }
         Self {
             embedded: setup.embedded,
@@ -243,6 +300,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
             submission,
             retry_at,
             retry_after: self.config.retry,
+            refused: 0,
             leader: None,
             fast: Vec::new(),
         };
@@ -265,7 +323,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
                 bound,
                 appended,
             } => {
-                self.note_bound(from, bound);
+                self.note_bound(from, bound, ctx.now());
                 self.view = self.view.max(view);
                 for (batch, hash) in appended {
                     if let Some(open) = self.open.get_mut(&batch) {
@@ -281,7 +339,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
                 sync,
                 bound,
             } => {
-                self.note_bound(from, bound);
+                self.note_bound(from, bound, ctx.now());
                 self.view = self.view.max(view);
                 let known = &mut self.syncs[from.index()];
                 if view < known.0 || (view == known.0 && lives == known.1 && sync <= known.2) {
@@ -300,9 +358,9 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
                 let Some(open) = self.open.get_mut(&batch) else {
                     return;
                 };
-                if taken != Taken::Accepted && open.leader.is_none() {
-                    open.retry_at = open.retry_at.min(now + RETRY_REFUSED);
-                    let at = open.retry_at.min(open.submission.deadline);
+                let old = (open.leader.as_ref()).is_none_or(|(_, known, _)| known.view < view);
+                if taken != Taken::Accepted && old {
+                    let at = open.retry_soon(now);
                     self.arm(at, ctx);
                 }
             }
@@ -324,7 +382,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
             header,
             results,
         } = reply;
-        self.note_bound(from, header.bound);
+        self.note_bound(from, header.bound, ctx.now());
         self.view = self.view.max(header.view);
         let Some(open) = self.open.get_mut(&batch) else {
             return;
@@ -392,6 +450,54 @@ mod tests {
     use super::*;
     use quintet_replica::{ClusterId, Durability, Epoch, EpochNumber, Frontend as _, FrontendId};
 
+    fn frontend(members: usize) -> Frontend {
+        Frontend::new(FrontendSetup {
+            id: FrontendId(1),
+            embedded: Some(ReplicaId(0)),
+            epoch: Epoch {
+                cluster: ClusterId(1),
+                number: EpochNumber(1),
+                members,
+                options: Vec::new(),
+                secret: [0; 32],
+                leader_first: ReplicaId(0),
+            },
+            durability: Durability::Memory,
+            options: Config::default(),
+        })
+    }
+
+    /// Replicas 1, 2, … ask for these bounds, in microseconds.
+    fn bound_of(asked: &[u64]) -> u64 {
+        let mut frontend = frontend(asked.len() + 1);
+        for (replica, bound) in (1..).zip(asked) {
+            frontend.note_bound(ReplicaId(replica), bound * 1000, Time(1));
+        }
+        frontend.bound() / 1000
+    }
+
+    #[test]
+    fn bound_leaves_out_a_replica_with_a_clock_far_off() {
+        assert_eq!(bound_of(&[50, 10_000]), 50, "no fast quorum without it");
+        assert_eq!(bound_of(&[50, 60, 70, 10_000]), 70, "a fast quorum");
+        assert_eq!(bound_of(&[50, 60, 70, 80]), 70, "the slowest is not needed");
+        assert_eq!(bound_of(&[50, 60, 10_000, 10_000]), 60);
+        assert_eq!(bound_of(&[50, 10_000, 10_000, 10_000]), 10_000);
+        assert_eq!(bound_of(&[10_000, 10_000]), 10_000, "the own one is off");
+    }
+
+    #[test]
+    fn bound_of_a_silent_replica_is_dropped() {
+        let mut frontend = frontend(3);
+        frontend.note_bound(ReplicaId(1), 50_000, Time(1));
+        frontend.note_bound(ReplicaId(2), 900_000, Time(1));
+        assert_eq!(frontend.bound(), 900_000);
+        frontend.note_bound(ReplicaId(1), 50_000, Time(1) + BOUND_AGE);
+        assert_eq!(frontend.bound(), 50_000);
+        frontend.note_bound(ReplicaId(2), 900_000, Time(1) + BOUND_AGE);
+        assert_eq!(frontend.bound(), 900_000, "it is heard again");
+    }
+
     #[test]
     fn the_bound_is_the_largest_that_a_replica_asked_for_and_the_own_one_asks_for_none() {
         let mut frontend = Frontend::new(FrontendSetup {
@@ -410,7 +516,7 @@ mod tests {
         });
         assert_eq!(frontend.bound(), 200_000, "before anything was measured");
         for (replica, bound) in [(0, 0), (1, 50_000), (2, 60_000)] {
-            frontend.note_bound(ReplicaId(replica), bound);
+            frontend.note_bound(ReplicaId(replica), bound, Time(1));
         }
         assert_eq!(frontend.bound(), 60_000);
     }

@@ -153,6 +153,13 @@ pub enum Part {
         /// The newest round heard.
         round: u64,
     },
+    /// The stamps of these slots did not come, those of later slots did.
+    Lacks {
+        /// The first slot.
+        first: Slot,
+        /// The last one.
+        upto: Slot,
+    },
     /// Which batches are missing here.
     Fetch(Vec<Name>),
     /// Batches that somebody asked for.
@@ -325,6 +332,11 @@ impl Wire for Part {
                 writer.u64(sync.0);
                 writer.u64(*round);
             }
+            Self::Lacks { first, upto } => {
+                writer.u8(13);
+                writer.u64(first.0);
+                writer.u64(upto.0);
+            }
             Self::Fetch(names) => {
                 writer.u8(2);
                 encode_list(names, writer);
@@ -422,6 +434,10 @@ impl Wire for Part {
                     _ => return Err(DecodeError::Bad("standing")),
                 },
             ),
+            13 => Self::Lacks {
+                first: first_slot(reader)?,
+                upto: reader.slot("end of a gap")?,
+            },
             12 => Self::Appended(Name::decode(reader)?, LogHash::decode(reader)?),
             _ => return Err(DecodeError::Bad("part")),
         })
@@ -715,6 +731,10 @@ mod tests {
             Part::LogStatus {
                 sync: Slot(3),
                 round: 1,
+            },
+            Part::Lacks {
+                first: Slot(3),
+                upto: Slot(4),
             },
             Part::Fetch(stamps(2).iter().map(|stamp| stamp.name).collect()),
             Part::Bodies(alloc::vec![placed().batch, Bytes::new()]),

@@ -34,6 +34,7 @@
 //! | `LogModification` | leader, followers | these stamps stand in these slots; commit point; heartbeat |
 //! | `LogStatus` | follower, leader | I agree durably up to … |
 //! | `Appended` | follower, leader | a fast reply, where the leader checks quorums |
+//! | `Lacks` | follower, leader | these slots did not come, later ones did |
 //! | `Fetch`, `Bodies` | any | batches by name |
 //! | `Suspect` | follower, all | I do not hear the leader |
 //! | `ViewChange`, `Vote` | all, new leader | a new view; my log |
@@ -120,6 +121,9 @@
 //!   there.
 //! - **For comparisons** (Fig. 8) there are `multicast=false` (No-DOM: the leader orders what comes
 //!   and sends it on), `quorum_checks=leader` (No-QC-Offloading) and `commutativity=false`.
+//! - **Bounds**: a frontend takes the bound that a fast quorum needs, and not the largest of all as
+//!   in §3; a replica whose estimate is out of range, or that is silent, is left out of it.
+//! - **Gaps**: a follower asks at once for what the leader placed before something that came.
 //! - **Company**: deadlines are a thirty-second part of the bound apart (`frontend.rs`), so that
 //!   receivers wake up once for several; what a turn appended is told in one message to each
 //!   frontend; and the leader tells its log at most eight times in a round trip (`normal.rs`),

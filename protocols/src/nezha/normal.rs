@@ -89,6 +89,12 @@ impl Nezha {
         let arrived = clock.saturating_sub(since);
         self.delays.measure(frontend, sent, arrived, deviation);
         if !self.is_ready() {
+            if self.is_leader() || matches!(self.phase, Phase::Changing(_)) {
+                // Its view begins soon. Followers on their way are not waited for.
+                let (batch, taken, view) = (name.batch, Taken::Refused, self.view);
+                let message = Message::Taken { batch, taken, view };
+                ctx.send_frontend(frontend, message);
+            }
             return;
         }
         let deadline = if self.config.multicast {
@@ -672,6 +678,44 @@ impl Nezha {
         self.commit_heard = self.commit_heard.max(commit);
         self.status_due = true;
         self.place_pending(ctx);
+        self.ask_for_gap(ctx);
+    }
+
+    /// Slots that are missing before one that came are asked for at once, and once: when that is
+    /// lost, too, the leader's next tick repeats all.
+    fn ask_for_gap(&mut self, ctx: &mut Context<'_, Self>) {
+        let next = self.sync.next();
+        let Some(first) = self.pending.keys().next().copied() else {
+            return;
+        };
+        if first <= next || self.gap_asked == next || !matches!(self.phase, Phase::Follower) {
+            return;
+        }
+        self.gap_asked = next;
+        ctx.mark("gap in the leader's log asked for");
+        let (first, upto) = (next, first.previous());
+        self.send(self.leader(), Part::Lacks { first, upto }, ctx);
+    }
+
+    /// A follower lacks what was said of these slots.
+    pub(super) fn on_lacks(
+        &self,
+        from: ReplicaId,
+        view: u64,
+        (first, upto): (Slot, Slot),
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let Phase::Leader(lead) = &self.phase else {
+            return;
+        };
+        if view != self.view || first > upto || upto > lead.told {
+            return ctx.mark("ignored: a gap of another view");
+        }
+        if first < self.log.first() {
+            return self.send(from, Part::Trimmed(self.log.first()), ctx);
+        }
+        let count = (upto.0 - first.0 + 1).min(STAMPS_MAX);
+        self.send(from, self.log_modification(first, count, lead.round), ctx);
     }
 
     /// Gives slots to what the leader placed, as long as the batches are here.

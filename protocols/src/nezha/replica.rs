@@ -152,6 +152,8 @@ pub struct Nezha {
     pub(super) unsynced: BTreeMap<Stamp, Entry>,
     /// Placed by the leader behind a gap.
     pub(super) pending: BTreeMap<Slot, Stamp>,
+    /// The start of the gap before it that was asked for last.
+    pub(super) gap_asked: Slot,
     pub(super) early: EarlyBuffer<Footprint>,
     /// For which deadline the timer is set; 0 when it is not.
     pub(super) release_at: u64,
@@ -318,6 +320,7 @@ impl Nezha {
                 round,
             } => self.on_log_modification(from, view, (first, stamps), commit, round, ctx),
             Part::LogStatus { sync, round } => self.on_log_status(from, view, sync, round, ctx),
+            Part::Lacks { first, upto } => self.on_lacks(from, view, (first, upto), ctx),
             Part::Fetch(names) => self.on_fetch(from, &names, ctx),
             Part::Bodies(batches) => self.on_bodies(batches, ctx),
             Part::GetLog(first) => self.on_get_log(from, view, first, ctx),
@@ -434,6 +437,7 @@ impl Protocol for Nezha {
             checkpointed: Slot(0),
             unsynced: BTreeMap::new(),
             pending: BTreeMap::new(),
+            gap_asked: Slot(0),
             early: EarlyBuffer::default(),
             release_at: 0,
             late: LateBuffer::default(),

@@ -13,7 +13,7 @@
 //! batches that commute stand in the log in either order.
 
 use super::{
-    Nezha, Part, Placed, Record, Vote,
+    Message, Nezha, Part, Placed, Record, Vote,
     dom::{Name, Stamp},
     plant::Plant,
     quorum::survivor_quorum,
@@ -25,7 +25,8 @@ use alloc::{
     vec::Vec,
 };
 use quintet_replica::{
-    Bytes, Context, Lane, PersistId, ReplicaId, ReplicaSet, Slot, Time, parts::Tally,
+    Bytes, Context, Lane, PersistId, ReplicaId, ReplicaSet, Slot, Time,
+    parts::{Taken, Tally},
 };
 
 /// Between two views.
@@ -439,10 +440,18 @@ impl Nezha {
         written: PersistId,
         ctx: &mut Context<'_, Self>,
     ) {
+        let dropped: BTreeSet<Name> = if self.leader() == self.id {
+            let unsynced = self.unsynced.keys().map(|stamp| stamp.name);
+            let early = self.early.stamps().map(|stamp| stamp.name);
+            unsynced.chain(early).chain(self.late.names()).collect()
+        } else {
+            BTreeSet::new()
+        };
         self.unsynced.clear();
         self.early.clear();
         self.late.clear();
         self.pending.clear();
+        self.gap_asked = Slot(0);
         self.known.clear();
         self.marks = self.marks_upto(keep);
         self.log.truncate(keep.next());
@@ -464,6 +473,15 @@ impl Nezha {
             let hash = self.hash.reply(entry.stamp, &entry.footprint);
             entry.hash = (self.hash.base, hash, self.hash.known);
             self.put(self.sync.next(), entry, ctx);
+        }
+        // Their senders need not wait until they notice.
+        for name in dropped {
+            if !self.known.contains_key(&name) {
+                ctx.mark("sender told that its batch was dropped");
+                let (batch, taken, view) = (name.batch, Taken::Refused, self.view);
+                let message = Message::Taken { batch, taken, view };
+                ctx.send_frontend(name.frontend, message);
+            }
         }
     }
 

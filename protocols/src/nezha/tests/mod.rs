@@ -7,3 +7,4 @@ mod merge;
 #[cfg(feature = "plant")]
 mod planted;
 mod quorums;
+mod repair;

@@ -5,10 +5,11 @@ use crate::{
     nezha::{Config, LogHash, Message, Nezha, ReplyHeader},
 };
 use alloc::{vec, vec::Vec};
+use core::time::Duration;
 use quintet_replica::{
-    BatchBuilder, BatchId, Bytes, Client, ClientDriver, ClusterId, CommandId, Durability, Effect,
-    Epoch, EpochNumber, FrontendId, FrontendSetup, Level, Outcome, ReplicaId, RequestKind,
-    SessionId, Slot, Submission, Time, Wire,
+    BatchBuilder, BatchId, Bytes, Client, ClientDriver, ClusterId, CommandId, Deadline, Durability,
+    Effect, Epoch, EpochNumber, FrontendId, FrontendSetup, Level, Outcome, ReplicaId, RequestKind,
+    SessionId, Slot, Submission, Time, Wire, parts::Taken,
 };
 
 struct Case {
@@ -114,6 +115,18 @@ impl Case {
             bound: 0,
         };
         self.say(from, &message);
+    }
+
+    /// When it will send the batch again, or look at it again.
+    fn wakes_at(&self) -> Option<Time> {
+        let set = self.effects.iter().rev().find_map(|effect| match effect {
+            Effect::SetTimer { at, .. } => Some(*at),
+            _ => None,
+        });
+        match set? {
+            Deadline::At(at) => Some(at),
+            Deadline::Clock(_) => None,
+        }
     }
 
     fn committed(&self) -> bool {
@@ -251,4 +264,40 @@ fn less_than_a_quorum_never_commits() {
     assert!(!three_of_five_commit(&config));
     assert!(!another_life_counts(&config));
     assert!(!a_fast_reply_is_a_slow_one(&config));
+}
+
+#[test]
+fn batch_is_sent_again_soon_when_a_follower_has_restarted() {
+    for (fast, slow) in [(true, false), (false, true)] {
+        let mut case = Case::new(3);
+        let retry = case.clock.now + Config::default().retry;
+        assert_eq!(case.wakes_at(), Some(retry));
+        // The leader answered before it heard of the restart; only another answer can fit.
+        case.results(0, 1, HASH);
+        if fast {
+            case.fast(1, 0, LogHash { lives: 6, ..HASH });
+        }
+        if slow {
+            case.slow(1, 0, 6, 1);
+        }
+        let soon = case.clock.now + Duration::from_millis(10);
+        assert_eq!(case.wakes_at(), Some(soon));
+    }
+}
+
+#[test]
+fn batch_is_sent_again_soon_when_a_later_leader_refuses_it() {
+    let mut case = Case::new(3);
+    case.results(0, 1, HASH);
+    let refused = |view| Message::Taken {
+        batch: BatchId(1),
+        taken: Taken::Refused,
+        view,
+    };
+    case.say(0, &refused(0));
+    let retry = case.clock.now + Config::default().retry;
+    assert_eq!(case.wakes_at(), Some(retry), "it has answered itself");
+    case.say(1, &refused(1));
+    let soon = case.clock.now + Duration::from_millis(10);
+    assert_eq!(case.wakes_at(), Some(soon));
 }

@@ -1,0 +1,95 @@
+//! Losses are asked for, and dropped batches are told, without waiting for a timer.
+
+use super::logs::{Seat, pair, stamp};
+use crate::nezha::{Config, Message, Part, Vote};
+use alloc::{vec, vec::Vec};
+use quintet_replica::{BatchId, Slot, parts::Taken};
+
+fn lacked(seat: &Seat) -> Vec<(u64, u64)> {
+    let of = |message: &Message| match message {
+        Message::Between {
+            part: Part::Lacks { first, upto },
+            ..
+        } => Some((first.0, upto.0)),
+        _ => None,
+    };
+    seat.said.iter().filter_map(of).collect()
+}
+
+#[test]
+fn follower_asks_at_once_for_what_was_lost_before_a_slot() {
+    let (mut leader, mut follower) = pair(&Config::default());
+    for number in 1..=3 {
+        leader.request(number, number * 10, b"wa");
+        follower.request(number, number * 10, b"wa");
+        leader.at(number * 10 + 5);
+        follower.at(number * 10 + 5);
+    }
+    let part = |first, stamps| Part::LogModification {
+        first: Slot(first),
+        stamps,
+        commit: Slot(0),
+        round: 1,
+    };
+    follower.hear(0, 0, &[1, 1, 0], part(3, vec![stamp(30, 3)]));
+    follower.idle();
+    assert_eq!(lacked(&follower), [(1, 2)]);
+    follower.hear(0, 0, &[1, 1, 0], part(3, vec![stamp(30, 3)]));
+    assert_eq!(lacked(&follower).len(), 1, "once");
+    leader.said.clear();
+    let (first, upto) = (Slot(1), Slot(2));
+    leader.hear(1, 0, &[1, 1, 0], Part::Lacks { first, upto });
+    assert_eq!(leader.placed(), [stamp(10, 1), stamp(20, 2)]);
+    let placed = leader.placed();
+    follower.follows(placed);
+    let agreed = follower.said.iter().any(|message| match message {
+        Message::Between {
+            part: Part::LogStatus { sync, .. },
+            ..
+        } => *sync == Slot(3),
+        _ => false,
+    });
+    assert!(agreed, "{:?}", follower.said);
+}
+
+#[test]
+fn request_is_refused_at_once_while_the_view_changes() {
+    let mut next = Seat::new(1, 3, &Config::default());
+    next.hear(2, 1, &[1, 1, 1], Part::ViewChange(Slot(0)));
+    next.request(1, 10, b"wa");
+    let refused = next.replied.iter().any(|message| match message {
+        Message::Taken { batch, taken, .. } => *batch == BatchId(1) && *taken == Taken::Refused,
+        _ => false,
+    });
+    assert!(refused, "{:?}", next.replied);
+}
+
+#[test]
+fn new_leader_tells_senders_of_batches_that_it_dropped() {
+    let mut new = Seat::new(1, 3, &Config::default());
+    new.request(1, 10, b"wa");
+    new.at(12);
+    new.request(2, 9_000_000, b"wb");
+    new.hear(2, 1, &[1, 1, 1], Part::ViewChange(Slot(0)));
+    let vote = Vote {
+        view_normal: 0,
+        commit: Slot(0),
+        kept: Slot(1),
+        first: Slot(1),
+        synced: Vec::new(),
+        unsynced: Vec::new(),
+    };
+    new.hear(2, 1, &[1, 1, 1], Part::Vote(vote));
+    assert!(new.marks.contains(&"view changed"));
+    let told: Vec<BatchId> = (new.replied.iter())
+        .filter_map(|message| match message {
+            Message::Taken {
+                batch,
+                taken: Taken::Refused,
+                view: 1,
+            } => Some(*batch),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [BatchId(1), BatchId(2)]);
+}
