@@ -98,10 +98,24 @@ pub const fn link_takes(room: usize, bytes: usize) -> bool {
 
 /// Whether a queue of requests that may have `bytes_max` bytes, and has `queued`, takes one of this
 /// length. One that is nearly empty takes any, as a link does: what could never be taken must not
-/// be told to come again.
+/// be told to come again. Where requests count as [`queue_share`] says, one that is longer than
+/// half of the queue leaves room for others.
 #[must_use]
 pub const fn queue_takes(queued: usize, bytes: usize, bytes_max: usize) -> bool {
     queued.saturating_add(bytes) <= bytes_max || queued < bytes_max / 4 && bytes > bytes_max / 2
+}
+
+/// What a request of this length counts for in a queue that may have `bytes_max` bytes.
+#[must_use]
+pub const fn queue_share(bytes: usize, bytes_max: usize) -> usize {
+    let most = bytes_max / 2;
+    if bytes < most { bytes } else { most }
+}
+
+/// The most bytes in a queue of requests that count for at most `bytes_max`.
+#[must_use]
+pub const fn queued_bytes_max(bytes_max: usize) -> usize {
+    bytes_max.saturating_add(BATCH_BYTES_LIMIT)
 }
 
 const _: () = {

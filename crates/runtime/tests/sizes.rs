@@ -97,7 +97,7 @@ fn sizes_pass(protocol: &str, transport: Transport) {
     assert_eq!(answer, "+OK", "{name}: the longest command");
     let answer = follows.ask(&[b"MSET", b"a", &value[..limit], b"b", &value[..rest + 400]]);
     assert!(
-        answer.starts_with("-ERR command exceeds max-command-bytes"),
+        answer.starts_with("-ERR command exceeds what limits.value_bytes_max allows"),
         "{name}: {answer}"
     );
     assert_eq!(leads.ask(&[b"MULTI"]), "+OK");

@@ -75,7 +75,10 @@ impl<'a> Reply<'a> {
     /// Must be called at the end: a reply that has grown too large becomes an error.
     pub fn finish(&mut self) {
         if !self.may_grow() {
-            let text = format!("ERR reply exceeds max-reply-bytes ({})", self.bytes_max);
+            let text = format!(
+                "ERR reply exceeds what limits.value_bytes_max allows ({})",
+                self.bytes_max
+            );
             self.fail(&text);
         }
     }
@@ -325,7 +328,7 @@ mod tests {
         reply.finish();
         assert_eq!(
             out,
-            b"+before\r\n-ERR reply exceeds max-reply-bytes (100)\r\n"
+            b"+before\r\n-ERR reply exceeds what limits.value_bytes_max allows (100)\r\n"
         );
     }
 

@@ -694,7 +694,7 @@ fn limits_are_answered_and_hold() {
         ("STRLEN k".into(), ":20\r\n"),
         (
             "MGET k k k k k k".into(),
-            "-ERR reply exceeds max-reply-bytes (100)\r\n",
+            "-ERR reply exceeds what limits.value_bytes_max allows (100)\r\n",
         ),
         ("GET k".into(), "$20\r\n01234567890123456789\r\n"),
     ] {

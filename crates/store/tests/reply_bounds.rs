@@ -61,7 +61,7 @@ fn query(store: &Store, request: &RequestBuilder) -> String {
 }
 
 const REFUSED: &str = "-ERR replies to commands sent together exceed 2000 bytes: not executed\r\n";
-const TOO_LONG: &str = "-ERR reply exceeds max-reply-bytes (1000)\r\n";
+const TOO_LONG: &str = "-ERR reply exceeds what limits.value_bytes_max allows (1000)\r\n";
 
 fn big() -> Store {
     let mut store = store();

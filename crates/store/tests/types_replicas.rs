@@ -250,7 +250,10 @@ fn a_boundless_reply_is_cut_off() {
         let reply = session
             .line(&format!("{command} -9223372036854775807"))
             .text();
-        assert_eq!(reply, "-ERR reply exceeds max-reply-bytes (10000)");
+        assert_eq!(
+            reply,
+            "-ERR reply exceeds what limits.value_bytes_max allows (10000)"
+        );
     }
 }
 
@@ -277,7 +280,10 @@ fn nothing_is_taken_out_that_no_reply_can_hold() {
         "ZMPOP 1 z MAX COUNT 500",
     ] {
         let reply = session.line(command).text();
-        assert_eq!(reply, "-ERR reply exceeds max-reply-bytes (10000)");
+        assert_eq!(
+            reply,
+            "-ERR reply exceeds what limits.value_bytes_max allows (10000)"
+        );
     }
     assert_eq!(session.store.digest(), digest);
     assert_eq!(session.line("SPOP s 50").items().len(), 50);

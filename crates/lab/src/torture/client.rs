@@ -7,6 +7,10 @@
 use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -46,9 +50,18 @@ pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
     at: usize,
+    stop: Option<Arc<AtomicBool>>,
 }
 
+/// How often a connection that may be told to stop looks whether it was.
+const STOP_LOOK: Duration = Duration::from_millis(100);
+
 impl Connection {
+    /// From now on waits for replies end with `TimedOut` when this becomes true.
+    pub fn stop_with(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
+    }
+
     /// Connects and authenticates.
     ///
     /// # Errors
@@ -60,6 +73,7 @@ impl Connection {
             stream,
             buffer: Vec::new(),
             at: 0,
+            stop: None,
         };
         let mut out = Vec::new();
         encode(&mut out, &[b"AUTH", password.as_bytes()]);
@@ -164,10 +178,13 @@ impl Connection {
         self.at = 0;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let stop = self.stop.as_ref();
+            let stopped = stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+            if left.is_zero() || stopped {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            self.stream.set_read_timeout(Some(left))?;
+            let step = stop.map_or(left, |_| left.min(STOP_LOOK));
+            self.stream.set_read_timeout(Some(step))?;
             let mut chunk = [0; 16 << 10];
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -177,9 +194,7 @@ impl Connection {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A read that outlives its limit says WouldBlock.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
         }

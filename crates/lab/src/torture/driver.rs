@@ -34,6 +34,8 @@ use std::{
 /// How long anything may take on a busy machine before it counts as never happening.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 const LOOK: Duration = Duration::from_millis(10);
+/// No attack is shorter.
+const ATTACK_MIN: Duration = Duration::from_millis(500);
 /// How long a disk stays full at most while the replica does not need more room.
 const FILL_MAX: Duration = Duration::from_secs(20);
 /// Requests that were under way when a fault ended are excused for this long.
@@ -277,7 +279,11 @@ impl<'a> Driver<'a> {
                 self.wait(left.min(Duration::from_secs(1)), watch)?;
                 continue;
             }
-            let rest = self.draw_ms(200, 1500);
+            let rest = match kinds.contains(&Kind::Clients) {
+                // Attackers leave at once, and the time is theirs.
+                true => Duration::from_millis(20),
+                false => self.draw_ms(200, 1500),
+            };
             self.wait(rest, watch)?;
             let kind = match first.last() {
                 Some(kind) => *kind,
@@ -782,11 +788,11 @@ impl<'a> Driver<'a> {
 
     // --- hostile clients --------------------------------------------------------------------
 
-    /// A sixth of the time without attackers: what honest clients are used to.
+    /// A tenth of the time, 3 s at least, without attackers: what honest clients are used to.
     fn calm(&mut self, watch: Watch<'_>) -> Step {
         "calm".clone_into(&mut self.now);
         self.hostile = Some(Outcome::default());
-        let time = self.plan.duration / 6;
+        let time = self.plan.duration / 10;
         let time = time.clamp(Duration::from_secs(3), Duration::from_secs(30));
         let timeline = &self.shared.timeline;
         let window = timeline.begin(hostile::KIND, hostile::CALM.to_owned(), BTreeSet::new());
@@ -850,14 +856,18 @@ impl<'a> Driver<'a> {
     }
 
     fn under_attack(&mut self, attack: Attack, attackers: &Attackers, watch: Watch<'_>) -> Step {
-        let share = self.plan.duration * 5 / 6 / self.all_attacks().len() as u32;
-        let (begun, least) = (Instant::now(), share.max(Duration::from_secs(1)));
+        // What is left is shared by those that have not been; later ones take as long as a share.
+        let all = self.all_attacks().len();
+        let left = self.plan.duration.saturating_sub(self.began.elapsed());
+        let share = match self.counts.get(Kind::Clients.name()) {
+            Some(count) if *count <= all as u64 => left / (all as u64 + 1 - count) as u32,
+            _ => left.min(self.plan.duration / all as u32),
+        };
+        let (begun, least) = (Instant::now(), share.max(ATTACK_MIN));
         let mut reset = 0;
         loop {
             let time = begun.elapsed();
-            if time > hostile::ROUND_MAX.max(least)
-                || (time > least && attackers.has_done_a_round())
-            {
+            if time > least {
                 return Ok(());
             }
             self.note_memory(Some(attack));

@@ -49,7 +49,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, atomic::Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use workload::{Client, Shared};
 
@@ -152,6 +152,8 @@ pub struct Report {
     pub transport: String,
     /// The seed.
     pub seed: u64,
+    /// How long it took before that until all replicas served, in seconds.
+    pub set_up_seconds: f64,
     /// For how long faults struck.
     pub seconds: f64,
     /// Faults by kind, and by kind and variant.
@@ -306,6 +308,7 @@ pub fn run(
     mut progress: impl FnMut(&Progress) -> bool,
 ) -> Result<Report, TortureError> {
     check(plan)?;
+    let begun = Instant::now();
     let (kinds, skipped) = possible(plan);
     std::fs::create_dir_all(&plan.directory)?;
     let network = Network::start(plan.network, plan.base_port, plan.replicas)?;
@@ -352,6 +355,7 @@ pub fn run(
         Err(Halt::Broken(error)) => return Err(error),
     }
     let clients = start_clients(plan, &shared)?;
+    report.set_up_seconds = begun.elapsed().as_secs_f64();
     let struck = driver.strike(&kinds, &mut watch);
     report.seconds = driver.began.elapsed().as_secs_f64();
     shared.stop.store(true, Ordering::Relaxed);

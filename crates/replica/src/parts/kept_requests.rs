@@ -85,6 +85,8 @@ const KEPT_MAX: Duration = Duration::from_secs(20);
 #[derive(Hash)]
 struct Kept {
     batch: Bytes,
+    /// As [`limits::queue_share`] counts it.
+    share: usize,
     asked_at: Time,
 }
 
@@ -93,6 +95,7 @@ struct Kept {
 pub struct KeptRequests {
     kept: BTreeMap<RequestKey, Kept>,
     bytes: usize,
+    shares: usize,
     outbox: VecDeque<Bytes>,
 }
 
@@ -143,7 +146,8 @@ impl KeptRequests {
     /// # Errors
     ///
     /// The answer for its frontend when that would be more than `bytes_max`, but for a batch that
-    /// is longer than that and comes when little is kept; it is not kept.
+    /// is longer than half of that and comes when little is kept; it is not kept. Such a batch
+    /// counts for half, so that one client's does not keep all others out.
     pub fn keep(
         &mut self,
         key: RequestKey,
@@ -151,14 +155,24 @@ impl KeptRequests {
         bytes_max: usize,
         now: Time,
     ) -> Result<(), Taken> {
-        let before = self.kept.get(&key).map(|kept| kept.batch.len());
-        if before.is_none() && !limits::queue_takes(self.bytes, batch.len(), bytes_max) {
+        if !self.kept.contains_key(&key)
+            && !limits::queue_takes(self.shares, batch.len(), bytes_max)
+        {
             return Err(Taken::Busy);
         }
+        let share = limits::queue_share(batch.len(), bytes_max);
         self.bytes += batch.len();
-        self.bytes -= before.unwrap_or(0);
+        self.shares += share;
         let asked_at = now;
-        self.kept.insert(key, Kept { batch, asked_at });
+        let kept = Kept {
+            batch,
+            share,
+            asked_at,
+        };
+        if let Some(before) = self.kept.insert(key, kept) {
+            self.bytes -= before.batch.len();
+            self.shares -= before.share;
+        }
         Ok(())
     }
 
@@ -168,16 +182,18 @@ impl KeptRequests {
             return false;
         };
         self.bytes -= kept.batch.len();
+        self.shares -= kept.share;
         true
     }
 
     /// Forgets what nobody asks for any more.
     pub fn expire(&mut self, now: Time) {
-        let bytes = &mut self.bytes;
+        let (bytes, shares) = (&mut self.bytes, &mut self.shares);
         self.kept.retain(|_, kept| {
             let keep = now.since(kept.asked_at) < KEPT_MAX;
             if !keep {
                 *bytes -= kept.batch.len();
+                *shares -= kept.share;
             }
             keep
         });
@@ -283,6 +299,8 @@ impl RequestQueue {
         bytes_max: usize,
         ctx: &mut Context<'_, P>,
     ) {
+        // Long ones count for less than they have where they are kept.
+        let bytes_max = limits::queued_bytes_max(bytes_max);
         for batch in batches {
             let Some(key) = request_key(&batch) else {
                 ctx.mark("ignored: malformed request");
@@ -353,6 +371,20 @@ mod tests {
         assert!(kept.executed(key(1)), "somebody waits for it");
         assert!(!kept.executed(key(1)), "once");
         assert_eq!((kept.len(), kept.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn small_batches_are_kept_beside_one_longer_than_the_queue() {
+        let mut kept = KeptRequests::new();
+        assert_eq!(kept.keep(key(1), bytes(300), 100, Time(0)), Ok(()));
+        assert_eq!(kept.keep(key(2), bytes(30), 100, Time(0)), Ok(()));
+        assert_eq!(kept.keep(key(3), bytes(60), 100, Time(0)), Err(Taken::Busy));
+        assert_eq!(kept.keep(key(4), bytes(20), 100, Time(0)), Ok(()));
+        assert_eq!(kept.keep(key(5), bytes(1), 100, Time(0)), Err(Taken::Busy));
+        assert!(kept.bytes() <= limits::queued_bytes_max(100));
+        assert!(kept.executed(key(1)));
+        kept.expire(Time(0) + KEPT_MAX);
+        assert_eq!((kept.len(), kept.bytes(), kept.shares), (0, 0, 0));
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub(super) struct InFlight {
     pub batch: Bytes,
     pub entries: Vec<Entry>,
     pub submitted: Time,
+    /// What it counts for in the share of large requests; 0 unless it is one by itself.
+    pub weight: usize,
 }
 
 /// The batch in the making of one kind.

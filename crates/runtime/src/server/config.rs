@@ -89,6 +89,9 @@ pub struct GatewayConfig {
     /// When all clients together have this many bytes of replies waiting for them, the one that has
     /// most is dropped.
     pub outputs_bytes_max: usize,
+    /// When all clients together have sent this many bytes of commands that are not executed yet, the
+    /// one that has sent most is dropped. At least two of the longest commands.
+    pub inputs_bytes_max: usize,
     /// The sessions' lifetime as the executor counts it.
     pub session_lifetime: Duration,
     /// The limit of the store's memory in bytes; 0 is "none".
@@ -132,6 +135,7 @@ impl Default for GatewayConfig {
             output_bytes_soft: OUTPUT_BYTES_SOFT,
             output_bytes_max: OUTPUT_BYTES_MAX,
             outputs_bytes_max: 1 << 30,
+            inputs_bytes_max: 512 << 20,
             session_lifetime: Duration::from_secs(120),
             memory_max: 0,
             databases: 16,

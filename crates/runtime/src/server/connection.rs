@@ -7,7 +7,7 @@
 //!     └─┘                                 └── the slot is kept until then ─┘
 //! ```
 
-use super::resp::Parser;
+use super::{resp::Parser, shares::COMMANDS_FIRST};
 use bytes::BytesMut;
 use quintet_replica::{SessionId, Time};
 use quintet_store::{Mode, RequestBuilder};
@@ -93,6 +93,17 @@ pub(super) struct Connection {
     /// The last sequence number used in that session.
     pub sequence: u64,
     pub phase: Phase,
+    /// When the request in flight was made of the input, and of how many commands.
+    pub request_since: Time,
+    pub request_commands: usize,
+    /// The most commands of the next request, so that its reply is of a good size.
+    pub commands_max: usize,
+    /// The length of the last request's reply.
+    pub reply_last: usize,
+    /// What the request in flight counts for among the large ones.
+    pub weight_in_flight: usize,
+    /// How much of its input is counted in the sum of all.
+    pub counted: usize,
     /// The database that is selected once the transaction under way has been executed.
     pub database_after: Option<u8>,
     /// It stands in the queue of connections to serve.
@@ -136,6 +147,12 @@ impl Connection {
             session: None,
             sequence: 0,
             phase: Phase::Free,
+            request_since: now,
+            request_commands: 0,
+            commands_max: COMMANDS_FIRST,
+            reply_last: 0,
+            weight_in_flight: 0,
+            counted: 0,
             database_after: None,
             queued: false,
             dirty: false,

@@ -10,8 +10,9 @@
 //!   output ◄── deliver, fail ◄── on_done(batch) ◄──────── the replica ◄──── Submission
 //! ```
 //!
-//! A connection has at most one request under way; what it sends meanwhile waits in its input, so
-//! its commands are executed and answered in order.
+//! A connection has at most one request in flight; what it sends meanwhile waits in its input, so
+//! its commands are executed and answered in order. Large requests, and those of connections whose
+//! last reply was large, are `held` and go one by one in batches of their own (see `shares.rs`).
 
 use super::{
     Counters, GatewayConfig, NodeView,
@@ -21,6 +22,7 @@ use super::{
     pipeline::Drained,
     resp,
     sessions::{Owner, Standing},
+    shares::Shares,
 };
 use bytes::{Bytes, BytesMut};
 use foldhash::fast::FixedState;
@@ -36,7 +38,7 @@ use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 pub struct ConnectionId(pub usize);
 
 /// All kinds of batches, in the order in which they are submitted.
-const LEVELS: [Level; 3] = [Level::Ordered, Level::Linearizable, Level::Stale];
+pub(super) const LEVELS: [Level; 3] = [Level::Ordered, Level::Linearizable, Level::Stale];
 /// Sessions ended by one batch.
 const CLOSES_PER_BATCH_MAX: usize = 1024;
 /// Ended sessions wait this long for a batch that goes anyway.
@@ -63,6 +65,10 @@ pub(super) struct Parked {
     pub payload: Bytes,
     pub deadline: Time,
     pub not_before: Time,
+    /// As [`Connection::weight`] was; 0 for a request that may share a batch.
+    pub weight: usize,
+    /// The request queue was full.
+    pub busy: bool,
 }
 
 /// What was told to the store about its memory.
@@ -95,6 +101,7 @@ pub struct Gateway {
     ready: VecDeque<usize>,
     /// Connections with commands to serve whose clients do not read their replies.
     stalled: Vec<usize>,
+    pub(super) shares: Shares,
     dirty: Vec<ConnectionId>,
     pub(super) builder: RequestBuilder,
     pub(super) spec_last: Option<&'static CommandSpec>,
@@ -122,11 +129,13 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway without connections. `seed` must be different at every start of the process.
     #[must_use]
-    pub fn new(config: GatewayConfig, frontend: FrontendId, seed: u64) -> Self {
+    pub fn new(mut config: GatewayConfig, frontend: FrontendId, seed: u64) -> Self {
         let limits = resp::Limits {
             argument_bytes_max: config.value_bytes_max,
             command_bytes_max: config.command_bytes_max.max(config.value_bytes_max),
         };
+        let longest = limits.command_bytes_max.saturating_mul(2);
+        config.inputs_bytes_max = config.inputs_bytes_max.max(longest);
         Self {
             limits,
             frontend,
@@ -142,6 +151,7 @@ impl Gateway {
             client_next: 1,
             ready: VecDeque::new(),
             stalled: Vec::new(),
+            shares: Shares::default(),
             dirty: Vec::new(),
             builder: RequestBuilder::new(),
             spec_last: None,
@@ -241,6 +251,7 @@ impl Gateway {
             connection.queued = true;
             self.ready.push_back(id.0);
         }
+        self.count_input(id.0);
     }
 
     /// The client will send nothing more, but may still read: what it has sent is answered, then
@@ -263,6 +274,8 @@ impl Gateway {
         let peer = self.open_mut(id).client.peer;
         self.on_left(peer);
         let connection = self.open_mut(id);
+        let counted = std::mem::take(&mut connection.counted);
+        let connection = self.open_mut(id);
         if connection.phase == Phase::Free {
             self.release(id.0);
         } else {
@@ -270,6 +283,7 @@ impl Gateway {
             connection.input = BytesMut::new();
             connection.output = BytesMut::new();
         }
+        self.shares.inputs -= counted;
     }
 
     /// Ends a slot whose client has gone and that waits for nothing.
@@ -328,17 +342,18 @@ impl Gateway {
         {
             self.replace_owner();
         }
-        self.push_parked(now);
+        self.push_parked(now, submissions);
         // Each connection once: one that is ready again has had its turn.
         for _ in 0..self.ready.len() {
             if self.is_full() {
                 break;
             }
             if let Some(index) = self.ready.pop_front() {
-                self.serve(index);
+                self.serve(index, false);
                 self.submit_full(now, submissions);
             }
         }
+        self.serve_held(now, submissions);
         self.push_own(now);
         for level in LEVELS {
             if self.pending(level).may_go(now, self.window(level)) {
@@ -347,7 +362,7 @@ impl Gateway {
         }
     }
 
-    const fn pending(&self, level: Level) -> &Pending {
+    pub(super) const fn pending(&self, level: Level) -> &Pending {
         match level {
             Level::Ordered => &self.ordered,
             Level::Linearizable => &self.linearizable,
@@ -394,7 +409,7 @@ impl Gateway {
     }
 
     /// Whether no more requests are taken in for now.
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         let bytes_max = self.config.batch_bytes_max;
         let full = |level: &Level| self.pending(*level).batch.len() >= bytes_max;
         LEVELS.iter().any(full)
@@ -411,15 +426,22 @@ impl Gateway {
         }
     }
 
-    fn serve(&mut self, index: usize) {
+    pub(super) fn serve(&mut self, index: usize, held: bool) {
         let Some(mut connection) = self.connections[index].take() else {
             return;
         };
         connection.queued = false;
+        connection.weight_in_flight = if held { connection.weight() } else { 0 };
         if connection.phase == Phase::Free && !connection.gone && !connection.closing {
-            self.serve_connection(index, &mut connection);
+            if !held && connection.weight() > 0 {
+                connection.queued = true;
+                self.shares.held.push_back(index);
+            } else {
+                self.serve_connection(index, &mut connection);
+            }
         }
         self.connections[index] = Some(connection);
+        self.count_input(index);
     }
 
     fn serve_connection(&mut self, index: usize, connection: &mut Connection) {
@@ -429,6 +451,8 @@ impl Gateway {
         }
         let output_before = connection.output.len();
         let drained = self.drain(connection);
+        connection.request_since = self.now;
+        connection.request_commands = self.builder.commands();
         connection.closing |= connection.ended && drained == Drained::Nothing;
         let payload_bytes = self.builder.len();
         match drained {
@@ -465,6 +489,8 @@ impl Gateway {
                         payload: Bytes::copy_from_slice(self.builder.as_bytes()),
                         deadline: self.now + self.config.client_deadline,
                         not_before: Time(0),
+                        weight: connection.weight_in_flight,
+                        busy: false,
                     });
                 }
             }
@@ -497,7 +523,7 @@ impl Gateway {
         }
     }
 
-    fn push_read(&mut self, level: Level, index: usize, payload: &[u8]) {
+    pub(super) fn push_read(&mut self, level: Level, index: usize, payload: &[u8]) {
         let (now, id) = (self.now, CommandId::default());
         let (entry, kind) = (Entry::Read(index), RequestKind::Command);
         self.pending_mut(level).push(entry, id, kind, payload, now);
@@ -536,7 +562,7 @@ impl Gateway {
         );
     }
 
-    fn push_parked(&mut self, now: Time) {
+    fn push_parked(&mut self, now: Time, submissions: &mut Vec<Submission>) {
         let registered = self.owner.standing == Standing::Registered;
         for _ in 0..self.parked.len() {
             if self.is_full() {
@@ -545,7 +571,10 @@ impl Gateway {
             let Some(parked) = self.parked.pop_front() else {
                 return;
             };
-            if parked.not_before > now || !registered && parked.level == Level::Ordered {
+            if parked.not_before > now
+                || !registered && parked.level == Level::Ordered
+                || parked.weight > 0 && !self.shares.takes(parked.weight)
+            {
                 self.parked.push_back(parked);
                 continue;
             }
@@ -555,6 +584,9 @@ impl Gateway {
             };
             let gone = connection.gone;
             if !gone {
+                if parked.weight > 0 {
+                    self.submit_all(now, submissions);
+                }
                 match parked.level {
                     Level::Ordered => self.push_ordered(index, &mut connection, &parked.payload),
                     level => self.push_read(level, index, &parked.payload),
@@ -563,6 +595,8 @@ impl Gateway {
             self.connections[index] = Some(connection);
             if gone {
                 self.release(index);
+            } else if parked.weight > 0 {
+                self.submit_alone(parked.level, parked.weight, now, submissions);
             }
         }
     }
@@ -662,7 +696,7 @@ impl Gateway {
         (limit.told != Some(refuse)).then_some(refuse)
     }
 
-    fn submit(&mut self, level: Level, now: Time, submissions: &mut Vec<Submission>) {
+    pub(super) fn submit(&mut self, level: Level, now: Time, submissions: &mut Vec<Submission>) {
         let id = BatchId(self.batch_next);
         self.batch_next += 1;
         let (frontend, spare) = (self.frontend, self.spare_entries.pop());
@@ -691,6 +725,7 @@ impl Gateway {
             batch: batch.clone(),
             entries,
             submitted: now,
+            weight: 0,
         };
         self.in_flight.insert(id.0, in_flight);
         submissions.push(Submission {
@@ -715,6 +750,7 @@ impl Gateway {
         self.pending_mut(in_flight.level).on_done(took, now);
         self.counters.batches_in_flight -= 1;
         self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
+        self.shares.in_flight -= in_flight.weight;
         Some(in_flight)
     }
 
@@ -728,6 +764,7 @@ impl Gateway {
     /// The connection's request has ended and its reply stands in the output.
     pub(super) fn resume(&mut self, index: usize, mut connection: Box<Connection>) {
         connection.phase = Phase::Free;
+        connection.weight_in_flight = 0;
         connection.database_after = None;
         connection.command_ended();
         let gone = connection.gone;
@@ -849,7 +886,7 @@ impl Gateway {
         let registered = self.owner.standing == Standing::Registered;
         let idle = self.ordered.in_flight == 0 && self.ordered.entries.is_empty();
         let mut next = self.scan_at;
-        if !self.ready.is_empty() && !self.is_full() {
+        if (!self.ready.is_empty() || self.may_serve_held()) && !self.is_full() {
             next = Time(0);
         }
         for level in LEVELS {
@@ -863,7 +900,10 @@ impl Gateway {
         }
         for parked in &self.parked {
             next = next.min(parked.deadline);
-            if (registered || parked.level != Level::Ordered) && !self.is_full() {
+            if (registered || parked.level != Level::Ordered)
+                && !self.is_full()
+                && (parked.weight == 0 || self.shares.takes(parked.weight))
+            {
                 next = next.min(parked.not_before);
             }
         }
@@ -887,7 +927,7 @@ impl Gateway {
                 continue;
             }
             if let Some(connection) = self.connections[parked.connection].take() {
-                self.fail_parked(parked.connection, connection, &parked.payload);
+                self.fail_parked(connection, &parked);
             }
         }
         if now >= self.scan_at {

@@ -28,6 +28,7 @@ mod pipeline;
 mod resp;
 mod sessions;
 mod settings;
+mod shares;
 
 pub use admin::{
     Admin, BranchReport, ClockReport, DifferReport, DigestReport, NodePort, PeerClockReport,

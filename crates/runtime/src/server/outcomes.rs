@@ -4,7 +4,8 @@
 //!   Results ──► one status per request ──► Done: copy the reply
 //!                                          SessionUnknown, Forgotten: UNCERTAIN, another session
 //!                                          Sealed, NotExecuted: parked, sent again
-//!   NoQuorum, Busy ──► certainly not executed: an error per command
+//!   NoQuorum ────────► certainly not executed: an error per command
+//!   Busy ────────────► certainly not executed: parked, sent again until its deadline
 //!   Uncertain ───────► perhaps executed: an error per command, another session
 //! ```
 
@@ -22,12 +23,14 @@ use std::time::Duration;
 
 const UNCERTAIN: &str = "UNCERTAIN may or may not have been applied";
 const APPLIED: &str = "UNCERTAIN was applied, but its reply has been lost";
-const BUSY: &str = "BUSY too much is under way, try again";
+const BUSY: &str = "BUSY request queue is full; the command was not executed, retry";
 const MALFORMED: &str = "ERR the request could not be read";
 const SESSIONS: &str = "ERR max number of sessions reached";
 /// An error names no more members that do not answer.
 const SILENT_SHOWN: usize = 8;
 const SEALED_RETRY: Duration = Duration::from_millis(5);
+/// A request that found the queue full is offered again after this.
+const BUSY_RETRY: Duration = Duration::from_millis(5);
 
 /// Why a request has no results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +138,7 @@ impl Gateway {
             }
             if !connection.gone {
                 self.counters.output_bytes += reply.len() as u64;
+                connection.note_reply(reply.len(), self.config.output_bytes_soft);
                 if connection.phase == Phase::Watch {
                     self.on_versions(&mut connection, reply);
                 } else {
@@ -153,10 +157,10 @@ impl Gateway {
         let text = match status {
             RequestStatus::Done | RequestStatus::Sealed => {
                 let not_before = self.now + SEALED_RETRY;
-                return self.park_again(in_flight, index, connection, request, not_before);
+                return self.park_again(in_flight, index, connection, request, not_before, false);
             }
             RequestStatus::NotExecuted => {
-                return self.park_again(in_flight, index, connection, request, Time(0));
+                return self.park_again(in_flight, index, connection, request, Time(0), false);
             }
             RequestStatus::SessionUnknown => {
                 self.counters.sessions_lost += 1;
@@ -214,8 +218,9 @@ impl Gateway {
         mut connection: Box<Connection>,
         request: Option<RequestView<'_>>,
         not_before: Time,
+        busy: bool,
     ) {
-        let deadline = in_flight.submitted + self.config.client_deadline;
+        let deadline = connection.request_since + self.config.client_deadline;
         let Some(request) = request else {
             self.error_replies(&mut connection, None, BUSY);
             self.resume(index, connection);
@@ -231,6 +236,8 @@ impl Gateway {
             payload: in_flight.batch.slice_ref(request.payload),
             deadline,
             not_before,
+            weight: in_flight.weight,
+            busy,
         });
         self.connections[index] = Some(connection);
     }
@@ -275,16 +282,16 @@ impl Gateway {
         }
     }
 
-    /// The deadline of a request that was never submitted has passed.
-    pub(super) fn fail_parked(
-        &mut self,
-        index: usize,
-        mut connection: Box<Connection>,
-        payload: &[u8],
-    ) {
-        let text = self.no_quorum();
-        self.counters.errors_no_quorum += self.payload_errors(&mut connection, payload, &text);
-        self.resume(index, connection);
+    /// The deadline of a request that was never taken has passed.
+    pub(super) fn fail_parked(&mut self, mut connection: Box<Connection>, parked: &Parked) {
+        let payload = &parked.payload;
+        if parked.busy {
+            self.counters.errors_busy += self.payload_errors(&mut connection, payload, BUSY);
+        } else {
+            let text = self.no_quorum();
+            self.counters.errors_no_quorum += self.payload_errors(&mut connection, payload, &text);
+        }
+        self.resume(parked.connection, connection);
     }
 
     /// Answers the requests of a batch from the `first` on that have no results.
@@ -307,6 +314,18 @@ impl Gateway {
                         (Failure::Uncertain, Entry::Read(_)) => Failure::NoQuorum,
                         _ => failure,
                     };
+                    if failure == Failure::Busy
+                        && !connection.gone
+                        && self.now < connection.request_since + self.config.client_deadline
+                    {
+                        // There may be room soon, and only then does the client have to know.
+                        if opened {
+                            self.abandon_session(&mut connection);
+                        }
+                        let at = self.now + BUSY_RETRY;
+                        self.park_again(in_flight, index, connection, Some(request), at, true);
+                        continue;
+                    }
                     if *entry == Entry::Command(index) {
                         match failure {
                             Failure::Busy if !opened => connection.sequence -= 1,

@@ -68,7 +68,7 @@ impl Gateway {
         let mut watch = false;
         let mut more = false;
         loop {
-            if self.builder.commands() >= self.config.request_commands_max
+            if self.builder.commands() >= connection.commands_max.min(self.config.request_commands_max)
                 || self.builder.len() >= self.config.request_bytes_max
                 || connection.output.len() >= self.config.output_bytes_soft
                 // Replies that nobody wants cost as much to make.
@@ -184,7 +184,9 @@ impl Gateway {
             }
             TooLarge::Command(bytes) => {
                 let bytes_max = self.limits.command_bytes_max;
-                format!("ERR command exceeds max-command-bytes ({bytes} > {bytes_max})")
+                format!(
+                    "ERR command exceeds what limits.value_bytes_max allows ({bytes} > {bytes_max})"
+                )
             }
         };
         self.refuse(connection, &text);
@@ -397,7 +399,7 @@ impl Gateway {
         let bytes_max = self.limits.command_bytes_max;
         if transaction.queued.len() + bytes > bytes_max {
             return Err(format!(
-                "ERR transaction exceeds max-command-bytes ({bytes_max})"
+                "ERR transaction exceeds what limits.value_bytes_max allows ({bytes_max})"
             ));
         }
         let database = transaction.database.unwrap_or(client.mode.database);

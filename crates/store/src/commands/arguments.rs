@@ -112,7 +112,7 @@ pub(super) fn check_reply<'e>(
 pub(super) fn check_reply_len(options: &StoreOptions, bytes: usize) -> Result<(), CommandError> {
     if bytes > options.max_reply_bytes {
         return Err(CommandError::Owned(format!(
-            "ERR reply exceeds max-reply-bytes ({})",
+            "ERR reply exceeds what limits.value_bytes_max allows ({})",
             options.max_reply_bytes
         )));
     }

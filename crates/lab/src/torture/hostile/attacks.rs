@@ -116,7 +116,8 @@ impl Attacker {
 
     fn connect(&self, address: SocketAddr) -> Option<Connection> {
         match Connection::open(address, PASSWORD, CONNECT) {
-            Ok(connection) => {
+            Ok(mut connection) => {
+                connection.stop_with(Arc::clone(&self.stop));
                 add(&self.tally.connections);
                 Some(connection)
             }
@@ -192,6 +193,7 @@ impl Attacker {
                 false
             }
             Ok(_) => true,
+            Err(_) if self.stopped() => false,
             Err(error) if within || error.kind() == io::ErrorKind::TimedOut => {
                 self.complain(format!("{what} was not answered: {error}"));
                 false
@@ -248,6 +250,7 @@ impl Attacker {
         };
         match self.command(&mut connection, &[b"STRLEN", b"giant"]) {
             Ok(Value::Number(length)) if length == size as i64 => {}
+            Err(_) if self.stopped() => {}
             other => self.complain(format!("{what} was accepted; its STRLEN is {other:?}")),
         }
     }

@@ -39,8 +39,6 @@ pub const KIND: &str = "clients";
 pub const CALM: &str = "calm";
 /// A calm 99th percentile below this counts as this: attackers and replicas share a machine.
 const P99_MIN: Duration = Duration::from_millis(20);
-/// An attack whose first round is not over by then is ended all the same.
-pub const ROUND_MAX: Duration = Duration::from_secs(60);
 const COMPLAINTS_MAX: usize = 10;
 
 /// What the cluster must keep to under attack.
@@ -266,12 +264,6 @@ impl Attackers {
         Ok(attackers)
     }
 
-    /// Whether each of them has done what it does at least once.
-    #[must_use]
-    pub fn has_done_a_round(&self) -> bool {
-        self.tally.rounds.load(Ordering::Relaxed) >= u64::from(self.attack.attackers())
-    }
-
     /// Ends them and adds up what they saw; what must not have been seen is given back.
     pub fn end(self, outcome: &mut Outcome) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
@@ -282,6 +274,11 @@ impl Attackers {
             }
         }
         let name = self.attack.name();
+        let rounds = self.tally.rounds.load(Ordering::Relaxed);
+        if rounds < u64::from(self.attack.attackers()) {
+            let note = format!("{name}: not every attacker came to the end of its first round");
+            push(&self.tally.notes, note);
+        }
         let row = outcome.attacks.entry(name.to_owned()).or_default();
         row.times += 1;
         row.seconds += self.began.elapsed().as_secs_f64();

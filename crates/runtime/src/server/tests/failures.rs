@@ -44,10 +44,6 @@ fn each_command_gets_its_error_and_what_was_answered_here_stays() {
     for (outcome, error) in [
         (Outcome::NoQuorum, NO_QUORUM),
         (Outcome::Uncertain, UNCERTAIN),
-        (
-            Outcome::Busy,
-            "-BUSY too much is under way, try again\\r\\n",
-        ),
     ] {
         let submission = submit(
             &mut rig,
@@ -103,19 +99,46 @@ fn an_uncertain_request_can_not_be_executed_later() {
 }
 
 #[test]
-fn what_was_refused_as_busy_keeps_its_session() {
+fn request_waits_for_room_when_the_queue_is_full() {
     let (mut rig, id) = rig();
     let submission = submit(&mut rig, id, "INCR a\r\n");
     rig.done(&submission, Outcome::Busy);
-    rig.output(id);
-    assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
+    assert_eq!(rig.output(id), "");
+    assert_eq!(rig.collect(), [], "not at once");
+    rig.pass(Duration::from_millis(5));
+    assert!(rig.gateway.next_deadline() <= rig.now);
+    rig.run();
+    assert_eq!(rig.output(id), ":1\\r\\n");
     assert_eq!(rig.submitted.last().unwrap().1, [RequestKind::Command]);
     // Also when the session was to be opened by what was refused.
     let other = rig.connect();
     let submission = submit(&mut rig, other, "INCR a\r\n");
     rig.done(&submission, Outcome::Busy);
-    assert!(rig.output(other).starts_with("-BUSY"));
-    assert_eq!(rig.say(other, "INCR a"), ":2\\r\\n");
+    rig.pass(Duration::from_millis(5));
+    rig.run();
+    assert_eq!(rig.output(other), ":2\\r\\n");
+}
+
+#[test]
+fn request_is_refused_when_the_queue_stays_full() {
+    let (mut rig, id) = rig();
+    let deadline = rig.now + Duration::from_secs(5);
+    rig.push(id, "INCR a\r\nPING\r\nMULTI\r\nINCR a\r\nEXEC\r\n");
+    while rig.now < deadline {
+        for submission in rig.collect() {
+            rig.done(&submission, Outcome::Busy);
+        }
+        assert_eq!(rig.output(id), "");
+        rig.pass(Duration::from_millis(100));
+        rig.gateway.on_time(rig.now);
+    }
+    let busy = "-BUSY request queue is full; the command was not executed, retry\\r\\n";
+    assert_eq!(
+        rig.output(id),
+        format!("{busy}+PONG\\r\\n+OK\\r\\n+QUEUED\\r\\n{busy}")
+    );
+    assert_eq!(rig.gateway.counters().errors_busy, 2);
+    assert_eq!(rig.say(id, "INCR a"), ":1\\r\\n");
 }
 
 #[test]

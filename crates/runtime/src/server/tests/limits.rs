@@ -3,7 +3,7 @@
 use super::rig::Rig;
 use crate::server::GatewayConfig;
 use proptest::prelude::*;
-use quintet_replica::Time;
+use quintet_replica::{Outcome, Time};
 use std::time::Duration;
 
 #[test]
@@ -138,7 +138,8 @@ fn a_client_that_does_not_read_is_not_read_from() {
     rig.run();
     assert!(rig.output(id).ends_with("+PONG\\r\\n"));
     // One request may ask for more than the client may owe.
-    rig.push(id, "GET a\r\n".repeat(6));
+    let whole = "GET a\r\n".repeat(6);
+    rig.push(id, format!("MULTI\r\n{whole}EXEC\r\n"));
     rig.run();
     assert!(rig.gateway.should_close(id));
     assert_eq!(rig.output(id), "");
@@ -299,4 +300,110 @@ proptest! {
         prop_assert!(rig.gateway.idle());
         prop_assert_eq!(rig.gateway.counters().connections_open, 0);
     }
+}
+
+fn set(key: &str, bytes: usize) -> Vec<u8> {
+    let head = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${bytes}\r\n", key.len());
+    let mut out = head.into_bytes();
+    out.resize(out.len() + bytes, b'v');
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+#[test]
+fn large_requests_go_alone_and_after_small_ones() {
+    let mut rig = Rig::new();
+    let (one, other, small) = (rig.connect(), rig.connect(), rig.connect());
+    rig.say(small, "SET a 0");
+    rig.push(one, set("one", 12 << 20));
+    rig.push(other, set("other", 12 << 20));
+    rig.push(small, "INCR a\r\n");
+    let first = rig.collect();
+    let lengths: Vec<_> = first.iter().map(|it| it.batch.len() >> 20).collect();
+    assert_eq!(lengths, [0, 12]);
+    assert!(!rig.gateway.wants_read(other));
+    // The second large one waits for the first, and small ones for neither.
+    rig.done(&first[0], Outcome::Busy);
+    rig.pass(Duration::from_millis(5));
+    assert_eq!(rig.collect(), [], "it may gather company");
+    rig.pass(Duration::from_millis(5));
+    let again = rig.collect();
+    assert_eq!(again.len(), 1);
+    let outcome = rig.execute(&again[0]);
+    rig.done(&again[0], outcome);
+    assert_eq!(rig.output(small), ":1\\r\\n");
+    assert_eq!(rig.collect(), []);
+    let outcome = rig.execute(&first[1]);
+    rig.done(&first[1], outcome);
+    assert_eq!(rig.output(one), "+OK\\r\\n");
+    assert!(rig.gateway.next_deadline() <= rig.now);
+    rig.run();
+    assert_eq!(rig.output(other), "+OK\\r\\n");
+    assert!(rig.gateway.idle());
+}
+
+#[test]
+fn pipeline_of_long_replies_is_cut_into_short_requests() {
+    let mut rig = Rig::new();
+    let (id, other) = (rig.connect(), rig.connect());
+    rig.ask(id, set("a", 1 << 20));
+    rig.output(id);
+    rig.push(id, "GET a\r\n".repeat(300));
+    rig.push(other, "PING\r\nGET b\r\n");
+    rig.run();
+    let owed = rig.gateway.output(id).len();
+    assert!(
+        owed < 20 << 20,
+        "{owed} bytes for one client that reads nothing"
+    );
+    assert_eq!(rig.output(other), "+PONG\\r\\n$-1\\r\\n");
+    // What is read goes on.
+    let mut bytes = 0;
+    loop {
+        let came = rig.gateway.output(id).split().len();
+        bytes += came;
+        if came == 0 {
+            break;
+        }
+        rig.run();
+    }
+    assert_eq!(bytes, 300 * ((1 << 20) + "$1048576\r\n\r\n".len()));
+    // Short replies make requests long again.
+    let before = rig.submitted.len();
+    rig.push(id, "GET b\r\n".repeat(4096));
+    rig.run();
+    assert!(rig.submitted.len() - before < 20);
+}
+
+#[test]
+fn largest_unfinished_command_is_dropped_when_memory_is_full() {
+    let mut rig = Rig::with(GatewayConfig {
+        value_bytes_max: 1 << 20,
+        command_bytes_max: (1 << 20) + 1024,
+        inputs_bytes_max: 0,
+        ..GatewayConfig::default()
+    });
+    let half = |bytes: usize| {
+        let mut half = set("a", 1 << 20);
+        half.truncate(bytes);
+        half
+    };
+    let (one, two, three) = (rig.connect(), rig.connect(), rig.connect());
+    rig.push(one, half(700 << 10));
+    rig.push(two, half(900 << 10));
+    rig.run();
+    assert!(!rig.gateway.should_close(two));
+    rig.push(three, half(800 << 10));
+    rig.run();
+    assert!(rig.gateway.should_close(two));
+    assert!(
+        rig.output(two)
+            .starts_with("-BUSY memory for unfinished commands is full")
+    );
+    assert!(!rig.gateway.should_close(one) && !rig.gateway.should_close(three));
+    rig.gateway.on_closed(two);
+    rig.gateway.on_closed(one);
+    let rest = set("a", 1 << 20).split_off(800 << 10);
+    assert_eq!(rig.ask(three, rest), "+OK\\r\\n");
+    assert_eq!(rig.gateway.counters().connections_dropped, 1);
 }

@@ -1,0 +1,186 @@
+//! What one client may take of what all share: batches, replies, memory for unfinished commands.
+//!
+//! ```text
+//!   ready ──► small ───────────────────► shares a batch with others
+//!        └──► large: held, first come ─► after the small ones, alone in its batch, a few at a time
+//!
+//!   commands of a request:  16 ──replies are short──► 64 ──► 256 ──► 1024
+//!                            1 ◄──replies are long───
+//! ```
+//!
+//! A batch is answered as a whole, and what is ordered is executed in order, so a request of 64 MiB
+//! delays whatever stands beside it. A connection tells by its input and by its last reply that its
+//! next request is large.
+
+use super::{
+    connection::{Connection, Phase},
+    gateway::{Gateway, LEVELS},
+};
+use bytes::BytesMut;
+use quintet_replica::{Level, Submission, Time, limits};
+use std::collections::VecDeque;
+
+/// The most commands of a connection's first request.
+pub(super) const COMMANDS_FIRST: usize = 16;
+/// A request made of more input than this is large.
+const INPUT_LARGE: usize = limits::BATCH_GATHERED;
+/// A connection is taken for one of large requests after a reply of more than this.
+const REPLY_LARGE: usize = 1 << 20;
+/// Large requests in flight count for at most this together, unless it is one.
+const IN_FLIGHT_MAX: usize = 16 << 20;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    /// Connections whose next request is large, in the order in which they came.
+    pub held: VecDeque<usize>,
+    /// What the large requests in flight count for.
+    pub in_flight: usize,
+    /// Bytes of all inputs.
+    pub inputs: usize,
+}
+
+impl Shares {
+    /// Whether another large request may go.
+    pub const fn takes(&self, weight: usize) -> bool {
+        self.in_flight == 0 || self.in_flight + weight <= IN_FLIGHT_MAX
+    }
+}
+
+impl Connection {
+    /// What its next request counts for among the large ones; 0 when it is none of them.
+    pub fn weight(&self) -> usize {
+        let input = self.input.len();
+        // One that is still arriving has nothing to wait for.
+        let complete = self.parser.missing(input) == 0;
+        let input = if complete && input > INPUT_LARGE {
+            input
+        } else {
+            0
+        };
+        let reply = if self.reply_last > REPLY_LARGE {
+            self.reply_last
+        } else {
+            0
+        };
+        if input > reply { input } else { reply }
+    }
+
+    /// A request was answered with so many bytes: the next has as many commands as fit `good`.
+    pub fn note_reply(&mut self, bytes: usize, good: usize) {
+        self.reply_last = bytes;
+        let commands = self.request_commands.max(1);
+        if bytes > good {
+            self.commands_max = (commands.saturating_mul(good) / bytes).max(1);
+        } else if commands >= self.commands_max && bytes <= good / 4 {
+            self.commands_max = self.commands_max.saturating_mul(4).min(1 << 20);
+        }
+    }
+}
+
+impl Gateway {
+    /// Whether a connection that is held would be served now.
+    pub(super) fn may_serve_held(&self) -> bool {
+        // One that waits for the owner's registration, or for room, comes first.
+        if self.parked.iter().any(|parked| parked.weight > 0) {
+            return false;
+        }
+        let first = self.shares.held.front();
+        let first = first.and_then(|index| self.connections[*index].as_deref());
+        match first {
+            Some(connection) => self.shares.takes(connection.weight()),
+            None => !self.shares.held.is_empty(),
+        }
+    }
+
+    /// Serves connections whose requests are large, each in a batch of its own.
+    pub(super) fn serve_held(&mut self, now: Time, submissions: &mut Vec<Submission>) {
+        while !self.shares.held.is_empty() && self.may_serve_held() && !self.is_full() {
+            let Some(index) = self.shares.held.pop_front() else {
+                return;
+            };
+            let Some(connection) = &self.connections[index] else {
+                continue;
+            };
+            let weight = connection.weight();
+            self.submit_all(now, submissions);
+            self.serve(index, true);
+            for level in LEVELS {
+                if !self.pending(level).entries.is_empty() {
+                    self.submit_alone(level, weight, now, submissions);
+                }
+            }
+        }
+    }
+
+    /// Submits what has gathered, so that what comes next is alone in its batch.
+    pub(super) fn submit_all(&mut self, now: Time, submissions: &mut Vec<Submission>) {
+        for level in LEVELS {
+            if !self.pending(level).entries.is_empty() {
+                self.submit(level, now, submissions);
+            }
+        }
+    }
+
+    /// Submits a large request.
+    pub(super) fn submit_alone(
+        &mut self,
+        level: Level,
+        weight: usize,
+        now: Time,
+        submissions: &mut Vec<Submission>,
+    ) {
+        self.submit(level, now, submissions);
+        if let Some(submission) = submissions.last()
+            && let Some(in_flight) = self.in_flight.get_mut(&submission.id.0)
+        {
+            in_flight.weight = weight;
+            self.shares.in_flight += weight;
+        }
+    }
+
+    /// The input of a connection has changed: counts it, and drops the one that holds most when all
+    /// together hold more than they may.
+    pub(super) fn count_input(&mut self, index: usize) {
+        let Some(connection) = &mut self.connections[index] else {
+            return;
+        };
+        let bytes = connection.input.len();
+        self.shares.inputs = self.shares.inputs + bytes - connection.counted;
+        connection.counted = bytes;
+        while self.shares.inputs > self.config.inputs_bytes_max {
+            let all = self.connections.iter().enumerate();
+            let counted = all.filter_map(|(index, it)| Some((it.as_ref()?.counted, index)));
+            let Some((bytes @ 1.., most)) = counted.max() else {
+                return;
+            };
+            self.drop_input(most, bytes);
+        }
+    }
+
+    #[cold]
+    fn drop_input(&mut self, index: usize, bytes: usize) {
+        let Some(mut connection) = self.connections[index].take() else {
+            return;
+        };
+        let client = connection.client.peer;
+        tracing::warn!(
+            %client, bytes,
+            "disconnected: all clients together may have sent no more of commands that are not \
+             executed yet, and this one has sent most"
+        );
+        self.shares.inputs -= std::mem::take(&mut connection.counted);
+        connection.input = BytesMut::new();
+        if connection.phase == Phase::Free {
+            connection.answer(INPUTS_FULL);
+        }
+        connection.closing = true;
+        self.counters.connections_dropped += 1;
+        self.mark_dirty(index, &mut connection);
+        self.connections[index] = Some(connection);
+    }
+}
+
+/// Said before a connection is closed.
+const INPUTS_FULL: &[u8] = b"-BUSY memory for unfinished commands is full; the command was not \
+    executed, retry\r\n";
