@@ -319,12 +319,65 @@ fn the_replicas_of_a_killed_demo_do_not_stay_behind() {
 }
 
 #[test]
+fn one_replica_is_the_master_and_the_others_name_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let base = base_port(3);
+    let demo = Demo::start(directory.path(), base, &[]);
+    let roles = || -> Option<(Vec<u16>, Vec<String>)> {
+        let (mut masters, mut told) = (Vec::new(), Vec::new());
+        for replica in &demo.replicas {
+            let status = replica.status()?;
+            let own = status["redis"].as_str()?.to_owned();
+            let info = replica.client().ask(&["INFO", "replication"]).ok()?;
+            let port: u16 = own.rsplit_once(':')?.1.parse().ok()?;
+            if info.contains("role:master") {
+                let all = info.contains("connected_slaves:2");
+                let others = (demo.replicas.iter()).filter_map(|it| it.status());
+                let named = others
+                    .filter_map(|it| Some(it["redis"].as_str()?.rsplit_once(':')?.1.to_owned()))
+                    .filter(|other| info.contains(&format!("ip=127.0.0.1,port={other},")));
+                (all && named.count() == 2).then_some(())?;
+                masters.push(port);
+            } else {
+                let line = info.lines().find(|line| line.starts_with("master_port:"))?;
+                info.contains("master_link_status:up").then_some(())?;
+                told.push(line.trim_start_matches("master_port:").trim().to_owned());
+            }
+        }
+        (masters.len() == 1 && told.len() == 2).then_some((masters, told))
+    };
+    let mut seen = None;
+    eventually("there is one master", || {
+        seen = roles();
+        seen.as_ref().map(|_| ())
+    });
+    let (masters, told) = seen.unwrap();
+    assert!(
+        told.iter().all(|port| *port == masters[0].to_string()),
+        "{masters:?} {told:?}"
+    );
+    assert_eq!(demo.interrupt(), Some(0));
+}
+
+#[test]
 fn a_snapshot_starts_a_new_cluster_with_the_same_data() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let base = base_port(3);
     let demo = Demo::start(Path::new(&path("demo")), base, &[]);
     let mut client = demo.replicas[1].client();
+    let (began, early) = (std::time::Instant::now(), path("early.snapshot"));
+    let output = run(&["snapshot", "save", "--dir", &path("demo"), &early]);
+    let text = stderr(&output);
+    assert!(
+        output.status.success() || text.contains("nothing has been written yet"),
+        "{text}"
+    );
+    assert!(
+        began.elapsed() < std::time::Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
     for number in 0..500 {
         let (key, value) = (format!("key:{number}"), format!("value:{number}"));
         assert_eq!(client.ask(&["SET", &key, &value]).unwrap(), "OK");

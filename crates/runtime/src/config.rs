@@ -225,6 +225,10 @@ pub struct Config {
     pub data: PathBuf,
     /// Where Redis clients connect; port 0 for any free one, `None` for no server.
     pub redis_listen: Option<SocketAddr>,
+    /// Where clients reach this replica's Redis server, `host:port`, as the others show it in INFO
+    /// and ROLE; `None` for `redis_listen`, with the address that the others see where it names
+    /// none.
+    pub redis_announce: Option<String>,
     /// Where the admin HTTP listens; port 0 for any free one, `None` for none.
     pub admin_listen: Option<SocketAddr>,
     /// Where peers connect.
@@ -290,6 +294,7 @@ impl Config {
             durability: Durability::Disk,
             data,
             redis_listen: Some(any),
+            redis_announce: None,
             admin_listen: Some(any),
             peer_listen: any,
             transport: Transport::Tcp,
@@ -322,6 +327,9 @@ impl Config {
         let refuse = |reason: String| Err(StartError::Config(reason));
         if self.cluster == ClusterId(0) {
             return refuse("cluster: an id of zero stands for none; draw a random one".to_owned());
+        }
+        if let Some(Err(why)) = self.redis_announce.as_deref().map(crate::announce::check) {
+            return refuse(format!("redis_announce: {why}"));
         }
         if self.members.is_empty() || self.members.len() > ReplicaSet::MEMBERS_MAX {
             let (count, most) = (self.members.len(), ReplicaSet::MEMBERS_MAX);

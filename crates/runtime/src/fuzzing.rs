@@ -90,6 +90,7 @@ fn fuzz_identity() -> PeerIdentity {
         directory: 5,
         session: 1 << 32,
         lane: Lane::Control,
+        redis: "127.0.0.1:7001".to_owned(),
         descriptor: Bytes::from_static(b"options"),
     }
 }

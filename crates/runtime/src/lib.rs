@@ -10,6 +10,7 @@
 //!
 //! [`Replica::start`] makes all of it run for one [`Config`]; the [`Handle`] talks to it.
 
+mod announce;
 mod clock;
 pub mod config;
 mod data;

@@ -87,6 +87,7 @@ impl Proxy {
             directory: 0,
             session: 0,
             lane: Lane::Control,
+            redis: String::new(),
             descriptor: descriptor.public(),
         };
         let about = StatusReport {

@@ -8,7 +8,7 @@
 //! ```
 
 use crate::{
-    Config, Published, Snapshot, Transport,
+    Config, Published, Snapshot, Transport, announce,
     clock::{Clock, unix_time},
     data::{Data, random},
     descriptors,
@@ -473,6 +473,7 @@ fn assemble(
         config.durability == Durability::Disk,
     )?;
     let frontend = FrontendId(random().max(1));
+    let told = announce::of(config, redis.as_ref().map(|(_, address)| *address));
     let (options, limits) = terms::shown(&descriptor);
     let about = About {
         cluster: config.cluster.to_string(),
@@ -487,6 +488,7 @@ fn assemble(
         fingerprint: descriptor.fingerprint().to_string(),
         options,
         limits,
+        redis: Some(told.clone()).filter(|told| !told.is_empty()),
     };
     let identity = PeerIdentity {
         cluster: config.cluster,
@@ -501,6 +503,7 @@ fn assemble(
         directory: data.directory,
         session: 0,
         lane: Lane::Control,
+        redis: told,
         descriptor: descriptor.public(),
     };
     let setup = NodeSetup {

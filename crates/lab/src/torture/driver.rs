@@ -837,7 +837,7 @@ impl<'a> Driver<'a> {
         let targets: Vec<_> = targets.collect();
         let attackers = Attackers::start(attack, &targets, self.random.draw())?;
         // Whether it goes well or not, the attackers leave.
-        let struck = self.under_attack(attack, &attackers, watch);
+        let struck = self.under_attack(attack, watch);
         let outcome = self.hostile.get_or_insert_default();
         let complaints = attackers.end(outcome);
         struck?;
@@ -855,7 +855,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn under_attack(&mut self, attack: Attack, attackers: &Attackers, watch: Watch<'_>) -> Step {
+    fn under_attack(&mut self, attack: Attack, watch: Watch<'_>) -> Step {
         // What is left is shared by those that have not been; later ones take as long as a share.
         let all = self.all_attacks().len();
         let left = self.plan.duration.saturating_sub(self.began.elapsed());

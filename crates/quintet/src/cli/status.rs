@@ -183,6 +183,7 @@ fn print_table(replicas: &[Answered]) -> Outcome {
         "durability",
         "uptime",
         "clock",
+        "redis",
         "admin",
     ]);
     // A row that a narrow terminal folds reads better than folded cells.
@@ -191,7 +192,7 @@ fn print_table(replicas: &[Answered]) -> Outcome {
         let Ok(status) = &replica.status else {
             let id = replica.id.map_or("?".to_owned(), |id| id.to_string());
             let mut row = vec![id, "no answer".to_owned()];
-            row.resize(13, String::new());
+            row.resize(14, String::new());
             row.push(replica.address.clone());
             table.add_row(row);
             continue;
@@ -227,6 +228,7 @@ fn print_table(replicas: &[Answered]) -> Outcome {
             text("durability").into(),
             number(uptime),
             clock(status).into(),
+            text("redis").into(),
             replica.address.as_str().into(),
         ]);
         table.add_row(row);

@@ -482,6 +482,12 @@ impl EventLoop {
     }
 
     fn on_snapshot_now(&mut self, waiter: mpsc::Sender<Result<SnapshotReport, String>>) {
+        if self.node.executed().slot == Slot(0) {
+            let empty = "nothing has been written yet, so there is nothing to save".to_owned();
+            // Who waited may have given up.
+            let _ = waiter.send(Err(empty));
+            return;
+        }
         let newest = self.world.snapshots.newest();
         if let Some(info) = newest.filter(|info| info.id.slot >= self.node.executed().slot) {
             let report = SnapshotReport {

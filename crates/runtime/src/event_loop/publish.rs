@@ -32,6 +32,8 @@ pub(crate) struct About {
     pub options: BTreeMap<String, String>,
     /// The replicated limits.
     pub limits: BTreeMap<String, u64>,
+    /// Where Redis clients connect, as it is told to the other members.
+    pub redis: Option<String>,
 }
 
 impl From<ClockState> for ClockReport {
@@ -79,19 +81,16 @@ impl EventLoop {
         let report = self.report(&node, now);
         let me = self.node.id();
         let connected = report.peers.iter().filter(|peer| peer.connected);
-        let leads = match leader {
-            Some(leader) => leader == me,
-            None => {
-                let lowest = connected.map(|peer| peer.id).min();
-                lowest.is_none_or(|lowest| me.0 < lowest)
-            }
-        };
+        let lowest = connected.map(|peer| ReplicaId(peer.id)).min();
+        let preferred = leader.unwrap_or_else(|| lowest.map_or(me, |lowest| lowest.min(me)));
+        let leads = preferred == me;
         let (reachable, silent) = self.shell.reachable(now);
         let view = NodeView {
             node,
             reachable,
             silent,
             leads,
+            preferred: Some(preferred),
             epoch: self.about.epoch,
             incarnation: self.about.incarnation,
             disk_state: self.disk.name(),
@@ -152,6 +151,7 @@ impl EventLoop {
             uptime_seconds: now.0 / 1_000_000_000,
             pid: std::process::id(),
             members: self.about.members,
+            redis: self.about.redis.clone(),
             entries: node.entries,
             memory: node.memory,
             sessions: node.sessions,

@@ -383,6 +383,7 @@ impl Shell {
                 connected: link.up,
                 silent_ms: link.heard.map(|at| now.since(at).as_millis() as u64),
                 incarnation: link.incarnation.0,
+                redis: link.redis,
                 queued_bytes: link.queued as u64,
                 error: link.error,
                 clock: link.clock.map(PeerClockReport::from),
@@ -401,7 +402,10 @@ impl Shell {
             let peers = report.peers.iter();
             self.service.set_view(NodeView {
                 peers: peers
-                    .map(|peer| (ReplicaId(peer.id), peer.address.clone(), peer.connected))
+                    .map(|peer| {
+                        let redis = peer.redis.clone().unwrap_or_default();
+                        (ReplicaId(peer.id), redis, peer.connected)
+                    })
                     .collect(),
                 memory_resident: memory_resident(),
                 ..view

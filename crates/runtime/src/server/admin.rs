@@ -72,6 +72,8 @@ pub struct PeerReport {
     pub silent_ms: Option<u64>,
     /// Its incarnation as it last told it.
     pub incarnation: u64,
+    /// Where its Redis clients connect, as it last told it.
+    pub redis: Option<String>,
     /// Bytes queued for it.
     pub queued_bytes: u64,
     /// Why it is not connected, if that is known.
@@ -225,6 +227,8 @@ pub struct StatusReport {
     pub pid: u32,
     /// How many members the cluster has.
     pub members: usize,
+    /// Where Redis clients connect, as it is told to the other members.
+    pub redis: Option<String>,
     /// Keys in the store.
     pub entries: u64,
     /// Memory of the store in bytes, estimated.

@@ -156,7 +156,11 @@ pub struct NodeView {
     /// Whether this replica leads; in a protocol without leaders, whether it is the one with the
     /// lowest id among those that it reaches.
     pub leads: bool,
-    /// The addresses at which the other members serve clients, with whether they are linked now.
+    /// The replica that clients are told is the master: the leader, or in a protocol without
+    /// leaders the one with the lowest id among those that this one reaches. `None` of a proxy.
+    pub preferred: Option<ReplicaId>,
+    /// The addresses at which the other members serve clients (empty while unknown), with whether
+    /// they are linked now.
     pub peers: Vec<(ReplicaId, String, bool)>,
     /// The current epoch's number.
     pub epoch: u64,

@@ -1,7 +1,7 @@
 //! INFO and ROLE: the server as monitoring tools for Redis expect to see it, and as it is.
 
 use super::{answers::is, gateway::Gateway, local::REDIS_VERSION};
-use quintet_replica::Durability;
+use quintet_replica::{Durability, ReplicaId};
 use quintet_store::Reply;
 use std::fmt::Write as _;
 
@@ -118,18 +118,39 @@ impl Gateway {
                 "stale_batches" = counters.batches_stale;
             },
             "replication" => {
-                lines! { out,
-                    "role" = "master";
-                    "connected_slaves" = view.peers.iter().filter(|(_, _, linked)| *linked).count();
-                }
-                for (index, (_, address, linked)) in view.peers.iter().enumerate() {
-                    let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
-                    let state = if *linked { "online" } else { "offline" };
-                    let _ = write!(out, "slave{index}:ip={host},port={port},state={state}\r\n");
+                let offset = node.executed.slot.0;
+                if let Some(master) = self.master() {
+                    let (host, port) = parts(&master.1);
+                    lines! { out,
+                        "role" = "slave";
+                        "master_host" = host;
+                        "master_port" = port;
+                        "master_link_status" = if master.2 { "up" } else { "down" };
+                        "master_last_io_seconds_ago" = if master.2 { 0 } else { -1 };
+                        "master_sync_in_progress" = u8::from(node.fetching);
+                        "slave_read_repl_offset" = offset;
+                        "slave_repl_offset" = offset;
+                        "slave_priority" = 100;
+                        "slave_read_only" = 0;
+                        "replica_announced" = 1;
+                        "connected_slaves" = 0;
+                    }
+                } else {
+                    lines! { out,
+                        "role" = "master";
+                        "connected_slaves" = self.replicas().count();
+                    }
+                    for (index, address) in self.replicas().enumerate() {
+                        let (host, port) = parts(address);
+                        let _ = write!(
+                            out,
+                            "slave{index}:ip={host},port={port},state=online,offset={offset},lag=0\r\n"
+                        );
+                    }
                 }
                 lines! { out,
                     "master_replid" = config.cluster;
-                    "master_repl_offset" = node.executed.slot.0;
+                    "master_repl_offset" = offset;
                 }
             }
             "cluster" => lines! { out, "cluster_enabled" = 0; },
@@ -167,27 +188,52 @@ impl Gateway {
         }
     }
 
-    /// Every replica takes writes, so every one is a master to Redis's clients.
+    /// The preferred replica, when it is another one and where its clients connect is known. Every
+    /// replica takes writes; tools that look for a master are sent to where they cost least.
+    fn master(&self) -> Option<&(ReplicaId, String, bool)> {
+        let preferred = self.view.preferred.filter(|_| !self.view.leads)?;
+        let mut peers = self.view.peers.iter();
+        peers.find(|(id, address, _)| *id == preferred && !address.is_empty())
+    }
+
+    /// Where the clients of the other members connect that are linked.
+    fn replicas(&self) -> impl Iterator<Item = &str> {
+        let peers = self.view.peers.iter();
+        let linked = peers.filter(|(_, address, linked)| *linked && !address.is_empty());
+        linked.map(|(_, address, _)| address.as_str())
+    }
+
     pub(super) fn role(&self, reply: &mut Reply<'_>) {
         let offset = self.view.node.executed.slot.0;
-        let linked: Vec<_> = self
-            .view
-            .peers
-            .iter()
-            .filter(|(_, _, linked)| *linked)
-            .collect();
+        if let Some((_, address, linked)) = self.master() {
+            let (host, port) = parts(address);
+            reply.array(5);
+            reply.bulk(b"slave");
+            reply.bulk(host.as_bytes());
+            reply.integer(port.parse().unwrap_or_default());
+            reply.bulk(if *linked { b"connected" } else { b"connect" });
+            reply.integer(offset as i64);
+            return;
+        }
+        let replicas: Vec<_> = self.replicas().collect();
         reply.array(3);
         reply.bulk(b"master");
         reply.integer(offset as i64);
-        reply.array(linked.len());
-        for (_, address, _) in linked {
-            let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
+        reply.array(replicas.len());
+        for address in replicas {
+            let (host, port) = parts(address);
             reply.array(3);
             reply.bulk(host.as_bytes());
             reply.bulk(port.as_bytes());
             reply.bulk(offset.to_string().as_bytes());
         }
     }
+}
+
+/// Host and port of an address; of one of version 6 without the brackets, as Redis shows it.
+fn parts(address: &str) -> (&str, &str) {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
+    (host.trim_start_matches('[').trim_end_matches(']'), port)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@
 //!
 //! A state machine without sockets, clocks or randomness: bytes in, bytes out.
 
-use crate::terms;
+use crate::{announce, terms};
 use hmac::{Hmac, KeyInit, Mac};
 use quintet_replica::{
     Boot, Bytes, ClusterId, DecodeError, EpochNumber, FrontendId, Incarnation, Lane, Peer, Reader,
@@ -30,7 +30,7 @@ use sha2::Sha256;
 use std::fmt;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"QUINTET\n");
-pub(crate) const FORMAT: u16 = 2;
+pub(crate) const FORMAT: u16 = 3;
 pub(crate) const HEADER: usize = 20;
 /// No identity or refusal is longer, descriptor included.
 pub(crate) const BODY_MAX: usize = 64 << 10;
@@ -39,7 +39,7 @@ const REASON_MAX: usize = 4096;
 const NONCE: usize = 32;
 const TAG: usize = 32;
 /// Part of what is authenticated: a key of one format is worth nothing in another.
-const LABEL: &[u8] = b"quintet peers v2";
+const LABEL: &[u8] = b"quintet peers v3";
 
 pub(crate) type Nonce = [u8; NONCE];
 
@@ -115,6 +115,9 @@ pub(crate) struct PeerIdentity {
     /// Both lanes of a link tell the same; ascending from one link to the next.
     pub session: u64,
     pub lane: Lane,
+    /// Where its Redis clients connect, as [`crate::announce`] has it; empty where there is no such
+    /// server, and of frontends.
+    pub redis: String,
     /// All that must be equal at every member, encoded.
     pub descriptor: Bytes,
 }
@@ -239,6 +242,7 @@ impl Wire for PeerIdentity {
         writer.u64(self.directory);
         writer.u64(self.session);
         writer.u8(self.lane as u8);
+        writer.slice(self.redis.as_bytes());
         writer.slice(&self.descriptor);
     }
 
@@ -266,6 +270,12 @@ impl Wire for PeerIdentity {
                 0 => Lane::Control,
                 1 => Lane::Bulk,
                 _ => return Err(DecodeError::Bad("lane")),
+            },
+            redis: {
+                let bytes = reader.blob("redis address")?;
+                let text = String::from_utf8(bytes.to_vec()).ok();
+                text.filter(|text| text.is_empty() || announce::check(text).is_ok())
+                    .ok_or(DecodeError::Bad("redis address"))?
             },
             descriptor: reader.blob("descriptor")?,
         })

@@ -14,8 +14,27 @@ pub(crate) fn identity(from: u16, to: u16) -> PeerIdentity {
         directory: 9,
         session: 4 << 32 | 7,
         lane: Lane::Bulk,
+        redis: "10.0.0.1:7001".to_owned(),
         descriptor: Bytes::from_static(b"options"),
     }
+}
+
+#[test]
+fn identity_is_refused_when_its_redis_address_is_none() {
+    for bad in [
+        "10.0.0.1",
+        "a b:1",
+        "a\r\nrole:master\r\n:7001",
+        &"a".repeat(9000),
+    ] {
+        let mut bad_one = identity(0, 1);
+        bad_one.redis = bad.to_owned();
+        let decoded = PeerIdentity::decode_all(bad_one.encode_to_bytes());
+        assert_eq!(decoded, Err(DecodeError::Bad("redis address")), "{bad}");
+    }
+    let mut none = identity(0, 1);
+    none.redis = String::new();
+    assert_eq!(PeerIdentity::decode_all(none.encode_to_bytes()), Ok(none));
 }
 
 const CLUSTER: ClusterId = ClusterId(0xabc);
@@ -157,7 +176,7 @@ fn other_formats_are_named() {
     assert_eq!(error, HandshakeError::Format(1));
     assert_eq!(
         error.to_string(),
-        "format version mismatch: ours 2, theirs 1"
+        "format version mismatch: ours 3, theirs 1"
     );
     // What a program of another format answers, with the same beginning.
     let mut answer = Handshake::denied();

@@ -124,6 +124,8 @@ struct MemberLink {
     /// The link whose attempt was counted last.
     refused_session: u64,
     incarnation: Incarnation,
+    /// Where its Redis clients connect, as it was last told.
+    redis: Option<String>,
     error: Option<String>,
     /// The queue has been more than half full since it was last told to have room.
     crowded: bool,
@@ -137,6 +139,8 @@ pub(crate) struct LinkReport {
     /// When something last came over it, if ever.
     pub heard: Option<Time>,
     pub incarnation: Incarnation,
+    /// Where its Redis clients connect, as it was last told.
+    pub redis: Option<String>,
     pub queued: usize,
     pub error: Option<String>,
     /// How its clock stands to this one's.
@@ -251,6 +255,7 @@ impl Tcp {
                 refusals: 0,
                 refused_session: 0,
                 incarnation: Incarnation(0),
+                redis: None,
                 error: None,
                 crowded: false,
             })
@@ -330,6 +335,7 @@ impl Tcp {
             up: link.up,
             heard: link.heard,
             incarnation: link.incarnation,
+            redis: link.redis.clone(),
             queued: self.queued(link) + self.queued_in_memory(id),
             error: link.error.clone(),
             memory: self.by_memory(id),

@@ -45,6 +45,7 @@ fn identity(config: &Config, data: &Data) -> PeerIdentity {
         directory: data.directory,
         session: 0,
         lane: Lane::Control,
+        redis: "0.0.0.0:7001".to_owned(),
         descriptor: Bytes::new(),
     }
 }

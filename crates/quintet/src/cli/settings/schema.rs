@@ -174,6 +174,21 @@ pub const KEYS: &[Key] = &[
         |config| shown(config.redis_listen),
     ),
     key(
+        "redis_announce",
+        "Where clients reach this replica, host:port, as the others show it in INFO and ROLE; \
+         'listen' for redis_listen",
+        |config, text| {
+            config.redis_announce = Some(text.to_owned()).filter(|text| text != "listen");
+            Ok(())
+        },
+        |config| {
+            config
+                .redis_announce
+                .clone()
+                .unwrap_or_else(|| "listen".to_owned())
+        },
+    ),
+    key(
         "admin_listen",
         "Where admin HTTP listens, host:port, or 'none'",
         |config, text| {

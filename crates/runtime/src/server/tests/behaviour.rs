@@ -2,7 +2,7 @@
 
 use super::rig::Rig;
 use crate::server::{GatewayConfig, NodeView};
-use quintet_replica::{Level, RequestKind, Time};
+use quintet_replica::{Level, ReplicaId, RequestKind, Time};
 use std::time::Duration;
 
 #[test]
@@ -414,4 +414,68 @@ fn what_was_sent_before_the_end_of_the_input_is_answered() {
     rig.gateway.on_input_ended(silent, rig.now);
     rig.run();
     assert!(rig.gateway.should_close(silent));
+}
+
+#[test]
+fn preferred_replica_is_the_master_and_the_others_its_replicas() {
+    let mut rig = Rig::new();
+    let id = rig.connect();
+    let peer = |id: u16, address: &str, linked: bool| (ReplicaId(id), address.to_owned(), linked);
+    let view = NodeView {
+        leads: true,
+        preferred: Some(ReplicaId(0)),
+        peers: vec![
+            peer(1, "10.0.0.2:7001", true),
+            peer(2, "[fd00::3]:7001", true),
+            peer(3, "10.0.0.4:7001", false),
+            peer(4, "", true),
+        ],
+        ..NodeView::default()
+    };
+    rig.gateway.set_view(view.clone());
+    let info = rig.say(id, "INFO replication");
+    for line in [
+        "role:master\\r\\nconnected_slaves:2\\r\\n",
+        "slave0:ip=10.0.0.2,port=7001,state=online,offset=0,lag=0\\r\\n",
+        "slave1:ip=fd00::3,port=7001,state=online,offset=0,lag=0\\r\\n",
+    ] {
+        assert!(info.contains(line), "{line}: {info}");
+    }
+    assert_eq!(
+        rig.say(id, "ROLE"),
+        "*3\\r\\n$6\\r\\nmaster\\r\\n:0\\r\\n*2\\r\\n\
+         *3\\r\\n$8\\r\\n10.0.0.2\\r\\n$4\\r\\n7001\\r\\n$1\\r\\n0\\r\\n\
+         *3\\r\\n$7\\r\\nfd00::3\\r\\n$4\\r\\n7001\\r\\n$1\\r\\n0\\r\\n"
+    );
+    for (preferred, linked, status, state) in [
+        (1, "10.0.0.2", "up", "connected"),
+        (3, "10.0.0.4", "down", "connect"),
+    ] {
+        rig.gateway.set_view(NodeView {
+            leads: false,
+            preferred: Some(ReplicaId(preferred)),
+            ..view.clone()
+        });
+        let info = rig.say(id, "INFO replication");
+        let told = format!(
+            "role:slave\\r\\nmaster_host:{linked}\\r\\nmaster_port:7001\\r\\n\
+             master_link_status:{status}\\r\\n"
+        );
+        assert!(info.contains(&told), "{info}");
+        assert_eq!(
+            rig.say(id, "ROLE"),
+            format!(
+                "*5\\r\\n$5\\r\\nslave\\r\\n$8\\r\\n{linked}\\r\\n:7001\\r\\n${}\\r\\n{state}\\r\\n\
+                 :0\\r\\n",
+                state.len()
+            )
+        );
+    }
+    // One whose clients' address is unknown is nobody's master, and every replica takes writes.
+    rig.gateway.set_view(NodeView {
+        leads: false,
+        preferred: Some(ReplicaId(4)),
+        ..view
+    });
+    assert!(rig.say(id, "INFO replication").contains("role:master"));
 }

@@ -13,6 +13,7 @@
 
 use super::{Connection, LANES, Stage, Tcp};
 use crate::{
+    announce,
     data::{Data, PeerSeen, nonce},
     transports::{
         Arrival,
@@ -465,7 +466,11 @@ impl Tcp {
             connection.stage = Stage::Open;
             connection.deadline = Time::NEVER;
         }
-        self.links[id.index()].incarnation = identity.incarnation;
+        let redis = (self.connections[index].as_ref())
+            .and_then(|it| announce::seen_from(&identity.redis, it.address.ip()));
+        let link = &mut self.links[id.index()];
+        link.incarnation = identity.incarnation;
+        link.redis = redis;
         self.maybe_up(id, now);
         Ok(())
     }
