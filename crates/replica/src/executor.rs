@@ -10,7 +10,8 @@
 //! is a row of chunks `length u32 | crc32c u32 | bytes`, ended by a chunk of length 0. The first
 //! holds the header, as many as it says the sessions, cut anywhere; the others are the state
 //! machine's own bytes. In the first format (`QUINTSN1`) the sessions follow the header in its
-//! chunk; it is read, no longer written.
+//! chunk; it is read, no longer written. In one that a peer gave, batches executed since may follow
+//! the state ([`Feed`]): it stands for what they lead to, under the name of the state.
 //!
 //! What a batch may be answered is bounded ([`ExecutorLimits`]): once its results have come to
 //! `batch_reply_bytes_max`, its further commands are not executed, and their servers send them
@@ -34,13 +35,17 @@ use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 
 mod digest;
+mod feed;
 mod speculation;
 mod stream;
 
 use digest::Digesting;
 pub use digest::{DIGEST_TICK, StateDigest};
+pub use feed::{Fed, Feed, FeedEnd};
 use speculation::Speculation;
-use stream::{FRAME_HEAD, Restoring, SESSIONS_CHUNK, frame_head};
+pub(crate) use stream::FRAME_HEAD;
+pub(crate) use stream::framed_feed;
+use stream::{Restoring, SESSIONS_CHUNK, frame_head};
 pub use stream::{SnapshotChunk, SnapshotHeader, SnapshotReader, framed};
 
 /// Room made for a chunk beforehand, at most.
@@ -102,6 +107,9 @@ pub struct ExecutorLimits {
     /// About so many bytes of a fetched snapshot are restored in one turn: a few milliseconds'
     /// work, between which peers are answered.
     pub restore_step: usize,
+    /// While somebody fetches this replica's state, so many bytes of what it executes are kept
+    /// for them at most, and no more than its last snapshot had; see [`crate::Feed`].
+    pub feed_bytes_max: u64,
     /// Once the results of a batch have so many bytes, its further commands are not executed and
     /// answered [`RequestStatus::NotExecuted`]. Replicas must agree on it.
     pub batch_reply_bytes_max: usize,
@@ -137,12 +145,16 @@ impl ExecutorLimits {
     }
 }
 
+/// What [`ExecutorLimits::feed_bytes_max`] is where nobody says otherwise.
+pub const FEED_BYTES_MAX: u64 = 1 << 30;
+
 impl Default for ExecutorLimits {
     fn default() -> Self {
         Self {
             session_lifetime: Duration::from_secs(120),
             queries_max: 65_536,
             restore_step: 512 * 1024,
+            feed_bytes_max: FEED_BYTES_MAX,
             batch_reply_bytes_max: limits::BATCH_REPLY_BYTES,
             request_reply_bytes_max: limits::REQUEST_REPLY_BYTES_MAX,
             kept_replies: KeptReplies::default(),
@@ -271,7 +283,10 @@ impl Executor {
     /// How far execution has come.
     #[must_use]
     pub const fn executed(&self) -> Executed {
-        self.executed
+        match self.restoring.before {
+            Some(before) => before,
+            None => self.executed,
+        }
     }
 
     /// The log's clock: the time of the last batch.
@@ -731,7 +746,9 @@ impl Executor {
     /// A restore by [`Self::restore_step`] begins, and one that was under way is forgotten.
     pub fn begin_restore(&mut self) {
         self.abandon_digest();
-        self.restoring = Restoring::default();
+        if let Some(before) = core::mem::take(&mut self.restoring).before {
+            self.executed = before;
+        }
     }
 
     /// Goes on with a restore until it has read `budget` bytes more; gives the header at its end.
@@ -762,12 +779,17 @@ impl Executor {
                         self.machine.begin_restore();
                     }
                     SnapshotChunk::State(chunk) => self.machine.restore_chunk(&chunk)?,
+                    SnapshotChunk::Feed(feed) => {
+                        left = left.saturating_sub(feed.batches.len());
+                        self.execute_feed(feed)?;
+                    }
                     SnapshotChunk::End => {
-                        self.machine.finish_restore()?;
+                        if self.restoring.before.is_none() {
+                            self.finish_state()?;
+                        }
                         let header = core::mem::take(&mut self.restoring).header;
                         let header = header.ok_or_else(|| RestoreError("no header".to_string()))?;
-                        self.executed = header.executed;
-                        self.time = header.time;
+                        self.abandon_digest();
                         self.bytes_since = 0;
                         if let Some(speculation) = &mut self.speculation {
                             speculation.restored(self.executed.slot);

@@ -26,6 +26,8 @@ const REQUEST_ROOM: usize = 2 * MIB;
 pub const BATCH_GATHERED: usize = 4 * MIB;
 /// What a batch may have besides its requests: its header, sessions opened and ended.
 const BATCH_ROOM: usize = MIB;
+/// Batches that follow a fetched state are sent in parts of about so much.
+pub(crate) const FEED_PART: usize = MIB;
 /// Protocols gather batches into one message up to their `batch_bytes_max`, which is no more than
 /// this; a batch that exceeds it is still taken.
 pub const MESSAGE_GATHERED: usize = 64 * MIB;

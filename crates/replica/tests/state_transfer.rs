@@ -310,6 +310,18 @@ impl Place {
         (frames, whole)
     }
 
+    /// Only the end of a snapshot is missing.
+    fn whole_but_for_its_end(&self) -> bool {
+        let Some((_, bytes)) = &self.writing else {
+            return false;
+        };
+        let mut reader = SnapshotReader::default();
+        reader.feed(bytes);
+        reader.feed(&framed(&[]));
+        while let Ok(Some(_)) = reader.next_chunk() {}
+        reader.is_whole()
+    }
+
     fn save(&mut self) {
         let (id, bytes) = self.writing.take().expect("a snapshot is whole");
         let info = SnapshotInfo {
@@ -393,7 +405,11 @@ fn exchange_once(fetcher: &mut Place, donor: &mut Place) -> bool {
             frame,
         });
     }
-    for frame in donor.take().0 {
+    let (answers, taken) = donor.take();
+    if taken {
+        donor.save();
+    }
+    for frame in answers {
         let from = Peer::Replica(ReplicaId(1));
         let arrived = Time(0);
         fetcher.input(Input::Frame {
@@ -430,6 +446,68 @@ fn a_fetched_state_is_installed() {
     assert_eq!(fetcher.node.executed().slot, Slot(5));
     assert_eq!(fetcher.node.machine().entries(), 5);
     assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+}
+
+/// A fetcher whose second state is wanted, and its donor, which goes on while it is fetched.
+fn fetched_again(rest: u64) -> (Place, Place) {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    fetch(&mut fetcher, &mut donor, 5);
+    fetcher.save();
+    fetcher.settle();
+    for slot in 6..=8 {
+        donor.pull("execute", slot);
+    }
+    donor.pull("summary", 1 << 20);
+    fetcher.pull("fetch", 7);
+    // The donor takes a new snapshot first.
+    exchange_once(&mut fetcher, &mut donor);
+    fetcher.fire_fetch_timer();
+    exchange_once(&mut fetcher, &mut donor);
+    for slot in 9..=rest {
+        donor.pull("execute", slot);
+    }
+    (fetcher, donor)
+}
+
+#[test]
+fn second_state_brings_what_was_executed_meanwhile() {
+    let (mut fetcher, mut donor) = fetched_again(12);
+    while !exchange(&mut fetcher, &mut donor) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.save();
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(12));
+    assert_eq!(fetcher.node.protocol_digest(), 12, "and it is told so");
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+    assert_eq!(fetcher.node.log_time(), donor.node.log_time());
+    // It is the newest snapshot of a replica that starts again.
+    let mut again = Place::node(0, Durability::Memory, &Entry::of::<Puppet<false>>(), "");
+    again
+        .start(RecoveredBytes::default(), &fetcher.world, &mut Vec::new())
+        .expect("starts");
+    assert_eq!(again.executed().slot, Slot(12));
+    assert_eq!(again.state_digest(), donor.node.state_digest());
+}
+
+#[test]
+fn state_stands_alone_when_its_donor_falls_silent_behind_it() {
+    let (mut fetcher, mut donor) = fetched_again(9);
+    // It answers for the snapshot and not for what follows.
+    while !exchange_once(&mut fetcher, &mut donor) {
+        if fetcher.whole_but_for_its_end() {
+            break;
+        }
+        fetcher.fire_fetch_timer();
+    }
+    for _ in 0..3 {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.take();
+    fetcher.save();
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(8));
+    assert_eq!(fetcher.node.protocol_digest(), 8);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use crate::{
     transports::datagrams::{BYTES_MAX, BYTES_MIN},
 };
 use quintet_replica::{
-    ClusterId, Durability, Entry, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, ReplicaId, ReplicaSet,
-    SNAPSHOT_BYTES_MIN, limits, links::Links,
+    ClusterId, Durability, Entry, FEED_BYTES_MAX, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, ReplicaId,
+    ReplicaSet, SNAPSHOT_BYTES_MIN, limits, links::Links,
 };
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -104,6 +104,22 @@ impl Default for JournalOptions {
             segment_bytes: 32 << 20,
             direct: true,
             queue_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// How a replica that is far behind obtains a peer's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferOptions {
+    /// While a peer fetches this replica's state, so many bytes of what it executes are kept in
+    /// memory for the peer at most, and no more than its last snapshot had.
+    pub feed_bytes_max: u64,
+}
+
+impl Default for TransferOptions {
+    fn default() -> Self {
+        Self {
+            feed_bytes_max: FEED_BYTES_MAX,
         }
     }
 }
@@ -266,6 +282,8 @@ pub struct Config {
     pub spin_max: Duration,
     /// How the journal uses the disk.
     pub journal: JournalOptions,
+    /// How a replica that is far behind obtains a peer's state.
+    pub transfer: TransferOptions,
     /// Start a `memory` cluster anew after the memories of a majority were lost. What they held
     /// is gone.
     pub bootstrap_again: bool,
@@ -312,6 +330,7 @@ impl Config {
             digest_interval: Duration::from_secs(600),
             spin_max: Duration::from_micros(100),
             journal: JournalOptions::default(),
+            transfer: TransferOptions::default(),
             bootstrap_again: false,
             emulation: None,
             clock_skew: 0,

@@ -39,7 +39,8 @@ mod timers;
 mod transports;
 
 pub use config::{
-    ClientLimits, Config, Emulation, JournalOptions, Limits, Member, Threads, Transport,
+    ClientLimits, Config, Emulation, JournalOptions, Limits, Member, Threads, TransferOptions,
+    Transport,
 };
 pub use metrics::{DatagramMetrics, Metrics};
 pub use proxy::Proxy;

@@ -113,7 +113,7 @@ pub(crate) fn verify(path: &Path, id: Executed, cluster: ClusterId) -> io::Resul
                         return damaged(offset, format!("its sessions: {error}"));
                     }
                 }
-                Ok(Some(SnapshotChunk::State(_))) => {}
+                Ok(Some(SnapshotChunk::State(_) | SnapshotChunk::Feed(_))) => {}
                 Ok(Some(SnapshotChunk::End)) => return Ok(None),
                 Ok(None) => break,
                 Err(error) => return damaged(offset, error.to_string()),

@@ -343,7 +343,9 @@ impl Kept {
                         return false;
                     }
                 }
-                Ok(Some(SnapshotChunk::Sessions(_) | SnapshotChunk::State(_))) => {}
+                Ok(Some(
+                    SnapshotChunk::Sessions(_) | SnapshotChunk::State(_) | SnapshotChunk::Feed(_),
+                )) => {}
                 Ok(Some(SnapshotChunk::End)) => return true,
                 Ok(None) | Err(_) => return false,
             }

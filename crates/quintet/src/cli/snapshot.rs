@@ -312,6 +312,13 @@ impl Chunks {
                 .next_chunk()
                 .map_err(|error| self.refuse(error))?
             {
+                if matches!(chunk, SnapshotChunk::Feed(_)) {
+                    return Err(self.refuse(
+                        "it holds a state fetched from a peer and commands executed after it, \
+                         which only a replica can execute: save a snapshot of a running replica \
+                         (quintet snapshot save)",
+                    ));
+                }
                 return Ok(chunk);
             }
             let mut bytes = [0; 64 << 10];

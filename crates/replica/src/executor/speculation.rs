@@ -87,7 +87,7 @@ impl Executor {
     pub fn stable(&self) -> Slot {
         match &self.speculation {
             Some(speculation) => speculation.stable.min(self.executed.slot),
-            None => self.executed.slot,
+            None => self.executed().slot,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The snapshot stream: chunks with checksums, written by the executor, read by what restores,
 //! verifies or looks into a snapshot.
 
-use super::checksum;
+use super::{checksum, feed::Feed};
 use crate::{
     ClusterId, CommandTime, DecodeError, EpochNumber, Executed, GroupId, Position, Reader,
     RestoreError, Wire, Writer,
@@ -18,8 +18,10 @@ const SNAPSHOT_MAGIC_1: u64 = u64::from_le_bytes(*b"QUINTSN1");
 const CHUNK_MAX: usize = 1 << 30;
 /// Chunks of sessions are no longer.
 pub(super) const SESSIONS_CHUNK: usize = 1 << 20;
+/// Set in the length of a chunk that holds batches executed after the state before it.
+const FEED_FLAG: u32 = 1 << 31;
 /// Before each chunk of a snapshot stand its length and its checksum.
-pub(super) const FRAME_HEAD: usize = 8;
+pub(crate) const FRAME_HEAD: usize = 8;
 
 /// The first chunk of a snapshot stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +119,8 @@ pub struct SnapshotReader {
     sessions_left: u32,
     sessions: BytesMut,
     ended: bool,
+    /// Batches follow the state up to this slot; whether they may go on.
+    fed: Option<(crate::Slot, bool)>,
     /// Sessions that came in the header's chunk.
     rest: Option<Reader>,
 }
@@ -130,6 +134,8 @@ pub enum SnapshotChunk {
     Sessions(Reader),
     /// Bytes of the state machine.
     State(Bytes),
+    /// Batches executed after all of that; only in a snapshot that a peer gave.
+    Feed(Feed),
     /// The stream is whole.
     End,
 }
@@ -144,6 +150,12 @@ impl SnapshotReader {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.ended && self.pending.is_empty()
+    }
+
+    /// Whether batches follow the state.
+    #[must_use]
+    pub const fn is_fed(&self) -> bool {
+        self.fed.is_some()
     }
 
     /// The next whole chunk, if the bytes so far hold one.
@@ -174,7 +186,9 @@ impl SnapshotReader {
         if self.ended {
             return Err(RestoreError("bytes after the end".to_string()));
         }
-        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let is_feed = length & FEED_FLAG != 0;
+        let length = (length & !FEED_FLAG) as usize;
         let expected = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
         if length > CHUNK_MAX {
             return Err(RestoreError(format!("a chunk of {length} bytes")));
@@ -186,6 +200,14 @@ impl SnapshotReader {
         let chunk = self.pending.split_to(length).freeze();
         if checksum(&chunk) != expected {
             return Err(RestoreError("a chunk's checksum is wrong".to_string()));
+        }
+        if is_feed {
+            return self.next_feed(chunk);
+        }
+        if self.fed.is_some_and(|(_, open)| open || !chunk.is_empty()) {
+            return Err(RestoreError(
+                "it ends within the batches behind its state".to_string(),
+            ));
         }
         if chunk.is_empty() {
             self.ended = true;
@@ -216,6 +238,23 @@ impl SnapshotReader {
         self.header = Some(header.clone());
         Ok(Some(Piece::Whole(SnapshotChunk::Header(header))))
     }
+
+    fn next_feed(&mut self, chunk: Bytes) -> Result<Option<Piece>, RestoreError> {
+        let feed = Feed::decode_all(chunk)
+            .map_err(|error| RestoreError(format!("batches behind its state: {error}")))?;
+        let (covered, open) = match (self.fed, &self.header) {
+            (Some(fed), _) => fed,
+            (None, Some(header)) => (header.executed.slot, self.sessions_left == 0),
+            (None, None) => (crate::Slot(0), false),
+        };
+        if !open || feed.after != covered {
+            return Err(RestoreError(
+                "batches behind its state that do not follow it".to_string(),
+            ));
+        }
+        self.fed = Some((feed.upto, feed.end.is_none()));
+        Ok(Some(Piece::Whole(SnapshotChunk::Feed(feed))))
+    }
 }
 
 /// What a chunk of the stream is.
@@ -231,6 +270,9 @@ pub(super) struct Restoring {
     pub(super) reader: SnapshotReader,
     pub(super) header: Option<SnapshotHeader>,
     pub(super) offset: u64,
+    /// The state is there, and what follows is being executed: where execution was before, which
+    /// is what everybody is told until all has been executed.
+    pub(super) before: Option<crate::Executed>,
 }
 
 /// A chunk of a snapshot stream around `bytes`.
@@ -242,6 +284,17 @@ pub fn framed(bytes: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(bytes.len() + FRAME_HEAD);
     out.extend_from_slice(&frame_head(bytes));
     out.extend_from_slice(bytes);
+    out.freeze()
+}
+
+/// A part of a feed as a chunk of a snapshot stream.
+pub(crate) fn framed_feed(feed: &Feed) -> Bytes {
+    let bytes = feed.encode_to_bytes();
+    let mut head = frame_head(&bytes);
+    head[3] |= (FEED_FLAG >> 24) as u8;
+    let mut out = BytesMut::with_capacity(bytes.len() + FRAME_HEAD);
+    out.extend_from_slice(&head);
+    out.extend_from_slice(&bytes);
     out.freeze()
 }
 

@@ -1,6 +1,7 @@
 //! A node's side of state transfer, fetching and donating; see [`crate::transfer`].
 
 use super::*;
+use crate::{FRAME_HEAD, transfer::Following};
 
 impl Node {
     pub(super) fn begin_fetch(
@@ -11,14 +12,19 @@ impl Node {
         out: &mut Vec<Output>,
     ) {
         if let Some(fetch) = &mut self.fetch
-            && fetch.at_least >= at_least
+            && (fetch.at_least >= at_least || fetch.fed)
         {
-            // What is on its way will do, and so will less from now on.
-            fetch.at_least = at_least;
+            // What is on its way will do, and so will less from now on. If more is wanted, what
+            // follows the state brings it.
+            fetch.want(at_least);
             return;
         }
         out.push(Output::Mark("state transfer"));
-        self.fetch = Fetch::new(from.without(self.id), at_least, world.now());
+        // A log that has been trimmed past one state by the time that it was there will be past the
+        // next: that one must bring with it what is executed meanwhile.
+        let lately = |at: Time| world.now() < at + transfer::LATELY;
+        let fed = self.fetch.is_some() || self.fetched_at.is_some_and(lately);
+        self.fetch = Fetch::new(from.without(self.id), at_least, fed, world.now());
         self.ask_donor(world, out);
     }
 
@@ -70,14 +76,19 @@ impl Node {
                 at_least,
                 snapshot,
                 offset,
+                fed,
             } => {
-                self.donate(from, (at_least, snapshot, offset), world, out);
+                let kept_from = if fed { self.keep_feed(world) } else { Slot(0) };
+                self.donate(from, (at_least, snapshot, offset), kept_from, world, out);
             }
-            TransferMessage::NotYet { coming } => {
+            TransferMessage::Follow { after } => self.give_feed(from, after, world, out),
+            TransferMessage::Batches(feed) => self.on_feed(from, feed, world, out),
+            TransferMessage::Gone => self.on_feed_gone(from, out),
+            TransferMessage::NotYet { written } => {
                 // A donor that is behind itself is as good as a silent one: the next may have it.
                 let fetch = self.fetch.as_mut().filter(|fetch| fetch.is_from(from));
-                if let Some(fetch) = fetch.filter(|_| coming) {
-                    fetch.on_promise();
+                if let (Some(fetch), Some(written)) = (fetch, written) {
+                    fetch.on_promise(written);
                 }
             }
             TransferMessage::Piece {
@@ -95,17 +106,18 @@ impl Node {
         &mut self,
         to: ReplicaId,
         (at_least, wanted, offset): (Slot, Option<Executed>, u64),
+        kept_from: Slot,
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
         if self.digests.status().is_minority() {
             // Its state is not the cluster's: others have it.
-            let message = TransferMessage::NotYet { coming: false };
+            let message = TransferMessage::NotYet { written: None };
             return self.send_transfer(to, Lane::Control, &message, out);
         }
         let newest = world
             .snapshot_newest()
-            .filter(|info| info.id.slot >= at_least);
+            .filter(|info| info.id.slot >= at_least.max(kept_from));
         let piece = |id, at| world.snapshot_read(id, at, transfer::PIECE);
         // Go on with the snapshot that was begun while it exists, else start with the newest.
         if let Some(id) = wanted
@@ -132,7 +144,10 @@ impl Node {
             return self.send_transfer(to, Lane::Bulk, &message, out);
         }
         let coming = self.executor.executed().slot >= at_least;
-        self.send_transfer(to, Lane::Control, &TransferMessage::NotYet { coming }, out);
+        let own = |u: &&UnderWay| matches!(u.kind, Under::Own { .. });
+        let written = self.under_way.as_ref().filter(own);
+        let written = coming.then(|| written.map_or(0, |under_way| under_way.written));
+        self.send_transfer(to, Lane::Control, &TransferMessage::NotYet { written }, out);
         if coming {
             out.push(Output::Mark("snapshot taken for a peer"));
             self.ask_for_checkpoint(world, out);
@@ -147,13 +162,15 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
-        let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.is_from(from)) else {
+        let fetch = self.fetch.as_mut();
+        let asked = |fetch: &&mut Fetch| fetch.is_from(from) && fetch.following.is_none();
+        let Some(fetch) = fetch.filter(asked) else {
             return;
         };
         fetch.on_answer();
         let overtaken = snapshot.slot <= self.executor.stable()
             && !self.planted.is(Plant::OldSnapshotReplacesState);
-        if snapshot.slot < fetch.at_least || overtaken {
+        if snapshot.slot < fetch.floor || overtaken {
             return;
         }
         if fetch.snapshot != Some(snapshot) {
@@ -194,7 +211,20 @@ impl Node {
             self.ask_donor(world, out);
             return;
         }
+        let begun = fetch.offset;
         fetch.offset += bytes.len() as u64;
+        if fetch.fed && !fetch.reader.is_fed() {
+            // Its end comes behind what follows.
+            let state = under_way.appended.saturating_sub(FRAME_HEAD as u64);
+            let length = bytes.len().min(state.saturating_sub(begun) as usize);
+            if length > 0 {
+                out.push(Output::SnapshotAppend(bytes.slice(..length)));
+            }
+            if whole {
+                fetch.following = Some(Following::new(snapshot.slot));
+            }
+            return self.ask_donor(world, out);
+        }
         out.push(Output::SnapshotAppend(bytes));
         if whole {
             under_way.kind = Under::Fetched { whole: true };

@@ -55,6 +55,7 @@ const TICK_PATIENCE: Duration = Duration::from_secs(2);
 const TICK_PAUSE: Duration = Duration::from_millis(1);
 
 mod digests;
+mod feed;
 mod fetch;
 mod frames;
 mod interface;
@@ -166,7 +167,14 @@ pub struct Node {
     steps_begun: u64,
     installing: Option<Installing>,
     restore_step: usize,
+    feed_bytes_max: u64,
     fetch: Option<Fetch>,
+    /// When a fetched state was installed last.
+    fetched_at: Option<Time>,
+    /// What is executed while somebody fetches from here.
+    ring: Option<Box<feed::Ring>>,
+    /// The protocol is asked for a checkpoint of which only the summary is used.
+    summing_up: bool,
     snapshot_bytes_min: u64,
     snapshot_last: u64,
     checkpoint_asked: bool,
@@ -273,7 +281,11 @@ impl Node {
             steps_begun: 0,
             installing: None,
             restore_step: setup.limits.restore_step.max(1),
+            feed_bytes_max: setup.limits.feed_bytes_max,
             fetch: None,
+            fetched_at: None,
+            ring: None,
+            summing_up: false,
             snapshot_bytes_min: setup.snapshot_bytes_min,
             snapshot_last: 0,
             checkpoint_asked: false,
@@ -407,7 +419,8 @@ impl Node {
             }
             Input::SnapshotWritten(bytes) => {
                 if let Some(under_way) = &mut self.under_way {
-                    under_way.written = bytes;
+                    // What is said of one that was abandoned may still come.
+                    under_way.written = bytes.min(under_way.appended);
                 }
             }
             Input::SnapshotSaved(info) => self.on_snapshot_saved(info, world, out),
@@ -416,8 +429,7 @@ impl Node {
                 self.checkpoint_asked = false;
                 self.executor.abandon_snapshot();
                 if let Some(fetch) = &mut self.fetch {
-                    fetch.snapshot = None;
-                    fetch.offset = 0;
+                    fetch.begin_again();
                 }
             }
             Input::Link(peer, link) => self.events.push_back(Event::Link(peer, link)),
@@ -538,6 +550,9 @@ impl Node {
             self.maybe_tick(world, out);
             self.step_digests(world, out);
         }
+        if self.ring.is_some() {
+            self.drop_unused_feed(world);
+        }
         wake
     }
 
@@ -581,7 +596,8 @@ impl Node {
                 continue;
             }
             let executed = self.executor.executed().slot;
-            if executed == self.executed_told {
+            // A state that is being restored is not the protocol's doing.
+            if executed == self.executed_told || self.installing.is_some() {
                 return;
             }
             self.executed_told = executed;
@@ -678,6 +694,9 @@ impl Node {
                 batch,
                 reply,
             } => {
+                if self.ring.is_some() {
+                    self.keep_for_followers(slot, time, &batch, world);
+                }
                 if let Some(answer) = self.executor.execute(slot, time, &batch, reply) {
                     self.answer(answer, out);
                 }
@@ -710,7 +729,11 @@ impl Node {
             }
             Effect::Stable { slot } => self.became_stable(slot, world, out),
             Effect::RollBack { slot } => self.roll_back(slot, world, out),
-            Effect::Checkpoint { slot, summary } => self.begin_snapshot(slot, summary, out),
+            Effect::Checkpoint { slot, summary } => {
+                if !self.sum_up(slot, &summary) {
+                    self.begin_snapshot(slot, summary, out);
+                }
+            }
             Effect::FetchState { from, at_least } => self.begin_fetch(from, at_least, world, out),
             Effect::Route {
                 slot,

@@ -93,7 +93,7 @@ impl Node {
         // A newer state may have been asked for while this one was being saved.
         if self
             .fetch
-            .take_if(|fetch| fetch.at_least <= info.id.slot)
+            .take_if(|fetch| fetch.at_least <= fetch.reach(info.id))
             .is_some()
         {
             out.push(Output::CancelTimer {
@@ -154,6 +154,8 @@ impl Node {
         let deferred = installing.map_or_else(Vec::new, |installing| installing.deferred);
         self.executed_told = slot;
         self.digests.restored();
+        self.fetched_at = Some(world.now());
+        self.ring = None;
         out.push(Output::Mark("state installed"));
         let is_ahead =
             |effect: &Effect| matches!(effect, Effect::Execute { slot: at, .. } if *at > slot);

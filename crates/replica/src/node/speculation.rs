@@ -51,6 +51,9 @@ impl Node {
         }
         self.held.retain(|answer| answer.slot <= slot);
         self.digests.rolled_back(slot);
+        if let Some(ring) = &mut self.ring {
+            ring.roll_back(slot);
+        }
         let restored = match world.snapshot_newest() {
             Some(info) => {
                 let mut read = |offset| world.snapshot_read(info.id, offset, transfer::PIECE);

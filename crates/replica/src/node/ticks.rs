@@ -28,6 +28,8 @@ impl Node {
                     .is_some_and(|fetch| fetch.at_least <= stable)
                 {
                     self.end_fetch(out);
+                } else if self.follows() {
+                    self.on_follow_timer(world, out);
                 } else if let Some(fetch) = &mut self.fetch {
                     fetch.on_silence();
                     self.ask_donor(world, out);

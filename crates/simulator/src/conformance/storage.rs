@@ -2,7 +2,7 @@
 
 use super::{Skip, cast};
 use crate::clock::{MILLISECOND, SECOND};
-use crate::stage::Setting;
+use crate::stage::{Setting, Stage};
 use quintet_replica::Control;
 
 pub(super) fn total_restart_from_disk(mut setting: Setting) -> Result<(), Skip> {
@@ -90,6 +90,64 @@ pub(super) fn lagging_replica_past_a_trimmed_log(mut setting: Setting) -> Result
             );
         }
     }
+    Ok(())
+}
+
+/// Within so many rounds of writes a replica must be back.
+const ROUNDS: usize = 1500;
+/// Back is who is no further behind than so many rounds.
+const NEAR: usize = 25;
+
+pub(super) fn laggard_catches_up_while_writes_go_on_and_logs_are_short(
+    mut setting: Setting,
+) -> Result<(), Skip> {
+    cast::short_logs(&mut setting);
+    if setting.options.is_empty() {
+        return Err(Skip("its log has no bound to set"));
+    }
+    setting.snapshot_bytes_min = 256 << 10;
+    setting.snapshot_padding = 8 << 20;
+    let mut stage = cast::open(setting);
+    let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
+    stage.crash(seat);
+    stage.distance(MILLISECOND / 2, 0);
+    stage.payload_extra = 4000;
+    let clients: Vec<usize> = (0..stage.seats.len())
+        .filter(|at| *at != seat)
+        .map(|at| stage.client(crate::stage::Place::At(at)))
+        .collect();
+    let executed = |stage: &Stage, seat: usize| {
+        let node = stage.seats[seat].node.as_ref();
+        node.map_or(0, |node| node.executed().slot.0)
+    };
+    let (mut behind, mut back) = (Vec::new(), None);
+    for round in 0..ROUNDS {
+        if round == 50 {
+            stage.start(seat);
+        }
+        for client in &clients {
+            for key in 0..2 {
+                let add = crate::machine::Operation::Add(1);
+                let level = quintet_replica::Level::Ordered;
+                stage.ask(*client, level, 2 + 3 * key, add);
+            }
+        }
+        stage.run(4 * MILLISECOND);
+        stage.assert_sound();
+        behind.push((0..stage.seats.len()).map(|at| executed(&stage, at)).max());
+        let near = round >= 50 + NEAR && Some(executed(&stage, seat)) >= behind[round - NEAR];
+        if near && behind[round - NEAR] > behind[50] {
+            back = Some(round);
+            break;
+        }
+    }
+    stage.payload_extra = 0;
+    assert!(
+        back.is_some(),
+        "it is still behind while writes go on: {}",
+        stage.describe()
+    );
+    stage.finale();
     Ok(())
 }
 

@@ -313,6 +313,16 @@ pub const KEYS: &[Key] = &[
         |config| units::show_bytes(config.snapshot_bytes_min),
     ),
     key(
+        "transfer.feed_bytes_max",
+        "While a peer fetches this replica's state, what is executed is kept in memory up to this, \
+         such as 1GiB, or up to the size of the last snapshot if that is less",
+        |config, text| {
+            config.transfer.feed_bytes_max = units::bytes(text)?;
+            Ok(())
+        },
+        |config| units::show_bytes(config.transfer.feed_bytes_max),
+    ),
+    key(
         "limits.key_bytes_max",
         "The longest key, such as 64KiB",
         |config, text| {

@@ -1,0 +1,168 @@
+//! What was executed after a snapshot, as it follows the state in a fetched snapshot's stream.
+
+use super::Executor;
+use crate::{
+    Bytes, CommandTime, DecodeError, Executed, Position, Reader, RestoreError, Slot, Wire, Writer,
+    limits::FEED_PART,
+};
+use alloc::{format, vec::Vec};
+
+/// A batch that has been executed and is final.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fed {
+    /// Where it was decided.
+    pub slot: Slot,
+    /// Its time.
+    pub time: CommandTime,
+    /// Its bytes.
+    pub batch: Bytes,
+}
+
+/// Where a feed ends: what a checkpoint there would say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeedEnd {
+    /// How far execution has come by then.
+    pub executed: Executed,
+    /// The log's clock there.
+    pub time: CommandTime,
+    /// What the protocol needs to go on from there.
+    pub summary: Bytes,
+}
+
+/// A part of the batches executed after a snapshot, in the order of their slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feed {
+    /// It goes on behind this slot.
+    pub after: Slot,
+    /// It covers everything up to this slot; slots without a batch in it had nothing in them.
+    pub upto: Slot,
+    /// The batches.
+    pub batches: Vec<Fed>,
+    /// Set in the last part.
+    pub end: Option<FeedEnd>,
+}
+
+impl Feed {
+    /// Takes batches, which ascend, until there are enough for one part. `upto` is what they and
+    /// all later ones cover.
+    pub(crate) fn part<'a>(
+        after: Slot,
+        upto: Slot,
+        batches: impl Iterator<Item = &'a Fed>,
+    ) -> Self {
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        let mut covered = upto;
+        for fed in batches.take_while(|fed| fed.slot <= upto) {
+            if bytes >= FEED_PART {
+                covered = fed.slot.previous();
+                break;
+            }
+            bytes += fed.batch.len() + Self::FED_MIN;
+            taken.push(fed.clone());
+        }
+        Self {
+            after,
+            upto: covered,
+            batches: taken,
+            end: None,
+        }
+    }
+
+    /// Bytes of slot, time and length.
+    const FED_MIN: usize = 8 + 8 + 4;
+}
+
+impl Executor {
+    /// All chunks of the state are there.
+    pub(super) fn finish_state(&mut self) -> Result<(), RestoreError> {
+        self.machine.finish_restore()?;
+        if let Some(header) = &self.restoring.header {
+            self.executed = header.executed;
+            self.time = header.time;
+        }
+        Ok(())
+    }
+
+    /// Executes what followed the state where the snapshot comes from.
+    pub(super) fn execute_feed(&mut self, feed: Feed) -> Result<(), RestoreError> {
+        if self.restoring.before.is_none() {
+            self.restoring.before = Some(self.executed);
+            self.finish_state()?;
+        }
+        for fed in feed.batches {
+            self.execute(fed.slot, fed.time, &fed.batch, None);
+        }
+        self.executed.slot = feed.upto;
+        let (Some(end), Some(header)) = (feed.end, &mut self.restoring.header) else {
+            return Ok(());
+        };
+        if end.executed != self.executed || end.time != self.time {
+            return Err(RestoreError(format!(
+                "the batches behind its state lead to {:?} at {}, not to {:?} at {} as they did \
+                 where it comes from",
+                self.executed, self.time.0, end.executed, end.time.0
+            )));
+        }
+        header.executed = end.executed;
+        header.time = end.time;
+        header.summary = end.summary;
+        Ok(())
+    }
+}
+
+impl Wire for Feed {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.after.0);
+        writer.u64(self.upto.0);
+        writer.length(self.batches.len());
+        for fed in &self.batches {
+            writer.u64(fed.slot.0);
+            writer.u64(fed.time.0);
+            writer.blob(&fed.batch);
+        }
+        writer.bool(self.end.is_some());
+        if let Some(end) = &self.end {
+            writer.u64(end.executed.position.0);
+            writer.u64(end.time.0);
+            writer.blob(&end.summary);
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let (after, upto) = (reader.slot("feed after")?, reader.slot("feed up to")?);
+        if upto < after {
+            return Err(DecodeError::Bad("feed up to"));
+        }
+        let count = reader.length(Self::FED_MIN, "feed batches")?;
+        let (mut batches, mut last) = (Vec::with_capacity(count), after);
+        for _ in 0..count {
+            let fed = Fed {
+                slot: reader.slot("fed slot")?,
+                time: CommandTime(reader.u64("fed time")?),
+                batch: reader.blob("fed batch")?,
+            };
+            if fed.slot <= last || fed.slot > upto {
+                return Err(DecodeError::Bad("fed slot"));
+            }
+            last = fed.slot;
+            batches.push(fed);
+        }
+        let end = match reader.bool("feed ends")? {
+            false => None,
+            true => Some(FeedEnd {
+                executed: Executed {
+                    slot: upto,
+                    position: Position(reader.number("fed position")?),
+                },
+                time: CommandTime(reader.u64("fed time")?),
+                summary: reader.blob("fed summary")?,
+            }),
+        };
+        Ok(Self {
+            after,
+            upto,
+            batches,
+            end,
+        })
+    }
+}

@@ -1,0 +1,242 @@
+//! The batches behind a snapshot that is being fetched: kept by the donor, followed by the fetcher.
+
+use super::*;
+use crate::{Fed, Feed, FeedEnd, framed, framed_feed, transfer::Following};
+
+/// A donor keeps batches of as many bytes as its last snapshot had, and of a small one so many, but
+/// never more than its limit.
+const KEPT_MIN: u64 = 64 << 20;
+/// What an entry takes besides its bytes.
+const ENTRY: u64 = 64;
+
+/// What a donor executes while somebody fetches from it.
+pub(super) struct Ring {
+    /// Everything executed after this slot is here.
+    from: Slot,
+    batches: VecDeque<Fed>,
+    bytes: u64,
+    bytes_max: u64,
+    asked_at: Time,
+    /// What the protocol said last of how it would go on from a slot.
+    summary: Option<FeedEnd>,
+}
+
+impl Ring {
+    pub(super) fn roll_back(&mut self, slot: Slot) {
+        let undone = self.batches.partition_point(|fed| fed.slot <= slot);
+        for fed in self.batches.drain(undone..) {
+            self.bytes -= fed.batch.len() as u64 + ENTRY;
+        }
+        self.summary.take_if(|end| end.executed.slot > slot);
+    }
+}
+
+impl Node {
+    /// From now on executed batches are kept; gives the slot after which they are.
+    pub(super) fn keep_feed(&mut self, world: &dyn World) -> Slot {
+        let now = world.now();
+        let executed = self.executor.executed().slot;
+        let bytes_max = self.snapshot_last.max(KEPT_MIN).min(self.feed_bytes_max);
+        let ring = self.ring.get_or_insert_with(|| {
+            Box::new(Ring {
+                from: executed,
+                batches: VecDeque::new(),
+                bytes: 0,
+                bytes_max,
+                asked_at: now,
+                summary: None,
+            })
+        });
+        ring.asked_at = now;
+        ring.bytes_max = bytes_max;
+        ring.from
+    }
+
+    /// Keeps no batches that nobody asks for any more.
+    pub(super) fn drop_unused_feed(&mut self, world: &dyn World) {
+        let now = world.now();
+        self.ring
+            .take_if(|ring| now >= ring.asked_at + transfer::FEED_KEPT);
+    }
+
+    /// A batch is being executed while somebody may want it later.
+    pub(super) fn keep_for_followers(
+        &mut self,
+        slot: Slot,
+        time: crate::CommandTime,
+        batch: &Bytes,
+        world: &dyn World,
+    ) {
+        self.drop_unused_feed(world);
+        let Some(ring) = self.ring.as_mut().filter(|_| !batch.is_empty()) else {
+            return;
+        };
+        let batch = batch.clone();
+        ring.bytes += batch.len() as u64 + ENTRY;
+        ring.batches.push_back(Fed { slot, time, batch });
+        while ring.bytes > ring.bytes_max
+            && let Some(oldest) = ring.batches.pop_front()
+        {
+            ring.bytes -= oldest.batch.len() as u64 + ENTRY;
+            ring.from = oldest.slot;
+        }
+    }
+
+    /// The protocol has said how it would go on from here; true when only followers wanted to know.
+    pub(super) fn sum_up(&mut self, slot: Slot, summary: &Bytes) -> bool {
+        let executed = self.executor.executed();
+        let Some(ring) = self.ring.as_mut().filter(|_| self.summing_up) else {
+            return false;
+        };
+        if executed.slot == slot {
+            ring.summary = Some(FeedEnd {
+                executed,
+                time: self.executor.time(),
+                summary: summary.clone(),
+            });
+        }
+        true
+    }
+
+    pub(super) fn give_feed(
+        &mut self,
+        to: ReplicaId,
+        after: Slot,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        let kept_from = self.keep_feed(world);
+        let wrong = self.digests.status().is_minority();
+        if after < kept_from || self.installing.is_some() || wrong {
+            return self.send_transfer(to, Lane::Control, &TransferMessage::Gone, out);
+        }
+        let stable = self.executor.stable();
+        let Some(mut part) = self.feed_part(after, stable) else {
+            return;
+        };
+        if part.upto == stable {
+            // That is all: so the protocol is asked how it would go on from here, unless it was
+            // asked at a slot that has only now become final.
+            let known = |ring: &Ring| {
+                let end = ring.summary.as_ref();
+                end.is_some_and(|end| end.executed.slot >= after)
+            };
+            if !self.ring.as_deref().is_some_and(known) {
+                self.summing_up = true;
+                let due = Event::Control(Control::CheckpointDue);
+                self.events.push_back(due);
+                self.carry_out(world, out);
+                self.summing_up = false;
+            }
+            let stable = self.executor.stable();
+            let end = self.ring.as_ref().and_then(|ring| ring.summary.clone());
+            let covered = |end: &FeedEnd| (after..=stable).contains(&end.executed.slot);
+            if let Some(end) = end.filter(covered)
+                && let Some(last) = self.feed_part(after, end.executed.slot)
+            {
+                part = last;
+                if part.upto == end.executed.slot {
+                    part.end = Some(end);
+                }
+            }
+        }
+        self.send_transfer(to, Lane::Bulk, &TransferMessage::Batches(part), out);
+    }
+
+    fn feed_part(&self, after: Slot, upto: Slot) -> Option<Feed> {
+        let ring = self.ring.as_ref()?;
+        let first = ring.batches.partition_point(|fed| fed.slot <= after);
+        let upto = upto.max(after);
+        Some(Feed::part(after, upto, ring.batches.range(first..)))
+    }
+
+    /// Whether batches behind a snapshot are being asked for.
+    pub(super) fn follows(&self) -> bool {
+        let fetch = self.fetch.as_ref();
+        fetch.is_some_and(|fetch| fetch.following.is_some())
+    }
+
+    pub(super) fn on_follow_timer(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let Some(fetch) = &mut self.fetch else { return };
+        if fetch.keeps_following() {
+            self.ask_donor(world, out);
+        } else {
+            self.end_following(None, out);
+        }
+    }
+
+    pub(super) fn on_feed(
+        &mut self,
+        from: ReplicaId,
+        mut feed: Feed,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        let fetch = self.fetch.as_mut().filter(|fetch| fetch.is_from(from));
+        let Some(fetch) = fetch else { return };
+        let Some(following) = &mut fetch.following else {
+            return;
+        };
+        if feed.after != following.after {
+            return;
+        }
+        let progress = feed.upto > feed.after;
+        let goes_on = progress || feed.end.is_some() || following.pause();
+        if feed.upto < fetch.at_least {
+            // The protocol wants more than that by now.
+            feed.end = None;
+        }
+        let part = framed_feed(&feed);
+        following.after = feed.upto;
+        if progress || feed.end.is_some() {
+            following.bytes += part.len() as u64;
+            following.parts.push(part);
+        }
+        let fits = following.bytes <= self.feed_bytes_max;
+        fetch.on_answer();
+        if !goes_on || !fits {
+            return self.end_following(None, out);
+        }
+        if let Some(end) = feed.end {
+            return self.end_following(Some(end), out);
+        }
+        if progress {
+            return self.ask_donor(world, out);
+        }
+        let at = world.now() + transfer::FOLLOW_PAUSE;
+        out.push(Output::SetTimer {
+            key: node_timer(TIMER_FETCH),
+            at: Deadline::At(at),
+        });
+    }
+
+    pub(super) fn on_feed_gone(&mut self, from: ReplicaId, out: &mut Vec<Output>) {
+        let fetch = self.fetch.as_ref().filter(|fetch| fetch.is_from(from));
+        if fetch.is_some_and(|fetch| fetch.following.is_some()) {
+            self.end_following(None, out);
+        }
+    }
+
+    /// Ends the snapshot, with what followed it if that came to an end; else it stands alone.
+    fn end_following(&mut self, end: Option<FeedEnd>, out: &mut Vec<Output>) {
+        let Some(fetch) = &mut self.fetch else { return };
+        let (Some(following), Some(under_way)) = (fetch.following.take(), &mut self.under_way)
+        else {
+            return;
+        };
+        let Following { parts, bytes, .. } = following;
+        if let Some(end) = end {
+            fetch.fed_upto = end.executed.slot;
+            out.push(Output::Mark("state followed by what was executed since"));
+            under_way.appended += bytes;
+            out.extend(parts.into_iter().map(Output::SnapshotAppend));
+        } else {
+            out.push(Output::Mark(
+                "state fetched without what was executed since",
+            ));
+        }
+        out.push(Output::SnapshotAppend(framed(&[])));
+        under_way.kind = Under::Fetched { whole: true };
+        out.push(Output::SnapshotFinish);
+    }
+}
