@@ -4,7 +4,7 @@ mod descriptor;
 
 pub use descriptor::{
     Descriptor, DescriptorDifference, DescriptorError, FEATURE_LEVEL, Fingerprint, MemberRole,
-    MemberRow, Terms, list_differences,
+    MemberRow, Terms, check_peer, list_differences,
 };
 
 use crate::{ClusterId, EpochNumber, GroupId, Incarnation, ReplicaId, ReplicaSet};

@@ -13,7 +13,6 @@ use hmac::{Hmac, KeyInit, Mac};
 use quintet_replica::{
     Bytes, ClusterId, CommandTime, Descriptor, Entry, EpochNumber, ExecutorLimits, FEATURE_LEVEL,
     Fingerprint, GroupId, MemberRole, MemberRow, Position, ReplicaId, StateMachine,
-    list_differences,
 };
 use sha2::Sha256;
 use std::{collections::BTreeMap, time::Duration};
@@ -130,34 +129,6 @@ pub(crate) fn check_stored(configured: &Descriptor, stored: &Descriptor) -> Resu
         "this configuration is not what the members of the cluster agreed on when it began: {}; \
          {REMEDY}",
         all.join("; ")
-    ))
-}
-
-/// Whether the other side of a link works under the same descriptor, given both public parts. A
-/// proxy knows what it is configured with and no more.
-///
-/// # Errors
-/// The first differences with both values.
-pub(crate) fn check_peer(ours: &Bytes, theirs: &Bytes, with_proxy: bool) -> Result<(), String> {
-    if ours == theirs {
-        return Ok(());
-    }
-    let read = |bytes: &Bytes, whose: &str| {
-        Descriptor::decode(bytes.clone())
-            .map_err(|error| format!("{whose} description of the cluster: {error}"))
-    };
-    let (ours, theirs) = (read(ours, "our")?, read(theirs, "their")?);
-    let differences = if with_proxy {
-        ours.differences_in_settings(&theirs)
-    } else {
-        ours.differences(&theirs)
-    };
-    if differences.is_empty() {
-        return Ok(());
-    }
-    Err(format!(
-        "configuration mismatch: {}",
-        list_differences(&differences)
     ))
 }
 

@@ -12,12 +12,14 @@
 
 use crate::{
     checkers::{Violation, determinism},
+    configuration::CONFIGURATION,
     decisions::{Limits, Noting},
     faults::{FaultSet, Ground},
     heal::COMMITS_MIN,
     machine::mix,
     network::Transport,
     panics,
+    plants::UNCOMPARED,
     service::Service,
     world::{World, WorldSetup},
 };
@@ -360,6 +362,10 @@ fn rejection(
     }
     if world.healing.commits < COMMITS_MIN {
         return Some(String::from("too few commits after healing"));
+    }
+    let refused = world.odd.is_none() || faults.contains_key(CONFIGURATION);
+    if !refused && !world.setup.plant_is(UNCOMPARED) {
+        return Some(format!("{CONFIGURATION} without effect"));
     }
     let idle = world
         .plan

@@ -396,11 +396,8 @@ impl World {
     }
 
     /// Whether a bug of the rig's own is switched on.
-    pub fn plant_is(&self, _name: &str) -> bool {
-        #[cfg(any(test, feature = "plant"))]
-        return self.setup.plant.as_deref() == Some(_name);
-        #[cfg(not(any(test, feature = "plant")))]
-        false
+    pub fn plant_is(&self, name: &str) -> bool {
+        self.setup.plant_is(name)
     }
 
     /// The server of a replica is gone, and with it the sessions of its clients.

@@ -30,6 +30,9 @@ pub struct FaultSet {
     /// first moment to the last: nothing heals it, and whatever a protocol promises it must keep
     /// under it. Only protocols that go on without synchrony can; it is not part of [`Self::ALL`].
     pub asynchrony: bool,
+    /// One replica is configured otherwise than the others in one value that all must share: they
+    /// must refuse each other. It is not part of [`Self::ALL`].
+    pub configuration: bool,
 }
 
 impl FaultSet {
@@ -40,6 +43,7 @@ impl FaultSet {
         disk: false,
         clock: false,
         asynchrony: false,
+        configuration: false,
     };
     /// All that end.
     pub const ALL: Self = Self {
@@ -48,6 +52,7 @@ impl FaultSet {
         disk: true,
         clock: true,
         asynchrony: false,
+        configuration: false,
     };
 }
 
@@ -65,16 +70,18 @@ impl FromStr for FaultSet {
                 "disk" => set.disk = true,
                 "clock" => set.clock = true,
                 "asynchrony" => set.asynchrony = true,
+                "configuration" => set.configuration = true,
                 "all" => {
                     set = Self {
                         asynchrony: set.asynchrony,
+                        configuration: set.configuration,
                         ..Self::ALL
                     }
                 }
                 other => {
                     return Err(format!(
                         "'{other}' is no kind of fault: none, network, crash, disk, clock, all (of \
-                         these), asynchrony, or several separated by commas"
+                         these), asynchrony, configuration, or several separated by commas"
                     ));
                 }
             }
@@ -94,6 +101,7 @@ impl fmt::Display for FaultSet {
             (self.disk, "disk"),
             (self.clock, "clock"),
             (self.asynchrony, "asynchrony"),
+            (self.configuration, "configuration"),
         ];
         let names: Vec<_> = names
             .iter()
@@ -477,7 +485,13 @@ mod tests {
 
     #[test]
     fn names_of_faults_read_back() {
-        for text in ["none", "network", "crash,clock", "all"] {
+        for text in [
+            "none",
+            "network",
+            "crash,clock",
+            "all",
+            "disk,configuration",
+        ] {
             let set: FaultSet = text.parse().unwrap();
             assert_eq!(set.to_string(), text);
         }

@@ -299,7 +299,8 @@ impl World {
     /// The checks that need the whole history.
     pub fn check_end(&mut self) {
         let checked = self
-            .check_linearizable()
+            .check_refused()
+            .and_then(|()| self.check_linearizable())
             .and_then(|()| self.check_order())
             .and_then(|()| self.check_replayed());
         if let Err(violation) = checked {

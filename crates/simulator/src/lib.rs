@@ -24,6 +24,7 @@ pub mod bed;
 mod campaign;
 pub mod checkers;
 mod clock;
+mod configuration;
 pub mod conformance;
 mod decisions;
 mod depict;

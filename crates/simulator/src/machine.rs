@@ -11,7 +11,7 @@
 
 use quintet_replica::{
     Access, At, CommandId, CommandTime, DigestBegun, FootprintVisitor, RestoreError,
-    SnapshotProgress, StateMachine,
+    SnapshotProgress, StateMachine, Terms,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -452,6 +452,18 @@ impl StateMachine for Recorder {
             let mut queries = queries.lock().unwrap_or_else(PoisonError::into_inner);
             queries.push(queried);
         }
+    }
+
+    fn semantics(&self) -> u32 {
+        self.inner.semantics()
+    }
+
+    fn terms(&self) -> Terms {
+        self.inner.terms()
+    }
+
+    fn set_hash_seed(&mut self, seed: u64) {
+        self.inner.set_hash_seed(seed);
     }
 
     fn begin_snapshot(&mut self) {

@@ -419,6 +419,11 @@ impl Network {
         }
     }
 
+    /// A connection that was asked for is not made.
+    pub fn refuse(&mut self, a: usize, b: usize) {
+        self.pair(a, b).connecting = false;
+    }
+
     /// Tries to make the connection now; false when it is up already or blocked.
     pub fn connect(&mut self, a: usize, b: usize, now: u64) -> bool {
         let blocked = self.direction(a, b).blocked || self.direction(b, a).blocked;

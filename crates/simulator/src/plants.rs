@@ -12,8 +12,11 @@ use quintet_replica::PlantSpec;
 /// One replica's state differs, and nothing but the digests that replicas compare shows it.
 pub(crate) const APPLIED_TWICE: &str = "applied_twice_at_one_replica";
 
+/// Replicas work together whatever they are configured with.
+pub(crate) const UNCOMPARED: &str = "configuration_not_compared";
+
 /// Planted bugs of the rig itself.
-pub(crate) const RIG: [PlantSpec; 4] = [
+pub(crate) const RIG: [PlantSpec; 5] = [
     PlantSpec {
         name: "canary",
         scenario: 0,
@@ -25,6 +28,12 @@ pub(crate) const RIG: [PlantSpec; 4] = [
         scenario: 0,
         what: "one replica applies some commands twice, unseen but by digests of the states",
         campaign: "",
+    },
+    PlantSpec {
+        name: UNCOMPARED,
+        scenario: 0,
+        what: "replicas do not compare what they are configured with, and one differs",
+        campaign: "--faults all,configuration",
     },
     PlantSpec {
         name: "retry_under_new_session",

@@ -24,23 +24,22 @@ use crate::{
     faults::Kind,
     machine::{Executed as Recorded, Queried, Queries, Record, Recorder},
     network::Network,
-    plants::APPLIED_TWICE,
+    plants::{APPLIED_TWICE, UNCOMPARED},
     timers::Timers,
     workload::{Request, Server},
     world::World,
 };
 use quintet_replica::{
     Boot, Bytes, ClockReading, ClusterId, CommandTime, Control, Deadline, Durability, Epoch,
-    EpochNumber, Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Level, Link,
-    NOT_UNDONE, Node, NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId,
-    ReplicaSet, Slot, SnapshotInfo, Time, TimerKey, Wake, World as Outside, Write,
+    EpochNumber, Executed, FrontendId, GroupId, Incarnation, Input, Level, Link, NOT_UNDONE, Node,
+    NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId, ReplicaSet, Slot,
+    SnapshotInfo, Time, TimerKey, Wake, World as Outside, Write,
     journal::{Identity, JournalError},
     put_frame,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::PoisonError,
-    time::Duration,
 };
 
 /// What waits for a replica.
@@ -133,6 +132,10 @@ pub(crate) struct Process {
     durable: PersistId,
     /// It will never start again.
     pub gone: bool,
+    /// What it is configured with, as shown to peers.
+    pub descriptor: Bytes,
+    /// It is configured otherwise than the others, who refuse it.
+    pub refused: bool,
     /// Drawn when its data directory was made.
     directory: u64,
     /// What it knows of its peers' directories.
@@ -201,6 +204,8 @@ impl Process {
             written: PersistId(0),
             durable: PersistId(0),
             gone: false,
+            descriptor: Bytes::new(),
+            refused: false,
             directory: 0,
             peers: BTreeMap::new(),
             fresh: true,
@@ -218,9 +223,10 @@ impl Process {
         waits || self.stopping || self.disk.is_failing()
     }
 
-    /// Whether it has lost its data for good, or will find so at its next start.
+    /// Whether it has lost its data for good, or will find so at its next start; or nobody works
+    /// with it.
     pub const fn is_lost(&self) -> bool {
-        self.gone || matches!(self.damaged, Some((_, Harm::ForGood)))
+        self.gone || self.refused || matches!(self.damaged, Some((_, Harm::ForGood)))
     }
 
     /// Whether the others must bring back what its disk no longer holds.
@@ -265,7 +271,11 @@ pub(crate) fn epoch(world: &World) -> Epoch {
 impl World {
     /// Starts a replica, for the first time or again.
     pub fn boot(&mut self, index: usize) {
-        let epoch = epoch(self);
+        let configuration = self.configuration(Some(index));
+        let epoch = Epoch {
+            options: configuration.options.clone(),
+            ..epoch(self)
+        };
         let durability = self.setup.durability;
         let seed = self.random.draw();
         let owner = self.random.draw() | 1;
@@ -298,7 +308,8 @@ impl World {
             Ok(found) => found,
             Err(error) => return self.refuse(index, &error),
         };
-        let twice = self.plant_is(APPLIED_TWICE) && index + 1 == self.setup.replicas;
+        let twice = configuration.other_machine
+            || (self.plant_is(APPLIED_TWICE) && index + 1 == self.setup.replicas);
         let process = &mut self.processes[index];
         if found.lost {
             process.incarnation.0 += u64::from(!forgot);
@@ -309,7 +320,11 @@ impl World {
         process.clock.boot(self.now);
         let (began, members) = (process.clock.now(self.now), self.setup.replicas);
         (process.clock.limit).begin(began, CommandTime(0), members);
-        let machine = self.mix.service.machine(&self.shape);
+        let store = configuration.store.clone();
+        let machine = self.mix.service.machine_with(&self.shape, store);
+        let descriptor = self.descriptor(&configuration, &*machine);
+        let process = &mut self.processes[index];
+        process.descriptor = descriptor.public();
         let setup = NodeSetup {
             id: ReplicaId(index as u16),
             incarnation: process.incarnation,
@@ -320,13 +335,7 @@ impl World {
             seed,
             frontend: FrontendId(frontend),
             snapshot_bytes_min: self.shape.snapshot_bytes_min,
-            limits: ExecutorLimits {
-                session_lifetime: Duration::from_nanos(self.shape.session_lifetime),
-                // A state is restored in pieces as small as those that it is made in.
-                restore_step: self.shape.snapshot_chunk,
-                digest_interval: Duration::from_nanos(self.shape.digest_interval),
-                ..ExecutorLimits::default()
-            },
+            limits: configuration.limits,
         };
         let recorder = Recorder::new(machine, process.record.clone());
         let recorder = recorder.with(process.queries.clone(), self.shape.snapshot_chunk);
@@ -349,6 +358,9 @@ impl World {
             Ok(node) => node,
             Err(error) => return self.violate(Violation::new("options", error.to_string())),
         };
+        if !self.plant_is(UNCOMPARED) {
+            node = node.with_descriptor(descriptor.encode());
+        }
         let process = &mut self.processes[index];
         let view = View {
             now: process.clock.now(self.now),
@@ -446,6 +458,9 @@ impl World {
     /// Whether two places let each other in: a peer with another data directory than before has
     /// lost what it promised and must stop.
     pub fn admit(&mut self, a: usize, b: usize) -> bool {
+        if !self.compare_configurations(a, b) {
+            return false;
+        }
         if a.max(b) >= self.setup.replicas {
             return true;
         }

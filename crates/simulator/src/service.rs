@@ -135,13 +135,22 @@ fn resp(rest: &mut &[u8]) -> Option<Answer> {
 impl Service {
     /// A machine with nothing in it.
     pub(crate) fn machine(self, shape: &Shape) -> Box<dyn StateMachine> {
+        self.machine_with(shape, StoreOptions::default())
+    }
+
+    /// A machine with nothing in it; a store with these limits.
+    pub(crate) fn machine_with(
+        self,
+        shape: &Shape,
+        options: StoreOptions,
+    ) -> Box<dyn StateMachine> {
         match self {
             Self::Registers => Box::new(Registers::new(
                 shape.keys,
                 shape.snapshot_padding,
                 shape.snapshot_chunk,
             )),
-            Self::Store => Box::new(Store::new(StoreOptions::default())),
+            Self::Store => Box::new(Store::new(options)),
         }
     }
 

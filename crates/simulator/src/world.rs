@@ -19,6 +19,7 @@ use crate::{
         exactly_once::ExactlyOnce, held::Held, monotone::Monotone, state_hash::StateHash,
     },
     clock::{MILLISECOND, SECOND},
+    configuration::Odd,
     decisions::{Decisions, Limits, Noting, Scope},
     depict::Depicted,
     disk::DiskProfile,
@@ -31,7 +32,7 @@ use crate::{
     model::{Answer, Call},
     network::{LinkProfile, Network, Sent, Transport},
     picture::Scene,
-    plants::APPLIED_TWICE,
+    plants::{APPLIED_TWICE, UNCOMPARED},
     process::Process,
     queue::Queue,
     random::Random,
@@ -92,6 +93,14 @@ pub(crate) struct WorldSetup {
 }
 
 impl WorldSetup {
+    /// Whether a bug of the rig's own is switched on.
+    pub fn plant_is(&self, _name: &str) -> bool {
+        #[cfg(any(test, feature = "plant"))]
+        return self.plant.as_deref() == Some(_name);
+        #[cfg(not(any(test, feature = "plant")))]
+        false
+    }
+
     /// A frame as a person reads it.
     pub fn describe_frame(&self, frame: &Bytes) -> String {
         let length = frame.len();
@@ -196,6 +205,8 @@ pub(crate) struct World {
     pub hints: Vec<u64>,
     pub plan: Plan,
     pub strikes_open: usize,
+    /// The replica that is configured otherwise, and in what.
+    pub odd: Option<Odd>,
     /// The most that a majority's clocks have ever shown.
     pub clock_most: u64,
     pub phase: Phase,
@@ -354,9 +365,11 @@ impl World {
             client.place_remote(setup.replicas, index as u16, &mut remotes);
         }
         let places = setup.replicas + remotes.len();
+        // One that all others refuse is missing from the start.
+        let odd_wanted = setup.faults.configuration && setup.replicas >= 3;
         let ground = Ground {
             allowed: setup.faults,
-            replicas: setup.replicas,
+            replicas: setup.replicas - usize::from(odd_wanted),
             transport: setup.transport,
             durability: setup.durability,
             // The toy of the rig's own tests is the one protocol that cannot be repaired.
@@ -372,9 +385,16 @@ impl World {
             .fork(5)
             .profile("options", |random| draw_options(&setup, lags, random));
         setup.options.extend(options);
-        let processes = (0..setup.replicas)
+        let odd = odd_wanted.then(|| {
+            let mut random = root.fork(7);
+            random.profile("configuration", |random| Odd::draw(&setup, &mix, random))
+        });
+        let mut processes: Vec<Process> = (0..setup.replicas)
             .map(|_| Process::new(disk.clone()))
             .collect();
+        if let Some(odd) = odd.as_ref().filter(|_| !setup.plant_is(UNCOMPARED)) {
+            processes[odd.replica()].refused = true;
+        }
         let mut trace = Trace::new(setup.trace);
         if setup.picture {
             let replicas = (0..setup.replicas).map(|id| format!("r{id}"));
@@ -400,6 +420,7 @@ impl World {
             tries: Vec::new(),
             hints: vec![0; shape.keys as usize],
             strikes_open: plan.strikes.len(),
+            odd,
             clock_most: 0,
             plan,
             phase: Phase::Safety,
@@ -440,6 +461,10 @@ impl World {
         let (seed, shape, plan) = (self.setup.seed, &self.shape, &self.plan);
         self.trace.say(0, || format!("seed {seed}: {shape:?}"));
         self.trace.say(0, || format!("faults: {plan:?}"));
+        if let Some(odd) = &self.odd {
+            self.trace
+                .say(0, || format!("configured otherwise: {odd:?}"));
+        }
         for node in 0..self.setup.replicas {
             self.boot(node);
         }
@@ -687,7 +712,7 @@ impl World {
         }
     }
 
-    fn tell_link(&mut self, at: usize, peer: usize, link: Link) {
+    pub fn tell_link(&mut self, at: usize, peer: usize, link: Link) {
         // A break is told late; a connection made meanwhile makes it old news.
         if matches!(link, Link::Reset | Link::Down) && self.network.is_up(at, peer) {
             return;

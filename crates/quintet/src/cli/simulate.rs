@@ -64,7 +64,8 @@ pub struct Simulate {
     seeds: Range<u64>,
 
     /// Which faults may strike: none, network, crash, disk, clock, all of these, or several with
-    /// commas; asynchrony, which is not among all, gives every message a delay without bound
+    /// commas. Not among all: asynchrony gives every message a delay without bound, configuration
+    /// configures one replica otherwise than the others
     #[arg(long, value_name = "KINDS", default_value = "all")]
     faults: FaultSet,
 

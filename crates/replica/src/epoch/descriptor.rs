@@ -164,6 +164,34 @@ pub fn list_differences(differences: &[DescriptorDifference]) -> String {
     }
 }
 
+/// Whether the other side of a link works under the same descriptor, given both public parts. A
+/// proxy knows what it is configured with and no more.
+///
+/// # Errors
+/// The first differences with both values.
+pub fn check_peer(ours: &Bytes, theirs: &Bytes, with_proxy: bool) -> Result<(), String> {
+    if ours == theirs {
+        return Ok(());
+    }
+    let read = |bytes: &Bytes, whose: &str| {
+        Descriptor::decode(bytes.clone())
+            .map_err(|error| format!("{whose} description of the cluster: {error}"))
+    };
+    let (ours, theirs) = (read(ours, "our")?, read(theirs, "their")?);
+    let differences = if with_proxy {
+        ours.differences_in_settings(&theirs)
+    } else {
+        ours.differences(&theirs)
+    };
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "configuration mismatch: {}",
+        list_differences(&differences)
+    ))
+}
+
 fn encode_texts(list: &[(String, String)], writer: &mut Writer<'_>) {
     writer.length(list.len());
     for (name, value) in list {
@@ -541,6 +569,25 @@ mod tests {
             text.contains("level is 2") && text.contains("up to 1"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn link_is_refused_when_descriptors_differ() {
+        let ours = descriptor();
+        let mut theirs = ours.clone();
+        theirs.seed_commitment = 4;
+        let (one, other) = (ours.public(), theirs.public());
+        assert_eq!(check_peer(&one, &one, false), Ok(()));
+        // A proxy knows no hash seed.
+        assert_eq!(check_peer(&one, &other, true), Ok(()));
+        let refused = check_peer(&one, &other, false).expect_err("two seeds");
+        assert!(refused.contains("hash_seed"), "{refused}");
+        theirs.options[1].1 = "32".to_string();
+        let refused = check_peer(&one, &theirs.public(), true).expect_err("two windows");
+        let both = "configuration mismatch: option 'window': ours 64, theirs 32";
+        assert_eq!(refused, both);
+        let refused = check_peer(&one, &Bytes::new(), false).expect_err("nothing to read");
+        assert!(refused.starts_with("their description"), "{refused}");
     }
 
     #[test]

@@ -20,11 +20,11 @@
 //!
 //! A state machine without sockets, clocks or randomness: bytes in, bytes out.
 
-use crate::{announce, terms};
+use crate::announce;
 use hmac::{Hmac, KeyInit, Mac};
 use quintet_replica::{
     Boot, Bytes, ClusterId, DecodeError, EpochNumber, FrontendId, Incarnation, Lane, Peer, Reader,
-    ReplicaId, Wire, Writer, checksum,
+    ReplicaId, Wire, Writer, check_peer, checksum,
 };
 use sha2::Sha256;
 use std::fmt;
@@ -601,7 +601,7 @@ impl PeerIdentity {
             }
             from => {
                 let with_proxy = matches!(from, Peer::Frontend(_));
-                terms::check_peer(&self.descriptor, &theirs.descriptor, with_proxy).or_else(refuse)
+                check_peer(&self.descriptor, &theirs.descriptor, with_proxy).or_else(refuse)
             }
         }
     }

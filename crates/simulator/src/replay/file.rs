@@ -12,6 +12,7 @@
 use super::{Case, Fault};
 use crate::{
     Campaign, FaultSet, SeedReport,
+    configuration::Odd,
     decisions::{Choices, Does, Limits, Scope, Site, TurnAt},
     disk::DiskProfile,
     drawing::Mix,
@@ -333,6 +334,7 @@ impl Case {
                 "links" => reader.is::<LinkProfile>(value)?,
                 "disk" => reader.is::<DiskProfile>(value)?,
                 "workload" => reader.is::<Mix>(value)?,
+                "configuration" => reader.is::<Odd>(value)?,
                 _ => {}
             }
         }

@@ -1,5 +1,6 @@
 //! Tests of the rig: what is right passes, every kind of wrong is caught, one seed is one world.
 
+mod configuration;
 pub(crate) mod toy;
 
 use crate::{
