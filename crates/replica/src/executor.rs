@@ -110,6 +110,8 @@ pub struct ExecutorLimits {
     /// While somebody fetches this replica's state, so many bytes of what it executes are kept
     /// for them at most, and no more than its last snapshot had; see [`crate::Feed`].
     pub feed_bytes_max: u64,
+    /// So many bytes of a peer's state are asked for in a second at most; 0 for any number.
+    pub transfer_rate_max: u64,
     /// Once the results of a batch have so many bytes, its further commands are not executed and
     /// answered [`RequestStatus::NotExecuted`]. Replicas must agree on it.
     pub batch_reply_bytes_max: usize,
@@ -155,6 +157,7 @@ impl Default for ExecutorLimits {
             queries_max: 65_536,
             restore_step: 512 * 1024,
             feed_bytes_max: FEED_BYTES_MAX,
+            transfer_rate_max: 0,
             batch_reply_bytes_max: limits::BATCH_REPLY_BYTES,
             request_reply_bytes_max: limits::REQUEST_REPLY_BYTES_MAX,
             kept_replies: KeptReplies::default(),

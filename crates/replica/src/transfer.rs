@@ -1,8 +1,8 @@
 //! State transfer: a replica that is too far behind the log obtains a peer's snapshot.
 //!
 //! ```text
-//!   fetcher ── Ask{at_least, snapshot?, offset} ──► donor      one piece per request: the pace is
-//!           ◄─ Piece{snapshot, total, offset, bytes} ──        the fetcher's, memory is bounded
+//!   fetcher ── Ask{at_least, snapshot?, offset} ──► donor      one piece per request, a window of
+//!           ◄─ Piece{snapshot, total, offset, bytes} ──        requests: the pace is the fetcher's
 //!           ◄─ NotYet{written} ── (donor takes a snapshot first, or is behind itself) ──
 //! ```
 //!
@@ -21,17 +21,31 @@
 //! silent is left for the next one, and a snapshot that has gone meanwhile starts over.
 
 use crate::{
-    Bytes, DecodeError, Executed, Feed, Position, Reader, ReplicaId, ReplicaSet, RestoreError,
-    Slot, SnapshotReader, Time, Wire, Writer,
+    Bytes, DecodeError, Executed, Feed, Position, Reader, ReplicaId, RestoreError, Slot,
+    SnapshotReader, Time, Wire, Writer,
 };
-use alloc::vec::Vec;
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::time::Duration;
+use smallvec::SmallVec;
+
+/// Those that are asked for a state, in this order.
+pub(crate) type Donors = SmallVec<[ReplicaId; 8]>;
 
 /// Bytes per piece.
 pub(crate) const PIECE: usize = 256 * 1024;
 pub(crate) const RETRY: Duration = Duration::from_millis(300);
-/// A donor that has not answered this often in a row is left for the next.
+/// A donor that has not answered this often in a row is left for the next …
 const TRIES: u32 = 3;
+/// … but once more for so many bytes that it has given, as these are lost then …
+const TRY_BYTES: u64 = 8 << 20;
+/// … and no more than this in all: for so long donors keep a snapshot that is asked for.
+const TRIES_MAX: u32 = 30;
+/// So many bytes are asked for at once at first, and by one piece more whenever one has come …
+const WINDOW_MIN: u64 = 1 << 20;
+/// … up to so many: half of what 1 Gbit/s carries in 100 ms, and room for the bursts of others.
+const WINDOW_MAX: u64 = 8 << 20;
+/// A donor gives pieces ahead of others only where the link has room for so many bytes.
+pub(crate) const AHEAD_ROOM: usize = 4 * PIECE;
 /// So many promises of a snapshot and none that came.
 const PROMISES: u32 = 20;
 
@@ -52,6 +66,8 @@ pub(crate) enum TransferMessage {
         offset: u64,
         /// What is executed after the snapshot is wanted, too.
         fed: bool,
+        /// Pieces before this one are on their way: it may be dropped where the link is full.
+        ahead: bool,
     },
     Piece {
         snapshot: Executed,
@@ -93,8 +109,11 @@ impl Wire for TransferMessage {
                 snapshot,
                 offset,
                 fed,
+                ahead,
             } => {
-                writer.u8(if *fed { 3 } else { 0 });
+                writer.u8(0);
+                writer.bool(*fed);
+                writer.bool(*ahead);
                 writer.u64(at_least.0);
                 writer.bool(snapshot.is_some());
                 encode_executed(snapshot.unwrap_or_default(), writer);
@@ -131,7 +150,8 @@ impl Wire for TransferMessage {
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(match reader.u8("transfer message")? {
-            kind @ (0 | 3) => {
+            0 => {
+                let (fed, ahead) = (reader.bool("fed")?, reader.bool("ahead")?);
                 let at_least = reader.slot("at least")?;
                 let known = reader.bool("snapshot known")?;
                 let snapshot = decode_executed(reader)?;
@@ -140,7 +160,8 @@ impl Wire for TransferMessage {
                     at_least,
                     snapshot: known.then_some(snapshot),
                     offset,
-                    fed: kind == 3,
+                    fed,
+                    ahead,
                 }
             }
             1 => Self::Piece {
@@ -197,8 +218,9 @@ impl Following {
 /// A snapshot being fetched.
 #[derive(Debug)]
 pub(crate) struct Fetch {
-    from: ReplicaSet,
-    donor: ReplicaId,
+    /// Those that may give it, whom to ask first at the front.
+    donors: Donors,
+    donor: usize,
     /// What is wanted, with what follows the snapshot.
     pub at_least: Slot,
     /// What the snapshot must cover by itself.
@@ -206,10 +228,26 @@ pub(crate) struct Fetch {
     /// Which snapshot, once a donor has named one.
     pub snapshot: Option<Executed>,
     pub offset: u64,
+    /// Its length, once it is known.
+    total: u64,
+    /// It has been asked for up to here …
+    asked: u64,
+    /// … which may be so far ahead of `offset`.
+    window: u64,
+    /// Pieces that came before one that they follow.
+    early: BTreeMap<u64, Bytes>,
+    /// Bytes per second that may be asked for; 0 for any number.
+    rate_max: u64,
+    /// The next piece may be asked for then.
+    paced_at: Time,
+    /// When it was named, or the fetch began.
+    pub begun: Time,
     /// Checks the stream as it comes.
     pub reader: SnapshotReader,
     /// What is executed meanwhile is wanted, too.
     pub fed: bool,
+    /// The next part of what follows has been asked for.
+    follow_asked: bool,
     /// The snapshot is whole but for its end, and is followed by what was executed since.
     pub following: Option<Following>,
     /// The snapshot that is being saved is followed by what was executed up to this slot.
@@ -223,17 +261,30 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    pub fn new(from: ReplicaSet, at_least: Slot, fed: bool, now: Time) -> Option<Self> {
-        let donor = from.iter().next()?;
-        Some(Self {
-            from,
-            donor,
+    pub fn new(
+        donors: Donors,
+        at_least: Slot,
+        fed: bool,
+        rate_max: u64,
+        now: Time,
+    ) -> Option<Self> {
+        (!donors.is_empty()).then(|| Self {
+            donors,
+            donor: 0,
             at_least,
             floor: at_least,
             snapshot: None,
             offset: 0,
+            total: 0,
+            asked: 0,
+            window: WINDOW_MIN,
+            early: BTreeMap::new(),
+            rate_max,
+            paced_at: now,
+            begun: now,
             reader: SnapshotReader::default(),
             fed,
+            follow_asked: false,
             following: None,
             fed_upto: Slot(0),
             tries: 0,
@@ -243,20 +294,106 @@ impl Fetch {
         })
     }
 
-    pub fn ask(&mut self, now: Time) -> (ReplicaId, TransferMessage) {
-        self.retry_at = now + RETRY;
+    /// The next question, if there is one now. So many bytes of the snapshot have been written
+    /// here: what comes must not gather in memory where the disk is slower.
+    pub fn next_ask(&mut self, written: u64, now: Time) -> Option<TransferMessage> {
         if let Some(following) = &self.following {
             let after = following.after;
-            return (self.donor, TransferMessage::Follow { after });
+            let first = !core::mem::replace(&mut self.follow_asked, true);
+            return first.then_some(TransferMessage::Follow { after });
         }
-        let (at_least, snapshot, offset) = (self.floor, self.snapshot, self.offset);
-        let message = TransferMessage::Ask {
-            at_least,
-            snapshot,
-            offset,
-            fed: self.fed,
+        while self.early.contains_key(&self.asked) {
+            self.asked += PIECE as u64;
+        }
+        let ahead = self.asked > self.offset;
+        let known = self.snapshot.is_some();
+        // Until the donor has named the snapshot there is one question.
+        let within = match known {
+            true => self.asked < self.total && self.asked < self.offset + self.window,
+            false => !ahead,
         };
-        (self.donor, message)
+        let keeps_up = self.asked < written + WINDOW_MAX + WINDOW_MIN;
+        if !within || !keeps_up || now < self.paced_at {
+            return None;
+        }
+        if let Some(pause) = (PIECE as u64 * 1_000_000_000).checked_div(self.rate_max) {
+            // What was not asked for while nothing could be is not made up for.
+            let since = self.paced_at.max(now);
+            self.paced_at = since + Duration::from_nanos(pause);
+        }
+        let message = TransferMessage::Ask {
+            at_least: self.floor,
+            snapshot: self.snapshot,
+            offset: self.asked,
+            fed: self.fed,
+            ahead,
+        };
+        self.asked += PIECE as u64;
+        Some(message)
+    }
+
+    /// What has been asked for and has not come is asked for again.
+    pub fn ask_again(&mut self) {
+        self.asked = self.offset;
+        self.follow_asked = false;
+        self.window = WINDOW_MIN;
+    }
+
+    /// The next part of the feed can be asked for.
+    pub const fn ask_on(&mut self) {
+        self.follow_asked = false;
+    }
+
+    /// When to look after it again: an answer is late, or the next piece may be asked for.
+    pub fn look_at(&mut self, now: Time) -> Time {
+        self.retry_at = now + RETRY;
+        match self.paced_at > now {
+            true => self.retry_at.min(self.paced_at),
+            false => self.retry_at,
+        }
+    }
+
+    /// Whether the donor owes an answer.
+    pub const fn is_waiting(&self) -> bool {
+        self.follow_asked || self.asked > self.offset
+    }
+
+    /// The donor has named a snapshot.
+    pub fn begin(&mut self, snapshot: Executed, total: u64, now: Time) {
+        self.begin_again();
+        self.snapshot = Some(snapshot);
+        self.total = total;
+        self.asked = PIECE as u64;
+        self.begun = now;
+        self.reader = SnapshotReader::default();
+    }
+
+    /// A piece came; kept, if its turn has not come.
+    pub fn is_next(&mut self, offset: u64, bytes: &Bytes) -> bool {
+        if offset > self.offset && offset < self.asked {
+            self.early.insert(offset, bytes.clone());
+        }
+        offset == self.offset
+    }
+
+    /// Takes note of so many bytes; gives the next ones if they are here.
+    pub fn advance(&mut self, bytes: u64) {
+        self.offset += bytes;
+        self.asked = self.asked.max(self.offset);
+        self.window = (self.window + PIECE as u64).min(WINDOW_MAX);
+    }
+
+    /// The piece whose turn it is, if it came early.
+    pub fn take_early(&mut self) -> Option<Bytes> {
+        let next = self.early.remove(&self.offset);
+        while self
+            .early
+            .first_key_value()
+            .is_some_and(|(at, _)| *at < self.offset)
+        {
+            self.early.pop_first();
+        }
+        next
     }
 
     /// Less is wanted from now on; or more, where what follows the snapshot brings it.
@@ -277,6 +414,9 @@ impl Fetch {
     pub fn begin_again(&mut self) {
         self.snapshot = None;
         self.offset = 0;
+        self.total = 0;
+        self.early.clear();
+        self.ask_again();
         self.following = None;
         self.fed_upto = Slot(0);
     }
@@ -290,18 +430,17 @@ impl Fetch {
     /// The donor was silent: ask it again, or the next one from the start.
     pub fn on_silence(&mut self) {
         self.tries += 1;
-        if self.tries >= TRIES {
+        let more = u32::try_from(self.offset / TRY_BYTES).unwrap_or(TRIES_MAX);
+        if self.tries >= (TRIES + more).min(TRIES_MAX) {
             self.leave_donor();
         }
+        self.ask_again();
     }
 
     /// Turns to the next donor and starts from the beginning.
     pub fn leave_donor(&mut self) {
         self.on_answer();
-        let next = self.from.iter().find(|id| *id > self.donor);
-        self.donor = next
-            .or_else(|| self.from.iter().next())
-            .unwrap_or(self.donor);
+        self.donor = (self.donor + 1) % self.donors.len();
         self.begin_again();
     }
 
@@ -312,8 +451,12 @@ impl Fetch {
         Ok(())
     }
 
+    pub fn donor(&self) -> ReplicaId {
+        self.donors[self.donor]
+    }
+
     pub fn is_from(&self, from: ReplicaId) -> bool {
-        self.donor == from
+        self.donor() == from
     }
 
     pub const fn on_answer(&mut self) {
@@ -338,5 +481,45 @@ impl Fetch {
             self.floor = self.at_least;
             self.leave_donor();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fetch() -> Fetch {
+        let donors = [ReplicaId(1), ReplicaId(2)].into_iter().collect();
+        let mut fetch = Fetch::new(donors, Slot(5), false, 0, Time(0)).expect("there are donors");
+        fetch.begin(Executed::default(), 1 << 30, Time(0));
+        fetch
+    }
+
+    #[test]
+    fn silent_donor_is_left_later_when_it_has_given_much() {
+        let (mut little, mut much) = (fetch(), fetch());
+        much.advance(100 << 20);
+        for _ in 0..TRIES {
+            little.on_silence();
+            much.on_silence();
+        }
+        assert_eq!((little.donor(), little.offset), (ReplicaId(2), 0));
+        assert_eq!((much.donor(), much.offset), (ReplicaId(1), 100 << 20));
+        for _ in TRIES..TRIES + 12 {
+            much.on_silence();
+        }
+        assert_eq!((much.donor(), much.offset), (ReplicaId(2), 0));
+    }
+
+    #[test]
+    fn no_more_is_asked_for_when_the_disk_is_behind() {
+        let mut fetch = fetch();
+        let mut asked = 0;
+        while fetch.next_ask(0, Time(0)).is_some() {
+            asked += PIECE as u64;
+            fetch.advance(PIECE as u64);
+            assert!(asked < 2 * WINDOW_MAX, "without a bound");
+        }
+        assert!(fetch.next_ask(fetch.offset, Time(0)).is_some());
     }
 }

@@ -227,7 +227,7 @@ impl Place {
                 number: EpochNumber(1),
                 members: 2,
                 options: match plant {
-                    "" => Vec::new(),
+                    "" | "rate" => Vec::new(),
                     name => vec![("plant".to_owned(), name.to_owned())],
                 },
                 secret: [0; 32],
@@ -237,7 +237,10 @@ impl Place {
             seed: id.into(),
             frontend: FrontendId(u64::from(id) + 1),
             snapshot_bytes_min: u64::MAX,
-            limits: ExecutorLimits::default(),
+            limits: ExecutorLimits {
+                transfer_rate_max: if plant == "rate" { 1 << 20 } else { 0 },
+                ..ExecutorLimits::default()
+            },
         };
         Node::new(setup, entry, Box::new(Counter(0))).expect("no options")
     }
@@ -508,6 +511,79 @@ fn state_stands_alone_when_its_donor_falls_silent_behind_it() {
     fetcher.settle();
     assert_eq!(fetcher.node.executed().slot, Slot(8));
     assert_eq!(fetcher.node.protocol_digest(), 8);
+}
+
+/// A donor of a state in many pieces, of which the fetcher has the first.
+fn of_many_pieces(limit: &str) -> (Place, Place) {
+    let entry = Entry::of::<Puppet<false>>();
+    let mut fetcher = Place::of(0, Durability::Memory, &entry, limit);
+    let mut donor = donor(5);
+    donor.pull("summary", 3 << 20);
+    fetcher.pull("fetch", 5);
+    exchange_once(&mut fetcher, &mut donor);
+    fetcher.fire_fetch_timer();
+    (fetcher, donor)
+}
+
+#[test]
+fn pieces_are_asked_for_at_once_and_taken_in_any_order() {
+    let (mut fetcher, mut donor) = of_many_pieces("");
+    let (mut rounds, mut most, mut whole) = (0, 0, false);
+    while !whole {
+        let (asks, done) = fetcher.take();
+        whole = done;
+        most = most.max(asks.len());
+        for frame in asks {
+            let from = Peer::Replica(ReplicaId(0));
+            let arrived = Time(0);
+            donor.input(Input::Frame {
+                from,
+                arrived,
+                frame,
+            });
+        }
+        for frame in donor.take().0.into_iter().rev() {
+            let from = Peer::Replica(ReplicaId(1));
+            let arrived = Time(0);
+            fetcher.input(Input::Frame {
+                from,
+                arrived,
+                frame,
+            });
+        }
+        rounds += 1;
+        assert!(rounds < 8, "13 pieces, four and more at a time");
+    }
+    assert!(most > 4, "the window grows: {most}");
+    let status = fetcher.node.status(&fetcher.world);
+    let transfer = status.transfer.expect("it is being saved");
+    assert_eq!(transfer.phase, TransferPhase::Saving);
+    assert_eq!(status.state_bytes_received, transfer.total);
+    fetcher.save();
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+    assert_eq!(fetcher.node.status(&fetcher.world).transfer, None);
+}
+
+#[test]
+fn state_comes_no_faster_than_the_limit() {
+    let (mut fetcher, mut donor) = of_many_pieces("rate");
+    let mut seconds = 0;
+    while !exchange(&mut fetcher, &mut donor) {
+        let status = fetcher.node.status(&fetcher.world);
+        assert!(status.state_bytes_received <= (seconds + 2) << 20);
+        fetcher.world.now.set(fetcher.world.now.get() + 100_000_000);
+        for _ in 0..9 {
+            fetcher.input(Input::Timer(FETCH));
+            exchange(&mut fetcher, &mut donor);
+            fetcher.world.now.set(fetcher.world.now.get() + 100_000_000);
+        }
+        fetcher.input(Input::Timer(FETCH));
+        seconds += 1;
+    }
+    assert!(
+        (2..=4).contains(&seconds),
+        "3 MiB at 1 MiB a second: {seconds}"
+    );
 }
 
 #[test]

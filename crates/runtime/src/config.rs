@@ -114,12 +114,15 @@ pub struct TransferOptions {
     /// While a peer fetches this replica's state, so many bytes of what it executes are kept in
     /// memory for the peer at most, and no more than its last snapshot had.
     pub feed_bytes_max: u64,
+    /// So many bytes of a peer's state are asked for in a second at most; 0 for no limit.
+    pub rate_max: u64,
 }
 
 impl Default for TransferOptions {
     fn default() -> Self {
         Self {
             feed_bytes_max: FEED_BYTES_MAX,
+            rate_max: 0,
         }
     }
 }

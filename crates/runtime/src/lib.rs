@@ -49,7 +49,7 @@ pub use replica::{
 };
 pub use server::{
     BranchReport, ClockReport, DifferReport, DigestReport, PeerClockReport, PeerReport,
-    SnapshotReport, StatusReport,
+    SnapshotReport, StatusReport, TransferReport,
 };
 pub use status::{Published, Snapshot};
 pub use terms::begin_with_state;

@@ -32,10 +32,14 @@ use std::{
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, Sender, channel},
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const KEPT: usize = 2;
+/// A file is kept open for so long after it was read last, as peers that fetch it ask again by then …
+const OPEN_FOR: Duration = Duration::from_secs(15);
+/// … and of these no more than this: others' disk space is given back.
+const OPEN_MAX: usize = 4;
 /// Dirty bytes are flushed in portions of this size, so that the journal's syncs never wait
 /// behind a whole snapshot.
 const FLUSH_EVERY: u64 = 8 << 20;
@@ -219,6 +223,14 @@ enum Order {
     Abandon,
 }
 
+/// A snapshot file that is being read.
+#[derive(Debug)]
+struct Open {
+    id: Executed,
+    file: File,
+    read_at: Instant,
+}
+
 /// The event loop's side: hands snapshots over and reads them back.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
@@ -226,7 +238,9 @@ pub(crate) struct Snapshots {
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
     newest: Option<Kept>,
-    open: RefCell<Option<(Executed, File)>>,
+    /// Files that are being read. One that peers fetch is kept open, and so readable, when newer ones
+    /// have taken its place.
+    open: RefCell<Vec<Open>>,
 }
 
 impl Snapshots {
@@ -265,7 +279,7 @@ impl Snapshots {
             orders: Some(orders),
             thread: Some(thread),
             newest: found.last().copied(),
-            open: RefCell::new(None),
+            open: RefCell::new(Vec::new()),
         })
     }
 
@@ -319,10 +333,25 @@ impl Snapshots {
 
     pub fn read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
         let mut open = self.open.borrow_mut();
-        if open.as_ref().is_none_or(|(open, _)| *open != id) {
-            *open = Some((id, self.file(id).ok()?));
-        }
-        let (_, file) = open.as_ref()?;
+        let now = Instant::now();
+        open.retain(|it| it.id == id || now - it.read_at < OPEN_FOR);
+        let at = match open.iter().position(|it| it.id == id) {
+            Some(at) => at,
+            None => {
+                let file = self.file(id).ok()?;
+                if open.len() >= OPEN_MAX {
+                    open.remove(0);
+                }
+                open.push(Open {
+                    id,
+                    file,
+                    read_at: now,
+                });
+                open.len() - 1
+            }
+        };
+        open[at].read_at = now;
+        let file = &open[at].file;
         let mut bytes = vec![0; length];
         let mut filled = 0;
         while filled < length {
@@ -565,6 +594,31 @@ mod tests {
             .map(framed)
             .concat()
             .into()
+    }
+
+    #[test]
+    fn snapshots_stay_readable_to_two_fetchers_when_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().to_path_buf();
+        let poll = mio::Poll::new().expect("a poll");
+        let (_mailbox, mailer) =
+            crate::mail::Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox");
+        let id = |slot| Executed {
+            slot: Slot(slot),
+            position: Position(slot),
+        };
+        for slot in [1, 2] {
+            fs::write(path.join(name(id(slot), false)), stream(slot, b"state")).expect("written");
+        }
+        let snapshots =
+            Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer).expect("starts");
+        let whole = |slot| snapshots.read(id(slot), 0, 1 << 10);
+        let given = [whole(1), whole(2)];
+        for slot in [1, 2] {
+            fs::remove_file(path.join(name(id(slot), false))).expect("removed");
+        }
+        assert_eq!(given, [1, 2].map(|slot| Some(stream(slot, b"state"))));
+        assert_eq!([whole(1), whole(2)], given);
     }
 
     #[test]

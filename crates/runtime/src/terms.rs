@@ -58,6 +58,7 @@ pub(crate) fn executor_limits(config: &Config) -> ExecutorLimits {
         session_lifetime: config.session_lifetime,
         digest_interval: config.digest_interval,
         feed_bytes_max: config.transfer.feed_bytes_max,
+        transfer_rate_max: config.transfer.rate_max,
         ..ExecutorLimits::default()
     }
 }

@@ -249,10 +249,53 @@ fn print_table(replicas: &[Answered]) -> Outcome {
     if let Some(line) = route(&answers) {
         output::print_line(&line)?;
     }
+    for line in answers.iter().filter_map(|status| transfer(status)) {
+        output::print_line(&line)?;
+    }
     for line in silences(&answers) {
         output::print_line(&line)?;
     }
     Ok(())
+}
+
+/// How far a replica has come that fetches a peer's state.
+fn transfer(status: &Value) -> Option<String> {
+    let transfer = status["transfer"].as_object()?;
+    let number = |name: &str| transfer.get(name).and_then(Value::as_u64);
+    let (id, donor) = (&status["id"], number("donor")?);
+    let phase = match transfer.get("phase")?.as_str()? {
+        "asking" => format!("waits for a snapshot of replica {donor}"),
+        "receiving" => format!("receives the state of replica {donor}"),
+        "following" => format!("receives what replica {donor} has executed since"),
+        "saving" => format!("saves the state of replica {donor}"),
+        "restoring" => format!("restores the state of replica {donor}"),
+        other => format!("{other} (replica {donor})"),
+    };
+    let mut line = format!("replica {id}: {phase}");
+    let (bytes, total) = (number("bytes")?, number("total")?);
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    if total > 0 {
+        let percent = bytes as f64 / total as f64 * 100.0;
+        line += &format!(
+            ", {:.1} of {:.1} MiB ({percent:.0} %)",
+            mib(bytes),
+            mib(total)
+        );
+    } else if bytes > 0 {
+        line += &format!(", {:.1} MiB", mib(bytes));
+    }
+    if let (Some(slot), Some(position)) = (number("slot"), number("position")) {
+        let committed = status["committed"].as_u64().unwrap_or_default();
+        let goal = committed.max(number("wanted")?);
+        line += &format!(
+            ", snapshot at slot {slot} (position {position}), reaches slot {} of {goal}",
+            number("reached")?
+        );
+    }
+    if let Some(ms) = number("left_ms") {
+        line += &format!(", {} left", output::uptime(ms.div_ceil(1_000)));
+    }
+    Some(line)
 }
 
 /// From this silence on a replica tells clients that a member does not answer

@@ -73,6 +73,12 @@ impl Feed {
 }
 
 impl Executor {
+    /// How many bytes of the snapshot that is being restored have been read.
+    #[must_use]
+    pub const fn restored_bytes(&self) -> u64 {
+        self.restoring.offset
+    }
+
     /// All chunks of the state are there.
     pub(super) fn finish_state(&mut self) -> Result<(), RestoreError> {
         self.machine.finish_restore()?;

@@ -158,6 +158,7 @@ impl Node {
 
     pub(super) fn on_follow_timer(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let Some(fetch) = &mut self.fetch else { return };
+        fetch.ask_on();
         if fetch.keeps_following() {
             self.ask_donor(world, out);
         } else {
@@ -194,6 +195,7 @@ impl Node {
         }
         let fits = following.bytes <= self.feed_bytes_max;
         fetch.on_answer();
+        fetch.ask_on();
         if !goes_on || !fits {
             return self.end_following(None, out);
         }

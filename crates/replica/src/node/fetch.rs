@@ -24,8 +24,20 @@ impl Node {
         // next: that one must bring with it what is executed meanwhile.
         let lately = |at: Time| world.now() < at + transfer::LATELY;
         let fed = self.fetch.is_some() || self.fetched_at.is_some_and(lately);
-        self.fetch = Fetch::new(from.without(self.id), at_least, fed, world.now());
+        let donors = self.donors(from, world);
+        let rate_max = self.transfer_rate_max;
+        self.fetch = Fetch::new(donors, at_least, fed, rate_max, world.now());
         self.ask_donor(world, out);
+    }
+
+    /// Whom to ask first: those with a link, the leader after the others because it has most to do,
+    /// and not the same one as every other replica that fetches.
+    fn donors(&self, from: ReplicaSet, world: &dyn World) -> transfer::Donors {
+        let leader = self.replica.status().leader;
+        let distance = |id: ReplicaId| (id.index() + self.members - self.id.index()) % self.members;
+        let mut donors: transfer::Donors = from.without(self.id).iter().collect();
+        donors.sort_by_key(|id| (world.room(*id) == 0, leader == Some(*id), distance(*id)));
+        donors
     }
 
     /// The log has brought what the snapshot was fetched for.
@@ -39,14 +51,30 @@ impl Node {
     }
 
     pub(super) fn ask_donor(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let now = world.now();
+        let file = self.under_way.as_ref();
+        let written = file.map_or(0, |file| file.written);
+        while let Some(fetch) = &mut self.fetch
+            && let Some(message) = fetch.next_ask(written, now)
+        {
+            let donor = fetch.donor();
+            self.send_transfer(donor, Lane::Control, &message, out);
+        }
         let Some(fetch) = &mut self.fetch else { return };
-        let (donor, message) = fetch.ask(world.now());
-        let at = Deadline::At(fetch.retry_at);
-        self.send_transfer(donor, Lane::Control, &message, out);
+        let at = Deadline::At(fetch.look_at(now));
         out.push(Output::SetTimer {
             key: node_timer(TIMER_FETCH),
             at,
         });
+    }
+
+    /// An answer is late, or the next piece may be asked for.
+    pub(super) fn on_fetch_timer(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let Some(fetch) = &mut self.fetch else { return };
+        if fetch.is_waiting() && world.now() >= fetch.retry_at {
+            fetch.on_silence();
+        }
+        self.ask_donor(world, out);
     }
 
     pub(super) fn send_transfer(
@@ -77,9 +105,17 @@ impl Node {
                 snapshot,
                 offset,
                 fed,
+                ahead,
             } => {
+                if ahead && world.room(from) < transfer::AHEAD_ROOM {
+                    return;
+                }
                 let kept_from = if fed { self.keep_feed(world) } else { Slot(0) };
-                self.donate(from, (at_least, snapshot, offset), kept_from, world, out);
+                let goes_on =
+                    snapshot.is_some_and(|id| self.give_piece(from, id, offset, world, out));
+                if !goes_on && !ahead {
+                    self.donate(from, at_least.max(kept_from), at_least, world, out);
+                }
             }
             TransferMessage::Follow { after } => self.give_feed(from, after, world, out),
             TransferMessage::Batches(feed) => self.on_feed(from, feed, world, out),
@@ -102,11 +138,39 @@ impl Node {
         }
     }
 
-    pub(super) fn donate(
+    /// Gives a piece of a snapshot that was begun, while it exists.
+    fn give_piece(
         &mut self,
         to: ReplicaId,
-        (at_least, wanted, offset): (Slot, Option<Executed>, u64),
-        kept_from: Slot,
+        snapshot: Executed,
+        offset: u64,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) -> bool {
+        if self.digests.status().is_minority() {
+            return false;
+        }
+        let bytes = world.snapshot_read(snapshot, offset, transfer::PIECE);
+        let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else {
+            return false;
+        };
+        self.state_bytes_sent += bytes.len() as u64;
+        let message = TransferMessage::Piece {
+            snapshot,
+            total: 0,
+            offset,
+            bytes,
+        };
+        self.send_transfer(to, Lane::Bulk, &message, out);
+        true
+    }
+
+    /// Begins to give the newest snapshot, if it covers enough, or has one taken.
+    fn donate(
+        &mut self,
+        to: ReplicaId,
+        covers: Slot,
+        at_least: Slot,
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
@@ -117,23 +181,11 @@ impl Node {
         }
         let newest = world
             .snapshot_newest()
-            .filter(|info| info.id.slot >= at_least.max(kept_from));
-        let piece = |id, at| world.snapshot_read(id, at, transfer::PIECE);
-        // Go on with the snapshot that was begun while it exists, else start with the newest.
-        if let Some(id) = wanted
-            && let Some(bytes) = piece(id, offset).filter(|bytes| !bytes.is_empty())
-        {
-            let message = TransferMessage::Piece {
-                snapshot: id,
-                total: 0,
-                offset,
-                bytes,
-            };
-            return self.send_transfer(to, Lane::Bulk, &message, out);
-        }
+            .filter(|info| info.id.slot >= covers);
         if let Some(info) = newest
-            && let Some(bytes) = piece(info.id, 0)
+            && let Some(bytes) = world.snapshot_read(info.id, 0, transfer::PIECE)
         {
+            self.state_bytes_sent += bytes.len() as u64;
             let (snapshot, total) = (info.id, info.length);
             let message = TransferMessage::Piece {
                 snapshot,
@@ -178,14 +230,13 @@ impl Node {
             if offset != 0 || total == 0 {
                 return;
             }
-            fetch.snapshot = Some(snapshot);
-            fetch.offset = 0;
+            fetch.begin(snapshot, total, world.now());
+            self.donor_last = Some(from);
             self.executor.abandon_snapshot();
             out.push(Output::SnapshotBegin {
                 id: snapshot,
                 fetched: true,
             });
-            fetch.reader = crate::SnapshotReader::default();
             self.under_way = Some(UnderWay {
                 kind: Under::Fetched { whole: false },
                 id: snapshot,
@@ -194,12 +245,31 @@ impl Node {
             });
         }
         let Some(fetch) = &mut self.fetch else { return };
-        let Some(under_way) = &mut self.under_way else {
-            return;
-        };
-        if offset != fetch.offset || under_way.kind != (Under::Fetched { whole: false }) {
+        if !fetch.is_next(offset, &bytes) {
             return;
         }
+        let mut next = Some(bytes);
+        while let Some(bytes) = next {
+            if !self.take_piece(bytes, out) {
+                break;
+            }
+            next = self.fetch.as_mut().and_then(Fetch::take_early);
+        }
+        let saving = |u: &UnderWay| u.kind == Under::Fetched { whole: true };
+        if !self.under_way.as_ref().is_some_and(saving) {
+            self.ask_donor(world, out);
+        }
+    }
+
+    /// Takes the next piece of the snapshot; false when no more is to be taken.
+    fn take_piece(&mut self, bytes: Bytes, out: &mut Vec<Output>) -> bool {
+        let Some(fetch) = &mut self.fetch else {
+            return false;
+        };
+        let receives = |u: &&mut UnderWay| u.kind == Under::Fetched { whole: false };
+        let Some(under_way) = self.under_way.as_mut().filter(receives) else {
+            return false;
+        };
         let whole = fetch.offset + bytes.len() as u64 >= under_way.appended;
         // A file that was cut off between two chunks has no wrong byte in it.
         if fetch.check(&bytes).is_err() || whole != fetch.reader.is_whole() {
@@ -208,11 +278,11 @@ impl Node {
             out.push(Output::SnapshotAbandon);
             self.under_way = None;
             fetch.leave_donor();
-            self.ask_donor(world, out);
-            return;
+            return false;
         }
         let begun = fetch.offset;
-        fetch.offset += bytes.len() as u64;
+        self.state_bytes_received += bytes.len() as u64;
+        fetch.advance(bytes.len() as u64);
         if fetch.fed && !fetch.reader.is_fed() {
             // Its end comes behind what follows.
             let state = under_way.appended.saturating_sub(FRAME_HEAD as u64);
@@ -221,16 +291,15 @@ impl Node {
                 out.push(Output::SnapshotAppend(bytes.slice(..length)));
             }
             if whole {
-                fetch.following = Some(Following::new(snapshot.slot));
+                fetch.following = Some(Following::new(under_way.id.slot));
             }
-            return self.ask_donor(world, out);
+            return !whole;
         }
         out.push(Output::SnapshotAppend(bytes));
         if whole {
             under_way.kind = Under::Fetched { whole: true };
             out.push(Output::SnapshotFinish);
-        } else {
-            self.ask_donor(world, out);
         }
+        !whole
     }
 }

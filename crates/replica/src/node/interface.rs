@@ -192,6 +192,58 @@ pub enum StartError {
     Journal(#[from] EventError),
 }
 
+/// Where the transfer of a peer's state to this replica stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferStatus {
+    /// What is being done.
+    pub phase: TransferPhase,
+    /// Who gives it.
+    pub donor: ReplicaId,
+    /// The slot that the protocol wants it to reach at least.
+    pub wanted: Slot,
+    /// What the snapshot covers, once the donor has named one.
+    pub snapshot: Option<Executed>,
+    /// The slot up to which batches executed since are here; the snapshot's while there are none.
+    pub reached: Slot,
+    /// So many bytes of the phase are done …
+    pub bytes: u64,
+    /// … of so many; 0 while that is unknown.
+    pub total: u64,
+    /// How long the phase has taken.
+    pub elapsed: Duration,
+    /// How long it takes yet if it goes on as before; unknown at its beginning.
+    pub left: Option<Duration>,
+}
+
+/// A part of the transfer of a state, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferPhase {
+    /// The donor has been asked, and has or takes a snapshot.
+    Asking,
+    /// The snapshot comes in.
+    Receiving,
+    /// What was executed after the snapshot comes in.
+    Following,
+    /// It is being made durable.
+    Saving,
+    /// The state machine takes it over.
+    Restoring,
+}
+
+impl TransferPhase {
+    /// In a word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Asking => "asking",
+            Self::Receiving => "receiving",
+            Self::Following => "following",
+            Self::Saving => "saving",
+            Self::Restoring => "restoring",
+        }
+    }
+}
+
 /// What a node shows of itself.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStatus {
@@ -215,6 +267,12 @@ pub struct NodeStatus {
     pub snapshot_under_way: bool,
     /// Whether a peer's state is being fetched.
     pub fetching: bool,
+    /// Where that stands.
+    pub transfer: Option<TransferStatus>,
+    /// Bytes of peers' states received since the process began.
+    pub state_bytes_received: u64,
+    /// Bytes of this replica's state given to peers since the process began.
+    pub state_bytes_sent: u64,
     /// Batches of the embedded frontend under way.
     pub open: usize,
     /// Frames dropped because they could not be read.

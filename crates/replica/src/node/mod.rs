@@ -59,6 +59,7 @@ mod feed;
 mod fetch;
 mod frames;
 mod interface;
+mod progress;
 mod snapshots;
 mod speculation;
 mod ticks;
@@ -111,6 +112,7 @@ struct Installing {
     /// What the protocol wants done with a state that is in pieces. It is as much as comes in
     /// meanwhile, which the protocol's own log holds, too.
     deferred: Vec<Effect>,
+    begun: Time,
 }
 
 /// Once long commands have taken this many steps, the replica does what else is due before it
@@ -168,7 +170,12 @@ pub struct Node {
     installing: Option<Installing>,
     restore_step: usize,
     feed_bytes_max: u64,
+    transfer_rate_max: u64,
     fetch: Option<Fetch>,
+    /// Who gave the last one.
+    donor_last: Option<ReplicaId>,
+    state_bytes_received: u64,
+    state_bytes_sent: u64,
     /// When a fetched state was installed last.
     fetched_at: Option<Time>,
     /// What is executed while somebody fetches from here.
@@ -282,7 +289,11 @@ impl Node {
             installing: None,
             restore_step: setup.limits.restore_step.max(1),
             feed_bytes_max: setup.limits.feed_bytes_max,
+            transfer_rate_max: setup.limits.transfer_rate_max,
             fetch: None,
+            donor_last: None,
+            state_bytes_received: 0,
+            state_bytes_sent: 0,
             fetched_at: None,
             ring: None,
             summing_up: false,
@@ -421,6 +432,9 @@ impl Node {
                 if let Some(under_way) = &mut self.under_way {
                     // What is said of one that was abandoned may still come.
                     under_way.written = bytes.min(under_way.appended);
+                    if under_way.kind == (Under::Fetched { whole: false }) {
+                        self.ask_donor(world, out);
+                    }
                 }
             }
             Input::SnapshotSaved(info) => self.on_snapshot_saved(info, world, out),
@@ -870,6 +884,9 @@ impl Node {
             snapshot: world.snapshot_newest(),
             snapshot_under_way: self.under_way.is_some(),
             fetching: self.fetch.is_some() || self.installing.is_some(),
+            transfer: self.transfer_status(world),
+            state_bytes_received: self.state_bytes_received,
+            state_bytes_sent: self.state_bytes_sent,
             open: self.replica.open(),
             frames_malformed: self.malformed,
             frames_foreign: self.foreign,

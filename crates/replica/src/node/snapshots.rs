@@ -100,6 +100,11 @@ impl Node {
                 key: node_timer(TIMER_FETCH),
             });
         }
+        if let Some(fetch) = &mut self.fetch
+            && fetch.snapshot == Some(info.id)
+        {
+            fetch.begin_again();
+        }
         // What a peer has saved is stable, so it ends this replica's speculation, too.
         let coming = (self.installing.as_ref()).map(|installing| installing.info.id.slot);
         let overtaken = info.id.slot <= self.executor.stable()
@@ -116,7 +121,12 @@ impl Node {
         let mut deferred = earlier.map_or_else(Vec::new, |earlier| earlier.deferred);
         deferred.extend(self.deferred.drain(..));
         self.executor.begin_restore();
-        self.installing = Some(Installing { info, deferred });
+        let begun = world.now();
+        self.installing = Some(Installing {
+            info,
+            deferred,
+            begun,
+        });
         self.step_install(world, out);
     }
 

@@ -30,9 +30,8 @@ impl Node {
                     self.end_fetch(out);
                 } else if self.follows() {
                     self.on_follow_timer(world, out);
-                } else if let Some(fetch) = &mut self.fetch {
-                    fetch.on_silence();
-                    self.ask_donor(world, out);
+                } else {
+                    self.on_fetch_timer(world, out);
                 }
             }
             TIMER_TICK => {

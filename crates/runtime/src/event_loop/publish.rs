@@ -7,7 +7,7 @@ use crate::{
     peer_clock::Standing,
     server::{
         BranchReport, ClockReport, DigestReport, NodeView, PeerClockReport, SnapshotReport,
-        StatusReport,
+        StatusReport, TransferReport,
     },
 };
 use quintet_replica::{Divergence, NodeStatus, ReplicaId, Time};
@@ -162,6 +162,9 @@ impl EventLoop {
             }),
             snapshot_under_way: node.snapshot_under_way,
             fetching: node.fetching,
+            transfer: node.transfer.clone().map(TransferReport::from),
+            state_bytes_received: node.state_bytes_received,
+            state_bytes_sent: node.state_bytes_sent,
             frames_malformed: node.frames_malformed,
             frames_foreign: node.frames_foreign,
             digests: DigestReport::from(node.digests),

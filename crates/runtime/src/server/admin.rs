@@ -18,7 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use quintet_replica::{Difference, DigestStatus};
+use quintet_replica::{Difference, DigestStatus, TransferStatus};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -95,6 +95,50 @@ pub struct SnapshotReport {
     pub slot: u64,
     /// Its length in bytes.
     pub bytes: u64,
+}
+
+/// What `/status` says of a peer's state that is being fetched.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TransferReport {
+    /// `asking`, `receiving` the snapshot, `following` with what was executed since, `saving` or
+    /// `restoring`.
+    pub phase: &'static str,
+    /// Who gives it.
+    pub donor: u16,
+    /// The slot that the protocol wants at least.
+    pub wanted: u64,
+    /// The slot and the position that the snapshot covers, once the donor has named one.
+    pub slot: Option<u64>,
+    /// See `slot`.
+    pub position: Option<u64>,
+    /// The slot that is reached with what was executed after the snapshot.
+    pub reached: u64,
+    /// Bytes of the phase that are done.
+    pub bytes: u64,
+    /// Of how many; 0 while that is unknown.
+    pub total: u64,
+    /// Milliseconds since the phase began.
+    pub elapsed_ms: u64,
+    /// Milliseconds until it ends, if it goes on as before.
+    pub left_ms: Option<u64>,
+}
+
+impl From<TransferStatus> for TransferReport {
+    fn from(status: TransferStatus) -> Self {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            phase: status.phase.name(),
+            donor: status.donor.0,
+            wanted: status.wanted.0,
+            slot: status.snapshot.map(|id| id.slot.0),
+            position: status.snapshot.map(|id| id.position.0),
+            reached: status.reached.0,
+            bytes: status.bytes,
+            total: status.total,
+            elapsed_ms: ms(status.elapsed),
+            left_ms: status.left.map(ms),
+        }
+    }
 }
 
 /// What `/status` says of the digests that replicas compare.
@@ -243,6 +287,12 @@ pub struct StatusReport {
     pub snapshot_under_way: bool,
     /// Whether a peer's state is being fetched.
     pub fetching: bool,
+    /// How far that has come.
+    pub transfer: Option<TransferReport>,
+    /// Bytes of peers' states received since the process began.
+    pub state_bytes_received: u64,
+    /// Bytes of this replica's state given to peers since the process began.
+    pub state_bytes_sent: u64,
     /// Frames dropped because they could not be read.
     pub frames_malformed: u64,
     /// Frames dropped because they were of another epoch or group.
@@ -653,6 +703,7 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
     for (name, help, value) in gauges {
         out.gauge(name, help, value);
     }
+    describe_transfer(report, out);
     if !report.paths.is_empty() {
         let samples = (report.paths.iter())
             .map(|(path, count)| (format!("path=\"{}\"", label(path)), *count as f64));
@@ -750,6 +801,36 @@ fn describe(report: &StatusReport, out: &mut Exposition) {
         "peer_datagrams_lost",
         "Datagrams to the peer that were lost on the way, of the present link.",
         lost,
+    );
+}
+
+/// The transfer of a peer's state to this replica, and of this one's to peers.
+fn describe_transfer(report: &StatusReport, out: &mut Exposition) {
+    let transfer = report.transfer.clone().unwrap_or_default();
+    out.gauge(
+        "transfer_bytes",
+        "Bytes of a peer's state that have been received, saved or restored.",
+        transfer.bytes as f64,
+    );
+    out.gauge(
+        "transfer_length_bytes",
+        "Of how many; 0 while there is no transfer or that is unknown.",
+        transfer.total as f64,
+    );
+    out.gauge(
+        "transfer_left_seconds",
+        "How long it takes yet if it goes on as before; 0 when that is unknown.",
+        transfer.left_ms.unwrap_or_default() as f64 / 1e3,
+    );
+    out.counter(
+        "state_received_bytes_total",
+        "Bytes of peers' states received.",
+        report.state_bytes_received,
+    );
+    out.counter(
+        "state_sent_bytes_total",
+        "Bytes of this replica's state given to peers.",
+        report.state_bytes_sent,
     );
 }
 

@@ -128,6 +128,15 @@ impl Gateway {
                         "master_link_status" = if master.2 { "up" } else { "down" };
                         "master_last_io_seconds_ago" = if master.2 { 0 } else { -1 };
                         "master_sync_in_progress" = u8::from(node.fetching);
+                    }
+                    if let Some(transfer) = &node.transfer {
+                        lines! { out,
+                            "master_sync_total_bytes" = transfer.total;
+                            "master_sync_read_bytes" = transfer.bytes;
+                            "master_sync_left_bytes" = transfer.total.saturating_sub(transfer.bytes);
+                        }
+                    }
+                    lines! { out,
                         "slave_read_repl_offset" = offset;
                         "slave_repl_offset" = offset;
                         "slave_priority" = 100;

@@ -32,7 +32,7 @@ mod shares;
 
 pub use admin::{
     Admin, BranchReport, ClockReport, DifferReport, DigestReport, NodePort, PeerClockReport,
-    PeerReport, SnapshotReport, StatusReport,
+    PeerReport, SnapshotReport, StatusReport, TransferReport,
 };
 pub use admin_connections::AdminOptions;
 pub use config::{GatewayConfig, NodeView};

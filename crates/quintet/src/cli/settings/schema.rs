@@ -323,6 +323,15 @@ pub const KEYS: &[Key] = &[
         |config| units::show_bytes(config.transfer.feed_bytes_max),
     ),
     key(
+        "transfer.rate_max",
+        "How much of a peer's state this replica asks for in a second, such as 50MiB; 0 for no limit",
+        |config, text| {
+            config.transfer.rate_max = units::bytes(text)?;
+            Ok(())
+        },
+        |config| units::show_bytes(config.transfer.rate_max),
+    ),
+    key(
         "limits.key_bytes_max",
         "The longest key, such as 64KiB",
         |config, text| {
