@@ -36,18 +36,43 @@ impl Mencius {
         if !self.said_due && said.is_empty() {
             return;
         }
-        let mut to_all = core::mem::take(&mut self.said_due);
+        let to_all = core::mem::take(&mut self.said_due);
         let bytes: usize = said.entries.iter().map(|(_, value)| value.bytes()).sum();
-        let room = |id: &ReplicaId| ctx.takes(*id, bytes + overhead(self.members));
+        let overhead = overhead(self.members);
+        let room = |id: &ReplicaId| ctx.takes(*id, bytes + overhead);
         let reached: ReplicaSet = self.others.iter().filter(room).collect();
         // Last, because suggesting, skipping and revoking change where this replica stands.
-        let mut said = Said {
+        let said = Said {
             skip: said.skip,
             entries: said.entries,
             votes: said.votes,
             learnt: said.learnt,
             ..self.standing()
         };
+        let narrow = |id: &ReplicaId| !reached.contains(*id) && ctx.takes(*id, overhead);
+        let narrow: ReplicaSet = self.others.iter().filter(narrow).collect();
+        if !narrow.is_empty() {
+            // Suggestions are repeated when there is room. Votes and decisions of other slots go
+            // now: they are small, and nobody would repeat them before a timer asks for them.
+            ctx.mark("suggestions wait for room");
+            let small = Said {
+                entries: Vec::new(),
+                ..said.clone()
+            };
+            self.say(small, narrow, to_all, ctx);
+        }
+        self.say(said, reached, to_all, ctx);
+        self.arm_coordination(ctx);
+    }
+
+    /// Sends all of this to those of `reached` whom it concerns, in as many messages as it takes.
+    fn say(
+        &self,
+        mut said: Said,
+        reached: ReplicaSet,
+        mut to_all: bool,
+        ctx: &mut Context<'_, Self>,
+    ) {
         loop {
             let rest = said.split_off(self.config.slots_max);
             to_all |= said.concerns_all();
@@ -58,7 +83,6 @@ impl Mencius {
             let Some(rest) = rest else { break };
             (said, to_all) = (rest, false);
         }
-        self.arm_coordination(ctx);
     }
 
     /// Where this replica stands, and nothing else.

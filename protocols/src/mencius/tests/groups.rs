@@ -43,6 +43,28 @@ fn every_replica_suggests_and_all_execute_the_same() {
 }
 
 #[test]
+fn votes_reach_the_owner_when_entries_find_no_room() {
+    let mut group = group(3, Durability::Memory);
+    group.write(1);
+    group.idle(1);
+    let suggested = core::mem::take(&mut group.network);
+    for packet in suggested.into_iter().filter(|packet| packet.to.0 == 0) {
+        group.deliver(packet);
+    }
+    group.write(0);
+    // Room for a message without its entries.
+    group.clock.room = 256 + 8 * 3 + 16 * 1024;
+    group.idle(0);
+    let votes = group.network.iter().any(|packet| match packet.message() {
+        Message::Said(said) => {
+            packet.to.0 == 1 && !said.votes.is_empty() && said.entries.is_empty()
+        }
+        _ => false,
+    });
+    assert!(votes, "{:?}", group.network.len());
+}
+
+#[test]
 fn idle_replicas_skip_what_lies_before_a_suggestion() {
     let mut group = group(3, Durability::Disk);
     for _ in 0..5 {

@@ -438,3 +438,25 @@ fn a_frontend_learns_how_long_answers_take_and_repeats_nothing_before() {
         assert_eq!(write_from_far(&mut group), 1);
     }
 }
+
+#[test]
+fn commits_and_confirmations_pass_when_entries_find_no_room() {
+    let mut group = Group::new(3, Durability::Memory, Config::default());
+    group.run(MS * 20);
+    let first = group.write(0);
+    group.settle();
+    assert!(group.answered(0, first));
+    group.network.clear();
+    group.write(0);
+    // Room for messages without entries.
+    group.clock.room = 1;
+    let read = group.submit(0, Level::Linearizable);
+    group.idle(0);
+    let confirms = group
+        .network
+        .iter()
+        .any(|packet| matches!(packet.message(), Message::Commit { confirm, .. } if confirm > 0));
+    assert!(confirms && !group.answered(0, read));
+    group.settle();
+    assert!(group.answered(0, read));
+}
