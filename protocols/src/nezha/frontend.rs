@@ -31,6 +31,10 @@ const RETRY_REFUSED: Duration = Duration::from_millis(10);
 const TIMER: u32 = 0;
 /// A bound of a replica that has been silent for longer than others is not waited for.
 const BOUND_AGE: Duration = Duration::from_secs(1);
+/// A fast quorum is waited for where that takes no longer than so many times what a majority needs,
+/// and so many nanoseconds more.
+const FAR_FACTOR: u64 = 4;
+const FAR_LEAST: u64 = 200_000;
 /// The replica is told of the paths taken after this many batches.
 const PATHS_EVERY: u64 = 64;
 
@@ -106,7 +110,8 @@ impl Frontend {
 
     /// How long a batch may take to all whom a fast quorum needs. A replica that measures no delay
     /// between zero and the largest bound has a clock that goes with no other, or is too far away:
-    /// nobody waits for it. Without a fast quorum the bound is what a majority needs.
+    /// nobody waits for it. Without a fast quorum the bound is what a majority needs, and so it is
+    /// where a fast quorum needs far more: the slow path is faster then.
     fn bound(&self) -> u64 {
         let most = self.config.estimation.bound_max;
         let newest = self.bounds.iter().map(|(_, at)| *at).max();
@@ -135,7 +140,9 @@ impl Frontend {
             .get(leader.index())
             .map_or(0, |(bound, _)| *bound);
         let leader = if leader < most { leader } else { 0 };
-        known[enough - 1].max(leader)
+        let (near, wanted) = (known[slow - 1], known[enough - 1].max(leader));
+        let worth = near.saturating_mul(FAR_FACTOR).saturating_add(FAR_LEAST);
+        if wanted > worth { near } else { wanted }
     }
 
     fn send(&self, id: BatchId, everybody: bool, ctx: &mut FrontendContext<'_, Nezha>) {
@@ -480,6 +487,8 @@ mod tests {
     fn bound_leaves_out_a_replica_with_a_clock_far_off() {
         assert_eq!(bound_of(&[50, 10_000]), 50, "no fast quorum without it");
         assert_eq!(bound_of(&[50, 60, 70, 10_000]), 70, "a fast quorum");
+        assert_eq!(bound_of(&[50, 400]), 400);
+        assert_eq!(bound_of(&[50, 401]), 50, "the slow path takes less");
         assert_eq!(bound_of(&[50, 60, 70, 80]), 70, "the slowest is not needed");
         assert_eq!(bound_of(&[50, 60, 10_000, 10_000]), 60);
         assert_eq!(bound_of(&[50, 10_000, 10_000, 10_000]), 10_000);
@@ -490,12 +499,12 @@ mod tests {
     fn bound_of_a_silent_replica_is_dropped() {
         let mut frontend = frontend(3);
         frontend.note_bound(ReplicaId(1), 50_000, Time(1));
-        frontend.note_bound(ReplicaId(2), 900_000, Time(1));
-        assert_eq!(frontend.bound(), 900_000);
+        frontend.note_bound(ReplicaId(2), 300_000, Time(1));
+        assert_eq!(frontend.bound(), 300_000);
         frontend.note_bound(ReplicaId(1), 50_000, Time(1) + BOUND_AGE);
         assert_eq!(frontend.bound(), 50_000);
-        frontend.note_bound(ReplicaId(2), 900_000, Time(1) + BOUND_AGE);
-        assert_eq!(frontend.bound(), 900_000, "it is heard again");
+        frontend.note_bound(ReplicaId(2), 300_000, Time(1) + BOUND_AGE);
+        assert_eq!(frontend.bound(), 300_000, "it is heard again");
     }
 
     #[test]

@@ -118,7 +118,8 @@ impl Nezha {
             }
             None => {}
         }
-        self.take_in(stamp, batch, clock, ctx);
+        let hold = self.hold_max(bound);
+        self.take_in(stamp, batch, (clock, hold), ctx);
         self.release_upto(clock, ctx);
     }
 
@@ -129,14 +130,28 @@ impl Nezha {
         clock.now
     }
 
-    /// A deadline beyond this is not waited for.
-    fn deadline_max(&self, clock: u64) -> u64 {
-        clock.saturating_add(self.config.estimation.bound_max.saturating_mul(4))
+    /// How long a batch waits for its deadline at most. A leader knows that its clock and the
+    /// sender's do not go together when the sender measured no delay in range, or when the batch
+    /// was sent in its future: replicas would not agree in time then, and it need not wait. Only
+    /// the leader can tell so, because the others follow it.
+    fn hold_max(&self, bound: u64) -> u64 {
+        let most = self.config.estimation.bound_max;
+        match self.is_leader() && self.config.multicast {
+            true if bound >= most => 0,
+            true => bound.saturating_mul(2),
+            false => most.saturating_mul(4),
+        }
     }
 
-    fn take_in(&mut self, mut stamp: Stamp, batch: Bytes, clock: u64, ctx: &mut Context<'_, Self>) {
+    fn take_in(
+        &mut self,
+        mut stamp: Stamp,
+        batch: Bytes,
+        (clock, hold): (u64, u64),
+        ctx: &mut Context<'_, Self>,
+    ) {
         let footprint = self.footprint(&batch, ctx);
-        let too_far = stamp.deadline > self.deadline_max(clock);
+        let too_far = stamp.deadline > clock.saturating_add(hold);
         let bytes_max = self.config.buffer_bytes;
         let full = !limits::queue_takes(self.early.bytes(), batch.len(), bytes_max);
         if self.is_leader() {

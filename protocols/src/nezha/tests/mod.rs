@@ -2,6 +2,7 @@
 //! in logs, and what a new leader keeps. Clusters are the simulator's.
 
 mod alone;
+mod clocks;
 mod logs;
 mod merge;
 #[cfg(feature = "plant")]
