@@ -401,6 +401,12 @@ fn a_snapshot_starts_a_new_cluster_with_the_same_data() {
         "an existing file is kept: {}",
         stderr(&output)
     );
+    // The admin address is enough.
+    let admin = format!("http://{}", demo.replicas[1].admin);
+    let output = run(&["snapshot", "save", "--admin", &admin, &path("b.snapshot")]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let saved = |name: &str| std::fs::read(path(name)).unwrap();
+    assert_eq!(saved("a.snapshot").len(), saved("b.snapshot").len());
     assert_eq!(client.ask(&["SET", "key:7", "later"]).unwrap(), "OK");
     assert_eq!(demo.interrupt(), Some(0));
 

@@ -320,6 +320,16 @@ impl Snapshots {
         self.newest.map(|kept| kept.info)
     }
 
+    /// Where the newest one is.
+    pub fn newest_path(&self) -> String {
+        let Some(kept) = self.newest else {
+            return String::new();
+        };
+        let path = self.directory.join(name(kept.info.id, kept.fetched));
+        let absolute = std::path::absolute(&path).unwrap_or(path);
+        absolute.display().to_string()
+    }
+
     /// Whether the log before this snapshot can go: another can stand in for it, or the log has
     /// a gap there anyway.
     pub fn replaceable(&self, id: Executed) -> bool {

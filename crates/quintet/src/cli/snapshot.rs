@@ -37,7 +37,7 @@ use std::{
 #[command(after_help = "\
 Examples:
   quintet snapshot save backup.snapshot               of the demo in ./quintet-demo
-  quintet snapshot save --admin http://127.0.0.1:7101 --data /var/lib/quintet backup.snapshot
+  quintet snapshot save --admin http://127.0.0.1:7101 backup.snapshot     of any replica here
   quintet snapshot inspect backup.snapshot            whole and undamaged? what is in it?
   quintet snapshot restore backup.snapshot --dir ./restored && quintet demo --dir ./restored
   quintet snapshot restore backup.snapshot --dir ./other --protocol mencius    under any protocol")]
@@ -80,7 +80,7 @@ struct Save {
     file: PathBuf,
 
     /// The replica's admin address
-    #[arg(long, value_name = "URL", value_parser = http::authority, requires = "data")]
+    #[arg(long, value_name = "URL", value_parser = http::authority)]
     admin: Option<String>,
 
     /// The cluster's password; better given by the environment, where others do not see it
@@ -92,7 +92,7 @@ struct Save {
     )]
     password: Option<String>,
 
-    /// The replica's data directory, on this machine
+    /// The replica's data directory as it is seen here [default: where the replica says that it is]
     #[arg(long, value_name = "DIR", requires = "admin")]
     data: Option<PathBuf>,
 
@@ -155,25 +155,23 @@ const SESSIONS_CHUNK: usize = 1 << 20;
 struct Taken {
     slot: u64,
     bytes: u64,
+    #[serde(default)]
+    path: PathBuf,
 }
 
 impl Save {
     fn run(self) -> Outcome {
         let (admin, data) = match (&self.admin, &self.data) {
-            (Some(admin), Some(data)) => (admin.clone(), data.clone()),
-            _ => {
+            (Some(admin), data) => (admin.clone(), data.clone()),
+            (None, _) => {
                 let addresses = status::addresses_of_demo(&self.dir)?;
                 let admin = addresses.get(usize::from(self.replica)).cloned();
                 let admin = admin.ok_or_else(|| {
                     let last = addresses.len() - 1;
                     Failure::usage(format!("--replica: the demo's replicas are 0 to {last}"))
                 })?;
-                (
-                    admin,
-                    self.dir
-                        .join(format!("replica-{}", self.replica))
-                        .join("data"),
-                )
+                let data = self.dir.join(format!("replica-{}", self.replica));
+                (admin, Some(data.join("data")))
             }
         };
         if self.file.exists() {
@@ -199,7 +197,18 @@ impl Save {
             });
         }
         let taken: Taken = serde_json::from_str(&text).map_err(anyhow::Error::from)?;
-        let source = find(&data.join("snapshots"), taken.slot)?;
+        let source = match data {
+            Some(data) => find(&data.join("snapshots"), taken.slot)?,
+            None if taken.path.is_file() => taken.path,
+            None => {
+                let path = taken.path.display();
+                return Err(Failure::new(
+                    Exit::Failed,
+                    format!("the snapshot was taken: {path}; no such file can be read here"),
+                )
+                .help("run this on the replica's machine, or give --data DIR, its data directory as it is mounted here"));
+            }
+        };
         copy(&source, &self.file)?;
         output::print_line(&format!(
             "saved {} ({} bytes, up to slot {})",

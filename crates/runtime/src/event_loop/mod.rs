@@ -469,6 +469,7 @@ impl EventLoop {
         let report = SnapshotReport {
             slot: info.id.slot.0,
             bytes: info.length,
+            path: self.world.snapshots.newest_path(),
         };
         self.answer_snapshot_waiters(&Ok(report));
         self.input(Input::SnapshotSaved(info));
@@ -493,6 +494,7 @@ impl EventLoop {
             let report = SnapshotReport {
                 slot: info.id.slot.0,
                 bytes: info.length,
+                path: self.world.snapshots.newest_path(),
             };
             // Who waited may have given up.
             let _ = waiter.send(Ok(report));

@@ -157,6 +157,7 @@ impl EventLoop {
             sessions: node.sessions,
             open: node.open,
             snapshot: node.snapshot.map(|info| SnapshotReport {
+                path: String::new(),
                 slot: info.id.slot.0,
                 bytes: info.length,
             }),

@@ -95,6 +95,9 @@ pub struct SnapshotReport {
     pub slot: u64,
     /// Its length in bytes.
     pub bytes: u64,
+    /// Its file on the replica's machine, where it was asked for; empty otherwise.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path: String,
 }
 
 /// What `/status` says of a peer's state that is being fetched.
@@ -900,7 +903,11 @@ mod tests {
 
         fn snapshot(&self, _: Duration) -> Result<SnapshotReport, String> {
             match self.ready.load(Ordering::SeqCst) {
-                true => Ok(SnapshotReport { slot: 7, bytes: 9 }),
+                true => Ok(SnapshotReport {
+                    slot: 7,
+                    bytes: 9,
+                    path: "/d/7-1.snapshot".to_owned(),
+                }),
                 false => Err("the disk is full".to_owned()),
             }
         }
@@ -1035,7 +1042,10 @@ mod tests {
         fake.ready.store(true, Ordering::SeqCst);
         assert_eq!(
             ask(&admin, "POST /snapshot"),
-            (200, r#"{"slot":7,"bytes":9}"#.into())
+            (
+                200,
+                r#"{"slot":7,"bytes":9,"path":"/d/7-1.snapshot"}"#.into()
+            )
         );
     }
 
