@@ -7,7 +7,10 @@
 //!     └─┘                                 └── the slot is kept until then ─┘
 //! ```
 
-use super::{resp::Parser, shares::COMMANDS_FIRST};
+use super::{
+    resp::Parser,
+    shares::{COMMANDS_FIRST, Seen},
+};
 use bytes::BytesMut;
 use quintet_replica::{SessionId, Time};
 use quintet_store::{Mode, RequestBuilder};
@@ -102,6 +105,8 @@ pub(super) struct Connection {
     pub reply_last: usize,
     /// What the request in flight counts for among the large ones.
     pub weight_in_flight: usize,
+    /// When it made small and large requests.
+    pub seen: Seen,
     /// How much of its input is counted in the sum of all.
     pub counted: usize,
     /// The database that is selected once the transaction under way has been executed.
@@ -152,6 +157,7 @@ impl Connection {
             commands_max: COMMANDS_FIRST,
             reply_last: 0,
             weight_in_flight: 0,
+            seen: Seen::default(),
             counted: 0,
             database_after: None,
             queued: false,

@@ -455,6 +455,10 @@ impl Gateway {
         connection.request_commands = self.builder.commands();
         connection.closing |= connection.ended && drained == Drained::Nothing;
         let payload_bytes = self.builder.len();
+        if payload_bytes > 0 {
+            let large = connection.weight_in_flight > 0;
+            (self.shares).note_request(&mut connection.seen, large, self.now);
+        }
         match drained {
             Drained::Nothing => {}
             Drained::More => {
@@ -750,7 +754,10 @@ impl Gateway {
         self.pending_mut(in_flight.level).on_done(took, now);
         self.counters.batches_in_flight -= 1;
         self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
-        self.shares.in_flight -= in_flight.weight;
+        if in_flight.weight > 0 {
+            let deadline = self.config.client_deadline;
+            (self.shares).note_large(in_flight.weight, took, deadline, now);
+        }
         Some(in_flight)
     }
 
@@ -886,8 +893,12 @@ impl Gateway {
         let registered = self.owner.standing == Standing::Registered;
         let idle = self.ordered.in_flight == 0 && self.ordered.entries.is_empty();
         let mut next = self.scan_at;
-        if (!self.ready.is_empty() || self.may_serve_held()) && !self.is_full() {
-            next = Time(0);
+        if !self.is_full() {
+            if !self.ready.is_empty() {
+                next = Time(0);
+            } else if self.may_serve_held(Time::NEVER) {
+                next = next.min(self.shares.not_before);
+            }
         }
         for level in LEVELS {
             next = next.min(self.pending(level).goes_at(self.window(level)));

@@ -4,13 +4,20 @@
 //!   ready ──► small ───────────────────► shares a batch with others
 //!        └──► large: held, first come ─► after the small ones, alone in its batch, a few at a time
 //!
-//!   commands of a request:  16 ──replies are short──► 64 ──► 256 ──► 1024
+//!   commands of a request:   2 ──replies are short──► 8 ──► 32 … 1024
 //!                            1 ◄──replies are long───
 //! ```
 //!
 //! A batch is answered as a whole, and what is ordered is executed in order, so a request of 64 MiB
 //! delays whatever stands beside it. A connection tells by its input and by its last reply that its
 //! next request is large.
+//!
+//! After a large request that took long, the next waits: clients with small requests have an equal
+//! share of the time each, and those with large requests one together, or more when they are many.
+//!
+//! ```text
+//!   large ── took 200 ms ──┤ 3 others were served lately: 600 ms for them ├── large
+//! ```
 
 use super::{
     connection::{Connection, Phase},
@@ -18,16 +25,24 @@ use super::{
 };
 use bytes::BytesMut;
 use quintet_replica::{Level, Submission, Time, limits};
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 /// The most commands of a connection's first request.
-pub(super) const COMMANDS_FIRST: usize = 16;
+pub(super) const COMMANDS_FIRST: usize = 2;
 /// A request made of more input than this is large.
 const INPUT_LARGE: usize = limits::BATCH_GATHERED;
 /// A connection is taken for one of large requests after a reply of more than this.
 const REPLY_LARGE: usize = 1 << 20;
 /// Large requests in flight count for at most this together, unless it is one.
 const IN_FLIGHT_MAX: usize = 16 << 20;
+/// A large request that takes no longer than this delays nobody.
+const SHORT: Duration = Duration::from_millis(20);
+/// Others are counted for so long, and for as long again.
+const PERIOD: Duration = Duration::from_secs(1);
+/// More others do not make large requests wait longer …
+const OTHERS_MAX: u32 = 8;
+/// … and no pause is longer than this.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -38,12 +53,69 @@ pub(super) struct Shares {
     pub in_flight: usize,
     /// Bytes of all inputs.
     pub inputs: usize,
+    /// The next large request goes no earlier.
+    pub not_before: Time,
+    period: Time,
+    /// The number of the period.
+    nth: u32,
+    /// Connections with small requests in this period and in the one before it.
+    others: [u32; 2],
+}
+
+/// In which periods a connection made requests.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Last counted among those with small ones.
+    counted: u32,
+    /// The last large one.
+    large: u32,
 }
 
 impl Shares {
     /// Whether another large request may go.
     pub const fn takes(&self, weight: usize) -> bool {
         self.in_flight == 0 || self.in_flight + weight <= IN_FLIGHT_MAX
+    }
+
+    /// A connection has made a request: one with small requests only is one of the others.
+    #[inline]
+    pub fn note_request(&mut self, seen: &mut Seen, large: bool, now: Time) {
+        if now.since(self.period) >= PERIOD {
+            self.begin_period(now);
+        }
+        if large {
+            seen.large = self.nth;
+        } else if seen.counted != self.nth {
+            seen.counted = self.nth;
+            self.others[0] += u32::from(self.nth - seen.large.min(self.nth) > 1);
+        }
+    }
+
+    fn begin_period(&mut self, now: Time) {
+        let before = match now.since(self.period) < PERIOD * 2 {
+            true => self.others[0],
+            false => 0,
+        };
+        self.others = [0, before];
+        self.period = now;
+        // Connections that have made none stand at 0.
+        self.nth = self.nth.wrapping_add(1).max(2);
+    }
+
+    /// A large request has ended: those of others have their time before the next. All that are
+    /// held have their turn within a quarter of the time that a client waits.
+    pub fn note_large(&mut self, weight: usize, took: Duration, deadline: Duration, now: Time) {
+        self.in_flight -= weight;
+        if took < SHORT {
+            return;
+        }
+        if now.since(self.period) >= PERIOD {
+            self.begin_period(now);
+        }
+        let others = self.others[0].max(self.others[1]).min(OTHERS_MAX);
+        let held = u32::try_from(self.held.len()).unwrap_or(u32::MAX - 1);
+        let most = PAUSE_MAX.min(deadline / 4 / (held + 1));
+        self.not_before = now + (took * others).min(most);
     }
 }
 
@@ -80,7 +152,10 @@ impl Connection {
 
 impl Gateway {
     /// Whether a connection that is held would be served now.
-    pub(super) fn may_serve_held(&self) -> bool {
+    pub(super) fn may_serve_held(&self, now: Time) -> bool {
+        if now < self.shares.not_before {
+            return false;
+        }
         // One that waits for the owner's registration, or for room, comes first.
         if self.parked.iter().any(|parked| parked.weight > 0) {
             return false;
@@ -95,7 +170,7 @@ impl Gateway {
 
     /// Serves connections whose requests are large, each in a batch of its own.
     pub(super) fn serve_held(&mut self, now: Time, submissions: &mut Vec<Submission>) {
-        while !self.shares.held.is_empty() && self.may_serve_held() && !self.is_full() {
+        while !self.shares.held.is_empty() && self.may_serve_held(now) && !self.is_full() {
             let Some(index) = self.shares.held.pop_front() else {
                 return;
             };

@@ -41,6 +41,8 @@ fn statuses(all: &[(RequestStatus, &[u8])]) -> Outcome {
 #[test]
 fn each_command_gets_its_error_and_what_was_answered_here_stays() {
     let (mut rig, id) = rig();
+    // Its requests may have a few commands now.
+    rig.say(id, "GET b\r\nGET b");
     for (outcome, error) in [
         (Outcome::NoQuorum, NO_QUORUM),
         (Outcome::Uncertain, UNCERTAIN),
@@ -122,6 +124,7 @@ fn request_waits_for_room_when_the_queue_is_full() {
 #[test]
 fn request_is_refused_when_the_queue_stays_full() {
     let (mut rig, id) = rig();
+    rig.say(id, "GET b\r\nGET b");
     let deadline = rig.now + Duration::from_secs(5);
     rig.push(id, "INCR a\r\nPING\r\nMULTI\r\nINCR a\r\nEXEC\r\n");
     while rig.now < deadline {

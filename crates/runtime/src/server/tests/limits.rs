@@ -198,7 +198,8 @@ fn client_that_is_owed_most_is_dropped_when_all_are_owed_too_much() {
     );
     assert_eq!(rig.ask(clients[0], set), "+OK\\r\\n");
     rig.push(clients[0], "GET a\r\n");
-    rig.push(clients[1], "GET a\r\n".repeat(3));
+    let thrice = "GET a\r\n".repeat(3);
+    rig.push(clients[1], format!("MULTI\r\n{thrice}EXEC\r\n"));
     rig.run();
     assert!(!clients.iter().any(|id| rig.gateway.should_close(*id)));
     rig.push(clients[2], "GET a\r\n");
@@ -406,4 +407,63 @@ fn largest_unfinished_command_is_dropped_when_memory_is_full() {
     let rest = set("a", 1 << 20).split_off(800 << 10);
     assert_eq!(rig.ask(three, rest), "+OK\\r\\n");
     assert_eq!(rig.gateway.counters().connections_dropped, 1);
+}
+
+#[test]
+fn large_requests_leave_others_their_share_of_time() {
+    for others in [0, 3] {
+        let mut rig = Rig::new();
+        let large = rig.connect();
+        let small: Vec<_> = (0..others).map(|_| rig.connect()).collect();
+        rig.say(large, "INCR a");
+        rig.pass(Duration::from_secs(2));
+        for id in &small {
+            rig.say(*id, "INCR a");
+        }
+        rig.push(large, set("b", 12 << 20));
+        let first = rig.collect();
+        rig.push(large, set("b", 12 << 20));
+        rig.pass(Duration::from_millis(100));
+        let outcome = rig.execute(&first[0]);
+        rig.done(&first[0], outcome);
+        assert_eq!(rig.output(large), "+OK\\r\\n");
+        let at_once = rig.collect();
+        if others == 0 {
+            assert_eq!(at_once.len(), 1, "nobody else wants the time");
+            let outcome = rig.execute(&at_once[0]);
+            rig.done(&at_once[0], outcome);
+        } else {
+            assert_eq!(at_once, []);
+            let begins = rig.gateway.next_deadline();
+            assert_eq!(begins, rig.now + Duration::from_millis(300));
+            // Small ones do not wait meanwhile.
+            assert_eq!(rig.say(small[0], "GET c"), "$-1\\r\\n");
+            rig.pass(Duration::from_millis(300));
+            rig.run();
+        }
+        assert_eq!(rig.output(large), "+OK\\r\\n");
+    }
+}
+
+#[test]
+fn clients_of_large_requests_are_no_others() {
+    let mut rig = Rig::new();
+    let both = [rig.connect(), rig.connect()];
+    rig.say(both[0], "INCR a");
+    for round in 0..4 {
+        rig.pass(Duration::from_secs(1));
+        for id in both {
+            rig.say(id, "GET c");
+            rig.push(id, set("b", 12 << 20));
+            if round < 2 {
+                rig.pass(Duration::from_millis(300));
+            }
+            let submitted = rig.collect();
+            assert_eq!(submitted.len(), 1, "round {round}");
+            rig.pass(Duration::from_millis(100));
+            let outcome = rig.execute(&submitted[0]);
+            rig.done(&submitted[0], outcome);
+            assert_eq!(rig.output(id), "+OK\\r\\n");
+        }
+    }
 }
