@@ -16,7 +16,7 @@ use crate::{
     model::{Answer, Call},
     process::Process,
     service::Service,
-    workload::{Client, Home, Request, Session, TRIES_MAX},
+    workload::{Client, Home, Request, STEADY_THINK, Session, TRIES_MAX},
     world::{Phase, World},
 };
 use quintet_replica::{
@@ -297,6 +297,7 @@ impl World {
             let enough = self.history.operations().len() as u64 > 2 * self.setup.operations;
             let think = match self.phase {
                 Phase::Safety if enough => 4 * self.shape.think,
+                Phase::Liveness if self.shape.steady => STEADY_THINK,
                 _ => self.shape.think,
             };
             let at = self.now + self.random.below(think + 1) + 1000;

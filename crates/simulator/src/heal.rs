@@ -23,14 +23,24 @@ use crate::{
     workload::CONVERGE_MAX,
     world::{Phase, World},
 };
-use quintet_replica::{Level, Link, NodeState};
-use std::{collections::BTreeMap, ops::Range};
+use quintet_replica::{Level, Link, NodeState, Slot};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+};
 
 /// Commits after healing without which a seed does not count.
 pub(crate) const COMMITS_MIN: u64 = 20;
 /// What is agreed on so soon after healing was under way before: it may let somebody in who is
 /// outside the core, and gone with the others.
 const UNDER_WAY: u64 = 100 * MILLISECOND;
+/// Where writes go on until everybody is near, who has not caught up with where the others were so
+/// long ago is behind …
+const NEAR: u64 = SECOND;
+/// … and must not be any more after so long.
+const STEADY_MAX: u64 = 20 * SECOND;
+/// One that is to be behind stays down for so long after healing.
+const LATE: u64 = 400 * MILLISECOND;
 /// The safety phase ends after this, come what may.
 const SAFETY_MAX: u64 = 25 * SECOND;
 
@@ -73,6 +83,8 @@ pub(crate) struct Healing {
     pub silenced: Option<usize>,
     stage: Stage,
     began: u64,
+    /// How far somebody of the core had come, and when; of the last while.
+    furthest: VecDeque<(u64, Slot)>,
     last_reads: Vec<(usize, Range<usize>)>,
 }
 
@@ -90,6 +102,7 @@ impl Default for Healing {
             silenced: None,
             stage: Stage::Commit,
             began: 0,
+            furthest: VecDeque::new(),
             last_reads: Vec::new(),
         }
     }
@@ -143,7 +156,8 @@ impl World {
         let all: Vec<usize> = (0..self.setup.replicas)
             .filter(|node| !self.processes[*node].is_lost())
             .collect();
-        if self.random.chance(400) {
+        // One that is to be behind is one of several that the others can do without.
+        if self.shape.steady || self.random.chance(400) {
             return all;
         }
         for _ in 0..8 {
@@ -158,9 +172,28 @@ impl World {
         all
     }
 
+    /// One of the core without which the others go on: it comes back when the logs of the others no
+    /// longer reach back to where it was.
+    fn draw_late(&mut self, core: &[usize]) -> Option<usize> {
+        let mut order = core.to_vec();
+        self.random.shuffle(&mut order);
+        order.into_iter().find(|node| {
+            let others: Vec<usize> = core.iter().copied().filter(|it| it != node).collect();
+            let runs = self.processes[*node].node.is_some();
+            runs && self.may_crash(&[*node]) && self.is_viable(&others)
+        })
+    }
+
     fn heal(&mut self) {
         self.end_all();
         let core = self.draw_core();
+        let late = match self.shape.steady {
+            true => self.draw_late(&core),
+            false => None,
+        };
+        if let Some(node) = late {
+            self.crash(node);
+        }
         self.trace.say(self.now, || format!("HEALED core {core:?}"));
         self.phase = Phase::Liveness;
         self.healed_at = self.now;
@@ -172,7 +205,8 @@ impl World {
             let runs = self.processes[node].node.is_some();
             if !self.is_out(node) {
                 if !runs {
-                    let at = self.now + self.random.between(1, 200) * MILLISECOND;
+                    let wait = self.random.between(1, 200) * MILLISECOND;
+                    let at = self.now + wait + if late == Some(node) { LATE } else { 0 };
                     self.queue.push(at, Event::Restart { node: node as u16 });
                 }
                 continue;
@@ -212,6 +246,27 @@ impl World {
         slots.all(|slot| slot == Some(first))
     }
 
+    /// Whether all of the core have come as far as the furthest had a while ago.
+    fn core_is_near(&mut self) -> bool {
+        let executed = self.healing.core.iter().map(|node| {
+            let process: &Process = &self.processes[*node];
+            let node = process.node.as_ref();
+            node.map_or(Slot(0), |node| node.executed().slot)
+        });
+        let slots: Vec<Slot> = executed.collect();
+        let (least, most) = (slots.iter().min(), slots.iter().max());
+        let (Some(least), Some(most)) = (least, most) else {
+            return true;
+        };
+        let furthest = &mut self.healing.furthest;
+        furthest.push_back((self.now, *most));
+        while furthest.len() > 1 && furthest[1].0 + NEAR <= self.now {
+            furthest.pop_front();
+        }
+        let (since, slot) = furthest[0];
+        since + NEAR <= self.now && *least >= slot
+    }
+
     fn converge(&mut self) {
         if self.now > self.healing.began + UNDER_WAY
             && let Some(states) = self.healing.states.take()
@@ -221,6 +276,7 @@ impl World {
         let most = match self.setup.faults.asynchrony {
             // What made everybody slow goes on.
             true => 10 * CONVERGE_MAX,
+            false if self.shape.steady && self.healing.stage == Stage::Commit => STEADY_MAX,
             false => CONVERGE_MAX,
         };
         if self.now > self.healing.began + most {
@@ -240,7 +296,10 @@ impl World {
             ));
             return;
         }
+        let commits = self.healing.stage == Stage::Commit;
+        let is_behind = commits && self.shape.steady && !self.core_is_near();
         match self.healing.stage {
+            Stage::Commit if is_behind => {}
             Stage::Commit if self.healing.commits >= self.setup.limits.commits_min => {
                 self.healing.wants_operations = false;
                 self.healing.stage = Stage::Settle;

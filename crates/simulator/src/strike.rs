@@ -50,7 +50,7 @@ impl World {
             .collect()
     }
 
-    fn may_crash(&self, dying: &[usize]) -> bool {
+    pub fn may_crash(&self, dying: &[usize]) -> bool {
         self.viable(&self.states(dying))
     }
 

@@ -665,3 +665,5 @@ pub(crate) fn line(requests: &[Request]) -> String {
 
 /// How long a healed world may take to converge.
 pub(crate) const CONVERGE_MAX: u64 = 40 * SECOND;
+/// How long clients think at most where writes go on until everybody is near.
+pub(crate) const STEADY_THINK: u64 = 20 * MILLISECOND;

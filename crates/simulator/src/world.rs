@@ -139,6 +139,13 @@ pub(crate) struct Shape {
     /// How often the replicas compare digests of their states.
     #[serde(skip)]
     pub digest_interval: u64,
+    /// After healing, writes go on until everybody is near, though logs are shorter than the
+    /// transfer of a state takes.
+    #[serde(skip)]
+    pub steady: bool,
+    /// So many bytes of a state are asked for in a second; 0 for any number.
+    #[serde(skip)]
+    pub transfer_rate: u64,
     /// A handled input takes from this …
     pub cost_min: u64,
     /// … to this long.
@@ -160,6 +167,25 @@ pub(crate) struct Shape {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Comparing {
     interval: u64,
+}
+
+/// Whether writes go on after healing until everybody is near, and then how much is added to the
+/// state and how slowly it is fetched, so that it is longer on its way than logs reach back; drawn
+/// apart, too.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Steady {
+    padding: Option<usize>,
+    rate: u64,
+}
+
+impl Steady {
+    fn draw(setup: &WorldSetup, random: &mut Random) -> Self {
+        let struck = setup.faults != FaultSet::NONE && !setup.faults.asynchrony;
+        let padding = (struck && setup.replicas > 2 && random.chance(120))
+            .then(|| random.between(1 << 20, 6 << 20) as usize);
+        let rate = random.between(2 << 20, 8 << 20);
+        Self { padding, rate }
+    }
 }
 
 /// Where a world stands.
@@ -262,6 +288,8 @@ fn draw_shape(setup: &WorldSetup, random: &mut Random) -> Shape {
             120 * SECOND
         },
         digest_interval: 0,
+        steady: false,
+        transfer_rate: 0,
         cost_min: if slow { 10_000 } else { 500 },
         cost_max: if slow { 60_000 } else { 5_000 },
         idle_early: [0, 50, 500, 1000][random.index(4)],
@@ -339,6 +367,20 @@ fn draw_options(setup: &WorldSetup, lags: bool, random: &mut Random) -> Vec<(Str
     drawn
 }
 
+/// The logs keep as little as the protocol allows.
+fn shorten_log(setup: &mut WorldSetup) {
+    let known = setup.entry.options.iter().any(|o| o.name == LOG_MEMORY);
+    for bytes in [1 << 10, 1 << 12, 1 << 14, 1 << 16] {
+        let mut options = setup.options.clone();
+        options.retain(|(name, _)| name != LOG_MEMORY);
+        options.push((LOG_MEMORY.to_owned(), u32::to_string(&bytes)));
+        if known && (setup.entry.check)(&options).is_ok() {
+            setup.options = options;
+            return;
+        }
+    }
+}
+
 impl World {
     /// A world before its first event.
     pub fn new(mut setup: WorldSetup) -> Self {
@@ -350,9 +392,21 @@ impl World {
             interval: random.between(20, 1000) * MILLISECOND,
         });
         shape.digest_interval = comparing.interval;
-        let mix = root
+        let mut steady = root.fork(8);
+        let steady = steady.profile("steady", |random| Steady::draw(&setup, random));
+        if let Some(padding) = steady.padding {
+            shape.steady = true;
+            shape.transfer_rate = steady.rate;
+            shape.snapshot_padding = padding;
+            shape.snapshot_chunk = shape.snapshot_chunk.max(padding / SNAPSHOT_PIECES_MAX);
+        }
+        let mut mix = root
             .fork(5)
             .profile("workload", |random| Mix::draw(setup.service, random));
+        if shape.steady && setup.service.is_none() {
+            // Theirs can be made large at once.
+            mix.service = Service::Registers;
+        }
         let links = shaping.profile("links", |random| draw_links(&setup, random));
         let disk = shaping.profile("disk", |random| DiskProfile {
             sync_min: 20_000,
@@ -385,6 +439,9 @@ impl World {
             .fork(5)
             .profile("options", |random| draw_options(&setup, lags, random));
         setup.options.extend(options);
+        if shape.steady {
+            shorten_log(&mut setup);
+        }
         let odd = odd_wanted.then(|| {
             let mut random = root.fork(7);
             random.profile("configuration", |random| Odd::draw(&setup, &mix, random))
