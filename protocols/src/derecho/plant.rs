@@ -6,7 +6,8 @@ use super::Derecho;
 quintet_replica::plants! {
     DeliverBeforeAll "deliver_before_all_received" 0 ""
         "a message is delivered when a majority has it, not when all have";
-    TrimRecomputed "trim_recomputed" 0 ""
+    TrimRecomputed "trim_recomputed" 0
+        "--replicas 6 --durability disk --set heartbeat_ms=8 --set suspect_timeout_ms=25 --set restart_timeout_ms=150"
         "a leader that takes over computes a trim of its own instead of adopting an earlier one";
     MinorityContinues "minority_continues" 0 ""
         "whoever suspects a majority goes on by itself";
