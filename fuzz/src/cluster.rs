@@ -251,7 +251,7 @@ impl Cluster {
     fn input(&mut self, id: u16, input: Input) {
         // What is refused is refused.
         self.drive(id, |node, view, outputs| {
-            drop(node.on_input(input, view, outputs))
+            let _ = node.on_input(input, view, outputs);
         });
     }
 

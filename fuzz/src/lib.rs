@@ -11,6 +11,7 @@ mod configuration;
 #[allow(dead_code)]
 #[path = "../../crates/lab/src/error.rs"]
 mod error;
+pub mod replies;
 #[allow(dead_code)]
 #[path = "../../crates/lab/src/suggest.rs"]
 mod suggest;
@@ -49,6 +50,11 @@ pub const TARGETS: &[Target] = &[
         name: "resp",
         run: resp,
         samples: resp_samples,
+    },
+    Target {
+        name: "replies",
+        run: replies::replies,
+        samples: replies::samples,
     },
     Target {
         name: "handshake",
@@ -174,17 +180,31 @@ pub fn datagram(bytes: &[u8]) {
 
 /// A file of a data directory.
 pub fn directory(bytes: &[u8]) {
-    if let Ok(place) = tempfile::tempdir() {
-        quintet_runtime::fuzzing::directory(place.path(), bytes);
+    if let Some(place) = empty_place() {
+        quintet_runtime::fuzzing::directory(
+            place.path(),
+            &quintet_protocols::PROTOCOLS[0],
+            &*store(),
+            bytes,
+        );
     }
 }
 
 fn directory_samples() -> Vec<Vec<u8>> {
-    let place = tempfile::tempdir();
-    place.map_or_else(
-        |_| Vec::new(),
-        |place| quintet_runtime::fuzzing::directory_samples(place.path()),
-    )
+    empty_place().map_or_else(Vec::new, |place| {
+        quintet_runtime::fuzzing::directory_samples(
+            place.path(),
+            &quintet_protocols::PROTOCOLS[0],
+            &*store(),
+        )
+    })
+}
+
+/// In memory where there is such a place: every start syncs a dozen times.
+fn empty_place() -> Option<tempfile::TempDir> {
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .ok()
 }
 
 struct Still;

@@ -9,15 +9,17 @@
 //! ```
 
 use crate::{
-    Config, Member,
+    Config, Member, StartError,
     data::Data,
+    terms::first_epoch,
     transports::{
         datagrams::{Filling, HEADER, Opened, checksum},
         handshake::{Handshake, PeerIdentity, PeerKey, Refusal, Step},
     },
 };
 use quintet_replica::{
-    Boot, Bytes, ClusterId, EpochNumber, Frame, Incarnation, Lane, Peer, ReplicaId,
+    Boot, Bytes, ClusterId, Entry, EpochNumber, Frame, Incarnation, Lane, Peer, ReplicaId,
+    StateMachine,
 };
 use std::path::Path;
 
@@ -181,7 +183,7 @@ pub fn memory_samples() -> Vec<Vec<u8>> {
 
 /// A data directory in which one of these files holds these bytes: the first byte says which. It
 /// opens, or is refused with a reason. `place` is an empty directory.
-pub fn directory(place: &Path, bytes: &[u8]) {
+pub fn directory(place: &Path, entry: &Entry, machine: &dyn StateMachine, bytes: &[u8]) {
     const FILES: [&str; 6] = [
         "identity",
         "identity-2",
@@ -190,42 +192,48 @@ pub fn directory(place: &Path, bytes: &[u8]) {
         "epoch-2",
         "repair",
     ];
-    let path = place.join("data");
-    let members = vec![Member {
-        peer: "127.0.0.1:1".to_owned(),
-    }];
-    let config = Config::new(ClusterId(5), ReplicaId(0), members, path.clone());
-    drop(Data::open(&config).expect("an empty place"));
+    let config = of_one(place);
+    start(&config, entry, machine).expect("an empty place");
     let Some((which, bytes)) = bytes.split_first() else {
         return;
     };
     // One bad copy of two is repaired, both are refused: so both are tried.
     let at = usize::from(which % 12);
     for file in &FILES[at % 6..=(at % 6 + at / 6).min(5)] {
-        if std::fs::write(path.join(file), bytes).is_err() {
+        if std::fs::write(config.data.join(file), bytes).is_err() {
             return;
         }
     }
-    if let Err(error) = Data::open(&config) {
-        assert!(!error.to_string().is_empty());
+    match start(&config, entry, machine) {
+        Ok(()) => start(&config, entry, machine).expect("what opened once opens again"),
+        Err(error) => assert!(!error.to_string().is_empty()),
     }
+}
+
+fn of_one(place: &Path) -> Config {
+    let members = vec![Member {
+        peer: "127.0.0.1:1".to_owned(),
+    }];
+    Config::new(ClusterId(5), ReplicaId(0), members, place.join("data"))
+}
+
+/// What a replica does with its directory before anything else.
+fn start(config: &Config, entry: &Entry, machine: &dyn StateMachine) -> Result<(), StartError> {
+    let mut data = Data::open(config)?;
+    data.agree(first_epoch(config, entry, machine)).map(drop)
 }
 
 /// The files of a directory that is in order, made in an empty one.
 #[must_use]
-pub fn directory_samples(place: &Path) -> Vec<Vec<u8>> {
+pub fn directory_samples(place: &Path, entry: &Entry, machine: &dyn StateMachine) -> Vec<Vec<u8>> {
     let mut samples = Vec::new();
-    let path = place.join("data");
-    let members = vec![Member {
-        peer: "127.0.0.1:1".to_owned(),
-    }];
-    let config = Config::new(ClusterId(5), ReplicaId(0), members, path.clone());
-    drop(Data::open(&config));
+    let config = of_one(place);
+    drop(start(&config, entry, machine));
     for (number, file) in ["identity", "identity-2", "peers", "epoch", "epoch-2"]
         .into_iter()
         .enumerate()
     {
-        if let Ok(bytes) = std::fs::read(path.join(file)) {
+        if let Ok(bytes) = std::fs::read(config.data.join(file)) {
             samples.push([&[number as u8][..], &bytes].concat());
             samples.push([&[number as u8 + 6][..], &bytes].concat());
         }
