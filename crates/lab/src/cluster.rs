@@ -378,6 +378,7 @@ impl Cluster {
     /// A fault begins.
     pub fn strike(&mut self, id: usize, kind: FaultKind) {
         match kind {
+            FaultKind::SlowDisk(_) | FaultKind::HungDisk => unreachable!("{ONLY_SIMULATED}"),
             FaultKind::Pause => self.signal(id, Signal::STOP),
             FaultKind::Crash => {
                 self.signal(id, Signal::KILL);
@@ -395,12 +396,15 @@ impl Cluster {
     /// When a replica cannot be started again.
     pub fn relent(&mut self, id: usize, kind: FaultKind) -> Result<()> {
         match kind {
+            FaultKind::SlowDisk(_) | FaultKind::HungDisk => unreachable!("{ONLY_SIMULATED}"),
             FaultKind::Pause => self.signal(id, Signal::CONT),
             FaultKind::Crash => self.begin(id)?,
         }
         Ok(())
     }
 }
+
+const ONLY_SIMULATED: &str = "no scenario names faults of disks";
 
 fn last_words(log: &Path) -> String {
     let said = fs::read_to_string(log).unwrap_or_default();

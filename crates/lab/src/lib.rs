@@ -14,6 +14,7 @@ pub mod compare;
 mod error;
 pub mod figures;
 pub mod fit;
+pub mod gray;
 pub mod http;
 pub mod hybrid;
 mod kept;

@@ -112,6 +112,9 @@ pub struct ExecutorLimits {
     pub feed_bytes_max: u64,
     /// So many bytes of a peer's state are asked for in a second at most; 0 for any number.
     pub transfer_rate_max: u64,
+    /// A disk that has finished nothing for so long while a write waits hangs: the node hears and
+    /// says nothing until it answers.
+    pub disk_hung_after: Duration,
     /// Once the results of a batch have so many bytes, its further commands are not executed and
     /// answered [`RequestStatus::NotExecuted`]. Replicas must agree on it.
     pub batch_reply_bytes_max: usize,
@@ -156,6 +159,7 @@ impl Default for ExecutorLimits {
             session_lifetime: Duration::from_secs(120),
             queries_max: 65_536,
             restore_step: 512 * 1024,
+            disk_hung_after: crate::DISK_HUNG_AFTER,
             feed_bytes_max: FEED_BYTES_MAX,
             transfer_rate_max: 0,
             batch_reply_bytes_max: limits::BATCH_REPLY_BYTES,

@@ -219,6 +219,7 @@ impl World {
                 restore_step: self.shape.snapshot_chunk,
                 transfer_rate_max: self.shape.transfer_rate,
                 digest_interval: Duration::from_nanos(self.shape.digest_interval),
+                disk_hung_after: Duration::from_nanos(self.shape.disk_hung_after),
                 ..ExecutorLimits::default()
             },
             store: StoreOptions::default(),

@@ -401,6 +401,15 @@ impl World {
         self.setup.plant_is(name)
     }
 
+    /// Breaks the links of a replica to all others.
+    pub fn break_links(&mut self, index: usize) {
+        for other in 0..self.network.places() {
+            if other != index {
+                self.break_link(index, other, Link::Reset);
+            }
+        }
+    }
+
     /// The server of a replica is gone, and with it the sessions of its clients.
     pub fn disconnect_clients(&mut self, node: usize) {
         for index in 0..self.clients.len() {

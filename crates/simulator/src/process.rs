@@ -529,11 +529,7 @@ impl World {
         self.trace.say(self.now, || {
             format!("r{index} CRASHES, {lost} unsynced writes lost")
         });
-        for other in 0..self.network.places() {
-            if other != index {
-                self.break_link(index, other, Link::Reset);
-            }
-        }
+        self.break_links(index);
         self.disconnect_clients(index);
     }
 
@@ -1073,6 +1069,7 @@ impl World {
                     .say(self.now, || format!("r{index} mark: {branch}"));
                 *self.branches.entry(branch).or_default() += 1;
             }
+            Output::BreakLinks => self.break_links(index),
             Output::Halt(reason) => {
                 let what = format!("replica {index}: {reason}");
                 self.violate(Violation::new("halt", what));

@@ -146,6 +146,9 @@ pub(crate) struct Shape {
     /// So many bytes of a state are asked for in a second; 0 for any number.
     #[serde(skip)]
     pub transfer_rate: u64,
+    /// When a disk counts as one that hangs.
+    #[serde(skip)]
+    pub disk_hung_after: u64,
     /// A handled input takes from this …
     pub cost_min: u64,
     /// … to this long.
@@ -186,6 +189,12 @@ impl Steady {
         let rate = random.between(2 << 20, 8 << 20);
         Self { padding, rate }
     }
+}
+
+/// When a disk counts as one that hangs; drawn apart, too.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Hanging {
+    after: u64,
 }
 
 /// Where a world stands.
@@ -290,6 +299,7 @@ fn draw_shape(setup: &WorldSetup, random: &mut Random) -> Shape {
         digest_interval: 0,
         steady: false,
         transfer_rate: 0,
+        disk_hung_after: 0,
         cost_min: if slow { 10_000 } else { 500 },
         cost_max: if slow { 60_000 } else { 5_000 },
         idle_early: [0, 50, 500, 1000][random.index(4)],
@@ -400,6 +410,11 @@ impl World {
             shape.snapshot_padding = padding;
             shape.snapshot_chunk = shape.snapshot_chunk.max(padding / SNAPSHOT_PIECES_MAX);
         }
+        // Often one that is merely slow for a while.
+        let hanging = root.fork(10).profile("hanging", |random| Hanging {
+            after: [30, 100, 300, 2_000][random.index(4)] * MILLISECOND,
+        });
+        shape.disk_hung_after = hanging.after;
         let mut mix = root
             .fork(5)
             .profile("workload", |random| Mix::draw(setup.service, random));

@@ -26,6 +26,9 @@ use quintet_replica::{
 };
 use smallvec::SmallVec;
 
+/// Nobody need tell a frontend of a new view: it finds the new leader by asking, so the time
+/// between two questions grows to this many times the first at most.
+const BACKOFF_MAX: u32 = 4;
 /// A refused read is offered to another replica after this.
 const RETRY_REFUSED: Duration = Duration::from_millis(10);
 const TIMER: u32 = 0;
@@ -269,6 +272,23 @@ impl Frontend {
         self.finish(id, Outcome::Results(results.unwrap_or_default()), ctx);
     }
 
+    /// A new leader may take what the one before did not, however long that kept it waiting.
+    fn note_view(&mut self, view: u64, ctx: &mut FrontendContext<'_, Nezha>) {
+        if view <= self.view {
+            return;
+        }
+        self.view = view;
+        let now = ctx.now();
+        let soonest = self
+            .open
+            .values_mut()
+            .map(|open| open.retry_soon(now))
+            .min();
+        if let Some(at) = soonest {
+            self.arm(at, ctx);
+        }
+    }
+
     fn next_due(&self) -> Option<Time> {
         let due = |open: &Open| open.retry_at.min(open.submission.deadline);
         self.open.values().map(due).min()
@@ -331,7 +351,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
                 appended,
             } => {
                 self.note_bound(from, bound, ctx.now());
-                self.view = self.view.max(view);
+                self.note_view(view, ctx);
                 for (batch, hash) in appended {
                     if let Some(open) = self.open.get_mut(&batch) {
                         open.fast.retain(|(known, ..)| *known != from);
@@ -347,7 +367,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
                 bound,
             } => {
                 self.note_bound(from, bound, ctx.now());
-                self.view = self.view.max(view);
+                self.note_view(view, ctx);
                 let known = &mut self.syncs[from.index()];
                 if view < known.0 || (view == known.0 && lives == known.1 && sync <= known.2) {
                     return;
@@ -360,7 +380,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
                 }
             }
             Message::Taken { batch, taken, view } => {
-                self.view = self.view.max(view);
+                self.note_view(view, ctx);
                 let now = ctx.now();
                 let Some(open) = self.open.get_mut(&batch) else {
                     return;
@@ -390,7 +410,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
             results,
         } = reply;
         self.note_bound(from, header.bound, ctx.now());
-        self.view = self.view.max(header.view);
+        self.note_view(header.view, ctx);
         let Some(open) = self.open.get_mut(&batch) else {
             return;
         };
@@ -427,7 +447,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
                 self.finish(id, outcome, ctx);
                 continue;
             }
-            open.retry_after = (open.retry_after * 2).min(self.config.retry * 16);
+            open.retry_after = (open.retry_after * 2).min(self.config.retry * BACKOFF_MAX);
             open.retry_at = now + open.retry_after;
             self.send(id, true, ctx);
         }

@@ -155,6 +155,8 @@ pub enum Output {
     Diverged(Divergence),
     /// A rare branch was taken.
     Mark(&'static str),
+    /// Break the links to all replicas and make them again: frames were dropped.
+    BreakLinks,
     /// The node must stop with this message.
     Halt(String),
 }
@@ -273,6 +275,8 @@ pub struct NodeStatus {
     pub state_bytes_received: u64,
     /// Bytes of this replica's state given to peers since the process began.
     pub state_bytes_sent: u64,
+    /// Whether the disk hangs: the node hears and says nothing.
+    pub disk_hung: bool,
     /// Batches of the embedded frontend under way.
     pub open: usize,
     /// Frames dropped because they could not be read.

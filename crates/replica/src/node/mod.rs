@@ -55,6 +55,7 @@ const TICK_PATIENCE: Duration = Duration::from_secs(2);
 const TICK_PAUSE: Duration = Duration::from_millis(1);
 
 mod digests;
+mod disk;
 mod feed;
 mod fetch;
 mod frames;
@@ -66,6 +67,8 @@ mod ticks;
 
 use digests::Digests;
 pub use digests::{Difference, DigestStatus, Divergence};
+pub use disk::DISK_HUNG_AFTER;
+use disk::{DiskWatch, fall_silent};
 use frames::envelope;
 pub use frames::{ClientFrame, client_frame, put_frame, read_client_frame};
 pub use interface::*;
@@ -192,6 +195,7 @@ pub struct Node {
     batch_next: u64,
     batches: BatchBuilder,
     digests: Digests,
+    disk: DiskWatch,
     malformed: u64,
     foreign: u64,
     started: bool,
@@ -306,6 +310,7 @@ impl Node {
             batch_next: OWN_BATCHES,
             batches: BatchBuilder::new(),
             digests: Digests::new(digest_interval),
+            disk: DiskWatch::new(setup.limits.disk_hung_after),
             malformed: 0,
             foreign: 0,
             started: false,
@@ -395,6 +400,13 @@ impl Node {
         if self.halted {
             return Ok(());
         }
+        let input = match self.disk.is_hung() {
+            false => input,
+            true => match self.refuse_while_hung(input, world, out) {
+                Some(input) => input,
+                None => return Ok(()),
+            },
+        };
         let result = match input {
             Input::Frame {
                 from,
@@ -412,6 +424,9 @@ impl Node {
             Ok(()) => {}
         }
         self.carry_out(world, out);
+        if self.disk.is_hung() {
+            fall_silent(out);
+        }
         result
     }
 
@@ -424,6 +439,7 @@ impl Node {
             Input::Persisted(upto) => {
                 assert!(upto >= self.persisted, "durability does not go back");
                 self.persisted = upto;
+                self.on_disk_answered(upto, world.now(), out);
                 self.events.push_back(Event::Persisted(upto));
                 self.release_held(out);
                 self.maybe_finish_snapshot(out);
@@ -546,6 +562,10 @@ impl Node {
     /// to be called again.
     pub fn on_idle(&mut self, world: &dyn World, out: &mut Vec<Output>) -> Wake {
         if self.halted {
+            return Wake::Sleep;
+        }
+        self.look_at_disk(world, out);
+        if self.disk.is_hung() {
             return Wake::Sleep;
         }
         let installing = self.step_install(world, out);
@@ -697,6 +717,7 @@ impl Node {
             Effect::Put { to, ranges } => out.push(Output::Put { to, ranges }),
             Effect::Persist { id, write } => {
                 self.written = id;
+                self.disk.asked(world.now());
                 out.push(Output::Journal { id, write });
             }
             Effect::Trim { below } => out.push(Output::Trim { below }),
@@ -887,6 +908,7 @@ impl Node {
             transfer: self.transfer_status(world),
             state_bytes_received: self.state_bytes_received,
             state_bytes_sent: self.state_bytes_sent,
+            disk_hung: self.disk.is_hung(),
             open: self.replica.open(),
             frames_malformed: self.malformed,
             frames_foreign: self.foreign,

@@ -358,7 +358,6 @@ impl EventLoop {
     }
 
     fn collect(&mut self, now: Time) -> bool {
-        // A journal that cannot keep up holds clients back, not memory.
         if !self.hears_clients() {
             return false;
         }
@@ -439,6 +438,7 @@ impl EventLoop {
                 }
                 Output::Diverged(found) => self.on_diverged(&found),
                 Output::Mark(branch) => self.shell.metrics.mark(branch, now),
+                Output::BreakLinks => self.shell.peers.break_links(now),
                 Output::Halt(reason) => {
                     tracing::error!(reason, "the replica cannot go on");
                     self.exit = Some(ExitReason::DataRefused(reason));
@@ -505,10 +505,6 @@ impl EventLoop {
     }
 
     // --- waiting ---------------------------------------------------------------------------
-
-    fn hears_clients(&self) -> bool {
-        self.journal.queued() <= self.journal_queue_max
-    }
 
     fn pause(&self, wake: Wake) -> Pause {
         Pause {

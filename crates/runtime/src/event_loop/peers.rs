@@ -64,6 +64,8 @@ fn figures(tcp: &Tcp, now: Time) -> PeerFigures {
     }
 }
 
+const DISK_HUNG: &str = "the disk did not answer for seconds; it does again";
+
 enum Order {
     Send(Recipients, Lane, Frame),
     Put(ReplicaSet, EpochNumber, Bytes),
@@ -71,6 +73,7 @@ enum Order {
     /// How good this side's clock is.
     Clock(bool, u64),
     ForgetClocks,
+    BreakLinks,
 }
 
 #[derive(Debug)]
@@ -186,6 +189,14 @@ impl Peers {
                 let room = apart.shared.rooms.get(id.index());
                 room.map_or(0, |room| room.load(Acquire).saturating_sub(under_way))
             }
+        }
+    }
+
+    /// Breaks the links to all members, which are made again.
+    pub fn break_links(&mut self, now: Time) {
+        match self {
+            Self::Here(tcp) => tcp.break_links(DISK_HUNG, now),
+            Self::Apart(apart) => apart.orders.give(0, Order::BreakLinks),
         }
     }
 
@@ -391,6 +402,7 @@ impl Stage {
                 Order::Resolved(peer, address) => self.tcp.on_resolved(peer, address, now),
                 Order::Clock(disciplined, error) => self.tcp.tell_clock(disciplined, error),
                 Order::ForgetClocks => self.tcp.forget_clocks(),
+                Order::BreakLinks => self.tcp.break_links(DISK_HUNG, now),
             }
         }
         count

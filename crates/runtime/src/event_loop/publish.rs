@@ -68,6 +68,7 @@ impl EventLoop {
 
     pub(super) fn publish(&mut self, now: Time) {
         let node = self.node.status(&self.world);
+        self.note_disk(node.disk_hung);
         let leader = node.protocol.leader;
         if leader != self.leader {
             self.leader = leader;

@@ -9,7 +9,7 @@
 
 use super::EventLoop;
 use crate::{SubmitError, mail::Request};
-use quintet_replica::{Control, Input, Level, ReplicaId, Slot, Time};
+use quintet_replica::{Control, DISK_HUNG_AFTER, Input, Level, ReplicaId, Slot, Time};
 use std::{sync::PoisonError, time::Duration};
 
 /// How often a leader without room asks others to lead.
@@ -21,6 +21,8 @@ pub(super) enum DiskState {
     Ok,
     /// There is no room for the next journal segment.
     Full,
+    /// It has not answered for seconds, and the node hears and says nothing until it does.
+    Hung,
     /// A write or a sync failed; the replica is about to stop.
     Failed,
 }
@@ -30,6 +32,7 @@ impl DiskState {
         match self {
             Self::Ok => "ok",
             Self::Full => "full",
+            Self::Hung => "hung",
             Self::Failed => "failed",
         }
     }
@@ -72,9 +75,36 @@ impl EventLoop {
         }
     }
 
+    /// Follows what the node finds of the disk.
+    pub(super) fn note_disk(&mut self, hung: bool) {
+        match (self.disk, hung) {
+            (DiskState::Ok, true) => {
+                self.disk = DiskState::Hung;
+                self.shell.changed = true;
+                tracing::error!(
+                    "the disk has finished nothing for {} s: this replica takes no part until it \
+                     does, and the others go on without it; look at the disk of the data directory",
+                    DISK_HUNG_AFTER.as_secs()
+                );
+            }
+            (DiskState::Hung, false) => {
+                self.disk = DiskState::Ok;
+                self.shell.changed = true;
+                tracing::info!("the disk answers again");
+            }
+            _ => {}
+        }
+    }
+
     /// So much waits for the disk that no more may come in.
     pub(super) fn choked(&self) -> bool {
-        self.journal.queued() / 2 > self.journal_queue_max
+        self.journal.queued() / 2 > self.journal_queue_max && !self.node.is_disk_hung()
+    }
+
+    /// Whether requests are taken: a journal that cannot keep up holds clients back, not memory.
+    /// One that hangs does not, since the node refuses what they ask at once.
+    pub(super) fn hears_clients(&self) -> bool {
+        self.journal.queued() <= self.journal_queue_max || self.node.is_disk_hung()
     }
 
     pub(super) fn maybe_repaired(&mut self) {

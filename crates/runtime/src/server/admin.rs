@@ -264,7 +264,7 @@ pub struct StatusReport {
     pub durability: String,
     /// `one` thread for all work, or `pipelined`.
     pub threads: String,
-    /// `ok`, `full` (writes are refused here) or `failed`.
+    /// `ok`, `full` (writes are refused here), `hung` (all is refused here) or `failed`.
     pub disk_state: String,
     /// What was lost here and is being repaired from the other replicas.
     pub repairing: Option<String>,

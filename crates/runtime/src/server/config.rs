@@ -168,7 +168,7 @@ pub struct NodeView {
     pub incarnation: u64,
     /// Resident memory of the process, in bytes.
     pub memory_resident: u64,
-    /// State of the disk: `ok`, `full` (writes are refused here) or `failed`.
+    /// State of the disk: `ok`, `full` (writes are refused here), `hung` (all is refused here) or `failed`.
     pub disk_state: &'static str,
     /// Whether something durable was lost here and is being repaired from the peers.
     pub repairing: bool,

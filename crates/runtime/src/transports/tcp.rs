@@ -763,6 +763,15 @@ impl Tcp {
         }
     }
 
+    /// Breaks the links to all members, which are made again.
+    pub fn break_links(&mut self, reason: &str, now: Time) {
+        for member in 0..self.links.len() {
+            if self.links[member].up {
+                self.drop_link(member, reason, now);
+            }
+        }
+    }
+
     /// Closes what is left of a link and sees to the next.
     fn drop_link(&mut self, member: usize, reason: &str, now: Time) {
         for lane in 0..LANES.len() {

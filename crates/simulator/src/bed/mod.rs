@@ -122,6 +122,10 @@ pub enum FaultKind {
     Crash,
     /// The process stands still.
     Pause,
+    /// Each synchronisation of its disk takes longer by this.
+    SlowDisk(Duration),
+    /// No synchronisation of its disk ends before the fault does.
+    HungDisk,
 }
 
 /// Something that happens to a replica for a while. What happens to links stands in [`Links`].

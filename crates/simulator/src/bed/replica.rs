@@ -734,6 +734,7 @@ impl World {
                 Output::Mark(branch) => self.note(branch),
                 Output::Route { .. } | Output::Recovered | Output::Digest(_) => {}
                 Output::Diverged(found) => self.breaks(index, &found.to_string()),
+                Output::BreakLinks => self.renew_links(index),
                 Output::Halt(reason) => self.breaks(index, &reason),
             }
         }

@@ -486,12 +486,31 @@ impl World {
         let begins = self.disks[disk].max(self.now);
         self.disks[disk] = begins + transfer;
         let latency = begins - self.now + transfer + quantile(&profile.sync, draw);
+        let latency = latency + self.disk_delay(index, latency);
         if self.is_measured() {
             self.found.syncs += 1;
         }
         let replica = index;
         self.queue
             .push(self.now + latency, Event::Synced { replica, boot });
+    }
+
+    /// How much longer a synchronisation takes that begins now and would take `latency`.
+    fn disk_delay(&self, index: usize, latency: u64) -> u64 {
+        let now = Duration::from_nanos(self.now);
+        let faults = self.setup.faults.iter();
+        let faults = faults.filter(|fault| usize::from(fault.replica) == index && fault.at <= now);
+        let more = faults.map(|fault| match (fault.kind, fault.until) {
+            (_, Some(until)) if until <= now => 0,
+            (FaultKind::SlowDisk(more), _) => nanoseconds(more),
+            (FaultKind::HungDisk, Some(until)) => {
+                nanoseconds(until).saturating_sub(self.now + latency)
+            }
+            // Longer than any run.
+            (FaultKind::HungDisk, None) => u64::MAX / 4,
+            (FaultKind::Crash | FaultKind::Pause, _) => 0,
+        });
+        more.max().unwrap_or(0)
     }
 
     // --- links -----------------------------------------------------------------------------
@@ -555,31 +574,53 @@ impl World {
         }
     }
 
+    /// Breaks a link, if there is one, and tells the one at the other end.
+    fn break_link(&mut self, index: usize, other: usize) -> bool {
+        let pair = self.pair(index, other);
+        if !pair.up {
+            return false;
+        }
+        pair.up = false;
+        pair.session += 1;
+        self.links[other].reset(index as u16);
+        self.links[index].reset(other as u16);
+        let peer = self.peer(index);
+        self.give(other, Item::Link(peer, Link::Reset));
+        true
+    }
+
+    /// Breaks all links of a machine, and makes them again.
+    pub fn renew_links(&mut self, index: usize) {
+        for other in (0..self.machines()).filter(|other| *other != index) {
+            if self.break_link(index, other) {
+                let peer = self.peer(other);
+                self.give(index, Item::Link(peer, Link::Reset));
+                let (a, b) = (index.min(other), index.max(other));
+                self.queue
+                    .push(self.now + RECONNECT, Event::Connect { a, b });
+            }
+        }
+    }
+
     // --- faults ----------------------------------------------------------------------------
 
     fn begin_fault(&mut self, index: usize) {
         let Fault { replica, kind, .. } = self.setup.faults[index];
         let victim = usize::from(replica);
         match kind {
+            // Seen whenever a synchronisation begins.
+            FaultKind::SlowDisk(_) | FaultKind::HungDisk => {}
             FaultKind::Pause => self.replicas[victim].paused = true,
             FaultKind::Crash => {
                 self.crash(victim);
-                for other in 0..self.machines() {
-                    if other == victim || !self.pair(victim, other).up {
-                        continue;
+                for other in (0..self.machines()).filter(|other| *other != victim) {
+                    if self.break_link(victim, other) {
+                        let down = Event::LinkDown {
+                            at: other,
+                            peer: victim,
+                        };
+                        self.queue.push(self.now + DOWN_AFTER, down);
                     }
-                    let pair = self.pair(victim, other);
-                    pair.up = false;
-                    pair.session += 1;
-                    self.links[other].reset(replica);
-                    self.links[victim].reset(other as u16);
-                    let peer = Peer::Replica(ReplicaId(replica));
-                    self.give(other, Item::Link(peer, Link::Reset));
-                    let down = Event::LinkDown {
-                        at: other,
-                        peer: victim,
-                    };
-                    self.queue.push(self.now + DOWN_AFTER, down);
                 }
                 for client in self.clients.lost(victim) {
                     self.found.failed += 1;
@@ -615,6 +656,7 @@ impl World {
         let Fault { replica, kind, .. } = self.setup.faults[index];
         let victim = usize::from(replica);
         match kind {
+            FaultKind::SlowDisk(_) | FaultKind::HungDisk => {}
             FaultKind::Pause => {
                 self.replicas[victim].paused = false;
                 self.want(victim);

@@ -728,6 +728,8 @@ impl Cast {
                 }
             }
             Output::Mark(branch) => *self.branches.entry(branch).or_default() += 1,
+            // No disk hangs here.
+            Output::BreakLinks => {}
             Output::Halt(reason) => {
                 let what = format!("replica {}: {reason}", after.id);
                 violation.get_or_insert(Violation::new("halt", what));

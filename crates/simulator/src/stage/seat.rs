@@ -627,6 +627,8 @@ impl Stage {
                 self.say(|| format!("{index}: {branch}"));
                 self.mark(branch);
             }
+            // No disk hangs here.
+            Output::BreakLinks => {}
             Output::Halt(reason) => {
                 self.say(|| format!("{index}: HALTS: {reason}"));
                 self.seats[index].halted = Some(reason);

@@ -3,6 +3,7 @@
 //! ```text
 //!   lab list, run, report ──► quintet_lab::{scenario, run, report} ──► a page, CSV, JSON, a table
 //!   lab attack            ──► the same, from the command line, with an adversary
+//!   lab gray              ──► quintet_lab::gray ──► what failures short of a crash leave
 //!   lab hybrid            ──► the same, for a table of when RACS changes the way of its batches
 //!   lab reordering        ──► quintet_lab::reordering ──► what deadlines do about it
 //!   lab synchrony         ──► quintet_lab::synchrony ──► which rounds fit a network
@@ -13,6 +14,7 @@
 mod attack;
 mod calibrate;
 mod compare;
+mod gray;
 mod hybrid;
 mod measuring;
 mod reordering;
@@ -44,6 +46,7 @@ enum Command {
     Calibrate(calibrate::Calibrate),
     Compare(Box<compare::Compare>),
     Attack(Box<attack::Attack>),
+    Gray(gray::Gray),
     Hybrid(hybrid::Hybrid),
     Reordering(reordering::Reordering),
     Synchrony(synchrony::Synchrony),
@@ -59,6 +62,7 @@ impl Lab {
             Command::Calibrate(command) => command.run(),
             Command::Compare(command) => command.run(),
             Command::Attack(command) => command.run(),
+            Command::Gray(command) => command.run(),
             Command::Hybrid(command) => command.run(),
             Command::Reordering(command) => command.run(),
             Command::Synchrony(command) => command.run(),
