@@ -364,6 +364,11 @@ impl ChainPaxos {
         self.gap.is_some() || self.log.first() > self.executed.next()
     }
 
+    /// Whether it could lead: its votes count, and it has the state up to its log.
+    pub(super) fn able(&self) -> bool {
+        self.whole && !self.hollow()
+    }
+
     /// Whether what the log holds in this slot, if anything, is not what was decided there.
     pub(super) fn lacks(&self, slot: Slot) -> bool {
         self.gap

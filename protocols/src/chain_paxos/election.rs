@@ -576,8 +576,7 @@ impl ChainPaxos {
         ctx: &mut Context<'_, Self>,
     ) {
         let follows = matches!(self.role, Role::Follower) && self.leader == Some(from);
-        let able = !self.hollow() && self.whole;
-        if !follows || ballot != self.promised || !able {
+        if !follows || ballot != self.promised || !self.able() {
             return ctx.mark("ignored: hand-off");
         }
         ctx.mark("stands by hand-off");

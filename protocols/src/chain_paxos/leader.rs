@@ -62,6 +62,8 @@ pub(super) struct Lead {
     pages: BTreeMap<ReplicaId, Pages>,
     /// Who should not follow whom for a while, and since when: their link was what was broken.
     avoid: BTreeMap<(ReplicaId, ReplicaId), Time>,
+    /// Members that say that they could not lead.
+    pub unable: ReplicaSet,
     /// Leadership is being handed over since then.
     pub leaving: Option<Time>,
     pub distances: Distances,
@@ -157,6 +159,7 @@ impl ChainPaxos {
             complaints: BTreeMap::new(),
             pages: BTreeMap::new(),
             avoid: BTreeMap::new(),
+            unable: ReplicaSet::EMPTY,
             leaving: None,
             distances: Distances::new(self.members),
             seen: alloc::vec![0; self.members],
@@ -592,12 +595,18 @@ impl ChainPaxos {
         }
     }
 
-    /// The replica is about to stop: the next one in the chain, which holds most, takes over.
+    /// The replica is about to stop: the next one in the chain that could lead, and so holds most,
+    /// takes over. One that has joined ahead of its state would refuse.
     pub(super) fn hand_off(&mut self, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
         let recent = self.config.heartbeat * 3;
+        let unable = match &self.role {
+            Role::Leader(lead) => lead.unable,
+            _ => ReplicaSet::EMPTY,
+        };
         let reachable = |id: &&ReplicaId| {
-            !self.down.contains(**id) && now.since(self.heard[id.index()]) < recent
+            let heard = now.since(self.heard[id.index()]) < recent;
+            heard && !self.down.contains(**id) && !unable.contains(**id)
         };
         let target = self.route.iter().skip(1).find(reachable).copied();
         let Role::Leader(lead) = &mut self.role else {

@@ -187,6 +187,8 @@ pub enum Message {
         life: Incarnation,
         /// Whether it votes; false in a life that has forgotten and was not yet re-admitted.
         whole: bool,
+        /// Whether it could lead: it votes, and has the state up to its log.
+        able: bool,
         /// What it holds under `ballot`.
         held: Slot,
         /// The newest round that it has seen under `ballot`.
@@ -401,6 +403,7 @@ impl Wire for Message {
                 ballot,
                 life,
                 whole,
+                able,
                 held,
                 round,
             } => {
@@ -408,6 +411,7 @@ impl Wire for Message {
                 ballot.encode(writer);
                 writer.u64(life.0);
                 writer.bool(*whole);
+                writer.bool(*able);
                 writer.u64(held.0);
                 writer.u64(*round);
             }
@@ -545,6 +549,7 @@ impl Wire for Message {
                 ballot: Ballot::decode(reader)?,
                 life: Incarnation(reader.u64("life")?),
                 whole: reader.bool("whole")?,
+                able: reader.bool("able")?,
                 held: reader.slot("held slot")?,
                 round: reader.u64("round seen")?,
             },

@@ -232,11 +232,12 @@ impl ChainPaxos {
                 ballot,
                 life,
                 whole,
+                able,
                 held,
                 round,
             } => {
                 self.meet(from, life, ctx);
-                self.on_alive(from, (ballot, life, whole, held), round, ctx);
+                self.on_alive(from, (ballot, life, whole, held), able, round, ctx);
             }
             Message::Suspect { ballot, about } if about.index() < self.members => {
                 if ballot == self.promised {

@@ -40,11 +40,12 @@ impl ChainPaxos {
         }
     }
 
-    pub(super) const fn alive(&self) -> Message {
+    pub(super) fn alive(&self) -> Message {
         Message::Alive {
             ballot: self.promised,
             life: self.life,
             whole: self.whole,
+            able: self.able(),
             held: self.held,
             round: self.round.number,
         }
@@ -71,6 +72,7 @@ impl ChainPaxos {
         &mut self,
         from: ReplicaId,
         (ballot, life, whole, held): (Ballot, Incarnation, bool, Slot),
+        able: bool,
         round: u64,
         ctx: &mut Context<'_, Self>,
     ) {
@@ -78,6 +80,10 @@ impl ChainPaxos {
             && let Role::Leader(lead) = &mut self.role
         {
             lead.seen[from.index()] = round;
+            lead.unable = lead.unable.without(from);
+            if !able {
+                lead.unable.insert(from);
+            }
         }
         self.ballot_seen = self.ballot_seen.max(ballot);
         self.forgotten[from.index()] = (!whole).then_some(ctx.arrived());

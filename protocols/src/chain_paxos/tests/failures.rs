@@ -379,6 +379,27 @@ fn a_handed_off_head_is_followed_at_once() {
 }
 
 #[test]
+fn leadership_goes_past_a_member_that_lacks_the_state() {
+    use quintet_replica::{Control, Event};
+    let mut group = group(3, Durability::Disk);
+    assert!(write_within(&mut group, 0, MS * 10));
+    let leader = group.replica(0);
+    let alive = Message::Alive {
+        ballot: leader.promised,
+        life: leader.lives[1],
+        whole: true,
+        able: false,
+        held: leader.held,
+        round: 0,
+    };
+    group.deliver(Packet::new(1, 0, &alive));
+    group.event(0, Event::Control(Control::HandOff));
+    group.settle();
+    assert_eq!(group.leaders(), [2]);
+    assert!(write_within(&mut group, 0, MS * 100));
+}
+
+#[test]
 fn broken_link_is_avoided_for_a_while_only() {
     use quintet_replica::ReplicaId;
     let mut group = group(3, Durability::Disk);
@@ -472,6 +493,7 @@ fn pages(group: &mut Group, held: Slot) -> Vec<(Slot, Slot)> {
         ballot: leader.promised,
         life: leader.lives[2],
         whole: true,
+        able: true,
         held,
         round: 0,
     };

@@ -83,6 +83,7 @@ fn messages() -> Vec<Message> {
             ballot,
             life: Incarnation(2),
             whole: true,
+            able: false,
             held: slot,
             round: 9
         },
