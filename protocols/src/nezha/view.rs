@@ -38,8 +38,9 @@ pub(super) struct Changing {
     /// Who is known to be in this view or a later one.
     joined: Tally,
     votes: Vec<Option<Vote>>,
-    /// The new leader's commit point, as it told it.
-    leader_commit: Slot,
+    /// The new leader's commit point, as it told it; until then it is taken to be as far as this
+    /// replica, so that no vote lists the log that happens to be kept.
+    leader_commit: Option<Slot>,
     /// Batches that were fetched for the merge.
     pub(super) bodies: BTreeMap<Name, Bytes>,
     asked_at: Option<Time>,
@@ -150,7 +151,7 @@ impl Nezha {
             promise,
             joined,
             votes: vec![None; self.members],
-            leader_commit: Slot(0),
+            leader_commit: None,
             bodies: BTreeMap::new(),
             asked_at: None,
         });
@@ -214,8 +215,9 @@ impl Nezha {
             return;
         };
         changing.joined.vote(from);
-        if from == leads && changing.leader_commit < commit {
-            changing.leader_commit = commit;
+        let news = changing.leader_commit.is_none_or(|known| known < commit);
+        if from == leads && news {
+            changing.leader_commit = Some(commit);
             self.on_promise_durable(ctx);
         }
     }
@@ -241,7 +243,7 @@ impl Nezha {
 
     fn send_vote(&mut self, ctx: &mut Context<'_, Self>) {
         if let Phase::Changing(changing) = &self.phase {
-            let vote = self.vote(changing.leader_commit);
+            let vote = self.vote(changing.leader_commit.unwrap_or(self.commit));
             self.send(self.leader(), Part::Vote(vote), ctx);
         }
     }

@@ -93,3 +93,38 @@ fn new_leader_tells_senders_of_batches_that_it_dropped() {
         .collect();
     assert_eq!(told, [BatchId(1), BatchId(2)]);
 }
+
+#[test]
+fn vote_lists_committed_slots_only_when_the_leader_lacks_them() {
+    let mut voter = Seat::new(2, 3, &Config::default());
+    for number in 1..=4 {
+        voter.request(number, number * 10, b"wa");
+    }
+    voter.at(45);
+    let placed = (1..=4).map(|number| stamp(number * 10, number)).collect();
+    let part = Part::LogModification {
+        first: Slot(1),
+        stamps: placed,
+        commit: Slot(3),
+        round: 1,
+    };
+    voter.hear(0, 0, &[1, 0, 1], part);
+    voter.idle();
+    let listed = |voter: &mut Seat| {
+        voter.idle();
+        let votes = core::mem::take(&mut voter.said).into_iter();
+        let slots = votes.filter_map(|message| match message {
+            Message::Between {
+                part: Part::Vote(vote),
+                ..
+            } => Some((vote.first, vote.synced.len())),
+            _ => None,
+        });
+        slots.last()
+    };
+    // Another one than the next leader says that the view changes.
+    voter.hear(0, 1, &[1, 1, 1], Part::ViewChange(Slot(3)));
+    assert_eq!(listed(&mut voter), Some((Slot(4), 1)));
+    voter.hear(1, 1, &[1, 1, 1], Part::ViewChange(Slot(1)));
+    assert_eq!(listed(&mut voter), Some((Slot(2), 3)));
+}
