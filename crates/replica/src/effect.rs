@@ -65,6 +65,17 @@ pub enum Write {
     },
 }
 
+impl Write {
+    /// The length of what is written, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Promise(bytes) => bytes.len(),
+            Self::Record { record, .. } => record.len(),
+        }
+    }
+}
+
 /// Where the reply to an executed batch goes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ReplyRoute {

@@ -113,7 +113,7 @@ pub struct ExecutorLimits {
     /// So many bytes of a peer's state are asked for in a second at most; 0 for any number.
     pub transfer_rate_max: u64,
     /// A disk that has finished nothing for so long while a write waits hangs: the node hears and
-    /// says nothing until it answers.
+    /// says nothing until it answers. Zero: none ever does.
     pub disk_hung_after: Duration,
     /// Once the results of a batch have so many bytes, its further commands are not executed and
     /// answered [`RequestStatus::NotExecuted`]. Replicas must agree on it.

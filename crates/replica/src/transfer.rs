@@ -410,6 +410,12 @@ impl Fetch {
         }
     }
 
+    /// Starts from the beginning, with a snapshot that covers more than this.
+    pub fn begin_above(&mut self, slot: Slot) {
+        self.begin_again();
+        self.floor = self.floor.max(slot.next()).min(self.at_least);
+    }
+
     /// Starts from the beginning.
     pub fn begin_again(&mut self) {
         self.snapshot = None;

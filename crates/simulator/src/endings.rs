@@ -401,9 +401,9 @@ impl World {
         self.setup.plant_is(name)
     }
 
-    /// Breaks the links of a replica to all others.
-    pub fn break_links(&mut self, index: usize) {
-        for other in 0..self.network.places() {
+    /// Breaks the links of a replica to the others of the first so many places.
+    pub fn break_links(&mut self, index: usize, places: usize) {
+        for other in 0..places {
             if other != index {
                 self.break_link(index, other, Link::Reset);
             }

@@ -529,7 +529,7 @@ impl World {
         self.trace.say(self.now, || {
             format!("r{index} CRASHES, {lost} unsynced writes lost")
         });
-        self.break_links(index);
+        self.break_links(index, self.network.places());
         self.disconnect_clients(index);
     }
 
@@ -1069,7 +1069,7 @@ impl World {
                     .say(self.now, || format!("r{index} mark: {branch}"));
                 *self.branches.entry(branch).or_default() += 1;
             }
-            Output::BreakLinks => self.break_links(index),
+            Output::BreakLinks => self.break_links(index, self.setup.replicas),
             Output::Halt(reason) => {
                 let what = format!("replica {index}: {reason}");
                 self.violate(Violation::new("halt", what));

@@ -21,13 +21,30 @@ pub const DISK_HUNG_AFTER: Duration = Duration::from_secs(2);
 /// How often a timer that fires meanwhile looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
+/// A disk in order writes so many bytes in a microsecond at least: what waits has that much more
+/// time.
+const BYTES_PER_MICROSECOND: u64 = 16;
+
+/// Who hung is given twice as long the next time, up to eight times, unless that is so long ago.
+const CALM: Duration = Duration::from_secs(60);
+
 /// What is known of the disk.
 #[derive(Debug)]
 pub(super) struct DiskWatch {
+    /// Zero: the disk is not watched.
     hung_after: Duration,
     /// Since when a write waits and none has been finished.
     since: Option<Time>,
+    /// Bytes of writes: of those handed over since the last answer, and in the time before it,
+    /// which may still wait.
+    bytes: [u64; 2],
+    /// It seemed to hang when it was looked at here. What it has finished may wait to be told.
+    suspected: Option<Time>,
     hung: bool,
+    /// How often it hung of late, and until when the last time.
+    times: (u32, Time),
+    /// Those whose frames have a gap: nothing of them is heard before their link breaks.
+    deaf_to: ReplicaSet,
 }
 
 impl DiskWatch {
@@ -35,7 +52,11 @@ impl DiskWatch {
         Self {
             hung_after,
             since: None,
+            bytes: [0; 2],
+            suspected: None,
             hung: false,
+            times: (0, Time(0)),
+            deaf_to: ReplicaSet::EMPTY,
         }
     }
 
@@ -43,25 +64,44 @@ impl DiskWatch {
         self.hung
     }
 
-    /// A write is handed over.
-    pub(super) fn asked(&mut self, now: Time) {
+    /// A write of so many bytes is handed over.
+    pub(super) fn asked(&mut self, bytes: usize, now: Time) {
         self.since.get_or_insert(now);
+        self.bytes[0] += bytes as u64;
     }
 
     /// Writes are durable; `all`: none waits any more. Whether it had hung.
     fn answered(&mut self, all: bool, now: Time) -> bool {
         self.since = (!all).then_some(now);
+        self.bytes = [0, if all { 0 } else { self.bytes[0] }];
+        self.suspected = None;
+        if self.hung {
+            self.times = (self.times.0 + 1, now);
+        }
         core::mem::take(&mut self.hung)
     }
 
-    /// Whether it is found to hang now.
+    /// Whether it is found to hang now, at the second look: after a long turn what it has
+    /// finished is still to be heard at the first.
     fn look(&mut self, now: Time) -> bool {
-        let hangs = !self.hung
-            && self
-                .since
-                .is_some_and(|since| now >= since + self.hung_after);
-        self.hung |= hangs;
-        hangs
+        let Some(since) = self.since else {
+            return false;
+        };
+        if self.hung || self.hung_after.is_zero() {
+            return false;
+        }
+        let times = match now > self.times.1 + CALM {
+            true => 0,
+            false => self.times.0.min(3),
+        };
+        let bytes = self.bytes[0] + self.bytes[1];
+        let longer = Duration::from_micros(bytes / BYTES_PER_MICROSECOND);
+        if now < since + self.hung_after * (1 << times) + longer {
+            return false;
+        }
+        let suspected = *self.suspected.get_or_insert(now);
+        self.hung = now >= suspected + LOOK_AGAIN.min(self.hung_after);
+        self.hung
     }
 }
 
@@ -70,6 +110,30 @@ impl Node {
     #[must_use]
     pub const fn is_disk_hung(&self) -> bool {
         self.disk.is_hung()
+    }
+
+    /// Watches the disk or not. One without room for more is no disk that hangs.
+    pub fn watch_disk(&mut self, watched: bool) {
+        self.disk.hung_after = match watched {
+            true => self.disk_hung_after,
+            false => Duration::ZERO,
+        };
+    }
+
+    /// Whether nothing of this peer is heard yet: frames before were dropped.
+    pub(super) fn is_deaf_to(&mut self, input: &Input) -> bool {
+        match input {
+            Input::Frame {
+                from: Peer::Replica(from),
+                ..
+            }
+            | Input::Put { from, .. } => self.disk.deaf_to.contains(*from),
+            Input::Link(Peer::Replica(id), _) => {
+                self.disk.deaf_to = self.disk.deaf_to.without(*id);
+                false
+            }
+            _ => false,
+        }
     }
 
     /// Looks at the disk between two inputs.
@@ -82,6 +146,8 @@ impl Node {
     /// Writes up to this one are durable.
     pub(super) fn on_disk_answered(&mut self, upto: PersistId, now: Time, out: &mut Vec<Output>) {
         if self.disk.answered(upto >= self.written, now) {
+            // What has come in already is handled before the links are seen to break.
+            self.disk.deaf_to = ReplicaSet::all(self.members).without(self.id);
             out.push(Output::BreakLinks);
         }
     }
@@ -103,7 +169,8 @@ impl Node {
                 });
                 None
             }
-            Input::Timer(key) => {
+            // Frontends tell at the deadline that nothing is known.
+            Input::Timer(key) if key.owner != TimerOwner::Frontend => {
                 let at = Deadline::At(world.now() + LOOK_AGAIN);
                 out.push(Output::SetTimer { key, at });
                 None
@@ -127,15 +194,23 @@ mod tests {
         let mut disk = DiskWatch::new(Duration::from_secs(3));
         let at = |ms| Time(0) + Duration::from_millis(ms);
         assert!(!disk.look(at(60_000)), "nothing was asked of it");
-        disk.asked(at(60_000));
-        disk.asked(at(62_000));
-        assert!(!disk.look(at(62_999)));
+        disk.asked(16 << 20, at(60_000));
+        disk.asked(16 << 20, at(62_000));
+        // Two seconds more for so many bytes.
+        assert!(!disk.look(at(65_000)) && disk.suspected.is_none());
         // A part of what waits is finished: it is slow, and does not hang.
-        assert!(!disk.answered(false, at(62_999)));
-        assert!(!disk.look(at(65_998)));
-        assert!(disk.look(at(65_999)) && disk.is_hung());
-        assert!(!disk.look(at(67_000)), "it is found once");
-        assert!(disk.answered(true, at(70_000)) && !disk.is_hung());
+        assert!(!disk.answered(false, at(65_000)));
+        assert!(!disk.look(at(70_000)) && disk.suspected.is_none());
+        assert!(!disk.look(at(72_000)), "it may have been a long turn");
+        assert!(disk.look(at(72_250)) && disk.is_hung());
+        assert!(!disk.look(at(73_000)), "it is found once");
+        assert!(disk.answered(true, at(80_000)) && !disk.is_hung());
+        disk.asked(1, at(81_000));
+        assert!(
+            !disk.look(at(86_000)) && disk.suspected.is_none(),
+            "twice as long"
+        );
+        assert!(!disk.answered(true, at(87_000)));
         assert!(!disk.look(at(99_000)), "nothing waits");
     }
 }

@@ -163,6 +163,8 @@ impl Node {
             self.ask_donor(world, out);
         } else {
             self.end_following(None, out);
+            // Looks after what is saved, and after what the protocol wants beyond it.
+            self.ask_donor(world, out);
         }
     }
 
@@ -182,11 +184,11 @@ impl Node {
             return;
         }
         let progress = feed.upto > feed.after;
-        let goes_on = progress || feed.end.is_some() || following.pause();
         if feed.upto < fetch.at_least {
             // The protocol wants more than that by now.
             feed.end = None;
         }
+        let goes_on = progress || feed.end.is_some() || following.pause();
         let part = framed_feed(&feed);
         following.after = feed.upto;
         if progress || feed.end.is_some() {

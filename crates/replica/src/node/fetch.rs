@@ -121,10 +121,12 @@ impl Node {
             TransferMessage::Batches(feed) => self.on_feed(from, feed, world, out),
             TransferMessage::Gone => self.on_feed_gone(from, out),
             TransferMessage::NotYet { written } => {
-                // A donor that is behind itself is as good as a silent one: the next may have it.
                 let fetch = self.fetch.as_mut().filter(|fetch| fetch.is_from(from));
-                if let (Some(fetch), Some(written)) = (fetch, written) {
-                    fetch.on_promise(written);
+                match (fetch, written) {
+                    (Some(fetch), Some(written)) => fetch.on_promise(written),
+                    // It is behind itself: the next is asked when the timer fires.
+                    (Some(fetch), None) if fetch.snapshot.is_none() => fetch.leave_donor(),
+                    _ => {}
                 }
             }
             TransferMessage::Piece {
@@ -219,15 +221,28 @@ impl Node {
         let Some(fetch) = fetch.filter(asked) else {
             return;
         };
-        fetch.on_answer();
-        let overtaken = snapshot.slot <= self.executor.stable()
-            && !self.planted.is(Plant::OldSnapshotReplacesState);
-        if snapshot.slot < fetch.floor || overtaken {
+        let stable = self.executor.stable();
+        let overtaken =
+            snapshot.slot <= stable && !self.planted.is(Plant::OldSnapshotReplacesState);
+        let saving = |u: &UnderWay| u.kind == Under::Fetched { whole: true };
+        let saves = self.under_way.as_ref().is_some_and(saving);
+        if overtaken && !saves {
+            // The donor is not asked for the same again, and is left when it has nothing else.
+            fetch.begin_above(stable);
+            let fetched = |u: &mut UnderWay| matches!(u.kind, Under::Fetched { .. });
+            if self.under_way.take_if(fetched).is_some() {
+                out.push(Output::SnapshotAbandon);
+            }
             return;
         }
+        if snapshot.slot < fetch.floor {
+            return;
+        }
+        fetch.on_answer();
         if fetch.snapshot != Some(snapshot) {
-            // A new snapshot starts at its beginning and tells its length there.
-            if offset != 0 || total == 0 {
+            // A new snapshot starts at its beginning and tells its length there; while one is
+            // being saved none begins.
+            if offset != 0 || total == 0 || saves {
                 return;
             }
             fetch.begin(snapshot, total, world.now());
@@ -255,7 +270,6 @@ impl Node {
             }
             next = self.fetch.as_mut().and_then(Fetch::take_early);
         }
-        let saving = |u: &UnderWay| u.kind == Under::Fetched { whole: true };
         if !self.under_way.as_ref().is_some_and(saving) {
             self.ask_donor(world, out);
         }

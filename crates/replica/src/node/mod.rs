@@ -112,6 +112,8 @@ enum Under {
 /// much to restore for a dead one.
 struct Installing {
     info: SnapshotInfo,
+    /// Up to where it brings the state, with what was executed since at the donor.
+    reach: Slot,
     /// What the protocol wants done with a state that is in pieces. It is as much as comes in
     /// meanwhile, which the protocol's own log holds, too.
     deferred: Vec<Effect>,
@@ -196,6 +198,7 @@ pub struct Node {
     batches: BatchBuilder,
     digests: Digests,
     disk: DiskWatch,
+    disk_hung_after: Duration,
     malformed: u64,
     foreign: u64,
     started: bool,
@@ -311,6 +314,7 @@ impl Node {
             batches: BatchBuilder::new(),
             digests: Digests::new(digest_interval),
             disk: DiskWatch::new(setup.limits.disk_hung_after),
+            disk_hung_after: setup.limits.disk_hung_after,
             malformed: 0,
             foreign: 0,
             started: false,
@@ -398,6 +402,9 @@ impl Node {
         out: &mut Vec<Output>,
     ) -> Result<(), FrameError> {
         if self.halted {
+            return Ok(());
+        }
+        if self.is_deaf_to(&input) {
             return Ok(());
         }
         let input = match self.disk.is_hung() {
@@ -717,7 +724,7 @@ impl Node {
             Effect::Put { to, ranges } => out.push(Output::Put { to, ranges }),
             Effect::Persist { id, write } => {
                 self.written = id;
-                self.disk.asked(world.now());
+                self.disk.asked(write.bytes(), world.now());
                 out.push(Output::Journal { id, write });
             }
             Effect::Trim { below } => out.push(Output::Trim { below }),

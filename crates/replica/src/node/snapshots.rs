@@ -90,10 +90,12 @@ impl Node {
     }
 
     pub(super) fn install(&mut self, info: SnapshotInfo, world: &dyn World, out: &mut Vec<Output>) {
+        let reach = self.fetch.as_ref();
+        let reach = reach.map_or(info.id.slot, |fetch| fetch.reach(info.id));
         // A newer state may have been asked for while this one was being saved.
         if self
             .fetch
-            .take_if(|fetch| fetch.at_least <= fetch.reach(info.id))
+            .take_if(|fetch| fetch.at_least <= reach)
             .is_some()
         {
             out.push(Output::CancelTimer {
@@ -103,12 +105,12 @@ impl Node {
         if let Some(fetch) = &mut self.fetch
             && fetch.snapshot == Some(info.id)
         {
-            fetch.begin_again();
+            // The same snapshot would bring no more than it has.
+            fetch.begin_above(reach);
         }
         // What a peer has saved is stable, so it ends this replica's speculation, too.
-        let coming = (self.installing.as_ref()).map(|installing| installing.info.id.slot);
-        let overtaken = info.id.slot <= self.executor.stable()
-            || coming.is_some_and(|slot| info.id.slot <= slot);
+        let coming = (self.installing.as_ref()).map(|installing| installing.reach);
+        let overtaken = reach <= self.executor.stable() || coming.is_some_and(|slot| reach <= slot);
         if overtaken && !self.planted.is(Plant::OldSnapshotReplacesState) {
             out.push(Output::Mark("fetched snapshot overtaken by the log"));
             return;
@@ -124,6 +126,7 @@ impl Node {
         let begun = world.now();
         self.installing = Some(Installing {
             info,
+            reach,
             deferred,
             begun,
         });

@@ -109,18 +109,17 @@ impl Pending {
         self.shortest[0] = Some(self.shortest[0].map_or(took, |shortest| shortest.min(took)));
     }
 
+    /// The shortest time that a batch took lately.
+    pub fn shortest(&self) -> Duration {
+        let known = self.shortest.iter().flatten().min();
+        known.copied().unwrap_or_default()
+    }
+
     fn open(&self, window: Window) -> usize {
         if window.interval.is_zero() {
             return window.batches_max;
         }
-        let shortest = self
-            .shortest
-            .iter()
-            .flatten()
-            .min()
-            .copied()
-            .unwrap_or_default();
-        let intervals = shortest.as_nanos() / window.interval.as_nanos();
+        let intervals = self.shortest().as_nanos() / window.interval.as_nanos();
         window
             .batches_max
             .min(1 + usize::try_from(intervals).unwrap_or(usize::MAX - 1))

@@ -89,6 +89,8 @@ pub struct Gateway {
     pub(super) view: NodeView,
     /// The disk is full: writes are refused.
     pub(super) read_only: bool,
+    /// The disk hangs: what is refused will not find room soon.
+    pub(super) refuses: bool,
     pub(super) counters: Counters,
     pub(super) started: Time,
     pub(super) now: Time,
@@ -141,6 +143,7 @@ impl Gateway {
             frontend,
             view: NodeView::default(),
             read_only: false,
+            refuses: false,
             counters: Counters::default(),
             started: Time::NEVER,
             now: Time(0),
@@ -756,6 +759,9 @@ impl Gateway {
         self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
         if in_flight.weight > 0 {
             let deadline = self.config.client_deadline;
+            // What the way and the disk take delays nobody.
+            let shortest = self.pending_mut(in_flight.level).shortest();
+            let took = took.saturating_sub(shortest);
             (self.shares).note_large(in_flight.weight, took, deadline, now);
         }
         Some(in_flight)
@@ -952,6 +958,7 @@ impl Gateway {
             self.memory_limit.told = None;
         }
         self.read_only = view.disk_state == "full";
+        self.refuses = view.disk_state == "hung";
         self.view = view;
     }
 

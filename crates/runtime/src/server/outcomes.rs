@@ -315,6 +315,7 @@ impl Gateway {
                         _ => failure,
                     };
                     if failure == Failure::Busy
+                        && !self.refuses
                         && !connection.gone
                         && self.now < connection.request_since + self.config.client_deadline
                     {

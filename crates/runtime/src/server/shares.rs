@@ -102,11 +102,12 @@ impl Shares {
         self.nth = self.nth.wrapping_add(1).max(2);
     }
 
-    /// A large request has ended: those of others have their time before the next. All that are
+    /// A large request has ended, and took so much longer than small ones take: those of others have their time before the next. All that are
     /// held have their turn within a quarter of the time that a client waits.
     pub fn note_large(&mut self, weight: usize, took: Duration, deadline: Duration, now: Time) {
         self.in_flight -= weight;
-        if took < SHORT {
+        // Large replies of the past say nothing certain of a request that is small.
+        if took < SHORT || weight <= INPUT_LARGE {
             return;
         }
         if now.since(self.period) >= PERIOD {

@@ -26,10 +26,7 @@ pub(super) struct Journal {
 impl Journal {
     /// Takes a write; true when somebody must begin to synchronise.
     pub fn write(&mut self, id: PersistId, write: Write) -> bool {
-        self.waiting_bytes += match &write {
-            Write::Promise(bytes) => bytes.len(),
-            Write::Record { record, .. } => record.len(),
-        };
+        self.waiting_bytes += write.bytes();
         self.waiting.push_back((id, write));
         !std::mem::replace(&mut self.busy, true)
     }

@@ -31,6 +31,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     hash::Hasher,
     sync::{Arc, PoisonError},
+    time::Duration,
 };
 
 /// Frontends embedded in replicas are numbered from here: by run and replica.
@@ -385,7 +386,10 @@ impl Cast {
             seed: u64::from(id) << 32 | u64::from(boot),
             frontend: frontend(id, boot),
             snapshot_bytes_min: 1 << 40,
-            limits: ExecutorLimits::default(),
+            limits: ExecutorLimits {
+                disk_hung_after: Duration::ZERO,
+                ..ExecutorLimits::default()
+            },
         };
         let machine = Box::new(Recorder::new(
             Box::new(Registers::new(3, 0, 1 << 20)),

@@ -254,6 +254,7 @@ impl Stage {
             snapshot_bytes_min: self.setting.snapshot_bytes_min,
             limits: ExecutorLimits {
                 session_lifetime: Duration::from_nanos(3600 * SECOND),
+                disk_hung_after: Duration::ZERO,
                 ..ExecutorLimits::default()
             },
         };

@@ -1,6 +1,7 @@
 //! Tests of the rig: what is right passes, every kind of wrong is caught, one seed is one world.
 
 mod configuration;
+mod hung_disk;
 pub(crate) mod toy;
 
 use crate::{
