@@ -6,12 +6,12 @@
 //!           ◄─ NotYet{written} ── (donor takes a snapshot first, or is behind itself) ──
 //! ```
 //!
-//! A log may be shorter than a transfer under load. Whoever needs a state a second time asks for one
-//! with what is executed meanwhile: the donor takes a new snapshot and keeps the batches that follow
-//! it, bounded, as long as it is asked.
+//! A log may be shorter than a transfer under load. A replica that needs a state a second time asks
+//! for one with what is executed meanwhile: the donor takes a new snapshot and keeps the batches
+//! that follow it, bounded, as long as it is asked.
 //!
 //! ```text
-//!   fetcher ── AskFed … ──► donor       as above, of a snapshot from which on it keeps batches
+//!   fetcher ── Ask{fed} ──► donor       as above, of a snapshot from which on it keeps batches
 //!           ── Follow{after} ──►
 //!           ◄─ Batches(Feed) ──         part by part; the last with the summary of a checkpoint
 //!           ◄─ Gone ──                  no longer kept: the snapshot alone must do

@@ -475,20 +475,14 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quintet_replica::{ClusterId, Durability, Epoch, EpochNumber, Frontend as _, FrontendId};
+    use crate::nezha::tests::epoch;
+    use quintet_replica::{Durability, Frontend as _, FrontendId};
 
     fn frontend(members: usize) -> Frontend {
         Frontend::new(FrontendSetup {
             id: FrontendId(1),
             embedded: Some(ReplicaId(0)),
-            epoch: Epoch {
-                cluster: ClusterId(1),
-                number: EpochNumber(1),
-                members,
-                options: Vec::new(),
-                secret: [0; 32],
-                leader_first: ReplicaId(0),
-            },
+            epoch: epoch(members),
             durability: Durability::Memory,
             options: Config::default(),
         })
@@ -532,14 +526,7 @@ mod tests {
         let mut frontend = Frontend::new(FrontendSetup {
             id: FrontendId(1),
             embedded: Some(ReplicaId(0)),
-            epoch: Epoch {
-                cluster: ClusterId(1),
-                number: EpochNumber(1),
-                members: 3,
-                options: Vec::new(),
-                secret: [0; 32],
-                leader_first: ReplicaId(0),
-            },
+            epoch: epoch(3),
             durability: Durability::Memory,
             options: Config::default(),
         });

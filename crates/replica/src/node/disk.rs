@@ -33,6 +33,8 @@ const CALM: Duration = Duration::from_secs(60);
 pub(super) struct DiskWatch {
     /// Zero: the disk is not watched.
     hung_after: Duration,
+    /// The disk has no room for more, and is not watched until it has.
+    is_full: bool,
     /// Since when a write waits and none has been finished.
     since: Option<Time>,
     /// Bytes of writes: of those handed over since the last answer, and in the time before it,
@@ -51,6 +53,7 @@ impl DiskWatch {
     pub(super) const fn new(hung_after: Duration) -> Self {
         Self {
             hung_after,
+            is_full: false,
             since: None,
             bytes: [0; 2],
             suspected: None,
@@ -87,7 +90,7 @@ impl DiskWatch {
         let Some(since) = self.since else {
             return false;
         };
-        if self.hung || self.hung_after.is_zero() {
+        if self.hung || self.is_full || self.hung_after.is_zero() {
             return false;
         }
         let times = match now > self.times.1 + CALM {
@@ -112,12 +115,9 @@ impl Node {
         self.disk.is_hung()
     }
 
-    /// Watches the disk or not. One without room for more is no disk that hangs.
-    pub fn watch_disk(&mut self, watched: bool) {
-        self.disk.hung_after = match watched {
-            true => self.disk_hung_after,
-            false => Duration::ZERO,
-        };
+    /// The disk has no room for more, or has it again: one that is full does not hang.
+    pub const fn note_full_disk(&mut self, is_full: bool) {
+        self.disk.is_full = is_full;
     }
 
     /// Whether nothing of this peer is heard yet: frames before were dropped.

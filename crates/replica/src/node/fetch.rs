@@ -43,11 +43,15 @@ impl Node {
     /// The log has brought what the snapshot was fetched for.
     pub(super) fn end_fetch(&mut self, out: &mut Vec<Output>) {
         self.fetch = None;
+        self.abandon_fetched(out);
+        out.push(Output::Mark("fetched snapshot overtaken by the log"));
+    }
+
+    fn abandon_fetched(&mut self, out: &mut Vec<Output>) {
         let fetched = |u: &mut UnderWay| matches!(u.kind, Under::Fetched { .. });
         if self.under_way.take_if(fetched).is_some() {
             out.push(Output::SnapshotAbandon);
         }
-        out.push(Output::Mark("fetched snapshot overtaken by the log"));
     }
 
     pub(super) fn ask_donor(&mut self, world: &dyn World, out: &mut Vec<Output>) {
@@ -229,11 +233,7 @@ impl Node {
         if overtaken && !saves {
             // The donor is not asked for the same again, and is left when it has nothing else.
             fetch.begin_above(stable);
-            let fetched = |u: &mut UnderWay| matches!(u.kind, Under::Fetched { .. });
-            if self.under_way.take_if(fetched).is_some() {
-                out.push(Output::SnapshotAbandon);
-            }
-            return;
+            return self.abandon_fetched(out);
         }
         if snapshot.slot < fetch.floor {
             return;

@@ -40,7 +40,7 @@ impl DiskState {
 
 impl EventLoop {
     pub(super) fn on_disk_full(&mut self, full: Option<String>, now: Time) {
-        self.node.watch_disk(full.is_none());
+        self.node.note_full_disk(full.is_some());
         if let Some(reason) = &full {
             tracing::warn!(
                 reason,

@@ -30,7 +30,7 @@ fn a_minority_halts_and_the_majority_goes_on() {
     assert_converged(&group, 3);
 }
 
-/// Members that have written, with more behind them than their logs hold: whoever loses its log
+/// Members that have written, with more behind them than their logs hold: one that loses its log
 /// needs the whole state.
 fn group_with_states(members: u16) -> Group<Derecho> {
     let mut group = group(usize::from(members));

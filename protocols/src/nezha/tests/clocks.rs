@@ -5,6 +5,7 @@
 //!   sender ──50 µs──► leader, two followers ──50 µs──► each other, and the sender
 //! ```
 
+use super::epoch;
 use super::logs::{BASE, Seat, batch};
 use crate::{
     group::Clock,
@@ -12,8 +13,8 @@ use crate::{
 };
 use alloc::{collections::VecDeque, vec, vec::Vec};
 use quintet_replica::{
-    BatchId, Bytes, Client, ClientDriver, ClusterId, Durability, Effect, Epoch, EpochNumber,
-    FrontendId, FrontendSetup, Level, Peer, Recipients, ReplicaId, Submission, Time, Wire,
+    BatchId, Bytes, Client, ClientDriver, Durability, Effect, FrontendId, FrontendSetup, Level,
+    Peer, Recipients, ReplicaId, Submission, Time, Wire,
 };
 
 const MICROS: u64 = 1000;
@@ -46,14 +47,7 @@ impl Scene {
         let setup = FrontendSetup {
             id: FrontendId(9),
             embedded: None,
-            epoch: Epoch {
-                cluster: ClusterId(1),
-                number: EpochNumber(1),
-                members: 3,
-                options: Vec::new(),
-                secret: [0; 32],
-                leader_first: ReplicaId(0),
-            },
+            epoch: epoch(3),
             durability: Durability::Memory,
             options: config.clone(),
         };

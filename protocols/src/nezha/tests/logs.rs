@@ -6,6 +6,7 @@
 //!                                  └──► said (to replicas), replied (to frontends), executed
 //! ```
 
+use super::epoch;
 use crate::{
     group::Clock,
     nezha::{
@@ -15,11 +16,10 @@ use crate::{
 };
 use alloc::{vec, vec::Vec};
 use quintet_replica::{
-    Access, At, BatchBuilder, BatchId, BatchView, Bytes, ClusterId, CommandId, Control, Driver,
-    Durability, Effect, Epoch, EpochNumber, Event, FootprintVisitor, FrontendId, GroupId,
-    Incarnation, Level, Peer, Recipients, RecoveredBytes, Replica, ReplicaId, RequestKind,
-    RestoreError, SessionId, Setup, Slot, SnapshotProgress, StateMachine, Surroundings, Time,
-    TimerKey, TimerOwner, Wire,
+    Access, At, BatchBuilder, BatchId, BatchView, Bytes, CommandId, Control, Driver, Durability,
+    Effect, Event, FootprintVisitor, FrontendId, GroupId, Incarnation, Level, Peer, Recipients,
+    RecoveredBytes, Replica, ReplicaId, RequestKind, RestoreError, SessionId, Setup, Slot,
+    SnapshotProgress, StateMachine, Surroundings, Time, TimerKey, TimerOwner, Wire,
 };
 
 const FRONTEND: FrontendId = FrontendId(9);
@@ -113,14 +113,7 @@ impl Seat {
             id: ReplicaId(id),
             incarnation: Incarnation(1),
             group: GroupId(0),
-            epoch: Epoch {
-                cluster: ClusterId(1),
-                number: EpochNumber(1),
-                members,
-                options: Vec::new(),
-                secret: [0; 32],
-                leader_first: ReplicaId(0),
-            },
+            epoch: epoch(members),
             durability: Durability::Memory,
             options: config.clone(),
             seed: 1,

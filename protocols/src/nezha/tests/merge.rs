@@ -1,10 +1,10 @@
 //! What a new leader keeps of what its voters hold.
 
+use super::epoch;
 use crate::nezha::{Config, Name, Nezha, Stamp, Vote};
 use alloc::vec::Vec;
 use quintet_replica::{
-    BatchId, ClusterId, Durability, Epoch, EpochNumber, FrontendId, GroupId, Incarnation, Protocol,
-    ReplicaId, Setup, Slot,
+    BatchId, Durability, FrontendId, GroupId, Incarnation, Protocol, ReplicaId, Setup, Slot,
 };
 
 fn replica(id: u16, members: usize) -> Nezha {
@@ -12,14 +12,7 @@ fn replica(id: u16, members: usize) -> Nezha {
         id: ReplicaId(id),
         incarnation: Incarnation(1),
         group: GroupId(0),
-        epoch: Epoch {
-            cluster: ClusterId(1),
-            number: EpochNumber(1),
-            members,
-            options: Vec::new(),
-            secret: [0; 32],
-            leader_first: ReplicaId(0),
-        },
+        epoch: epoch(members),
         durability: Durability::Memory,
         options: Config::default(),
         seed: 1,

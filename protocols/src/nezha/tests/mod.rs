@@ -9,3 +9,18 @@ mod merge;
 mod planted;
 mod quorums;
 mod repair;
+
+use alloc::vec::Vec;
+use quintet_replica::{ClusterId, Epoch, EpochNumber, ReplicaId};
+
+/// An epoch of this many replicas, the first of which leads.
+pub(in crate::nezha) fn epoch(members: usize) -> Epoch {
+    Epoch {
+        cluster: ClusterId(1),
+        number: EpochNumber(1),
+        members,
+        options: Vec::new(),
+        secret: [0; 32],
+        leader_first: ReplicaId(0),
+    }
+}

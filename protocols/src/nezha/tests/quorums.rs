@@ -1,5 +1,6 @@
 //! When a frontend calls a batch committed.
 
+use super::epoch;
 use crate::{
     group::Clock,
     nezha::{Config, LogHash, Message, Nezha, ReplyHeader},
@@ -7,9 +8,9 @@ use crate::{
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    BatchBuilder, BatchId, Bytes, Client, ClientDriver, ClusterId, CommandId, Deadline, Durability,
-    Effect, Epoch, EpochNumber, FrontendId, FrontendSetup, Level, Outcome, ReplicaId, RequestKind,
-    SessionId, Slot, Submission, Time, Wire, parts::Taken,
+    BatchBuilder, BatchId, Bytes, Client, ClientDriver, CommandId, Deadline, Durability, Effect,
+    FrontendId, FrontendSetup, Level, Outcome, ReplicaId, RequestKind, SessionId, Slot, Submission,
+    Time, Wire, parts::Taken,
 };
 
 struct Case {
@@ -36,14 +37,7 @@ impl Case {
         let setup = FrontendSetup {
             id,
             embedded: None,
-            epoch: Epoch {
-                cluster: ClusterId(1),
-                number: EpochNumber(1),
-                members,
-                options: Vec::new(),
-                secret: [0; 32],
-                leader_first: ReplicaId(0),
-            },
+            epoch: epoch(members),
             durability: Durability::Memory,
             options: config.clone(),
         };
