@@ -228,14 +228,24 @@ impl Sandbox {
 
     /// The usual ports, moved.
     fn elsewhere(line: &str, base: u16) -> String {
-        let mut line = line.to_owned();
-        for (usual, offset) in [(700, 0), (710, 100), (720, 200), (790, 0), (791, 100)] {
-            for id in 1..=5 {
-                let port = base + offset + id - 1;
-                line = line.replace(&format!("{usual}{id}"), &port.to_string());
-            }
-        }
-        line
+        let usual_at = |word: &str| {
+            [(700, 0), (710, 100), (720, 200), (790, 0), (791, 100)]
+                .into_iter()
+                .flat_map(|(usual, offset)| {
+                    (1..=5).map(move |id| (usual * 10 + id, offset + id - 1))
+                })
+                .find(|(usual, _)| word == usual.to_string())
+        };
+        // Whole words only: the digits of a port may also stand in a random name or secret.
+        line.split_inclusive(|c: char| !c.is_ascii_alphanumeric())
+            .map(|piece| {
+                let word = piece.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+                match usual_at(word) {
+                    Some((_, offset)) => format!("{}{}", base + offset, &piece[word.len()..]),
+                    None => piece.to_owned(),
+                }
+            })
+            .collect()
     }
 
     /// The command as it can be run here.
@@ -349,12 +359,17 @@ impl Sandbox {
             "exec QUINTET_PASSWORD=secret",
             "QUINTET_PASSWORD=secret exec",
         ));
-        let child = child.stdout(Stdio::null()).stderr(Stdio::null());
+        let said = self.directory.path().join("said");
+        let child = child
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&said).unwrap());
         let mut process = Guard(child.spawn().unwrap());
         let ports = [self.spare, self.spare + 100];
         eventually(&format!("'{last}' serves"), || {
             if let Some(status) = process.0.try_wait().unwrap() {
-                return Some(Err(format!("ended with {status}")));
+                let said = fs::read(&said).unwrap();
+                let said = String::from_utf8_lossy(&said);
+                return Some(Err(format!("ended with {status}: {said}")));
             }
             let [redis, admin] = ports.map(|port| format!("127.0.0.1:{port}"));
             let serves = if has_admin {
