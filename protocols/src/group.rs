@@ -573,6 +573,34 @@ impl<P: Protocol> Group<P> {
         Ok(())
     }
 
+    /// Delivers what contradicts something that its receiver knows for certain; gives why that one
+    /// stops. It must have executed nothing of it.
+    pub fn contradicts(&mut self, packet: &Packet<P>) -> String {
+        let mut effects = Vec::new();
+        let event = Event::Message {
+            from: Peer::Replica(packet.from),
+            arrived: self.clock.now,
+            message: packet.bytes.clone(),
+        };
+        let driver = self.members[packet.to.index()].driver.as_mut();
+        let driver = driver.expect("it runs");
+        driver
+            .on_event(event, Surroundings::of(&self.clock), &mut effects)
+            .expect("the test sends well-formed bytes");
+        driver.on_idle(Surroundings::of(&self.clock), &mut effects);
+        let mut reason = None;
+        for effect in effects {
+            match effect {
+                Effect::Halt(why) => reason = reason.or(Some(why)),
+                Effect::Execute { .. } | Effect::Unordered { .. } => panic!("it was executed"),
+                _ => {}
+            }
+        }
+        let reason = reason.expect("the replica stops");
+        assert!(reason.starts_with(CONTRADICTION), "{reason}");
+        reason
+    }
+
     fn live(&self) -> Vec<u16> {
         let up = |id: &u16| self.members[usize::from(*id)].driver.is_some();
         (0..self.members.len() as u16).filter(up).collect()

@@ -576,3 +576,45 @@ fn entry_that_adds_a_replica_beyond_the_epoch_is_refused() {
     }
     assert!(write_within(&mut group, 0, MS * 500));
 }
+
+/// The first proposal on its way from the leader to its successor.
+fn proposal(group: &mut Group) -> Message {
+    group.write(0);
+    group.idle(0);
+    let messages = group.network.iter().map(Packet::message);
+    let proposes = |message: &Message| match message {
+        Message::Accept { entries, .. } => !entries.is_empty(),
+        _ => false,
+    };
+    messages.into_iter().find(proposes).expect("it proposes")
+}
+
+#[test]
+fn replica_halts_when_ballot_has_two_values_for_one_slot() {
+    let mut group = group(3, Durability::Disk);
+    let mut message = proposal(&mut group);
+    group.run(MS * 50);
+    let Message::Accept { entries, .. } = &mut message else {
+        unreachable!("it is a proposal")
+    };
+    entries[0].op = Op::Nothing;
+    let reason = group.contradicts(&Packet::new(0, 1, &message));
+    assert!(reason.contains("two values for slot"), "{reason}");
+}
+
+#[test]
+fn replica_halts_when_decided_slot_has_another_value() {
+    let mut group = group(3, Durability::Disk);
+    let mut message = proposal(&mut group);
+    group.run(MS * 50);
+    let Message::Accept {
+        header, entries, ..
+    } = &mut message
+    else {
+        unreachable!("it is a proposal")
+    };
+    header.ballot.round += 1;
+    entries[0].op = Op::Nothing;
+    let reason = group.contradicts(&Packet::new(0, 1, &message));
+    assert!(reason.contains("two decisions for slot"), "{reason}");
+}

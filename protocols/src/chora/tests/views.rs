@@ -638,3 +638,28 @@ pub fn cut_off_and_read(config: Config) -> bool {
 fn a_replica_that_is_cut_off_answers_no_reads() {
     assert!(!cut_off_and_read(mode(Drive::Responsive)));
 }
+
+#[test]
+fn replica_halts_when_view_has_two_values_for_one_slot() {
+    // In the log, and in what waits for the slots before it.
+    for ahead in [0, 3] {
+        let mut group = disk(3);
+        group.write(0);
+        group.idle(0);
+        let pulses = group
+            .network
+            .iter()
+            .filter_map(|packet| match packet.message() {
+                Message::Pulse(pulse) if pulse.proposal.is_some() => Some(pulse),
+                _ => None,
+            });
+        let mut pulse = pulses.last().expect("it proposes");
+        let (slot, value) = pulse.proposal.take().expect("looked for");
+        let slot = Slot(slot.0 + ahead);
+        pulse.proposal = Some((slot, value));
+        group.deliver(Packet::new(0, 1, &Message::Pulse(pulse.clone())));
+        pulse.proposal = Some((slot, Value::Noop));
+        let reason = group.contradicts(&Packet::new(0, 1, &Message::Pulse(pulse)));
+        assert!(reason.contains("two values for slot"), "{reason}");
+    }
+}

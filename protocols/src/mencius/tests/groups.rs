@@ -4,7 +4,9 @@ use crate::group::Packet;
 pub use crate::group::{MS, assert_converged};
 use crate::mencius::{Config, Mencius, Message, Range, Record, Value};
 use alloc::{string::String, vec::Vec};
-use quintet_replica::{Durability, Level, Protocol, Recovered, ReplicaId, Slot, parts::Ballot};
+use quintet_replica::{
+    Bytes, CommandTime, Durability, Level, Protocol, Recovered, ReplicaId, Slot, parts::Ballot,
+};
 
 type Group = crate::group::Group<Mencius>;
 
@@ -303,4 +305,29 @@ pub(super) fn suggested_before_and_after_a_restart(config: Config) -> (Slot, Slo
 fn a_restarted_owner_suggests_in_no_slot_that_it_may_have_used() {
     let (before, after) = suggested_before_and_after_a_restart(Config::default());
     assert!(after > before);
+}
+
+#[test]
+fn replica_halts_when_decided_slot_has_another_value() {
+    let mut group = group(3, Durability::Disk);
+    group.write(1);
+    group.run(MS * 50);
+    let (owner, ballot) = (ReplicaId(1), Ballot::default());
+    // What lies before it is not decided: nobody executes it.
+    let slot = group.replica(0).slot_of(owner, Slot(30));
+    let learn = |value| {
+        let (first, last) = (slot, slot);
+        let range = Range {
+            owner,
+            ballot,
+            first,
+            last,
+        };
+        let values = [(slot, value)].into();
+        Packet::new(1, 0, &Message::Learn { range, values })
+    };
+    let (time, batch) = (CommandTime(1), Bytes::from_static(b"a batch"));
+    group.deliver(learn(Value::Command { time, batch }));
+    let reason = group.contradicts(&learn(Value::Noop));
+    assert!(reason.contains("two decisions for slot"), "{reason}");
 }

@@ -269,3 +269,64 @@ fn a_page_that_is_here_already_leads_to_the_next_one() {
     }
     assert!(group.replica(2).tree.connected(tip), "page by page");
 }
+
+/// A group that has decided something, its leader, and what was decided.
+fn decided() -> (Group, u16, BlockId) {
+    let mut group = Group::new(3, Durability::Disk, small());
+    group.run(MS * 100);
+    let leader = group.leaders()[0];
+    group.write(leader);
+    group.run(MS * 100);
+    let follower = (leader + 1) % 3;
+    let root = group.replica(follower).tree.root().id;
+    assert!(root.round > 0, "{root}");
+    (group, leader, root)
+}
+
+#[test]
+fn replica_halts_when_round_has_two_decided_blocks() {
+    let (mut group, leader, root) = decided();
+    let owner = ReplicaId((root.owner.0 + 1) % 3);
+    let message = Message::Timeout {
+        view: root.view,
+        high: root,
+        decided: BlockId { owner, ..root },
+        leaving: false,
+        mark: None,
+    };
+    let reason = group.contradicts(&Packet::new(leader, (leader + 1) % 3, &message));
+    assert!(reason.contains("of the same round here"), "{reason}");
+}
+
+#[test]
+fn replica_halts_when_decided_block_extends_another_branch() {
+    let (mut group, leader, root) = decided();
+    let id = BlockId {
+        round: root.round + 1,
+        ..root
+    };
+    let block = Block {
+        id,
+        parent: BlockId {
+            owner: ReplicaId((root.owner.0 + 1) % 3),
+            ..root
+        },
+        first: Slot(2),
+        time: CommandTime(1),
+        marks: Vec::new(),
+        batches: Vec::new(),
+        ranges: Vec::new(),
+        switch: None,
+    };
+    let message = Message::Propose {
+        view: group.status(leader).view,
+        tip: id,
+        decided: id,
+        stamp: 1,
+        round_trip: 1,
+        answer: false,
+        blocks: [Arc::new(block)].into(),
+    };
+    let reason = group.contradicts(&Packet::new(leader, (leader + 1) % 3, &message));
+    assert!(reason.contains("does not stand upon"), "{reason}");
+}
