@@ -53,6 +53,14 @@ pub(crate) fn read_into(fd: impl AsFd, buffer: &mut BytesMut, length: usize) -> 
     Ok(count)
 }
 
+/// How much room to make in a buffer that holds `come` of the bytes announced, and lacks `missing`:
+/// what is announced costs little before it comes, and few copies when it does. The buffer is not
+/// rounded up to twice its size at the end.
+pub(crate) fn growth(come: usize, missing: usize, least: usize) -> usize {
+    let all = missing <= least || missing / 7 <= come;
+    if all { missing } else { least.max(come * 3) }
+}
+
 /// Appends up to `length` bytes that another process has at `address` to `buffer`: how many.
 ///
 /// # Errors

@@ -50,5 +50,6 @@ pub use request::{
     Args, ArgsBuffer, Commands, MalformedRequest, Mode, REQUEST_VERSION, RequestBuilder,
     RequestCommand, Watched,
 };
+pub use steps::may_take_long;
 pub use store::Store;
 pub use value::{ShortBytes, Stored, StringValue, Value};

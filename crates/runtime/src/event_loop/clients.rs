@@ -21,6 +21,8 @@ const PORTION_MIN: usize = 2 << 10;
 const PORTION_MAX: usize = 64 << 10;
 /// The most bytes taken from one client in one turn.
 const TURN_BYTES_MAX: usize = 256 << 10;
+/// The most bytes written to one client in one turn.
+const TURN_WRITTEN_MAX: usize = 1 << 20;
 /// The most connections accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
 /// Memory of replies that have been written is given back when there was more of it than this.
@@ -39,6 +41,10 @@ struct Client {
     /// It stands in the list of those to read.
     queued: bool,
     writable: bool,
+    /// It stands in the list of those to write to, with more than could be written in one turn.
+    paused: bool,
+    /// Its output takes more memory than is kept.
+    long_output: bool,
     /// The end of its bytes has been announced, perhaps in one edge with the last of them.
     end_near: bool,
     /// It sends nothing more, but may still read.
@@ -69,6 +75,8 @@ pub(super) struct Clients {
 
 enum Writing {
     Done,
+    /// The rest has to wait for the next turn.
+    Paused,
     Blocked,
     Broken,
 }
@@ -251,6 +259,8 @@ impl Clients {
                         readable: false,
                         queued: false,
                         writable: true,
+                        paused: false,
+                        long_output: false,
                         end_near: false,
                         ended: false,
                         portion: PORTION_MIN,
@@ -291,11 +301,18 @@ impl Clients {
         let mut dirty = std::mem::take(&mut self.dirty);
         self.gateway.take_dirty(&mut dirty);
         for id in dirty.drain(..) {
-            self.flush_client(id.0);
+            // One with much to write has its turn below.
+            if !(self.clients[id.0].as_ref()).is_some_and(|client| client.paused) {
+                self.flush_client(id.0);
+            }
         }
         self.dirty = dirty;
-        while let Some(index) = self.to_write.pop() {
+        let mut list = std::mem::take(&mut self.to_write);
+        for index in list.drain(..) {
             self.flush_client(index);
+        }
+        if self.to_write.is_empty() {
+            self.to_write = list;
         }
     }
 
@@ -307,11 +324,20 @@ impl Clients {
         if client.writable {
             let output = self.gateway.output(id);
             let before = output.len();
-            let result = write_all(&mut client.stream, output);
+            let result = write_some(&mut client.stream, output);
             self.bytes_out += (before - output.len()) as u64;
+            client.paused = false;
+            client.long_output |= before > OUTPUT_KEPT;
             match result {
-                Writing::Done if before > OUTPUT_KEPT => *output = BytesMut::new(),
-                Writing::Done => {}
+                Writing::Done => {
+                    if std::mem::take(&mut client.long_output) {
+                        *output = BytesMut::new();
+                    }
+                }
+                Writing::Paused => {
+                    client.paused = true;
+                    return self.to_write.push(index);
+                }
                 Writing::Blocked => client.writable = false,
                 Writing::Broken => return self.close(index),
             }
@@ -363,15 +389,41 @@ fn keep_alive(stream: &TcpStream, after: Duration) -> rustix::io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)
 }
 
-fn write_all(stream: &mut TcpStream, output: &mut BytesMut) -> Writing {
+/// Writes what the client takes, a bounded amount: other clients wait meanwhile.
+fn write_some(stream: &mut impl Write, output: &mut BytesMut) -> Writing {
+    let mut left = TURN_WRITTEN_MAX;
     while !output.is_empty() {
-        match stream.write(output) {
+        if left == 0 {
+            return Writing::Paused;
+        }
+        match stream.write(&output[..output.len().min(left)]) {
             Ok(0) => return Writing::Broken,
-            Ok(count) => output.advance(count),
+            Ok(count) => {
+                output.advance(count);
+                left -= count;
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Writing::Blocked,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return Writing::Broken,
         }
     }
     Writing::Done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_that_takes_everything_is_written_a_share_per_turn() {
+        let mut output = BytesMut::from(&vec![b'x'; TURN_WRITTEN_MAX + 10][..]);
+        let mut taken = Vec::new();
+        assert!(matches!(
+            write_some(&mut taken, &mut output),
+            Writing::Paused
+        ));
+        assert_eq!(taken.len(), TURN_WRITTEN_MAX);
+        assert!(matches!(write_some(&mut taken, &mut output), Writing::Done));
+        assert_eq!(taken.len(), TURN_WRITTEN_MAX + 10);
+    }
 }

@@ -22,8 +22,9 @@ use super::{
     pipeline::Drained,
     resp,
     sessions::{Owner, Standing},
-    shares::Shares,
+    shares::{LONG_WEIGHT, Shares},
 };
+use crate::system::growth;
 use bytes::{Bytes, BytesMut};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -53,6 +54,9 @@ const INPUT_AHEAD_MAX: usize = 256 << 10;
 const ANNOUNCED_MAX: usize = 1 << 20;
 /// … namely so much.
 const ANNOUNCED_BEGUN: usize = 4 << 10;
+/// What is read in one turn finds room for so much, beyond the argument's end, too: a buffer that
+/// is short of a few bytes would be copied to one of twice its size.
+const ROOM_MIN: usize = INPUT_AHEAD_MAX + (64 << 10);
 /// Empty buffers larger than this are given back.
 const BUFFER_KEPT: usize = 64 << 10;
 
@@ -458,6 +462,11 @@ impl Gateway {
         connection.request_commands = self.builder.commands();
         connection.closing |= connection.ended && drained == Drained::Nothing;
         let payload_bytes = self.builder.len();
+        let reads_or_writes = matches!(drained, Drained::Reads | Drained::Writes);
+        let long = connection.weight_in_flight == 0 && reads_or_writes && self.is_long();
+        if long {
+            connection.weight_in_flight = LONG_WEIGHT;
+        }
         if payload_bytes > 0 {
             let large = connection.weight_in_flight > 0;
             (self.shares).note_request(&mut connection.seen, large, self.now);
@@ -479,26 +488,22 @@ impl Gateway {
                     true => Level::Stale,
                     false => Level::Linearizable,
                 };
-                let builder = std::mem::take(&mut self.builder);
-                self.push_read(level, index, builder.as_bytes());
-                self.builder = builder;
+                if long {
+                    self.park(index, level, connection);
+                } else {
+                    let builder = std::mem::take(&mut self.builder);
+                    self.push_read(level, index, builder.as_bytes());
+                    self.builder = builder;
+                }
             }
             Drained::Writes => {
                 connection.phase = Phase::Request;
-                if self.owner.standing == Standing::Registered {
+                if self.owner.standing == Standing::Registered && !long {
                     let builder = std::mem::take(&mut self.builder);
                     self.push_ordered(index, connection, builder.as_bytes());
                     self.builder = builder;
                 } else {
-                    self.parked.push_back(Parked {
-                        connection: index,
-                        level: Level::Ordered,
-                        payload: Bytes::copy_from_slice(self.builder.as_bytes()),
-                        deadline: self.now + self.config.client_deadline,
-                        not_before: Time(0),
-                        weight: connection.weight_in_flight,
-                        busy: false,
-                    });
+                    self.park(index, Level::Ordered, connection);
                 }
             }
         }
@@ -510,14 +515,15 @@ impl Gateway {
         }
         if connection.phase == Phase::Free && !connection.input.is_empty() {
             let missing = connection.parser.missing(connection.input.len());
-            // What is only announced costs nothing: otherwise as much as has come already.
+            // What is only announced costs nothing.
             let come = connection.input.len();
-            let ahead = if come < ANNOUNCED_BEGUN {
-                0
-            } else {
-                ANNOUNCED_MAX
-            };
-            connection.input.reserve(missing.min(come.max(ahead)));
+            let wanted = missing + (ROOM_MIN - INPUT_AHEAD_MAX);
+            if come < ANNOUNCED_BEGUN {
+                connection.input.reserve(missing.min(come));
+            } else if connection.input.capacity() - come < wanted.min(ROOM_MIN) {
+                let room = growth(come, wanted, ANNOUNCED_MAX);
+                connection.input.reserve(room);
+            }
             let partial_max = self.config.partial_max;
             if !partial_max.is_zero() {
                 self.scan_at = self.scan_at.min(self.now + partial_max);
@@ -528,6 +534,19 @@ impl Gateway {
             self.check_output(connection);
             self.mark_dirty(index, connection);
         }
+    }
+
+    /// The request that has been built waits for the owner's registration, or for its turn.
+    fn park(&mut self, connection: usize, level: Level, of: &Connection) {
+        self.parked.push_back(Parked {
+            connection,
+            level,
+            payload: Bytes::copy_from_slice(self.builder.as_bytes()),
+            deadline: self.now + self.config.client_deadline,
+            not_before: Time(0),
+            weight: of.weight_in_flight,
+            busy: of.weight_in_flight == LONG_WEIGHT,
+        });
     }
 
     pub(super) fn push_read(&mut self, level: Level, index: usize, payload: &[u8]) {
@@ -580,7 +599,8 @@ impl Gateway {
             };
             if parked.not_before > now
                 || !registered && parked.level == Level::Ordered
-                || parked.weight > 0 && !self.shares.takes(parked.weight)
+                || parked.weight > 0
+                    && (now < self.shares.not_before || !self.shares.takes(parked.weight))
             {
                 self.parked.push_back(parked);
                 continue;
@@ -757,13 +777,9 @@ impl Gateway {
         self.pending_mut(in_flight.level).on_done(took, now);
         self.counters.batches_in_flight -= 1;
         self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
-        if in_flight.weight > 0 {
-            let deadline = self.config.client_deadline;
-            // What the way and the disk take delays nobody.
-            let shortest = self.pending_mut(in_flight.level).shortest();
-            let took = took.saturating_sub(shortest);
-            (self.shares).note_large(in_flight.weight, took, deadline, now);
-        }
+        // What the way and the disk take delays nobody.
+        let shortest = self.pending_mut(in_flight.level).shortest();
+        self.note_time(&in_flight, took.saturating_sub(shortest), now);
         Some(in_flight)
     }
 
@@ -921,7 +937,10 @@ impl Gateway {
                 && !self.is_full()
                 && (parked.weight == 0 || self.shares.takes(parked.weight))
             {
-                next = next.min(parked.not_before);
+                next = next.min(match parked.weight {
+                    0 => parked.not_before,
+                    _ => parked.not_before.max(self.shares.not_before),
+                });
             }
         }
         if self.owner.standing != Standing::Registering

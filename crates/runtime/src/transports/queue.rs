@@ -8,7 +8,7 @@
 //! Kind 0 is the node's; kind 1 is the transport's own affair, never handed on. Kind 2 is the node's,
 //! too, and comes only through shared memory: it tells where the frame is.
 
-use crate::system::read_into;
+use crate::system::{growth, read_into};
 use bytes::{Buf, Bytes, BytesMut};
 use quintet_replica::{Frame, Lane};
 use std::{
@@ -239,8 +239,14 @@ impl Incoming {
     pub fn wants(&mut self) -> (&mut BytesMut, usize) {
         match &mut self.large {
             Some(large) => {
-                let missing = large.length - large.bytes.len();
-                (&mut large.bytes, missing.min(LARGE_AHEAD))
+                let (come, capacity) = (large.bytes.len(), large.bytes.capacity());
+                let missing = large.length - come;
+                // In few steps, and never more than the frame takes.
+                if missing > 0 && capacity == come {
+                    large.bytes.reserve(growth(come, missing, LARGE_AHEAD));
+                }
+                let spare = large.bytes.capacity() - come;
+                (&mut large.bytes, missing.min(spare).min(LARGE_AHEAD))
             }
             None => {
                 let spare = self.bytes.capacity() - self.bytes.len();
@@ -392,6 +398,29 @@ mod tests {
         }
         let expected: Vec<Bytes> = frames().into_iter().map(Frame::into_bytes).collect();
         assert!(got == expected);
+    }
+
+    #[test]
+    fn memory_of_a_large_frame_is_no_more_than_it_takes() {
+        let (mut writer, reader) = UnixStream::pair().expect("a pair");
+        reader.set_nonblocking(true).expect("non-blocking");
+        let frame = Frame::from(Bytes::from(vec![7; 5_000_000]));
+        let mut bytes = frame_header(Lane::Bulk, Kind::Node, &frame).to_vec();
+        bytes.extend_from_slice(&frame.clone().into_bytes());
+        let mut incoming = Incoming::default();
+        let mut capacities = Vec::new();
+        let mut got = None;
+        for chunk in bytes.chunks(30_011) {
+            writer.write_all(chunk).expect("writes");
+            while let Got::Bytes(..) = incoming.read(&reader).expect("reads") {
+                got = got.or(incoming.next(Lane::Bulk).expect("frames"));
+                capacities.extend(incoming.large.as_ref().map(|it| it.bytes.capacity()));
+            }
+        }
+        assert!(got.is_some_and(|(_, payload)| payload.len() == frame.len()));
+        capacities.dedup();
+        assert!(capacities.len() <= 3, "{capacities:?}");
+        assert_eq!(capacities.last(), Some(&frame.len()));
     }
 
     #[test]

@@ -68,6 +68,22 @@ fn each_command_gets_its_error_and_what_was_answered_here_stays() {
 }
 
 #[test]
+fn quorum_is_not_called_missing_when_it_answers() {
+    let (mut rig, id) = rig();
+    rig.gateway.set_view(NodeView {
+        reachable: 3,
+        ..NodeView::default()
+    });
+    let submission = submit(&mut rig, id, "GET a\r\n");
+    rig.done(&submission, Outcome::NoQuorum);
+    assert_eq!(
+        rig.output(id),
+        "-CLUSTERDOWN no agreement within 5 s (3 of 5 reachable); the command was not executed, \
+         retry\\r\\n"
+    );
+}
+
+#[test]
 fn a_read_without_an_answer_is_certain_not_to_have_happened() {
     let (mut rig, id) = rig();
     let submission = submit(&mut rig, id, "GET a\r\n");
