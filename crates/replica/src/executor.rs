@@ -18,16 +18,14 @@
 //! again.
 
 use crate::{
-    At, BatchId, BatchView, ClusterId, CommandId, CommandTime, Descriptor, EpochNumber, Executed,
-    GroupId, KeptReplies, ReplyRoute, RequestKind, RequestStatus, RestoreError, ResultsBuilder,
-    Sessions, Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer, limits,
-    list_differences,
+    At, BatchId, BatchView, ClusterId, CommandId, CommandTime, EpochNumber, Executed, GroupId,
+    KeptReplies, ReplyRoute, RequestKind, RequestStatus, RestoreError, ResultsBuilder, Sessions,
+    Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer, limits,
     plant::{Plant, Planted},
 };
 use alloc::{
     boxed::Box,
     collections::{BTreeMap, VecDeque},
-    format,
     string::ToString,
     vec::Vec,
 };
@@ -36,6 +34,7 @@ use core::time::Duration;
 
 mod digest;
 mod feed;
+mod restore;
 mod speculation;
 mod stream;
 
@@ -730,135 +729,6 @@ impl Executor {
     /// Forgets the snapshot under way.
     pub fn abandon_snapshot(&mut self) {
         self.machine.abandon_snapshot();
-    }
-
-    /// Replaces state and sessions by a snapshot read piece by piece from `read(offset)`, which
-    /// gives an empty piece at the end.
-    ///
-    /// # Errors
-    /// When the snapshot cannot be read, is damaged, or is another cluster's. The state is
-    /// undefined then.
-    pub fn restore(
-        &mut self,
-        mut read: impl FnMut(u64) -> Option<Bytes>,
-    ) -> Result<SnapshotHeader, RestoreError> {
-        self.begin_restore();
-        loop {
-            if let Some(header) = self.restore_step(&mut read, usize::MAX)? {
-                return Ok(header);
-            }
-        }
-    }
-
-    /// A restore by [`Self::restore_step`] begins, and one that was under way is forgotten.
-    pub fn begin_restore(&mut self) {
-        self.abandon_digest();
-        if let Some(before) = core::mem::take(&mut self.restoring).before {
-            self.executed = before;
-        }
-    }
-
-    /// Goes on with a restore until it has read `budget` bytes more; gives the header at its end.
-    /// Until then the state is in pieces: nothing may be executed or read.
-    ///
-    /// # Errors
-    /// As [`Self::restore`].
-    pub fn restore_step(
-        &mut self,
-        mut read: impl FnMut(u64) -> Option<Bytes>,
-        budget: usize,
-    ) -> Result<Option<SnapshotHeader>, RestoreError> {
-        let mut left = budget;
-        loop {
-            while let Some(chunk) = self.restoring.reader.next_chunk()? {
-                match chunk {
-                    SnapshotChunk::Header(header) => {
-                        self.check_header(&header)?;
-                        self.restoring.header = Some(header);
-                    }
-                    SnapshotChunk::Sessions(mut rest) => {
-                        self.sessions
-                            .decode(&mut rest)
-                            .map_err(|error| RestoreError(format!("its sessions: {error}")))?;
-                        if self.planted.is(Plant::SessionsNotInSnapshot) {
-                            self.sessions = sessions(&self.limits);
-                        }
-                        self.machine.begin_restore();
-                    }
-                    SnapshotChunk::State(chunk) => self.machine.restore_chunk(&chunk)?,
-                    SnapshotChunk::Feed(feed) => {
-                        left = left.saturating_sub(feed.batches.len());
-                        self.execute_feed(feed)?;
-                    }
-                    SnapshotChunk::End => {
-                        if self.restoring.before.is_none() {
-                            self.finish_state()?;
-                        }
-                        let header = core::mem::take(&mut self.restoring).header;
-                        let header = header.ok_or_else(|| RestoreError("no header".to_string()))?;
-                        self.abandon_digest();
-                        self.bytes_since = 0;
-                        if let Some(speculation) = &mut self.speculation {
-                            speculation.restored(self.executed.slot);
-                        }
-                        return Ok(Some(header));
-                    }
-                }
-            }
-            if left == 0 {
-                return Ok(None);
-            }
-            let offset = self.restoring.offset;
-            let piece = read(offset).ok_or_else(|| RestoreError("it is gone".to_string()))?;
-            if piece.is_empty() {
-                return Err(RestoreError(format!(
-                    "it ends after {offset} bytes, unfinished"
-                )));
-            }
-            left = left.saturating_sub(piece.len());
-            self.restoring.offset += piece.len() as u64;
-            self.restoring.reader.feed(&piece);
-        }
-    }
-
-    fn check_header(&self, header: &SnapshotHeader) -> Result<(), RestoreError> {
-        if header.cluster != self.cluster {
-            let (theirs, ours) = (header.cluster, self.cluster);
-            return Err(RestoreError(format!(
-                "cluster id mismatch: ours {ours}, its {theirs}"
-            )));
-        }
-        if header.group != self.group {
-            return Err(RestoreError(format!("it is of group {}", header.group)));
-        }
-        if header.epoch != self.epoch {
-            let (theirs, ours) = (header.epoch, self.epoch);
-            return Err(RestoreError(format!(
-                "epoch mismatch: ours {ours}, its {theirs}"
-            )));
-        }
-        self.check_descriptor(&header.descriptor)
-    }
-
-    /// A snapshot of the same epoch was taken under the same descriptor, unless it is of a build
-    /// that had none.
-    fn check_descriptor(&self, theirs: &Bytes) -> Result<(), RestoreError> {
-        if theirs.is_empty() || self.descriptor.is_empty() || *theirs == self.descriptor {
-            return Ok(());
-        }
-        let decode = |bytes: &Bytes| {
-            Descriptor::decode(bytes.clone())
-                .map_err(|error| RestoreError(format!("the descriptor of its epoch: {error}")))
-        };
-        let differences = decode(&self.descriptor)?.differences(&decode(theirs)?);
-        if differences.is_empty() {
-            // Addresses may differ.
-            return Ok(());
-        }
-        Err(RestoreError(format!(
-            "it was taken under another configuration of this cluster: {}",
-            list_differences(&differences)
-        )))
     }
 
     /// When the state next changes by itself.

@@ -12,10 +12,16 @@
 //!
 //! ```text
 //!   fetcher ── Ask{fed} ──► donor       as above, of a snapshot from which on it keeps batches
-//!           ── Follow{after} ──►
-//!           ◄─ Batches(Feed) ──         part by part; the last with the summary of a checkpoint
+//!           ── Follow{after, end} ──►
+//!           ◄─ Batches(Feed) … ──       a few parts at a time
 //!           ◄─ Gone ──                  no longer kept: the snapshot alone must do
 //! ```
+//!
+//! The parts are appended to the file of the state, behind it, so that neither side keeps them in
+//! memory. Meanwhile the state is restored from that file, and then what follows it is executed:
+//! the feed goes on all the time. Only when that has come near its end does the fetcher ask for an
+//! end, the summary of a checkpoint at the donor's last slot; the protocol goes on from there, a
+//! few round trips later. A feed that breaks off before leaves the state, which stands alone then.
 //!
 //! The donor keeps no other state. A lost message is asked for again by a timer; a donor that stays
 //! silent is left for the next one, and a snapshot that has gone meanwhile starts over.
@@ -24,7 +30,7 @@ use crate::{
     Bytes, DecodeError, Executed, Feed, Position, Reader, ReplicaId, RestoreError, Slot,
     SnapshotReader, Time, Wire, Writer,
 };
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::collections::BTreeMap;
 use core::time::Duration;
 use smallvec::SmallVec;
 
@@ -43,7 +49,7 @@ const TRIES_MAX: u32 = 30;
 /// So many bytes are asked for at once at first, and by one piece more whenever one has come …
 const WINDOW_MIN: u64 = 1 << 20;
 /// … up to so many: half of what 1 Gbit/s carries in 100 ms, and room for the bursts of others.
-const WINDOW_MAX: u64 = 8 << 20;
+pub(crate) const WINDOW_MAX: u64 = 8 << 20;
 /// A donor gives pieces ahead of others only where the link has room for so many bytes.
 pub(crate) const AHEAD_ROOM: usize = 4 * PIECE;
 /// So many promises of a snapshot and none that came.
@@ -51,6 +57,9 @@ const PROMISES: u32 = 20;
 
 /// Between two questions for batches when there was nothing to be had.
 pub(crate) const FOLLOW_PAUSE: Duration = Duration::from_millis(20);
+/// An end is asked for when so many turns do what is left to be restored and executed: before the
+/// log of others has gone on far.
+pub(crate) const END_NEAR: u64 = 8;
 /// A donor whose protocol has not summed up its state this often gives the snapshot alone.
 const FOLLOWS: u32 = 100;
 /// A state that is wanted so soon after another one is fetched with what is executed meanwhile.
@@ -77,14 +86,18 @@ pub(crate) enum TransferMessage {
     },
     /// No snapshot covers it. If the donor itself has come that far one is coming, of which so many
     /// bytes have been written.
-    NotYet {
-        written: Option<u64>,
-    },
-    /// Give the batches after this slot, and a summary if that is all.
+    NotYet { written: Option<u64> },
+    /// Give the batches after this slot.
     Follow {
         after: Slot,
+        /// And a summary, if that is all.
+        end: bool,
     },
-    Batches(Feed),
+    Batches {
+        feed: Feed,
+        /// The next part follows without being asked for.
+        more: bool,
+    },
     /// They are no longer kept.
     Gone,
 }
@@ -136,12 +149,14 @@ impl Wire for TransferMessage {
                 writer.bool(written.is_some());
                 writer.u64(written.unwrap_or_default());
             }
-            Self::Follow { after } => {
+            Self::Follow { after, end } => {
                 writer.u8(4);
+                writer.bool(*end);
                 writer.u64(after.0);
             }
-            Self::Batches(feed) => {
+            Self::Batches { feed, more } => {
                 writer.u8(5);
+                writer.bool(*more);
                 feed.encode(writer);
             }
             Self::Gone => writer.u8(6),
@@ -178,9 +193,13 @@ impl Wire for TransferMessage {
                 }
             }
             4 => Self::Follow {
+                end: reader.bool("end")?,
                 after: reader.slot("after")?,
             },
-            5 => Self::Batches(Feed::decode(reader)?),
+            5 => Self::Batches {
+                more: reader.bool("more")?,
+                feed: Feed::decode(reader)?,
+            },
             6 => Self::Gone,
             _ => return Err(DecodeError::Bad("transfer message")),
         })
@@ -191,18 +210,19 @@ impl Wire for TransferMessage {
 #[derive(Debug)]
 pub(crate) struct Following {
     pub after: Slot,
-    /// As they go behind the state.
-    pub parts: Vec<Bytes>,
+    /// Where they begin in the file.
+    pub begin: u64,
+    /// Bytes of those that have come.
     pub bytes: u64,
     /// How often there was nothing new and no end.
     pauses: u32,
 }
 
 impl Following {
-    pub const fn new(after: Slot) -> Self {
+    pub const fn new(after: Slot, begin: u64) -> Self {
         Self {
             after,
-            parts: Vec::new(),
+            begin,
             bytes: 0,
             pauses: 0,
         }
@@ -297,10 +317,8 @@ impl Fetch {
     /// The next question, if there is one now. So many bytes of the snapshot have been written
     /// here: what comes must not gather in memory where the disk is slower.
     pub fn next_ask(&mut self, written: u64, now: Time) -> Option<TransferMessage> {
-        if let Some(following) = &self.following {
-            let after = following.after;
-            let first = !core::mem::replace(&mut self.follow_asked, true);
-            return first.then_some(TransferMessage::Follow { after });
+        if self.following.is_some() {
+            return None;
         }
         while self.early.contains_key(&self.asked) {
             self.asked += PIECE as u64;
@@ -330,6 +348,17 @@ impl Fetch {
         };
         self.asked += PIECE as u64;
         Some(message)
+    }
+
+    /// The next question for batches, if there is one now; `end`: an end of them is wanted, too.
+    pub fn next_follow(&mut self, written: u64, end: bool) -> Option<TransferMessage> {
+        let following = self.following.as_ref()?;
+        let keeps_up = following.begin + following.bytes < written + WINDOW_MAX;
+        if !keeps_up || core::mem::replace(&mut self.follow_asked, true) {
+            return None;
+        }
+        let after = following.after;
+        Some(TransferMessage::Follow { after, end })
     }
 
     /// What has been asked for and has not come is asked for again.
@@ -427,10 +456,10 @@ impl Fetch {
         self.fed_upto = Slot(0);
     }
 
-    /// The donor was silent while batches were asked for; false when it is left alone.
+    /// The donor was silent while batches were asked for; false when it keeps none any more.
     pub const fn keeps_following(&mut self) -> bool {
         self.tries += 1;
-        self.tries < TRIES
+        self.tries < TRIES_MAX
     }
 
     /// The donor was silent: ask it again, or the next one from the start.

@@ -10,6 +10,8 @@ struct Puppet<const AHEAD: bool> {
     id: ReplicaId,
     executed: Slot,
     summary: usize,
+    /// It takes no checkpoints.
+    mute: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +81,7 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
             id: setup.id,
             executed: Slot(0),
             summary: 0,
+            mute: false,
         }
     }
     fn on_start(&mut self, _: Recovered<(), (), Padding>, _: &mut Context<'_, Self>) {}
@@ -92,6 +95,7 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
     }
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         match control {
+            Control::CheckpointDue if self.mute => {}
             Control::CheckpointDue => {
                 ctx.checkpoint(self.executed, &Padding(vec![0; self.summary].into()));
             }
@@ -112,6 +116,7 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
                     "write" => {
                         ctx.persist(Slot(number), &());
                     }
+                    "mute" => self.mute = true,
                     "summary" => self.summary = number as usize,
                     other => panic!("no such string: {other}"),
                 }
@@ -178,6 +183,8 @@ impl StateMachine for Counter {
 struct Outside {
     now: Cell<u64>,
     saved: RefCell<Option<(SnapshotInfo, Bytes)>>,
+    /// A peer's snapshot as far as it has been written.
+    coming: RefCell<Option<(Executed, Bytes)>>,
 }
 
 impl World for Outside {
@@ -194,8 +201,13 @@ impl World for Outside {
         self.saved.borrow().as_ref().map(|(info, _)| *info)
     }
     fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
-        let saved = self.saved.borrow();
-        let (_, bytes) = saved.as_ref().filter(|(info, _)| info.id == id)?;
+        let (saved, coming) = (self.saved.borrow(), self.coming.borrow());
+        let coming = coming.as_ref().filter(|(known, _)| *known == id);
+        let saved = saved.as_ref().filter(|(info, _)| info.id == id);
+        let bytes = match (coming, saved) {
+            (Some((_, bytes)), _) | (None, Some((_, bytes))) => bytes,
+            (None, None) => return None,
+        };
         let start = bytes.len().min(offset as usize);
         Some(bytes.slice(start..bytes.len().min(start + length)))
     }
@@ -298,7 +310,14 @@ impl Place {
         for output in self.out.drain(..) {
             match output {
                 Output::Send { frame, .. } => frames.push(frame.into_bytes()),
-                Output::SnapshotBegin { id, .. } => self.writing = Some((id, Vec::new())),
+                Output::SnapshotBegin { id, fetched } => {
+                    self.writing = Some((id, Vec::new()));
+                    *self.world.coming.borrow_mut() = fetched.then(|| (id, Bytes::new()));
+                }
+                Output::SnapshotTruncate(length) => {
+                    let (_, written) = self.writing.as_mut().expect("begun");
+                    written.truncate(length as usize);
+                }
                 Output::SnapshotAppend(bytes) => {
                     let (_, written) = self.writing.as_mut().expect("begun");
                     written.extend_from_slice(&bytes);
@@ -310,7 +329,21 @@ impl Place {
                 _ => {}
             }
         }
+        if let (Some((_, coming)), Some((_, written))) =
+            (self.world.coming.get_mut(), &self.writing)
+            && coming.len() != written.len()
+        {
+            *coming = Bytes::copy_from_slice(written);
+        }
         (frames, whole)
+    }
+
+    /// What it appended to the snapshot under way has been written.
+    fn written(&mut self) {
+        self.take();
+        let written = self.writing.as_ref();
+        let written = written.map_or(0, |(_, bytes)| bytes.len() as u64);
+        self.input(Input::SnapshotWritten(written));
     }
 
     /// Only the end of a snapshot is missing.
@@ -332,6 +365,7 @@ impl Place {
             length: bytes.len() as u64,
         };
         *self.world.saved.borrow_mut() = Some((info, bytes.into()));
+        *self.world.coming.borrow_mut() = None;
         self.input(Input::SnapshotSaved(info));
     }
 
@@ -503,14 +537,110 @@ fn state_stands_alone_when_its_donor_falls_silent_behind_it() {
         }
         fetcher.fire_fetch_timer();
     }
-    for _ in 0..3 {
-        fetcher.fire_fetch_timer();
-    }
-    fetcher.take();
+    silent_until_given_up(&mut fetcher);
     fetcher.save();
     fetcher.settle();
     assert_eq!(fetcher.node.executed().slot, Slot(8));
     assert_eq!(fetcher.node.protocol_digest(), 8);
+}
+
+/// Lets the donor be silent until the fetcher has a whole snapshot to save.
+fn silent_until_given_up(fetcher: &mut Place) {
+    for _ in 0..100 {
+        fetcher
+            .world
+            .now
+            .set(fetcher.world.now.get() + 1_000_000_000);
+        fetcher.input(Input::Timer(FETCH));
+        if fetcher.take().1 {
+            return;
+        }
+    }
+    panic!("it asks a silent donor on and on");
+}
+
+/// Gives the fetcher all of the donor's snapshot but its end, and lets it restore that.
+fn following(rest: u64) -> (Place, Place) {
+    let (mut fetcher, mut donor) = fetched_again(rest);
+    while !fetcher.whole_but_for_its_end() {
+        exchange_once(&mut fetcher, &mut donor);
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.written();
+    fetcher.settle();
+    (fetcher, donor)
+}
+
+#[test]
+fn feed_is_executed_while_the_snapshot_is_under_way() {
+    let (mut fetcher, mut donor) = following(9);
+    assert_eq!(
+        fetcher.node.machine().entries(),
+        8,
+        "it is restored already"
+    );
+    assert_eq!(fetcher.node.executed().slot, Slot(5), "and nobody is told");
+    fetcher.fire_fetch_timer();
+    assert!(exchange(&mut fetcher, &mut donor), "its end comes, too");
+    fetcher.written();
+    fetcher.settle();
+    assert_eq!(fetcher.node.machine().entries(), 9);
+    assert_eq!(fetcher.node.executed().slot, Slot(5), "it is not durable");
+    fetcher.save();
+    assert_eq!(fetcher.node.executed().slot, Slot(9));
+    assert_eq!(fetcher.node.protocol_digest(), 9);
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+    assert_eq!(fetcher.node.status(&fetcher.world).transfer, None);
+}
+
+/// A donor that gives batches without an end, and nothing more then.
+fn broken_off() -> Place {
+    let (mut fetcher, mut donor) = following(9);
+    // As a donor does whose state is not final where its protocol sums it up.
+    donor.pull("mute", 0);
+    for _ in 0..3 {
+        exchange_once(&mut fetcher, &mut donor);
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.written();
+    fetcher.settle();
+    assert_eq!(fetcher.node.machine().entries(), 9, "that much has come");
+    fetcher
+}
+
+#[test]
+fn feed_that_breaks_off_leaves_the_state_alone() {
+    let mut fetcher = broken_off();
+    silent_until_given_up(&mut fetcher);
+    fetcher.written();
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(5));
+    fetcher.save();
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(8));
+    assert_eq!(fetcher.node.protocol_digest(), 8);
+    assert_eq!(
+        fetcher.node.machine().entries(),
+        8,
+        "what was fed is undone"
+    );
+}
+
+#[test]
+fn another_state_is_fetched_when_that_under_restore_fails() {
+    let mut fetcher = broken_off();
+    fetcher.input(Input::SnapshotFailed);
+    fetcher.take();
+    fetcher.settle();
+    let mut other = donor(11);
+    while !exchange(&mut fetcher, &mut other) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.written();
+    fetcher.settle();
+    fetcher.save();
+    assert_eq!(fetcher.node.executed().slot, Slot(11));
+    assert_eq!(fetcher.node.state_digest(), other.node.state_digest());
 }
 
 /// A donor of a state in many pieces, of which the fetcher has the first.

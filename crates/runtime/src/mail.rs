@@ -62,7 +62,11 @@ pub(crate) enum Mail {
     DiskFull(Option<String>),
     /// The storage cannot be written any more.
     StorageFailed(String),
-    SnapshotWritten(u64),
+    /// Of the snapshot file with this number so many bytes have been written.
+    SnapshotWritten {
+        file: u64,
+        bytes: u64,
+    },
     SnapshotSaved(Kept),
     SnapshotFailed(String),
     Submit(Request),

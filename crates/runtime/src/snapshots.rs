@@ -26,8 +26,8 @@ use quintet_replica::{
 };
 use std::{
     cell::RefCell,
-    fs::{self, File},
-    io::{self, Read, Write},
+    fs::{self, File, OpenOptions},
+    io::{self, Seek, SeekFrom, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, Sender, channel},
@@ -86,53 +86,94 @@ pub(crate) enum Flaw {
     Damaged(String),
 }
 
-/// Reads a snapshot file whole and checks every checksum.
-pub(crate) fn verify(path: &Path, id: Executed, cluster: ClusterId) -> io::Result<Option<Flaw>> {
-    let mut file = retried(|| File::open(path))?;
-    let (mut reader, mut offset) = (SnapshotReader::default(), 0u64);
-    let mut piece = vec![0; 256 << 10];
-    let damaged = |offset, what: String| {
-        Ok(Some(Flaw::Damaged(format!(
-            "snapshot {} is damaged near offset {offset}: {what}",
-            path.file_name().unwrap_or_default().to_string_lossy()
-        ))))
-    };
-    loop {
-        loop {
-            match reader.next_chunk() {
-                Ok(Some(SnapshotChunk::Header(header))) => {
-                    if header.cluster != cluster {
-                        return Ok(Some(Flaw::Foreign(format!(
-                            "snapshot {id:?} belongs to another cluster: ours {cluster}, its {}; \
-                             it was put into the wrong directory",
-                            header.cluster
-                        ))));
-                    }
-                    if header.executed != id {
-                        return damaged(offset, format!("it covers {:?}", header.executed));
-                    }
-                }
-                Ok(Some(SnapshotChunk::Sessions(mut sessions))) => {
-                    if let Err(error) = Sessions::new(Duration::ZERO).decode(&mut sessions) {
-                        return damaged(offset, format!("its sessions: {error}"));
-                    }
-                }
-                Ok(Some(SnapshotChunk::State(_) | SnapshotChunk::Feed(_))) => {}
-                Ok(Some(SnapshotChunk::End)) => return Ok(None),
-                Ok(None) => break,
-                Err(error) => return damaged(offset, error.to_string()),
-            }
-        }
-        match file.read(&mut piece) {
-            Ok(0) => return damaged(offset, "it ends early".to_owned()),
-            Ok(more) => {
-                reader.feed(&piece[..more]);
-                offset += more as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+/// Reads a snapshot file, from its beginning as far as there is any, and checks every checksum.
+struct Check {
+    name: String,
+    id: Executed,
+    cluster: ClusterId,
+    reader: SnapshotReader,
+    offset: u64,
+    piece: Vec<u8>,
+    ended: bool,
+}
+
+impl Check {
+    fn new(name: String, id: Executed, cluster: ClusterId) -> Self {
+        Self {
+            name,
+            id,
+            cluster,
+            reader: SnapshotReader::default(),
+            offset: 0,
+            piece: vec![0; 256 << 10],
+            ended: false,
         }
     }
+
+    fn damaged(&self, what: String) -> io::Result<Option<Flaw>> {
+        Ok(Some(Flaw::Damaged(format!(
+            "snapshot {} is damaged near offset {}: {what}",
+            self.name, self.offset
+        ))))
+    }
+
+    /// Goes on up to the file's present end.
+    fn go_on(&mut self, file: &File) -> io::Result<Option<Flaw>> {
+        loop {
+            loop {
+                match self.reader.next_chunk() {
+                    Ok(Some(SnapshotChunk::Header(header))) => {
+                        if header.cluster != self.cluster {
+                            return Ok(Some(Flaw::Foreign(format!(
+                                "snapshot {:?} belongs to another cluster: ours {}, its {}; it \
+                                 was put into the wrong directory",
+                                self.id, self.cluster, header.cluster
+                            ))));
+                        }
+                        if header.executed != self.id {
+                            return self.damaged(format!("it covers {:?}", header.executed));
+                        }
+                    }
+                    Ok(Some(SnapshotChunk::Sessions(mut sessions))) => {
+                        if let Err(error) = Sessions::new(Duration::ZERO).decode(&mut sessions) {
+                            return self.damaged(format!("its sessions: {error}"));
+                        }
+                    }
+                    Ok(Some(SnapshotChunk::State(_) | SnapshotChunk::Feed(_))) => {}
+                    Ok(Some(SnapshotChunk::End)) => {
+                        self.ended = true;
+                        return Ok(None);
+                    }
+                    Ok(None) => break,
+                    Err(error) => return self.damaged(error.to_string()),
+                }
+            }
+            match file.read_at(&mut self.piece, self.offset) {
+                Ok(0) => return Ok(None),
+                Ok(more) => {
+                    self.reader.feed(&self.piece[..more]);
+                    self.offset += more as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The same for a file that is whole.
+    fn finish(&mut self, file: &File) -> io::Result<Option<Flaw>> {
+        match self.go_on(file)? {
+            None if !self.ended => self.damaged("it ends early".to_owned()),
+            flaw => Ok(flaw),
+        }
+    }
+}
+
+/// Reads a snapshot file whole and checks every checksum.
+pub(crate) fn verify(path: &Path, id: Executed, cluster: ClusterId) -> io::Result<Option<Flaw>> {
+    let file = retried(|| File::open(path))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Check::new(name.into_owned(), id, cluster).finish(&file)
 }
 
 /// What a start can rely on.
@@ -217,8 +258,13 @@ fn move_aside(kept: impl Iterator<Item = Kept>, directory: &Path, aside: &Path) 
 }
 
 enum Order {
-    Begin(Executed, bool),
+    Begin {
+        file: u64,
+        id: Executed,
+        fetched: bool,
+    },
     Append(Bytes),
+    Truncate(u64),
     Finish,
     Abandon,
 }
@@ -238,6 +284,11 @@ pub(crate) struct Snapshots {
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
     newest: Option<Kept>,
+    /// How many files have been begun.
+    begun: u64,
+    /// What the one that was begun last covers, if it comes from a peer and is not saved: it can be
+    /// read as far as it has been written.
+    incoming: Option<Executed>,
     /// Files that are being read. One that peers fetch is kept open, and so readable, when newer ones
     /// have taken its place.
     open: RefCell<Vec<Open>>,
@@ -279,6 +330,8 @@ impl Snapshots {
             orders: Some(orders),
             thread: Some(thread),
             newest: found.last().copied(),
+            begun: 0,
+            incoming: None,
             open: RefCell::new(Vec::new()),
         })
     }
@@ -290,8 +343,23 @@ impl Snapshots {
         }
     }
 
-    pub fn begin(&self, id: Executed, fetched: bool) {
-        self.order(Order::Begin(id, fetched));
+    pub fn begin(&mut self, id: Executed, fetched: bool) {
+        self.begun += 1;
+        self.incoming = fetched.then_some(id);
+        if fetched {
+            self.open.borrow_mut().retain(|it| it.id != id);
+        }
+        let file = self.begun;
+        self.order(Order::Begin { file, id, fetched });
+    }
+
+    /// Whether this is the number of the file that was begun last.
+    pub const fn is_current(&self, file: u64) -> bool {
+        self.begun == file
+    }
+
+    pub fn truncate(&self, length: u64) {
+        self.order(Order::Truncate(length));
     }
 
     pub fn append(&self, bytes: Bytes) {
@@ -302,12 +370,14 @@ impl Snapshots {
         self.order(Order::Finish);
     }
 
-    pub fn abandon(&self) {
+    pub fn abandon(&mut self) {
+        self.incoming = None;
         self.order(Order::Abandon);
     }
 
     /// A snapshot was saved.
     pub fn saved(&mut self, kept: Kept) {
+        self.incoming.take_if(|id| *id == kept.info.id);
         if self
             .newest
             .is_none_or(|newest| newest.info.id <= kept.info.id)
@@ -337,6 +407,11 @@ impl Snapshots {
     }
 
     fn file(&self, id: Executed) -> io::Result<File> {
+        if self.incoming == Some(id)
+            && let Ok(file) = File::open(self.directory.join("incoming"))
+        {
+            return Ok(file);
+        }
         let open = |fetched| File::open(self.directory.join(name(id, fetched)));
         open(false).or_else(|_| open(true))
     }
@@ -386,11 +461,13 @@ impl Snapshots {
 }
 
 struct UnderWay {
+    number: u64,
     id: Executed,
     fetched: bool,
     file: File,
     written: u64,
     flushed: u64,
+    check: Check,
 }
 
 struct Writer {
@@ -421,14 +498,22 @@ impl Writer {
 
     fn carry_out(&mut self, order: Order) -> Result<(), Failed> {
         match order {
-            Order::Begin(id, fetched) => {
-                let file = retried(|| File::create(self.directory.join("incoming")))?;
+            Order::Begin {
+                file: number,
+                id,
+                fetched,
+            } => {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create(true).truncate(true);
+                let file = retried(|| options.open(self.directory.join("incoming")))?;
                 self.under_way = Some(UnderWay {
+                    number,
                     id,
                     fetched,
                     file,
                     written: 0,
                     flushed: 0,
+                    check: Check::new("incoming".to_owned(), id, self.cluster),
                 });
             }
             Order::Append(bytes) => {
@@ -438,12 +523,28 @@ impl Writer {
                 };
                 under_way.file.write_all(&bytes)?;
                 under_way.written += bytes.len() as u64;
-                let due = under_way.written - under_way.flushed >= FLUSH_EVERY;
-                if due && self.durability == Durability::Disk {
-                    under_way.file.sync_data().map_err(not_synced)?;
+                if under_way.written - under_way.flushed >= FLUSH_EVERY {
+                    if self.durability == Durability::Disk {
+                        under_way.file.sync_data().map_err(not_synced)?;
+                    }
                     under_way.flushed = under_way.written;
+                    // Its pages are in memory still; and at the end there is little left to read,
+                    // so that a state that is followed by others is there at once.
+                    let flaw = under_way.check.go_on(&under_way.file)?;
+                    unreadable(flaw)?;
                 }
-                self.mailer.send(Mail::SnapshotWritten(under_way.written));
+                let (file, bytes) = (under_way.number, under_way.written);
+                self.mailer.send(Mail::SnapshotWritten { file, bytes });
+            }
+            Order::Truncate(length) => {
+                let Some(under_way) = &mut self.under_way else {
+                    return Ok(());
+                };
+                under_way.file.set_len(length)?;
+                under_way.file.seek(SeekFrom::Start(length))?;
+                under_way.written = length;
+                under_way.flushed = under_way.flushed.min(length);
+                under_way.check = Check::new("incoming".to_owned(), under_way.id, self.cluster);
             }
             Order::Finish => {
                 let Some(under_way) = self.under_way.take() else {
@@ -462,18 +563,13 @@ impl Writer {
             fetched,
             file,
             written,
+            mut check,
             ..
         } = under_way;
         if self.durability == Durability::Disk {
             file.sync_all().map_err(not_synced)?;
         }
-        // Its pages are in memory still; what follows this one is not held up.
-        if let Some(flaw) = verify(&self.directory.join("incoming"), id, self.cluster)? {
-            let (Flaw::Foreign(reason) | Flaw::Damaged(reason)) = flaw;
-            return Err(Failed::Soft(io::Error::other(format!(
-                "what was written cannot be read back: {reason}"
-            ))));
-        }
+        unreadable(check.finish(&file)?)?;
         fs::rename(
             self.directory.join("incoming"),
             self.directory.join(name(id, fetched)),
@@ -491,6 +587,16 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// What was written cannot be read back if there is a flaw.
+fn unreadable(flaw: Option<Flaw>) -> Result<(), Failed> {
+    let Some(Flaw::Foreign(reason) | Flaw::Damaged(reason)) = flaw else {
+        return Ok(());
+    };
+    Err(Failed::Soft(io::Error::other(format!(
+        "what was written cannot be read back: {reason}"
+    ))))
 }
 
 /// Why an order could not be carried out.
@@ -629,6 +735,61 @@ mod tests {
         }
         assert_eq!(given, [1, 2].map(|slot| Some(stream(slot, b"state"))));
         assert_eq!([whole(1), whole(2)], given);
+    }
+
+    #[test]
+    fn fetched_snapshot_is_read_while_it_is_written() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().to_path_buf();
+        let poll = mio::Poll::new().expect("a poll");
+        let (mailbox, mailer) =
+            crate::mail::Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox");
+        let mut snapshots =
+            Snapshots::start(path, ClusterId(1), Durability::Disk, mailer).expect("starts");
+        let id = Executed {
+            slot: Slot(7),
+            position: Position(7),
+        };
+        let whole = stream(7, &[3; 9 << 20]);
+        let (state, end) = whole.split_at(whole.len() - 8);
+        let wait_for = |wanted: &dyn Fn(&Mail) -> bool| {
+            let until = Instant::now() + Duration::from_secs(60);
+            loop {
+                match mailbox.take() {
+                    Some(mail) if wanted(&mail) => return mail,
+                    Some(_) => {}
+                    None => std::thread::sleep(Duration::from_millis(1)),
+                }
+                assert!(Instant::now() < until, "it does not come");
+            }
+        };
+        snapshots.begin(id, true);
+        snapshots.append(Bytes::from("abandoned"));
+        snapshots.abandon();
+        snapshots.begin(id, true);
+        snapshots.append(Bytes::copy_from_slice(state));
+        let came = wait_for(
+            &|mail| matches!(mail, Mail::SnapshotWritten { file, .. } if snapshots.is_current(*file)),
+        );
+        let all = state.len() as u64;
+        assert!(matches!(came, Mail::SnapshotWritten { bytes, .. } if bytes == all));
+        let read = |snapshots: &Snapshots, from| snapshots.read(id, from, 1 << 20);
+        assert_eq!(
+            read(&snapshots, all - 4),
+            Some(whole.slice(state.len() - 4..state.len()))
+        );
+        snapshots.append(Bytes::from("what is cut off again"));
+        snapshots.truncate(all);
+        snapshots.append(Bytes::copy_from_slice(end));
+        snapshots.finish_file();
+        let saved =
+            wait_for(&|mail| matches!(mail, Mail::SnapshotSaved(_) | Mail::SnapshotFailed(_)));
+        let Mail::SnapshotSaved(kept) = saved else {
+            panic!("it is not saved");
+        };
+        snapshots.saved(kept);
+        assert_eq!(kept.info.length, whole.len() as u64);
+        assert_eq!(read(&snapshots, all), Some(Bytes::copy_from_slice(end)));
     }
 
     #[test]

@@ -794,6 +794,13 @@ impl Disk {
         written.len() as u64
     }
 
+    /// Cuts the snapshot under way off.
+    pub fn snapshot_truncate(&mut self, length: u64) {
+        if let Some((.., written)) = &mut self.writing {
+            written.truncate(length as usize);
+        }
+    }
+
     /// The snapshot under way is whole; gives its name and how long making it durable takes.
     pub fn snapshot_finish(&mut self, random: &mut Random) -> Option<(Executed, u64)> {
         let id = self.writing.as_ref()?.0;
@@ -857,6 +864,13 @@ impl Disk {
     }
 
     pub fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
+        if let Some((under_way, true, written)) = &self.writing
+            && *under_way == id
+        {
+            let from = usize::try_from(offset).ok()?.min(written.len());
+            let end = written.len().min(from + length);
+            return Some(Bytes::copy_from_slice(&written[from..end]));
+        }
         let kept = self.snapshots.iter().find(|kept| kept.info.id == id)?;
         let from = usize::try_from(offset).ok()?.min(kept.bytes.len());
         Some(kept.bytes.slice(from..kept.bytes.len().min(from + length)))

@@ -1026,6 +1026,9 @@ impl World {
                     },
                 );
             }
+            Output::SnapshotTruncate(length) => {
+                self.processes[index].disk.snapshot_truncate(length);
+            }
             Output::SnapshotFinish => {
                 let process = &mut self.processes[index];
                 if let Some((id, latency)) = process.disk.snapshot_finish(&mut self.random) {

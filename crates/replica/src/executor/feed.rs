@@ -5,7 +5,10 @@ use crate::{
     Bytes, CommandTime, DecodeError, Executed, Position, Reader, RestoreError, Slot, Wire, Writer,
     limits::FEED_PART,
 };
-use alloc::{format, vec::Vec};
+use alloc::{
+    format,
+    vec::{self, Vec},
+};
 
 /// A batch that has been executed and is final.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,9 +71,26 @@ impl Feed {
         }
     }
 
+    /// About how long it is.
+    pub(crate) fn bytes(&self) -> usize {
+        let batches = self.batches.iter();
+        batches.map(|fed| fed.batch.len() + Self::FED_MIN).sum()
+    }
+
     /// Bytes of slot, time and length.
     const FED_MIN: usize = 8 + 8 + 4;
 }
+
+/// A part of the feed that is being executed.
+#[derive(Debug)]
+pub(super) struct FedPart {
+    batches: vec::IntoIter<Fed>,
+    upto: Slot,
+    end: Option<FeedEnd>,
+}
+
+/// Once long commands among them have taken so many steps, the other batches wait for the next turn.
+const FED_STEPS: u64 = 1 << 20;
 
 impl Executor {
     /// How many bytes of the snapshot that is being restored have been read.
@@ -89,17 +109,47 @@ impl Executor {
         Ok(())
     }
 
-    /// Executes what followed the state where the snapshot comes from.
-    pub(super) fn execute_feed(&mut self, feed: Feed) -> Result<(), RestoreError> {
+    /// Takes a part of what followed the state where the snapshot comes from, to be executed.
+    pub(super) fn take_feed(&mut self, feed: Feed) -> Result<(), RestoreError> {
         if self.restoring.before.is_none() {
             self.restoring.before = Some(self.executed);
             self.finish_state()?;
         }
-        for fed in feed.batches {
-            self.execute(fed.slot, fed.time, &fed.batch, None);
+        self.restoring.fed = Some(FedPart {
+            batches: feed.batches.into_iter(),
+            upto: feed.upto,
+            end: feed.end,
+        });
+        Ok(())
+    }
+
+    /// Whether batches that have been taken wait to be executed.
+    #[must_use]
+    pub const fn has_fed(&self) -> bool {
+        self.restoring.fed.is_some()
+    }
+
+    /// Executes batches of the part that was taken, as many as `left` bytes of them; it goes down.
+    /// Peers must not take a replica that has much to execute for a dead one.
+    pub(super) fn execute_fed(&mut self, left: &mut usize) -> Result<(), RestoreError> {
+        let begun = self.machine.steps();
+        let Some(mut part) = self.restoring.fed.take() else {
+            return Ok(());
+        };
+        while let Some(fed) = part.batches.as_slice().first() {
+            let worked = self.machine.steps() - begun >= FED_STEPS;
+            if *left == 0 || worked {
+                *left = 0;
+                self.restoring.fed = Some(part);
+                return Ok(());
+            }
+            *left = left.saturating_sub(fed.batch.len() + Feed::FED_MIN);
+            if let Some(fed) = part.batches.next() {
+                self.execute(fed.slot, fed.time, &fed.batch, None);
+            }
         }
-        self.executed.slot = feed.upto;
-        let (Some(end), Some(header)) = (feed.end, &mut self.restoring.header) else {
+        self.executed.slot = part.upto;
+        let (Some(end), Some(header)) = (part.end, &mut self.restoring.header) else {
             return Ok(());
         };
         if end.executed != self.executed || end.time != self.time {

@@ -273,6 +273,8 @@ pub(super) struct Restoring {
     /// The state is there, and what follows is being executed: where execution was before, which
     /// is what everybody is told until all has been executed.
     pub(super) before: Option<crate::Executed>,
+    /// Batches of what follows that have been taken.
+    pub(super) fed: Option<super::feed::FedPart>,
 }
 
 /// A chunk of a snapshot stream around `bytes`.

@@ -102,6 +102,7 @@ impl Node {
         &mut self,
         to: ReplicaId,
         after: Slot,
+        end: bool,
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
@@ -110,41 +111,67 @@ impl Node {
         if after < kept_from || self.installing.is_some() || wrong {
             return self.send_transfer(to, Lane::Control, &TransferMessage::Gone, out);
         }
-        let stable = self.executor.stable();
-        let Some(mut part) = self.feed_part(after, stable) else {
-            return;
-        };
-        if part.upto == stable {
-            // That is all: so the protocol is asked how it would go on from here, unless it was
-            // asked at a slot that has only now become final.
-            let known = |ring: &Ring| {
-                let end = ring.summary.as_ref();
-                end.is_some_and(|end| end.executed.slot >= after)
-            };
-            if !self.ring.as_deref().is_some_and(known) {
-                self.summing_up = true;
-                let due = Event::Control(Control::CheckpointDue);
-                self.events.push_back(due);
-                self.carry_out(world, out);
-                self.summing_up = false;
-            }
+        // As much as the link takes beside what else it carries.
+        let room = (world.room(to) / 4).min(transfer::WINDOW_MAX as usize);
+        let (mut after, mut given) = (after, 0);
+        loop {
             let stable = self.executor.stable();
-            let end = self.ring.as_ref().and_then(|ring| ring.summary.clone());
-            let covered = |end: &FeedEnd| (after..=stable).contains(&end.executed.slot);
-            if let Some(end) = end.filter(covered)
-                && let Some(last) = self.feed_part(after, end.executed.slot)
-            {
-                part = last;
-                if part.upto == end.executed.slot {
-                    part.end = Some(end);
-                }
+            let Some(mut feed) = self.feed_part(after, stable) else {
+                return self.send_transfer(to, Lane::Control, &TransferMessage::Gone, out);
+            };
+            let last = feed.upto >= stable;
+            if last && end {
+                feed = self.feed_end(feed, world, out);
+            }
+            given += feed.bytes();
+            let more = !last && given < room;
+            after = feed.upto;
+            self.send_transfer(
+                to,
+                Lane::Bulk,
+                &TransferMessage::Batches { feed, more },
+                out,
+            );
+            if !more {
+                return;
             }
         }
-        self.send_transfer(to, Lane::Bulk, &TransferMessage::Batches(part), out);
     }
 
+    /// The last part of a feed, with its end if that can be had: the protocol is asked how it would
+    /// go on from here, unless it was asked at a slot that has only now become final.
+    fn feed_end(&mut self, feed: Feed, world: &dyn World, out: &mut Vec<Output>) -> Feed {
+        let after = feed.after;
+        let known = |ring: &Ring| {
+            let end = ring.summary.as_ref();
+            end.is_some_and(|end| end.executed.slot >= after)
+        };
+        if !self.ring.as_deref().is_some_and(known) {
+            self.summing_up = true;
+            let due = Event::Control(Control::CheckpointDue);
+            self.events.push_back(due);
+            self.carry_out(world, out);
+            self.summing_up = false;
+        }
+        let stable = self.executor.stable();
+        let end = self.ring.as_ref().and_then(|ring| ring.summary.clone());
+        let covered = |end: &FeedEnd| (after..=stable).contains(&end.executed.slot);
+        let Some(end) = end.filter(covered) else {
+            return feed;
+        };
+        match self.feed_part(after, end.executed.slot) {
+            Some(mut last) if last.upto == end.executed.slot => {
+                last.end = Some(end);
+                last
+            }
+            Some(part) => part,
+            None => feed,
+        }
+    }
+
+    /// The next part of what was executed after a slot; none when it is no longer kept.
     fn feed_part(&self, after: Slot, upto: Slot) -> Option<Feed> {
-        let ring = self.ring.as_ref()?;
+        let ring = self.ring.as_ref().filter(|ring| ring.from <= after)?;
         let first = ring.batches.partition_point(|fed| fed.slot <= after);
         let upto = upto.max(after);
         Some(Feed::part(after, upto, ring.batches.range(first..)))
@@ -156,53 +183,97 @@ impl Node {
         fetch.is_some_and(|fetch| fetch.following.is_some())
     }
 
+    /// The snapshot is here but for its end: what was executed since is asked for, and the state is
+    /// restored meanwhile.
+    pub(super) fn begin_following(&mut self, id: Executed, begin: u64, world: &dyn World) {
+        let Some(fetch) = &mut self.fetch else { return };
+        fetch.following = Some(Following::new(id.slot, begin));
+        fetch.ask_again();
+        if let Some(under_way) = &mut self.under_way {
+            under_way.appended = begin;
+            under_way.written = under_way.written.min(begin);
+        }
+        // What was executed ahead of its commit is replaced in one go, when all is there.
+        if !self.executor.speculates() {
+            let info = SnapshotInfo { id, length: begin };
+            self.begin_install(info, id.slot, Source::Arriving, world);
+        }
+    }
+
+    /// Whether what has come will soon have been restored and executed.
+    fn is_near_end(&self) -> bool {
+        let arriving = |it: &Installing| it.source == Source::Arriving;
+        if !self.installing.as_ref().is_some_and(arriving) {
+            return true;
+        }
+        let appended = self.under_way.as_ref().map_or(0, |file| file.appended);
+        let left = appended.saturating_sub(self.executor.restored_bytes());
+        left / transfer::END_NEAR <= self.restore_step as u64
+    }
+
+    pub(super) fn ask_for_feed(&mut self, out: &mut Vec<Output>) {
+        let near = self.is_near_end();
+        let Some((fetch, file)) = self.fetch.as_mut().zip(self.under_way.as_ref()) else {
+            return;
+        };
+        if let Some(message) = fetch.next_follow(file.written, near) {
+            let donor = fetch.donor();
+            self.send_transfer(donor, Lane::Control, &message, out);
+        }
+    }
+
     pub(super) fn on_follow_timer(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let Some(fetch) = &mut self.fetch else { return };
-        fetch.ask_on();
-        if fetch.keeps_following() {
-            self.ask_donor(world, out);
-        } else {
-            self.end_following(None, out);
-            // Looks after what is saved, and after what the protocol wants beyond it.
-            self.ask_donor(world, out);
+        if fetch.is_waiting() && world.now() >= fetch.retry_at {
+            fetch.ask_on();
+            if !fetch.keeps_following() {
+                self.end_following(None, out);
+            }
         }
+        // Looks after what is saved, and after what the protocol wants beyond it.
+        self.ask_donor(world, out);
     }
 
     pub(super) fn on_feed(
         &mut self,
         from: ReplicaId,
         mut feed: Feed,
+        more: bool,
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
+        let near = self.is_near_end();
         let fetch = self.fetch.as_mut().filter(|fetch| fetch.is_from(from));
         let Some(fetch) = fetch else { return };
-        let Some(following) = &mut fetch.following else {
+        let (Some(following), Some(under_way)) = (&mut fetch.following, &mut self.under_way) else {
             return;
         };
         if feed.after != following.after {
             return;
         }
-        let progress = feed.upto > feed.after;
         if feed.upto < fetch.at_least {
             // The protocol wants more than that by now.
             feed.end = None;
         }
-        let goes_on = progress || feed.end.is_some() || following.pause();
-        let part = framed_feed(&feed);
-        following.after = feed.upto;
+        let progress = feed.upto > feed.after;
+        let goes_on = progress || feed.end.is_some() || !near || following.pause();
         if progress || feed.end.is_some() {
+            let part = framed_feed(&feed);
+            following.after = feed.upto;
             following.bytes += part.len() as u64;
-            following.parts.push(part);
+            under_way.appended += part.len() as u64;
+            out.push(Output::SnapshotAppend(part));
         }
         let fits = following.bytes <= self.feed_bytes_max;
         fetch.on_answer();
-        fetch.ask_on();
-        if !goes_on || !fits {
-            return self.end_following(None, out);
+        if !more || !progress {
+            fetch.ask_on();
         }
         if let Some(end) = feed.end {
             return self.end_following(Some(end), out);
+        }
+        if !goes_on || !fits {
+            return self.end_following(None, out);
         }
         if progress {
             return self.ask_donor(world, out);
@@ -228,19 +299,31 @@ impl Node {
         else {
             return;
         };
-        let Following { parts, bytes, .. } = following;
         if let Some(end) = end {
             fetch.fed_upto = end.executed.slot;
+            if let Some(installing) = &mut self.installing {
+                installing.reach = end.executed.slot;
+            }
             out.push(Output::Mark("state followed by what was executed since"));
-            under_way.appended += bytes;
-            out.extend(parts.into_iter().map(Output::SnapshotAppend));
         } else {
+            if following.bytes > 0 {
+                // It is restored once more, from its file, without what has been executed.
+                out.push(Output::SnapshotTruncate(following.begin));
+                under_way.appended = following.begin;
+                under_way.written = under_way.written.min(following.begin);
+                self.lose_source();
+            }
             out.push(Output::Mark(
                 "state fetched without what was executed since",
             ));
         }
-        out.push(Output::SnapshotAppend(framed(&[])));
+        let Some(under_way) = &mut self.under_way else {
+            return;
+        };
+        let last = framed(&[]);
+        under_way.appended += last.len() as u64;
         under_way.kind = Under::Fetched { whole: true };
+        out.push(Output::SnapshotAppend(last));
         out.push(Output::SnapshotFinish);
     }
 }

@@ -1,7 +1,7 @@
 //! A node's side of state transfer, fetching and donating; see [`crate::transfer`].
 
 use super::*;
-use crate::{FRAME_HEAD, transfer::Following};
+use crate::FRAME_HEAD;
 
 impl Node {
     pub(super) fn begin_fetch(
@@ -50,6 +50,7 @@ impl Node {
     fn abandon_fetched(&mut self, out: &mut Vec<Output>) {
         let fetched = |u: &mut UnderWay| matches!(u.kind, Under::Fetched { .. });
         if self.under_way.take_if(fetched).is_some() {
+            self.lose_source();
             out.push(Output::SnapshotAbandon);
         }
     }
@@ -64,6 +65,7 @@ impl Node {
             let donor = fetch.donor();
             self.send_transfer(donor, Lane::Control, &message, out);
         }
+        self.ask_for_feed(out);
         let Some(fetch) = &mut self.fetch else { return };
         let at = Deadline::At(fetch.look_at(now));
         out.push(Output::SetTimer {
@@ -121,12 +123,16 @@ impl Node {
                     self.donate(from, at_least.max(kept_from), at_least, world, out);
                 }
             }
-            TransferMessage::Follow { after } => self.give_feed(from, after, world, out),
-            TransferMessage::Batches(feed) => self.on_feed(from, feed, world, out),
+            TransferMessage::Follow { after, end } => {
+                self.give_feed(from, after, end, world, out);
+            }
+            TransferMessage::Batches { feed, more } => {
+                self.on_feed(from, feed, more, world, out);
+            }
             TransferMessage::Gone => self.on_feed_gone(from, out),
             TransferMessage::NotYet { written } => {
-                let fetch = self.fetch.as_mut().filter(|fetch| fetch.is_from(from));
-                match (fetch, written) {
+                let asked = |fetch: &&mut Fetch| fetch.is_from(from) && fetch.following.is_none();
+                match (self.fetch.as_mut().filter(asked), written) {
                     (Some(fetch), Some(written)) => fetch.on_promise(written),
                     // It is behind itself: the next is asked when the timer fires.
                     (Some(fetch), None) if fetch.snapshot.is_none() => fetch.leave_donor(),
@@ -154,6 +160,11 @@ impl Node {
         out: &mut Vec<Output>,
     ) -> bool {
         if self.digests.status().is_minority() {
+            return false;
+        }
+        let comes = |u: &UnderWay| u.id == snapshot && matches!(u.kind, Under::Fetched { .. });
+        if self.under_way.as_ref().is_some_and(comes) {
+            // It is not whole here.
             return false;
         }
         let bytes = world.snapshot_read(snapshot, offset, transfer::PIECE);
@@ -248,6 +259,7 @@ impl Node {
             fetch.begin(snapshot, total, world.now());
             self.donor_last = Some(from);
             self.executor.abandon_snapshot();
+            self.lose_source();
             out.push(Output::SnapshotBegin {
                 id: snapshot,
                 fetched: true,
@@ -265,7 +277,7 @@ impl Node {
         }
         let mut next = Some(bytes);
         while let Some(bytes) = next {
-            if !self.take_piece(bytes, out) {
+            if !self.take_piece(bytes, world, out) {
                 break;
             }
             next = self.fetch.as_mut().and_then(Fetch::take_early);
@@ -276,7 +288,7 @@ impl Node {
     }
 
     /// Takes the next piece of the snapshot; false when no more is to be taken.
-    fn take_piece(&mut self, bytes: Bytes, out: &mut Vec<Output>) -> bool {
+    fn take_piece(&mut self, bytes: Bytes, world: &dyn World, out: &mut Vec<Output>) -> bool {
         let Some(fetch) = &mut self.fetch else {
             return false;
         };
@@ -292,6 +304,7 @@ impl Node {
             out.push(Output::SnapshotAbandon);
             self.under_way = None;
             fetch.leave_donor();
+            self.lose_source();
             return false;
         }
         let begun = fetch.offset;
@@ -305,7 +318,8 @@ impl Node {
                 out.push(Output::SnapshotAppend(bytes.slice(..length)));
             }
             if whole {
-                fetch.following = Some(Following::new(under_way.id.slot));
+                let id = under_way.id;
+                self.begin_following(id, state, world);
             }
             return !whole;
         }

@@ -126,6 +126,8 @@ pub enum Output {
     },
     /// Append to it.
     SnapshotAppend(Bytes),
+    /// Cut it off here; what is appended next comes behind that.
+    SnapshotTruncate(u64),
     /// It is whole: make it durable, then [`Input::SnapshotSaved`].
     SnapshotFinish,
     /// Delete the unfinished snapshot.

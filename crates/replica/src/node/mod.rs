@@ -114,10 +114,23 @@ struct Installing {
     info: SnapshotInfo,
     /// Up to where it brings the state, with what was executed since at the donor.
     reach: Slot,
+    source: Source,
     /// What the protocol wants done with a state that is in pieces. It is as much as comes in
     /// meanwhile, which the protocol's own log holds, too.
     deferred: Vec<Effect>,
     begun: Time,
+}
+
+/// Where the state comes from that is being restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// A snapshot that is durable here.
+    Saved,
+    /// The file of the snapshot under way, as far as it has been written: what follows the state
+    /// goes on coming in meanwhile.
+    Arriving,
+    /// There was such a file. Another snapshot must come.
+    Lost,
 }
 
 /// Once long commands have taken this many steps, the replica does what else is due before it
@@ -461,6 +474,7 @@ impl Node {
             Input::SnapshotSaved(info) => self.on_snapshot_saved(info, world, out),
             Input::SnapshotFailed => {
                 self.under_way = None;
+                self.lose_source();
                 self.checkpoint_asked = false;
                 self.executor.abandon_snapshot();
                 if let Some(fetch) = &mut self.fetch {

@@ -16,16 +16,17 @@ impl Node {
     pub(super) fn transfer_status(&self, world: &dyn World) -> Option<TransferStatus> {
         let now = world.now();
         let since = |begun: Time| Duration::from_nanos(now.0.saturating_sub(begun.0));
-        if let Some(installing) = &self.installing {
+        let saved = |it: &&Installing| it.source == Source::Saved;
+        if let Some(installing) = self.installing.as_ref().filter(saved) {
             let id = installing.info.id;
             let (bytes, total) = (self.executor.restored_bytes(), installing.info.length);
             let elapsed = since(installing.begun);
             return Some(TransferStatus {
                 phase: TransferPhase::Restoring,
                 donor: self.donor_last?,
-                wanted: id.slot,
+                wanted: installing.reach,
                 snapshot: Some(id),
-                reached: id.slot,
+                reached: installing.reach,
                 bytes,
                 total,
                 elapsed,
@@ -37,23 +38,38 @@ impl Node {
         let file = self.under_way.as_ref().filter(fetched);
         let whole = file.is_some_and(|u| u.kind == Under::Fetched { whole: true });
         let named = fetch.snapshot.map_or(Slot(0), |id| id.slot);
+        let restored = self.executor.restored_bytes();
+        let arriving = |it: &&Installing| it.source == Source::Arriving;
+        let arriving = self.installing.as_ref().filter(arriving);
+        let mut begun = fetch.begun;
         let (phase, reached, bytes, total) = match (&fetch.following, file) {
             (_, Some(file)) if whole => {
                 let reached = named.max(fetch.fed_upto);
                 (TransferPhase::Saving, reached, file.written, file.appended)
             }
-            (Some(following), _) => (
-                TransferPhase::Following,
-                following.after,
-                following.bytes,
-                0,
-            ),
+            (Some(following), _) => match arriving {
+                Some(installing) if restored < following.begin => {
+                    begun = installing.begun;
+                    let reached = following.after;
+                    (TransferPhase::Restoring, reached, restored, following.begin)
+                }
+                _ => {
+                    let executed = restored.saturating_sub(following.begin);
+                    (
+                        TransferPhase::Following,
+                        following.after,
+                        executed,
+                        following.bytes,
+                    )
+                }
+            },
             (None, Some(file)) if fetch.snapshot.is_some() => {
                 (TransferPhase::Receiving, named, fetch.offset, file.appended)
             }
             _ => (TransferPhase::Asking, named, 0, 0),
         };
-        let elapsed = since(fetch.begun);
+        let elapsed = since(begun);
+        let known = matches!(phase, TransferPhase::Receiving | TransferPhase::Restoring);
         Some(TransferStatus {
             phase,
             donor: fetch.donor(),
@@ -63,7 +79,7 @@ impl Node {
             bytes,
             total,
             elapsed,
-            left: left(bytes, total, elapsed).filter(|_| phase == TransferPhase::Receiving),
+            left: left(bytes, total, elapsed).filter(|_| known),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! A node's snapshots: taken of its own state without stopping, and installed from a peer's.
 
 use super::*;
+use crate::FRAME_HEAD;
 
 impl Node {
     pub(super) fn begin_snapshot(&mut self, slot: Slot, summary: Bytes, out: &mut Vec<Output>) {
@@ -85,29 +86,43 @@ impl Node {
         self.executor.snapshot_saved(info.id.slot);
         match under_way.kind {
             Under::Own { .. } => self.events.push_back(Event::Checkpointed(info.id.slot)),
-            Under::Fetched { .. } => self.install(info, world, out),
+            Under::Fetched { .. } => self.on_fetched_saved(info, world, out),
+        }
+    }
+
+    fn on_fetched_saved(&mut self, info: SnapshotInfo, world: &dyn World, out: &mut Vec<Output>) {
+        let arrived = |installing: &&mut Installing| {
+            installing.info.id == info.id && installing.source == Source::Arriving
+        };
+        let Some(installing) = self.installing.as_mut().filter(arrived) else {
+            return self.install(info, world, out);
+        };
+        installing.info = info;
+        installing.source = Source::Saved;
+        let reach = installing.reach;
+        self.settle_fetch(info.id, reach, out);
+        self.step_install(world, out);
+    }
+
+    /// Whether a state is in pieces that stays so unless the fetch goes on.
+    pub(super) fn installs_arriving(&self) -> bool {
+        let installing = self.installing.as_ref();
+        installing.is_some_and(|it| it.source != Source::Saved)
+    }
+
+    /// What was being restored while it came will not come.
+    pub(super) fn lose_source(&mut self) {
+        let installing = self.installing.as_mut();
+        if let Some(installing) = installing.filter(|it| it.source == Source::Arriving) {
+            installing.source = Source::Lost;
+            installing.reach = Slot(0);
         }
     }
 
     pub(super) fn install(&mut self, info: SnapshotInfo, world: &dyn World, out: &mut Vec<Output>) {
         let reach = self.fetch.as_ref();
         let reach = reach.map_or(info.id.slot, |fetch| fetch.reach(info.id));
-        // A newer state may have been asked for while this one was being saved.
-        if self
-            .fetch
-            .take_if(|fetch| fetch.at_least <= reach)
-            .is_some()
-        {
-            out.push(Output::CancelTimer {
-                key: node_timer(TIMER_FETCH),
-            });
-        }
-        if let Some(fetch) = &mut self.fetch
-            && fetch.snapshot == Some(info.id)
-        {
-            // The same snapshot would bring no more than it has.
-            fetch.begin_above(reach);
-        }
+        self.settle_fetch(info.id, reach, out);
         // What a peer has saved is stable, so it ends this replica's speculation, too.
         let coming = (self.installing.as_ref()).map(|installing| installing.reach);
         let overtaken = reach <= self.executor.stable() || coming.is_some_and(|slot| reach <= slot);
@@ -119,18 +134,49 @@ impl Node {
             let stable = self.executor.stable();
             self.held.retain(|answer| answer.slot <= stable);
         }
+        self.begin_install(info, reach, Source::Saved, world);
+        self.step_install(world, out);
+    }
+
+    /// Begins to restore a state, in place of one that is being restored.
+    pub(super) fn begin_install(
+        &mut self,
+        info: SnapshotInfo,
+        reach: Slot,
+        source: Source,
+        world: &dyn World,
+    ) {
         let earlier = self.installing.take();
         let mut deferred = earlier.map_or_else(Vec::new, |earlier| earlier.deferred);
         deferred.extend(self.deferred.drain(..));
         self.executor.begin_restore();
-        let begun = world.now();
         self.installing = Some(Installing {
             info,
             reach,
+            source,
             deferred,
-            begun,
+            begun: world.now(),
         });
-        self.step_install(world, out);
+    }
+
+    /// A fetched state is saved that reaches up to this slot: is that all that was wanted?
+    fn settle_fetch(&mut self, id: Executed, reach: Slot, out: &mut Vec<Output>) {
+        // A newer state may have been asked for while this one was being saved.
+        if self
+            .fetch
+            .take_if(|fetch| fetch.at_least <= reach)
+            .is_some()
+        {
+            out.push(Output::CancelTimer {
+                key: node_timer(TIMER_FETCH),
+            });
+        }
+        if let Some(fetch) = &mut self.fetch
+            && fetch.snapshot == Some(id)
+        {
+            // The same snapshot would bring no more than it has.
+            fetch.begin_above(reach);
+        }
     }
 
     /// Restores the next part of a fetched state; true when there is more.
@@ -139,16 +185,35 @@ impl Node {
             return false;
         };
         let id = installing.info.id;
+        let upto = match (installing.source, &self.under_way) {
+            (Source::Saved, _) => u64::MAX,
+            // Its end makes it this replica's state, which only what is durable can be.
+            (Source::Arriving, Some(file)) => match file.kind {
+                Under::Fetched { whole: true } => {
+                    let end = file.appended.saturating_sub(FRAME_HEAD as u64);
+                    file.written.min(end)
+                }
+                _ => file.written,
+            },
+            (Source::Arriving, None) | (Source::Lost, _) => return false,
+        };
+        let more = |executor: &Executor| executor.has_fed() || executor.restored_bytes() < upto;
+        if !more(&self.executor) {
+            return false;
+        }
         // What was executed ahead of its commit must not be seen beside what replaces it.
         let budget = if self.executor.speculates() {
             usize::MAX
         } else {
             self.restore_step
         };
-        let piece = transfer::PIECE.min(budget);
-        let read = |offset| world.snapshot_read(id, offset, piece);
-        match self.executor.restore_step(read, budget) {
-            Ok(None) => true,
+        let piece = transfer::PIECE.min(budget) as u64;
+        let read = |offset| {
+            let length = piece.min(upto.saturating_sub(offset));
+            world.snapshot_read(id, offset, length as usize)
+        };
+        match self.executor.restore_step(read, budget, upto) {
+            Ok(None) => more(&self.executor),
             Ok(Some(header)) => {
                 self.installed(header, world, out);
                 false

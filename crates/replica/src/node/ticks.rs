@@ -22,10 +22,8 @@ impl Node {
                         key: node_timer(TIMER_FETCH),
                         at,
                     });
-                } else if self
-                    .fetch
-                    .as_ref()
-                    .is_some_and(|fetch| fetch.at_least <= stable)
+                } else if !self.installs_arriving()
+                    && (self.fetch.as_ref()).is_some_and(|fetch| fetch.at_least <= stable)
                 {
                     self.end_fetch(out);
                 } else if self.follows() {

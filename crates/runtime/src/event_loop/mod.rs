@@ -246,7 +246,11 @@ impl EventLoop {
                     self.disk = DiskState::Failed;
                     self.exit = Some(ExitReason::StorageFailed(reason));
                 }
-                Mail::SnapshotWritten(bytes) => self.input(Input::SnapshotWritten(bytes)),
+                Mail::SnapshotWritten { file, bytes } => {
+                    if self.world.snapshots.is_current(file) {
+                        self.input(Input::SnapshotWritten(bytes));
+                    }
+                }
                 Mail::SnapshotSaved(info) => self.on_snapshot_saved(info),
                 Mail::SnapshotFailed(reason) => {
                     self.shell.metrics.snapshots_failed += 1;
@@ -414,6 +418,7 @@ impl EventLoop {
                 Output::CancelTimer { key } => self.shell.timers.cancel(key),
                 Output::SnapshotBegin { id, fetched } => self.world.snapshots.begin(id, fetched),
                 Output::SnapshotAppend(bytes) => self.world.snapshots.append(bytes),
+                Output::SnapshotTruncate(length) => self.world.snapshots.truncate(length),
                 Output::SnapshotFinish => self.world.snapshots.finish_file(),
                 Output::SnapshotAbandon => self.world.snapshots.abandon(),
                 Output::Done { batch, outcome } => {

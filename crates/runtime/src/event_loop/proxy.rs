@@ -182,7 +182,7 @@ impl Proxy {
                 Mail::Persisted { .. }
                 | Mail::DiskFull(_)
                 | Mail::StorageFailed(_)
-                | Mail::SnapshotWritten(_)
+                | Mail::SnapshotWritten { .. }
                 | Mail::SnapshotSaved(_)
                 | Mail::SnapshotFailed(_) => {}
             }

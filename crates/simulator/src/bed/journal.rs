@@ -20,7 +20,7 @@ pub(super) struct Journal {
     /// A synchronisation was asked for or is under way.
     pub busy: bool,
     snapshots: VecDeque<(SnapshotInfo, Bytes)>,
-    writing: Option<(Executed, Vec<u8>)>,
+    writing: Option<(Executed, bool, Vec<u8>)>,
 }
 
 impl Journal {
@@ -57,17 +57,24 @@ impl Journal {
         }
     }
 
-    pub fn snapshot_begin(&mut self, id: Executed) {
-        self.writing = Some((id, Vec::new()));
+    pub fn snapshot_begin(&mut self, id: Executed, fetched: bool) {
+        self.writing = Some((id, fetched, Vec::new()));
     }
 
     /// Appends; gives the length so far.
     pub fn snapshot_append(&mut self, bytes: &[u8]) -> u64 {
-        let Some((_, written)) = &mut self.writing else {
+        let Some((.., written)) = &mut self.writing else {
             return 0;
         };
         written.extend_from_slice(bytes);
         written.len() as u64
+    }
+
+    /// Cuts the snapshot under way off.
+    pub fn snapshot_truncate(&mut self, length: u64) {
+        if let Some((.., written)) = &mut self.writing {
+            written.truncate(length as usize);
+        }
     }
 
     pub fn snapshot_abandon(&mut self) {
@@ -76,7 +83,7 @@ impl Journal {
 
     /// The snapshot under way is whole and durable.
     pub fn snapshot_finish(&mut self) -> Option<SnapshotInfo> {
-        let (id, bytes) = self.writing.take()?;
+        let (id, _, bytes) = self.writing.take()?;
         let info = SnapshotInfo {
             id,
             length: bytes.len() as u64,
@@ -93,6 +100,13 @@ impl Journal {
     }
 
     pub fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
+        if let Some((under_way, true, written)) = &self.writing
+            && *under_way == id
+        {
+            let from = usize::try_from(offset).ok()?.min(written.len());
+            let end = written.len().min(from + length);
+            return Some(Bytes::copy_from_slice(&written[from..end]));
+        }
         let (_, bytes) = self.snapshots.iter().find(|(info, _)| info.id == id)?;
         let from = usize::try_from(offset).ok()?.min(bytes.len());
         Some(bytes.slice(from..bytes.len().min(from + length)))

@@ -709,7 +709,9 @@ impl World {
                 Output::Trim { below } => self.replicas[index].journal.trim(below),
                 Output::SetTimer { key, at } => self.set_timer(index, key, at),
                 Output::CancelTimer { key } => self.replicas[index].timers.cancel(key),
-                Output::SnapshotBegin { id, .. } => self.replicas[index].journal.snapshot_begin(id),
+                Output::SnapshotBegin { id, fetched } => {
+                    self.replicas[index].journal.snapshot_begin(id, fetched);
+                }
                 Output::SnapshotAppend(bytes) => {
                     let replica = &mut self.replicas[index];
                     let written = Event::SnapshotWritten {
@@ -718,6 +720,9 @@ impl World {
                         bytes: replica.journal.snapshot_append(&bytes),
                     };
                     self.queue.push(self.now + SNAPSHOT_WRITE, written);
+                }
+                Output::SnapshotTruncate(length) => {
+                    self.replicas[index].journal.snapshot_truncate(length);
                 }
                 Output::SnapshotFinish => {
                     let saved = Event::SnapshotSaved {

@@ -132,6 +132,8 @@ scenarios! {
         "a replica that forgot takes part again, and then others may be lost";
     storage::laggard_catches_up_while_writes_go_on_and_logs_are_short [3] Both
         "a state that takes longer to fetch than a log reaches back, under writes that never stop";
+    storage::laggard_catches_up_when_restoring_outlasts_the_log [3] Both
+        "a state that takes longer to restore than a log reaches back, under writes that never stop";
     storage::lagging_replica_past_a_trimmed_log [3, 5] Both
         "a replica that missed more than logs keep gets the state";
     storage::snapshot_under_load [1, 3] Both

@@ -745,6 +745,7 @@ impl Cast {
             | Output::Digest(_)
             | Output::Diverged(_)
             | Output::SnapshotAppend(_)
+            | Output::SnapshotTruncate(_)
             | Output::SnapshotFinish
             | Output::SnapshotAbandon => {}
         }

@@ -34,8 +34,8 @@ use crate::{
 };
 use clients::Client;
 use quintet_replica::{
-    ClusterId, Durability, Entry, Epoch, EpochNumber, Executed, Link, NodeState, PersistId,
-    ReplicaId,
+    ClusterId, Durability, Entry, Epoch, EpochNumber, Executed, ExecutorLimits, Link, NodeState,
+    PersistId, ReplicaId,
 };
 use std::collections::BTreeMap;
 use wires::Wires;
@@ -57,6 +57,8 @@ pub(crate) struct Setting {
     pub snapshot_bytes_min: u64,
     /// Bytes added to every snapshot, so that its transfer takes several pieces.
     pub snapshot_padding: usize,
+    /// So many bytes of a fetched state are restored in a turn of ten microseconds.
+    pub restore_step: usize,
     /// Frames arrive, disks sync and connections come back only when told to.
     pub by_hand: bool,
 }
@@ -71,6 +73,7 @@ impl Setting {
             seed: 1,
             snapshot_bytes_min: 1 << 30,
             snapshot_padding: 0,
+            restore_step: ExecutorLimits::default().restore_step,
             by_hand: false,
         }
     }

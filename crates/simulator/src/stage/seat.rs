@@ -41,7 +41,7 @@ pub(crate) struct Disk {
     pub held: bool,
     syncing: bool,
     snapshots: Vec<(SnapshotInfo, Bytes)>,
-    writing: Option<(Executed, Vec<u8>)>,
+    writing: Option<(Executed, bool, Vec<u8>)>,
     pub records_max: usize,
 }
 
@@ -170,6 +170,13 @@ impl Outside for View<'_> {
         self.disk.snapshots.last().map(|(info, _)| *info)
     }
     fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
+        if let Some((under_way, true, written)) = &self.disk.writing
+            && *under_way == id
+        {
+            let from = usize::try_from(offset).ok()?.min(written.len());
+            let end = written.len().min(from + length);
+            return Some(Bytes::copy_from_slice(&written[from..end]));
+        }
         let (_, bytes) = self.disk.snapshots.iter().find(|(info, _)| info.id == id)?;
         let from = usize::try_from(offset).ok()?.min(bytes.len());
         Some(bytes.slice(from..bytes.len().min(from + length)))
@@ -255,6 +262,7 @@ impl Stage {
             limits: ExecutorLimits {
                 session_lifetime: Duration::from_nanos(3600 * SECOND),
                 disk_hung_after: Duration::ZERO,
+                restore_step: self.setting.restore_step,
                 ..ExecutorLimits::default()
             },
         };
@@ -578,12 +586,12 @@ impl Stage {
             Output::CancelTimer { key } => {
                 self.seats[index].timers.remove(&key);
             }
-            Output::SnapshotBegin { id, .. } => {
-                self.seats[index].disk.writing = Some((id, Vec::new()));
+            Output::SnapshotBegin { id, fetched } => {
+                self.seats[index].disk.writing = Some((id, fetched, Vec::new()));
             }
             Output::SnapshotAppend(bytes) => {
                 let seat = &mut self.seats[index];
-                if let Some((_, written)) = &mut seat.disk.writing {
+                if let Some((.., written)) = &mut seat.disk.writing {
                     written.extend_from_slice(&bytes);
                     let (boot, bytes) = (seat.boot, written.len() as u64);
                     self.at(
@@ -596,9 +604,14 @@ impl Stage {
                     );
                 }
             }
+            Output::SnapshotTruncate(length) => {
+                if let Some((.., written)) = &mut self.seats[index].disk.writing {
+                    written.truncate(length as usize);
+                }
+            }
             Output::SnapshotFinish => {
                 let seat = &self.seats[index];
-                if let Some((id, _)) = &seat.disk.writing {
+                if let Some((id, ..)) = &seat.disk.writing {
                     let (boot, id, at) = (seat.boot, *id, self.now + seat.disk.latency);
                     self.at(
                         at,
@@ -752,7 +765,8 @@ impl Stage {
                 id,
             });
         }
-        let Some((_, bytes)) = seat.disk.writing.take_if(|(under_way, _)| *under_way == id) else {
+        let ours = |(under_way, ..): &mut (Executed, bool, Vec<u8>)| *under_way == id;
+        let Some((.., bytes)) = seat.disk.writing.take_if(ours) else {
             return;
         };
         let info = SnapshotInfo {
