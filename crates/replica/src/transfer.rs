@@ -60,6 +60,8 @@ pub(crate) const FOLLOW_PAUSE: Duration = Duration::from_millis(20);
 /// An end is asked for when so many turns do what is left to be restored and executed: before the
 /// log of others has gone on far.
 pub(crate) const END_NEAR: u64 = 8;
+/// A state is followed by no more than so many times its own length, or than a donor keeps.
+pub(crate) const FEED_TIMES: u64 = 4;
 /// A donor whose protocol has not summed up its state this often gives the snapshot alone.
 const FOLLOWS: u32 = 100;
 /// A state that is wanted so soon after another one is fetched with what is executed meanwhile.
@@ -395,6 +397,12 @@ impl Fetch {
         self.asked = PIECE as u64;
         self.begun = now;
         self.reader = SnapshotReader::default();
+    }
+
+    /// Whether these are the bounds of one of the pieces that are asked for: nothing else is kept.
+    pub fn is_piece(&self, offset: u64, length: usize) -> bool {
+        let left = self.total.saturating_sub(offset);
+        offset.is_multiple_of(PIECE as u64) && length as u64 == left.min(PIECE as u64)
     }
 
     /// A piece came; kept, if its turn has not come.

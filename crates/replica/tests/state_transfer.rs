@@ -12,6 +12,8 @@ struct Puppet<const AHEAD: bool> {
     summary: usize,
     /// It takes no checkpoints.
     mute: bool,
+    /// It executes so much more when it is asked for one.
+    late: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +58,16 @@ impl Wire for Padding {
     }
 }
 
+impl<const AHEAD: bool> Puppet<AHEAD> {
+    fn execute(&mut self, number: u64, ctx: &mut Context<'_, Self>) {
+        let mut builder = BatchBuilder::new();
+        builder.push(CommandId::default(), RequestKind::Tick, 0, &[]);
+        let batch = builder.finish(FrontendId(1), BatchId(number), Level::Ordered);
+        self.executed = Slot(number);
+        ctx.execute(self.executed, CommandTime(number), batch, None);
+    }
+}
+
 impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
     type Message = ();
     type Promise = ();
@@ -82,6 +94,7 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
             executed: Slot(0),
             summary: 0,
             mute: false,
+            late: 0,
         }
     }
     fn on_start(&mut self, _: Recovered<(), (), Padding>, _: &mut Context<'_, Self>) {}
@@ -97,18 +110,15 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
         match control {
             Control::CheckpointDue if self.mute => {}
             Control::CheckpointDue => {
+                for _ in 0..std::mem::take(&mut self.late) {
+                    self.execute(self.executed.0 + 1, ctx);
+                }
                 ctx.checkpoint(self.executed, &Padding(vec![0; self.summary].into()));
             }
             Control::Option { name, value } => {
                 let number = value.parse().expect("a number");
                 match &name[..] {
-                    "execute" => {
-                        let mut builder = BatchBuilder::new();
-                        builder.push(CommandId::default(), RequestKind::Tick, 0, &[]);
-                        let batch = builder.finish(FrontendId(1), BatchId(number), Level::Ordered);
-                        self.executed = Slot(number);
-                        ctx.execute(self.executed, CommandTime(number), batch, None);
-                    }
+                    "execute" => self.execute(number, ctx),
                     "fetch" => {
                         let others = ReplicaSet::all(2).without(self.id);
                         ctx.fetch_state(others, Slot(number));
@@ -116,7 +126,8 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
                     "write" => {
                         ctx.persist(Slot(number), &());
                     }
-                    "mute" => self.mute = true,
+                    "late" => self.late = number,
+                    "mute" => self.mute = number > 0,
                     "summary" => self.summary = number as usize,
                     other => panic!("no such string: {other}"),
                 }
@@ -151,8 +162,9 @@ impl<const AHEAD: bool> Frontend<Puppet<AHEAD>> for Silent {
     }
 }
 
-/// Counts ordered batches by their ticks; writes its whole state in the first chunk.
-struct Counter(u64);
+/// Counts ordered batches by their ticks; writes its whole state in the first chunk. Each batch
+/// takes so many steps.
+struct Counter(u64, u64);
 
 impl StateMachine for Counter {
     fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
@@ -176,6 +188,9 @@ impl StateMachine for Counter {
     }
     fn entries(&self) -> u64 {
         self.0
+    }
+    fn steps(&self) -> u64 {
+        self.0 * self.1
     }
 }
 
@@ -239,7 +254,7 @@ impl Place {
                 number: EpochNumber(1),
                 members: 2,
                 options: match plant {
-                    "" | "rate" => Vec::new(),
+                    "" | "rate" | "slow" | "small feed" => Vec::new(),
                     name => vec![("plant".to_owned(), name.to_owned())],
                 },
                 secret: [0; 32],
@@ -251,10 +266,16 @@ impl Place {
             snapshot_bytes_min: u64::MAX,
             limits: ExecutorLimits {
                 transfer_rate_max: if plant == "rate" { 1 << 20 } else { 0 },
+                feed_bytes_max: if plant == "small feed" {
+                    1 << 10
+                } else {
+                    1 << 30
+                },
                 ..ExecutorLimits::default()
             },
         };
-        Node::new(setup, entry, Box::new(Counter(0))).expect("no options")
+        let steps = if plant == "slow" { 1 << 20 } else { 0 };
+        Node::new(setup, entry, Box::new(Counter(0, steps))).expect("no options")
     }
 
     fn new(id: u16) -> Self {
@@ -487,7 +508,11 @@ fn a_fetched_state_is_installed() {
 
 /// A fetcher whose second state is wanted, and its donor, which goes on while it is fetched.
 fn fetched_again(rest: u64) -> (Place, Place) {
-    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    fetched_again_by(Place::new(0), rest)
+}
+
+fn fetched_again_by(mut fetcher: Place, rest: u64) -> (Place, Place) {
+    let mut donor = donor(5);
     fetch(&mut fetcher, &mut donor, 5);
     fetcher.save();
     fetcher.settle();
@@ -525,6 +550,24 @@ fn second_state_brings_what_was_executed_meanwhile() {
         .expect("starts");
     assert_eq!(again.executed().slot, Slot(12));
     assert_eq!(again.state_digest(), donor.node.state_digest());
+}
+
+#[test]
+fn feed_is_taken_when_it_exceeds_what_donors_keep() {
+    let entry = Entry::of::<Puppet<false>>();
+    let fetcher = Place::of(0, Durability::Memory, &entry, "small feed");
+    let (mut fetcher, mut donor) = fetched_again_by(fetcher, 60);
+    donor.pull("mute", 1);
+    fetcher.fire_fetch_timer();
+    assert!(!exchange(&mut fetcher, &mut donor), "it goes on asking");
+    donor.pull("mute", 0);
+    while !exchange(&mut fetcher, &mut donor) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.save();
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(60));
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
 }
 
 #[test]
@@ -597,7 +640,7 @@ fn feed_is_executed_while_the_snapshot_is_under_way() {
 fn broken_off() -> Place {
     let (mut fetcher, mut donor) = following(9);
     // As a donor does whose state is not final where its protocol sums it up.
-    donor.pull("mute", 0);
+    donor.pull("mute", 1);
     for _ in 0..3 {
         exchange_once(&mut fetcher, &mut donor);
         fetcher.fire_fetch_timer();
@@ -624,6 +667,99 @@ fn feed_that_breaks_off_leaves_the_state_alone() {
         8,
         "what was fed is undone"
     );
+}
+
+/// What a donor answers to somebody who asks, out of turn, for what follows a slot and for an end.
+fn follow(donor: &mut Place, after: u64) -> Bytes {
+    let mut asker = Place::new(0);
+    asker.pull("fetch", 1);
+    let (asks, _) = asker.take();
+    // The envelope of a question, and the question for batches in its place.
+    let mut frame = asks[0].slice(..16).to_vec();
+    frame.extend_from_slice(&[4, 1]);
+    frame.extend_from_slice(&after.to_le_bytes());
+    donor.input(Input::Frame {
+        from: Peer::Replica(ReplicaId(0)),
+        arrived: Time(0),
+        frame: frame.into(),
+    });
+    let (mut answers, begun) = donor.take();
+    assert!(!begun, "no snapshot is taken for that");
+    let answer = answers.pop().expect("it answers");
+    answer.slice(16..)
+}
+
+/// The first byte of an answer with batches, and of one without.
+const BATCHES: u8 = 5;
+const GONE: u8 = 6;
+
+#[test]
+fn batches_are_given_without_a_gap_or_not_at_all() {
+    let mut donor = Place::of(
+        1,
+        Durability::Memory,
+        &Entry::of::<Puppet<false>>(),
+        "small feed",
+    );
+    // From here on it keeps what it executes.
+    assert_eq!(follow(&mut donor, 0)[0], BATCHES);
+    for slot in 1..=3 {
+        donor.pull("execute", slot);
+    }
+    // Before it has summed up its state it keeps the first ones no more.
+    donor.pull("late", 30);
+    let answer = follow(&mut donor, 0);
+    let upto = u64::from_le_bytes(*answer[10..].first_chunk().expect("a slot"));
+    assert_eq!((answer[0], upto), (BATCHES, 3), "what was there before");
+    assert_eq!(follow(&mut donor, 3)[0], GONE);
+}
+
+#[test]
+fn summary_becomes_no_snapshot_when_it_has_to_wait() {
+    let mut donor = Place::of(1, Durability::Memory, &Entry::of::<Puppet<false>>(), "slow");
+    assert_eq!(follow(&mut donor, 0)[0], BATCHES);
+    donor.pull("execute", 1);
+    // The turn's time is used up, so that a checkpoint would have to wait for the next.
+    assert_eq!(follow(&mut donor, 0)[0], BATCHES);
+    donor.settle();
+    donor.take();
+    assert_eq!(donor.writing, None, "nobody asked for a snapshot");
+}
+
+#[test]
+fn donor_is_left_when_its_pieces_are_none() {
+    let (mut fetcher, mut donor) = of_many_pieces("");
+    exchange_once(&mut fetcher, &mut donor);
+    assert!(fetcher.writing.is_some());
+    fetcher.fire_fetch_timer();
+    for frame in fetcher.take().0 {
+        donor.input(Input::Frame {
+            from: Peer::Replica(ReplicaId(0)),
+            arrived: Time(0),
+            frame,
+        });
+    }
+    let frame = donor.take().0.pop().expect("a piece");
+    // Its offset, behind the envelope, a kind, a name and a length, is moved by a byte.
+    let mut bytes = frame.to_vec();
+    bytes[16 + 1 + 16 + 8] += 1;
+    let receiving = |fetcher: &Place| {
+        let transfer = fetcher.node.status(&fetcher.world).transfer;
+        transfer.map(|transfer| transfer.phase) == Some(TransferPhase::Receiving)
+    };
+    assert!(receiving(&fetcher));
+    fetcher.input(Input::Frame {
+        from: Peer::Replica(ReplicaId(1)),
+        arrived: Time(0),
+        frame: bytes.into(),
+    });
+    assert!(!receiving(&fetcher), "nothing of it is kept");
+    while !exchange(&mut fetcher, &mut donor) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.save();
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(5));
 }
 
 #[test]

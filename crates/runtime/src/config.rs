@@ -112,7 +112,8 @@ impl Default for JournalOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferOptions {
     /// While a peer fetches this replica's state, so many bytes of what it executes are kept in
-    /// memory for the peer at most, and no more than its last snapshot had.
+    /// memory for the peer at most, and no more than its last snapshot had. A replica that fetches
+    /// keeps up to four times as many bytes, or four times the state's, in the state's file.
     pub feed_bytes_max: u64,
     /// So many bytes of a peer's state are asked for in a second at most; 0 for no limit.
     pub rate_max: u64,

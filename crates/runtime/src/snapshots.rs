@@ -416,10 +416,16 @@ impl Snapshots {
         open(false).or_else(|_| open(true))
     }
 
+    /// Closes the files that nobody reads any more: of those that have been replaced the disk gets
+    /// its space back then.
+    pub fn close_unused(&self, now: Instant) {
+        let used = |it: &Open| now.saturating_duration_since(it.read_at) < OPEN_FOR;
+        self.open.borrow_mut().retain(used);
+    }
+
     pub fn read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
         let mut open = self.open.borrow_mut();
         let now = Instant::now();
-        open.retain(|it| it.id == id || now - it.read_at < OPEN_FOR);
         let at = match open.iter().position(|it| it.id == id) {
             Some(at) => at,
             None => {
@@ -735,6 +741,14 @@ mod tests {
         }
         assert_eq!(given, [1, 2].map(|slot| Some(stream(slot, b"state"))));
         assert_eq!([whole(1), whole(2)], given);
+        snapshots.close_unused(Instant::now());
+        assert_eq!([whole(1), whole(2)], given, "they have just been read");
+        snapshots.close_unused(Instant::now() + OPEN_FOR);
+        assert_eq!(
+            [whole(1), whole(2)],
+            [None, None],
+            "their space is given back"
+        );
     }
 
     #[test]

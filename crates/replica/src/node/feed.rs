@@ -84,11 +84,13 @@ impl Node {
 
     /// The protocol has said how it would go on from here; true when only followers wanted to know.
     pub(super) fn sum_up(&mut self, slot: Slot, summary: &Bytes) -> bool {
-        let executed = self.executor.executed();
-        let Some(ring) = self.ring.as_mut().filter(|_| self.summing_up) else {
+        if !self.summing_up {
             return false;
-        };
-        if executed.slot == slot {
+        }
+        let executed = self.executor.executed();
+        if let Some(ring) = &mut self.ring
+            && executed.slot == slot
+        {
             ring.summary = Some(FeedEnd {
                 executed,
                 time: self.executor.time(),
@@ -141,10 +143,10 @@ impl Node {
     /// The last part of a feed, with its end if that can be had: the protocol is asked how it would
     /// go on from here, unless it was asked at a slot that has only now become final.
     fn feed_end(&mut self, feed: Feed, world: &dyn World, out: &mut Vec<Output>) -> Feed {
-        let after = feed.after;
+        let (after, upto) = (feed.after, feed.upto);
         let known = |ring: &Ring| {
             let end = ring.summary.as_ref();
-            end.is_some_and(|end| end.executed.slot >= after)
+            end.is_some_and(|end| end.executed.slot > after || end.executed.slot == upto)
         };
         if !self.ring.as_deref().is_some_and(known) {
             self.summing_up = true;
@@ -264,7 +266,9 @@ impl Node {
             under_way.appended += part.len() as u64;
             out.push(Output::SnapshotAppend(part));
         }
-        let fits = following.bytes <= self.feed_bytes_max;
+        // It is on disk, and may be much: as long as it comes, the state need not come again.
+        let most = transfer::FEED_TIMES * self.feed_bytes_max.max(following.begin);
+        let fits = following.bytes <= most;
         fetch.on_answer();
         if !more || !progress {
             fetch.ask_on();

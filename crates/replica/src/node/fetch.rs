@@ -272,6 +272,9 @@ impl Node {
             });
         }
         let Some(fetch) = &mut self.fetch else { return };
+        if !fetch.is_piece(offset, bytes.len()) {
+            return self.drop_damaged(out);
+        }
         if !fetch.is_next(offset, &bytes) {
             return;
         }
@@ -287,6 +290,15 @@ impl Node {
         }
     }
 
+    /// The donor's file has been damaged, or is not what it says; another's is not.
+    fn drop_damaged(&mut self, out: &mut Vec<Output>) {
+        out.push(Output::Mark("fetched snapshot damaged"));
+        self.abandon_fetched(out);
+        if let Some(fetch) = &mut self.fetch {
+            fetch.leave_donor();
+        }
+    }
+
     /// Takes the next piece of the snapshot; false when no more is to be taken.
     fn take_piece(&mut self, bytes: Bytes, world: &dyn World, out: &mut Vec<Output>) -> bool {
         let Some(fetch) = &mut self.fetch else {
@@ -299,12 +311,7 @@ impl Node {
         let whole = fetch.offset + bytes.len() as u64 >= under_way.appended;
         // A file that was cut off between two chunks has no wrong byte in it.
         if fetch.check(&bytes).is_err() || whole != fetch.reader.is_whole() {
-            // The donor's file has been damaged; another's is not.
-            out.push(Output::Mark("fetched snapshot damaged"));
-            out.push(Output::SnapshotAbandon);
-            self.under_way = None;
-            fetch.leave_donor();
-            self.lose_source();
+            self.drop_damaged(out);
             return false;
         }
         let begun = fetch.offset;

@@ -697,6 +697,10 @@ impl Node {
 
     fn carry_out_effect(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {
         if concerns_state(&effect) && (!self.deferred.is_empty() || self.has_worked_enough()) {
+            if self.summing_up && matches!(effect, Effect::Checkpoint { .. }) {
+                // Nobody wants a snapshot later; who follows asks again.
+                return;
+            }
             self.deferred.push_back(effect);
             return;
         }

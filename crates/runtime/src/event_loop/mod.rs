@@ -41,7 +41,11 @@ use quintet_replica::{
 };
 use reach::Reach;
 use shell::{Pause, Shell};
-use std::{io, sync::mpsc, time::Duration};
+use std::{
+    io,
+    sync::mpsc,
+    time::{Duration, Instant},
+};
 use storage::DiskState;
 pub(crate) use world::RuntimeWorld;
 
@@ -205,6 +209,7 @@ impl EventLoop {
         self.shell.changed |= count > 0;
         if self.shell.publish_due(now) {
             self.publish(now);
+            self.world.snapshots.close_unused(Instant::now());
         }
         (wake, count, now)
     }
