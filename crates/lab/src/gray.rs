@@ -355,6 +355,16 @@ mod tests {
     }
 
     #[test]
+    fn slow_link_costs_no_leader_its_throughput() {
+        for protocol in ["multipaxos", "chain_paxos", "racs", "nezha"] {
+            for row in table(&asked(protocol, Failure::SlowLink), || ()) {
+                assert_eq!(row.broken, None, "{row:?}");
+                assert!(row.kept > 0.6 && row.silent_s < 1.0, "{row:?}");
+            }
+        }
+    }
+
+    #[test]
     fn disks_do_not_fail_in_memory_durability() {
         let memory = Asked {
             durability: Durability::Memory,

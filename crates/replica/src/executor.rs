@@ -114,6 +114,8 @@ pub struct ExecutorLimits {
     /// A disk that has finished nothing for so long while a write waits hangs: the node hears and
     /// says nothing until it answers. Zero: none ever does.
     pub disk_hung_after: Duration,
+    /// How often the members' paces are measured, so that a slow leader hands over; zero: never.
+    pub pace_beat: Duration,
     /// Once the results of a batch have so many bytes, its further commands are not executed and
     /// answered [`RequestStatus::NotExecuted`]. Replicas must agree on it.
     pub batch_reply_bytes_max: usize,
@@ -159,6 +161,7 @@ impl Default for ExecutorLimits {
             queries_max: 65_536,
             restore_step: 512 * 1024,
             disk_hung_after: crate::DISK_HUNG_AFTER,
+            pace_beat: crate::parts::PACE_BEAT,
             feed_bytes_max: FEED_BYTES_MAX,
             transfer_rate_max: 0,
             batch_reply_bytes_max: limits::BATCH_REPLY_BYTES,

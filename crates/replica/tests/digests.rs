@@ -240,6 +240,7 @@ impl Cluster {
                 snapshot_bytes_min: u64::MAX,
                 limits: ExecutorLimits {
                     digest_interval: INTERVAL,
+                    pace_beat: Duration::ZERO,
                     ..ExecutorLimits::default()
                 },
             };

@@ -220,6 +220,7 @@ impl World {
                 transfer_rate_max: self.shape.transfer_rate,
                 digest_interval: Duration::from_nanos(self.shape.digest_interval),
                 disk_hung_after: Duration::from_nanos(self.shape.disk_hung_after),
+                pace_beat: Duration::from_nanos(self.shape.pace_beat),
                 ..ExecutorLimits::default()
             },
             store: StoreOptions::default(),

@@ -149,6 +149,9 @@ pub(crate) struct Shape {
     /// When a disk counts as one that hangs.
     #[serde(skip)]
     pub disk_hung_after: u64,
+    /// How often the members' paces are measured; 0 for never.
+    #[serde(skip)]
+    pub pace_beat: u64,
     /// A handled input takes from this …
     pub cost_min: u64,
     /// … to this long.
@@ -195,6 +198,12 @@ impl Steady {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Hanging {
     after: u64,
+}
+
+/// How often paces are measured; drawn apart, too.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Pacing {
+    beat: u64,
 }
 
 /// Where a world stands.
@@ -300,6 +309,7 @@ fn draw_shape(setup: &WorldSetup, random: &mut Random) -> Shape {
         steady: false,
         transfer_rate: 0,
         disk_hung_after: 0,
+        pace_beat: 0,
         cost_min: if slow { 10_000 } else { 500 },
         cost_max: if slow { 60_000 } else { 5_000 },
         idle_early: [0, 50, 500, 1000][random.index(4)],
@@ -415,6 +425,16 @@ impl World {
             after: [30, 100, 300, 2_000][random.index(4)] * MILLISECOND,
         });
         shape.disk_hung_after = hanging.after;
+        // Often, because so little time passes here; where messages take hundreds of times as long
+        // as others, each of these would hold up what comes behind it.
+        let often = match setup.faults.asynchrony {
+            true => 0,
+            false => 10,
+        };
+        let pacing = root.fork(11).profile("pacing", |random| Pacing {
+            beat: [0, 0, often, 0][random.index(4)] * MILLISECOND,
+        });
+        shape.pace_beat = pacing.beat;
         let mut mix = root
             .fork(5)
             .profile("workload", |random| Mix::draw(setup.service, random));

@@ -597,7 +597,7 @@ impl ChainPaxos {
 
     /// The replica is about to stop: the next one in the chain that could lead, and so holds most,
     /// takes over. One that has joined ahead of its state would refuse.
-    pub(super) fn hand_off(&mut self, ctx: &mut Context<'_, Self>) {
+    pub(super) fn hand_off(&mut self, to: ReplicaSet, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
         let recent = self.config.heartbeat * 3;
         let unable = match &self.role {
@@ -606,7 +606,7 @@ impl ChainPaxos {
         };
         let reachable = |id: &&ReplicaId| {
             let heard = now.since(self.heard[id.index()]) < recent;
-            heard && !self.down.contains(**id) && !unable.contains(**id)
+            heard && to.contains(**id) && !self.down.contains(**id) && !unable.contains(**id)
         };
         let target = self.route.iter().skip(1).find(reachable).copied();
         let Role::Leader(lead) = &mut self.role else {

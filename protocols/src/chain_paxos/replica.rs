@@ -567,7 +567,8 @@ impl Protocol for ChainPaxos {
                     ctx.checkpoint(self.executed, &summary);
                 }
             }
-            Control::HandOff => self.hand_off(ctx),
+            Control::HandOff => self.hand_off(ReplicaSet::all(self.members), ctx),
+            Control::Slow(quick) => self.hand_off(quick, ctx),
             Control::ReportFailure(peer) => {
                 if self.leader == Some(peer) {
                     self.on_leader_down(ctx);

@@ -595,6 +595,8 @@ impl Protocol for Chora {
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         self.in_turn = true;
         match control {
+            // Who is slow is found out by who waits for it.
+            Control::Slow(_) => {}
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {
                 // Whoever sees this in a pulse starts a view without this replica.

@@ -461,6 +461,8 @@ impl Protocol for Mencius {
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         self.in_turn = true;
         match control {
+            // Who is slow is found out by who waits for it.
+            Control::Slow(_) => {}
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {
                 self.leaving_until = ctx.now() + self.config.suspect * 4;

@@ -598,14 +598,13 @@ impl MultiPaxos {
     }
 
     /// The replica is about to stop: the follower that holds most takes over.
-    pub(super) fn hand_off(&mut self, ctx: &mut Context<'_, Self>) {
+    pub(super) fn hand_off(&mut self, to: ReplicaSet, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
         let recent = self.config.heartbeat * 3;
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
-        let target = self
-            .others
+        let target = ReplicaSet(self.others.0 & to.0)
             .iter()
             .filter(|id| {
                 let peer = &lead.peers[id.index()];

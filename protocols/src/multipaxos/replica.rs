@@ -431,7 +431,8 @@ impl Protocol for MultiPaxos {
                     );
                 }
             }
-            Control::HandOff => self.hand_off(ctx),
+            Control::HandOff => self.hand_off(self.others, ctx),
+            Control::Slow(quick) => self.hand_off(quick, ctx),
             Control::ReportFailure(peer) => {
                 if self.leader == Some(peer) {
                     self.on_leader_down(ctx);

@@ -577,6 +577,15 @@ impl Protocol for Nezha {
                     self.start_view_change(self.view + 1, ctx);
                 }
             }
+            Control::Slow(quick) => {
+                if self.is_leader() {
+                    ctx.mark("leadership handed off");
+                    let (first, members) = (self.leader_first, self.members);
+                    let mut views = self.view + 1..self.view + members as u64;
+                    let view = views.find(|view| quick.contains(leader_of(*view, first, members)));
+                    self.start_view_change(view.unwrap_or(self.view + 1), ctx);
+                }
+            }
             Control::Option { name, value } => {
                 let _ = self.config.set(&name, &value);
                 self.delays.retune(self.config.estimation);

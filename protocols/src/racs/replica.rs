@@ -631,7 +631,7 @@ impl Protocol for Racs {
                     ctx.checkpoint(root.end, &summary);
                 }
             }
-            Control::HandOff => self.hand_off(ctx),
+            Control::HandOff | Control::Slow(_) => self.hand_off(ctx),
             Control::ReportFailure(peer) => {
                 if self.leader_of(self.view) == peer {
                     self.on_leader_lost(ctx);

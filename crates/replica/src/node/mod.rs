@@ -21,6 +21,7 @@ use crate::{
     ReplicaSet, RequestKind, RestoreError, Setup, Slot, SnapshotHeader, SnapshotInfo,
     SnapshotProgress, StateMachine, Status, Submission, Surroundings, Time, TimerKey, TimerOwner,
     Wake, Wire, World, Write, Writer,
+    parts::{Pace, PaceMessage},
     plant::{Plant, Planted},
     transfer::{self, Fetch, TransferMessage},
 };
@@ -46,6 +47,7 @@ const TIMER_TICK: u32 = 1;
 const TIMER_DIGEST_SLICE: u32 = 2;
 const TIMER_DIGEST_ASK: u32 = 3;
 const TIMER_DIGEST_GRACE: u32 = 4;
+const TIMER_PACE: u32 = 5;
 /// Batches of the node's own are numbered from here, far above any server's.
 const OWN_BATCHES: u64 = 1 << 63;
 /// After this an empty batch counts as lost, and others than the leader step in.
@@ -90,6 +92,8 @@ enum FrameKind {
     ReplyTo = 6,
     /// Digests of the sender's state, by position.
     Digests = 7,
+    /// How quick the sender is, and how far.
+    Pace = 8,
 }
 
 /// Where a snapshot under way comes from.
@@ -168,7 +172,7 @@ pub struct Node {
     cluster: ClusterId,
     replica: Box<dyn Replica>,
     executor: Executor,
-    envelopes: [Bytes; 8],
+    envelopes: [Bytes; 9],
     /// The frontends embedded in other replicas that have been heard of, the newest of each.
     homes: BTreeMap<ReplicaId, FrontendId>,
     scratch: BytesMut,
@@ -211,6 +215,8 @@ pub struct Node {
     batches: BatchBuilder,
     digests: Digests,
     disk: DiskWatch,
+    pace: Pace,
+    pace_beat: Duration,
     malformed: u64,
     foreign: u64,
     started: bool,
@@ -275,6 +281,7 @@ impl Node {
             FrameKind::ToFrontend,
             FrameKind::ReplyTo,
             FrameKind::Digests,
+            FrameKind::Pace,
         ];
         let mut executor =
             Executor::new(cluster, group, epoch, machine, setup.limits).with_plant(planted);
@@ -326,6 +333,8 @@ impl Node {
             batches: BatchBuilder::new(),
             digests: Digests::new(digest_interval),
             disk: DiskWatch::new(setup.limits.disk_hung_after),
+            pace: Pace::new(members),
+            pace_beat: setup.limits.pace_beat,
             malformed: 0,
             foreign: 0,
             started: false,
@@ -394,6 +403,7 @@ impl Node {
             .on_event(Event::Start(recovered), around, &mut self.effects)?;
         // A crash may have come between the snapshot and the trimming of what it covers.
         self.events.extend(covered.map(Event::Checkpointed));
+        self.arm_pace(world, out);
         self.carry_out(world, out);
         Ok(())
     }
@@ -458,6 +468,7 @@ impl Node {
                 assert!(upto >= self.persisted, "durability does not go back");
                 self.persisted = upto;
                 self.on_disk_answered(upto, world.now(), out);
+                self.pace.synced(upto.0, world.now());
                 self.events.push_back(Event::Persisted(upto));
                 self.release_held(out);
                 self.maybe_finish_snapshot(out);
@@ -568,6 +579,11 @@ impl Node {
         } else if kind == FrameKind::Digests as u8 {
             let theirs = digests::Kept::decode_all(reader.rest())?;
             self.on_digests(from, theirs, world, out);
+        } else if kind == FrameKind::Pace as u8 {
+            let message = PaceMessage::decode_all(reader.rest())?;
+            if let Some(answer) = self.pace.heard(from, message, arrived) {
+                self.send_pace(ReplicaSet::EMPTY.with(from), answer, out);
+            }
         } else if kind == FrameKind::Put as u8 {
             let ranges = reader.rest();
             self.events.push_back(Event::Put { from, ranges });
@@ -741,6 +757,7 @@ impl Node {
             Effect::Persist { id, write } => {
                 self.written = id;
                 self.disk.asked(write.bytes(), world.now());
+                self.pace.wrote(id.0, world.now());
                 out.push(Output::Journal { id, write });
             }
             Effect::Trim { below } => out.push(Output::Trim { below }),

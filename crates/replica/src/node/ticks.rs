@@ -39,8 +39,52 @@ impl Node {
             TIMER_DIGEST_SLICE => self.digest_slice(world, out),
             TIMER_DIGEST_ASK => self.digests.ask_again(),
             TIMER_DIGEST_GRACE => self.on_digest_grace(out),
-            _ => unreachable!("the node has five timers"),
+            TIMER_PACE => self.on_pace_timer(world, out),
+            _ => unreachable!("the node has six timers"),
         }
+    }
+
+    /// Sets the time of the next beat.
+    pub(super) fn arm_pace(&self, world: &dyn World, out: &mut Vec<Output>) {
+        if !self.pace_beat.is_zero() && self.members > 1 {
+            out.push(Output::SetTimer {
+                key: node_timer(TIMER_PACE),
+                at: Deadline::At(world.now() + self.pace_beat),
+            });
+        }
+    }
+
+    /// Asks all peers how far they are, and has the protocol hand over where this replica leads
+    /// and is far slower than others.
+    fn on_pace_timer(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let leader = self.replica.status().leader;
+        let (question, quick) = self.pace.beat(self.id, leader, world.now());
+        self.send_pace(
+            ReplicaSet::all(self.members).without(self.id),
+            question,
+            out,
+        );
+        if let Some(quick) = quick {
+            out.push(Output::Mark("slow beside others"));
+            self.events.push_back(Event::Control(Control::Slow(quick)));
+        }
+        self.arm_pace(world, out);
+    }
+
+    pub(super) fn send_pace(
+        &mut self,
+        to: ReplicaSet,
+        message: PaceMessage,
+        out: &mut Vec<Output>,
+    ) {
+        let mut writer = Writer::new(&mut self.scratch);
+        message.encode(&mut writer);
+        let frame = writer.finish();
+        out.push(Output::Send {
+            to: Recipients::Replicas(to),
+            lane: Lane::Control,
+            frame: self.wrap(FrameKind::Pace, frame),
+        });
     }
 
     fn leads(&self) -> bool {

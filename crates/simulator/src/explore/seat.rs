@@ -388,6 +388,7 @@ impl Cast {
             snapshot_bytes_min: 1 << 40,
             limits: ExecutorLimits {
                 disk_hung_after: Duration::ZERO,
+                pace_beat: Duration::ZERO,
                 ..ExecutorLimits::default()
             },
         };

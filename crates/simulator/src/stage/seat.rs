@@ -263,6 +263,7 @@ impl Stage {
                 session_lifetime: Duration::from_nanos(3600 * SECOND),
                 disk_hung_after: Duration::ZERO,
                 restore_step: self.setting.restore_step,
+                pace_beat: Duration::ZERO,
                 ..ExecutorLimits::default()
             },
         };

@@ -1,0 +1,407 @@
+//! How quick each member is beside the others, as each of them measures it.
+//!
+//! ```text
+//!   a beat ──► question with a stamp ──► every peer ──► the stamp again ──► a round trip
+//!
+//!   pace of a member = its round trip to the nearest majority + its disk's synchronisation
+//!        └── goes with every question and answer, so that all members know all paces
+//! ```
+//!
+//! A leader that is up, and far slower than another would be, is found by nobody's timeout. It is
+//! compared with the others as they are now and not with its own past, so that a group over wide
+//! distances keeps the leader that it has. How fast a member is may depend on what it does: who
+//! leads sends the most. So a peer counts as no quicker than it was when it last led, and leadership
+//! does not go round for a load that is too much for any leader. Only speed depends on any of this.
+
+use crate::{DecodeError, Reader, ReplicaId, ReplicaSet, Time, Wire, Writer};
+use alloc::{vec, vec::Vec};
+use core::time::Duration;
+use smallvec::SmallVec;
+
+/// Between two questions to all peers.
+pub const PACE_BEAT: Duration = Duration::from_millis(250);
+/// Slow is a member that takes so many times as long as another one …
+const TIMES: u32 = 4;
+/// … and so much longer …
+const LONGER: Duration = Duration::from_millis(5);
+/// … at so many beats in a row.
+const BEATS: u32 = 4;
+/// Between two times that a member is found slow, and after a change of leader.
+const PAUSE: Duration = Duration::from_secs(10);
+/// After this what was measured or told counts no more.
+const STALE: Duration = Duration::from_secs(3);
+/// After this it counts no more how slow a peer was as the leader.
+const LED: Duration = Duration::from_secs(600);
+/// So many samples are kept: one at each beat.
+const SAMPLES: usize = 5;
+
+/// A question or its answer, with the sender's own pace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PaceMessage {
+    /// When the question was asked, by the clock of who asks.
+    pub stamp: Time,
+    /// Whether it is the answer.
+    pub is_answer: bool,
+    /// The sender's pace, once it knows it.
+    pub pace: Option<Duration>,
+}
+
+impl Wire for PaceMessage {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.stamp.0);
+        writer.bool(self.is_answer);
+        let nanos = |pace: Duration| u64::try_from(pace.as_nanos()).unwrap_or(u64::MAX);
+        writer.u64(self.pace.map_or(u64::MAX, nanos));
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let (stamp, is_answer) = (Time(reader.u64("stamp")?), reader.bool("answer")?);
+        let nanos = reader.u64("pace")?;
+        let pace = (nanos != u64::MAX).then_some(Duration::from_nanos(nanos));
+        Ok(Self {
+            stamp,
+            is_answer,
+            pace,
+        })
+    }
+}
+
+/// The newest samples of one thing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Samples {
+    kept: [Duration; SAMPLES],
+    count: usize,
+    newest: Time,
+}
+
+impl Samples {
+    fn add(&mut self, sample: Duration, now: Time) {
+        if now.since(self.newest) > STALE {
+            self.count = 0;
+        }
+        self.kept[self.count % SAMPLES] = sample;
+        // Twice as many stand for any more.
+        self.count = if self.count + 1 < SAMPLES * 2 {
+            self.count + 1
+        } else {
+            SAMPLES
+        };
+        self.newest = now;
+    }
+
+    /// The one in the middle, unless there are none of late.
+    fn middle(&self, now: Time) -> Option<Duration> {
+        let mut kept = self.kept;
+        let kept = &mut kept[..self.count.min(SAMPLES)];
+        if now.since(self.newest) > STALE {
+            return None;
+        }
+        kept.sort_unstable();
+        kept.get(kept.len() / 2).copied()
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Peer {
+    trips: Samples,
+    told: Option<(Duration, Time)>,
+    /// What it told when it last led.
+    led: Option<(Duration, Time)>,
+}
+
+impl Peer {
+    /// How quick it would be as the leader.
+    fn pace(&self, now: Time) -> Option<Duration> {
+        let recent = |(pace, at): (Duration, Time), age| (now.since(at) <= age).then_some(pace);
+        let told = self.told.and_then(|told| recent(told, STALE))?;
+        let led = self.led.and_then(|led| recent(led, LED));
+        Some(led.map_or(told, |led| led.max(told)))
+    }
+}
+
+/// What one member knows of the paces of all.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    peers: Vec<Peer>,
+    syncs: Samples,
+    /// A write that is being measured, if it is to be, and since when.
+    write: Option<(u64, Time)>,
+    measures: bool,
+    beats: u32,
+    leader: Option<ReplicaId>,
+    changed_at: Option<Time>,
+    told_at: Option<Time>,
+}
+
+impl Pace {
+    /// Of so many members, none of which is known yet.
+    #[must_use]
+    pub fn new(members: usize) -> Self {
+        Self {
+            peers: vec![Peer::default(); members],
+            syncs: Samples::default(),
+            write: None,
+            measures: true,
+            beats: 0,
+            leader: None,
+            changed_at: None,
+            told_at: None,
+        }
+    }
+
+    /// A write was handed to the disk.
+    pub const fn wrote(&mut self, id: u64, now: Time) {
+        if self.measures {
+            self.measures = false;
+            self.write = Some((id, now));
+        }
+    }
+
+    /// Writes up to this one are durable.
+    pub fn synced(&mut self, upto: u64, now: Time) {
+        if let Some((_, at)) = self.write.take_if(|(id, _)| *id <= upto) {
+            self.syncs.add(now.since(at), now);
+        }
+    }
+
+    /// A message of this peer; gives back what answers it.
+    pub fn heard(
+        &mut self,
+        from: ReplicaId,
+        message: PaceMessage,
+        arrived: Time,
+    ) -> Option<PaceMessage> {
+        let majority = self.peers.len() / 2 + 1;
+        let peer = self.peers.get_mut(from.index())?;
+        if let Some(pace) = message.pace {
+            peer.told = Some((pace, arrived));
+            if self.leader == Some(from) {
+                peer.led = peer.told;
+            }
+        }
+        if !message.is_answer {
+            return Some(PaceMessage {
+                stamp: message.stamp,
+                is_answer: true,
+                pace: self.own(majority, arrived),
+            });
+        }
+        if message.stamp <= arrived {
+            peer.trips.add(arrived.since(message.stamp), arrived);
+        }
+        None
+    }
+
+    /// The way to the nearest majority and back, and the disk's.
+    fn own(&self, majority: usize, now: Time) -> Option<Duration> {
+        let mut trips: SmallVec<[Duration; 8]> = (self.peers.iter())
+            .filter_map(|peer| peer.trips.middle(now))
+            .collect();
+        trips.sort_unstable();
+        let trip = trips.get(majority.checked_sub(2)?)?;
+        Some(*trip + self.syncs.middle(now).unwrap_or_default())
+    }
+
+    /// A beat, with who leads as far as `me` knows: the question to all peers, and, when `me`
+    /// leads or nobody does, and is far slower than others, who these are.
+    pub fn beat(
+        &mut self,
+        me: ReplicaId,
+        leader: Option<ReplicaId>,
+        now: Time,
+    ) -> (PaceMessage, Option<ReplicaSet>) {
+        self.measures = self.write.is_none();
+        if leader.is_some() && leader != self.leader {
+            if self.leader.is_some() {
+                self.changed_at = Some(now);
+            }
+            self.leader = leader;
+        }
+        let own = self.own(self.peers.len() / 2 + 1, now);
+        let question = PaceMessage {
+            stamp: now,
+            is_answer: false,
+            pace: own,
+        };
+        let is_quick = |peer: &Peer| {
+            let pace = peer.pace(now);
+            own.zip(pace)
+                .is_some_and(|(own, pace)| own >= pace * TIMES && own >= pace + LONGER)
+        };
+        let ids = (0..).map(ReplicaId).zip(&self.peers);
+        let quick: ReplicaSet = ids
+            .filter(|(id, peer)| *id != me && is_quick(peer))
+            .map(|(id, _)| id)
+            .collect();
+        if quick.is_empty() || leader.is_some_and(|leader| leader != me) {
+            self.beats = 0;
+            return (question, None);
+        }
+        self.beats = self.beats.saturating_add(1);
+        let rests = [self.told_at, self.changed_at];
+        let rests = rests.iter().flatten().any(|at| now.since(*at) < PAUSE);
+        if self.beats < BEATS || rests {
+            return (question, None);
+        }
+        self.told_at = Some(now);
+        (question, Some(quick))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Members with given ways between them, each of which beats; what they found, with when.
+    struct Group {
+        members: Vec<Pace>,
+        trips: fn(usize, usize) -> Duration,
+        now: Time,
+        leader: usize,
+        found: Vec<(usize, ReplicaSet, Time)>,
+    }
+
+    impl Group {
+        fn new(members: usize, trips: fn(usize, usize) -> Duration) -> Self {
+            Self {
+                members: vec![Pace::new(members); members],
+                trips,
+                now: Time(1_000_000_000),
+                leader: 0,
+                found: Vec::new(),
+            }
+        }
+
+        /// So long, in which the leader hands over to the first one that is quick.
+        fn run(&mut self, time: Duration) {
+            let until = self.now + time;
+            while self.now < until {
+                self.now = self.now + PACE_BEAT;
+                for id in 0..self.members.len() {
+                    let leader = Some(ReplicaId(self.leader as u16));
+                    let me = ReplicaId(id as u16);
+                    let (question, quick) = self.members[id].beat(me, leader, self.now);
+                    for peer in (0..self.members.len()).filter(|peer| *peer != id) {
+                        let answer = self.members[peer].heard(me, question, self.now);
+                        let answer = answer.expect("an answer");
+                        let arrived = self.now + (self.trips)(id, peer);
+                        let from = ReplicaId(peer as u16);
+                        assert_eq!(self.members[id].heard(from, answer, arrived), None);
+                    }
+                    if let Some(quick) = quick {
+                        self.found.push((id, quick, self.now));
+                        self.leader = quick.iter().next().expect("not empty").index();
+                    }
+                }
+            }
+        }
+    }
+
+    const LOCAL: fn(usize, usize) -> Duration = |_, _| Duration::from_micros(200);
+
+    #[test]
+    fn leader_behind_slow_link_hands_over_once() {
+        let mut group = Group::new(3, LOCAL);
+        group.run(MS * 5_000);
+        assert_eq!(group.found, []);
+        group.trips = |from, to| match from.min(to) {
+            0 => MS * 40,
+            _ => Duration::from_micros(200),
+        };
+        let began = group.now;
+        group.run(MS * 60_000);
+        assert_eq!(group.found.len(), 1, "{:?}", group.found);
+        let (id, quick, at) = group.found[0];
+        assert_eq!((id, quick), (0, ReplicaSet(0b110)));
+        assert!(at.since(began) < MS * 2_500, "{:?}", at.since(began));
+    }
+
+    #[test]
+    fn slow_follower_changes_nothing() {
+        let mut group = Group::new(3, |from, to| match from.max(to) {
+            2 => MS * 40,
+            _ => Duration::from_micros(200),
+        });
+        group.run(MS * 60_000);
+        assert_eq!(group.found, []);
+    }
+
+    #[test]
+    fn leader_stays_where_distances_are_wide_and_unequal() {
+        // Milliseconds between five regions of the world.
+        const WAYS: [[u64; 5]; 5] = [
+            [0, 62, 76, 220, 160],
+            [62, 0, 140, 170, 105],
+            [76, 140, 0, 180, 220],
+            [220, 170, 180, 0, 70],
+            [160, 105, 220, 70, 0],
+        ];
+        for leader in 0..5 {
+            let mut group = Group::new(5, |from, to| MS * WAYS[from][to] as u32);
+            group.leader = leader;
+            group.run(MS * 120_000);
+            assert_eq!(group.found, [], "{leader}");
+        }
+    }
+
+    #[test]
+    fn load_that_slows_any_leader_sends_leadership_round_once() {
+        let mut group = Group::new(3, LOCAL);
+        // What leads has full queues.
+        for _ in 0..480 {
+            group.trips = match group.leader {
+                0 => |from, _| MS * if from == 0 { 50 } else { 1 },
+                1 => |from, _| MS * if from == 1 { 50 } else { 1 },
+                _ => |from, _| MS * if from == 2 { 50 } else { 1 },
+            };
+            group.run(PACE_BEAT);
+        }
+        assert!(group.found.len() <= 2, "{:?}", group.found);
+        let times = group.found.windows(2);
+        assert!(
+            times
+                .into_iter()
+                .all(|two| two[1].2.since(two[0].2) >= PAUSE)
+        );
+    }
+
+    #[test]
+    fn slow_disk_counts_like_a_slow_link() {
+        let mut group = Group::new(3, LOCAL);
+        for at in 0..40 {
+            for (id, sync) in [(0, 50), (1, 1), (2, 1)] {
+                let now = group.now;
+                group.members[id].wrote(at, now);
+                // Another write meanwhile is not measured.
+                group.members[id].wrote(at + 1_000, now + MS);
+                group.members[id].synced(at, now + MS * sync);
+            }
+            group.run(PACE_BEAT);
+        }
+        let found: Vec<_> = group
+            .found
+            .iter()
+            .map(|(id, quick, _)| (*id, *quick))
+            .collect();
+        assert_eq!(found, [(0, ReplicaSet(0b110))]);
+    }
+
+    #[test]
+    fn silent_peer_and_answer_from_the_future_count_nothing() {
+        let mut pace = Pace::new(3);
+        let answer = |stamp| PaceMessage {
+            stamp,
+            is_answer: true,
+            pace: Some(MS),
+        };
+        let now = Time(10_000_000_000);
+        assert_eq!(pace.heard(ReplicaId(1), answer(now + MS), now), None);
+        assert_eq!(pace.own(2, now), None);
+        assert_eq!(pace.heard(ReplicaId(1), answer(now), now + MS), None);
+        assert_eq!(pace.own(2, now + MS), Some(MS));
+        assert_eq!(pace.own(2, now + STALE + MS * 2), None);
+        assert_eq!(pace.heard(ReplicaId(7), answer(now), now), None);
+    }
+}
