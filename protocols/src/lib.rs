@@ -93,6 +93,16 @@ mod tests {
     }
 
     #[test]
+    fn architecture_lists_the_bound_of_each_protocol() {
+        let text = include_str!("../../ARCHITECTURE.md");
+        for entry in PROTOCOLS {
+            let bound = entry.resumes_within.as_secs();
+            let row = alloc::format!("| `{}` | {bound} s | ", entry.info.name);
+            assert!(text.contains(&row), "ARCHITECTURE.md has no '{row}'");
+        }
+    }
+
+    #[test]
     fn protocols_are_found_by_name_and_a_typo_gets_a_suggestion() {
         assert_eq!(
             find("multipaxos").map(|entry| entry.info.name),

@@ -578,6 +578,8 @@ pub struct Entry {
     pub needs_streams: bool,
     /// The rare branches that a long campaign must have taken.
     pub branches: &'static [&'static str],
+    /// A viable core acknowledges a new command so soon after the last fault.
+    pub resumes_within: core::time::Duration,
     /// Shows a message of the protocol as text, for traces.
     pub describe: fn(Bytes) -> String,
     /// Its planted bugs; none in a build without them.
@@ -727,6 +729,7 @@ impl Entry {
             speculates: P::SPECULATES,
             needs_streams: P::NEEDS_STREAMS,
             branches: P::BRANCHES,
+            resumes_within: P::RESUMES_WITHIN,
             describe: |message| match P::Message::decode_all(message) {
                 Ok(message) => alloc::format!("{message:?}"),
                 Err(error) => alloc::format!("unreadable: {error}"),

@@ -18,6 +18,7 @@ use crate::{
 };
 use alloc::{format, string::String, vec::Vec};
 use bytes::Bytes;
+use core::time::Duration;
 
 /// What a batch of requests needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -269,6 +270,11 @@ pub trait Protocol: Sized + Send + 'static {
 
     /// The rare branches ([`Context::mark`]) that a long campaign of the simulator must have taken.
     const BRANCHES: &'static [&'static str] = &[];
+
+    /// A set of nodes that may make progress ([`Self::viable`]) acknowledges a new command so soon
+    /// after the last fault has ended, with the usual timeouts and a network that is synchronous.
+    /// The simulator asserts it.
+    const RESUMES_WITHIN: Duration = Duration::from_secs(5);
 
     /// A replica before its start. Never I/O.
     fn new(setup: Setup<Self::Options>) -> Self;

@@ -125,7 +125,7 @@ pub struct Story {
 }
 
 /// What a campaign found; as JSON the last line of `quintet simulate`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CampaignReport {
     /// The protocol.
     pub protocol: String,
@@ -155,6 +155,10 @@ pub struct CampaignReport {
     pub events: u64,
     /// A hash over all that happened: equal for two runs.
     pub trace_hash: String,
+    /// The longest time from healing to a new command, of all seeds that count; milliseconds.
+    pub longest_resumption_ms: f64,
+    /// The seed with it.
+    pub longest_resumption_seed: Option<u64>,
     /// The first seed with a violation.
     pub first_violation: Option<Story>,
     /// The first seed with a stall.
@@ -180,6 +184,8 @@ pub struct SeedReport {
     pub faults: BTreeMap<&'static str, u64>,
     /// Rare branches by name.
     pub branches: BTreeMap<&'static str, u64>,
+    /// From healing to the first new command, in nanoseconds.
+    pub resumed_after: Option<u64>,
     /// Events handled.
     pub events: u64,
     /// A hash over all that happened.
@@ -336,6 +342,7 @@ pub(crate) fn report(mut world: World) -> SeedReport {
         acknowledged,
         faults,
         branches: world.branches,
+        resumed_after: world.healing.resumed_after,
         events: world.events,
         trace_hash: world.trace.hash(),
         lines: world.trace.lines.unwrap_or_default(),
@@ -438,6 +445,11 @@ pub(crate) fn run_entry(
             *report.rejections.entry(reason).or_default() += 1;
         } else {
             report.counted += 1;
+            let resumed = one.resumed_after.unwrap_or(0) as f64 / 1e6;
+            if resumed > report.longest_resumption_ms {
+                report.longest_resumption_ms = resumed;
+                report.longest_resumption_seed = Some(seed);
+            }
         }
         report.failures.truncate(STORIES_MAX);
         progress(Progress {

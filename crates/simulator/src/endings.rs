@@ -177,7 +177,7 @@ impl World {
         self.mark_answer(&call, &answer, watched);
         self.mark_level(number);
         if self.phase == Phase::Liveness && number >= self.healing.first_operation {
-            self.healing.on_done(!call.is_read());
+            self.healing.on_done(!call.is_read(), self.now);
         }
         self.ended(request.client.into(), number);
     }

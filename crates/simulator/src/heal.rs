@@ -8,7 +8,7 @@
 //!        │                                             │
 //!        │                                             ▼
 //!        │                               every key is read at every replica of the core
-//!        ▼ too long: a stall
+//!        ▼ no command within `Protocol::RESUMES_WITHIN`, or not all within 40 s: a stall
 //!   described by who leads and how far each came; the core was viable, so it is a bug
 //! ```
 
@@ -71,6 +71,8 @@ pub(crate) struct Healing {
     pub first_operation: u32,
     /// Acknowledged since healing, invoked after it.
     pub commits: u64,
+    /// From healing to the first of them, in nanoseconds.
+    pub resumed_after: Option<u64>,
     pub core: Vec<usize>,
     pub partitions: Vec<Partition>,
     /// Slow links that last: strike, from, to.
@@ -94,6 +96,7 @@ impl Default for Healing {
             wants_operations: true,
             first_operation: u32::MAX,
             commits: 0,
+            resumed_after: None,
             core: Vec::new(),
             partitions: Vec::new(),
             slowed: Vec::new(),
@@ -110,9 +113,10 @@ impl Default for Healing {
 
 impl Healing {
     /// An operation invoked after healing was acknowledged.
-    pub const fn on_done(&mut self, write: bool) {
+    pub fn on_done(&mut self, write: bool, now: u64) {
         if write {
             self.commits += 1;
+            self.resumed_after.get_or_insert(now - self.began);
         }
     }
 
@@ -267,6 +271,19 @@ impl World {
         since + NEAR <= self.now && *least >= slot
     }
 
+    /// How long the core may take to the first new command.
+    fn resumes_within(&self) -> u64 {
+        let promised = self.setup.entry.resumes_within.as_nanos() as u64;
+        // Other timeouts than the usual, or a network that stays slow, are held to the wider bound
+        // alone; and a shrunk case may have no client left.
+        let mut options = self.setup.options.iter();
+        let usual = options.all(|(name, _)| name == "plant") && !self.setup.faults.asynchrony;
+        match usual && self.setup.limits.commits_min > 0 {
+            true => promised,
+            false => u64::MAX,
+        }
+    }
+
     fn converge(&mut self) {
         if self.now > self.healing.began + UNDER_WAY
             && let Some(states) = self.healing.states.take()
@@ -292,6 +309,17 @@ impl World {
                  {}",
                 self.healing.core,
                 most / SECOND,
+                self.describe()
+            ));
+            return;
+        }
+        let is_late = self.healing.resumed_after.is_none()
+            && self.now - self.healing.began > self.resumes_within();
+        if is_late && self.healing.viable {
+            self.stall = Some(format!(
+                "the healed core {:?} acknowledged no new command in {:?}; {}",
+                self.healing.core,
+                self.setup.entry.resumes_within,
                 self.describe()
             ));
             return;

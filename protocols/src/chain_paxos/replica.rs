@@ -291,6 +291,7 @@ impl Protocol for ChainPaxos {
     type Options = Config;
     type Frontend = Frontend;
 
+    const RESUMES_WITHIN: Duration = Duration::from_secs(3);
     const BRANCHES: &'static [&'static str] = &[
         "acknowledged from elsewhere than the tail",
         "asks the leader for what is missing",

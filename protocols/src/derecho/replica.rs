@@ -533,6 +533,7 @@ impl Protocol for Derecho {
     #[cfg(feature = "plant")]
     const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
+    const RESUMES_WITHIN: Duration = Duration::from_secs(3);
     const BRANCHES: &'static [&'static str] = &[
         "member suspected",
         "sluggish member removed",

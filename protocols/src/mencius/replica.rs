@@ -237,6 +237,7 @@ impl Protocol for Mencius {
     const NEEDS_STREAMS: bool = true;
     #[cfg(feature = "plant")]
     const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
+    const RESUMES_WITHIN: Duration = Duration::from_secs(3);
     const BRANCHES: &'static [&'static str] = &[
         "own slots were revoked",
         "recovered",

@@ -385,6 +385,7 @@ impl Protocol for Nezha {
     #[cfg(feature = "plant")]
     const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
+    const RESUMES_WITHIN: Duration = Duration::from_secs(3);
     const BRANCHES: &'static [&'static str] = &[
         "a deadline lay too far ahead",
         "an entry with another deadline was taken over",

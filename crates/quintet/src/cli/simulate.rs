@@ -304,6 +304,12 @@ fn shown(report: &CampaignReport, shrunk: Option<&ShrunkSeed>, seconds: f64) -> 
     if !counted.is_empty() {
         text.push_str(&format!("faults: {}\n", counted.join(", ")));
     }
+    if let Some(seed) = report.longest_resumption_seed {
+        text.push_str(&format!(
+            "longest from the last fault to a new command: {:.0} ms (seed {seed})\n",
+            report.longest_resumption_ms
+        ));
+    }
     for (reason, count) in &report.rejections {
         text.push_str(&format!("rejected {count}: {reason}\n"));
     }

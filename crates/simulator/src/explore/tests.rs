@@ -7,7 +7,7 @@ use quintet_protocols::find;
 fn toy(bug: &str, bounds: Bounds) -> Exploration {
     let campaign = Campaign {
         protocol: String::from("toy"),
-        options: vec![("bug".to_string(), bug.to_string())],
+        options: vec![("plant".to_string(), bug.to_string())],
         ..Campaign::default()
     };
     let found = explore_entry(&campaign, Entry::of::<Toy>(), bounds, &mut |_| ());
@@ -148,7 +148,7 @@ fn equal_hashes_have_one_future_in_every_protocol() {
 fn hash_that_leaves_something_out_is_found() {
     let campaign = Campaign {
         protocol: String::from("toy"),
-        options: vec![("bug".to_string(), "partial_hash".to_string())],
+        options: vec![("plant".to_string(), "partial_hash".to_string())],
         ..Campaign::default()
     };
     // Of five replicas, one acknowledgement besides the leader's own commits nothing.

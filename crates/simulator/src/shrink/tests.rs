@@ -10,7 +10,7 @@ fn shrunk(bug: &str, faults: &str) -> Shrunk {
         let campaign = Campaign {
             protocol: String::from("toy"),
             faults: faults.parse().unwrap(),
-            options: vec![(String::from("bug"), bug.to_string())],
+            options: vec![(String::from("plant"), bug.to_string())],
             durability: Some(Durability::Disk),
             machine: Some(Service::Registers),
             ..Campaign::default()
@@ -61,7 +61,7 @@ fn an_early_acknowledgement_shrinks_to_a_crash() {
 fn what_holds_is_not_shrunk() {
     let campaign = Campaign {
         protocol: String::from("toy"),
-        options: vec![(String::from("bug"), String::from("none"))],
+        options: vec![(String::from("plant"), String::from("none"))],
         ..Campaign::default()
     };
     let budget = Duration::from_secs(9);

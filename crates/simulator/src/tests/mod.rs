@@ -20,7 +20,7 @@ fn toy(seeds: Range<u64>, faults: &str, bug: &str) -> Campaign {
         seeds,
         faults: faults.parse().unwrap(),
         durability: Some(Durability::Disk),
-        options: vec![(String::from("bug"), bug.to_string())],
+        options: vec![(String::from("plant"), bug.to_string())],
         operations: OPERATIONS_DEFAULT,
         machine: Some(Service::Registers),
         ..Campaign::default()
@@ -172,7 +172,7 @@ fn a_promise_not_read_back_is_found() {
 fn a_cluster_that_stops_is_a_stall() {
     let (_, what) = first_failure("none", "stalls", 1);
     assert!(
-        what.contains("did not converge") && what.contains("committed s100"),
+        what.contains("acknowledged no new command in 5s") && what.contains("committed s100"),
         "{what}"
     );
 }
@@ -190,7 +190,7 @@ fn a_panic_is_a_violation_with_the_command_that_replays_it() {
     assert_eq!(
         story.replay,
         "quintet simulate --protocol toy --replicas 3 --seeds 3..4 --faults none \
-         --durability disk --machine registers --set bug=panics"
+         --durability disk --machine registers --set plant=panics"
     );
 }
 

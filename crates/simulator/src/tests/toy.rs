@@ -66,7 +66,7 @@ pub struct ToyOptions {
 
 impl Options for ToyOptions {
     const SPECS: &'static [OptionSpec] = &[OptionSpec {
-        name: "bug",
+        name: "plant",
         default: "none",
         help: "how it is broken",
     }];
