@@ -398,6 +398,10 @@ pub(crate) struct Disk {
     pub late: (u64, u64),
     /// Syncs that did, since somebody asked.
     lates: u64,
+    /// Syncs do not end.
+    pub held: bool,
+    /// One would have.
+    pub sync_waits: bool,
     planted: Planted,
     files: Files,
     /// Open while the process runs.
@@ -428,6 +432,8 @@ impl Disk {
             slow: 1,
             late: (0, 0),
             lates: 0,
+            held: false,
+            sync_waits: false,
             planted: Planted::default(),
             files: Files::default(),
             journal: None,
@@ -644,6 +650,7 @@ impl Disk {
 
     /// The process died. What was synced stays; of a sync under way a drawn part reached the disk.
     pub fn crash(&mut self, random: &mut Random) -> Loss {
+        (self.held, self.sync_waits) = (false, false);
         let is_write = |order: &&Order| matches!(order, Order::Write(..));
         let loss = Loss {
             writes: self.waiting.iter().filter(is_write).count(),

@@ -4,7 +4,7 @@
 //!   network, processes, clients, faults ──schedule──► Queue<Event> ──next──► World
 //! ```
 
-use crate::faults::Kind;
+use crate::{faults::Kind, holding::Step};
 use quintet_replica::{Bytes, Executed, Link, TimerKey};
 
 /// More events than this in one world: something runs in circles.
@@ -53,6 +53,8 @@ pub(crate) enum Event {
     SnapshotWanted { node: u16 },
     /// An attack chooses other victims.
     AttackMoves { moves: u64, ends: u64 },
+    /// Syncs that are held come to their next step.
+    HoldingMoves { strike: u16, step: Step },
     /// A replica stands still until a time.
     StandStill { node: u16, until: u64 },
     /// A crashed replica starts again.

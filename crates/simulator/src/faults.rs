@@ -33,6 +33,9 @@ pub struct FaultSet {
     /// One replica is configured otherwise than the others in one value that all must share: they
     /// must refuse each other. It is not part of [`Self::ALL`].
     pub configuration: bool,
+    /// Every seed sees the syncs of votes held, which [`Self::ALL`] draws for some of them. It is
+    /// not part of [`Self::ALL`].
+    pub held: bool,
 }
 
 impl FaultSet {
@@ -44,6 +47,7 @@ impl FaultSet {
         clock: false,
         asynchrony: false,
         configuration: false,
+        held: false,
     };
     /// All that end.
     pub const ALL: Self = Self {
@@ -53,6 +57,7 @@ impl FaultSet {
         clock: true,
         asynchrony: false,
         configuration: false,
+        held: false,
     };
 }
 
@@ -71,17 +76,19 @@ impl FromStr for FaultSet {
                 "clock" => set.clock = true,
                 "asynchrony" => set.asynchrony = true,
                 "configuration" => set.configuration = true,
+                "held" => set.held = true,
                 "all" => {
                     set = Self {
                         asynchrony: set.asynchrony,
                         configuration: set.configuration,
+                        held: set.held,
                         ..Self::ALL
                     }
                 }
                 other => {
                     return Err(format!(
                         "'{other}' is no kind of fault: none, network, crash, disk, clock, all (of \
-                         these), asynchrony, configuration, or several separated by commas"
+                         these), asynchrony, configuration, held, or several separated by commas"
                     ));
                 }
             }
@@ -102,6 +109,7 @@ impl fmt::Display for FaultSet {
             (self.clock, "clock"),
             (self.asynchrony, "asynchrony"),
             (self.configuration, "configuration"),
+            (self.held, "held"),
         ];
         let names: Vec<_> = names
             .iter()
@@ -199,6 +207,9 @@ kinds! {
     /// Single syncs take long, some of them longer than anybody waits for a replica: packets,
     /// suspicions and elections come in between.
     LateSync "late_sync",
+    /// Votes wait for their disks until somebody else stands: syncs are held across a suspicion, and
+    /// some who wait for them crash.
+    HeldSync "held_sync",
     /// A sync fails: the replica must stop.
     SyncFails "sync_fails",
     /// A disk has no room for new files for a while.
@@ -246,6 +257,7 @@ impl Kind {
             Self::CrashVoter
                 | Self::CrashNewLeader
                 | Self::CrashInTransfer
+                | Self::HeldSync
                 | Self::RotJournal
                 | Self::RotSnapshot
                 | Self::LostWrite
@@ -378,7 +390,30 @@ pub(crate) struct Plan {
 /// How often a fault that nobody noticed strikes again.
 const AGAIN_MAX: u8 = 5;
 
+/// Of 1,000 seeds so many see syncs held.
+const HELD_SHARE: u64 = 120;
+
 impl Plan {
+    /// Adds the syncs that are held, where they are drawn: apart, so that all else of a seed is as it
+    /// would be without.
+    pub fn draw_held(&mut self, ground: &Ground, random: &mut Random) {
+        let (allowed, horizon) = (ground.allowed, ground.horizon);
+        let drawn = random.chance(HELD_SHARE);
+        let fits = allowed.network && allowed.crash && allowed.disk && ground.replicas >= 3;
+        if !(allowed.held || drawn && fits) {
+            return;
+        }
+        self.kinds.push(Kind::HeldSync);
+        for _ in 0..random.between(1, 2) {
+            self.strikes.push(Strike {
+                kind: Kind::HeldSync,
+                at: random.between(horizon / 50, horizon * 7 / 10),
+                duration: random.between(300, 1500) * MILLISECOND,
+                again: AGAIN_MAX,
+            });
+        }
+    }
+
     /// Draws the kinds and strikes of a seed.
     pub fn draw(ground: &Ground, random: &mut Random) -> Self {
         let (pool, horizon) = (ground.pool(), ground.horizon);
@@ -491,6 +526,7 @@ mod tests {
             "crash,clock",
             "all",
             "disk,configuration",
+            "crash,held",
         ] {
             let set: FaultSet = text.parse().unwrap();
             assert_eq!(set.to_string(), text);
@@ -515,7 +551,8 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for seed in 0..400 {
             let mut random = Random::new(seed);
-            let plan = Plan::draw(&ground(FaultSet::ALL), &mut random);
+            let mut plan = Plan::draw(&ground(FaultSet::ALL), &mut random);
+            plan.draw_held(&ground(FaultSet::ALL), &mut random);
             assert!(!plan.kinds.is_empty());
             assert!(plan.kinds.len() <= plan.strikes.len());
             seen.extend(plan.kinds);

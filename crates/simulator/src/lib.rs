@@ -37,6 +37,7 @@ mod faults;
 pub mod generate;
 mod heal;
 pub mod history;
+mod holding;
 pub mod machine;
 pub mod model;
 mod network;

@@ -1092,7 +1092,9 @@ impl World {
                 .as_ref()
                 .map_or(0, |node| node.protocol_status().view);
             self.monotone[index].promises(id, self.now, view);
+            self.has_voted(index);
         }
+        let process = &mut self.processes[index];
         if let Some(latency) = process.disk.append(id, write, &mut self.random) {
             let (node, boot) = (index as u16, process.boot);
             if process.disk.slow > 1 {

@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    fn draw_running(&mut self) -> Option<usize> {
+    pub fn draw_running(&mut self) -> Option<usize> {
         let running: Vec<usize> = (0..self.setup.replicas)
             .filter(|id| {
                 let process = &self.processes[*id];
@@ -97,7 +97,7 @@ impl World {
     }
 
     /// Who calls itself the leader, in the highest view that one does.
-    fn leader(&self) -> Option<usize> {
+    pub fn leader(&self) -> Option<usize> {
         let leads = |(id, process): (usize, &Process)| {
             let status = process.node.as_ref()?.protocol_status();
             (status.leader?.index() == id).then_some((status.view, id))
@@ -241,6 +241,7 @@ impl World {
                 self.processes[node].slow = self.random.between(20, 200);
             }
             Kind::LateSync => self.delay_syncs(),
+            Kind::HeldSync => return self.hold_syncs(index, duration),
             Kind::SlowDisk
             | Kind::SyncFails
             | Kind::DiskFull
@@ -820,8 +821,9 @@ impl World {
         };
         let ended = open.remove(at);
         let kind = self.plan.strikes[index].kind;
-        // The voter's crash counts, not the silence that leads to it.
-        if kind != Kind::CrashVoter && self.frames_blocked() > ended.frames_blocked {
+        // The voter's crash counts, or the sync that was held, not the silence that leads to it.
+        let silenced = matches!(kind, Kind::CrashVoter | Kind::HeldSync);
+        if !silenced && self.frames_blocked() > ended.frames_blocked {
             self.effective(kind.name());
         }
         for link in ended.links {
@@ -837,7 +839,7 @@ impl World {
         }
     }
 
-    fn frames_blocked(&self) -> u64 {
+    pub fn frames_blocked(&self) -> u64 {
         self.network
             .counts
             .get("frames_blocked")
@@ -903,6 +905,10 @@ impl World {
                 .iter_mut()
                 .for_each(|process| process.clock.lie(false)),
             Kind::CrashNewLeader => self.hunted = None,
+            Kind::HeldSync => {
+                self.release_all();
+                self.end_partition(index);
+            }
             Kind::ClientReturns | Kind::ClientReturnsLate => self.clients_come_back(),
             Kind::CrashMidStep
             | Kind::CrashBeforePersisted
@@ -969,6 +975,7 @@ impl World {
             self.network.slow(from, to, 1);
         }
         self.hunted = None;
+        self.release_all();
         for process in &mut self.processes {
             (process.slow, process.disk.slow, process.armed) = (1, 1, None);
             (process.resets, process.crash_at_boot) = (0, None);

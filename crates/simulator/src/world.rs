@@ -28,6 +28,7 @@ use crate::{
     faults::{FaultSet, Ground, Kind, Plan},
     heal::Healing,
     history::History,
+    holding::Holding,
     machine::{self, Queried},
     model::{Answer, Call},
     network::{LinkProfile, Network, Sent, Transport},
@@ -276,6 +277,8 @@ pub(crate) struct World {
     pub routes_ahead: Vec<(Slot, Route)>,
     /// Who leads next, in a later view than this, crashes and stays down for so long.
     pub hunted: Option<(u64, u64)>,
+    /// Syncs that are held until somebody else stands.
+    pub holding: Option<Holding>,
     /// Some replica has called one a leader.
     pub led: bool,
     pub events: u64,
@@ -466,9 +469,12 @@ impl World {
             sessions_expire: shape.session_lifetime <= SESSION_SHORT_MAX,
             horizon: shape.horizon,
         };
-        let plan = root
-            .fork(2)
-            .profile("plan", |random| Plan::draw(&ground, random));
+        let mut holding = root.fork(11);
+        let plan = root.fork(2).profile("plan", |random| {
+            let mut plan = Plan::draw(&ground, random);
+            plan.draw_held(&ground, &mut holding);
+            plan
+        });
         let lags = plan.kinds.contains(&Kind::CrashInTransfer);
         let options = root
             .fork(5)
@@ -533,6 +539,7 @@ impl World {
             route_slot: Slot(0),
             routes_ahead: Vec::new(),
             hunted: None,
+            holding: None,
             led: false,
             events: 0,
             agreement: Agreement::default(),
@@ -629,7 +636,7 @@ impl World {
             Event::Broken { at, peer, link } => self.tell_link(at.into(), peer.into(), link),
             Event::Timer { place, boot, key } => self.on_timer(place, boot, key),
             Event::Synced { node, boot } => {
-                if self.lives(node, boot) {
+                if self.lives(node, boot) && !self.holds_sync(node.into()) {
                     self.on_synced(node.into());
                 }
             }
@@ -659,6 +666,7 @@ impl World {
                 }
             }
             Event::SnapshotWanted { node } => self.ask_for_snapshot(node.into()),
+            Event::HoldingMoves { strike, step } => self.holding_moves(strike, step),
             Event::AttackMoves { moves, ends } => self.attack_moves(moves, ends),
             Event::StandStill { node, until } => {
                 if self.phase == Phase::Safety {

@@ -15,7 +15,7 @@ quintet_replica::plants! {
         "a message counts as persisted before it is";
     ReadsLocal "read_without_barrier" 0 ""
         "a read is answered from the local state without the barrier";
-    EchoAfterSuspicion "echo_after_suspicion" 0 ""
+    EchoAfterSuspicion "echo_after_suspicion" 0 "--replicas 7 --faults held --durability disk"
         "a vote that ends on disk after its proposer is suspected is shown all the same";
     EchoNotDurable "trim_echoed_before_logged" 0 ""
         "a ragged trim is echoed before it is on disk";

@@ -83,7 +83,8 @@ impl Derecho {
             // It knows more: it answers this with what this replica has missed.
             self.send_join(ReplicaSet::EMPTY.with(from), ctx);
         } else if self.phase == Phase::Active || self.phase == Phase::Activating {
-            let views = Vec::new();
+            // It compares: a number has one membership.
+            let views = [self.promise.view.clone()].into();
             ctx.send(
                 from,
                 Lane::Control,

@@ -65,7 +65,8 @@ pub struct Simulate {
 
     /// Which faults may strike: none, network, crash, disk, clock, all of these, or several with
     /// commas. Not among all: asynchrony gives every message a delay without bound, configuration
-    /// configures one replica otherwise than the others
+    /// configures one replica otherwise than the others, held holds the syncs of votes in every
+    /// seed
     #[arg(long, value_name = "KINDS", default_value = "all")]
     faults: FaultSet,
 

@@ -1,6 +1,8 @@
 //! Tests of the rig: what is right passes, every kind of wrong is caught, one seed is one world.
 
 mod configuration;
+#[cfg(feature = "plant")]
+mod found;
 mod hung_disk;
 pub(crate) mod toy;
 

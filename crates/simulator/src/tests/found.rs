@@ -1,0 +1,55 @@
+//! Injected bugs that ordinary seeds do not reach, each with the campaign that finds it: one of its
+//! first seeds does, and is clean without it. Which one moves with every new draw.
+
+use crate::{Campaign, run};
+use std::ops::Range;
+
+/// Asks seeds with the bug until one finds it, and that one without; gives what it finds.
+fn found_by(protocol: &str, bug: &str, seeds: Range<u64>) -> String {
+    let specs = crate::plants(protocol).unwrap();
+    let (_, spec) = specs.iter().find(|(_, spec)| spec.name == bug).unwrap();
+    let mut campaign = Campaign {
+        protocol: protocol.to_owned(),
+        plant: Some(bug.to_owned()),
+        ..Campaign::default()
+    };
+    let words: Vec<&str> = spec.campaign.split_whitespace().collect();
+    for pair in words.chunks(2) {
+        match *pair {
+            ["--replicas", replicas] => campaign.replicas = replicas.parse().unwrap(),
+            ["--faults", faults] => campaign.faults = faults.parse().unwrap(),
+            ["--durability", name] => campaign.durability = Some(name.parse().unwrap()),
+            ["--set", option] => {
+                let (name, value) = option.split_once('=').unwrap();
+                campaign.options.push((name.to_owned(), value.to_owned()));
+            }
+            _ => panic!("a campaign has {pair:?}"),
+        }
+    }
+    let what = seeds.into_iter().find_map(|seed| {
+        campaign.seeds = seed..seed + 1;
+        let report = run(&campaign, |_| ()).unwrap();
+        let story = report.failures.first()?;
+        println!("{bug} found: {}", story.replay);
+        Some(story.what.clone())
+    });
+    let what = what.expect("a seed finds the bug");
+    campaign.plant = None;
+    let sound = run(&campaign, |_| ()).unwrap();
+    assert!(sound.is_clean(), "{:?}", sound.failures);
+    what
+}
+
+/// Votes wait for their disks until a second leader stands, and are shown although they must not.
+#[test]
+fn vote_shown_after_suspicion_is_found_by_held_syncs() {
+    let what = found_by("derecho", "echo_after_suspicion", 0..120);
+    assert!(what.contains("two views of one number"), "{what}");
+}
+
+/// Views that follow each other all the time: one has two memberships.
+#[test]
+fn recomputed_trim_is_found_by_a_storm_of_view_changes() {
+    let what = found_by("derecho", "trim_recomputed", 0..120);
+    assert!(what.contains("two views of one number"), "{what}");
+}
