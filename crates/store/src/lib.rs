@@ -50,6 +50,5 @@ pub use request::{
     Args, ArgsBuffer, Commands, MalformedRequest, Mode, REQUEST_VERSION, RequestBuilder,
     RequestCommand, Watched,
 };
-pub use steps::may_take_long;
 pub use store::Store;
 pub use value::{ShortBytes, Stored, StringValue, Value};

@@ -15,7 +15,7 @@ use crate::command::{CommandSpec, Op};
 use crate::commands::is;
 use crate::error::{CommandError, CommandResult};
 use crate::numbers::parse_integer;
-use crate::request::{Args, ArgsBuffer, Commands};
+use crate::request::Args;
 use crate::value::Value;
 use std::cell::Cell;
 
@@ -110,59 +110,6 @@ impl Meter {
     pub fn take_longest(&self) -> Option<(&'static str, u64)> {
         self.longest.take()
     }
-}
-
-/// Whether a request has a command that can take very long although it and its reply are short.
-#[must_use]
-pub fn may_take_long(request: &[u8]) -> bool {
-    Commands::new(request).is_ok_and(any_takes_long)
-}
-
-fn any_takes_long(mut commands: Commands<'_>) -> bool {
-    let mut args = ArgsBuffer::new();
-    let mut transactions = Vec::new();
-    loop {
-        while let Ok(Some(command)) = commands.next(&mut args) {
-            match (command.spec.op, &args[..]) {
-                (Op::Exec, [_, queued]) => transactions.push(Commands::queued(queued)),
-                (op, _) if takes_long(op) => return true,
-                _ => {}
-            }
-        }
-        match transactions.pop() {
-            Some(queued) => commands = queued,
-            None => return false,
-        }
-    }
-}
-
-/// Those of [`may_be_long`] that combine, search or sort whole values.
-const fn takes_long(op: Op) -> bool {
-    matches!(
-        op,
-        Op::Bitop
-            | Op::Keys
-            | Op::Lcs
-            | Op::Linsert
-            | Op::Lpos
-            | Op::Lrem
-            | Op::Sdiff
-            | Op::Sdiffstore
-            | Op::Sinter
-            | Op::Sintercard
-            | Op::Sinterstore
-            | Op::Sort
-            | Op::SortRo
-            | Op::Sunion
-            | Op::Sunionstore
-            | Op::Zdiff
-            | Op::Zdiffstore
-            | Op::Zinter
-            | Op::Zintercard
-            | Op::Zinterstore
-            | Op::Zunion
-            | Op::Zunionstore
-    )
 }
 
 /// How much there is in a value.
@@ -406,7 +353,6 @@ fn counted(args: Args<'_>, from: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Mode, RequestBuilder};
 
     fn steps(op: Op, args: Args<'_>) -> u64 {
         let string = Value::string(&[b'x'; 640]);
@@ -416,24 +362,6 @@ mod tests {
             || 500,
             |key| (key == b"s").then_some(&string),
         )
-    }
-
-    #[test]
-    fn request_takes_long_when_a_command_or_a_queued_one_does() {
-        let request = |op: Op, args: &[&[u8]]| {
-            let mut request = RequestBuilder::new();
-            request.command(Op::Get.spec(), Mode::default(), &[b"a"]);
-            request.command(op.spec(), Mode::default(), args);
-            request
-        };
-        let (long, short) = (request(Op::Sort, &[b"a"]), request(Op::Llen, &[b"a"]));
-        assert!(may_take_long(long.as_bytes()) && !may_take_long(short.as_bytes()));
-        for (queued, expected) in [(long, true), (short, false)] {
-            let mut whole = RequestBuilder::new();
-            whole.transaction(Mode::default(), &[], &queued);
-            assert_eq!(may_take_long(whole.as_bytes()), expected);
-        }
-        assert!(!may_take_long(&[]) && !may_take_long(b"no request"));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::{
     pipeline::Drained,
     resp,
     sessions::{Owner, Standing},
-    shares::{LONG_WEIGHT, Shares},
+    shares::{Among, Shares},
 };
 use crate::system::growth;
 use bytes::{Bytes, BytesMut};
@@ -462,11 +462,6 @@ impl Gateway {
         connection.request_commands = self.builder.commands();
         connection.closing |= connection.ended && drained == Drained::Nothing;
         let payload_bytes = self.builder.len();
-        let reads_or_writes = matches!(drained, Drained::Reads | Drained::Writes);
-        let long = connection.weight_in_flight == 0 && reads_or_writes && self.is_long();
-        if long {
-            connection.weight_in_flight = LONG_WEIGHT;
-        }
         if payload_bytes > 0 {
             let large = connection.weight_in_flight > 0;
             (self.shares).note_request(&mut connection.seen, large, self.now);
@@ -488,22 +483,26 @@ impl Gateway {
                     true => Level::Stale,
                     false => Level::Linearizable,
                 };
-                if long {
-                    self.park(index, level, connection);
-                } else {
-                    let builder = std::mem::take(&mut self.builder);
-                    self.push_read(level, index, builder.as_bytes());
-                    self.builder = builder;
-                }
+                let builder = std::mem::take(&mut self.builder);
+                self.push_read(level, index, builder.as_bytes());
+                self.builder = builder;
             }
             Drained::Writes => {
                 connection.phase = Phase::Request;
-                if self.owner.standing == Standing::Registered && !long {
+                if self.owner.standing == Standing::Registered {
                     let builder = std::mem::take(&mut self.builder);
                     self.push_ordered(index, connection, builder.as_bytes());
                     self.builder = builder;
                 } else {
-                    self.park(index, Level::Ordered, connection);
+                    self.parked.push_back(Parked {
+                        connection: index,
+                        level: Level::Ordered,
+                        payload: Bytes::copy_from_slice(self.builder.as_bytes()),
+                        deadline: self.now + self.config.client_deadline,
+                        not_before: Time(0),
+                        weight: connection.weight_in_flight,
+                        busy: false,
+                    });
                 }
             }
         }
@@ -534,19 +533,6 @@ impl Gateway {
             self.check_output(connection);
             self.mark_dirty(index, connection);
         }
-    }
-
-    /// The request that has been built waits for the owner's registration, or for its turn.
-    fn park(&mut self, connection: usize, level: Level, of: &Connection) {
-        self.parked.push_back(Parked {
-            connection,
-            level,
-            payload: Bytes::copy_from_slice(self.builder.as_bytes()),
-            deadline: self.now + self.config.client_deadline,
-            not_before: Time(0),
-            weight: of.weight_in_flight,
-            busy: of.weight_in_flight == LONG_WEIGHT,
-        });
     }
 
     pub(super) fn push_read(&mut self, level: Level, index: usize, payload: &[u8]) {
@@ -599,8 +585,7 @@ impl Gateway {
             };
             if parked.not_before > now
                 || !registered && parked.level == Level::Ordered
-                || parked.weight > 0
-                    && (now < self.shares.not_before || !self.shares.takes(parked.weight))
+                || parked.weight > 0 && !self.shares.takes(parked.weight)
             {
                 self.parked.push_back(parked);
                 continue;
@@ -777,9 +762,16 @@ impl Gateway {
         self.pending_mut(in_flight.level).on_done(took, now);
         self.counters.batches_in_flight -= 1;
         self.counters.bytes_in_flight -= in_flight.batch.len() as u64;
-        // What the way and the disk take delays nobody.
-        let shortest = self.pending_mut(in_flight.level).shortest();
-        self.note_time(&in_flight, took.saturating_sub(shortest), now);
+        if in_flight.weight > 0 {
+            // What the way and the disk take delays nobody.
+            let shortest = self.pending_mut(in_flight.level).shortest();
+            let took = took.saturating_sub(shortest);
+            let among = Among {
+                members: self.config.members,
+                deadline: self.config.client_deadline,
+            };
+            (self.shares).note_large(in_flight.weight, took, among, now);
+        }
         Some(in_flight)
     }
 
@@ -937,10 +929,7 @@ impl Gateway {
                 && !self.is_full()
                 && (parked.weight == 0 || self.shares.takes(parked.weight))
             {
-                next = next.min(match parked.weight {
-                    0 => parked.not_before,
-                    _ => parked.not_before.max(self.shares.not_before),
-                });
+                next = next.min(parked.not_before);
             }
         }
         if self.owner.standing != Standing::Registering

@@ -19,17 +19,14 @@
 //!   large ── took 200 ms ──┤ 3 others were served lately: 600 ms for them ├── large
 //! ```
 //!
-//! Those at the other members are taken to be as many as here. Commands that may take long although
-//! they are short to read and to answer are treated as large while batches with them are slow.
+//! Those at the other members are taken to be as many as here.
 
 use super::{
-    batches::{Entry, InFlight},
     connection::{Connection, Phase},
     gateway::{Gateway, LEVELS},
 };
 use bytes::BytesMut;
-use quintet_replica::{BatchView, Level, Submission, Time, limits};
-use quintet_store::may_take_long;
+use quintet_replica::{Level, Submission, Time, limits};
 use std::{collections::VecDeque, time::Duration};
 
 /// The most commands of a connection's first request.
@@ -48,12 +45,6 @@ const PERIOD: Duration = Duration::from_secs(1);
 const OTHERS_MAX: u32 = 16;
 /// … and no pause is longer than this.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// What a request with commands that may take long counts for while they are slow: one at a time.
-pub(super) const LONG_WEIGHT: usize = IN_FLIGHT_MAX;
-/// A batch with such commands that takes so much longer than the shortest is slow because of them …
-const LONG: Duration = Duration::from_millis(50);
-/// … and after it they are treated as large for so long.
-const LONG_PERIOD: Duration = Duration::from_secs(10);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -66,8 +57,6 @@ pub(super) struct Shares {
     pub inputs: usize,
     /// The next large request goes no earlier.
     pub not_before: Time,
-    /// Until then, requests with commands that may take long go as large ones.
-    pub long_until: Time,
     period: Time,
     /// The number of the period.
     nth: u32,
@@ -89,8 +78,6 @@ pub(super) struct Seen {
 pub(super) struct Among {
     /// The group's members, each with clients.
     pub members: usize,
-    /// Large requests that are parked.
-    pub parked: usize,
     /// How long a client waits.
     pub deadline: Duration,
 }
@@ -131,11 +118,6 @@ impl Shares {
     /// time that a client waits.
     pub fn note_large(&mut self, weight: usize, took: Duration, among: Among, now: Time) {
         self.in_flight -= weight;
-        if weight == LONG_WEIGHT {
-            let left = self.long_until.since(now);
-            let left = if took < SHORT { left / 2 } else { LONG_PERIOD };
-            self.long_until = now + left;
-        }
         // Large replies of the past say nothing certain of a request that is small.
         if took < SHORT || weight <= INPUT_LARGE {
             return;
@@ -146,7 +128,7 @@ impl Shares {
         let members = u32::try_from(among.members).unwrap_or(u32::MAX);
         let others = self.others[0].max(self.others[1]);
         let others = others.saturating_mul(members).min(OTHERS_MAX);
-        let held = u32::try_from(self.held.len() + among.parked).unwrap_or(u32::MAX - 1);
+        let held = u32::try_from(self.held.len()).unwrap_or(u32::MAX - 1);
         let most = PAUSE_MAX.min(among.deadline / 4 / (held + 1));
         self.not_before = now + (took * others).min(most);
     }
@@ -177,8 +159,6 @@ impl Connection {
         let commands = self.request_commands.max(1);
         if bytes > good {
             self.commands_max = (commands.saturating_mul(good) / bytes).max(1);
-        } else if self.weight_in_flight == LONG_WEIGHT {
-            // Short replies say nothing of what they cost.
         } else if commands >= self.commands_max && bytes <= good / 4 {
             self.commands_max = self.commands_max.saturating_mul(4).min(1 << 20);
         }
@@ -186,37 +166,6 @@ impl Connection {
 }
 
 impl Gateway {
-    /// A batch has ended and took so much longer than the shortest.
-    pub(super) fn note_time(&mut self, batch: &InFlight, took: Duration, now: Time) {
-        if batch.weight == 0 {
-            if took >= LONG && requests_of(batch).any(|(_, payload)| may_take_long(payload)) {
-                self.shares.long_until = now + LONG_PERIOD;
-            }
-            return;
-        }
-        if batch.weight == LONG_WEIGHT && took >= SHORT {
-            for (index, _) in requests_of(batch) {
-                if let Some(connection) = &mut self.connections[index] {
-                    let commands = connection.request_commands as u128 * SHORT.as_nanos();
-                    let commands = usize::try_from(commands / took.as_nanos());
-                    connection.commands_max = commands.unwrap_or(usize::MAX).max(1);
-                }
-            }
-        }
-        let among = Among {
-            members: self.config.members,
-            parked: (self.parked.iter()).filter(|it| it.weight > 0).count(),
-            deadline: self.config.client_deadline,
-        };
-        self.shares.note_large(batch.weight, took, among, now);
-    }
-
-    /// Whether the request that has been built is to wait for its turn among the large ones,
-    /// although it is short.
-    pub(super) fn is_long(&self) -> bool {
-        self.now < self.shares.long_until && may_take_long(self.builder.as_bytes())
-    }
-
     /// Whether a connection that is held would be served now.
     pub(super) fn may_serve_held(&self, now: Time) -> bool {
         if now < self.shares.not_before {
@@ -320,17 +269,6 @@ impl Gateway {
         self.mark_dirty(index, &mut connection);
         self.connections[index] = Some(connection);
     }
-}
-
-/// The connections that have requests in a batch, each with its payload.
-fn requests_of(batch: &InFlight) -> impl Iterator<Item = (usize, &[u8])> {
-    let view = BatchView::new(&batch.batch).ok();
-    let requests = view.into_iter().flat_map(|view| view.requests());
-    let both = batch.entries.iter().zip(requests);
-    both.filter_map(|(entry, request)| match entry {
-        Entry::Command(index) | Entry::Read(index) => Some((*index, request.payload)),
-        _ => None,
-    })
 }
 
 /// Said before a connection is closed.

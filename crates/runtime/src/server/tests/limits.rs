@@ -494,54 +494,6 @@ fn buffer_of_a_long_command_grows_in_few_steps() {
 }
 
 #[test]
-fn long_commands_take_turns_while_they_are_slow() {
-    for command in ["SORT l", "MULTI\r\nLREM l 0 b\r\nEXEC"] {
-        let mut rig = Rig::new();
-        let (long, other, small) = (rig.connect(), rig.connect(), rig.connect());
-        rig.say(small, "RPUSH l 2 1");
-        let command = format!("{command}\r\n");
-        let done_after = |rig: &mut Rig, submission: &_, millis| {
-            rig.pass(Duration::from_millis(millis));
-            let outcome = rig.execute(submission);
-            rig.done(submission, outcome);
-        };
-        // They share batches until one with them is slow.
-        for millis in [1, 100] {
-            rig.push(long, &command);
-            rig.push(other, &command);
-            let together = rig.collect();
-            assert_eq!(together.len(), 1);
-            done_after(&mut rig, &together[0], millis);
-        }
-        rig.push(long, &command);
-        rig.push(other, &command);
-        rig.push(
-            small,
-            if command.starts_with('S') {
-                "GET a\r\n"
-            } else {
-                "INCR a\r\n"
-            },
-        );
-        let first = rig.collect();
-        assert_eq!(first.len(), 1, "those of others first");
-        done_after(&mut rig, &first[0], 1);
-        let alone = rig.collect();
-        assert_eq!(alone.len(), 1, "one at a time");
-        done_after(&mut rig, &alone[0], 100);
-        assert_eq!(rig.collect(), [], "others have their share of the time");
-        let begins = rig.gateway.next_deadline();
-        assert_eq!(begins, rig.now + Duration::from_millis(300));
-        rig.pass(Duration::from_millis(300));
-        rig.run();
-        for id in [long, other, small] {
-            assert!(!rig.output(id).is_empty());
-        }
-        assert!(rig.gateway.idle());
-    }
-}
-
-#[test]
 fn others_are_counted_at_every_member() {
     let mut rig = Rig::with(GatewayConfig {
         members: 3,
