@@ -261,7 +261,7 @@ pub enum Control {
     /// The replica is about to stop: hand leadership to another if there is one.
     HandOff,
     /// This replica is far slower than each of these: one of them had better lead in its place.
-    /// Said only to who leads, or where nobody does; at most once in ten seconds.
+    /// Said only to the leader, at most once in ten seconds.
     Slow(ReplicaSet),
     /// An operator knows that this replica has failed.
     ReportFailure(ReplicaId),

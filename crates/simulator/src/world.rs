@@ -429,9 +429,9 @@ impl World {
         });
         shape.disk_hung_after = hanging.after;
         // Often, because so little time passes here; where messages take hundreds of times as long
-        // as others, each of these would hold up what comes behind it.
+        // as others, each of these would hold up what comes behind it: there as in a real cluster.
         let often = match setup.faults.asynchrony {
-            true => 0,
+            true => 250,
             false => 10,
         };
         let pacing = root.fork(11).profile("pacing", |random| Pacing {
@@ -469,7 +469,7 @@ impl World {
             sessions_expire: shape.session_lifetime <= SESSION_SHORT_MAX,
             horizon: shape.horizon,
         };
-        let mut holding = root.fork(11);
+        let mut holding = root.fork(12);
         let plan = root.fork(2).profile("plan", |random| {
             let mut plan = Plan::draw(&ground, random);
             plan.draw_held(&ground, &mut holding);

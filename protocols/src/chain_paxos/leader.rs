@@ -595,6 +595,11 @@ impl ChainPaxos {
         }
     }
 
+    /// Whether it hands leadership over.
+    pub(super) fn is_leaving(&self) -> bool {
+        matches!(&self.role, Role::Leader(lead) if lead.leaving.is_some())
+    }
+
     /// The replica is about to stop: the next one in the chain that could lead, and so holds most,
     /// takes over. One that has joined ahead of its state would refuse.
     pub(super) fn hand_off(&mut self, to: ReplicaSet, ctx: &mut Context<'_, Self>) {

@@ -569,7 +569,9 @@ impl Protocol for ChainPaxos {
                 }
             }
             Control::HandOff => self.hand_off(ReplicaSet::all(self.members), ctx),
-            Control::Slow(quick) => self.hand_off(quick, ctx),
+            Control::Slow(quick) if !self.is_leaving() => self.hand_off(quick, ctx),
+            // It hands over already.
+            Control::Slow(_) => {}
             Control::ReportFailure(peer) => {
                 if self.leader == Some(peer) {
                     self.on_leader_down(ctx);

@@ -597,6 +597,11 @@ impl MultiPaxos {
         }
     }
 
+    /// Whether it hands leadership over.
+    pub(super) fn is_leaving(&self) -> bool {
+        matches!(&self.role, Role::Leader(lead) if lead.leaving.is_some())
+    }
+
     /// The replica is about to stop: the follower that holds most takes over.
     pub(super) fn hand_off(&mut self, to: ReplicaSet, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();

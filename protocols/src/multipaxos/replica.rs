@@ -432,7 +432,9 @@ impl Protocol for MultiPaxos {
                 }
             }
             Control::HandOff => self.hand_off(self.others, ctx),
-            Control::Slow(quick) => self.hand_off(quick, ctx),
+            Control::Slow(quick) if !self.is_leaving() => self.hand_off(quick, ctx),
+            // It hands over already.
+            Control::Slow(_) => {}
             Control::ReportFailure(peer) => {
                 if self.leader == Some(peer) {
                     self.on_leader_down(ctx);

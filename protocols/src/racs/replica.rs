@@ -632,7 +632,8 @@ impl Protocol for Racs {
                     ctx.checkpoint(root.end, &summary);
                 }
             }
-            Control::HandOff | Control::Slow(_) => self.hand_off(ctx),
+            Control::HandOff => self.hand_off(ctx),
+            Control::Slow(quick) => self.leave_if_slow(quick, ctx),
             Control::ReportFailure(peer) => {
                 if self.leader_of(self.view) == peer {
                     self.on_leader_lost(ctx);

@@ -585,6 +585,15 @@ impl Racs {
         }
     }
 
+    /// Leaves an open view for the next one, if that one's leader is far quicker.
+    pub(super) fn leave_if_slow(&mut self, quick: ReplicaSet, ctx: &mut Context<'_, Self>) {
+        let leads = self.lead.as_ref().is_some_and(|lead| lead.open);
+        if leads && quick.contains(self.leader_of(self.view + 1)) {
+            self.renewals.note(ctx.now());
+            self.hand_off(ctx);
+        }
+    }
+
     pub(super) fn hand_off(&mut self, ctx: &mut Context<'_, Self>) {
         if self.lead.is_some() && self.stopped.is_none() {
             ctx.mark("leadership handed off");

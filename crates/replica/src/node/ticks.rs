@@ -57,8 +57,9 @@ impl Node {
     /// Asks all peers how far they are, and has the protocol hand over where this replica leads
     /// and is far slower than others.
     fn on_pace_timer(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        let leader = self.replica.status().leader;
-        let (question, quick) = self.pace.beat(self.id, leader, world.now());
+        let status = self.replica.status();
+        let now = world.now();
+        let (question, quick) = self.pace.beat(self.id, status.leader, status.voting, now);
         self.send_pace(
             ReplicaSet::all(self.members).without(self.id),
             question,

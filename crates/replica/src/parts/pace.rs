@@ -3,8 +3,9 @@
 //! ```text
 //!   a beat ──► question with a stamp ──► every peer ──► the stamp again ──► a round trip
 //!
-//!   pace of a member = its round trip to the nearest majority + its disk's synchronisation
-//!        └── goes with every question and answer, so that all members know all paces
+//!   pace of a member = its round trip to the nearest majority, its disk's synchronisation
+//!        └── goes with every question and answer, so that all members know all paces;
+//!            who takes no part in quorums tells none
 //! ```
 //!
 //! A leader that is up, and far slower than another would be, is found by nobody's timeout. It is
@@ -28,12 +29,43 @@ const LONGER: Duration = Duration::from_millis(5);
 const BEATS: u32 = 4;
 /// Between two times that a member is found slow, and after a change of leader.
 const PAUSE: Duration = Duration::from_secs(10);
-/// After this what was measured or told counts no more.
+/// After this what was measured counts no more.
 const STALE: Duration = Duration::from_secs(3);
+/// A peer that has told nothing for so long may be down.
+const TOLD: Duration = Duration::from_millis(750);
 /// After this it counts no more how slow a peer was as the leader.
 const LED: Duration = Duration::from_secs(600);
 /// So many samples are kept: one at each beat.
 const SAMPLES: usize = 5;
+
+/// How quick a member is. One that has not written lately has no time of its disk, and is compared
+/// by its round trip alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// To the nearest majority and back.
+    pub trip: Duration,
+    /// What a synchronisation of the disk takes.
+    pub sync: Option<Duration>,
+}
+
+impl Figures {
+    /// Whether another one is far quicker.
+    fn is_beaten_by(self, other: Self) -> bool {
+        let (own, other) = match (self.sync, other.sync) {
+            (Some(own), Some(others)) => (self.trip + own, other.trip + others),
+            _ => (self.trip, other.trip),
+        };
+        own >= other.saturating_mul(TIMES) && own >= other.saturating_add(LONGER)
+    }
+
+    /// The slower of two in each.
+    fn slowest(self, other: Self) -> Self {
+        Self {
+            trip: self.trip.max(other.trip),
+            sync: self.sync.max(other.sync),
+        }
+    }
+}
 
 /// A question or its answer, with the sender's own pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,22 +74,30 @@ pub struct PaceMessage {
     pub stamp: Time,
     /// Whether it is the answer.
     pub is_answer: bool,
-    /// The sender's pace, once it knows it.
-    pub pace: Option<Duration>,
+    /// The sender's pace, once it knows it and while it takes part in quorums.
+    pub pace: Option<Figures>,
+}
+
+/// Stands for a time that is not known.
+const NONE: u64 = u64::MAX;
+
+fn nanos(time: Option<Duration>) -> u64 {
+    time.map_or(NONE, |time| u64::try_from(time.as_nanos()).unwrap_or(NONE))
 }
 
 impl Wire for PaceMessage {
     fn encode(&self, writer: &mut Writer<'_>) {
         writer.u64(self.stamp.0);
         writer.bool(self.is_answer);
-        let nanos = |pace: Duration| u64::try_from(pace.as_nanos()).unwrap_or(u64::MAX);
-        writer.u64(self.pace.map_or(u64::MAX, nanos));
+        writer.u64(nanos(self.pace.map(|pace| pace.trip)));
+        writer.u64(nanos(self.pace.and_then(|pace| pace.sync)));
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let (stamp, is_answer) = (Time(reader.u64("stamp")?), reader.bool("answer")?);
-        let nanos = reader.u64("pace")?;
-        let pace = (nanos != u64::MAX).then_some(Duration::from_nanos(nanos));
+        let known = |nanos| (nanos != NONE).then_some(Duration::from_nanos(nanos));
+        let (trip, sync) = (known(reader.u64("trip")?), known(reader.u64("sync")?));
+        let pace = trip.map(|trip| Figures { trip, sync });
         Ok(Self {
             stamp,
             is_answer,
@@ -104,18 +144,18 @@ impl Samples {
 #[derive(Clone, Copy, Debug, Default)]
 struct Peer {
     trips: Samples,
-    told: Option<(Duration, Time)>,
+    told: Option<(Figures, Time)>,
     /// What it told when it last led.
-    led: Option<(Duration, Time)>,
+    led: Option<(Figures, Time)>,
 }
 
 impl Peer {
     /// How quick it would be as the leader.
-    fn pace(&self, now: Time) -> Option<Duration> {
-        let recent = |(pace, at): (Duration, Time), age| (now.since(at) <= age).then_some(pace);
-        let told = self.told.and_then(|told| recent(told, STALE))?;
+    fn pace(&self, now: Time) -> Option<Figures> {
+        let recent = |(pace, at): (Figures, Time), age| (now.since(at) <= age).then_some(pace);
+        let told = self.told.and_then(|told| recent(told, TOLD))?;
         let led = self.led.and_then(|led| recent(led, LED));
-        Some(led.map_or(told, |led| led.max(told)))
+        Some(led.map_or(told, |led| led.slowest(told)))
     }
 }
 
@@ -127,6 +167,8 @@ pub struct Pace {
     /// A write that is being measured, if it is to be, and since when.
     write: Option<(u64, Time)>,
     measures: bool,
+    /// Takes part in quorums.
+    votes: bool,
     beats: u32,
     leader: Option<ReplicaId>,
     changed_at: Option<Time>,
@@ -142,6 +184,7 @@ impl Pace {
             syncs: Samples::default(),
             write: None,
             measures: true,
+            votes: false,
             beats: 0,
             leader: None,
             changed_at: None,
@@ -173,17 +216,15 @@ impl Pace {
     ) -> Option<PaceMessage> {
         let majority = self.peers.len() / 2 + 1;
         let peer = self.peers.get_mut(from.index())?;
-        if let Some(pace) = message.pace {
-            peer.told = Some((pace, arrived));
-            if self.leader == Some(from) {
-                peer.led = peer.told;
-            }
+        peer.told = message.pace.map(|pace| (pace, arrived));
+        if self.leader == Some(from) {
+            peer.led = peer.told.or(peer.led);
         }
         if !message.is_answer {
             return Some(PaceMessage {
                 stamp: message.stamp,
                 is_answer: true,
-                pace: self.own(majority, arrived),
+                pace: self.own(majority, arrived).filter(|_| self.votes),
             });
         }
         if message.stamp <= arrived {
@@ -193,24 +234,27 @@ impl Pace {
     }
 
     /// The way to the nearest majority and back, and the disk's.
-    fn own(&self, majority: usize, now: Time) -> Option<Duration> {
+    fn own(&self, majority: usize, now: Time) -> Option<Figures> {
         let mut trips: SmallVec<[Duration; 8]> = (self.peers.iter())
             .filter_map(|peer| peer.trips.middle(now))
             .collect();
         trips.sort_unstable();
-        let trip = trips.get(majority.checked_sub(2)?)?;
-        Some(*trip + self.syncs.middle(now).unwrap_or_default())
+        let trip = *trips.get(majority.checked_sub(2)?)?;
+        let sync = self.syncs.middle(now);
+        Some(Figures { trip, sync })
     }
 
-    /// A beat, with who leads as far as `me` knows: the question to all peers, and, when `me`
-    /// leads or nobody does, and is far slower than others, who these are.
+    /// A beat, with who leads as far as `me` knows, and whether `me` takes part in quorums: the
+    /// question to all peers, and, when `me` leads and is far slower than others, who these are.
     pub fn beat(
         &mut self,
         me: ReplicaId,
         leader: Option<ReplicaId>,
+        votes: bool,
         now: Time,
     ) -> (PaceMessage, Option<ReplicaSet>) {
         self.measures = self.write.is_none();
+        self.votes = votes;
         if leader.is_some() && leader != self.leader {
             if self.leader.is_some() {
                 self.changed_at = Some(now);
@@ -221,19 +265,18 @@ impl Pace {
         let question = PaceMessage {
             stamp: now,
             is_answer: false,
-            pace: own,
+            pace: own.filter(|_| votes),
         };
         let is_quick = |peer: &Peer| {
-            let pace = peer.pace(now);
-            own.zip(pace)
-                .is_some_and(|(own, pace)| own >= pace * TIMES && own >= pace + LONGER)
+            let both = own.zip(peer.pace(now));
+            both.is_some_and(|(own, pace)| own.is_beaten_by(pace))
         };
         let ids = (0..).map(ReplicaId).zip(&self.peers);
         let quick: ReplicaSet = ids
             .filter(|(id, peer)| *id != me && is_quick(peer))
             .map(|(id, _)| id)
             .collect();
-        if quick.is_empty() || leader.is_some_and(|leader| leader != me) {
+        if quick.is_empty() || leader != Some(me) {
             self.beats = 0;
             return (question, None);
         }
@@ -260,6 +303,7 @@ mod tests {
         trips: fn(usize, usize) -> Duration,
         now: Time,
         leader: usize,
+        votes: Vec<bool>,
         found: Vec<(usize, ReplicaSet, Time)>,
     }
 
@@ -270,6 +314,7 @@ mod tests {
                 trips,
                 now: Time(1_000_000_000),
                 leader: 0,
+                votes: vec![true; members],
                 found: Vec::new(),
             }
         }
@@ -282,7 +327,8 @@ mod tests {
                 for id in 0..self.members.len() {
                     let leader = Some(ReplicaId(self.leader as u16));
                     let me = ReplicaId(id as u16);
-                    let (question, quick) = self.members[id].beat(me, leader, self.now);
+                    let (question, quick) =
+                        self.members[id].beat(me, leader, self.votes[id], self.now);
                     for peer in (0..self.members.len()).filter(|peer| *peer != id) {
                         let answer = self.members[peer].heard(me, question, self.now);
                         let answer = answer.expect("an answer");
@@ -389,19 +435,63 @@ mod tests {
     }
 
     #[test]
+    fn member_that_writes_or_votes_not_is_no_quicker() {
+        for votes in [true, false] {
+            let mut group = Group::new(3, LOCAL);
+            if !votes {
+                group.trips = |from, _| match from {
+                    0 => MS * 50,
+                    _ => Duration::from_micros(200),
+                };
+            }
+            group.votes = vec![true, votes, votes];
+            // A quick link and a disk of which nobody knows, or both quick and of no use.
+            for at in 0..80 {
+                let now = group.now;
+                group.members[0].wrote(at, now);
+                group.members[0].synced(at, now + MS * 20);
+                group.run(PACE_BEAT);
+            }
+            assert_eq!(group.found, [], "{votes}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_handed_over_while_nobody_leads() {
+        let mut group = Group::new(3, |from, _| match from {
+            0 => MS * 50,
+            _ => MS,
+        });
+        group.run(PACE_BEAT * 2);
+        for _ in 0..40 {
+            group.now = group.now + PACE_BEAT;
+            let slow = &mut group.members[0];
+            let (question, quick) = slow.beat(ReplicaId(0), None, true, group.now);
+            assert_eq!(quick, None);
+            let answer = group.members[1].heard(ReplicaId(0), question, group.now);
+            let arrived = group.now + MS * 50;
+            group.members[0].heard(ReplicaId(1), answer.expect("an answer"), arrived);
+        }
+    }
+
+    #[test]
     fn silent_peer_and_answer_from_the_future_count_nothing() {
         let mut pace = Pace::new(3);
         let answer = |stamp| PaceMessage {
             stamp,
             is_answer: true,
-            pace: Some(MS),
+            pace: Some(Figures {
+                trip: MS,
+                sync: None,
+            }),
         };
+        let own = |pace: &Pace, now| pace.own(2, now).map(|pace| pace.trip);
         let now = Time(10_000_000_000);
         assert_eq!(pace.heard(ReplicaId(1), answer(now + MS), now), None);
-        assert_eq!(pace.own(2, now), None);
+        assert_eq!(own(&pace, now), None);
         assert_eq!(pace.heard(ReplicaId(1), answer(now), now + MS), None);
-        assert_eq!(pace.own(2, now + MS), Some(MS));
-        assert_eq!(pace.own(2, now + STALE + MS * 2), None);
+        assert_eq!(own(&pace, now + MS), Some(MS));
+        assert_eq!(own(&pace, now + STALE + MS * 2), None);
         assert_eq!(pace.heard(ReplicaId(7), answer(now), now), None);
     }
 }
