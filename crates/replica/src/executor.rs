@@ -328,6 +328,11 @@ impl Executor {
         self.commands
     }
 
+    /// The most batches of reads that may wait.
+    pub(crate) const fn queries_max(&self) -> usize {
+        self.limits.queries_max
+    }
+
     /// Bytes of batches executed since the last snapshot began.
     #[must_use]
     pub const fn bytes_since_snapshot(&self) -> u64 {

@@ -52,6 +52,9 @@ pub const REQUEST_REPLY_BYTES: usize = 128 * MIB;
 /// A large answer does not wait beside answers that have more bytes than that together: it is
 /// dropped, and asked for again.
 pub(crate) const HELD_BYTES: usize = 256 * MIB;
+/// No further read waits for a state that is being restored beside reads that have more bytes than
+/// that: it is dropped, and asked for again.
+pub(crate) const DEFERRED_READ_BYTES: usize = 64 * MIB;
 /// An answer up to so long is not a large one.
 pub(crate) const HELD_SMALL: usize = MIB;
 /// The replies of a request have no more bytes.

@@ -236,12 +236,15 @@ impl Node {
         let Some(fetch) = fetch.filter(asked) else {
             return;
         };
+        let saving = |u: &UnderWay| u.kind == Under::Fetched { whole: true };
+        if self.under_way.as_ref().is_some_and(saving) {
+            // All of it is here, and nothing that comes now changes that.
+            return;
+        }
         let stable = self.executor.stable();
         let overtaken =
             snapshot.slot <= stable && !self.planted.is(Plant::OldSnapshotReplacesState);
-        let saving = |u: &UnderWay| u.kind == Under::Fetched { whole: true };
-        let saves = self.under_way.as_ref().is_some_and(saving);
-        if overtaken && !saves {
+        if overtaken {
             // The donor is not asked for the same again, and is left when it has nothing else.
             fetch.begin_above(stable);
             return self.abandon_fetched(out);
@@ -251,9 +254,8 @@ impl Node {
         }
         fetch.on_answer();
         if fetch.snapshot != Some(snapshot) {
-            // A new snapshot starts at its beginning and tells its length there; while one is
-            // being saved none begins.
-            if offset != 0 || total == 0 || saves {
+            // A new snapshot starts at its beginning and tells its length there.
+            if offset != 0 || total == 0 {
                 return;
             }
             fetch.begin(snapshot, total, world.now());

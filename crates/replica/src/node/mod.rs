@@ -56,6 +56,7 @@ const TICK_PATIENCE: Duration = Duration::from_secs(2);
 /// whose deadline never goes away does not keep its replicas busy.
 const TICK_PAUSE: Duration = Duration::from_millis(1);
 
+mod deferred;
 mod digests;
 mod disk;
 mod feed;
@@ -67,6 +68,7 @@ mod snapshots;
 mod speculation;
 mod ticks;
 
+use deferred::Deferred;
 use digests::Digests;
 pub use digests::{Difference, DigestStatus, Divergence};
 pub use disk::DISK_HUNG_AFTER;
@@ -119,9 +121,8 @@ struct Installing {
     /// Up to where it brings the state, with what was executed since at the donor.
     reach: Slot,
     source: Source,
-    /// What the protocol wants done with a state that is in pieces. It is as much as comes in
-    /// meanwhile, which the protocol's own log holds, too.
-    deferred: Vec<Effect>,
+    /// What the protocol wants done with a state that is in pieces.
+    deferred: Deferred,
     begun: Time,
 }
 
@@ -186,7 +187,7 @@ pub struct Node {
     held: VecDeque<Answer>,
     under_way: Option<UnderWay>,
     /// What waits for a state that long commands have kept busy, in order.
-    deferred: VecDeque<Effect>,
+    deferred: Deferred,
     /// The machine's steps when the turn began.
     steps_begun: u64,
     installing: Option<Installing>,
@@ -220,7 +221,8 @@ pub struct Node {
     malformed: u64,
     foreign: u64,
     started: bool,
-    /// The protocol stopped the replica: it hears nothing more, and says nothing.
+    /// The replica stops, by its protocol's will or because its state is in pieces: it hears
+    /// nothing more, and says nothing.
     halted: bool,
     planted: Planted,
 }
@@ -310,7 +312,7 @@ impl Node {
             written: PersistId(0),
             held: VecDeque::new(),
             under_way: None,
-            deferred: VecDeque::new(),
+            deferred: Deferred::default(),
             steps_begun: 0,
             installing: None,
             restore_step: setup.limits.restore_step.max(1),
@@ -605,6 +607,9 @@ impl Node {
         }
         let installing = self.step_install(world, out);
         self.carry_out_deferred(world, out);
+        if self.halted {
+            return Wake::Sleep;
+        }
         let around = Surroundings {
             world,
             machine: Some(self.executor.machine()),
@@ -629,14 +634,17 @@ impl Node {
     /// they ask for, until nothing more comes.
     fn carry_out(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         loop {
+            if self.halted {
+                self.effects.clear();
+                self.events.clear();
+                return;
+            }
             if !self.effects.is_empty() {
                 let mut effects = core::mem::take(&mut self.effects);
                 for effect in effects.drain(..) {
                     self.carry_out_effect(effect, world, out);
                     if self.halted {
-                        self.effects.clear();
-                        self.events.clear();
-                        return;
+                        break;
                     }
                 }
                 if self.effects.is_empty() {
@@ -659,7 +667,7 @@ impl Node {
                 if let Err(error) = self.replica.on_event(event, around, &mut self.effects) {
                     self.malformed += 1;
                     if let Some(slot) = installed {
-                        out.push(Output::Halt(refused_state(slot, &error)));
+                        self.halt(refused_state(slot, &error), out);
                     }
                 }
                 continue;
@@ -677,8 +685,9 @@ impl Node {
     /// Executes what had to wait because long commands had taken this turn's time.
     fn carry_out_deferred(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         self.steps_begun = self.executor.machine().steps();
-        while !self.has_worked_enough()
-            && let Some(effect) = self.deferred.pop_front()
+        while !self.halted
+            && !self.has_worked_enough()
+            && let Some(effect) = self.deferred.pop()
         {
             self.carry_out_now(effect, world, out);
         }
@@ -688,7 +697,7 @@ impl Node {
 
     /// Answers reads whose slot has been executed.
     fn release_reads(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        let in_pieces = self.installing.is_some();
+        let in_pieces = self.installing.is_some() || self.halted;
         if in_pieces || !self.executor.has_released() || self.has_worked_enough() {
             return;
         }
@@ -717,7 +726,8 @@ impl Node {
                 // Nobody wants a snapshot later; who follows asks again.
                 return;
             }
-            self.deferred.push_back(effect);
+            let reads_max = self.executor.queries_max();
+            self.deferred.push(effect, reads_max);
             return;
         }
         self.carry_out_now(effect, world, out);
@@ -727,7 +737,8 @@ impl Node {
         if let Some(installing) = &mut self.installing
             && concerns_state(&effect)
         {
-            installing.deferred.push(effect);
+            let reads_max = self.executor.queries_max();
+            installing.deferred.push(effect, reads_max);
             return;
         }
         match effect {
@@ -823,11 +834,13 @@ impl Node {
             Effect::Recovered => out.push(Output::Recovered),
             Effect::Done { batch, outcome } => self.done(batch, outcome, out),
             Effect::Mark(branch) => out.push(Output::Mark(branch)),
-            Effect::Halt(reason) => {
-                self.halted = true;
-                out.push(Output::Halt(reason));
-            }
+            Effect::Halt(reason) => self.halt(reason, out),
         }
+    }
+
+    fn halt(&mut self, reason: String, out: &mut Vec<Output>) {
+        self.halted = true;
+        out.push(Output::Halt(reason));
     }
 
     /// The replica that embeds this frontend, if one is known to.

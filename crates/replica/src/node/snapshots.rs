@@ -147,8 +147,11 @@ impl Node {
         world: &dyn World,
     ) {
         let earlier = self.installing.take();
-        let mut deferred = earlier.map_or_else(Vec::new, |earlier| earlier.deferred);
-        deferred.extend(self.deferred.drain(..));
+        let mut deferred = earlier.map_or_else(Deferred::default, |earlier| earlier.deferred);
+        let reads_max = self.executor.queries_max();
+        while let Some(effect) = self.deferred.pop() {
+            deferred.push(effect, reads_max);
+        }
         self.executor.begin_restore();
         self.installing = Some(Installing {
             info,
@@ -208,9 +211,13 @@ impl Node {
             self.restore_step
         };
         let piece = transfer::PIECE.min(budget) as u64;
+        let arriving = installing.source == Source::Arriving;
+        let mut gone = false;
         let read = |offset| {
             let length = piece.min(upto.saturating_sub(offset));
-            world.snapshot_read(id, offset, length as usize)
+            let read = world.snapshot_read(id, offset, length as usize);
+            gone = read.is_none();
+            read
         };
         match self.executor.restore_step(read, budget, upto) {
             Ok(None) => more(&self.executor),
@@ -218,9 +225,13 @@ impl Node {
                 self.installed(header, world, out);
                 false
             }
+            Err(_) if gone && arriving => {
+                // It could not be written on, which is told to this replica next.
+                self.lose_source();
+                false
+            }
             Err(error) => {
-                self.installing = None;
-                out.push(Output::Halt(refused_state(id.slot, &error)));
+                self.halt(refused_state(id.slot, &error), out);
                 false
             }
         }
@@ -229,7 +240,7 @@ impl Node {
     fn installed(&mut self, header: SnapshotHeader, world: &dyn World, out: &mut Vec<Output>) {
         let slot = header.executed.slot;
         let installing = self.installing.take();
-        let deferred = installing.map_or_else(Vec::new, |installing| installing.deferred);
+        let mut deferred = installing.map_or_else(Deferred::default, |it| it.deferred);
         self.executed_told = slot;
         self.digests.restored();
         self.fetched_at = Some(world.now());
@@ -247,7 +258,9 @@ impl Node {
                 summary: header.summary,
             });
         }
-        for effect in deferred {
+        while !self.halted
+            && let Some(effect) = deferred.pop()
+        {
             match effect {
                 // It is in the state; who waits for its reply asks again.
                 Effect::Execute { slot: at, .. } if at <= slot => {}

@@ -62,11 +62,11 @@ impl Node {
             None => self.executor.roll_back(slot, None),
         };
         if let Err(error) = restored {
-            out.push(Output::Halt(format!(
+            let reason = format!(
                 "{NOT_UNDONE}: {error}. Start the replica again; it will recover from what is \
                  durable"
-            )));
-            return;
+            );
+            return self.halt(reason, out);
         }
         self.executed_told = slot;
         self.events.push_back(Event::RolledBack(slot));

@@ -5,6 +5,8 @@ use bytes::Bytes;
 use quintet_replica::*;
 use std::cell::{Cell, RefCell};
 
+mod failures;
+
 /// Executes what it is told to, ahead of its commit or not, and fetches what it is told to.
 struct Puppet<const AHEAD: bool> {
     id: ReplicaId,
@@ -126,6 +128,12 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
                     "write" => {
                         ctx.persist(Slot(number), &());
                     }
+                    "query" => {
+                        let mut builder = BatchBuilder::new();
+                        builder.push(CommandId::default(), RequestKind::Command, 0, &[]);
+                        let batch = builder.finish(FrontendId(9), BatchId(number), Level::Ordered);
+                        ctx.query(batch, Slot(0), false, FrontendId(9), &());
+                    }
                     "late" => self.late = number,
                     "mute" => self.mute = number > 0,
                     "summary" => self.summary = number as usize,
@@ -235,6 +243,10 @@ struct Place {
     writing: Option<(Executed, Vec<u8>)>,
     /// The fetch's timer is set.
     timer: bool,
+    /// Answers that were sent to frontends.
+    answers: usize,
+    /// Why it stopped.
+    halts: Vec<String>,
 }
 
 const FETCH: TimerKey = TimerKey {
@@ -254,7 +266,9 @@ impl Place {
                 number: EpochNumber(1),
                 members: 2,
                 options: match plant {
-                    "" | "rate" | "slow" | "small feed" => Vec::new(),
+                    "" | "rate" | "slow" | "small feed" | "few reads" | "own snapshots" => {
+                        Vec::new()
+                    }
                     name => vec![("plant".to_owned(), name.to_owned())],
                 },
                 secret: [0; 32],
@@ -263,8 +277,13 @@ impl Place {
             durability,
             seed: id.into(),
             frontend: FrontendId(u64::from(id) + 1),
-            snapshot_bytes_min: u64::MAX,
+            snapshot_bytes_min: if plant == "own snapshots" {
+                1
+            } else {
+                u64::MAX
+            },
             limits: ExecutorLimits {
+                queries_max: if plant == "few reads" { 2 } else { 65_536 },
                 transfer_rate_max: if plant == "rate" { 1 << 20 } else { 0 },
                 feed_bytes_max: if plant == "small feed" {
                     1 << 10
@@ -298,6 +317,8 @@ impl Place {
             out: Vec::new(),
             writing: None,
             timer: false,
+            answers: 0,
+            halts: Vec::new(),
         };
         let recovered = RecoveredBytes {
             first_boot: true,
@@ -330,6 +351,11 @@ impl Place {
         let (mut frames, mut whole) = (Vec::new(), false);
         for output in self.out.drain(..) {
             match output {
+                Output::Send {
+                    to: Recipients::Frontend(_),
+                    ..
+                } => self.answers += 1,
+                Output::Halt(reason) => self.halts.push(reason),
                 Output::Send { frame, .. } => frames.push(frame.into_bytes()),
                 Output::SnapshotBegin { id, fetched } => {
                     self.writing = Some((id, Vec::new()));
@@ -511,7 +537,11 @@ fn fetched_again(rest: u64) -> (Place, Place) {
     fetched_again_by(Place::new(0), rest)
 }
 
-fn fetched_again_by(mut fetcher: Place, rest: u64) -> (Place, Place) {
+fn fetched_again_by(fetcher: Place, rest: u64) -> (Place, Place) {
+    fetched_again_with(fetcher, rest, 1 << 20)
+}
+
+fn fetched_again_with(mut fetcher: Place, rest: u64, summary: u64) -> (Place, Place) {
     let mut donor = donor(5);
     fetch(&mut fetcher, &mut donor, 5);
     fetcher.save();
@@ -519,7 +549,7 @@ fn fetched_again_by(mut fetcher: Place, rest: u64) -> (Place, Place) {
     for slot in 6..=8 {
         donor.pull("execute", slot);
     }
-    donor.pull("summary", 1 << 20);
+    donor.pull("summary", summary);
     fetcher.pull("fetch", 7);
     // The donor takes a new snapshot first.
     exchange_once(&mut fetcher, &mut donor);
@@ -638,6 +668,14 @@ fn feed_is_executed_while_the_snapshot_is_under_way() {
 
 /// A donor that gives batches without an end, and nothing more then.
 fn broken_off() -> Place {
+    let mut fetcher = breaking_off();
+    fetcher.settle();
+    assert_eq!(fetcher.node.machine().entries(), 9, "that much has come");
+    fetcher
+}
+
+/// The same, when the last batches have been written and not executed.
+fn breaking_off() -> Place {
     let (mut fetcher, mut donor) = following(9);
     // As a donor does whose state is not final where its protocol sums it up.
     donor.pull("mute", 1);
@@ -646,8 +684,6 @@ fn broken_off() -> Place {
         fetcher.fire_fetch_timer();
     }
     fetcher.written();
-    fetcher.settle();
-    assert_eq!(fetcher.node.machine().entries(), 9, "that much has come");
     fetcher
 }
 
@@ -726,59 +762,6 @@ fn summary_becomes_no_snapshot_when_it_has_to_wait() {
     assert_eq!(donor.writing, None, "nobody asked for a snapshot");
 }
 
-#[test]
-fn donor_is_left_when_its_pieces_are_none() {
-    let (mut fetcher, mut donor) = of_many_pieces("");
-    exchange_once(&mut fetcher, &mut donor);
-    assert!(fetcher.writing.is_some());
-    fetcher.fire_fetch_timer();
-    for frame in fetcher.take().0 {
-        donor.input(Input::Frame {
-            from: Peer::Replica(ReplicaId(0)),
-            arrived: Time(0),
-            frame,
-        });
-    }
-    let frame = donor.take().0.pop().expect("a piece");
-    // Its offset, behind the envelope, a kind, a name and a length, is moved by a byte.
-    let mut bytes = frame.to_vec();
-    bytes[16 + 1 + 16 + 8] += 1;
-    let receiving = |fetcher: &Place| {
-        let transfer = fetcher.node.status(&fetcher.world).transfer;
-        transfer.map(|transfer| transfer.phase) == Some(TransferPhase::Receiving)
-    };
-    assert!(receiving(&fetcher));
-    fetcher.input(Input::Frame {
-        from: Peer::Replica(ReplicaId(1)),
-        arrived: Time(0),
-        frame: bytes.into(),
-    });
-    assert!(!receiving(&fetcher), "nothing of it is kept");
-    while !exchange(&mut fetcher, &mut donor) {
-        fetcher.fire_fetch_timer();
-    }
-    fetcher.save();
-    fetcher.settle();
-    assert_eq!(fetcher.node.executed().slot, Slot(5));
-}
-
-#[test]
-fn another_state_is_fetched_when_that_under_restore_fails() {
-    let mut fetcher = broken_off();
-    fetcher.input(Input::SnapshotFailed);
-    fetcher.take();
-    fetcher.settle();
-    let mut other = donor(11);
-    while !exchange(&mut fetcher, &mut other) {
-        fetcher.fire_fetch_timer();
-    }
-    fetcher.written();
-    fetcher.settle();
-    fetcher.save();
-    assert_eq!(fetcher.node.executed().slot, Slot(11));
-    assert_eq!(fetcher.node.state_digest(), other.node.state_digest());
-}
-
 /// A donor of a state in many pieces, of which the fetcher has the first.
 fn of_many_pieces(limit: &str) -> (Place, Place) {
     let entry = Entry::of::<Puppet<false>>();
@@ -848,48 +831,6 @@ fn state_comes_no_faster_than_the_limit() {
         (2..=4).contains(&seconds),
         "3 MiB at 1 MiB a second: {seconds}"
     );
-}
-
-#[test]
-fn a_fetch_goes_on_after_its_snapshot_could_not_be_saved() {
-    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
-    fetch(&mut fetcher, &mut donor, 5);
-    // Saving takes longer than a retry, and then fails.
-    fetcher.fire_fetch_timer();
-    fetcher.input(Input::SnapshotFailed);
-    fetcher.take();
-    fetcher.fire_fetch_timer();
-    assert!(
-        exchange(&mut fetcher, &mut donor),
-        "it is asked for and given again"
-    );
-    fetcher.save();
-    assert_eq!(fetcher.node.machine().entries(), 5);
-}
-
-#[test]
-fn a_donors_file_that_was_cut_off_between_two_chunks_is_not_installed() {
-    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
-    donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
-    assert!(donor.take().1);
-    donor.save();
-    {
-        let mut saved = donor.world.saved.borrow_mut();
-        let (info, bytes) = saved.as_mut().expect("saved");
-        // The end of a stream is a chunk of no bytes: a length and a checksum.
-        bytes.truncate(bytes.len() - 8);
-        info.length = bytes.len() as u64;
-    }
-    fetcher.pull("fetch", 5);
-    assert!(!exchange_once(&mut fetcher, &mut donor), "nothing to save");
-    assert_eq!(fetcher.node.executed().slot, Slot(0));
-    // The file is replaced; the fetch has gone on asking.
-    donor.world.saved.take();
-    while !exchange(&mut fetcher, &mut donor) {
-        fetcher.fire_fetch_timer();
-    }
-    fetcher.save();
-    assert_eq!(fetcher.node.machine().entries(), 5);
 }
 
 #[test]
@@ -1010,7 +951,11 @@ fn two_snapshots_quickly() {
 
 /// A fetcher that has begun to restore slot 5 of a state that takes many turns.
 fn restoring() -> (Place, Place) {
-    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    restoring_by(Place::new(0))
+}
+
+fn restoring_by(mut fetcher: Place) -> (Place, Place) {
+    let mut donor = donor(5);
     donor.pull("summary", 5 << 20);
     donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
     donor.finish_snapshot();

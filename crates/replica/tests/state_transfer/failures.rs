@@ -1,0 +1,178 @@
+//! What a node does when a state cannot be saved or restored, is damaged, or comes without an end.
+
+use super::*;
+
+#[test]
+fn another_state_is_fetched_when_that_under_restore_fails() {
+    goes_on_after_failure(broken_off());
+}
+
+#[test]
+fn restore_waits_when_its_file_goes_before_it_is_told() {
+    let mut fetcher = breaking_off();
+    *fetcher.world.coming.get_mut() = None;
+    fetcher.settle();
+    fetcher.take();
+    assert_eq!(fetcher.halts, [""; 0]);
+    assert_eq!(fetcher.node.machine().entries(), 8, "nothing was read");
+    goes_on_after_failure(fetcher);
+}
+
+#[test]
+fn wrong_piece_changes_nothing_while_the_state_is_saved() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    fetcher.pull("fetch", 5);
+    exchange_once(&mut fetcher, &mut donor);
+    fetcher.fire_fetch_timer();
+    let give = |fetcher: &mut Place, frame| {
+        fetcher.input(Input::Frame {
+            from: Peer::Replica(ReplicaId(1)),
+            arrived: Time(0),
+            frame,
+        });
+    };
+    for frame in fetcher.take().0 {
+        donor.input(Input::Frame {
+            from: Peer::Replica(ReplicaId(0)),
+            arrived: Time(0),
+            frame,
+        });
+    }
+    let frame = donor.take().0.pop().expect("a piece");
+    give(&mut fetcher, frame.clone());
+    assert!(fetcher.take().1, "all of it is here");
+    let mut wrong = frame.to_vec();
+    wrong[16 + 1 + 16 + 8] += 1;
+    give(&mut fetcher, wrong.into());
+    fetcher.take();
+    fetcher.save();
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(5));
+}
+
+#[test]
+fn reads_beyond_the_limit_are_dropped_while_a_state_is_restored() {
+    let entry = Entry::of::<Puppet<false>>();
+    let fetcher = Place::of(0, Durability::Memory, &entry, "few reads");
+    let (mut fetcher, _) = restoring_by(fetcher);
+    for number in 1..=10 {
+        fetcher.pull("query", number);
+    }
+    fetcher.settle();
+    fetcher.take();
+    assert_eq!(fetcher.answers, 2);
+    for number in 1..=10 {
+        fetcher.pull("query", number);
+    }
+    fetcher.take();
+    assert_eq!(fetcher.answers, 12, "afterwards none waits");
+}
+
+#[test]
+fn replica_says_nothing_more_when_a_state_cannot_be_restored() {
+    let (mut fetcher, _) = restoring();
+    if let Some((_, bytes)) = fetcher.world.saved.get_mut() {
+        bytes.truncate(bytes.len() - 20);
+    }
+    fetcher.pull("query", 1);
+    fetcher.settle();
+    fetcher.take();
+    assert_eq!(fetcher.halts.len(), 1);
+    fetcher.pull("query", 2);
+    fetcher.settle();
+    assert_eq!(fetcher.out, [], "its state is in pieces");
+    assert_eq!(fetcher.answers, 0);
+}
+
+#[test]
+fn a_fetch_goes_on_after_its_snapshot_could_not_be_saved() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    fetch(&mut fetcher, &mut donor, 5);
+    // Saving takes longer than a retry, and then fails.
+    fetcher.fire_fetch_timer();
+    fetcher.input(Input::SnapshotFailed);
+    fetcher.take();
+    fetcher.fire_fetch_timer();
+    assert!(
+        exchange(&mut fetcher, &mut donor),
+        "it is asked for and given again"
+    );
+    fetcher.save();
+    assert_eq!(fetcher.node.machine().entries(), 5);
+}
+
+#[test]
+fn donor_is_left_when_its_pieces_are_none() {
+    let (mut fetcher, mut donor) = of_many_pieces("");
+    exchange_once(&mut fetcher, &mut donor);
+    assert!(fetcher.writing.is_some());
+    fetcher.fire_fetch_timer();
+    for frame in fetcher.take().0 {
+        donor.input(Input::Frame {
+            from: Peer::Replica(ReplicaId(0)),
+            arrived: Time(0),
+            frame,
+        });
+    }
+    let frame = donor.take().0.pop().expect("a piece");
+    // Its offset, behind the envelope, a kind, a name and a length, is moved by a byte.
+    let mut bytes = frame.to_vec();
+    bytes[16 + 1 + 16 + 8] += 1;
+    let receiving = |fetcher: &Place| {
+        let transfer = fetcher.node.status(&fetcher.world).transfer;
+        transfer.map(|transfer| transfer.phase) == Some(TransferPhase::Receiving)
+    };
+    assert!(receiving(&fetcher));
+    fetcher.input(Input::Frame {
+        from: Peer::Replica(ReplicaId(1)),
+        arrived: Time(0),
+        frame: bytes.into(),
+    });
+    assert!(!receiving(&fetcher), "nothing of it is kept");
+    while !exchange(&mut fetcher, &mut donor) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.save();
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(5));
+}
+
+#[test]
+fn a_donors_file_that_was_cut_off_between_two_chunks_is_not_installed() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
+    assert!(donor.take().1);
+    donor.save();
+    {
+        let mut saved = donor.world.saved.borrow_mut();
+        let (info, bytes) = saved.as_mut().expect("saved");
+        // The end of a stream is a chunk of no bytes: a length and a checksum.
+        bytes.truncate(bytes.len() - 8);
+        info.length = bytes.len() as u64;
+    }
+    fetcher.pull("fetch", 5);
+    assert!(!exchange_once(&mut fetcher, &mut donor), "nothing to save");
+    assert_eq!(fetcher.node.executed().slot, Slot(0));
+    // The file is replaced; the fetch has gone on asking.
+    donor.world.saved.take();
+    while !exchange(&mut fetcher, &mut donor) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.save();
+    assert_eq!(fetcher.node.machine().entries(), 5);
+}
+
+fn goes_on_after_failure(mut fetcher: Place) {
+    fetcher.input(Input::SnapshotFailed);
+    fetcher.take();
+    fetcher.settle();
+    let mut other = donor(11);
+    while !exchange(&mut fetcher, &mut other) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.written();
+    fetcher.settle();
+    fetcher.save();
+    assert_eq!(fetcher.node.executed().slot, Slot(11));
+    assert_eq!(fetcher.node.state_digest(), other.node.state_digest());
+}
