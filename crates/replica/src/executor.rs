@@ -231,6 +231,8 @@ pub struct Executor {
     scratch: BytesMut,
     /// Bytes of batches executed since the last snapshot began.
     bytes_since: u64,
+    /// Of the state that was restored last.
+    state_bytes: u64,
     commands: u64,
     planted: Planted,
     /// The epoch's descriptor, encoded, for the headers of snapshots.
@@ -271,6 +273,7 @@ impl Executor {
             results: ResultsBuilder::default(),
             scratch: BytesMut::new(),
             bytes_since: 0,
+            state_bytes: 0,
             commands: 0,
             planted: Planted::default(),
             descriptor: Bytes::new(),

@@ -55,6 +55,10 @@ pub(crate) const AHEAD_ROOM: usize = 4 * PIECE;
 /// So many promises of a snapshot and none that came.
 const PROMISES: u32 = 20;
 
+/// A state that could not be saved is asked for again after this pause, which doubles each time …
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
+/// … up to this one.
+const FAILED_PAUSE_MAX: Duration = Duration::from_secs(4);
 /// Between two questions for batches when there was nothing to be had.
 pub(crate) const FOLLOW_PAUSE: Duration = Duration::from_millis(20);
 /// An end is asked for when so many turns do what is left to be restored and executed: before the
@@ -216,8 +220,12 @@ pub(crate) struct Following {
     pub begin: u64,
     /// Bytes of those that have come.
     pub bytes: u64,
-    /// How often there was nothing new and no end.
+    /// An end was asked for with the next part.
+    pub end_asked: bool,
+    /// How often one was asked for that the donor did not have.
     pauses: u32,
+    /// No more is asked for until then.
+    paused_until: Time,
 }
 
 impl Following {
@@ -226,13 +234,20 @@ impl Following {
             after,
             begin,
             bytes: 0,
+            end_asked: false,
             pauses: 0,
+            paused_until: Time(0),
         }
     }
 
-    /// Nothing new has come; false when that is so too often.
-    pub const fn pause(&mut self) -> bool {
-        self.pauses += 1;
+    /// Nothing new has come, or all that there is and no end that was asked for.
+    pub fn pause(&mut self, now: Time) {
+        self.pauses += u32::from(self.end_asked);
+        self.paused_until = now + FOLLOW_PAUSE;
+    }
+
+    /// False when the donor has had no end too often.
+    pub const fn goes_on(&self) -> bool {
         self.pauses < FOLLOWS
     }
 }
@@ -262,6 +277,8 @@ pub(crate) struct Fetch {
     rate_max: u64,
     /// The next piece may be asked for then.
     paced_at: Time,
+    /// How long to wait when the state cannot be saved.
+    failed_pause: Duration,
     /// When it was named, or the fetch began.
     pub begun: Time,
     /// Checks the stream as it comes.
@@ -303,6 +320,7 @@ impl Fetch {
             early: BTreeMap::new(),
             rate_max,
             paced_at: now,
+            failed_pause: FAILED_PAUSE,
             begun: now,
             reader: SnapshotReader::default(),
             fed,
@@ -353,12 +371,14 @@ impl Fetch {
     }
 
     /// The next question for batches, if there is one now; `end`: an end of them is wanted, too.
-    pub fn next_follow(&mut self, written: u64, end: bool) -> Option<TransferMessage> {
-        let following = self.following.as_ref()?;
+    pub fn next_follow(&mut self, written: u64, end: bool, now: Time) -> Option<TransferMessage> {
+        let following = self.following.as_mut()?;
         let keeps_up = following.begin + following.bytes < written + WINDOW_MAX;
-        if !keeps_up || core::mem::replace(&mut self.follow_asked, true) {
+        let due = keeps_up && now >= following.paused_until;
+        if !due || core::mem::replace(&mut self.follow_asked, true) {
             return None;
         }
+        following.end_asked = end;
         let after = following.after;
         Some(TransferMessage::Follow { after, end })
     }
@@ -378,8 +398,10 @@ impl Fetch {
     /// When to look after it again: an answer is late, or the next piece may be asked for.
     pub fn look_at(&mut self, now: Time) -> Time {
         self.retry_at = now + RETRY;
-        match self.paced_at > now {
-            true => self.retry_at.min(self.paced_at),
+        let following = self.following.as_ref();
+        let next = following.map_or(self.paced_at, |following| following.paused_until);
+        match next > now {
+            true => self.retry_at.min(next),
             false => self.retry_at,
         }
     }
@@ -462,6 +484,14 @@ impl Fetch {
         self.ask_again();
         self.following = None;
         self.fed_upto = Slot(0);
+    }
+
+    /// What has come could not be saved. There may be no room, so that the next try needs time; and
+    /// so do the others, from whom all of it must come again.
+    pub fn on_failed(&mut self, now: Time) {
+        self.begin_again();
+        self.paced_at = self.paced_at.max(now + self.failed_pause);
+        self.failed_pause = (self.failed_pause * 2).min(FAILED_PAUSE_MAX);
     }
 
     /// The donor was silent while batches were asked for; false when it keeps none any more.

@@ -99,9 +99,18 @@ impl Executor {
         self.restoring.offset
     }
 
+    /// How long the state was that was restored last, without what followed it.
+    #[must_use]
+    pub const fn state_bytes(&self) -> u64 {
+        self.state_bytes
+    }
+
     /// All chunks of the state are there.
     pub(super) fn finish_state(&mut self) -> Result<(), RestoreError> {
         self.machine.finish_restore()?;
+        // What follows the state is executed, and counts for the next snapshot.
+        self.bytes_since = 0;
+        self.state_bytes = self.restoring.state_end;
         if let Some(header) = &self.restoring.header {
             self.executed = header.executed;
             self.time = header.time;

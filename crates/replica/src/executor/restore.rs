@@ -1,6 +1,6 @@
 //! Restoring a snapshot, in steps.
 
-use super::{Executor, SnapshotChunk, SnapshotHeader, sessions};
+use super::{Executor, SnapshotChunk, SnapshotHeader, sessions, stream::Restoring};
 use crate::{Descriptor, RestoreError, list_differences, plant::Plant};
 use alloc::{format, string::ToString};
 use bytes::Bytes;
@@ -63,7 +63,11 @@ impl Executor {
                     }
                     self.machine.begin_restore();
                 }
-                Some(SnapshotChunk::State(chunk)) => self.machine.restore_chunk(&chunk)?,
+                Some(SnapshotChunk::State(chunk)) => {
+                    let Restoring { reader, offset, .. } = &self.restoring;
+                    self.restoring.state_end = offset - reader.pending() as u64;
+                    self.machine.restore_chunk(&chunk)?;
+                }
                 Some(SnapshotChunk::Feed(feed)) => self.take_feed(feed)?,
                 Some(SnapshotChunk::End) => return self.end_restore().map(Some),
                 None if left == 0 || self.restoring.offset >= upto => return Ok(None),
@@ -91,7 +95,6 @@ impl Executor {
         let header = core::mem::take(&mut self.restoring).header;
         let header = header.ok_or_else(|| RestoreError("no header".to_string()))?;
         self.abandon_digest();
-        self.bytes_since = 0;
         if let Some(speculation) = &mut self.speculation {
             speculation.restored(self.executed.slot);
         }

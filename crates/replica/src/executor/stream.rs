@@ -152,6 +152,11 @@ impl SnapshotReader {
         self.ended && self.pending.is_empty()
     }
 
+    /// Bytes that are part of no chunk yet.
+    pub(super) fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Whether batches follow the state.
     #[must_use]
     pub const fn is_fed(&self) -> bool {
@@ -270,6 +275,8 @@ pub(super) struct Restoring {
     pub(super) reader: SnapshotReader,
     pub(super) header: Option<SnapshotHeader>,
     pub(super) offset: u64,
+    /// The end of the last chunk of the state.
+    pub(super) state_end: u64,
     /// The state is there, and what follows is being executed: where execution was before, which
     /// is what everybody is told until all has been executed.
     pub(super) before: Option<crate::Executed>,

@@ -213,12 +213,12 @@ impl Node {
         left / transfer::END_NEAR <= self.restore_step as u64
     }
 
-    pub(super) fn ask_for_feed(&mut self, out: &mut Vec<Output>) {
-        let near = self.is_near_end();
+    pub(super) fn ask_for_feed(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let (near, now) = (self.is_near_end(), world.now());
         let Some((fetch, file)) = self.fetch.as_mut().zip(self.under_way.as_ref()) else {
             return;
         };
-        if let Some(message) = fetch.next_follow(file.written, near) {
+        if let Some(message) = fetch.next_follow(file.written, near, now) {
             let donor = fetch.donor();
             self.send_transfer(donor, Lane::Control, &message, out);
         }
@@ -244,7 +244,6 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
-        let near = self.is_near_end();
         let fetch = self.fetch.as_mut().filter(|fetch| fetch.is_from(from));
         let Some(fetch) = fetch else { return };
         let (Some(following), Some(under_way)) = (&mut fetch.following, &mut self.under_way) else {
@@ -258,7 +257,11 @@ impl Node {
             feed.end = None;
         }
         let progress = feed.upto > feed.after;
-        let goes_on = progress || feed.end.is_some() || !near || following.pause();
+        let is_last = !more || !progress;
+        let waits = is_last && feed.end.is_none() && (following.end_asked || !progress);
+        if waits {
+            following.pause(world.now());
+        }
         if progress || feed.end.is_some() {
             let part = framed_feed(&feed);
             following.after = feed.upto;
@@ -268,25 +271,18 @@ impl Node {
         }
         // It is on disk, and may be much: as long as it comes, the state need not come again.
         let most = transfer::FEED_TIMES * self.feed_bytes_max.max(following.begin);
-        let fits = following.bytes <= most;
+        let goes_on = following.bytes <= most && following.goes_on();
         fetch.on_answer();
-        if !more || !progress {
+        if is_last {
             fetch.ask_on();
         }
         if let Some(end) = feed.end {
             return self.end_following(Some(end), out);
         }
-        if !goes_on || !fits {
+        if !goes_on {
             return self.end_following(None, out);
         }
-        if progress {
-            return self.ask_donor(world, out);
-        }
-        let at = world.now() + transfer::FOLLOW_PAUSE;
-        out.push(Output::SetTimer {
-            key: node_timer(TIMER_FETCH),
-            at: Deadline::At(at),
-        });
+        self.ask_donor(world, out);
     }
 
     pub(super) fn on_feed_gone(&mut self, from: ReplicaId, out: &mut Vec<Output>) {

@@ -65,7 +65,7 @@ impl Node {
             let donor = fetch.donor();
             self.send_transfer(donor, Lane::Control, &message, out);
         }
-        self.ask_for_feed(out);
+        self.ask_for_feed(world, out);
         let Some(fetch) = &mut self.fetch else { return };
         let at = Deadline::At(fetch.look_at(now));
         out.push(Output::SetTimer {

@@ -206,6 +206,7 @@ pub struct Node {
     /// The protocol is asked for a checkpoint of which only the summary is used.
     summing_up: bool,
     snapshot_bytes_min: u64,
+    /// The length of the last snapshot's state.
     snapshot_last: u64,
     checkpoint_asked: bool,
     tick_at: Option<u64>,
@@ -390,7 +391,7 @@ impl Node {
                 .restore(|offset| world.snapshot_read(info.id, offset, transfer::PIECE))
                 .map_err(|error| StartError::Snapshot(info.id.slot, error))?;
             self.executed_told = header.executed.slot;
-            self.snapshot_last = info.length;
+            self.snapshot_last = self.executor.state_bytes();
             self.digests.restored();
             // The state that an epoch begins with is of no protocol: its log starts there.
             recovered.checkpoint =
@@ -491,7 +492,7 @@ impl Node {
                 self.checkpoint_asked = false;
                 self.executor.abandon_snapshot();
                 if let Some(fetch) = &mut self.fetch {
-                    fetch.begin_again();
+                    fetch.on_failed(world.now());
                 }
             }
             Input::Link(peer, link) => self.events.push_back(Event::Link(peer, link)),

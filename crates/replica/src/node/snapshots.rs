@@ -82,10 +82,12 @@ impl Node {
         let Some(under_way) = self.under_way.take_if(|under_way| under_way.id == info.id) else {
             return;
         };
-        self.snapshot_last = info.length;
         self.executor.snapshot_saved(info.id.slot);
         match under_way.kind {
-            Under::Own { .. } => self.events.push_back(Event::Checkpointed(info.id.slot)),
+            Under::Own { .. } => {
+                self.snapshot_last = info.length;
+                self.events.push_back(Event::Checkpointed(info.id.slot));
+            }
             Under::Fetched { .. } => self.on_fetched_saved(info, world, out),
         }
     }
@@ -242,6 +244,7 @@ impl Node {
         let installing = self.installing.take();
         let mut deferred = installing.map_or_else(Deferred::default, |it| it.deferred);
         self.executed_told = slot;
+        self.snapshot_last = self.executor.state_bytes();
         self.digests.restored();
         self.fetched_at = Some(world.now());
         self.ring = None;

@@ -19,6 +19,41 @@ fn restore_waits_when_its_file_goes_before_it_is_told() {
 }
 
 #[test]
+fn feed_ends_when_its_donor_goes_on_without_an_end() {
+    let (mut fetcher, mut donor) = following(9);
+    donor.pull("mute", 1);
+    for slot in 10..1000 {
+        donor.pull("execute", slot);
+        fetcher.fire_fetch_timer();
+        if exchange_once(&mut fetcher, &mut donor) {
+            fetcher.save();
+            fetcher.settle();
+            assert_eq!(fetcher.node.executed().slot, Slot(8), "the state alone");
+            return;
+        }
+        fetcher.written();
+        fetcher.settle();
+    }
+    panic!("it follows on and on");
+}
+
+#[test]
+fn snapshot_is_due_when_more_was_fed_than_the_state_has() {
+    let entry = Entry::of::<Puppet<false>>();
+    let fetcher = Place::of(0, Durability::Memory, &entry, "own snapshots");
+    let (mut fetcher, mut donor) = fetched_again_with(fetcher, 200, 0);
+    while !exchange(&mut fetcher, &mut donor) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.save();
+    fetcher.settle();
+    fetcher.take();
+    assert_eq!(fetcher.node.executed().slot, Slot(200));
+    let own = fetcher.writing.as_ref().map(|(id, _)| id.slot);
+    assert_eq!(own, Some(Slot(200)), "its own snapshot has begun");
+}
+
+#[test]
 fn wrong_piece_changes_nothing_while_the_state_is_saved() {
     let (mut fetcher, mut donor) = (Place::new(0), donor(5));
     fetcher.pull("fetch", 5);
@@ -48,6 +83,26 @@ fn wrong_piece_changes_nothing_while_the_state_is_saved() {
     fetcher.save();
     fetcher.settle();
     assert_eq!(fetcher.node.executed().slot, Slot(5));
+}
+
+#[test]
+fn state_is_asked_for_after_a_pause_when_it_was_not_saved() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    fetch(&mut fetcher, &mut donor, 5);
+    let mut waited = Vec::new();
+    for _ in 0..8 {
+        fetcher.input(Input::SnapshotFailed);
+        fetcher.take();
+        let mut tenths = 0;
+        while fetcher.out.is_empty() || fetcher.take().0.is_empty() {
+            fetcher.world.now.set(fetcher.world.now.get() + 100_000_000);
+            fetcher.input(Input::Timer(FETCH));
+            tenths += 1;
+            assert!(tenths < 1000, "it is asked for in the end");
+        }
+        waited.push(tenths);
+    }
+    assert_eq!(waited, [10, 20, 40, 40, 40, 40, 40, 40]);
 }
 
 #[test]
