@@ -345,6 +345,7 @@ impl Snapshots {
 
     pub fn begin(&mut self, id: Executed, fetched: bool) {
         self.begun += 1;
+        self.close_incoming();
         self.incoming = fetched.then_some(id);
         if fetched {
             self.open.borrow_mut().retain(|it| it.id != id);
@@ -371,8 +372,20 @@ impl Snapshots {
     }
 
     pub fn abandon(&mut self) {
-        self.incoming = None;
+        self.close_incoming();
         self.order(Order::Abandon);
+    }
+
+    /// The snapshot under way could not be saved.
+    pub fn failed(&mut self) {
+        self.close_incoming();
+    }
+
+    /// A file that is deleted gives its space back when nobody has it open any more.
+    fn close_incoming(&mut self) {
+        if let Some(id) = self.incoming.take() {
+            self.open.borrow_mut().retain(|it| it.id != id);
+        }
     }
 
     /// A snapshot was saved.
@@ -558,7 +571,11 @@ impl Writer {
                 };
                 self.save(under_way)?;
             }
-            Order::Abandon => self.under_way = None,
+            Order::Abandon => {
+                if self.under_way.take().is_some() {
+                    let _ = fs::remove_file(self.directory.join("incoming"));
+                }
+            }
         }
         Ok(())
     }
@@ -804,6 +821,43 @@ mod tests {
         snapshots.saved(kept);
         assert_eq!(kept.info.length, whole.len() as u64);
         assert_eq!(read(&snapshots, all), Some(Bytes::copy_from_slice(end)));
+    }
+
+    #[test]
+    fn unfinished_file_is_closed_and_deleted_when_given_up() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().to_path_buf();
+        let poll = mio::Poll::new().expect("a poll");
+        let (mailbox, mailer) =
+            crate::mail::Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox");
+        let mut snapshots =
+            Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer).expect("starts");
+        let id = |slot| Executed {
+            slot: Slot(slot),
+            position: Position(slot),
+        };
+        let begun = |snapshots: &mut Snapshots, slot| {
+            snapshots.begin(id(slot), true);
+            snapshots.append(Bytes::from("unfinished"));
+            let until = Instant::now() + Duration::from_secs(60);
+            while !matches!(mailbox.take(), Some(Mail::SnapshotWritten { .. })) {
+                assert!(Instant::now() < until, "it is not written");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(snapshots.read(id(slot), 0, 4).is_some());
+            assert_eq!(snapshots.open.borrow().len(), 1);
+        };
+        begun(&mut snapshots, 1);
+        // What takes its place is written into the same file.
+        begun(&mut snapshots, 2);
+        assert_eq!(snapshots.read(id(1), 0, 4), None);
+        snapshots.failed();
+        assert_eq!(snapshots.open.borrow().len(), 0, "it holds no space");
+        begun(&mut snapshots, 3);
+        snapshots.abandon();
+        assert_eq!(snapshots.open.borrow().len(), 0, "nor does this one");
+        snapshots.finish();
+        assert_eq!(fs::read_dir(&path).expect("lists").count(), 0);
     }
 
     #[test]

@@ -261,6 +261,7 @@ impl EventLoop {
                     self.shell.metrics.snapshots_failed += 1;
                     tracing::error!(reason, "no snapshot was saved, so the log is kept");
                     self.answer_snapshot_waiters(&Err(reason));
+                    self.world.snapshots.failed();
                     self.input(Input::SnapshotFailed);
                 }
                 Mail::Submit(request) => self.submit(request, now),
