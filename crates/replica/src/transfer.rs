@@ -241,8 +241,8 @@ impl Following {
     }
 
     /// Nothing new has come, or all that there is and no end that was asked for.
-    pub fn pause(&mut self, now: Time) {
-        self.pauses += u32::from(self.end_asked);
+    pub fn pause(&mut self, now: Time, counts: bool) {
+        self.pauses += u32::from(counts && self.end_asked);
         self.paused_until = now + FOLLOW_PAUSE;
     }
 

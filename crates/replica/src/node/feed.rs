@@ -252,6 +252,7 @@ impl Node {
         if feed.after != following.after {
             return;
         }
+        let has_end = feed.end.is_some();
         if feed.upto < fetch.at_least {
             // The protocol wants more than that by now.
             feed.end = None;
@@ -260,7 +261,8 @@ impl Node {
         let is_last = !more || !progress;
         let waits = is_last && feed.end.is_none() && (following.end_asked || !progress);
         if waits {
-            following.pause(world.now());
+            // A donor that is behind what is wanted here and comes nearer does what it can.
+            following.pause(world.now(), !has_end || !progress);
         }
         if progress || feed.end.is_some() {
             let part = framed_feed(&feed);
