@@ -733,7 +733,7 @@ impl World {
             let run = Run {
                 slot: executed,
                 record: Vec::new(),
-                state: state.unwrap_or_default(),
+                state,
                 queries,
             };
             self.check_speculated(index, run, moved, stable);
@@ -771,7 +771,7 @@ impl World {
             && !self.setup.entry.speculates
         {
             self.check_executed(index);
-            self.check_state(index, executed.0, state);
+            self.check_state(index, executed.0, Some(state));
         }
     }
 

@@ -16,8 +16,9 @@ pub struct Run {
     pub slot: Slot,
     /// The batches with their commands.
     pub record: Vec<Recorded>,
-    /// The hash of the whole state behind it.
-    pub state: u128,
+    /// The hash of the whole state behind it. None where more of a state is yet to come: while what
+    /// followed a snapshot is executed, and when a replica boots from such a one.
+    pub state: Option<u128>,
     /// What was read there; answered when it is final, and never if it is undone.
     pub queries: Vec<Queried>,
 }
@@ -85,7 +86,7 @@ mod tests {
         Run {
             slot: Slot(slot),
             record: vec![batch],
-            state: u128::from(slot),
+            state: Some(u128::from(slot)),
             queries: Vec::new(),
         }
     }

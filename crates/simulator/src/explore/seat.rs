@@ -854,7 +854,7 @@ fn final_items(
         speculated.executed(Run {
             slot: live.node.executed().slot,
             record,
-            state: 0,
+            state: None,
             queries: Vec::new(),
         });
     }

@@ -520,15 +520,17 @@ impl Stage {
             let run = Run {
                 slot,
                 record,
-                state,
+                state: Some(state),
                 queries: Vec::new(),
             };
             self.seats[index].speculated.executed(run);
         }
         while let Some(run) = self.seats[index].speculated.ready(stable) {
             self.check_record(index, &run.record);
-            let checked = self.states.after(index as u16, run.slot.0, run.state);
-            self.demand(checked);
+            if let Some(state) = run.state {
+                let checked = self.states.after(index as u16, run.slot.0, state);
+                self.demand(checked);
+            }
         }
     }
 
