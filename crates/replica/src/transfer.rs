@@ -27,8 +27,8 @@
 //! silent is left for the next one, and a snapshot that has gone meanwhile starts over.
 
 use crate::{
-    Bytes, DecodeError, Executed, Feed, Position, Reader, ReplicaId, RestoreError, Slot,
-    SnapshotReader, Time, Wire, Writer,
+    Bytes, DecodeError, Executed, Feed, Position, Reader, ReplicaId, ReplicaSet, RestoreError,
+    Slot, SnapshotReader, Time, Wire, Writer,
 };
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -522,6 +522,15 @@ impl Fetch {
         self.reader.feed(bytes);
         while self.reader.next_chunk()?.is_some() {}
         Ok(())
+    }
+
+    /// These have what is wanted, too: they are asked when those before them do not answer.
+    pub fn also_from(&mut self, others: ReplicaSet) {
+        for other in others.iter() {
+            if !self.donors.contains(&other) {
+                self.donors.push(other);
+            }
+        }
     }
 
     pub fn donor(&self) -> ReplicaId {

@@ -17,6 +17,7 @@ impl Node {
             // What is on its way will do, and so will less from now on. If more is wanted, what
             // follows the state brings it.
             fetch.want(at_least);
+            fetch.also_from(from.without(self.id));
             return;
         }
         out.push(Output::Mark("state transfer"));
