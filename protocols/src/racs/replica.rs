@@ -395,7 +395,7 @@ impl Protocol for Racs {
     type Options = Config;
     type Frontend = Frontend;
 
-    const RESUMES_WITHIN: Duration = Duration::from_secs(3);
+    const RESUMES_WITHIN: Duration = Duration::from_secs(5);
     const BRANCHES: &'static [&'static str] = &[
         "another level 1 taken over",
         "asynchronous mode",
