@@ -61,10 +61,10 @@ const FAILED_PAUSE: Duration = Duration::from_secs(1);
 const FAILED_PAUSE_MAX: Duration = Duration::from_secs(4);
 /// Between two questions for batches when there was nothing to be had.
 pub(crate) const FOLLOW_PAUSE: Duration = Duration::from_millis(20);
-/// An end is asked for when so many turns do what is left to be restored and executed: before the
+/// An end is asked for when this many turns do what is left to be restored and executed: before the
 /// log of others has gone on far.
 pub(crate) const END_NEAR: u64 = 8;
-/// A state is followed by no more than so many times its own length, or than a donor keeps.
+/// A state is followed by no more than this many times its own length, or than a donor keeps.
 pub(crate) const FEED_TIMES: u64 = 4;
 /// A donor whose protocol has not summed up its state this often gives the snapshot alone.
 const FOLLOWS: u32 = 100;

@@ -4,7 +4,10 @@
 //!   node 0 ──batch──► 0, 1, 2 in the same order        frames between nodes: in a queue, or lost
 //! ```
 
+mod common;
+
 use bytes::Bytes;
+use common::NoTimer;
 use quintet_replica::*;
 use std::{
     cell::Cell,
@@ -19,22 +22,6 @@ struct Simple {
     id: ReplicaId,
     executed: Slot,
     handed_off: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum NoTimer {}
-
-impl From<NoTimer> for u32 {
-    fn from(timer: NoTimer) -> Self {
-        match timer {}
-    }
-}
-
-impl TryFrom<u32> for NoTimer {
-    type Error = ();
-    fn try_from(_: u32) -> Result<Self, ()> {
-        Err(())
-    }
 }
 
 #[derive(Clone, Debug)]

@@ -1,7 +1,10 @@
 //! A frontend inside one replica that speaks to all: messages and results of the other replicas
 //! find it, and what was meant for an earlier run of its process does not.
 
+mod common;
+
 use bytes::Bytes;
+use common::NoTimer;
 use quintet_replica::*;
 use std::cell::{Cell, RefCell};
 
@@ -20,22 +23,6 @@ fn heard() -> Vec<(u64, u16, &'static str)> {
 /// Executes what it is asked and says so.
 struct Obedient {
     executed: Slot,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum NoTimer {}
-
-impl From<NoTimer> for u32 {
-    fn from(timer: NoTimer) -> Self {
-        match timer {}
-    }
-}
-
-impl TryFrom<u32> for NoTimer {
-    type Error = ();
-    fn try_from(_: u32) -> Result<Self, ()> {
-        Err(())
-    }
 }
 
 #[derive(Clone, Debug)]

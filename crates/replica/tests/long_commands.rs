@@ -1,28 +1,15 @@
 //! A node whose commands take long does what else is due between two batches.
 
+mod common;
+
 use bytes::Bytes;
+use common::NoTimer;
 use quintet_replica::*;
 use std::cell::Cell;
 
 /// Executes each batch ten times, all in one turn, then asks about the last of them.
 struct Bursts {
     executed: Slot,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum NoTimer {}
-
-impl From<NoTimer> for u32 {
-    fn from(timer: NoTimer) -> Self {
-        match timer {}
-    }
-}
-
-impl TryFrom<u32> for NoTimer {
-    type Error = ();
-    fn try_from(_: u32) -> Result<Self, ()> {
-        Err(())
-    }
 }
 
 #[derive(Clone, Debug)]

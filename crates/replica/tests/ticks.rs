@@ -1,7 +1,10 @@
 //! Empty batches carry time forward where a deadline comes and no command does. The log's time may
 //! be behind the clock that saw the deadline come; then they must not follow each other endlessly.
 
+mod common;
+
 use bytes::Bytes;
+use common::NoTimer;
 use quintet_replica::*;
 use std::{cell::Cell, time::Duration};
 
@@ -9,22 +12,6 @@ use std::{cell::Cell, time::Duration};
 struct Lagging {
     leader: ReplicaId,
     executed: Slot,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum NoTimer {}
-
-impl From<NoTimer> for u32 {
-    fn from(timer: NoTimer) -> Self {
-        match timer {}
-    }
-}
-
-impl TryFrom<u32> for NoTimer {
-    type Error = ();
-    fn try_from(_: u32) -> Result<Self, ()> {
-        Err(())
-    }
 }
 
 #[derive(Clone, Debug)]

@@ -62,7 +62,7 @@ pub(crate) enum Mail {
     DiskFull(Option<String>),
     /// The storage cannot be written any more.
     StorageFailed(String),
-    /// Of the snapshot file with this number so many bytes have been written.
+    /// Of the snapshot file with this number, this many bytes have been written.
     SnapshotWritten {
         file: u64,
         bytes: u64,

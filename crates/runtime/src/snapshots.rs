@@ -652,7 +652,20 @@ fn not_synced(error: io::Error) -> Failed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mail::Mailbox;
     use quintet_replica::{CommandTime, EpochNumber, GroupId, SnapshotHeader, Wire, framed};
+
+    fn id(slot: u64) -> Executed {
+        Executed {
+            slot: Slot(slot),
+            position: Position(slot),
+        }
+    }
+
+    fn mailbox() -> (Mailbox, Mailer) {
+        let poll = mio::Poll::new().expect("a poll");
+        Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox")
+    }
 
     #[test]
     fn names_sort_by_slot_and_read_back() {
@@ -672,25 +685,17 @@ mod tests {
     fn the_two_newest_snapshots_are_kept_and_found_again() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
-        let poll = mio::Poll::new().expect("a poll");
-        let (mailbox, mailer) =
-            crate::mail::Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox");
+        let (mailbox, mailer) = mailbox();
         let start =
             |durability| Snapshots::start(path.clone(), ClusterId(1), durability, mailer.clone());
         let mut snapshots = start(Durability::Disk).expect("starts");
         for slot in [8, 9, 10] {
-            let id = Executed {
-                slot: Slot(slot),
-                position: Position(slot),
-            };
+            let id = id(slot);
             snapshots.begin(id, false);
             snapshots.append(stream(slot, b"state"));
             snapshots.finish_file();
         }
-        let id = Executed {
-            slot: Slot(11),
-            position: Position(11),
-        };
+        let id = id(11);
         snapshots.begin(id, false);
         snapshots.append(Bytes::from("unfinished"));
         snapshots.finish();
@@ -739,13 +744,7 @@ mod tests {
     fn snapshots_stay_readable_to_two_fetchers_when_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
-        let poll = mio::Poll::new().expect("a poll");
-        let (_mailbox, mailer) =
-            crate::mail::Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox");
-        let id = |slot| Executed {
-            slot: Slot(slot),
-            position: Position(slot),
-        };
+        let (_mailbox, mailer) = mailbox();
         for slot in [1, 2] {
             fs::write(path.join(name(id(slot), false)), stream(slot, b"state")).expect("written");
         }
@@ -772,15 +771,10 @@ mod tests {
     fn fetched_snapshot_is_read_while_it_is_written() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
-        let poll = mio::Poll::new().expect("a poll");
-        let (mailbox, mailer) =
-            crate::mail::Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox");
+        let (mailbox, mailer) = mailbox();
         let mut snapshots =
             Snapshots::start(path, ClusterId(1), Durability::Disk, mailer).expect("starts");
-        let id = Executed {
-            slot: Slot(7),
-            position: Position(7),
-        };
+        let id = id(7);
         let whole = stream(7, &[3; 9 << 20]);
         let (state, end) = whole.split_at(whole.len() - 8);
         let wait_for = |wanted: &dyn Fn(&Mail) -> bool| {
@@ -827,15 +821,9 @@ mod tests {
     fn unfinished_file_is_closed_and_deleted_when_given_up() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
-        let poll = mio::Poll::new().expect("a poll");
-        let (mailbox, mailer) =
-            crate::mail::Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox");
+        let (mailbox, mailer) = mailbox();
         let mut snapshots =
             Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer).expect("starts");
-        let id = |slot| Executed {
-            slot: Slot(slot),
-            position: Position(slot),
-        };
         let begun = |snapshots: &mut Snapshots, slot| {
             snapshots.begin(id(slot), true);
             snapshots.append(Bytes::from("unfinished"));
@@ -864,9 +852,7 @@ mod tests {
     fn snapshot_that_cannot_be_read_back_is_not_saved() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
-        let poll = mio::Poll::new().expect("a poll");
-        let (mailbox, mailer) =
-            crate::mail::Mailbox::new(poll.registry(), mio::Token(0)).expect("a mailbox");
+        let (mailbox, mailer) = mailbox();
         let whole = stream(7, b"state");
         let mut damaged = whole.to_vec();
         let middle = damaged.len() - 10;
@@ -884,10 +870,7 @@ mod tests {
             let mut snapshots =
                 Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer.clone())
                     .expect("starts");
-            let id = Executed {
-                slot: Slot(7),
-                position: Position(7),
-            };
+            let id = id(7);
             snapshots.begin(id, false);
             snapshots.append(Bytes::from(bytes));
             snapshots.finish_file();

@@ -401,7 +401,7 @@ impl World {
         self.setup.plant_is(name)
     }
 
-    /// Breaks the links of a replica to the others of the first so many places.
+    /// Breaks the links of a replica to the others of the first few places.
     pub fn break_links(&mut self, index: usize, places: usize) {
         for other in 0..places {
             if other != index {

@@ -390,7 +390,7 @@ pub(crate) struct Plan {
 /// How often a fault that nobody noticed strikes again.
 const AGAIN_MAX: u8 = 5;
 
-/// Of 1,000 seeds so many see syncs held.
+/// Of 1,000 seeds, this many see syncs held.
 const HELD_SHARE: u64 = 120;
 
 impl Plan {

@@ -8,8 +8,8 @@
 //!     ──► everything ends
 //! ```
 //!
-//! A vote is on its way to the disk for longer than its voter trusts the one that it is for: whoever
-//! counts votes meanwhile must count it as none, and it must never be shown. Without a vote within a
+//! A vote is on its way to the disk for longer than its voter trusts the one that it is for: who counts
+//! votes meanwhile must count it as none, and it must never be shown. Without a vote within a
 //! while, syncs are held all the same, and some of those who wait for them crash.
 
 use crate::{

@@ -89,7 +89,7 @@ pub(super) struct FedPart {
     end: Option<FeedEnd>,
 }
 
-/// Once long commands among them have taken so many steps, the other batches wait for the next turn.
+/// Once long commands among them have taken this many steps, the other batches wait for the next turn.
 const FED_STEPS: u64 = 1 << 20;
 
 impl Executor {

@@ -21,7 +21,7 @@ pub const DISK_HUNG_AFTER: Duration = Duration::from_secs(2);
 /// How often a timer that fires meanwhile looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// A disk in order writes so many bytes in a microsecond at least: what waits has that much more
+/// A disk in order writes this many bytes in a microsecond at least: what waits has that much more
 /// time.
 const BYTES_PER_MICROSECOND: u64 = 16;
 
@@ -67,7 +67,7 @@ impl DiskWatch {
         self.hung
     }
 
-    /// A write of so many bytes is handed over.
+    /// A write of this length is handed over.
     pub(super) fn asked(&mut self, bytes: usize, now: Time) {
         self.since.get_or_insert(now);
         self.bytes[0] += bytes as u64;
@@ -196,7 +196,7 @@ mod tests {
         assert!(!disk.look(at(60_000)), "nothing was asked of it");
         disk.asked(16 << 20, at(60_000));
         disk.asked(16 << 20, at(62_000));
-        // Two seconds more for so many bytes.
+        // Two seconds more for these bytes.
         assert!(!disk.look(at(65_000)) && disk.suspected.is_none());
         // A part of what waits is finished: it is slow, and does not hang.
         assert!(!disk.answered(false, at(65_000)));

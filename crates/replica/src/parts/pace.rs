@@ -21,11 +21,11 @@ use smallvec::SmallVec;
 
 /// Between two questions to all peers.
 pub const PACE_BEAT: Duration = Duration::from_millis(250);
-/// Slow is a member that takes so many times as long as another one …
+/// Slow is a member that takes this many times as long as another one …
 const TIMES: u32 = 4;
 /// … and so much longer …
 const LONGER: Duration = Duration::from_millis(5);
-/// … at so many beats in a row.
+/// … at this many beats in a row.
 const BEATS: u32 = 4;
 /// Between two times that a member is found slow, and after a change of leader.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -176,7 +176,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Of so many members, none of which is known yet.
+    /// Of a group of this size, none of which is known yet.
     #[must_use]
     pub fn new(members: usize) -> Self {
         Self {
@@ -214,7 +214,6 @@ impl Pace {
         message: PaceMessage,
         arrived: Time,
     ) -> Option<PaceMessage> {
-        let majority = self.peers.len() / 2 + 1;
         let peer = self.peers.get_mut(from.index())?;
         peer.told = message.pace.map(|pace| (pace, arrived));
         if self.leader == Some(from) {
@@ -224,7 +223,7 @@ impl Pace {
             return Some(PaceMessage {
                 stamp: message.stamp,
                 is_answer: true,
-                pace: self.own(majority, arrived).filter(|_| self.votes),
+                pace: self.own(arrived).filter(|_| self.votes),
             });
         }
         if message.stamp <= arrived {
@@ -234,12 +233,14 @@ impl Pace {
     }
 
     /// The way to the nearest majority and back, and the disk's.
-    fn own(&self, majority: usize, now: Time) -> Option<Figures> {
+    fn own(&self, now: Time) -> Option<Figures> {
         let mut trips: SmallVec<[Duration; 8]> = (self.peers.iter())
             .filter_map(|peer| peer.trips.middle(now))
             .collect();
         trips.sort_unstable();
-        let trip = *trips.get(majority.checked_sub(2)?)?;
+        // This member and half of all others are one.
+        let others = self.peers.len() / 2;
+        let trip = *trips.get(others.checked_sub(1)?)?;
         let sync = self.syncs.middle(now);
         Some(Figures { trip, sync })
     }
@@ -261,7 +262,7 @@ impl Pace {
             }
             self.leader = leader;
         }
-        let own = self.own(self.peers.len() / 2 + 1, now);
+        let own = self.own(now);
         let question = PaceMessage {
             stamp: now,
             is_answer: false,
@@ -485,7 +486,7 @@ mod tests {
                 sync: None,
             }),
         };
-        let own = |pace: &Pace, now| pace.own(2, now).map(|pace| pace.trip);
+        let own = |pace: &Pace, now| pace.own(now).map(|pace| pace.trip);
         let now = Time(10_000_000_000);
         assert_eq!(pace.heard(ReplicaId(1), answer(now + MS), now), None);
         assert_eq!(own(&pace, now), None);

@@ -59,26 +59,12 @@ fn wrong_piece_changes_nothing_while_the_state_is_saved() {
     fetcher.pull("fetch", 5);
     exchange_once(&mut fetcher, &mut donor);
     fetcher.fire_fetch_timer();
-    let give = |fetcher: &mut Place, frame| {
-        fetcher.input(Input::Frame {
-            from: Peer::Replica(ReplicaId(1)),
-            arrived: Time(0),
-            frame,
-        });
-    };
-    for frame in fetcher.take().0 {
-        donor.input(Input::Frame {
-            from: Peer::Replica(ReplicaId(0)),
-            arrived: Time(0),
-            frame,
-        });
-    }
-    let frame = donor.take().0.pop().expect("a piece");
-    give(&mut fetcher, frame.clone());
+    let frame = answer(&mut fetcher, &mut donor);
+    fetcher.hear(1, frame.clone());
     assert!(fetcher.take().1, "all of it is here");
     let mut wrong = frame.to_vec();
     wrong[16 + 1 + 16 + 8] += 1;
-    give(&mut fetcher, wrong.into());
+    fetcher.hear(1, wrong.into());
     fetcher.take();
     fetcher.save();
     fetcher.settle();
@@ -162,14 +148,7 @@ fn donor_is_left_when_its_pieces_are_none() {
     exchange_once(&mut fetcher, &mut donor);
     assert!(fetcher.writing.is_some());
     fetcher.fire_fetch_timer();
-    for frame in fetcher.take().0 {
-        donor.input(Input::Frame {
-            from: Peer::Replica(ReplicaId(0)),
-            arrived: Time(0),
-            frame,
-        });
-    }
-    let frame = donor.take().0.pop().expect("a piece");
+    let frame = answer(&mut fetcher, &mut donor);
     // Its offset, behind the envelope, a kind, a name and a length, is moved by a byte.
     let mut bytes = frame.to_vec();
     bytes[16 + 1 + 16 + 8] += 1;
@@ -178,11 +157,7 @@ fn donor_is_left_when_its_pieces_are_none() {
         transfer.map(|transfer| transfer.phase) == Some(TransferPhase::Receiving)
     };
     assert!(receiving(&fetcher));
-    fetcher.input(Input::Frame {
-        from: Peer::Replica(ReplicaId(1)),
-        arrived: Time(0),
-        frame: bytes.into(),
-    });
+    fetcher.hear(1, bytes.into());
     assert!(!receiving(&fetcher), "nothing of it is kept");
     while !exchange(&mut fetcher, &mut donor) {
         fetcher.fire_fetch_timer();

@@ -2,9 +2,12 @@
 //! be saved, when a newer one is wanted meanwhile, and when a snapshot begins with much to say.
 
 use bytes::Bytes;
+use common::NoTimer;
 use quintet_replica::*;
 use std::cell::{Cell, RefCell};
 
+#[path = "../common/mod.rs"]
+mod common;
 mod failures;
 
 /// Executes what it is told to, ahead of its commit or not, and fetches what it is told to.
@@ -16,22 +19,6 @@ struct Puppet<const AHEAD: bool> {
     mute: bool,
     /// It executes so much more when it is asked for one.
     late: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum NoTimer {}
-
-impl From<NoTimer> for u32 {
-    fn from(timer: NoTimer) -> Self {
-        match timer {}
-    }
-}
-
-impl TryFrom<u32> for NoTimer {
-    type Error = ();
-    fn try_from(_: u32) -> Result<Self, ()> {
-        Err(())
-    }
 }
 
 /// Takes the name of a planted bug, which is the node's business.
@@ -171,7 +158,7 @@ impl<const AHEAD: bool> Frontend<Puppet<AHEAD>> for Silent {
 }
 
 /// Counts ordered batches by their ticks; writes its whole state in the first chunk. Each batch
-/// takes so many steps.
+/// takes this many steps.
 struct Counter(u64, u64);
 
 impl StateMachine for Counter {
@@ -337,6 +324,15 @@ impl Place {
             .expect("no bad frames here");
     }
 
+    /// A frame of a peer arrives.
+    fn hear(&mut self, from: u16, frame: Bytes) {
+        self.input(Input::Frame {
+            from: Peer::Replica(ReplicaId(from)),
+            arrived: Time(0),
+            frame,
+        });
+    }
+
     fn pull(&mut self, string: &str, number: u64) {
         let control = Control::Option {
             name: string.to_owned(),
@@ -450,60 +446,45 @@ impl Place {
 fn exchange(fetcher: &mut Place, donor: &mut Place) -> bool {
     let mut saving = false;
     loop {
-        let (asks, whole) = fetcher.take();
+        let (whole, answered) = one_round(fetcher, donor);
         saving |= whole;
-        for frame in asks {
-            let from = Peer::Replica(ReplicaId(0));
-            donor.input(Input::Frame {
-                from,
-                arrived: Time(0),
-                frame,
-            });
-        }
-        let (answers, taken) = donor.take();
-        if taken {
-            donor.save();
-        }
-        if answers.is_empty() {
+        if !answered {
             return saving;
-        }
-        for frame in answers {
-            let from = Peer::Replica(ReplicaId(1));
-            fetcher.input(Input::Frame {
-                from,
-                arrived: Time(0),
-                frame,
-            });
         }
     }
 }
 
-/// One question, and its answer.
-fn exchange_once(fetcher: &mut Place, donor: &mut Place) -> bool {
-    for frame in fetcher.take().0 {
-        let from = Peer::Replica(ReplicaId(0));
-        let arrived = Time(0);
-        donor.input(Input::Frame {
-            from,
-            arrived,
-            frame,
-        });
+/// What the fetcher asks now, and the answers: whether it had a whole snapshot to save before, and
+/// whether there were any.
+fn one_round(fetcher: &mut Place, donor: &mut Place) -> (bool, bool) {
+    let (asks, whole) = fetcher.take();
+    for frame in asks {
+        donor.hear(0, frame);
     }
     let (answers, taken) = donor.take();
     if taken {
         donor.save();
     }
+    let answered = !answers.is_empty();
     for frame in answers {
-        let from = Peer::Replica(ReplicaId(1));
-        let arrived = Time(0);
-        fetcher.input(Input::Frame {
-            from,
-            arrived,
-            frame,
-        });
+        fetcher.hear(1, frame);
     }
+    (whole, answered)
+}
+
+/// One question, and its answer.
+fn exchange_once(fetcher: &mut Place, donor: &mut Place) -> bool {
+    one_round(fetcher, donor);
     // What it asks next is not delivered.
     fetcher.take().1
+}
+
+/// The donor's answer to what the fetcher asks now, not delivered.
+fn answer(fetcher: &mut Place, donor: &mut Place) -> Bytes {
+    for frame in fetcher.take().0 {
+        donor.hear(0, frame);
+    }
+    donor.take().0.pop().expect("a piece")
 }
 
 fn donor(slots: u64) -> Place {
@@ -714,11 +695,7 @@ fn follow(donor: &mut Place, after: u64) -> Bytes {
     let mut frame = asks[0].slice(..16).to_vec();
     frame.extend_from_slice(&[4, 1]);
     frame.extend_from_slice(&after.to_le_bytes());
-    donor.input(Input::Frame {
-        from: Peer::Replica(ReplicaId(0)),
-        arrived: Time(0),
-        frame: frame.into(),
-    });
+    donor.hear(0, frame.into());
     let (mut answers, begun) = donor.take();
     assert!(!begun, "no snapshot is taken for that");
     let answer = answers.pop().expect("it answers");
@@ -783,22 +760,10 @@ fn pieces_are_asked_for_at_once_and_taken_in_any_order() {
         whole = done;
         most = most.max(asks.len());
         for frame in asks {
-            let from = Peer::Replica(ReplicaId(0));
-            let arrived = Time(0);
-            donor.input(Input::Frame {
-                from,
-                arrived,
-                frame,
-            });
+            donor.hear(0, frame);
         }
         for frame in donor.take().0.into_iter().rev() {
-            let from = Peer::Replica(ReplicaId(1));
-            let arrived = Time(0);
-            fetcher.input(Input::Frame {
-                from,
-                arrived,
-                frame,
-            });
+            fetcher.hear(1, frame);
         }
         rounds += 1;
         assert!(rounds < 8, "13 pieces, four and more at a time");
