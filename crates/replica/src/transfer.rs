@@ -594,6 +594,20 @@ mod tests {
     }
 
     #[test]
+    fn later_donors_are_asked_when_the_first_does_not_answer() {
+        let donors = [ReplicaId(3)].into_iter().collect();
+        let mut fetch = Fetch::new(donors, Slot(5), false, 0, Time(0)).expect("there are donors");
+        fetch.also_from(ReplicaSet::EMPTY.with(ReplicaId(2)).with(ReplicaId(3)));
+        for _ in 0..TRIES {
+            assert_eq!(fetch.donor(), ReplicaId(3));
+            fetch.on_silence();
+        }
+        assert_eq!(fetch.donor(), ReplicaId(2));
+        fetch.leave_donor();
+        assert_eq!(fetch.donor(), ReplicaId(3), "nobody is named twice");
+    }
+
+    #[test]
     fn no_more_is_asked_for_when_the_disk_is_behind() {
         let mut fetch = fetch();
         let mut asked = 0;
