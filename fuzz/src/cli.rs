@@ -3,14 +3,10 @@
 
 #![allow(dead_code, unused_imports)]
 
-#[path = "../../crates/quintet/src/cli/failure.rs"]
-pub mod failure;
 #[path = "../../crates/quintet/src/cli/origin.rs"]
 pub mod origin;
 #[path = "../../crates/quintet/src/cli/settings/mod.rs"]
 pub mod settings;
-#[path = "../../crates/quintet/src/cli/suggest.rs"]
-pub mod suggest;
 
 fn resolve(text: &str) -> Option<std::net::SocketAddr> {
     text.parse().ok()

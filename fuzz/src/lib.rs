@@ -8,19 +8,9 @@
 mod cli;
 pub mod cluster;
 mod configuration;
-#[allow(dead_code)]
-#[path = "../../crates/lab/src/error.rs"]
-mod error;
 pub mod replies;
-#[allow(dead_code)]
-#[path = "../../crates/lab/src/suggest.rs"]
-mod suggest;
 
 pub use configuration::configuration;
-pub(crate) use error::{Error, Kind};
-
-// What the program's command line takes from the lab, without the lab.
-extern crate self as quintet_lab;
 
 use bytes::Bytes;
 use quintet_replica::{

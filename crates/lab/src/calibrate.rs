@@ -15,12 +15,12 @@
 
 use crate::{
     cluster::{Cluster, ClusterPlan},
-    error::{Error, Result},
     figures::{Machine, stolen_note},
     load::{Distribution, Load, Mix, run as run_load},
     profile::ProfileFile,
     scenario::{Place, Scenario},
 };
+use quintet_cli::{Failure, Outcome};
 use quintet_replica::{
     At, CommandId, CommandTime, Durability, Level, Position, SessionId, StateMachine,
 };
@@ -88,7 +88,7 @@ const FEW: usize = 16;
 /// How far one step of the fit goes, as a factor.
 const STEP: (f64, f64) = (0.25, 4.0);
 
-fn pair() -> Result<(TcpStream, TcpStream)> {
+fn pair() -> Outcome<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let one = TcpStream::connect(listener.local_addr()?)?;
     let (other, _) = listener.accept()?;
@@ -104,7 +104,7 @@ fn quantile(sorted: &[u64], part: f64) -> u64 {
 }
 
 /// The median of round trips, asleep or awake, in nanoseconds.
-fn round_trip(awake: bool) -> Result<u64> {
+fn round_trip(awake: bool) -> Outcome<u64> {
     let (mut one, mut other) = pair()?;
     one.set_nonblocking(awake)?;
     other.set_nonblocking(awake)?;
@@ -135,14 +135,14 @@ fn round_trip(awake: bool) -> Result<u64> {
         times.push(begun.elapsed().as_nanos() as u64);
     }
     echo.join()
-        .map_err(|_| Error::failed("the echo failed"))??;
+        .map_err(|_| Failure::failed("the echo failed"))??;
     times.sort_unstable();
     Ok(quantile(&times, 0.5))
 }
 
 /// What writing and reading a message of `length` costs, in nanoseconds: medians. Messages are
 /// `apart` bytes from each other in memory: far apart, none is in a cache.
-fn system_calls(length: usize, apart: usize) -> Result<(u64, u64)> {
+fn system_calls(length: usize, apart: usize) -> Outcome<(u64, u64)> {
     let (mut one, mut other) = pair()?;
     let mut bytes = vec![7; MEMORY];
     let (mut writes, mut reads) = (Vec::new(), Vec::new());
@@ -175,22 +175,22 @@ struct Synchronised {
 
 /// Writes `length` bytes at a time to preallocated files, as many at once as there are journals on
 /// the machine.
-fn synchronisations(directory: &Path, length: usize, journals: usize) -> Result<Synchronised> {
+fn synchronisations(directory: &Path, length: usize, journals: usize) -> Outcome<Synchronised> {
     let begins = Barrier::new(journals);
     let one = |journal: usize| {
         let path = directory.join(format!("quintet-lab-{}-{journal}", std::process::id()));
         let measured = synchronise(&path, length, &begins);
         // It may never have been made.
         let _ = std::fs::remove_file(&path);
-        measured.map_err(|error| Error::failed(format!("{}: {error}", path.display())))
+        measured.map_err(|error| Failure::failed(format!("{}: {error}", path.display())))
     };
-    let found: Vec<Result<(Vec<u64>, u64, u64)>> = thread::scope(|scope| {
+    let found: Vec<Outcome<(Vec<u64>, u64, u64)>> = thread::scope(|scope| {
         let one = &one;
         let threads: Vec<_> = (0..journals)
             .map(|journal| scope.spawn(move || one(journal)))
             .collect();
         let ended = |thread: thread::ScopedJoinHandle<'_, _>| {
-            let failed = || Err(Error::failed("measuring the disk failed"));
+            let failed = || Err(Failure::failed("measuring the disk failed"));
             thread.join().unwrap_or_else(|_| failed())
         };
         threads.into_iter().map(ended).collect()
@@ -255,8 +255,8 @@ fn synchronise(
 
 /// What each KiB of a value costs whoever executes a SET, in nanoseconds: the store has as many keys
 /// as the cell that is fitted, which are written in turn.
-fn executed_kib() -> Result<u64> {
-    let set = lookup(b"SET").ok_or_else(|| Error::failed("the store has no SET"))?;
+fn executed_kib() -> Outcome<u64> {
+    let set = lookup(b"SET").ok_or_else(|| Failure::failed("the store has no SET"))?;
     let session = SessionId {
         owner: 1,
         number: 1,
@@ -309,7 +309,7 @@ impl Options {
     }
 }
 
-fn cluster(options: &Options) -> Result<Cluster> {
+fn cluster(options: &Options) -> Outcome<Cluster> {
     Cluster::start(ClusterPlan {
         namespaces: None,
         program: options.program.clone(),
@@ -327,7 +327,7 @@ fn cluster(options: &Options) -> Result<Cluster> {
 }
 
 /// What the real cell takes under one load.
-fn baseline(cluster: &mut Cluster, clients: usize, measured: Duration) -> Result<Baseline> {
+fn baseline(cluster: &mut Cluster, clients: usize, measured: Duration) -> Outcome<Baseline> {
     let targets = cluster.targets(&Place::Leader, Level::Linearizable)?;
     let load = Load {
         targets,
@@ -346,12 +346,12 @@ fn baseline(cluster: &mut Cluster, clients: usize, measured: Duration) -> Result
     let mut edges = Vec::new();
     let seen = run_load(&load, || edges.push(cluster.cpu()))?;
     let (Some(Some(before)), Some(Some(after))) = (edges.first(), edges.get(1)) else {
-        return Err(Error::failed(
+        return Err(Failure::failed(
             "this system does not tell what processes use",
         ));
     };
     if seen.answered == 0 {
-        return Err(Error::failed("nothing was answered while calibrating"));
+        return Err(Failure::failed("nothing was answered while calibrating"));
     }
     let answered = seen.answered as f64;
     let cores = seen.generator_cores.unwrap_or(0.0);
@@ -424,7 +424,7 @@ fn step(measured: [f64; 2], simulated: [f64; 2], idle: [f64; 2]) -> (f64, f64) {
 }
 
 /// What the bed makes of the fitted cell.
-fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
+fn simulate(profile: &Profile, clients: usize) -> Outcome<Baseline> {
     let measured = Duration::from_millis(300);
     // As the real cell is told: whoever finds nothing to do sleeps.
     let profile = Profile {
@@ -432,7 +432,7 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
         ..profile.clone()
     };
     let entry = Scenario::entry("multipaxos")
-        .ok_or_else(|| Error::failed("multipaxos is not registered"))?;
+        .ok_or_else(|| Failure::failed("multipaxos is not registered"))?;
     let load = bed::Load::closed(clients, VALUE);
     let found = bed::run(bed::Setup {
         durability: Durability::Disk,
@@ -455,10 +455,10 @@ fn simulate(profile: &Profile, clients: usize) -> Result<Baseline> {
 ///
 /// # Errors
 /// When something cannot be measured, or it was told to stop.
-pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Result<Calibration> {
+pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Outcome<Calibration> {
     let mut go_on = |what: &str| match watch(what) {
         true => Ok(()),
-        false => Err(Error::failed("stopped before all was measured")),
+        false => Err(Failure::failed("stopped before all was measured")),
     };
     go_on("round trips between sleeping and waking cores")?;
     let (asleep, awake) = (round_trip(false)?, round_trip(true)?);
@@ -525,7 +525,7 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
         work: 1.0,
         generator: 1.0,
     };
-    let both = |profile: &Profile| -> Result<[Baseline; 2]> {
+    let both = |profile: &Profile| -> Outcome<[Baseline; 2]> {
         Ok([simulate(profile, loads[0])?, simulate(profile, loads[1])?])
     };
     // A step may lead away again: how many requests share a batch changes with the costs.
@@ -544,7 +544,7 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
         by.work *= of_work;
         by.generator *= (real[1].generator / simulated[1].generator).clamp(STEP.0, STEP.1);
     }
-    let (_, by, fitted) = best.ok_or_else(|| Error::failed("nothing was fitted"))?;
+    let (_, by, fitted) = best.ok_or_else(|| Failure::failed("nothing was fitted"))?;
     profile.costs = scale(&start, by);
     let name = format!(
         "{} cores, {}, Linux {}; calibrated with 3 replicas, {VALUE} B, {} and {} clients",
@@ -609,12 +609,12 @@ pub fn calibrate(options: &Options, mut watch: impl FnMut(&str) -> bool) -> Resu
 ///
 /// # Errors
 /// When it cannot be written down, which is a mistake of this program.
-pub fn text(calibration: &Calibration) -> Result<String> {
+pub fn text(calibration: &Calibration) -> Outcome<String> {
     let mut text = String::from("# Written by 'quintet lab calibrate'. Times in nanoseconds.\n");
     for note in &calibration.notes {
         text.push_str(&format!("# {note}\n"));
     }
-    text.push_str(&toml::to_string(&calibration.file).map_err(Error::failed)?);
+    text.push_str(&toml::to_string(&calibration.file).map_err(Failure::failed)?);
     Ok(text)
 }
 

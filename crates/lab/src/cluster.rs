@@ -7,12 +7,12 @@
 //! ```
 
 use crate::{
-    error::{Error, Kind, Result},
-    figures, http,
+    figures,
     load::{Language, Target},
     scenario::Place,
     torture::network,
 };
+use quintet_cli::{Exit, Failure, Outcome, http};
 use quintet_replica::{Durability, Level};
 use quintet_simulator::bed::FaultKind;
 use rustix::process::{Pid, Signal, kill_process};
@@ -85,8 +85,8 @@ impl Cluster {
     ///
     /// # Errors
     /// When the data cannot be written or the program not be started.
-    pub fn start(plan: ClusterPlan) -> Result<Self> {
-        let storage = |error| Error::failed(format!("{}: {error}", plan.parent.display()));
+    pub fn start(plan: ClusterPlan) -> Outcome<Self> {
+        let storage = |error| Failure::failed(format!("{}: {error}", plan.parent.display()));
         fs::create_dir_all(&plan.parent).map_err(storage)?;
         let directory = tempfile::Builder::new()
             .prefix("quintet-lab-")
@@ -94,7 +94,7 @@ impl Cluster {
             .map_err(storage)?;
         let last = usize::from(plan.base_port) + usize::from(PEER_OFFSET) + plan.replicas;
         if last > usize::from(u16::MAX) || plan.replicas > usize::from(ADMIN_OFFSET) {
-            return Err(Error::usage(
+            return Err(Failure::usage(
                 "the base port leaves no room for so many replicas",
             ));
         }
@@ -114,7 +114,7 @@ impl Cluster {
         if let Some(rate) = cluster.plan.namespaces {
             if cluster.plan.replicas > usize::from(network::REPLICAS_MAX) {
                 let most = network::REPLICAS_MAX;
-                return Err(Error::usage(format!("at most {most} namespaces")));
+                return Err(Failure::usage(format!("at most {most} namespaces")));
             }
             // New namespaces have no limit.
             network::lay(cluster.plan.replicas as u16)?;
@@ -181,7 +181,7 @@ impl Cluster {
     }
 
     /// Starts a replica, for the first time or again.
-    fn begin(&mut self, id: usize) -> Result<()> {
+    fn begin(&mut self, id: usize) -> Outcome<()> {
         let mut options = OpenOptions::new();
         let log = options
             .create(true)
@@ -211,7 +211,9 @@ impl Cluster {
             .stderr(log)
             .process_group(0)
             .spawn()
-            .map_err(|error| Error::failed(format!("{}: {error}", self.plan.program.display())))?;
+            .map_err(|error| {
+                Failure::failed(format!("{}: {error}", self.plan.program.display()))
+            })?;
         self.children[id] = Some(child);
         Ok(())
     }
@@ -277,7 +279,7 @@ impl Cluster {
         }
     }
 
-    fn leader(&self) -> std::result::Result<Option<usize>, String> {
+    fn leader(&self) -> Result<Option<usize>, String> {
         let mut named = None;
         for id in 0..self.plan.replicas {
             let ready = self.ask(id, "/readyz");
@@ -297,7 +299,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When one ends instead, or they need too long.
-    pub fn settle(&mut self) -> Result<Option<usize>> {
+    pub fn settle(&mut self) -> Outcome<Option<usize>> {
         let deadline = Instant::now() + START;
         let (mut last, mut same) = (None, 0);
         loop {
@@ -307,7 +309,7 @@ impl Cluster {
                     .and_then(|child| child.try_wait().ok().flatten());
                 if let Some(status) = ended {
                     let log = self.directory.path().join(format!("{id}.log"));
-                    return Err(Error::failed(format!(
+                    return Err(Failure::failed(format!(
                         "replica {id} of {} ended with {status}{}",
                         self.plan.protocol,
                         last_words(&log)
@@ -331,7 +333,7 @@ impl Cluster {
             if Instant::now() > deadline {
                 let reason = leader.err().unwrap_or_else(|| "no leader".to_owned());
                 let message = format!("{}: not ready: {reason}", self.plan.protocol);
-                return Err(Error::new(Kind::Missing, message));
+                return Err(Failure::new(Exit::Unreachable, message));
             }
             thread::sleep(LOOK);
         }
@@ -341,7 +343,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Self::settle`].
-    pub fn targets(&mut self, place: &Place, reads: Level) -> Result<Vec<Target>> {
+    pub fn targets(&mut self, place: &Place, reads: Level) -> Outcome<Vec<Target>> {
         let leader = self.settle()?;
         let all: Vec<usize> = (0..self.plan.replicas).collect();
         let ids = match (place, leader) {
@@ -394,7 +396,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When a replica cannot be started again.
-    pub fn relent(&mut self, id: usize, kind: FaultKind) -> Result<()> {
+    pub fn relent(&mut self, id: usize, kind: FaultKind) -> Outcome<()> {
         match kind {
             FaultKind::SlowDisk(_) | FaultKind::HungDisk => unreachable!("{ONLY_SIMULATED}"),
             FaultKind::Pause => self.signal(id, Signal::CONT),

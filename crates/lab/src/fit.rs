@@ -7,11 +7,11 @@
 //! Only CPU time is scaled, all of it by one factor. Every other cell is a prediction.
 
 use crate::{
-    error::{Error, Result},
     profile::{BaselineFile, ProfileFile},
     run,
     scenario::{self, Cell, Scenario},
 };
+use quintet_cli::{Failure, Outcome};
 use quintet_simulator::bed::{Costs, Profile};
 
 /// What fitting found.
@@ -54,12 +54,12 @@ fn scaled(costs: &Costs, by: f64) -> Costs {
     }
 }
 
-fn cell(baseline: &BaselineFile) -> Result<(Scenario, Cell)> {
+fn cell(baseline: &BaselineFile) -> Outcome<(Scenario, Cell)> {
     let scenario = scenario::load(&baseline.scenario)?;
     let cells = scenario.cells(false);
     let is_it = |cell: &Cell| cell.protocol == baseline.protocol && cell.value == baseline.value;
     let found = cells.into_iter().find(is_it).ok_or_else(|| {
-        Error::usage(format!(
+        Failure::usage(format!(
             "baseline: the scenario '{}' has no cell {} of {}",
             baseline.scenario, baseline.value, baseline.protocol
         ))
@@ -71,20 +71,20 @@ fn cell(baseline: &BaselineFile) -> Result<(Scenario, Cell)> {
 ///
 /// # Errors
 /// When the profile has no baseline, or its scenario has no such cell.
-pub fn baseline(file: &ProfileFile) -> Result<f64> {
+pub fn baseline(file: &ProfileFile) -> Outcome<f64> {
     let (scenario, cell) = cell(of(file)?)?;
     run::simulate(&scenario, &cell, &profile(file)?)
 }
 
-fn of(file: &ProfileFile) -> Result<&BaselineFile> {
+fn of(file: &ProfileFile) -> Outcome<&BaselineFile> {
     file.baseline.as_ref().ok_or_else(|| {
-        Error::usage("the profile has no [baseline]")
+        Failure::usage("the profile has no [baseline]")
             .help("it names source, scenario, protocol, value and throughput of the cell to fit")
     })
 }
 
-fn profile(file: &ProfileFile) -> Result<Profile> {
-    file.profile().map_err(Error::usage)
+fn profile(file: &ProfileFile) -> Outcome<Profile> {
+    file.profile().map_err(Failure::usage)
 }
 
 /// Scales the costs of a profile until its baseline is met. `watch` is told each step and says
@@ -92,7 +92,7 @@ fn profile(file: &ProfileFile) -> Result<Profile> {
 ///
 /// # Errors
 /// When there is no baseline, or it cannot be met by scaling.
-pub fn fit(file: &ProfileFile, mut watch: impl FnMut(&str) -> bool) -> Result<Fitted> {
+pub fn fit(file: &ProfileFile, mut watch: impl FnMut(&str) -> bool) -> Outcome<Fitted> {
     let baseline = of(file)?;
     let (scenario, cell) = cell(baseline)?;
     let start = profile(file)?;
@@ -105,7 +105,7 @@ pub fn fit(file: &ProfileFile, mut watch: impl FnMut(&str) -> bool) -> Result<Fi
         let off = throughput / published;
         if (off - 1.0).abs() < NEAR || turn == FITS {
             if (off - 1.0).abs() > MET {
-                return Err(Error::failed(format!(
+                return Err(Failure::failed(format!(
                     "{}: {throughput:.0}/s is as near as scaling the costs comes",
                     baseline.source
                 ))
@@ -122,11 +122,11 @@ pub fn fit(file: &ProfileFile, mut watch: impl FnMut(&str) -> bool) -> Result<Fi
             });
         }
         if !watch(&format!("{throughput:.0}/s of {published:.0}/s")) {
-            return Err(Error::failed("stopped before the baseline was met"));
+            return Err(Failure::failed("stopped before the baseline was met"));
         }
         factor *= off.clamp(0.1, 10.0);
     }
-    Err(Error::failed("the baseline was not met"))
+    Err(Failure::failed("the baseline was not met"))
 }
 
 #[cfg(test)]

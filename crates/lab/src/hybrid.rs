@@ -7,10 +7,8 @@
 //!                                          └─► threshold: return to it
 //! ```
 
-use crate::{
-    error::{Error, Result},
-    results::{Line, Results},
-};
+use crate::results::{Line, Results};
+use quintet_cli::{Failure, Outcome};
 use serde::{Deserialize, Serialize};
 
 /// What one way does at one rate.
@@ -65,7 +63,7 @@ impl PerformanceTable {
     ///
     /// # Errors
     /// When one of them is not there, or the direct way is never full: nothing could be chosen.
-    pub fn of(results: &Results, direct: &str, sadl: &str) -> Result<Self> {
+    pub fn of(results: &Results, direct: &str, sadl: &str) -> Outcome<Self> {
         let line = |protocol: &str, value: u64| {
             let is_it = |line: &&Line| line.protocol == protocol && line.value == value;
             results.lines.iter().find(is_it)
@@ -84,7 +82,7 @@ impl PerformanceTable {
         Self::from_rates(format!("{}: {}", results.name, results.profile), rates)
     }
 
-    fn from_rates(source: String, rates: Vec<Rate>) -> Result<Self> {
+    fn from_rates(source: String, rates: Vec<Rate>) -> Outcome<Self> {
         let idle = rates.first().map_or(0.0, |one| one.direct.median_ms);
         let keeps_up = |one: &Rate| {
             let Rate { rate, direct, sadl } = *one;
@@ -93,7 +91,7 @@ impl PerformanceTable {
         };
         let full = rates.iter().position(|one| !keeps_up(one));
         let refuse = |why: &str| {
-            Error::usage(format!("{source}: {why}"))
+            Failure::usage(format!("{source}: {why}"))
                 .help("sweep the rate from what is easy for the direct way to what is too much")
         };
         let Some(full) = full else {

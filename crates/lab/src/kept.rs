@@ -4,7 +4,7 @@
 //!   run ──► DIR/rows.jsonl: what the rows belong to, then a row a line ──► the same run, later
 //! ```
 
-use crate::error::{Error, Result};
+use quintet_cli::{Failure, Outcome};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs::{self, File, OpenOptions},
@@ -23,7 +23,7 @@ pub(crate) struct Kept<Row> {
 
 /// Tells what is described, and done by this `program`, from everything else: figures of another
 /// build are not this one's.
-pub(crate) fn identity(description: &str, program: &Path) -> Result<String> {
+pub(crate) fn identity(description: &str, program: &Path) -> Outcome<String> {
     // FNV-1a: nobody tries to deceive it.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut take = |bytes: &[u8]| {
@@ -32,7 +32,7 @@ pub(crate) fn identity(description: &str, program: &Path) -> Result<String> {
         }
     };
     take(description.as_bytes());
-    let unreadable = |error| Error::failed(format!("{}: {error}", program.display()));
+    let unreadable = |error| Failure::failed(format!("{}: {error}", program.display()));
     let mut file = File::open(program).map_err(unreadable)?;
     let mut piece = vec![0; 1 << 16];
     loop {
@@ -47,7 +47,7 @@ pub(crate) fn identity(description: &str, program: &Path) -> Result<String> {
 impl<Row: Serialize + DeserializeOwned> Kept<Row> {
     /// The rows in `directory` if they belong to `identity`, else none; without a directory they
     /// are kept in memory only.
-    pub fn open(directory: Option<&Path>, identity: &str) -> Result<Self> {
+    pub fn open(directory: Option<&Path>, identity: &str) -> Outcome<Self> {
         let Some(directory) = directory else {
             return Ok(Self {
                 path: None,
@@ -56,7 +56,7 @@ impl<Row: Serialize + DeserializeOwned> Kept<Row> {
             });
         };
         fs::create_dir_all(directory)
-            .map_err(|error| Error::failed(format!("{}: {error}", directory.display())))?;
+            .map_err(|error| Failure::failed(format!("{}: {error}", directory.display())))?;
         let path = directory.join("rows.jsonl");
         let text = fs::read_to_string(&path).unwrap_or_default();
         let mut lines = text.lines();
@@ -69,11 +69,11 @@ impl<Row: Serialize + DeserializeOwned> Kept<Row> {
         }
         let mut text = format!("{identity}\n");
         for row in &rows {
-            text.push_str(&serde_json::to_string(row).map_err(Error::failed)?);
+            text.push_str(&serde_json::to_string(row).map_err(Failure::failed)?);
             text.push('\n');
         }
         fs::write(&path, text)
-            .map_err(|error| Error::failed(format!("{}: {error}", path.display())))?;
+            .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
         Ok(Self {
             path: Some(path),
             rows,
@@ -82,7 +82,7 @@ impl<Row: Serialize + DeserializeOwned> Kept<Row> {
     }
 
     /// Forgets some.
-    pub fn drop_where(&mut self, unwanted: impl Fn(&Row) -> bool) -> Result<()> {
+    pub fn drop_where(&mut self, unwanted: impl Fn(&Row) -> bool) -> Outcome<()> {
         self.rows.retain(|row| !unwanted(row));
         let Some(path) = &self.path else {
             return Ok(());
@@ -90,17 +90,17 @@ impl<Row: Serialize + DeserializeOwned> Kept<Row> {
         let text = fs::read_to_string(path)?;
         let mut text = text.lines().next().unwrap_or_default().to_owned() + "\n";
         for row in &self.rows {
-            text.push_str(&serde_json::to_string(row).map_err(Error::failed)?);
+            text.push_str(&serde_json::to_string(row).map_err(Failure::failed)?);
             text.push('\n');
         }
         fs::write(path, text)?;
         Ok(())
     }
 
-    pub fn append(&mut self, row: Row) -> Result<()> {
+    pub fn append(&mut self, row: Row) -> Outcome<()> {
         if let Some(path) = &self.path {
             let mut file = OpenOptions::new().append(true).open(path)?;
-            let text = serde_json::to_string(&row).map_err(Error::failed)?;
+            let text = serde_json::to_string(&row).map_err(Failure::failed)?;
             file.write_all(format!("{text}\n").as_bytes())?;
         }
         self.rows.push(row);

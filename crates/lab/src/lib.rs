@@ -4,18 +4,16 @@
 //!   scenario ──► real processes / simulator ──► histories, figures ──► verdict, report
 //! ```
 //!
-//! Nothing that serves clients depends on this crate.
+//! Nothing that serves clients depends on this crate: it starts `quintet`, as a person would.
 
 #![forbid(unsafe_code)]
 
 pub mod calibrate;
 pub mod cluster;
 pub mod compare;
-mod error;
 pub mod figures;
 pub mod fit;
 pub mod gray;
-pub mod http;
 pub mod hybrid;
 mod kept;
 pub mod load;
@@ -25,9 +23,6 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod scenario;
-pub mod suggest;
 pub mod synchrony;
 pub mod torture;
 pub mod variant;
-
-pub use error::{Error, Kind, Result};

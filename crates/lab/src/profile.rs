@@ -4,7 +4,7 @@
 //!   lab calibrate ──► FILE.toml: each cost with where it comes from ──► lab run --profile FILE.toml
 //! ```
 
-use crate::error::{Error, Result};
+use quintet_cli::{Failure, Outcome};
 use quintet_simulator::bed::{Costs, Placement, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -152,7 +152,7 @@ impl ProfileFile {
     ///
     /// # Errors
     /// When the placement is neither.
-    pub fn profile(&self) -> std::result::Result<Profile, String> {
+    pub fn profile(&self) -> Result<Profile, String> {
         Ok(Profile {
             cores: self.cores,
             placement: match self.placement.as_str() {
@@ -197,7 +197,7 @@ impl ProfileFile {
 ///
 /// # Errors
 /// When there is none, or with what is wrong in it.
-pub fn load(name: &str) -> Result<(ProfileFile, Profile)> {
+pub fn load(name: &str) -> Outcome<(ProfileFile, Profile)> {
     let known = BUILT_IN
         .iter()
         .find(|(known, _)| *known == name || name.is_empty());
@@ -205,17 +205,17 @@ pub fn load(name: &str) -> Result<(ProfileFile, Profile)> {
         (Some((_, text)), _) => (*text).to_owned(),
         (None, path) => fs::read_to_string(path).map_err(|error| {
             let names = BUILT_IN.map(|(known, _)| known).join(", ");
-            Error::usage(format!("{path}: {error}")).help(format!(
+            Failure::usage(format!("{path}: {error}")).help(format!(
                 "profiles are {names}, which come with the program, or a file that 'quintet lab \
                  calibrate' wrote"
             ))
         })?,
     };
-    let file: ProfileFile =
-        toml::from_str(&text).map_err(|error| crate::scenario::refusal(&error, &text, name))?;
+    let file: ProfileFile = toml::from_str(&text)
+        .map_err(|error| quintet_cli::toml_error::failure(&error, &text, name))?;
     let profile = file
         .profile()
-        .map_err(|why| Error::usage(format!("{name}: {why}")))?;
+        .map_err(|why| Failure::usage(format!("{name}: {why}")))?;
     Ok((file, profile))
 }
 

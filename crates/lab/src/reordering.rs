@@ -9,10 +9,10 @@
 //! ```
 
 use crate::{
-    error::{Error, Result},
     figures::Spread,
     report::{Chart, Point, Section, Series, chart, page},
 };
+use quintet_cli::{Failure, Outcome};
 use quintet_protocols::nezha::{
     EarlyBuffer, Estimation, Footprint, Holds, Marks, Name, OneWayDelays, Stamp,
 };
@@ -271,7 +271,7 @@ pub fn write(
     figures: &[Figure],
     facts: &[(String, String)],
     directory: &std::path::Path,
-) -> Result<()> {
+) -> Outcome<()> {
     let sections: Vec<Section> = (figures.iter())
         .map(|figure| {
             let points = figure.points.iter().map(|(x, answer)| Point {
@@ -304,7 +304,7 @@ pub fn write(
     );
     std::fs::create_dir_all(directory)
         .and_then(|()| std::fs::write(directory.join("report.html"), text))
-        .map_err(|error| Error::failed(format!("{}: {error}", directory.display())))
+        .map_err(|error| Failure::failed(format!("{}: {error}", directory.display())))
 }
 
 #[cfg(test)]

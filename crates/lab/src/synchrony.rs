@@ -16,12 +16,11 @@
 //! - αβ is then the throughput as a part of the ideal one, and κ the greatest αβ.
 
 use crate::{
-    error::{Error, Result},
     figures::Spread,
-    http,
     report::{Chart, Point, Section, Series, chart, page},
     scenario::Scenario,
 };
+use quintet_cli::{Failure, Outcome, http};
 use quintet_replica::links::{Jitter, Links, Model};
 use quintet_simulator::bed::{self, Load, Profile, Setup};
 use serde::Serialize;
@@ -213,8 +212,9 @@ fn trial(
     delays: Duration,
     length: Duration,
     early_exit: bool,
-) -> Result<Trial> {
-    let entry = Scenario::entry("chora").ok_or_else(|| Error::failed("chora is not registered"))?;
+) -> Outcome<Trial> {
+    let entry =
+        Scenario::entry("chora").ok_or_else(|| Failure::failed("chora is not registered"))?;
     let options = [
         ("mode", "pulsing".to_owned()),
         ("round_us", micros(length)),
@@ -249,10 +249,10 @@ fn trial(
         ..Setup::calm(entry, question.replicas, question.profile.clone(), load)
     });
     if let Some(why) = found.broken {
-        return Err(Error::failed(why));
+        return Err(Failure::failed(why));
     }
     let measured = Measured::of(&found.details.into_iter().collect())
-        .ok_or_else(|| Error::failed("nobody leads at the end"))?;
+        .ok_or_else(|| Failure::failed("nobody leads at the end"))?;
     let commands = found.answered.len() as f64;
     Ok(Trial {
         length: length.as_nanos() as u64,
@@ -270,12 +270,12 @@ fn trial(
 ///
 /// # Errors
 /// When a run breaks, or it was told to stop.
-pub fn measure(question: &Question, mut watch: impl FnMut(usize, usize) -> bool) -> Result<Found> {
+pub fn measure(question: &Question, mut watch: impl FnMut(usize, usize) -> bool) -> Outcome<Found> {
     let all = question.lengths.len() * (1 + 2 * question.delays.len()) + 2;
     let mut done = 0;
     let mut run = |delays, length, early_exit| {
         if !watch(done, all) {
-            return Err(Error::failed("stopped before all was measured"));
+            return Err(Failure::failed("stopped before all was measured"));
         }
         done += 1;
         trial(question, delays, length, early_exit)
@@ -298,7 +298,7 @@ pub fn measure(question: &Question, mut watch: impl FnMut(usize, usize) -> bool)
             for length in &question.lengths {
                 trials.push(placed(run(*delays, *length, early_exit)?));
             }
-            Ok::<_, Error>(trials)
+            Ok::<_, Failure>(trials)
         };
         let (whole, early) = (sweep(false)?, sweep(true)?);
         let deviation = best(&early).map_or(0, |one| one.measured.deviation[0]);
@@ -347,8 +347,8 @@ pub struct Seen {
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What a status says: the replica's number, and its details.
-fn look(address: &str) -> Result<(u64, BTreeMap<String, String>)> {
-    let failed = |why: &dyn std::fmt::Display| Error::failed(format!("{address}: {why}"));
+fn look(address: &str) -> Outcome<(u64, BTreeMap<String, String>)> {
+    let failed = |why: &dyn std::fmt::Display| Failure::failed(format!("{address}: {why}"));
     let answer = http::get(address, "/status", PATIENCE).map_err(|error| failed(&error))?;
     if answer.code != 200 {
         return Err(failed(&format!("HTTP {}", answer.code)));
@@ -369,10 +369,10 @@ impl Seen {
         id: u64,
         first: &BTreeMap<String, String>,
         then: &BTreeMap<String, String>,
-    ) -> Result<Self> {
+    ) -> Outcome<Self> {
         let rounds = |details| {
             Measured::of(details).ok_or_else(|| {
-                Error::usage(format!("replica {id} has no rounds to measure"))
+                Failure::usage(format!("replica {id} has no rounds to measure"))
                     .help("quintet demo --protocol chora")
             })
         };
@@ -399,12 +399,12 @@ impl Seen {
 ///
 /// # Errors
 /// When one does not answer, or has no rounds.
-pub fn running(addresses: &[String], apart: Duration) -> Result<Vec<Seen>> {
+pub fn running(addresses: &[String], apart: Duration) -> Outcome<Vec<Seen>> {
     let looks = || {
         addresses
             .iter()
             .map(|it| look(it))
-            .collect::<Result<Vec<_>>>()
+            .collect::<Outcome<Vec<_>>>()
     };
     let first = looks()?;
     thread::sleep(apart);
@@ -478,7 +478,7 @@ impl Found {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn write(&self, facts: &[(String, String)], directory: &Path) -> Result<()> {
+    pub fn write(&self, facts: &[(String, String)], directory: &Path) -> Outcome<()> {
         let graph = Chart {
             x: "efficiency α".to_owned(),
             y: "effectiveness β".to_owned(),
@@ -533,7 +533,7 @@ impl Found {
         let text = page("synchrony", about, facts, &sections);
         std::fs::create_dir_all(directory)
             .and_then(|()| std::fs::write(directory.join("report.html"), text))
-            .map_err(|error| Error::failed(format!("{}: {error}", directory.display())))
+            .map_err(|error| Failure::failed(format!("{}: {error}", directory.display())))
     }
 }
 

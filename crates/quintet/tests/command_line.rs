@@ -5,16 +5,7 @@ mod support;
 
 use serde_json::Value;
 
-use support::{base_port, run, stderr, stdout};
-
-fn fails(arguments: &[&str], code: i32, parts: &[&str]) {
-    let output = run(arguments);
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
-    for part in parts {
-        assert!(text.contains(part), "{arguments:?}: no '{part}' in: {text}");
-    }
-}
+use support::{base_port, fails, run, stderr, stdout};
 
 #[test]
 fn help_and_version_end_well() {
@@ -26,9 +17,6 @@ fn help_and_version_end_well() {
         "serve",
         "status",
         "protocols",
-        "bench",
-        "simulate",
-        "check",
         "snapshot",
         "journal",
         "config",
@@ -89,7 +77,7 @@ fn a_mistyped_command_or_flag_gets_a_suggestion() {
 fn a_mistyped_protocol_or_option_gets_a_suggestion() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo").display().to_string();
-    for command in [vec!["simulate"], vec!["demo", "--dir", &dir]] {
+    for command in [vec!["demo", "--dir", &dir]] {
         let with = |more: &[&'static str]| -> Vec<&str> {
             command
                 .iter()
@@ -156,8 +144,6 @@ fn completions_are_scripts_of_the_shell() {
 fn nobody_there_is_told_from_somebody_ill() {
     let closed = format!("127.0.0.1:{}", base_port(1));
     fails(&["status", "--admin", &closed], 3, &["no replica answers"]);
-    fails(&["bench", &closed], 3, &["cannot connect", "quintet demo"]);
-    fails(&["bench", "http://127.0.0.1:1"], 2, &["redis://"]);
     fails(
         &["status", "--admin", "nowhere"],
         2,
@@ -280,148 +266,6 @@ fn a_public_address_without_a_password_is_refused() {
 }
 
 #[test]
-fn simulate_ends_with_one_json_object() {
-    let output = run(&[
-        "simulate",
-        "--seeds",
-        "0..2",
-        "--faults",
-        "none",
-        "--operations",
-        "300",
-    ]);
-    let text = stdout(&output);
-    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    assert_eq!(last["seeds"], 2);
-    for field in [
-        "rejected",
-        "stalls",
-        "violations",
-        "operations",
-        "acknowledged",
-    ] {
-        assert!(last[field].is_u64(), "{field}: {text}");
-    }
-    assert!(last["faults"].is_object() && last["branches"].is_object());
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    fails(&["simulate", "--seeds", "5..5"], 2, &["no seed"]);
-    fails(
-        &["simulate", "--seeds", "0..2", "--trace"],
-        2,
-        &["one seed"],
-    );
-    fails(
-        &["simulate", "--faults", "gremlins"],
-        2,
-        &["gremlins", "network"],
-    );
-    fails(
-        &["simulate", "--replicas", "500", "--seeds", "0..1"],
-        2,
-        &["500"],
-    );
-}
-
-/// One write by one client, and the world ends.
-const SCRIPT: &str = r#"format = 1
-protocol = "multipaxos"
-replicas = 3
-seed = 7
-durability = "disk"
-transport = "stream"
-operations = 300
-faults = "none"
-
-[expect]
-property = ""
-trace = ""
-
-[limits]
-end = "400ms"
-
-[[turn]]
-client = 0
-turn = 0
-at = "100ms"
-"#;
-
-#[test]
-fn a_script_is_replayed_with_its_picture_and_says_by_its_code_whether_it_still_fails() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("script.toml");
-    let path = file.display().to_string();
-    let replay = |text: &str| {
-        std::fs::write(&file, text).unwrap();
-        run(&["simulate", "--replay", &path])
-    };
-    let output = replay(SCRIPT);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let text = stdout(&output);
-    assert!(text.contains("c0 invokes 0"), "{text}");
-    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    assert_eq!(last["property"], "");
-    assert_eq!(last["as_written"], false);
-    let page = std::fs::read_to_string(directory.path().join("script.html")).unwrap();
-    assert!(page.contains("<svg") && page.contains(">r2<"));
-
-    // After healing nobody asks for anything, so the core never shows that it goes on.
-    let silent = SCRIPT.replace("end = \"400ms\"", "heal = \"200ms\"\ncommits = 20");
-    let output = replay(&silent);
-    assert_eq!(output.status.code(), Some(6), "{}", stderr(&output));
-    assert!(stderr(&output).contains("stall"), "{}", stderr(&output));
-
-    for (from, to, line, word) in [
-        ("format = 1", "format = 9", "line 1:", "format 9"),
-        ("replicas = 3", "replicas = 0", "line 3:", "0 replicas"),
-        ("seed = 7", "sed = 7", "line 4:", "sed"),
-        ("\"disk\"", "\"tape\"", "line 5:", "disk"),
-        ("\"none\"", "\"gremlins\"", "line 8:", "gremlins"),
-        ("\"400ms\"", "\"soon\"", "line 15:", "soon"),
-        ("turn = 0", "turn = zero", "line 19:", ""),
-    ] {
-        std::fs::write(&file, SCRIPT.replacen(from, to, 1)).unwrap();
-        fails(&["simulate", "--replay", &path], 2, &[&path, line, word]);
-    }
-    fails(
-        &["simulate", "--replay", "/no/such/file"],
-        2,
-        &["/no/such/file"],
-    );
-    fails(
-        &["simulate", "--replay", &path, "--seeds", "1..2"],
-        2,
-        &["--seeds"],
-    );
-}
-
-#[test]
-fn a_small_scope_is_searched_whole() {
-    let told = "commit_notice_us=0";
-    let scope = [
-        "simulate",
-        "--exhaustive",
-        "--set",
-        "pre_vote=false",
-        "--set",
-        told,
-    ];
-    let small = ["--commands", "1", "--crashes", "0", "--timers", "0"];
-    let output = run(&[&scope[..], &small[..]].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let text = stdout(&output);
-    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    assert_eq!(last["complete"], true);
-    assert!(last["states"].as_u64().unwrap() > 100, "{text}");
-    let output = run(&[&scope[..], &small[..], &["--states", "50"]].concat());
-    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
-    fails(
-        &[&scope[..], &["--commands", "50"]].concat(),
-        2,
-        &["50 commands"],
-    );
-}
-
-#[test]
 fn a_file_that_is_no_snapshot_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("x.snapshot");
@@ -438,48 +282,5 @@ fn a_file_that_is_no_snapshot_is_refused() {
         &["snapshot", "inspect", "/no/such/file"],
         2,
         &["/no/such/file"],
-    );
-}
-
-#[test]
-fn a_history_gets_its_verdict_by_exit_code() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("history.jsonl");
-    let file = path.display().to_string();
-    let set = r#"{"client":"a","invoked":1,"completed":2,"command":["SET","k","v"],"reply":"OK"}"#;
-    let read = |reply: &str| {
-        format!(
-            r#"{{"client":"b","invoked":3,"completed":4,"command":["GET","k"],"reply":{reply}}}"#
-        )
-    };
-    std::fs::write(&path, format!("{set}\n{}\n", read("\"v\""))).unwrap();
-    let output = run(&["check", &file]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stdout(&output).starts_with("linearizable: 2 operations"));
-
-    std::fs::write(&path, format!("{set}\n\n{}\n", read("null"))).unwrap();
-    let parts = [
-        "line 1: client a",
-        "SET k v -> OK",
-        "line 3: client b",
-        "GET k -> (nil)",
-    ];
-    fails(&["check", &file], 6, &parts);
-    let output = run(&["check", &file, "--output", "json"]);
-    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(value["lines"], serde_json::json!([1, 3]));
-
-    std::fs::write(&path, format!("{set}\n{{\"client\":\"a\"\n")).unwrap();
-    fails(
-        &["check", &file],
-        2,
-        &["history.jsonl: line 2", "docs/histories.md"],
-    );
-    std::fs::write(&path, "").unwrap();
-    fails(&["check", &file], 2, &["no operation"]);
-    fails(
-        &["check", "/no/such/file"],
-        2,
-        &["/no/such/file", "No such file"],
     );
 }

@@ -18,11 +18,11 @@ pub use page::{HEADER, csv, html, row};
 pub use systems::{Durability, Installed, Spec, System};
 
 use crate::{
-    error::{Error, Result},
     figures::{self, Machine, Spread, Syncs},
     kept::{self, Kept},
     load::{Distribution, Load, Mix, Summary, fill, run},
 };
+use quintet_cli::{Failure, Outcome};
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 
@@ -94,7 +94,7 @@ pub struct Plan {
 
 impl Plan {
     /// What rounds must have in common to be compared.
-    fn identity(&self) -> Result<String> {
+    fn identity(&self) -> Outcome<String> {
         let names: Vec<_> = self.systems.iter().map(Spec::name).collect();
         let text = format!(
             "{names:?}{:?}{}{}{:?}{:?}{}{}{}{}{}{:?}",
@@ -238,9 +238,9 @@ pub struct Step<'a> {
 ///
 /// # Errors
 /// When a system cannot be started, or loses its data or its leader for good.
-pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Result<Comparison> {
+pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Outcome<Comparison> {
     if plan.systems.is_empty() || plan.cells.is_empty() || plan.rounds == 0 {
-        return Err(Error::usage("nothing to compare"));
+        return Err(Failure::usage("nothing to compare"));
     }
     let all = plan.systems.len() * plan.cells.len() * plan.rounds;
     let syncs = Syncs::count();
@@ -274,7 +274,7 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Result<C
             FILL_PATIENCE,
             |_| {},
         )
-        .map_err(|error| Error::failed(format!("{}: filling: {error}", spec.name())))?;
+        .map_err(|error| Failure::failed(format!("{}: filling: {error}", spec.name())))?;
         described.push(Described {
             system: spec.name(),
             description: system.description(),
@@ -341,7 +341,7 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Result<C
     })
 }
 
-fn load(plan: &Plan, system: &mut System, cell: &Cell, round: usize) -> Result<Load> {
+fn load(plan: &Plan, system: &mut System, cell: &Cell, round: usize) -> Outcome<Load> {
     Ok(Load {
         // Asked anew each time: a leader may have changed while all were stopped.
         targets: system.targets()?,
@@ -365,7 +365,7 @@ fn measure(
     cell: &Cell,
     round: usize,
     syncs: Option<&Syncs>,
-) -> Result<Sample> {
+) -> Outcome<Sample> {
     let load = load(plan, system, cell, round)?;
     let mut edges = Vec::new();
     let seen = run(&load, || {
@@ -380,7 +380,7 @@ fn measure(
         (cpu_after, bytes_after, syncs_after),
     ] = edges.as_slice()
     else {
-        return Err(Error::failed("a measurement had no beginning or no end"));
+        return Err(Failure::failed("a measurement had no beginning or no end"));
     };
     let cpu = cpu_before.zip(*cpu_after);
     let bytes = bytes_before.zip(*bytes_after);

@@ -1,9 +1,7 @@
 //! A system's processes: started with their logs in files, stopped and woken by signals, ended.
 
-use crate::{
-    error::{Error, Kind, Result},
-    figures,
-};
+use crate::figures;
+use quintet_cli::{Exit, Failure, Outcome};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs::{self, OpenOptions},
@@ -35,7 +33,7 @@ impl Processes {
     ///
     /// # Errors
     /// When it is not installed.
-    pub fn start(&mut self, mut command: Command, log: &Path) -> Result<&mut Child> {
+    pub fn start(&mut self, mut command: Command, log: &Path) -> Outcome<&mut Child> {
         let file = OpenOptions::new().create(true).append(true).open(log)?;
         let program = command.get_program().to_string_lossy().into_owned();
         let piped = command.get_args().any(|word| word == "--json");
@@ -50,9 +48,11 @@ impl Processes {
             // Ctrl-C in a terminal reaches the whole process group: this process alone shall get it.
             .process_group(0);
         let child = command.spawn().map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Error::new(Kind::Missing, format!("{program}: not installed"))
-                .help("'just peers' installs the other systems; docs/lab.md says what it does"),
-            _ => Error::failed(format!("{program}: {error}")),
+            ErrorKind::NotFound => {
+                Failure::new(Exit::Unreachable, format!("{program}: not installed"))
+                    .help("'just peers' installs the other systems; docs/lab.md says what it does")
+            }
+            _ => Failure::failed(format!("{program}: {error}")),
         })?;
         self.children.push(child);
         let last = self.children.len() - 1;
@@ -97,15 +97,15 @@ impl Processes {
     }
 
     /// Why it cannot go on, if a process has ended.
-    pub fn ended(&mut self, name: &str, log: &Path) -> Option<Error> {
+    pub fn ended(&mut self, name: &str, log: &Path) -> Option<Failure> {
         let ended = |child: &mut Child| child.try_wait().ok().flatten();
         let status = self.children.iter_mut().find_map(ended)?;
         let said = fs::read_to_string(log).unwrap_or_default();
         let last = said.lines().rev().find(|line| !line.trim().is_empty());
         let message = format!("{name}: a process ended with {status}");
         Some(match last {
-            Some(last) => Error::failed(format!("{message}; it said: {last}")),
-            None => Error::failed(message),
+            Some(last) => Failure::failed(format!("{message}; it said: {last}")),
+            None => Failure::failed(message),
         })
     }
 }

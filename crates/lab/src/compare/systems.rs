@@ -9,10 +9,10 @@ use super::{
     processes::{Processes, ask, http},
 };
 use crate::{
-    error::{Error, Kind, Result},
     load::{Language, Target, fill},
     variant::Variant,
 };
+use quintet_cli::{Exit, Failure, Outcome};
 use quintet_replica::Level;
 use std::{
     fmt::Write as _,
@@ -107,9 +107,9 @@ impl Spec {
     ///
     /// # Errors
     /// With what is accepted.
-    pub fn parse(text: &str) -> Result<Self> {
+    pub fn parse(text: &str) -> Outcome<Self> {
         let refuse = |what: &str| {
-            Error::usage(format!("'{text}': {what}")).help(format!(
+            Failure::usage(format!("'{text}': {what}")).help(format!(
                 "accepted are quintet[+shared-memory][:PROTOCOL], etcd, zookeeper, openraft, redis, \
                  redis-replica, each followed by /disk or /memory; before that a protocol may have +stale, \
                  +ordered and +OPTION=VALUE behind it, zookeeper +sync: {}",
@@ -210,22 +210,22 @@ impl System {
     ///
     /// # Errors
     /// When it is not installed or does not start.
-    pub fn start(spec: &Spec, plan: &Plan, index: usize) -> Result<Self> {
+    pub fn start(spec: &Spec, plan: &Plan, index: usize) -> Outcome<Self> {
         let parent = match (&spec.what, spec.durability) {
             (What::Etcd | What::ZooKeeper { .. }, Durability::Memory) => &plan.memory,
             _ => &plan.disk,
         };
         fs::create_dir_all(parent)
-            .map_err(|error| Error::failed(format!("{}: {error}", parent.display())))?;
+            .map_err(|error| Failure::failed(format!("{}: {error}", parent.display())))?;
         let directory = tempfile::Builder::new()
             .prefix("quintet-lab-")
             .tempdir_in(parent)
-            .map_err(|error| Error::failed(format!("{}: {error}", parent.display())))?;
+            .map_err(|error| Failure::failed(format!("{}: {error}", parent.display())))?;
         let block = 300 * (index / 10) + 10 * (index % 10);
         let base = u16::try_from(usize::from(plan.base_port) + block)
             .ok()
             .filter(|base| *base < u16::MAX - 300)
-            .ok_or_else(|| Error::usage("the base port leaves no room for so many systems"))?;
+            .ok_or_else(|| Failure::usage("the base port leaves no room for so many systems"))?;
         let mut system = Self {
             spec: spec.clone(),
             processes: Processes::default(),
@@ -271,7 +271,7 @@ impl System {
         memory: bool,
         base: u16,
         path: &Path,
-    ) -> Result<()> {
+    ) -> Outcome<()> {
         let durability = match self.spec.durability {
             Durability::Disk => "disk",
             Durability::Memory => "memory",
@@ -300,7 +300,7 @@ impl System {
                 // It closes its output when it ends; give it the moment to be seen dead.
                 thread::sleep(LOOK);
                 let ended = self.processes.ended(&name, &self.log);
-                return Err(ended.unwrap_or_else(|| Error::failed(format!("{name}: no start"))));
+                return Err(ended.unwrap_or_else(|| Failure::failed(format!("{name}: no start"))));
             };
             let read = |name: &str| -> Option<serde_json::Value> {
                 let value: serde_json::Value = serde_json::from_str(&line).ok()?;
@@ -316,7 +316,7 @@ impl System {
                 .zip(address("redis"))
                 .zip(address("admin"));
             let Some(((pid, redis), admin)) = found else {
-                return Err(Error::failed(format!("the demo printed: {line}")));
+                return Err(Failure::failed(format!("the demo printed: {line}")));
             };
             self.processes.members.push(pid);
             self.processes.others.push(pid);
@@ -326,7 +326,7 @@ impl System {
         Ok(())
     }
 
-    fn start_etcd(&mut self, plan: &Plan, base: u16, path: &Path) -> Result<()> {
+    fn start_etcd(&mut self, plan: &Plan, base: u16, path: &Path) -> Outcome<()> {
         let members = plan.members;
         let peer = |id: u16| format!("http://{}", local(base + PEER_OFFSET + id));
         let cluster: Vec<_> = (0..members)
@@ -358,7 +358,7 @@ impl System {
         Ok(())
     }
 
-    fn start_zookeeper(&mut self, plan: &Plan, base: u16, path: &Path) -> Result<()> {
+    fn start_zookeeper(&mut self, plan: &Plan, base: u16, path: &Path) -> Outcome<()> {
         let mut ensemble = String::new();
         for id in 0..plan.members {
             // Writing to a string cannot fail.
@@ -412,7 +412,7 @@ impl System {
         Ok(())
     }
 
-    fn start_redis(&mut self, plan: &Plan, base: u16, path: &Path, members: u16) -> Result<()> {
+    fn start_redis(&mut self, plan: &Plan, base: u16, path: &Path, members: u16) -> Outcome<()> {
         self.members = members;
         let version = version_of(&plan.installed.redis, "--version");
         let number = version.split("v=").nth(1).unwrap_or_default();
@@ -442,7 +442,7 @@ impl System {
         Ok(())
     }
 
-    fn start_openraft(&mut self, plan: &Plan, base: u16, path: &Path) -> Result<()> {
+    fn start_openraft(&mut self, plan: &Plan, base: u16, path: &Path) -> Outcome<()> {
         let durability = match self.spec.durability {
             Durability::Disk => "disk",
             Durability::Memory => "memory",
@@ -494,7 +494,7 @@ impl System {
     }
 
     /// Which member leads; `Ok(None)` when the system has no such thing.
-    fn leader(&self) -> std::result::Result<Option<usize>, String> {
+    fn leader(&self) -> Result<Option<usize>, String> {
         match self.spec.what {
             What::Quintet { .. } => {
                 let mut named = None;
@@ -560,7 +560,7 @@ impl System {
     }
 
     /// Waits until the members agree for a moment on who leads.
-    fn settle(&mut self) -> Result<Option<usize>> {
+    fn settle(&mut self) -> Outcome<Option<usize>> {
         let deadline = Instant::now() + START;
         let mut last: Option<Option<usize>> = None;
         let mut same = 0;
@@ -586,7 +586,7 @@ impl System {
             if Instant::now() > deadline {
                 let reason = leader.err().unwrap_or_else(|| "no leader".to_owned());
                 let message = format!("{name}: not ready within {} s: {reason}", START.as_secs());
-                return Err(Error::new(Kind::Missing, message));
+                return Err(Failure::new(Exit::Unreachable, message));
             }
             thread::sleep(LOOK);
         }
@@ -597,7 +597,7 @@ impl System {
     ///
     /// # Errors
     /// When the system is not ready.
-    pub fn targets(&mut self) -> Result<Vec<Target>> {
+    pub fn targets(&mut self) -> Outcome<Vec<Target>> {
         let language = self.language();
         let at = |address: &SocketAddr| Target {
             address: *address,
@@ -608,7 +608,7 @@ impl System {
                 .clients
                 .get(leader)
                 .map(|address| vec![at(address)])
-                .ok_or_else(|| Error::failed("the leader is not a member")),
+                .ok_or_else(|| Failure::failed("the leader is not a member")),
             _ => Ok(self.clients.iter().map(at).collect()),
         }
     }
@@ -617,7 +617,7 @@ impl System {
     ///
     /// # Errors
     /// Never yet.
-    pub fn pause(&mut self) -> Result<()> {
+    pub fn pause(&mut self) -> Outcome<()> {
         self.processes.pause();
         Ok(())
     }
@@ -627,7 +627,7 @@ impl System {
     ///
     /// # Errors
     /// When it does not.
-    pub fn resume(&mut self) -> Result<()> {
+    pub fn resume(&mut self) -> Outcome<()> {
         self.processes.resume();
         let deadline = Instant::now() + START;
         loop {
@@ -640,7 +640,7 @@ impl System {
             };
             if Instant::now() > deadline {
                 let message = format!("{}: does not wake up: {error}", self.name());
-                return Err(Error::failed(message));
+                return Err(Failure::failed(message));
             }
         }
     }
@@ -793,10 +793,7 @@ mod tests {
             "",
         ] {
             let error = Spec::parse(wrong).unwrap_err();
-            assert!(
-                error.help.is_some_and(|help| help.contains("zookeeper")),
-                "{wrong}"
-            );
+            assert!(error.to_string().contains("zookeeper"), "{wrong}");
         }
     }
 }

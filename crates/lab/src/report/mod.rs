@@ -11,19 +11,19 @@ pub use html::{Section, page};
 pub use svg::{Chart, Point, Series, bars, chart};
 
 use crate::{
-    error::{Error, Result},
     figures::{Spread, stolen_note},
     results::{Line, Results, Row},
     scenario::{Axis, Bed, Parameter},
 };
+use quintet_cli::{Failure, Outcome};
 use std::{collections::BTreeMap, fs, path::Path};
 
 /// Writes everything about a run into a directory.
 ///
 /// # Errors
 /// When the directory cannot be written.
-pub fn write(results: &Results, directory: &Path) -> Result<()> {
-    let json = serde_json::to_string_pretty(results).map_err(Error::failed)?;
+pub fn write(results: &Results, directory: &Path) -> Outcome<()> {
+    let json = serde_json::to_string_pretty(results).map_err(Failure::failed)?;
     let files = [
         ("results.json", json + "\n"),
         ("results.csv", csv(&results.rows)),
@@ -32,7 +32,7 @@ pub fn write(results: &Results, directory: &Path) -> Result<()> {
     for (name, text) in files {
         let path = directory.join(name);
         fs::write(&path, text)
-            .map_err(|error| Error::failed(format!("{}: {error}", path.display())))?;
+            .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
     }
     Ok(())
 }
@@ -41,12 +41,12 @@ pub fn write(results: &Results, directory: &Path) -> Result<()> {
 ///
 /// # Errors
 /// When there are none, or of another format.
-pub fn read(directory: &Path) -> Result<Results> {
+pub fn read(directory: &Path) -> Outcome<Results> {
     let path = directory.join("results.json");
     let text = fs::read_to_string(&path)
-        .map_err(|error| Error::usage(format!("{}: {error}", path.display())))?;
+        .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
     serde_json::from_str(&text)
-        .map_err(|error| Error::usage(format!("{}: {error}", path.display())))
+        .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }
 
 /// A line per repetition. Nothing here depends on when or where it was written.

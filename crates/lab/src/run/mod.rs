@@ -11,13 +11,13 @@ mod processes;
 mod simulated;
 
 use crate::{
-    error::{Error, Result},
     figures::{Machine, Spread},
     kept::{self, Kept},
     profile,
     results::{Line, Results, Row},
     scenario::{Bed, Parameter, Plot, Scenario},
 };
+use quintet_cli::{Failure, Outcome};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 /// How a run is done.
@@ -92,13 +92,13 @@ pub fn run(
     scenario: &Scenario,
     options: &Options,
     mut watch: impl FnMut(Step<'_>) -> bool,
-) -> Result<Ran> {
+) -> Outcome<Ran> {
     let beds: Vec<Bed> = (scenario.beds.iter().copied())
         .filter(|bed| options.bed.is_none_or(|only| only == *bed))
         .collect();
     if beds.is_empty() {
         let bed = options.bed.map_or("", Bed::name);
-        return Err(Error::usage(format!(
+        return Err(Failure::usage(format!(
             "{}: it does not run on the bed '{bed}'",
             scenario.name
         )));
@@ -230,7 +230,7 @@ pub(crate) fn simulate(
     scenario: &Scenario,
     cell: &crate::scenario::Cell,
     profile: &quintet_simulator::bed::Profile,
-) -> Result<f64> {
+) -> Outcome<f64> {
     let job = Job {
         scenario,
         cell,
@@ -246,8 +246,8 @@ fn identity(
     measured: Duration,
     profile: &profile::ProfileFile,
     options: &Options,
-) -> Result<String> {
-    let profile = toml::to_string(profile).map_err(Error::failed)?;
+) -> Outcome<String> {
+    let profile = toml::to_string(profile).map_err(Failure::failed)?;
     let network = if options.namespaces { "namespaces" } else { "" };
     let machine = Machine::this();
     let text = format!(

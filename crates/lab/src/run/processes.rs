@@ -8,13 +8,13 @@
 use super::{Job, Options};
 use crate::{
     cluster::{Cluster, ClusterPlan},
-    error::{Error, Result},
     figures::{self, Syncs},
     load::{Load, fill, greeting, run as run_load},
     results::Row,
     scenario::Bed,
     variant::base,
 };
+use quintet_cli::{Failure, Outcome};
 use quintet_simulator::bed::FaultKind;
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ const FILL_PATIENCE: Duration = Duration::from_secs(30);
 /// What a cluster may need to start, when changes of links must be told a beginning beforehand.
 const STARTS_WITHIN: Duration = Duration::from_secs(6);
 
-pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
+pub(super) fn run(job: &Job<'_>, options: &Options) -> Outcome<Row> {
     let (scenario, cell) = (job.scenario, job.cell);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.unwrap_or_default();
@@ -54,7 +54,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         ],
         replicas: cell.replicas,
         durability: scenario.durability,
-        links: (!links.is_plain()).then(|| crate::scenario::links_text(&links)),
+        links: (!links.is_plain()).then(|| quintet_cli::links::links_text(&links)),
         namespaces,
         began,
         parent: options.data.clone(),
@@ -72,12 +72,12 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
             FILL_PATIENCE,
             |_| {},
         )
-        .map_err(|error| Error::failed(format!("{}: filling: {error}", cell.protocol)))?;
+        .map_err(|error| Failure::failed(format!("{}: filling: {error}", cell.protocol)))?;
     }
     if changes {
         let left = began_at.saturating_duration_since(Instant::now() + greeting);
         if left.is_zero() {
-            return Err(Error::failed(format!(
+            return Err(Failure::failed(format!(
                 "{}: the cluster was not ready within {} s, before links change",
                 cell.protocol,
                 STARTS_WITHIN.as_secs()
@@ -111,7 +111,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
     let start = Instant::now() + greeting;
     let measures_at = SystemTime::now() + greeting + scenario.warmup;
     let (seen, struck) = thread::scope(|scope| {
-        let strikes = scope.spawn(|| -> Result<()> {
+        let strikes = scope.spawn(|| -> Outcome<()> {
             for (at, id, kind, begins) in events {
                 thread::sleep((start + at).saturating_duration_since(Instant::now()));
                 if begins {
@@ -133,10 +133,10 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Result<Row> {
         let struck = strikes.join();
         (seen, struck)
     });
-    struck.map_err(|_| Error::failed("striking replicas failed"))??;
+    struck.map_err(|_| Failure::failed("striking replicas failed"))??;
     let seen = seen?;
     let [before, after] = edges.as_slice() else {
-        return Err(Error::failed("a measurement had no beginning or no end"));
+        return Err(Failure::failed("a measurement had no beginning or no end"));
     };
     let answered = seen.answered as f64;
     let per_operation = |whole: f64| (answered > 0.0).then_some(whole / answered);

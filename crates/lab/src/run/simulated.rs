@@ -6,20 +6,20 @@
 
 use super::Job;
 use crate::{
-    error::{Error, Result},
     load::{Latency, TIMELINE_STEP},
     results::Row,
     scenario::{Bed, Place, Scenario},
 };
+use quintet_cli::{Failure, Outcome};
 use quintet_simulator::bed::{self, Load, Placement, Profile, Setup, Slowed};
 
 /// The part of the generator's thread from which on it counts as the bottleneck.
 const BUSY: f64 = 0.9;
 
-pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
+pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Outcome<Row> {
     let (scenario, cell) = (job.scenario, job.cell);
     let entry = Scenario::entry(&cell.protocol)
-        .ok_or_else(|| Error::usage(format!("there is no protocol '{}'", cell.protocol)))?;
+        .ok_or_else(|| Failure::usage(format!("there is no protocol '{}'", cell.protocol)))?;
     let load = &cell.workload;
     let at = match &load.place {
         // The first leader; a protocol without one has clients at all.
@@ -75,7 +75,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Result<Row> {
         seed: scenario.seed.wrapping_mul(1_000) + job.repetition as u64,
     });
     if let Some(why) = found.broken {
-        return Err(Error::failed(format!("{}: {why}", cell.protocol)));
+        return Err(Failure::failed(format!("{}: {why}", cell.protocol)));
     }
     let mut latencies = found.latencies;
     latencies.sort_unstable();

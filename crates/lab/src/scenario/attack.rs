@@ -7,8 +7,8 @@
 //!        "hunt": whoever leads just then         └─► bed::Hunt, decided as it goes: simulated only
 //! ```
 
-use super::network::Span;
 use crate::load::Random;
+use quintet_cli::links::Span;
 use quintet_replica::links::Change;
 use quintet_simulator::bed::Hunt;
 use serde::{Deserialize, Serialize};

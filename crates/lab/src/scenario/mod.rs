@@ -7,14 +7,10 @@
 //! ```
 
 mod attack;
-mod network;
 mod read;
-mod refusal;
 
 pub use attack::AttackKind;
-pub use network::{latency_tables, links_text, parse_links};
 pub use read::{BUILT_IN, load, parse};
-pub(crate) use refusal::refusal;
 
 use crate::{
     load::{Distribution, Mix},

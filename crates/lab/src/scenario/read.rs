@@ -8,14 +8,15 @@
 use super::{
     Axis, Bed, Parameter, Place, Plot, Published, Scenario, Shade, Workload,
     attack::{Attack, AttackText},
-    network::{Bandwidth, NetworkText, Span},
-    refusal::refusal,
 };
 use crate::{
-    error::{Error, Kind, Result},
     load::{Distribution, Mix},
-    suggest,
     variant::{Variant, base},
+};
+use quintet_cli::{
+    Exit, Failure, Outcome,
+    links::{Bandwidth, NetworkText, Span},
+    suggest, toml_error,
 };
 use quintet_replica::{Durability, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, Level};
 use quintet_simulator::bed::{Cards, ClockStep, Clocks, Fault, FaultKind};
@@ -401,7 +402,7 @@ struct ClocksText {
 }
 
 impl ClocksText {
-    fn clocks(&self, begins: Duration) -> std::result::Result<Clocks, String> {
+    fn clocks(&self, begins: Duration) -> Result<Clocks, String> {
         let step = self.step.as_ref().map(|step| {
             let (by, forward) = match (step.forward, step.back) {
                 (Some(by), None) => (by.0, true),
@@ -508,7 +509,7 @@ struct Text {
 ///
 /// # Errors
 /// When there is none, or with where the mistake is and what was meant.
-pub fn load(name: &str) -> Result<Scenario> {
+pub fn load(name: &str) -> Outcome<Scenario> {
     if let Some((name, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
         return parse(text, &format!("{name}.toml"));
     }
@@ -520,13 +521,13 @@ pub fn load(name: &str) -> Result<Scenario> {
         let known: Vec<_> = BUILT_IN.iter().map(|(known, _)| *known).collect();
         let remedy = suggest::remedy(name, &known);
         return Err(
-            Error::usage(format!("there is no scenario '{name}'")).help(format!(
+            Failure::usage(format!("there is no scenario '{name}'")).help(format!(
                 "{remedy}; a scenario of your own is named by its file, FILE.toml"
             )),
         );
     }
     let text = fs::read_to_string(path)
-        .map_err(|error| Error::new(Kind::Usage, format!("{name}: {error}")))?;
+        .map_err(|error| Failure::new(Exit::Usage, format!("{name}: {error}")))?;
     parse(&text, name)
 }
 
@@ -534,8 +535,9 @@ pub fn load(name: &str) -> Result<Scenario> {
 ///
 /// # Errors
 /// With where the mistake is and what was meant.
-pub fn parse(text: &str, file: &str) -> Result<Scenario> {
-    let read: Text = toml::from_str(text).map_err(|error| refusal(&error, text, file))?;
+pub fn parse(text: &str, file: &str) -> Outcome<Scenario> {
+    let read: Text =
+        toml::from_str(text).map_err(|error| toml_error::failure(&error, text, file))?;
     check(read).map_err(|why| {
         // What is wrong begins with its key: find the line.
         let key = why.split([':', '.']).next().unwrap_or_default();
@@ -545,11 +547,11 @@ pub fn parse(text: &str, file: &str) -> Result<Scenario> {
                 .is_some_and(|rest| rest.trim_start().starts_with(['=', ']', '.']))
         });
         let place = line.map_or_else(|| file.to_owned(), |line| format!("{file}:{}", line + 1));
-        Error::usage(format!("{place}: {why}"))
+        Failure::usage(format!("{place}: {why}"))
     })
 }
 
-fn check(text: Text) -> std::result::Result<Scenario, String> {
+fn check(text: Text) -> Result<Scenario, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if text.name.is_empty() || !text.name.chars().all(is_plain) || text.name.starts_with('.') {
         return Err(format!(
@@ -780,7 +782,7 @@ type Places = Vec<(String, Place)>;
 /// The most proxies, or machines with a frontend of their own.
 const FRONTENDS_MAX: usize = 64;
 
-fn place(text: PlaceText, replicas: usize) -> std::result::Result<Place, String> {
+fn place(text: PlaceText, replicas: usize) -> Result<Place, String> {
     if let PlaceText::Named(name) = &text
         && let Some((count, what @ ("proxies" | "frontends"))) = name.split_once(' ')
     {
@@ -822,10 +824,7 @@ fn place(text: PlaceText, replicas: usize) -> std::result::Result<Place, String>
     })
 }
 
-fn workload(
-    text: WorkloadText,
-    replicas: usize,
-) -> std::result::Result<(Workload, Places), String> {
+fn workload(text: WorkloadText, replicas: usize) -> Result<(Workload, Places), String> {
     let mut distribution = match text.distribution.as_deref() {
         None | Some("uniform") => Distribution::Uniform,
         Some("zipf") => Distribution::Zipf,

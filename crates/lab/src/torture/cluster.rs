@@ -18,7 +18,7 @@ use super::{
     hostile,
     network::{Addresses, Network},
 };
-use crate::http;
+use quintet_cli::http;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use std::{

@@ -1,12 +1,9 @@
 //! `quintet completions SHELL`.
 
-use crate::cli::{
-    Program,
-    failure::{Failure, Outcome},
-    output,
-};
-use clap::{Args, CommandFactory};
+use crate::cli::program;
+use clap::Args;
 use clap_complete::Shell;
+use quintet_cli::{Failure, Outcome, output};
 
 /// Print a completion script for a shell
 #[derive(Args, Debug)]
@@ -24,7 +21,7 @@ impl Completions {
     /// Prints the script.
     pub fn run(self) -> Outcome {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Program::command(), "quintet", &mut script);
+        clap_complete::generate(self.shell, &mut program(), "quintet", &mut script);
         output::print(&String::from_utf8(script).map_err(Failure::usage)?)
     }
 }

@@ -1,11 +1,12 @@
 //! `quintet config`: show, check and write configurations.
 
-use crate::cli::{
-    failure::{Failure, Outcome},
-    output::{self, Format},
-    settings::{self, Overrides, schema, units},
-};
+use crate::cli::settings::{self, Overrides, schema};
 use clap::{Args, Subcommand};
+use quintet_cli::{
+    Failure, Outcome,
+    output::{self, Format},
+    units,
+};
 use serde::Serialize;
 use std::{fmt::Write, path::PathBuf};
 

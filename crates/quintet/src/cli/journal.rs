@@ -6,11 +6,11 @@
 //!                             7: what is wrong, in which segment, at which offset, what to do
 //! ```
 
-use crate::cli::{
-    failure::{Exit, Failure, Outcome},
+use clap::{Args, Subcommand};
+use quintet_cli::{
+    Exit, Failure, Outcome,
     output::{self, Format, grouped, number},
 };
-use clap::{Args, Subcommand};
 use quintet_runtime::inspect::{InspectError, RecordInfo, Remedy, Report, inspect};
 use serde::Serialize;
 use std::{
@@ -211,8 +211,8 @@ fn show(report: &Report) -> Outcome {
             number(snapshot.slot),
             number(snapshot.position),
             number(snapshot.bytes),
-            comfy_table::Cell::new(if snapshot.fetched { "a peer" } else { "here" }),
-            comfy_table::Cell::new(if snapshot.problem.is_some() {
+            output::Cell::new(if snapshot.fetched { "a peer" } else { "here" }),
+            output::Cell::new(if snapshot.problem.is_some() {
                 "DAMAGED"
             } else {
                 "whole"

@@ -2,34 +2,25 @@
 //!
 //! ```text
 //!   arguments ──► Program (clap) ──► logs ──► one file per command ──► Outcome ──► exit code
+//!                     └─ a command of the lab ──► exec quintet-lab
 //! ```
 
-mod bench;
-mod check;
 mod completions;
 mod config;
 mod demo;
-mod failure;
 mod journal;
-mod lab;
-mod logs;
 mod origin;
-mod output;
 mod protocols;
 mod proxy;
 mod serve;
 mod settings;
-mod signals;
-mod simulate;
 mod snapshot;
 mod status;
-mod suggest;
-mod torture;
 
-use clap::{Parser, Subcommand, builder::styling};
-use failure::{EXIT_CODES, Outcome};
-use quintet_lab::http;
+use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use quintet_cli::{EXIT_CODES, Outcome, STYLES, http, logs, programs};
 use std::{
+    ffi::OsString,
     net::{SocketAddr, ToSocketAddrs},
     process::ExitCode,
 };
@@ -38,12 +29,6 @@ use std::{
 fn resolve(text: &str) -> Option<SocketAddr> {
     text.to_socket_addrs().ok()?.next()
 }
-
-const STYLES: styling::Styles = styling::Styles::styled()
-    .header(styling::AnsiColor::Green.on_default().bold())
-    .usage(styling::AnsiColor::Green.on_default().bold())
-    .literal(styling::AnsiColor::Cyan.on_default().bold())
-    .placeholder(styling::AnsiColor::Cyan.on_default());
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,11 +68,6 @@ enum Command {
     Proxy(Box<proxy::Proxy>),
     Status(status::Status),
     Protocols(protocols::Protocols),
-    Bench(bench::Bench),
-    Lab(lab::Lab),
-    Simulate(simulate::Simulate),
-    Check(check::Check),
-    Torture(Box<torture::Torture>),
     Snapshot(snapshot::Snapshot),
     Journal(journal::Journal),
     Config(config::Config),
@@ -120,11 +100,6 @@ impl Command {
             Self::Proxy(command) => command.run(),
             Self::Status(command) => command.run(),
             Self::Protocols(command) => command.run(),
-            Self::Bench(command) => command.run(),
-            Self::Lab(command) => command.run(),
-            Self::Simulate(command) => command.run(),
-            Self::Check(command) => command.run(),
-            Self::Torture(command) => command.run(),
             Self::Snapshot(command) => command.run(),
             Self::Journal(command) => command.run(),
             Self::Config(command) => command.run(),
@@ -143,10 +118,66 @@ pub fn store(config: &quintet_runtime::Config) -> Box<dyn quintet_replica::State
     }))
 }
 
+/// The command line with the commands of the lab, whose arguments `quintet-lab` reads.
+fn program() -> clap::Command {
+    let of_lab = programs::LAB_COMMANDS.iter().map(|(name, about)| {
+        let arguments = Arg::new(LAB_ARGUMENTS)
+            .help("See 'quintet COMMAND --help'")
+            .num_args(0..)
+            .trailing_var_arg(true)
+            .allow_hyphen_values(true)
+            .value_parser(clap::value_parser!(OsString));
+        clap::Command::new(*name)
+            .about(*about)
+            .disable_help_flag(true)
+            .arg(arguments)
+    });
+    Program::command().subcommands(of_lab)
+}
+
+const LAB_ARGUMENTS: &str = "arguments";
+
+/// What `quintet-lab` is to be started with, when the command is one of its own.
+fn of_lab(matches: &ArgMatches) -> Option<(&str, Vec<OsString>)> {
+    let (name, given) = matches.subcommand()?;
+    if !programs::LAB_COMMANDS
+        .iter()
+        .any(|(known, _)| *known == name)
+    {
+        return None;
+    }
+    let arguments = given.get_many::<OsString>(LAB_ARGUMENTS);
+    Some((name, arguments.unwrap_or_default().cloned().collect()))
+}
+
+/// `quintet help COMMAND` as `quintet COMMAND --help`, which `quintet-lab` can answer.
+fn arguments() -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    if let [_, help, command] = arguments.as_slice()
+        && help == "help"
+        && programs::LAB_COMMANDS
+            .iter()
+            .any(|(name, _)| command == name)
+    {
+        let command = command.clone();
+        arguments.truncate(1);
+        arguments.extend([command, "--help".into()]);
+    }
+    arguments
+}
+
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
     // Wrong arguments end the process here with exit code 2, --help and --version with 0.
-    let program = Program::parse();
+    let matches = program().get_matches_from(arguments());
+    if let Some((command, arguments)) = of_lab(&matches) {
+        let log = matches.get_one::<String>("log").map(String::as_str);
+        return programs::become_lab(command, &arguments, log).report();
+    }
+    let program = match Program::from_arg_matches(&matches) {
+        Ok(program) => program,
+        Err(error) => error.exit(),
+    };
     if let Some(password) = program.command.password() {
         http::use_password(password);
     }
@@ -166,11 +197,10 @@ pub fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
-        Program::command().debug_assert();
+    fn command_line_is_consistent() {
+        program().debug_assert();
     }
 
     #[test]
@@ -185,20 +215,20 @@ mod tests {
     #[test]
     fn every_command_explains_itself() {
         for command in Program::command().get_subcommands() {
-            let name = command.get_name();
-            assert!(command.get_about().is_some(), "{name} says what it does");
-            let examples = command
-                .get_after_help()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            assert!(examples.contains("Example"), "{name} gives an example");
-            for argument in command.get_arguments() {
-                let id = argument.get_id();
-                assert!(
-                    argument.get_help().is_some() || argument.is_hide_set(),
-                    "{name} {id}"
-                );
-            }
+            quintet_cli::explained(command).unwrap();
         }
+    }
+
+    #[test]
+    fn arguments_of_the_lab_are_handed_on_as_they_are() {
+        let given = [
+            "quintet", "--log", "info", "simulate", "--seeds", "0..9", "--help",
+        ];
+        let matches = program().get_matches_from(given);
+        let (command, arguments) = of_lab(&matches).unwrap();
+        assert_eq!(command, "simulate");
+        assert_eq!(arguments, ["--seeds", "0..9", "--help"]);
+        let own = program().get_matches_from(["quintet", "protocols"]);
+        assert_eq!(of_lab(&own), None);
     }
 }

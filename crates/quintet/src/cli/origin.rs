@@ -1,5 +1,6 @@
 //! Where values of the configuration came from, for `config show --origin` and for messages.
 
+use quintet_cli::Failure;
 use std::{fmt, path::PathBuf};
 
 /// Where a value came from.
@@ -13,6 +14,16 @@ pub enum Origin {
     Environment(String),
     /// A flag.
     Flag(String),
+}
+
+impl Origin {
+    /// The failure with where its cause stands, if somebody set it.
+    pub fn of(&self, failure: Failure) -> Failure {
+        match self {
+            Self::Default => failure,
+            place => failure.at(place),
+        }
+    }
 }
 
 impl fmt::Display for Origin {

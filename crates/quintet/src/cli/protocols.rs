@@ -1,11 +1,11 @@
 //! `quintet protocols`: what there is to choose from.
 
-use crate::cli::{
-    failure::Outcome,
-    output::{self, Format},
-    settings,
-};
 use clap::Args;
+use quintet_cli::{
+    Outcome,
+    output::{self, Format},
+    protocols,
+};
 use quintet_replica::Entry;
 use serde::Serialize;
 use std::{fmt::Write, io::IsTerminal};
@@ -101,7 +101,7 @@ impl Protocols {
     /// Prints them.
     pub fn run(self) -> Outcome {
         if let Some(name) = &self.name {
-            let report = Report::of(settings::protocol(name)?);
+            let report = Report::of(protocols::find(name)?);
             return match self.output {
                 Format::Json => output::print_json(&report),
                 Format::Table => output::print(&report.explained()),

@@ -7,11 +7,11 @@
 //! ```
 
 use crate::cli::{
-    failure::Outcome,
     serve::{Process, attend, refusal, shown},
-    settings, signals,
+    settings,
 };
 use clap::Args;
+use quintet_cli::{Outcome, signals};
 use std::path::PathBuf;
 
 /// Serve clients of a cluster from a process that is no member of it

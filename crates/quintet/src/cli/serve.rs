@@ -5,12 +5,9 @@
 //!                              SIGTERM, SIGINT ──► stop: hand leadership over, flush, leave
 //! ```
 
-use crate::cli::{
-    failure::{Exit, Failure, Outcome},
-    settings::{self, Overrides},
-    signals,
-};
+use crate::cli::settings::{self, Overrides};
 use clap::Args;
+use quintet_cli::{Exit, Failure, Outcome, links, signals};
 use quintet_runtime::{Config, Emulation, ExitReason, Handle, Replica, Running, StartError};
 use std::{
     fs,
@@ -109,7 +106,7 @@ impl Serve {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let began = self.links_began.map(Duration::from_millis);
         Ok(Some(Emulation {
-            links: quintet_lab::scenario::parse_links(&text, &file, members)?,
+            links: links::parse_links(&text, &file, members)?,
             began: began.unwrap_or(now.unwrap_or_default()),
         }))
     }

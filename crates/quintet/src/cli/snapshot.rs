@@ -8,14 +8,16 @@
 
 use crate::cli::{
     demo::{self, Directory, Plan, Prepared},
-    failure::{Exit, Failure, Outcome},
-    http,
-    output::{self, Format, grouped},
-    settings::{self, schema, units},
+    settings::{self, schema},
     status,
 };
 use bytes::{Bytes, BytesMut};
 use clap::{Args, Subcommand};
+use quintet_cli::{
+    Exit, Failure, Outcome, http,
+    output::{self, Format, grouped},
+    protocols, units,
+};
 use quintet_replica::{
     ClusterId, Descriptor, Durability, Entry, EpochNumber, Executed, GroupId, ReplicaId, Slot,
     SnapshotChunk, SnapshotHeader, SnapshotReader, StateMachine, Wire, Writer, framed,
@@ -139,12 +141,12 @@ struct Restore {
     protocol: Option<String>,
 
     /// An option of the new cluster's protocol; may be repeated
-    #[arg(long, value_name = "OPTION=VALUE", value_parser = settings::assignment)]
+    #[arg(long, value_name = "OPTION=VALUE", value_parser = protocols::assignment)]
     set: Vec<(String, String)>,
 
     /// A limit of the new cluster, such as value_bytes_max=4MiB, memory_max or session_lifetime;
     /// may be repeated
-    #[arg(long, value_name = "NAME=VALUE", value_parser = settings::assignment)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = protocols::assignment)]
     limit: Vec<(String, String)>,
 }
 
@@ -474,7 +476,7 @@ impl Restore {
             (None, Some(descriptor)) => descriptor.protocol.clone(),
             (None, None) => "multipaxos".to_owned(),
         };
-        let entry = settings::protocol(&protocol)?;
+        let entry = protocols::find(&protocol)?;
         // The options are the snapshot's where they fit: same protocol, and not given otherwise.
         let mut options = match &descriptor {
             Some(descriptor) if descriptor.protocol == protocol => changed(entry, descriptor),
@@ -482,7 +484,7 @@ impl Restore {
         };
         options.retain(|(name, _)| !self.set.iter().any(|(given, _)| given == name));
         options.extend(self.set.iter().cloned());
-        settings::check_options(entry, &options).map_err(|(_, failure)| failure)?;
+        protocols::check_options(entry, &options).map_err(|(_, failure)| failure)?;
         let limits = self.limits(descriptor.as_ref())?;
         let directory = Directory::open(&self.dir)?;
         if directory.marker().is_some() {

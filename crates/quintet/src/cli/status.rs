@@ -4,14 +4,13 @@
 //!   admin addresses (--admin, or a demo's directory) ──GET /status, /readyz──► one row per replica
 //! ```
 
-use crate::cli::{
-    demo::{self, Marker, Ports},
-    failure::{Exit, Failure, Outcome},
-    http,
+use crate::cli::demo::{self, Marker, Ports};
+use clap::Args;
+use quintet_cli::output::ContentArrangement;
+use quintet_cli::{
+    Exit, Failure, Outcome, http,
     output::{self, Format, number},
 };
-use clap::Args;
-use comfy_table::ContentArrangement;
 use serde::Serialize;
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf, thread, time::Duration};

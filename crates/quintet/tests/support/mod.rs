@@ -23,9 +23,24 @@ use std::{
 /// Long enough for anything on a busy machine; nothing waits that long when all is well.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The program: this package's, or the one beside `quintet-lab`.
+pub fn program() -> PathBuf {
+    if let Some(own) = option_env!("CARGO_BIN_EXE_quintet") {
+        return own.into();
+    }
+    let lab = option_env!("CARGO_BIN_EXE_quintet-lab").expect("a package with a program");
+    let program = Path::new(lab).with_file_name("quintet");
+    assert!(
+        program.is_file(),
+        "{} is not built: run `cargo build -p quintet`",
+        program.display()
+    );
+    program
+}
+
 /// The program, free of the caller's own settings.
 pub fn quintet() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_quintet"));
+    let mut command = Command::new(program());
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("QUINTET_") {
             command.env_remove(name);
@@ -49,6 +64,16 @@ pub fn stdout(output: &Output) -> String {
 
 pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Runs the program and checks that it ends with this code and these words on standard error.
+pub fn fails(arguments: &[&str], code: i32, parts: &[&str]) {
+    let output = run(arguments);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+    for part in parts {
+        assert!(text.contains(part), "{arguments:?}: no '{part}' in: {text}");
+    }
 }
 
 /// Waits until `check` gives something.

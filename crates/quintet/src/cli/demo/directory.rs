@@ -12,11 +12,8 @@
 //! A directory that holds anything else is never touched.
 
 use super::{Plan, Ports};
-use crate::cli::{
-    config::quoted,
-    failure::{Exit, Failure, Outcome},
-    settings::{self, units},
-};
+use crate::cli::config::quoted;
+use quintet_cli::{Exit, Failure, Outcome, protocols, units};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -316,7 +313,7 @@ impl Directory {
                 held.protocol, plan.protocol
             ));
         }
-        let entry = settings::protocol(&plan.protocol)?;
+        let entry = protocols::find(&plan.protocol)?;
         let held_options = (entry.complete)(&held.options());
         let differing: Vec<String> = (entry.complete)(&plan.options)
             .into_iter()

@@ -18,11 +18,8 @@ mod supervisor;
 
 pub use directory::{Directory, Marker, Prepared};
 
-use crate::cli::{
-    failure::{Exit, Failure, Outcome},
-    output, settings, signals,
-};
 use clap::Args;
+use quintet_cli::{Exit, Failure, Outcome, output, protocols, signals, units};
 use quintet_replica::Durability;
 use quintet_runtime::{Threads, Transport};
 use serde::Serialize;
@@ -73,7 +70,7 @@ pub struct Demo {
     protocol: Option<String>,
 
     /// An option of the protocol, see 'quintet protocols'; may be repeated
-    #[arg(long, value_name = "OPTION=VALUE", value_parser = settings::assignment)]
+    #[arg(long, value_name = "OPTION=VALUE", value_parser = protocols::assignment)]
     set: Vec<(String, String)>,
 
     /// What an acknowledgement promises: 'disk', fsynced on a majority; 'memory', held by a
@@ -100,7 +97,7 @@ pub struct Demo {
     base_port: Option<u16>,
 
     /// How long to wait until all replicas are ready, such as 2m
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = settings::units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = units::duration)]
     patience: Duration,
 
     /// Print one JSON line per replica and proxy when all are ready, instead of text
@@ -239,12 +236,12 @@ impl Demo {
             (None, Some(held)) => held.protocol.clone(),
             (None, None) => "multipaxos".to_owned(),
         };
-        let entry = settings::protocol(&protocol)?;
+        let entry = protocols::find(&protocol)?;
         let options = match continued {
             Some(held) if self.set.is_empty() && held.protocol == protocol => held.options(),
             _ => self.set.clone(),
         };
-        settings::check_options(entry, &options).map_err(|(_, failure)| failure)?;
+        protocols::check_options(entry, &options).map_err(|(_, failure)| failure)?;
         let transport: Transport = self.transport.parse().map_err(Failure::usage)?;
         if transport.uses_datagrams() && entry.needs_streams {
             return Err(Failure::usage(format!(

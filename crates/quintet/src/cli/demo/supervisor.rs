@@ -5,11 +5,8 @@
 //! ```
 
 use super::{Plan, Ports, directory::Prepared};
-use crate::cli::{
-    failure::{Exit, Failure, Outcome},
-    http, output,
-};
 use indicatif::ProgressBar;
+use quintet_cli::{Exit, Failure, Outcome, http, output};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fmt,

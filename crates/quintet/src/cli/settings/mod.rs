@@ -9,16 +9,12 @@
 
 pub mod schema;
 mod sources;
-pub mod units;
 
-pub use sources::{Overrides, assignment};
+pub use sources::Overrides;
 
-use crate::cli::{
-    failure::{Failure, Outcome},
-    origin::Origin,
-    suggest,
-};
-use quintet_replica::{ClusterId, OptionError, ReplicaId};
+use crate::cli::origin::Origin;
+use quintet_cli::{Failure, Outcome, protocols, suggest};
+use quintet_replica::{ClusterId, ReplicaId};
 use quintet_runtime::Config;
 use std::{
     collections::BTreeMap,
@@ -151,13 +147,13 @@ impl Draft {
     }
 
     fn check_protocol(&self) -> Outcome {
-        let entry = protocol(&self.config.protocol)
-            .map_err(|failure| failure.at(self.origin("protocol")))?;
-        check_options(entry, &self.config.options).map_err(|(name, failure)| {
-            match name.and_then(|name| self.origins.get(&option_key(&name))) {
-                Some(origin) => failure.at(origin),
-                None => failure,
-            }
+        let entry = protocols::find(&self.config.protocol)
+            .map_err(|failure| self.origin("protocol").of(failure))?;
+        protocols::check_options(entry, &self.config.options).map_err(|(name, failure)| match name
+            .and_then(|name| self.origins.get(&option_key(&name)))
+        {
+            Some(origin) => origin.of(failure),
+            None => failure,
         })
     }
 
@@ -213,54 +209,6 @@ fn remedy_for_key(name: &str) -> String {
             }
         }
     }
-}
-
-/// The registered protocol of that name.
-///
-/// # Errors
-/// With a suggestion when there is none.
-pub fn protocol(name: &str) -> Outcome<&'static quintet_replica::Entry> {
-    let known: Vec<_> = quintet_protocols::PROTOCOLS
-        .iter()
-        .map(|entry| entry.info.name)
-        .collect();
-    quintet_protocols::PROTOCOLS
-        .iter()
-        .find(|entry| entry.info.name == name)
-        .ok_or_else(|| {
-            Failure::usage(format!("unknown protocol '{name}'")).help(suggest::remedy(name, &known))
-        })
-}
-
-/// Checks a protocol's options.
-///
-/// # Errors
-/// With the option's name, if one is to blame, and a suggestion.
-pub fn check_options(
-    entry: &quintet_replica::Entry,
-    options: &[(String, String)],
-) -> Result<(), (Option<String>, Failure)> {
-    (entry.check)(options).map_err(|error| match error {
-        OptionError::Unknown { protocol, name } => {
-            let known: Vec<_> = entry.options.iter().map(|spec| spec.name).collect();
-            let failure = Failure::usage(format!("protocol '{protocol}' has no option '{name}'"))
-                .help(suggest::remedy(&name, &known));
-            (Some(name), failure)
-        }
-        OptionError::Value { name, reason } => {
-            let failure = Failure::usage(format!("option '{name}': {reason}"));
-            (Some(name), failure)
-        }
-        error @ (OptionError::Together(_)
-        | OptionError::Unordered(_)
-        | OptionError::UnorderedOnDisk(_)) => (None, Failure::usage(error.to_string())),
-    })?;
-    if (entry.unordered)(options) {
-        let error = OptionError::Unordered(entry.info.name);
-        let help = "leave the option out; it is for services of one's own and for `quintet lab`";
-        return Err((None, Failure::usage(error.to_string()).help(help)));
-    }
-    Ok(())
 }
 
 /// Loads a configuration: the file if there is one, the environment, then flags.

@@ -6,7 +6,7 @@
 //!                       ──► --limits-memory-max on the command line
 //! ```
 
-use crate::cli::settings::units;
+use quintet_cli::units;
 use quintet_replica::{ClusterId, ReplicaId};
 use quintet_runtime::{Config, Member};
 use std::net::SocketAddr;

@@ -1,12 +1,9 @@
 //! Reading the file, the environment and the flags into a draft.
 
 use super::{Draft, remedy_for_key, schema};
-use crate::cli::{
-    failure::{Exit, Failure, Outcome},
-    origin::Origin,
-    suggest,
-};
+use crate::cli::origin::Origin;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use quintet_cli::{Exit, Failure, Outcome, programs, protocols::assignment, suggest};
 use std::{
     ffi::OsString,
     io::ErrorKind,
@@ -20,21 +17,11 @@ use toml::{
 
 const HEADING: &str = "Overrides (stronger than the file and the environment)";
 
+/// Variables of the programs that are no keys.
+const OTHERS: [&str; 3] = ["QUINTET_LOG", programs::LAB.1, programs::QUINTET.1];
+
 /// The table of a protocol's options.
 const OPTIONS: &str = "options";
-
-/// Reads `name=value`.
-///
-/// # Errors
-/// With what is accepted.
-pub fn assignment(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.trim().is_empty() => {
-            Ok((name.trim().to_owned(), value.trim().to_owned()))
-        }
-        _ => Err(format!("'{text}' is not option=value")),
-    }
-}
 
 /// One flag for every key of the configuration, and `--set` for the protocol's options.
 #[derive(Clone, Debug, Default)]
@@ -124,7 +111,7 @@ pub(super) fn environment(
                     .map_err(|reason| Failure::usage(format!("{name}: {reason}")))?;
                 draft.set_option(&option, &value, origin.clone());
             }
-        } else if name != "QUINTET_LOG" {
+        } else if !OTHERS.contains(&name) {
             let plain = |name: &str| name.trim_start_matches("QUINTET_").to_lowercase();
             let known: Vec<String> = schema::KEYS
                 .iter()

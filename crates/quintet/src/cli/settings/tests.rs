@@ -40,7 +40,7 @@ impl Case {
 
     fn refusal(&self, environment: &[(&str, &str)], flags: &[&str]) -> String {
         let failure = self.load(environment, flags).unwrap_err();
-        assert_eq!(failure.exit, crate::cli::failure::Exit::Usage);
+        assert_eq!(failure.exit, quintet_cli::Exit::Usage);
         failure.to_string()
     }
 }
