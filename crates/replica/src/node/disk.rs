@@ -21,12 +21,19 @@ pub const DISK_HUNG_AFTER: Duration = Duration::from_secs(2);
 /// How often a timer that fires meanwhile looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// A disk in order writes this many bytes in a microsecond at least: what waits has that much more
-/// time.
+/// A disk in order writes this many bytes in a microsecond at least: what its next answer may wait
+/// for has that much more time.
 const BYTES_PER_MICROSECOND: u64 = 16;
 
-/// Who hung is given twice as long the next time, up to eight times, unless that is so long ago.
+/// What is handed over so soon after the first write that waits may go with it.
+const TOGETHER: Duration = Duration::from_millis(250);
+
+/// A disk that was merely slow is given twice as long, unless that is so long ago.
 const CALM: Duration = Duration::from_secs(60);
+
+/// Whatever waits and whatever has been, a disk hangs after so many times as long: clients still
+/// wait then.
+const TIMES_MAX: u32 = 3;
 
 /// What is known of the disk.
 #[derive(Debug)]
@@ -37,14 +44,16 @@ pub(super) struct DiskWatch {
     is_full: bool,
     /// Since when a write waits and none has been finished.
     since: Option<Time>,
-    /// Bytes of writes: of those handed over since the last answer, and in the time before it,
-    /// which may still wait.
-    bytes: [u64; 2],
+    /// Bytes that the next answer may wait for. What is handed over later is none of them, or a
+    /// disk that hangs would never be late while writes go on.
+    owed: u64,
+    /// Bytes handed over since the last answer.
+    recent: u64,
     /// It seemed to hang when it was looked at here. What it has finished may wait to be told.
     suspected: Option<Time>,
     hung: bool,
-    /// How often it hung of late, and until when the last time.
-    times: (u32, Time),
+    /// It answered soon after it had been found to hang, at that time.
+    slow_at: Option<Time>,
     /// Those whose frames have a gap: nothing of them is heard before their link breaks.
     deaf_to: ReplicaSet,
 }
@@ -55,10 +64,11 @@ impl DiskWatch {
             hung_after,
             is_full: false,
             since: None,
-            bytes: [0; 2],
+            owed: 0,
+            recent: 0,
             suspected: None,
             hung: false,
-            times: (0, Time(0)),
+            slow_at: None,
             deaf_to: ReplicaSet::EMPTY,
         }
     }
@@ -69,19 +79,30 @@ impl DiskWatch {
 
     /// A write of this length is handed over.
     pub(super) fn asked(&mut self, bytes: usize, now: Time) {
-        self.since.get_or_insert(now);
-        self.bytes[0] += bytes as u64;
+        let since = *self.since.get_or_insert(now);
+        self.recent += bytes as u64;
+        if now <= since + TOGETHER.min(self.hung_after) {
+            self.owed += bytes as u64;
+        }
     }
 
     /// Writes are durable; `all`: none waits any more. Whether it had hung.
     fn answered(&mut self, all: bool, now: Time) -> bool {
-        self.since = (!all).then_some(now);
-        self.bytes = [0, if all { 0 } else { self.bytes[0] }];
-        self.suspected = None;
-        if self.hung {
-            self.times = (self.times.0 + 1, now);
+        let hung = core::mem::take(&mut self.hung);
+        if hung && self.since.is_some_and(|since| now < since + self.longest()) {
+            self.slow_at = Some(now);
         }
-        core::mem::take(&mut self.hung)
+        self.since = (!all).then_some(now);
+        // What was handed over before the answer before this one has been written with it.
+        self.owed = if all { 0 } else { self.recent };
+        self.recent = 0;
+        self.suspected = None;
+        hung
+    }
+
+    /// A disk that has finished nothing for so long hangs, whatever waits.
+    fn longest(&self) -> Duration {
+        self.hung_after * TIMES_MAX
     }
 
     /// Whether it is found to hang now, at the second look: after a long turn what it has
@@ -93,13 +114,10 @@ impl DiskWatch {
         if self.hung || self.is_full || self.hung_after.is_zero() {
             return false;
         }
-        let times = match now > self.times.1 + CALM {
-            true => 0,
-            false => self.times.0.min(3),
-        };
-        let bytes = self.bytes[0] + self.bytes[1];
-        let longer = Duration::from_micros(bytes / BYTES_PER_MICROSECOND);
-        if now < since + self.hung_after * (1 << times) + longer {
+        let slow = self.slow_at.is_some_and(|at| now <= at + CALM);
+        let longer = Duration::from_micros(self.owed / BYTES_PER_MICROSECOND);
+        let patience = self.hung_after * (1 + u32::from(slow)) + longer;
+        if now < since + patience.min(self.longest()) {
             return false;
         }
         let suspected = *self.suspected.get_or_insert(now);
@@ -189,13 +207,30 @@ pub(super) fn fall_silent(out: &mut Vec<Output>) {
 mod tests {
     use super::*;
 
+    const MIB: usize = 1 << 20;
+
+    const fn at(ms: u64) -> Time {
+        Time(ms * 1_000_000)
+    }
+
+    /// When a disk that says nothing from now on is found to hang, looked at every 50 ms while
+    /// this much is written each time.
+    fn found(disk: &mut DiskWatch, from: u64, bytes: usize) -> u64 {
+        let mut ms = from;
+        while !disk.look(at(ms)) {
+            ms += 50;
+            disk.asked(bytes, at(ms));
+            assert!(ms < from + 60_000, "it is never found");
+        }
+        ms - from
+    }
+
     #[test]
     fn disk_hangs_only_when_nothing_is_finished() {
         let mut disk = DiskWatch::new(Duration::from_secs(3));
-        let at = |ms| Time(0) + Duration::from_millis(ms);
         assert!(!disk.look(at(60_000)), "nothing was asked of it");
-        disk.asked(16 << 20, at(60_000));
-        disk.asked(16 << 20, at(62_000));
+        disk.asked(16 * MIB, at(60_000));
+        disk.asked(16 * MIB, at(60_000));
         // Two seconds more for these bytes.
         assert!(!disk.look(at(65_000)) && disk.suspected.is_none());
         // A part of what waits is finished: it is slow, and does not hang.
@@ -204,7 +239,7 @@ mod tests {
         assert!(!disk.look(at(72_000)), "it may have been a long turn");
         assert!(disk.look(at(72_250)) && disk.is_hung());
         assert!(!disk.look(at(73_000)), "it is found once");
-        assert!(disk.answered(true, at(80_000)) && !disk.is_hung());
+        assert!(disk.answered(true, at(73_000)) && !disk.is_hung());
         disk.asked(1, at(81_000));
         assert!(
             !disk.look(at(86_000)) && disk.suspected.is_none(),
@@ -212,5 +247,48 @@ mod tests {
         );
         assert!(!disk.answered(true, at(87_000)));
         assert!(!disk.look(at(99_000)), "nothing waits");
+    }
+
+    #[test]
+    fn hang_is_found_as_soon_when_writes_go_on() {
+        let mut disk = DiskWatch::new(Duration::from_secs(2));
+        disk.asked(1, at(60_000));
+        // As fast as, and much faster than, a disk in order is taken to write at least.
+        assert!(found(&mut disk, 60_000, MIB) <= 2_700);
+        assert!(disk.answered(true, at(80_000)));
+        disk.asked(1, at(90_000));
+        assert!(found(&mut disk, 90_000, 64 * MIB) <= 6_300);
+    }
+
+    #[test]
+    fn hang_is_found_as_soon_when_much_waited_before() {
+        let mut disk = DiskWatch::new(Duration::from_secs(2));
+        for ms in 60_000..61_000 {
+            disk.asked(MIB, at(ms));
+        }
+        assert!(!disk.answered(false, at(61_000)));
+        assert!(found(&mut disk, 61_000, MIB) <= 6_300);
+    }
+
+    #[test]
+    fn hang_is_found_as_soon_when_it_is_not_the_first() {
+        let mut disk = DiskWatch::new(Duration::from_secs(2));
+        for round in 1..6 {
+            let began = round * 30_000;
+            disk.asked(1, at(began));
+            assert_eq!(found(&mut disk, began, 0), 2_250);
+            assert!(disk.answered(true, at(began + 20_000)));
+        }
+        // One that answers soon after it was found is slow, and has more time for a while.
+        disk.asked(1, at(200_000));
+        assert_eq!(found(&mut disk, 200_000, 0), 2_250);
+        assert!(disk.answered(true, at(203_000)));
+        for began in [210_000, 220_000] {
+            disk.asked(1, at(began));
+            assert_eq!(found(&mut disk, began, 0), 4_250);
+            assert!(disk.answered(true, at(began + 5_000)));
+        }
+        disk.asked(1, at(300_000));
+        assert_eq!(found(&mut disk, 300_000, 0), 2_250);
     }
 }
