@@ -10,6 +10,7 @@ use crate::small::Replicated;
 use quintet_replica::{ClusterId, Durability, Level, ReplicaId};
 use quintet_runtime::{
     Config, Listeners, Member, Replica, Running, StartError, StatusReport, SubmitError,
+    sync_directory,
 };
 use std::{
     fs,
@@ -200,6 +201,7 @@ fn identity(directory: &Path) -> Result<u128, Error> {
             fs::write(&unfinished, format!("{drawn:032x}\n"))
                 .and_then(|()| fs::File::open(&unfinished)?.sync_all())
                 .and_then(|()| fs::rename(&unfinished, &path))
+                .and_then(|()| sync_directory(directory))
                 .map_err(system(what()))?;
             Ok(drawn)
         }

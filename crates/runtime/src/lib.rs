@@ -42,6 +42,7 @@ pub use config::{
     ClientLimits, Config, Emulation, JournalOptions, Limits, Member, Threads, TransferOptions,
     Transport,
 };
+pub use directories::sync_directory;
 pub use metrics::{DatagramMetrics, Metrics};
 pub use proxy::Proxy;
 pub use replica::{

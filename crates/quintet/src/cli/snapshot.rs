@@ -22,7 +22,7 @@ use quintet_replica::{
     ClusterId, Descriptor, Durability, Entry, EpochNumber, Executed, GroupId, ReplicaId, Slot,
     SnapshotChunk, SnapshotHeader, SnapshotReader, StateMachine, Wire, Writer, framed,
 };
-use quintet_runtime::{Config, Threads, Transport, begin_with_state};
+use quintet_runtime::{Config, Threads, Transport, begin_with_state, sync_directory};
 use quintet_store::Store;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -247,7 +247,8 @@ fn copy(from: &Path, to: &Path) -> Outcome {
     let unfinished = to.with_extension("unfinished");
     let copied = fs::copy(from, &unfinished)
         .and_then(|_| File::open(&unfinished)?.sync_all())
-        .and_then(|()| fs::rename(&unfinished, to));
+        .and_then(|()| fs::rename(&unfinished, to))
+        .and_then(|()| to.parent().map_or(Ok(()), sync_directory));
     copied.map_err(|error| {
         // What is left of the attempt is of no use.
         let _ = fs::remove_file(&unfinished);
@@ -631,7 +632,6 @@ impl Restore {
         }
         std::io::copy(&mut source, &mut out)?;
         out.sync_all()?;
-        path.parent()
-            .map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+        path.parent().map_or(Ok(()), sync_directory)
     }
 }
