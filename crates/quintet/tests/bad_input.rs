@@ -250,8 +250,18 @@ fn server_goes_on_when_its_terminal_hangs_up() {
 
 #[test]
 fn a_write_whose_outcome_is_open_at_the_deadline_is_uncertain() {
+    write_with_an_open_end("2s");
+}
+
+#[test]
+fn open_write_is_uncertain_as_soon_as_the_quorum_is_known_to_be_lost() {
+    write_with_an_open_end("1h");
+}
+
+/// A majority stands still right after a write was sent.
+fn write_with_an_open_end(client_deadline: &str) {
     let setup = Setup::new(3);
-    let replicas = setup.start_all(&["--client-deadline", "2s"]);
+    let replicas = setup.start_all(&["--client-deadline", client_deadline]);
     let mut client = replicas[0].client();
     eventually("a write", || {
         (client.ask(&["SET", "k", "0"]).unwrap() == "OK").then_some(())

@@ -160,6 +160,7 @@ impl Proxy {
                 rooms: vec![Cell::new(0); members],
             },
             about,
+            viable: entry.viable_in,
         };
         let proxy = event_loop::Proxy::new(parts)?;
         let thread = std::thread::Builder::new()

@@ -610,6 +610,7 @@ fn assemble(
         journal,
         journal_queue_max: config.journal.queue_bytes_max,
         about,
+        viable: entry.viable_in,
     };
     EventLoop::new(parts)?.map_err(|reason| StartError::DataRefused {
         path: config.data.clone(),

@@ -2,15 +2,19 @@
 
 mod common;
 
+use common::PATIENCE;
 use common::{Cluster, Counter};
-use quintet_replica::{Durability, Level};
-use quintet_runtime::{Replica, SubmitError, Threads, Transport};
+use quintet_replica::{
+    Durability, Level,
+    links::{Change, Links},
+};
+use quintet_runtime::{Emulation, Replica, SubmitError, Threads, Transport};
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::Path,
     sync::mpsc,
-    time::Duration,
+    time::{Duration, Instant, SystemTime},
 };
 
 /// Thirty numbers are added at three replicas in turn, and each shows their sum.
@@ -448,4 +452,77 @@ fn replica_with_another_state_is_not_ready_until_it_has_fetched() {
             cluster.stop(id);
         }
     }
+}
+
+/// A replica has had the time to take a quorum for lost, and executes a command.
+fn goes_on(cluster: &Cluster, id: usize) {
+    let handle = cluster.handle(id);
+    let uptime = handle.status().uptime_seconds;
+    cluster.wait(id, "some seconds", |status| {
+        status.uptime_seconds >= uptime + 6
+    });
+    let begun = Instant::now();
+    while let Err(error) = handle.submit(Level::Ordered, b"1") {
+        assert!(begun.elapsed() < PATIENCE, "replica {id}: {error}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn view_that_has_shrunk_below_a_majority_of_the_epoch_serves_its_clients() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut cluster, listeners) = Cluster::prepare(directory.path(), 5, Durability::Memory);
+    for config in &mut cluster.configs {
+        config.protocol = "derecho".to_owned();
+    }
+    cluster.start_on(listeners);
+    assert_eq!(cluster.add(0, 1), 1);
+    for gone in [4u16, 3, 2] {
+        cluster.stop(usize::from(gone));
+        for id in [0, 1] {
+            cluster.wait(id, "the next view", |status| {
+                status.route.len() == usize::from(gone)
+            });
+        }
+    }
+    for id in [0, 1] {
+        goes_on(&cluster, id);
+    }
+}
+
+/// Nothing gets from any of the first to any of the second, or back.
+fn cut(first: &[u16], second: &[u16]) -> Emulation {
+    let one_way = |from: &[u16], to: &[u16]| Change {
+        from: from.to_vec(),
+        to: to.to_vec(),
+        cut: true,
+        ..Change::default()
+    };
+    let links = Links {
+        changes: vec![one_way(first, second), one_way(second, first)],
+        ..Links::default()
+    };
+    let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Emulation {
+        links,
+        began: began.expect("a clock after 1970"),
+    }
+}
+
+#[test]
+fn replica_that_hears_the_leader_only_serves_its_clients() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut cluster, listeners) = Cluster::prepare(directory.path(), 5, Durability::Memory);
+    let emulation = cut(&[4], &[1, 2, 3]);
+    for config in &mut cluster.configs {
+        config.emulation = Some(emulation.clone());
+        config.client_deadline = Duration::from_secs(5);
+        // However busy the machine is, the one that leads is the one that replica 4 hears.
+        let patient = ("election_timeout_ms", "10000");
+        config
+            .options
+            .push((patient.0.to_owned(), patient.1.to_owned()));
+    }
+    cluster.start_on(listeners);
+    goes_on(&cluster, 4);
 }

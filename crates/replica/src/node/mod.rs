@@ -976,6 +976,12 @@ impl Node {
         self.replica.status()
     }
 
+    /// The peers that say of late that they hear a majority of the members.
+    #[must_use]
+    pub fn quorate_peers(&self, now: Time) -> ReplicaSet {
+        self.pace.quorate(now)
+    }
+
     /// How far execution has come.
     #[must_use]
     pub const fn executed(&self) -> Executed {

@@ -232,6 +232,15 @@ impl Pace {
         None
     }
 
+    /// The peers that have told a pace of late: each hears a majority and takes part in quorums.
+    #[must_use]
+    pub fn quorate(&self, now: Time) -> ReplicaSet {
+        let told = |peer: &Peer| (peer.told).is_some_and(|(_, at)| now.since(at) <= STALE);
+        let ids = (0..).map(ReplicaId).zip(&self.peers);
+        let told = ids.filter(|(_, peer)| told(peer));
+        told.map(|(id, _)| id).collect()
+    }
+
     /// The way to the nearest majority and back, and the disk's.
     fn own(&self, now: Time) -> Option<Figures> {
         let mut trips: SmallVec<[Duration; 8]> = (self.peers.iter())
@@ -473,6 +482,23 @@ mod tests {
             let arrived = group.now + MS * 50;
             group.members[0].heard(ReplicaId(1), answer.expect("an answer"), arrived);
         }
+    }
+
+    #[test]
+    fn peers_that_hear_a_majority_say_so() {
+        let (mut pace, now) = (Pace::new(3), Time(1_000_000_000));
+        let message = |trip: Option<Duration>| PaceMessage {
+            stamp: now,
+            is_answer: true,
+            pace: trip.map(|trip| Figures { trip, sync: None }),
+        };
+        for (id, trip) in [(1, Some(MS)), (2, None)] {
+            let _ = pace.heard(ReplicaId(id), message(trip), now);
+        }
+        assert_eq!(pace.quorate(now), ReplicaSet::EMPTY.with(ReplicaId(1)));
+        assert!(pace.quorate(now + STALE + MS).is_empty());
+        let _ = pace.heard(ReplicaId(1), message(None), now);
+        assert!(pace.quorate(now).is_empty());
     }
 
     #[test]

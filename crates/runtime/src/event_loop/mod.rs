@@ -36,10 +36,10 @@ use crate::{
 };
 use changes::Changes;
 use quintet_replica::{
-    CommandTime, Control, EpochNumber, Executed, Input, Link, Node, Output, Peer, PersistId,
-    RecoveredBytes, ReplicaId, Slot, Submission, Time, Wake,
+    CommandTime, Control, EpochNumber, Executed, Incarnation, Input, Link, Node, Output, Peer,
+    PersistId, RecoveredBytes, ReplicaId, Slot, Submission, Time, ViableIn, Wake,
 };
-use reach::Reach;
+use reach::{Known, Reach};
 use shell::{Pause, Shell};
 use std::{
     io,
@@ -71,6 +71,7 @@ pub(crate) struct Parts {
     pub journal: JournalThread,
     pub journal_queue_max: usize,
     pub about: About,
+    pub viable: ViableIn,
 }
 
 struct Stopping {
@@ -100,7 +101,8 @@ pub(crate) struct EventLoop {
     /// What may be trimmed once another snapshot can stand in for the one named.
     trims: Vec<(Executed, Slot)>,
     leader: Option<ReplicaId>,
-    route: Vec<u16>,
+    /// Who takes part, as last agreed.
+    route: Vec<(ReplicaId, Incarnation)>,
     changes: Changes,
     snapshot_waiters: Vec<mpsc::Sender<Result<SnapshotReport, String>>>,
     stopping: Option<Stopping>,
@@ -115,7 +117,7 @@ impl EventLoop {
     /// sense.
     pub fn new(parts: Parts) -> io::Result<Result<Self, String>> {
         let changes = Changes::new(parts.about.members);
-        let reach = Reach::new(Some(parts.node.id()), parts.about.members);
+        let reach = Reach::new(Some(parts.node.id()), parts.about.members, parts.viable);
         let mut this = Self {
             shell: Shell::new(parts.shell, &parts.world.clock, reach)?,
             node: parts.node,
@@ -199,6 +201,14 @@ impl EventLoop {
         self.shell.follow_clocks(&self.world.clock, members, now);
         count += self.shell.receive_clients(now);
         count += self.pass_time(now);
+        if hears_peers {
+            let known = || Known {
+                route: &self.route,
+                quorate: self.node.quorate_peers(now),
+                committed: self.node.protocol_status().committed,
+            };
+            self.shell.look_at_quorum(known, now);
+        }
         let began = now;
         let (wake, now) = self.settle(began);
         if self.shell.note_turn(began, now) {
@@ -383,7 +393,7 @@ impl EventLoop {
         }
         let mut submissions = std::mem::take(&mut self.submissions);
         for submission in submissions.drain(..) {
-            if let Some(submission) = self.shell.refuse_without_quorum(submission, now) {
+            if let Some(submission) = self.shell.admit(submission, now) {
                 self.input(Input::Submit(submission));
             }
         }
@@ -435,7 +445,7 @@ impl EventLoop {
                     members, agreed, ..
                 } => {
                     if agreed {
-                        self.route = members.iter().map(|(id, _)| id.0).collect();
+                        self.route = members.to_vec();
                     }
                 }
                 Output::Recovered => {

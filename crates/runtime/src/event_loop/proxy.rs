@@ -12,7 +12,7 @@
 
 use super::{
     MAIL_MAX, ROUNDS_MAX, STOP_MAX, TIMERS_MAX,
-    reach::Reach,
+    reach::{Known, Reach},
     shell::{Pause, Shell, ShellParts},
 };
 use crate::{
@@ -24,8 +24,8 @@ use crate::{
 };
 use quintet_replica::{
     Bytes, Client, ClientFrame, ClockReading, Effect, EpochNumber, EventError, Executed, GroupId,
-    Lane, NodeStatus, Peer, Recipients, ReplicaId, SnapshotInfo, Status, Submission, Time, Wake,
-    World, client_frame, read_client_frame,
+    Lane, NodeStatus, Peer, Recipients, ReplicaId, SnapshotInfo, Status, Submission, Time,
+    ViableIn, Wake, World, client_frame, read_client_frame,
 };
 use std::{cell::Cell, io};
 
@@ -65,6 +65,7 @@ pub(crate) struct ProxyParts {
     pub world: ProxyWorld,
     /// The status with all that does not change.
     pub about: StatusReport,
+    pub viable: ViableIn,
 }
 
 /// See the module.
@@ -89,7 +90,7 @@ impl Proxy {
             shell: Shell::new(
                 parts.shell,
                 &parts.world.clock,
-                Reach::new(None, parts.about.members),
+                Reach::new(None, parts.about.members, parts.viable),
             )?,
             client: parts.client,
             world: parts.world,
@@ -136,6 +137,7 @@ impl Proxy {
         self.shell.follow_clocks(&self.world.clock, 0, now);
         count += self.shell.receive_clients(now);
         count += self.pass_time(now);
+        self.shell.look_at_quorum(Known::default, now);
         for _ in 0..ROUNDS_MAX {
             let now = self.world.now();
             let submitted = self.collect(now);
@@ -262,7 +264,7 @@ impl Proxy {
         }
         let mut submissions = std::mem::take(&mut self.submissions);
         for submission in submissions.drain(..) {
-            let Some(submission) = self.shell.refuse_without_quorum(submission, now) else {
+            let Some(submission) = self.shell.admit(submission, now) else {
                 continue;
             };
             self.client

@@ -74,12 +74,13 @@ impl EventLoop {
             self.leader = leader;
             self.shell.metrics.leader_changes += 1;
         }
-        if let Some(line) = self.changes.observe(&node.protocol, &self.route, now) {
+        let route: Vec<u16> = self.route.iter().map(|(id, _)| id.0).collect();
+        if let Some(line) = self.changes.observe(&node.protocol, &route, now) {
             tracing::info!("{line}");
         }
         self.update_metrics(&node, now);
         self.maybe_step_down(leader, node.digests.is_minority(), now);
-        let report = self.report(&node, now);
+        let report = self.report(&node, route, now);
         let me = self.node.id();
         let connected = report.peers.iter().filter(|peer| peer.connected);
         let lowest = connected.map(|peer| ReplicaId(peer.id)).min();
@@ -119,7 +120,7 @@ impl EventLoop {
         metrics.repairing = u64::from(self.about.repairing.is_some());
     }
 
-    fn report(&self, node: &NodeStatus, now: Time) -> StatusReport {
+    fn report(&self, node: &NodeStatus, route: Vec<u16>, now: Time) -> StatusReport {
         let protocol = &node.protocol;
         let details = protocol.details.iter();
         StatusReport {
@@ -170,7 +171,7 @@ impl EventLoop {
             frames_malformed: node.frames_malformed,
             frames_foreign: node.frames_foreign,
             digests: DigestReport::from(node.digests),
-            route: self.route.clone(),
+            route,
             paths: protocol.paths.iter().copied().collect(),
             multicasts: protocol.multicasts.iter().copied().collect(),
             details: details

@@ -1,24 +1,53 @@
 //! Which members answer, so that clients hear of a lost quorum at once and by name.
 //!
 //! ```text
-//!   bytes of a member ──► heard ──► older than SILENT, or its link is down: it does not answer
-//!   fewer than a majority answer, for LOST ──► requests get CLUSTERDOWN without waiting
+//!   frames of a member's node ──► older than SILENT, or its link is down: it does not answer
+//!   those that answer do not suffice, none of them hears a majority, and nothing is decided,
+//!   for LOST ──► new requests get CLUSTERDOWN without waiting, open ones end as uncertain
 //! ```
 //!
 //! A link stays open when the process behind it hangs or its network is cut, so an open link says
-//! nothing. Transports ask every linked member for its clock twice a second: silence means that it
-//! does not answer. Nothing here is needed for safety: a request that is refused is not executed.
+//! nothing. Every node sends its pace four times a second: silence means that it does not answer.
+//! What the transport's thread says does not count, since it still speaks when the node's own
+//! thread or disk hangs. Who must answer is the protocol's affair: a view may have shrunk, and a
+//! leader that hears a majority serves those, too, that hear only the leader.
+//!
+//! A proxy hears no paces. While some member answers it, it takes a quorum for lost only when
+//! requests have waited for nothing, and tries again once in a while.
+//!
+//! Nothing here is needed for safety: a request that is refused is not executed, and of one that
+//! ends as uncertain nothing is claimed.
 
 use super::peers::PeerFigures;
-use quintet_replica::{ReplicaId, Time};
+use crate::transports::tcp::LinkReport;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use quintet_replica::{
+    BatchId, Incarnation, Level, NodeState, ReplicaId, ReplicaSet, Slot, Time, ViableIn,
+};
 use std::time::Duration;
 
 /// A member from which nothing came for this long does not answer.
 const SILENT: Duration = Duration::from_secs(3);
 /// A quorum that is missing for this long is lost: a link that comes back soon is no loss.
 const LOST: Duration = Duration::from_secs(1);
+/// Where it is not certain that a quorum is lost, this long without any answer says so. A member
+/// may answer late for all.
+const UNANSWERED: Duration = Duration::from_secs(4);
 /// Members are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A batch is let through this often then.
+const TRY_EVERY: Duration = Duration::from_secs(2);
+
+/// What the node knows; a proxy has none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known<'a> {
+    /// Who takes part now, as last agreed.
+    pub route: &'a [(ReplicaId, Incarnation)],
+    /// Those that say of late that they hear a majority.
+    pub quorate: ReplicaSet,
+    pub committed: Slot,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -26,18 +55,39 @@ pub(super) struct Reach {
     /// This replica, if it is one.
     me: Option<ReplicaId>,
     members: usize,
+    viable: ViableIn,
     looked_at: Option<Time>,
-    /// Fewer than a majority have answered since then.
+    /// Those that answer have not sufficed since then.
     missing_since: Option<Time>,
+    /// No other member answers.
+    alone: bool,
+    committed: Slot,
+    /// When something was last decided, or answered that takes a quorum.
+    progress_at: Option<Time>,
+    /// Batches under way, and since when.
+    open: HashMap<u64, (Level, Time), FixedState>,
+    /// How many of them need a quorum …
+    waiting: usize,
+    /// … and since when they wait without any of them being answered.
+    waiting_since: Option<Time>,
+    try_at: Time,
 }
 
 impl Reach {
-    pub const fn new(me: Option<ReplicaId>, members: usize) -> Self {
+    pub fn new(me: Option<ReplicaId>, members: usize, viable: ViableIn) -> Self {
         Self {
             me,
             members,
+            viable,
             looked_at: None,
             missing_since: None,
+            alone: false,
+            committed: Slot(0),
+            progress_at: None,
+            open: HashMap::default(),
+            waiting: 0,
+            waiting_since: None,
+            try_at: Time(0),
         }
     }
 
@@ -45,50 +95,162 @@ impl Reach {
         (self.looked_at).is_none_or(|at| now.since(at) >= LOOK_EVERY)
     }
 
-    /// How many members answer, this one included.
-    pub fn observe(&mut self, figures: &PeerFigures, now: Time) -> usize {
-        let answering = self.members.saturating_sub(self.silent(figures, now).len());
+    /// Looks at who answers.
+    pub fn observe(&mut self, figures: &PeerFigures, known: Known<'_>, now: Time) {
         self.looked_at = Some(now);
-        if answering > self.members / 2 {
+        if known.committed > self.committed {
+            self.committed = known.committed;
+            self.progress_at = Some(now);
+        }
+        let silent: ReplicaSet = self.silence(figures, now).map(|(id, _)| id).collect();
+        let ids = (0..self.members as u16).map(ReplicaId);
+        let nodes: Vec<_> = ids
+            .map(|id| NodeState {
+                id,
+                up: !silent.contains(id),
+                forgot: false,
+            })
+            .collect();
+        let mut others = nodes.iter().filter(|node| Some(node.id) != self.me);
+        self.alone = !others.clone().any(|node| node.up);
+        let through = others.any(|node| node.up && known.quorate.contains(node.id));
+        if through || (self.viable)(self.members, &nodes, known.route) {
             self.missing_since = None;
+            self.rest(now);
         } else {
             self.missing_since.get_or_insert(now);
         }
-        answering
+    }
+
+    /// Who waits has not waited for nothing until now.
+    fn rest(&mut self, now: Time) {
+        self.waiting_since = (self.waiting > 0).then_some(now);
     }
 
     /// No request can be carried out, and this is not about to change.
     pub fn is_quorum_lost(&self, now: Time) -> bool {
-        (self.missing_since).is_some_and(|since| now.since(since) >= LOST)
+        let past = |since: Option<Time>, long| since.is_some_and(|since| now.since(since) >= long);
+        past(self.missing_since, LOST)
+            && self.progress_at.is_none_or(|at| now.since(at) >= LOST)
+            && (self.is_certain() || past(self.waiting_since, UNANSWERED))
+    }
+
+    const fn is_certain(&self) -> bool {
+        self.me.is_some() || self.alone
+    }
+
+    /// Whether a batch may go; if so, it is under way.
+    pub fn takes(&mut self, batch: BatchId, level: Level, now: Time) -> bool {
+        if level != Level::Stale {
+            if self.is_quorum_lost(now) {
+                if self.is_certain() || now < self.try_at {
+                    return false;
+                }
+                self.try_at = now + TRY_EVERY;
+            }
+            self.waiting += 1;
+            self.waiting_since.get_or_insert(now);
+        }
+        self.open.insert(batch.0, (level, now));
+        true
+    }
+
+    /// A batch is finished, with results or without; whether anybody still waits for it.
+    pub fn finished(&mut self, batch: BatchId, results: bool, now: Time) -> bool {
+        match self.open.remove(&batch.0) {
+            Some((Level::Stale, _)) => true,
+            Some(_) => {
+                self.waiting -= 1;
+                if results {
+                    self.progress_at = Some(now);
+                    self.rest(now);
+                }
+                true
+            }
+            None => {
+                if results {
+                    self.progress_at = Some(now);
+                }
+                false
+            }
+        }
+    }
+
+    /// Takes out the batches that wait for a quorum that is lost, in the order of their numbers.
+    pub fn take_hopeless(&mut self, now: Time) -> Vec<BatchId> {
+        if self.waiting == 0 || !self.is_quorum_lost(now) {
+            return Vec::new();
+        }
+        let long = match self.is_certain() {
+            true => LOST,
+            false => UNANSWERED,
+        };
+        let hopeless = |_: &u64, (level, since): &mut (Level, Time)| {
+            *level != Level::Stale && now.since(*since) >= long
+        };
+        let taken = self.open.extract_if(hopeless);
+        let mut taken: Vec<_> = taken.map(|(batch, _)| BatchId(batch)).collect();
+        taken.sort_unstable();
+        self.waiting -= taken.len();
+        taken
+    }
+
+    /// When something of a member last came that says that it can answer.
+    pub const fn heard(&self, link: &LinkReport) -> Option<Time> {
+        match self.me {
+            Some(_) => link.node_heard,
+            None => link.heard,
+        }
     }
 
     /// The other members that do not answer, with the time since they last did.
     pub fn silent(&self, figures: &PeerFigures, now: Time) -> Vec<(ReplicaId, Option<Duration>)> {
+        self.silence(figures, now).collect()
+    }
+
+    fn silence(
+        &self,
+        figures: &PeerFigures,
+        now: Time,
+    ) -> impl Iterator<Item = (ReplicaId, Option<Duration>)> {
         let ids = (0..self.members as u16).map(ReplicaId);
         let others = ids.filter(|id| Some(*id) != self.me);
-        let silence = |id: ReplicaId| {
+        others.filter_map(move |id| {
             let link = figures.links.get(id.index())?;
-            let age = link.heard.map(|at| now.since(at));
+            let age = self.heard(link).map(|at| now.since(at));
             let answers = link.up && age.is_some_and(|age| age < SILENT);
             (!answers).then_some((id, age))
-        };
-        others.filter_map(silence).collect()
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transports::tcp::LinkReport;
 
     const fn at(seconds: u64) -> Time {
         Time(seconds * 1_000_000_000)
     }
 
-    fn figures(heard: [Option<Time>; 3], up: [bool; 3]) -> PeerFigures {
+    const fn ms(milliseconds: u64) -> Time {
+        Time(milliseconds * 1_000_000)
+    }
+
+    fn reach(me: Option<u16>, members: usize, protocol: &str) -> Reach {
+        let entry = quintet_protocols::find(protocol).expect("a protocol");
+        Reach::new(me.map(ReplicaId), members, entry.viable_in)
+    }
+
+    /// Links that are up where something came, both of the node and of its transport.
+    fn heard<const N: usize>(heard: [Option<Time>; N]) -> PeerFigures {
+        figures(heard, heard.map(|at| at.is_some()))
+    }
+
+    fn figures<const N: usize>(heard: [Option<Time>; N], up: [bool; N]) -> PeerFigures {
         let links = heard.into_iter().zip(up);
         let link = |(heard, up)| LinkReport {
             heard,
+            node_heard: heard,
             up,
             ..LinkReport::default()
         };
@@ -97,41 +259,158 @@ mod tests {
         figures
     }
 
+    fn look(reach: &mut Reach, figures: &PeerFigures, now: Time) -> usize {
+        reach.observe(figures, Known::default(), now);
+        figures.links.len() - reach.silent(figures, now).len()
+    }
+
     #[test]
     fn open_link_does_not_count_when_nothing_came_for_long() {
-        let mut reach = Reach::new(Some(ReplicaId(0)), 3);
+        let mut reach = reach(Some(0), 3, "multipaxos");
         let stopped = figures([None, Some(at(10)), Some(at(10))], [false, true, true]);
-        assert_eq!(reach.observe(&stopped, at(12)), 3);
-        assert_eq!(reach.observe(&stopped, at(13)), 1);
+        assert_eq!(look(&mut reach, &stopped, at(12)), 3);
+        assert_eq!(look(&mut reach, &stopped, at(13)), 1);
         assert!(!reach.is_quorum_lost(at(13)));
         assert!(reach.is_quorum_lost(at(14)));
         let age = Some(Duration::from_secs(4));
         let silent = [(ReplicaId(1), age), (ReplicaId(2), age)];
         assert_eq!(reach.silent(&stopped, at(14)), silent);
         let back = figures([None, Some(at(14)), Some(at(10))], [false, true, true]);
-        assert_eq!(reach.observe(&back, at(14)), 2);
+        assert_eq!(look(&mut reach, &back, at(14)), 2);
         assert!(!reach.is_quorum_lost(at(14)));
     }
 
     #[test]
     fn quorum_is_not_lost_when_a_link_comes_back_soon() {
-        let mut reach = Reach::new(Some(ReplicaId(0)), 3);
+        let mut reach = reach(Some(0), 3, "multipaxos");
         let heard = [None, Some(at(10)), Some(at(10))];
         let down = figures(heard, [false; 3]);
-        assert_eq!(reach.observe(&down, at(10)), 1);
-        assert!(!reach.is_quorum_lost(Time(10_900_000_000)));
+        assert_eq!(look(&mut reach, &down, at(10)), 1);
+        assert!(!reach.is_quorum_lost(ms(10_900)));
         let up = figures(heard, [false, true, false]);
-        assert_eq!(reach.observe(&up, Time(10_900_000_000)), 2);
-        assert_eq!(reach.observe(&down, at(11)), 1);
-        assert!(!reach.is_quorum_lost(Time(11_900_000_000)));
+        assert_eq!(look(&mut reach, &up, ms(10_900)), 2);
+        assert_eq!(look(&mut reach, &down, at(11)), 1);
+        assert!(!reach.is_quorum_lost(ms(11_900)));
     }
 
     #[test]
-    fn proxy_counts_members_only() {
-        let mut reach = Reach::new(None, 3);
-        let one = figures([Some(at(1)), None, None], [true, false, false]);
-        assert_eq!(reach.observe(&one, at(1)), 1);
+    fn transport_that_answers_for_a_node_that_hangs_does_not_count() {
+        let mut reach = reach(Some(0), 3, "multipaxos");
+        let mut hung = heard([None, Some(at(20)), Some(at(20))]);
+        for link in &mut hung.links {
+            link.node_heard = link.node_heard.map(|_| at(10));
+        }
+        assert_eq!(look(&mut reach, &hung, at(20)), 1);
+        assert!(reach.is_quorum_lost(at(21)));
+    }
+
+    #[test]
+    fn members_of_a_view_suffice_when_it_is_less_than_a_majority_of_the_epoch() {
+        let mut reach = reach(Some(0), 5, "derecho");
+        let two = heard([None, Some(at(10)), None, None, None]);
+        let route = [0, 1].map(|id| (ReplicaId(id), Incarnation(1)));
+        let known = Known {
+            route: &route,
+            ..Known::default()
+        };
+        reach.observe(&two, known, at(10));
+        assert!(!reach.is_quorum_lost(at(12)));
+        let one = heard([None; 5]);
+        reach.observe(&one, known, at(12));
+        assert!(reach.is_quorum_lost(at(13)));
+    }
+
+    #[test]
+    fn member_that_hears_a_majority_serves_one_that_hears_only_it() {
+        let mut reach = reach(Some(4), 5, "multipaxos");
+        let leader_only = heard([Some(at(10)), None, None, None, None]);
+        let known = Known {
+            quorate: ReplicaSet::EMPTY.with(ReplicaId(0)),
+            ..Known::default()
+        };
+        reach.observe(&leader_only, known, at(10));
+        assert!(!reach.is_quorum_lost(at(12)));
+        // It has lost its majority, or is itself heard no more.
+        reach.observe(&leader_only, Known::default(), at(12));
+        assert!(reach.is_quorum_lost(at(13)));
+        let mut reach = self::reach(Some(4), 5, "multipaxos");
+        reach.observe(&leader_only, known, at(13));
+        assert!(reach.is_quorum_lost(at(14)));
+    }
+
+    #[test]
+    fn quorum_is_not_lost_while_something_is_decided_or_answered() {
+        let mut reach = reach(Some(0), 5, "multipaxos");
+        let none = heard([None; 5]);
+        for second in 10..20 {
+            let known = Known {
+                committed: Slot(second),
+                ..Known::default()
+            };
+            reach.observe(&none, known, at(second));
+            assert!(!reach.is_quorum_lost(at(second)));
+        }
+        assert!(reach.is_quorum_lost(at(20)));
+        assert!(reach.takes(BatchId(1), Level::Stale, at(20)));
+        assert!(reach.finished(BatchId(1), true, at(20)));
+        assert!(reach.is_quorum_lost(at(20)), "no quorum was needed");
+        assert!(!reach.finished(BatchId(2), true, at(20)));
+        assert!(!reach.is_quorum_lost(at(20)));
+    }
+
+    #[test]
+    fn open_batches_end_once_the_quorum_is_lost() {
+        let mut reach = reach(Some(0), 3, "multipaxos");
+        let none = heard([None; 3]);
+        for (id, level) in [
+            (1, Level::Ordered),
+            (2, Level::Linearizable),
+            (3, Level::Stale),
+        ] {
+            assert!(reach.takes(BatchId(id), level, at(10)));
+        }
+        look(&mut reach, &none, at(10));
+        assert!(reach.takes(BatchId(4), Level::Ordered, ms(10_500)));
+        assert!(reach.take_hopeless(ms(10_900)).is_empty());
+        assert_eq!(reach.take_hopeless(at(11)), [BatchId(1), BatchId(2)]);
+        assert!(!reach.takes(BatchId(5), Level::Ordered, at(11)));
+        assert!(!reach.finished(BatchId(1), false, at(11)), "it has ended");
+        assert!(reach.finished(BatchId(3), true, at(11)));
+        assert_eq!(reach.take_hopeless(ms(11_500)), [BatchId(4)]);
+        assert_eq!((reach.waiting, reach.open.len()), (0, 0));
+    }
+
+    #[test]
+    fn proxy_tries_the_members_that_answer_once_in_a_while() {
+        let mut reach = reach(None, 3, "nezha");
+        let one = heard([Some(at(100)), None, None]);
+        assert_eq!(look(&mut reach, &one, at(100)), 1);
+        assert_eq!(reach.silent(&one, at(100))[0], (ReplicaId(1), None));
+        // It is served for as long as it gets answers.
+        for id in 0..10 {
+            let now = at(100 + id);
+            assert!(reach.takes(BatchId(id), Level::Ordered, now));
+            assert!(reach.finished(BatchId(id), true, now));
+        }
+        assert!(reach.takes(BatchId(10), Level::Ordered, at(110)));
+        assert!(!reach.is_quorum_lost(ms(113_900)) && reach.is_quorum_lost(at(114)));
+        assert_eq!(reach.take_hopeless(at(114)), [BatchId(10)]);
+        for (id, now) in [(11, at(114)), (13, at(118))] {
+            assert!(reach.takes(BatchId(id), Level::Ordered, now), "one tries");
+            assert!(!reach.takes(BatchId(id + 1), Level::Ordered, now));
+            assert_eq!(reach.take_hopeless(now + UNANSWERED), [BatchId(id)]);
+        }
+        assert!(reach.takes(BatchId(15), Level::Linearizable, at(122)));
+        assert!(!reach.takes(BatchId(16), Level::Linearizable, ms(123_900)));
+        assert!(reach.finished(BatchId(15), true, at(124)));
+        assert!(reach.takes(BatchId(17), Level::Ordered, at(125)));
+    }
+
+    #[test]
+    fn proxy_that_no_member_answers_has_lost_the_quorum() {
+        let mut reach = reach(None, 3, "nezha");
+        assert_eq!(look(&mut reach, &heard([None; 3]), at(1)), 0);
         assert!(reach.is_quorum_lost(at(2)));
-        assert_eq!(reach.silent(&one, at(1))[0], (ReplicaId(1), None));
+        assert!(!reach.takes(BatchId(1), Level::Ordered, at(2)));
     }
 }

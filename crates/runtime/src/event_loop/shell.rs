@@ -12,7 +12,7 @@
 use super::{
     clients::Clients,
     peers::{PeerFigures, Peers},
-    reach::Reach,
+    reach::{Known, Reach},
     service::Service,
     stage::{FOREVER, NEARLY_IDLE, PRECISE_MAX, Setting},
 };
@@ -30,7 +30,7 @@ use crate::{
     transports::tcp::Tcp,
 };
 use mio::{Events, Poll};
-use quintet_replica::{BatchId, Level, Outcome, ReplicaId, Submission, Time, TimerKey, Wake};
+use quintet_replica::{BatchId, Outcome, ReplicaId, Submission, Time, TimerKey, Wake};
 use std::{
     cell::Cell,
     io,
@@ -289,34 +289,49 @@ impl Shell {
         self.metrics.batches += submissions.len() as u64;
     }
 
+    /// Looks, once in a while, whether there is a quorum, with what the node knows; what waits
+    /// for one that is lost ends.
+    pub fn look_at_quorum<'a>(&mut self, known: impl FnOnce() -> Known<'a>, now: Time) {
+        if !self.reach.must_look(now) {
+            return;
+        }
+        let figures = self.peers.figures(now);
+        self.reach.observe(&figures, known(), now);
+        for batch in self.reach.take_hopeless(now) {
+            self.hand_on(batch, Outcome::Uncertain, now);
+            self.changed = true;
+        }
+    }
+
     /// Gives a submission back, or answers it at once when it certainly finds no quorum: clients
     /// hear of a loss that is known before their own patience ends.
-    pub fn refuse_without_quorum(
-        &mut self,
-        submission: Submission,
-        now: Time,
-    ) -> Option<Submission> {
-        if self.reach.must_look(now) {
-            let figures = self.peers.figures(now);
-            self.reach.observe(&figures, now);
-        }
-        if submission.level == Level::Stale || !self.reach.is_quorum_lost(now) {
+    pub fn admit(&mut self, submission: Submission, now: Time) -> Option<Submission> {
+        if self.reach.takes(submission.id, submission.level, now) {
             return Some(submission);
         }
-        self.done(submission.id, Outcome::NoQuorum, now);
+        self.hand_on(submission.id, Outcome::NoQuorum, now);
         None
     }
 
-    /// How many members answered at the last report, and which did not.
-    pub fn reachable(&mut self, now: Time) -> (usize, Vec<(ReplicaId, Option<Duration>)>) {
-        let answering = self.reach.observe(&self.links, now);
-        (answering, self.reach.silent(&self.links, now))
+    /// How many members answered at the last report, this one included, and which did not.
+    pub fn reachable(&self, now: Time) -> (usize, Vec<(ReplicaId, Option<Duration>)>) {
+        let silent = self.reach.silent(&self.links, now);
+        (self.links.links.len().saturating_sub(silent.len()), silent)
     }
 
     // --- what goes out ---------------------------------------------------------------------
 
-    /// Hands the outcome of a batch to whoever asked for it.
+    /// A batch is finished.
     pub fn done(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
+        let results = matches!(outcome, Outcome::Results(_));
+        // Nobody waits for one that ended when the quorum was lost.
+        if self.reach.finished(batch, results, now) {
+            self.hand_on(batch, outcome, now);
+        }
+    }
+
+    /// Hands the outcome of a batch to whoever asked for it.
+    fn hand_on(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
         match outcome {
             Outcome::Results(_) => self.metrics.batches_done += 1,
             _ => self.metrics.batches_failed += 1,
@@ -377,11 +392,12 @@ impl Shell {
     pub fn peer_reports(&self, ids: impl Iterator<Item = ReplicaId>, now: Time) -> Vec<PeerReport> {
         let report = |id: ReplicaId| {
             let link = self.links.links.get(id.index())?.clone();
+            let heard = self.reach.heard(&link);
             Some(PeerReport {
                 id: id.0,
                 address: link.name,
                 connected: link.up,
-                silent_ms: link.heard.map(|at| now.since(at).as_millis() as u64),
+                silent_ms: heard.map(|at| now.since(at).as_millis() as u64),
                 incarnation: link.incarnation.0,
                 redis: link.redis,
                 queued_bytes: link.queued as u64,

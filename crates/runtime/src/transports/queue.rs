@@ -235,6 +235,11 @@ impl Incoming {
         }
     }
 
+    /// A large frame has begun to come. The transport's own are never large.
+    pub const fn is_amid_large(&self) -> bool {
+        self.large.is_some()
+    }
+
     /// Where the next bytes go, and how many at most.
     pub fn wants(&mut self) -> (&mut BytesMut, usize) {
         match &mut self.large {

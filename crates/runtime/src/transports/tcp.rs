@@ -112,8 +112,9 @@ struct MemberLink {
     session: u64,
     lanes: [Option<usize>; 2],
     up: bool,
-    /// When something last came over it.
+    /// When something last came over it, and when something of the member's node.
     heard: Option<Time>,
+    node_heard: Option<Time>,
     /// The protocol knows that it is not up.
     told_down: bool,
     down_at: Time,
@@ -136,8 +137,10 @@ struct MemberLink {
 pub(crate) struct LinkReport {
     pub name: String,
     pub up: bool,
-    /// When something last came over it, if ever.
+    /// When something last came over it, if ever, be it only the transport's answer …
     pub heard: Option<Time>,
+    /// … and when something of the member's node.
+    pub node_heard: Option<Time>,
     pub incarnation: Incarnation,
     /// Where its Redis clients connect, as it was last told.
     pub redis: Option<String>,
@@ -248,6 +251,7 @@ impl Tcp {
                 lanes: [None; 2],
                 up: false,
                 heard: None,
+                node_heard: None,
                 told_down: true,
                 down_at: Time::NEVER,
                 dial_at: Time(0),
@@ -334,6 +338,7 @@ impl Tcp {
             name: link.name.clone(),
             up: link.up,
             heard: link.heard,
+            node_heard: link.node_heard,
             incarnation: link.incarnation,
             redis: link.redis.clone(),
             queued: self.queued(link) + self.queued_in_memory(id),
@@ -669,7 +674,11 @@ impl Tcp {
                     if let (Stage::Open, Some(Peer::Replica(id))) =
                         (connection.stage, connection.peer)
                     {
-                        self.links[id.index()].heard = Some(now);
+                        let link = &mut self.links[id.index()];
+                        link.heard = Some(now);
+                        if connection.incoming.is_amid_large() {
+                            link.node_heard = Some(now);
+                        }
                     }
                     budget = budget.saturating_sub(count.max(1));
                     // After a short read the next edge tells of more bytes, and of the end unless
@@ -721,6 +730,7 @@ impl Tcp {
                         Ok(Some((Kind::Own, frame))) => self.on_own(index, peer, frame, now),
                         Ok(Some((Kind::Node, frame))) => {
                             self.counters.frames_in += 1;
+                            self.note_node(peer, now);
                             self.arrivals.push_back(Arrival::Frame(peer, frame));
                         }
                         Ok(Some((Kind::Lent, _))) => unreachable!("it comes through memory only"),
@@ -733,6 +743,13 @@ impl Tcp {
                     }
                 }
             }
+        }
+    }
+
+    /// Something of a peer's node has come.
+    fn note_node(&mut self, peer: Peer, now: Time) {
+        if let Peer::Replica(id) = peer {
+            self.links[id.index()].node_heard = Some(now);
         }
     }
 

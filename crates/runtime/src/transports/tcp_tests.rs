@@ -302,6 +302,28 @@ pub(super) const ZERO: Peer = Peer::Replica(ReplicaId(0));
 pub(super) const ONE: Peer = Peer::Replica(ReplicaId(1));
 
 #[test]
+fn answers_of_the_transport_do_not_count_as_its_nodes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair(directory.path(), |_| {});
+    let times = |side: &Side| {
+        let report = side.tcp.report(ReplicaId(1), side.now());
+        (report.heard, report.node_heard)
+    };
+    until("up", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| !s.links.is_empty())
+    });
+    let (_, up) = times(&a);
+    assert!(up.is_some(), "it was there");
+    until("its clock", &mut [&mut a, &mut b], |s| times(s[0]).0 > up);
+    assert_eq!(times(&a).1, up);
+    b.send(0, Lane::Control, b"a word");
+    until("a frame", &mut [&mut a, &mut b], |s| {
+        !s[0].frames.is_empty()
+    });
+    assert!(times(&a).1 > up);
+}
+
+#[test]
 fn frames_of_both_lanes_arrive_in_order_after_the_link_is_up() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair(directory.path(), |_| {});

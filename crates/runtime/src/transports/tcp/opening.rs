@@ -551,6 +551,7 @@ impl Tcp {
         let link = &mut self.links[id.index()];
         link.up = true;
         link.heard = Some(now);
+        link.node_heard = Some(now);
         link.told_down = false;
         link.down_at = Time::NEVER;
         link.backoff = super::BACKOFF_FIRST;

@@ -501,7 +501,7 @@ impl Tcp {
             if !self.links[member].up || self.memories.is_none() {
                 continue;
             }
-            match self.receive_memory_of(id) {
+            match self.receive_memory_of(id, now) {
                 Ok(false) => {}
                 Ok(true) => self.wake(id, now),
                 Err(reason) => self.break_memory(id, &reason, now),
@@ -510,7 +510,7 @@ impl Tcp {
     }
 
     /// The same of one member; whether it waits for the room that there is now.
-    fn receive_memory_of(&mut self, id: ReplicaId) -> Result<bool, Broken> {
+    fn receive_memory_of(&mut self, id: ReplicaId, now: Time) -> Result<bool, Broken> {
         let Some(memories) = &mut self.memories else {
             return Ok(false);
         };
@@ -519,7 +519,7 @@ impl Tcp {
         };
         let counters = &mut memories.counters;
         let arrivals = &mut self.arrivals;
-        let mut any = false;
+        let (mut any, mut put) = (false, false);
         let (mut frames, mut borrowed) = (0, 0);
         for lane in super::LANES {
             if !inbound.open[lane as usize] {
@@ -534,6 +534,7 @@ impl Tcp {
                     Poll::Changing => ready = 0,
                     Poll::Put(ranges) => {
                         counters.puts_in += 1;
+                        put = true;
                         arrivals.push_back(Arrival::Put(id, ranges));
                     }
                 }
@@ -545,6 +546,9 @@ impl Tcp {
             })?;
             any |= came > 0;
             counters.bytes_in += came as u64;
+        }
+        if any || put {
+            self.links[id.index()].node_heard = Some(now);
         }
         counters.borrowed += borrowed;
         counters.frames_in += frames;

@@ -577,6 +577,7 @@ impl Tcp {
             self.send_own(index, Own::Heard { number, received }, now);
         }
         for frame in opened {
+            self.note_node(peer, now);
             self.counters.frames_in += 1;
             self.datagram_counters.frames_in += 1;
             self.arrivals.push_back(Arrival::Frame(peer, frame));
