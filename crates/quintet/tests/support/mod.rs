@@ -25,11 +25,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program: this package's, or the one beside `quintet-lab`.
 pub fn program() -> PathBuf {
-    if let Some(own) = option_env!("CARGO_BIN_EXE_quintet") {
-        return own.into();
-    }
-    let lab = option_env!("CARGO_BIN_EXE_quintet-lab").expect("a package with a program");
-    let program = Path::new(lab).with_file_name("quintet");
+    let built = option_env!("CARGO_BIN_EXE_quintet").or(option_env!("CARGO_BIN_EXE_quintet-lab"));
+    let program = Path::new(built.unwrap()).with_file_name("quintet");
     assert!(
         program.is_file(),
         "{} is not built: run `cargo build -p quintet`",
