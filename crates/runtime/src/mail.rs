@@ -68,7 +68,11 @@ pub(crate) enum Mail {
         bytes: u64,
     },
     SnapshotSaved(Kept),
-    SnapshotFailed(String),
+    /// The snapshot file with this number was not saved, and why.
+    SnapshotFailed {
+        file: u64,
+        reason: String,
+    },
     Submit(Request),
     SnapshotNow(mpsc::Sender<Result<SnapshotReport, String>>),
     /// A peer's name was looked up.

@@ -284,7 +284,7 @@ pub(crate) struct Snapshots {
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
     newest: Option<Kept>,
-    /// How many files have been begun.
+    /// The number of the file that was begun last; one that was abandoned has none any more.
     begun: u64,
     /// What the one that was begun last covers, if it comes from a peer and is not saved: it can be
     /// read as far as it has been written.
@@ -316,6 +316,7 @@ impl Snapshots {
             cluster,
             durability,
             mailer,
+            begun: 0,
             under_way: None,
         };
         let thread = std::thread::Builder::new()
@@ -354,7 +355,7 @@ impl Snapshots {
         self.order(Order::Begin { file, id, fetched });
     }
 
-    /// Whether this is the number of the file that was begun last.
+    /// Whether this is the number of the file that was begun last and not abandoned.
     pub const fn is_current(&self, file: u64) -> bool {
         self.begun == file
     }
@@ -372,6 +373,8 @@ impl Snapshots {
     }
 
     pub fn abandon(&mut self) {
+        // What is still told of it concerns nobody.
+        self.begun += 1;
         self.close_incoming();
         self.order(Order::Abandon);
     }
@@ -494,6 +497,8 @@ struct Writer {
     cluster: ClusterId,
     durability: Durability,
     mailer: Mailer,
+    /// The number of the file that was begun last.
+    begun: u64,
     under_way: Option<UnderWay>,
 }
 
@@ -505,7 +510,10 @@ impl Writer {
                 // A full disk must have back what the unfinished one took.
                 let _ = fs::remove_file(self.directory.join("incoming"));
                 self.mailer.send(match error {
-                    Failed::Soft(error) => Mail::SnapshotFailed(error.to_string()),
+                    Failed::Soft(error) => Mail::SnapshotFailed {
+                        file: self.begun,
+                        reason: error.to_string(),
+                    },
                     Failed::Storage(error) => Mail::StorageFailed(format!(
                         "{}: {error}",
                         self.directory.join("incoming").display()
@@ -522,6 +530,7 @@ impl Writer {
                 id,
                 fetched,
             } => {
+                self.begun = number;
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).create(true).truncate(true);
                 let file = retried(|| options.open(self.directory.join("incoming")))?;
@@ -808,7 +817,7 @@ mod tests {
         snapshots.append(Bytes::copy_from_slice(end));
         snapshots.finish_file();
         let saved =
-            wait_for(&|mail| matches!(mail, Mail::SnapshotSaved(_) | Mail::SnapshotFailed(_)));
+            wait_for(&|mail| matches!(mail, Mail::SnapshotSaved(_) | Mail::SnapshotFailed { .. }));
         let Mail::SnapshotSaved(kept) = saved else {
             panic!("it is not saved");
         };
@@ -879,12 +888,40 @@ mod tests {
             let saved = |mail: &Mail| matches!(mail, Mail::SnapshotSaved(_));
             assert!(!told.iter().any(saved), "{told:?}");
             let reason = told.iter().find_map(|mail| match mail {
-                Mail::SnapshotFailed(reason) => Some(reason.as_str()),
+                Mail::SnapshotFailed { file, reason } if snapshots.is_current(*file) => {
+                    Some(reason.as_str())
+                }
                 _ => None,
             });
             let reason = reason.expect("it failed");
             assert!(reason.contains("cannot be read back"), "{reason}");
             assert_eq!(fs::read_dir(&path).expect("lists").count(), 0);
         }
+    }
+
+    #[test]
+    fn failure_of_an_earlier_file_is_not_taken_for_one_of_the_next() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().to_path_buf();
+        let (mailbox, mailer) = mailbox();
+        let mut snapshots =
+            Snapshots::start(path, ClusterId(1), Durability::Disk, mailer).expect("starts");
+        let broken = |snapshots: &mut Snapshots| {
+            snapshots.begin(id(1), true);
+            snapshots.append(Bytes::from("no snapshot"));
+            snapshots.finish_file();
+        };
+        broken(&mut snapshots);
+        broken(&mut snapshots);
+        snapshots.abandon();
+        broken(&mut snapshots);
+        snapshots.finish();
+        let current: Vec<bool> = std::iter::from_fn(|| mailbox.take())
+            .filter_map(|mail| match mail {
+                Mail::SnapshotFailed { file, .. } => Some(snapshots.is_current(file)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(current, [false, false, true]);
     }
 }

@@ -486,6 +486,8 @@ impl Node {
                 }
             }
             Input::SnapshotSaved(info) => self.on_snapshot_saved(info, world, out),
+            // Of one that was given up meanwhile nobody wants to know.
+            Input::SnapshotFailed if self.under_way.is_none() => {}
             Input::SnapshotFailed => {
                 self.under_way = None;
                 self.lose_source();

@@ -79,16 +79,35 @@ fn state_is_asked_for_after_a_pause_when_it_was_not_saved() {
     for _ in 0..8 {
         fetcher.input(Input::SnapshotFailed);
         fetcher.take();
-        let mut tenths = 0;
-        while fetcher.out.is_empty() || fetcher.take().0.is_empty() {
+        let (mut tenths, mut asked) = (0, Vec::new());
+        while asked.is_empty() {
             fetcher.world.now.set(fetcher.world.now.get() + 100_000_000);
             fetcher.input(Input::Timer(FETCH));
+            (asked, _) = fetcher.take();
             tenths += 1;
             assert!(tenths < 1000, "it is asked for in the end");
         }
         waited.push(tenths);
+        for frame in asked {
+            donor.hear(0, frame);
+        }
+        for frame in donor.take().0 {
+            fetcher.hear(1, frame);
+        }
+        assert!(fetcher.take().1, "it is here again");
     }
     assert_eq!(waited, [10, 20, 40, 40, 40, 40, 40, 40]);
+}
+
+#[test]
+fn failure_of_a_file_that_was_given_up_does_not_hold_the_next_fetch_up() {
+    let mut fetcher = Place::new(0);
+    fetcher.pull("fetch", 5);
+    fetcher.take();
+    fetcher.input(Input::SnapshotFailed);
+    fetcher.world.now.set(300_000_000);
+    fetcher.input(Input::Timer(FETCH));
+    assert_eq!(fetcher.take().0.len(), 1, "it is asked for again at once");
 }
 
 #[test]

@@ -267,12 +267,15 @@ impl EventLoop {
                     }
                 }
                 Mail::SnapshotSaved(info) => self.on_snapshot_saved(info),
-                Mail::SnapshotFailed(reason) => {
+                Mail::SnapshotFailed { file, reason } => {
                     self.shell.metrics.snapshots_failed += 1;
                     tracing::error!(reason, "no snapshot was saved, so the log is kept");
-                    self.answer_snapshot_waiters(&Err(reason));
-                    self.world.snapshots.failed();
-                    self.input(Input::SnapshotFailed);
+                    // The one that has taken its place meanwhile may yet be saved.
+                    if self.world.snapshots.is_current(file) {
+                        self.answer_snapshot_waiters(&Err(reason));
+                        self.world.snapshots.failed();
+                        self.input(Input::SnapshotFailed);
+                    }
                 }
                 Mail::Submit(request) => self.submit(request, now),
                 Mail::SnapshotNow(waiter) => self.on_snapshot_now(waiter),

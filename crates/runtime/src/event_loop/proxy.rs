@@ -186,7 +186,7 @@ impl Proxy {
                 | Mail::StorageFailed(_)
                 | Mail::SnapshotWritten { .. }
                 | Mail::SnapshotSaved(_)
-                | Mail::SnapshotFailed(_) => {}
+                | Mail::SnapshotFailed { .. } => {}
             }
         }
         if count == MAIL_MAX {
