@@ -14,7 +14,8 @@
 //! ```
 
 use crate::{
-    Config, StartError, directories::sync_directory, terms, transports::handshake::Refusal,
+    Config, StartError, directories::sync_directory, later::Later, terms,
+    transports::handshake::Refusal,
 };
 use quintet_replica::{
     Boot, ClusterId, Descriptor, DescriptorError, Durability, Incarnation, ReplicaId, checksum,
@@ -105,6 +106,8 @@ pub(crate) struct PeerSeen {
 /// An open data directory; locked as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Data {
+    /// What is still to be written; it is before the directory is unlocked.
+    later: Later,
     path: PathBuf,
     _lock: File,
     /// Drawn when the directory was made.
@@ -485,6 +488,7 @@ impl Data {
             sync_directory(parent).map_err(failed)?;
         }
         Ok(Self {
+            later: Later::default(),
             path: path.clone(),
             _lock: lock,
             directory: identity.directory,
@@ -568,28 +572,32 @@ impl Data {
         self.identity.repairing
     }
 
-    /// All that may have been acknowledged is durable here again.
-    pub fn repaired(&mut self) -> io::Result<()> {
-        if !self.identity.repairing {
-            return Ok(());
+    /// All that may have been acknowledged is durable here again. That is written down before long.
+    pub fn repaired(&mut self) {
+        if !core::mem::take(&mut self.identity.repairing) {
+            return;
         }
-        self.identity.repairing = false;
-        write_identity(&self.path, &self.identity)?;
-        for entry in fs::read_dir(&self.path)? {
-            let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with("damaged-") {
-                // It is of no use any more; what cannot be deleted takes space, no more.
-                let _ = fs::remove_dir_all(entry.path());
+        let (path, identity) = (self.path.clone(), self.identity.clone());
+        self.later.run(move || {
+            if let Err(error) = note_repair(&path, &identity) {
+                // It counts as one that lost its state, which is safe; the next start repairs it again.
+                tracing::warn!(%error, "cannot note that the repair is done");
             }
-        }
-        Ok(())
+        });
+    }
+
+    /// What was to be written later has been written.
+    #[cfg(test)]
+    pub fn finish_writing(&mut self) {
+        drop(core::mem::take(&mut self.later));
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Checks what a peer tells of itself against what it told before, and remembers it durably.
+    /// Checks what a peer tells of itself against what it told before, and remembers it; durably
+    /// before long, because nobody's link should wait for a disk.
     ///
     /// # Errors
     /// What is wrong with the peer.
@@ -635,12 +643,27 @@ impl Data {
             node: self.identity.node,
             peers: self.peers.clone(),
         };
-        if let Err(error) = replace_file(&self.path, "peers", &file) {
-            // A guard against operators' mistakes is no reason to go without peers.
-            tracing::warn!(%error, "cannot remember which lives the peers are in");
-        }
+        let path = self.path.clone();
+        self.later.run(move || {
+            if let Err(error) = replace_file(&path, "peers", &file) {
+                // A guard against operators' mistakes is no reason to go without peers.
+                tracing::warn!(%error, "cannot remember which lives the peers are in");
+            }
+        });
         Ok(())
     }
+}
+
+fn note_repair(path: &Path, identity: &IdentityFile) -> io::Result<()> {
+    write_identity(path, identity)?;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("damaged-") {
+            // It is of no use any more; what cannot be deleted takes space, no more.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
 }
 
 /// A directory that cannot be had at all is a mistake in a setting, not a failure of the disk.
@@ -875,7 +898,7 @@ mod tests {
         assert_eq!(data.incarnation, Incarnation(3));
         data.begin_repair().expect("writes");
         assert_eq!(data.incarnation, Incarnation(3));
-        data.repaired().expect("writes");
+        data.repaired();
         drop(data);
         let data = Data::open(&config).expect("opens");
         assert!(!data.forgot && !data.repairing());

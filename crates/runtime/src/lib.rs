@@ -23,6 +23,7 @@ pub mod inspect;
 mod journal_files;
 mod journal_thread;
 mod kept;
+mod later;
 mod mail;
 pub mod metrics;
 mod peer_clock;

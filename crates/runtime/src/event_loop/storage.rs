@@ -116,15 +116,10 @@ impl EventLoop {
             return;
         };
         let mut data = data.lock().unwrap_or_else(PoisonError::into_inner);
-        match data.repaired() {
-            Ok(()) => {
-                tracing::info!("what was damaged has been repaired from the other replicas");
-                self.about.repairing = None;
-                self.repaired_at = None;
-            }
-            // It stays one that forgot, which is safe; the next start repairs it again.
-            Err(error) => tracing::warn!(%error, "cannot note that the repair is done"),
-        }
+        data.repaired();
+        tracing::info!("what was damaged has been repaired from the other replicas");
+        self.about.repairing = None;
+        self.repaired_at = None;
     }
 
     /// The protocol needs nothing below `below`, given its newest snapshot. Should that be
