@@ -23,10 +23,11 @@ use crate::{
 };
 use mio::event::Event;
 use quintet_replica::{
-    Bytes, EpochNumber, Frame, GroupId, Lane, Peer, Recipients, ReplicaId, ReplicaSet, Time,
+    Bytes, EpochNumber, Frame, GroupId, Lane, Link, Peer, Recipients, ReplicaId, ReplicaSet, Time,
     put_frame,
 };
 use std::{
+    collections::VecDeque,
     io,
     net::SocketAddr,
     sync::{
@@ -67,13 +68,65 @@ fn figures(tcp: &Tcp, now: Time) -> PeerFigures {
 const DISK_HUNG: &str = "the disk did not answer for seconds; it does again";
 
 enum Order {
-    Send(Recipients, Lane, Frame),
-    Put(ReplicaSet, EpochNumber, Bytes),
+    /// With how many changes of links the protocol had seen then.
+    Send(Recipients, Lane, Frame, u64),
+    Put(ReplicaSet, EpochNumber, Bytes, u64),
     Resolved(usize, Result<SocketAddr, String>),
     /// How good this side's clock is.
     Clock(bool, u64),
     ForgetClocks,
     BreakLinks,
+}
+
+/// Which links have changed since the protocol last saw them. What it sends before it knows of a
+/// link is not for that link: what it sent before may have been lost with the one before it, and
+/// the peer that receives the first frame of a link relies on there being no gap behind it.
+#[derive(Debug)]
+struct LinkChanges {
+    told: u64,
+    /// Per member: which change was its last.
+    last: Vec<u64>,
+}
+
+impl LinkChanges {
+    fn new(members: usize) -> Self {
+        Self {
+            told: 0,
+            last: vec![0; members],
+        }
+    }
+
+    /// This comes to the protocol next.
+    fn note(&mut self, arrival: &Arrival) {
+        if let Some(id) = changed_link(arrival) {
+            self.told += 1;
+            if let Some(last) = self.last.get_mut(id.index()) {
+                *last = self.told;
+            }
+        }
+    }
+
+    /// Those of these replicas whose links the protocol knew when it had seen this number of changes.
+    fn known(&self, to: ReplicaSet, seen: u64) -> ReplicaSet {
+        let known = |id: &ReplicaId| self.last.get(id.index()).is_none_or(|last| *last <= seen);
+        match self.told == seen {
+            true => to,
+            false => to
+                .iter()
+                .filter(known)
+                .fold(ReplicaSet::EMPTY, ReplicaSet::with),
+        }
+    }
+}
+
+/// The replica whose link this says has changed.
+const fn changed_link(arrival: &Arrival) -> Option<ReplicaId> {
+    match arrival {
+        // The same link has room again.
+        Arrival::Link(_, Link::Room(_)) => None,
+        Arrival::Link(Peer::Replica(id), _) => Some(*id),
+        _ => None,
+    }
 }
 
 #[derive(Debug)]
@@ -105,6 +158,8 @@ pub(super) struct Apart {
     shared: Arc<Shared>,
     /// So many arrivals are taken in this turn; what comes meanwhile waits for the next.
     turn: usize,
+    /// How many changes of links have been taken.
+    seen: u64,
 }
 
 impl Peers {
@@ -124,10 +179,11 @@ impl Peers {
             changed: AtomicBool::new(true),
         });
         let stage = Stage {
+            changes: LinkChanges::new(shared.rooms.len()),
             tcp,
             orders: given,
             arrivals: sender,
-            waiting: None,
+            waiting: VecDeque::new(),
             shared: Arc::clone(&shared),
             rest: Rest::new(setting, bell),
             figures_at: Time(0),
@@ -139,6 +195,7 @@ impl Peers {
             arrivals,
             shared,
             turn: 0,
+            seen: 0,
         }))
     }
 
@@ -157,7 +214,9 @@ impl Peers {
             Self::Here(tcp) => Some((now, tcp.take_arrival()?)),
             Self::Apart(apart) => {
                 apart.turn = apart.turn.checked_sub(1)?;
-                apart.arrivals.pop()
+                let (at, arrival) = apart.arrivals.pop()?;
+                apart.seen += u64::from(changed_link(&arrival).is_some());
+                Some((at, arrival))
             }
         }
     }
@@ -166,7 +225,10 @@ impl Peers {
     pub fn send(&mut self, to: Recipients, lane: Lane, frame: Frame, now: Time) {
         match self {
             Self::Here(tcp) => tcp.send(to, lane, &frame, now),
-            Self::Apart(apart) => apart.orders.give(frame.len(), Order::Send(to, lane, frame)),
+            Self::Apart(apart) => {
+                let order = (frame.len(), Order::Send(to, lane, frame, apart.seen));
+                apart.orders.give(order.0, order.1);
+            }
         }
     }
 
@@ -176,7 +238,7 @@ impl Peers {
             Self::Here(tcp) => put(tcp, to, epoch, ranges, now),
             Self::Apart(apart) => apart
                 .orders
-                .give(ranges.len(), Order::Put(to, epoch, ranges)),
+                .give(ranges.len(), Order::Put(to, epoch, ranges, apart.seen)),
         }
     }
 
@@ -353,8 +415,9 @@ struct Stage {
     tcp: Tcp,
     orders: Receiver<Order>,
     arrivals: Sender<(Time, Arrival)>,
-    /// What found the ring full.
-    waiting: Option<(Time, Arrival)>,
+    /// What has come and is not in the ring yet.
+    waiting: VecDeque<(Time, Arrival)>,
+    changes: LinkChanges,
     shared: Arc<Shared>,
     rest: Rest,
     figures_at: Time,
@@ -372,7 +435,7 @@ impl Stage {
                 self.tcp.flush(now);
                 return Ok(());
             }
-            if self.waiting.is_none() {
+            if self.waiting.is_empty() {
                 self.tcp.receive(now);
             }
             if self.tcp.next_deadline() <= now {
@@ -397,8 +460,19 @@ impl Stage {
                 break;
             };
             match order {
-                Order::Send(to, lane, frame) => self.tcp.send(to, lane, &frame, now),
-                Order::Put(to, epoch, ranges) => put(&mut self.tcp, to, epoch, ranges, now),
+                Order::Send(to, lane, frame, seen) => {
+                    let to = match to {
+                        Recipients::Replicas(to) => {
+                            Recipients::Replicas(self.changes.known(to, seen))
+                        }
+                        Recipients::Frontend(_) => to,
+                    };
+                    self.tcp.send(to, lane, &frame, now);
+                }
+                Order::Put(to, epoch, ranges, seen) => {
+                    let to = self.changes.known(to, seen);
+                    put(&mut self.tcp, to, epoch, ranges, now);
+                }
                 Order::Resolved(peer, address) => self.tcp.on_resolved(peer, address, now),
                 Order::Clock(disciplined, error) => self.tcp.tell_clock(disciplined, error),
                 Order::ForgetClocks => self.tcp.forget_clocks(),
@@ -409,23 +483,25 @@ impl Stage {
     }
 
     fn hand_on(&mut self, now: Time) -> usize {
+        // All of it is taken at once, so that links have not changed behind what is noted here.
+        while let Some(arrival) = self.tcp.take_arrival() {
+            self.changes.note(&arrival);
+            self.waiting.push_back((now, arrival));
+        }
         let mut count = 0;
-        loop {
-            let next = self.waiting.take();
-            let Some((at, arrival)) = next.or_else(|| Some((now, self.tcp.take_arrival()?))) else {
-                return count;
-            };
+        while let Some((at, arrival)) = self.waiting.pop_front() {
             if matches!(&arrival, Arrival::Link(Peer::Replica(_), _)) {
                 // The protocol may answer at once and asks how much it may send.
                 self.update_rooms();
                 self.figures_at = now;
             }
             if let Err(item) = self.arrivals.push(weight(&arrival), (at, arrival)) {
-                self.waiting = Some(item);
-                return count;
+                self.waiting.push_front(item);
+                break;
             }
             count += 1;
         }
+        count
     }
 
     fn update_rooms(&self) {
@@ -451,7 +527,7 @@ impl Stage {
     fn sleep(&mut self, count: usize) -> io::Result<()> {
         let now = self.rest.now();
         // With the ring full there is nothing to do for sockets until there is room.
-        let reads = self.waiting.is_none();
+        let reads = self.waiting.is_empty();
         let mut until = None;
         if !(self.rest.spins(now, count) || reads && self.tcp.busy()) {
             self.rest.doze();
@@ -477,7 +553,7 @@ impl Stage {
 
     /// Nothing waits for room, or there still is none.
     fn has_no_room(&mut self) -> bool {
-        let Some((at, arrival)) = self.waiting.take() else {
+        let Some((at, arrival)) = self.waiting.pop_front() else {
             return true;
         };
         let pushed = self.arrivals.push(weight(&arrival), (at, arrival));
@@ -487,9 +563,32 @@ impl Stage {
                 false
             }
             Err(item) => {
-                self.waiting = Some(item);
+                self.waiting.push_front(item);
                 true
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_replica::FrontendId;
+
+    #[test]
+    fn frames_from_before_a_link_changed_are_not_for_the_next_one() {
+        let mut changes = LinkChanges::new(3);
+        let (one, two) = (ReplicaId(1), ReplicaId(2));
+        let both = ReplicaSet::EMPTY.with(one).with(two);
+        let link = |id, link| Arrival::Link(Peer::Replica(id), link);
+        changes.note(&link(one, Link::Down));
+        changes.note(&Arrival::Link(Peer::Frontend(FrontendId(4)), Link::Down));
+        changes.note(&link(one, Link::Reset));
+        changes.note(&link(one, Link::Room(7)));
+        changes.note(&link(two, Link::Down));
+        let known = |seen| changes.known(both, seen);
+        assert_eq!(known(1), ReplicaSet::EMPTY, "neither");
+        assert_eq!(known(2), ReplicaSet::EMPTY.with(one));
+        assert_eq!(known(3), both);
     }
 }
