@@ -9,6 +9,7 @@
 use crate::error::CommandError;
 use crate::keyspace::{Entry, Keys, Keyspace};
 use crate::options::StoreOptions;
+use crate::passing::Passing;
 use crate::random::Random;
 use crate::reply::Reply;
 use crate::value::{Stored, Value};
@@ -29,9 +30,26 @@ pub struct ReadContext<'a> {
     pub reply: Reply<'a>,
     /// The command's own randomness.
     pub random: Random,
+    pub(crate) passing: Passing<'a>,
 }
 
 impl<'a> ReadContext<'a> {
+    /// The entries that exist and whose hash is `hash` or higher, in the order that all replicas
+    /// share; an error when too many that have expired stand in between.
+    pub(crate) fn entries(
+        &self,
+        hash: u32,
+    ) -> impl Iterator<Item = Result<(u32, &'a Entry), CommandError>> + use<'a> {
+        let (now, passing) = (self.now, self.passing);
+        let all = self.keyspace.database(self.database).all_entries(hash);
+        all.filter_map(move |(hash, slot, entry)| {
+            if entry.expire_at > now {
+                return Some(Ok((hash, entry)));
+            }
+            passing.pass(slot).err().map(Err)
+        })
+    }
+
     pub(crate) fn entry(&self, key: &[u8]) -> Option<&'a Entry> {
         self.keyspace.database(self.database).get(key, self.now)
     }

@@ -14,6 +14,7 @@
 //! keys may be executed in either order.
 
 use crate::digest::{Digest, DigestCursor};
+use crate::expiries::Expiries;
 use crate::index::{Index, Slot};
 use crate::key_hash::hash_bytes;
 use crate::snapshot::{Globals, Snapshot};
@@ -123,21 +124,54 @@ impl Slab {
     }
 }
 
-/// What is left of emptied databases. Freeing millions of keys takes longer than a command may
-/// take, so it is done bit by bit.
+/// What is left of emptied databases and of large values. Freeing millions of keys or elements takes
+/// longer than a command may take, so it is done bit by bit.
 #[derive(Debug, Default)]
 pub(crate) struct Graveyard {
+    values: Vec<Value>,
+    /// How many elements they have.
+    elements: usize,
     chunks: Vec<Vec<Vec<Entry>>>,
     expiries: Vec<BTreeSet<(u64, Slot)>>,
 }
 
 impl Graveyard {
     const CHUNKS_AT_ONCE: usize = 2;
+    /// Values of more elements than this are not freed at once.
+    const ELEMENTS_AT_ONCE: usize = 4096;
+    /// Of what is left, this part and no less than that is freed in one go: what is buried faster
+    /// is freed faster.
+    const ELEMENTS_PART: usize = 16;
 
     /// Takes the entries of a slab that nobody needs any more.
     pub(crate) fn bury(&mut self, slab: Slab) {
         self.chunks.push(slab.chunks);
         self.free_some();
+    }
+
+    /// Takes a value that nobody needs any more.
+    #[inline]
+    fn bury_value(&mut self, value: Value) {
+        let elements = value.elements();
+        if elements > Self::ELEMENTS_AT_ONCE {
+            self.elements += elements;
+            self.values.push(value);
+        }
+    }
+
+    fn free_elements(&mut self) {
+        let mut count = Self::ELEMENTS_AT_ONCE.max(self.elements / Self::ELEMENTS_PART);
+        while count > 0
+            && let Some(value) = self.values.last_mut()
+        {
+            let freed = value.elements().min(count);
+            value.free_last(freed);
+            self.elements -= freed;
+            count -= freed;
+            if value.elements() == 0 {
+                self.values.pop();
+            }
+        }
     }
 
     fn bury_expiry(&mut self, expiry: BTreeSet<(u64, Slot)>) {
@@ -148,6 +182,7 @@ impl Graveyard {
     }
 
     fn free_some(&mut self) {
+        self.free_elements();
         if let Some(chunks) = self.chunks.last_mut() {
             chunks.truncate(chunks.len().saturating_sub(Self::CHUNKS_AT_ONCE));
             if chunks.is_empty() {
@@ -201,7 +236,7 @@ pub(crate) struct Database {
     hash_seed: u64,
     index: Index,
     pub(crate) slab: Slab,
-    expiry: BTreeSet<(u64, Slot)>,
+    expiry: Expiries,
     memory: usize,
     pub(crate) snapshot: SnapshotCursor,
     pub(crate) digest: DigestCursor,
@@ -222,7 +257,7 @@ impl Database {
 
     /// How many keys exist at `now`.
     pub(crate) fn len(&self, now: u64) -> usize {
-        self.index.len() - self.expiry.range(..=(now, Slot::MAX)).count()
+        self.index.len() - self.expiry.passed(now)
     }
 
     #[inline]
@@ -267,9 +302,16 @@ impl Database {
             .filter(move |(_, entry)| entry.expire_at > now)
     }
 
+    /// The same with expired ones, and with their slots.
+    pub(crate) fn all_entries(&self, hash: u32) -> impl Iterator<Item = (u32, Slot, &Entry)> {
+        self.index
+            .from(hash)
+            .map(|(hash, slot)| (hash, slot, self.slab.entry(slot)))
+    }
+
     /// When the next key expires.
     pub(crate) fn next_expiry(&self) -> Option<u64> {
-        self.expiry.first().map(|(time, _)| *time)
+        self.expiry.first().map(|(time, _)| time)
     }
 
     fn insert(&mut self, entry: Entry) -> Slot {
@@ -281,7 +323,7 @@ impl Database {
             slab.entry(slot).key < slab.entry(other).key
         });
         if expire_at != NEVER {
-            self.expiry.insert((expire_at, slot));
+            self.expiry.insert(expire_at, slot);
         }
         slot
     }
@@ -290,7 +332,7 @@ impl Database {
         let entry = self.slab.take(slot);
         self.index.remove(entry.hash, slot);
         if entry.expire_at != NEVER {
-            self.expiry.remove(&(entry.expire_at, slot));
+            self.expiry.remove(entry.expire_at, slot);
         }
         self.memory -= entry.memory();
         entry
@@ -301,10 +343,10 @@ impl Database {
         let before = core::mem::replace(&mut entry.expire_at, expire_at);
         if before != expire_at {
             if before != NEVER {
-                self.expiry.remove(&(before, slot));
+                self.expiry.remove(before, slot);
             }
             if expire_at != NEVER {
-                self.expiry.insert((expire_at, slot));
+                self.expiry.insert(expire_at, slot);
             }
         }
     }
@@ -361,16 +403,26 @@ impl Keyspace {
         let mut left = count_max;
         for database in 0..self.databases.len() as u8 {
             while left > 0
-                && let Some((time, slot)) = self.database(database).expiry.first().copied()
+                && let Some((time, slot)) = self.database(database).expiry.first()
                 && time <= now
             {
-                self.remove_slot(database, slot);
+                self.delete_slot(database, slot);
                 left -= 1;
             }
         }
     }
 
-    /// Frees a little of what emptied databases have left.
+    /// Deletes those of these keys that have expired at `now`.
+    pub(crate) fn remove_expired(&mut self, database: u8, now: u64, slots: &[Slot]) {
+        for slot in slots {
+            let slab = &mut self.database_mut(database).slab;
+            if (slab.get_mut(*slot)).is_some_and(|entry| entry.expire_at <= now) {
+                self.delete_slot(database, *slot);
+            }
+        }
+    }
+
+    /// Frees a little of what emptied databases and deleted values have left.
     pub(crate) fn free_some(&mut self) {
         self.graveyard.free_some();
     }
@@ -396,6 +448,11 @@ impl Keyspace {
     fn remove_slot(&mut self, database: u8, slot: Slot) -> Entry {
         self.before_change(database, slot);
         self.database_mut(database).remove(slot)
+    }
+
+    fn delete_slot(&mut self, database: u8, slot: Slot) {
+        let entry = self.remove_slot(database, slot);
+        self.graveyard.bury_value(entry.value);
     }
 
     /// Adds an entry for a key that is not there.
@@ -439,7 +496,7 @@ impl Keyspace {
             digest,
             ..
         } = core::mem::replace(self.database_mut(database), empty);
-        self.graveyard.bury_expiry(expiry);
+        self.graveyard.bury_expiry(expiry.into_all());
         let mut detached = Detached {
             snapshot,
             digest,
@@ -584,7 +641,7 @@ impl Keys<'_> {
         let database = self.keyspace.database(self.database);
         let slot = database.find(database.hash(key), key)?;
         if database.slab.entry(slot).expire_at <= self.now {
-            self.keyspace.remove_slot(self.database, slot);
+            self.keyspace.delete_slot(self.database, slot);
             return None;
         }
         Some(slot)
@@ -691,8 +748,9 @@ impl Keys<'_> {
         let entry = database.slab.entry_mut(slot);
         let before = entry.value.memory();
         entry.version = version;
-        entry.value = value;
+        let replaced = core::mem::replace(&mut entry.value, value);
         database.memory = database.memory - before + entry.value.memory();
+        self.keyspace.graveyard.bury_value(replaced);
         self.settle_expiry(slot, expiry);
     }
 
@@ -718,7 +776,13 @@ impl Keys<'_> {
                 string.bytes.extend_from_slice(bytes);
                 string.raw = false;
             }
-            value => *value = Value::string(bytes),
+            value => {
+                let replaced = core::mem::replace(value, Value::string(bytes));
+                let after = value.memory();
+                database.memory = database.memory - before + after;
+                self.keyspace.graveyard.bury_value(replaced);
+                return self.settle_expiry(slot, expiry);
+            }
         }
         database.memory = database.memory - before + entry.value.memory();
         self.settle_expiry(slot, expiry);
@@ -748,7 +812,7 @@ impl Keys<'_> {
             return false;
         };
         if expire_at <= self.now {
-            self.keyspace.remove_slot(self.database, slot);
+            self.keyspace.delete_slot(self.database, slot);
             return true;
         }
         self.keyspace.before_change(self.database, slot);
@@ -761,7 +825,11 @@ impl Keys<'_> {
 
     /// Deletes the key; whether it existed.
     pub fn remove(&mut self, key: &[u8]) -> bool {
-        self.take(key).is_some()
+        let slot = self.find(key);
+        if let Some(slot) = slot {
+            self.keyspace.delete_slot(self.database, slot);
+        }
+        slot.is_some()
     }
 
     /// Takes the key's value and the time at which it would have expired out of the database.
@@ -853,5 +921,53 @@ impl<T: Stored> Drop for Held<'_, T> {
         if self.is_void() {
             self.keyspace.remove_slot(self.database, self.slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::list::{End, List};
+
+    fn large() -> Value {
+        let mut list = List::default();
+        for _ in 0..100_000 {
+            list.push(End::Right, b"e");
+        }
+        list.into_value()
+    }
+
+    #[test]
+    fn large_values_are_freed_bit_by_bit_however_they_go() {
+        let mut keyspace = Keyspace::new(1, 0);
+        let mut keys = Keys {
+            keyspace: &mut keyspace,
+            database: 0,
+            now: 1,
+            version: 1,
+        };
+        for key in [b"a", b"b", b"c", b"d", b"e"] {
+            keys.set(key, large(), Expiry::At(10));
+        }
+        keys.set(b"s", Value::string(&[b'x'; 100_000]), Expiry::Never);
+        assert!(keys.remove(b"a"));
+        keys.set(b"b", Value::string(b"v"), Expiry::Keep);
+        keys.set_string(b"c", b"v", Expiry::Never);
+        keys.set_string(b"s", b"v", Expiry::Never);
+        keys.now = 10;
+        assert!(!keys.exists(b"d"));
+        keyspace.expire(10, 100);
+        assert_eq!(keyspace.graveyard.elements, 500_000);
+        let mut turns = 0;
+        while keyspace.graveyard.elements > 0 {
+            let before = keyspace.graveyard.elements;
+            keyspace.free_some();
+            let freed = before - keyspace.graveyard.elements;
+            assert!((1..=before / 16 + 4096).contains(&freed));
+            turns += 1;
+        }
+        assert!((10..100).contains(&turns), "{turns}");
+        assert!(keyspace.graveyard.values.is_empty());
+        assert!(keyspace.memory() < 10_000);
     }
 }

@@ -12,9 +12,10 @@
 //! that was paid for: removing elements costs no more than inserting them did.
 
 use crate::command::{CommandSpec, Op};
-use crate::commands::is;
+use crate::commands::{is, signed_count, signed_count_of_pairs};
 use crate::error::{CommandError, CommandResult};
 use crate::numbers::parse_integer;
+use crate::options::StoreOptions;
 use crate::request::Args;
 use crate::value::Value;
 use std::cell::Cell;
@@ -33,8 +34,16 @@ const STRING_BYTES: u64 = 64;
 const ZEROS_BYTES: u64 = 256;
 /// What no string of Redis exceeds.
 const STRING_MAX: u64 = 512 << 20;
-/// Bytes of a serialized value that are read in one step.
+/// Bytes of a serialized value, or of a transaction's commands, that are read in one step.
 const PAYLOAD_BYTES: u64 = 32;
+/// A transaction of fewer bytes is short by itself.
+const QUEUED_SHORT: usize = 64 << 10;
+/// More arguments than this are counted …
+const ARGUMENTS_SHORT: usize = 256;
+/// … as this number of steps each: an element is added, a key looked up.
+const ARGUMENT_STEPS: u64 = 2;
+/// No element takes less of a reply.
+const ELEMENT_BYTES: u64 = 6;
 /// Cells of a table of numbers that are filled in one step.
 const TABLE_CELLS: u64 = 8;
 
@@ -115,18 +124,18 @@ impl Meter {
 /// How much there is in a value.
 fn size_of(value: &Value) -> u64 {
     match value {
-        Value::Free => 0,
         Value::String(string) => string_steps(string.bytes.len()),
-        Value::Hash(hash) => hash.len() as u64,
-        Value::List(list) => list.len() as u64,
-        Value::Set(set) => set.len() as u64,
-        Value::SortedSet(set) => set.len() as u64,
+        collection => collection.elements() as u64,
     }
 }
 
 /// Whether a command can take more than a few steps; the others need not be looked at.
 #[inline]
-pub(crate) const fn may_be_long(op: Op) -> bool {
+pub(crate) const fn may_be_long(op: Op, args: Args<'_>) -> bool {
+    args.len() > ARGUMENTS_SHORT || walks(op)
+}
+
+const fn walks(op: Op) -> bool {
     matches!(
         op,
         Op::Bitcount
@@ -174,11 +183,34 @@ pub(crate) const fn may_be_long(op: Op) -> bool {
     )
 }
 
+/// How many steps the commands of a transaction take before any of them is looked at.
+pub(crate) const fn steps_of_queued(commands: &[u8]) -> u64 {
+    if commands.len() <= QUEUED_SHORT {
+        return 0;
+    }
+    commands.len() as u64 / PAYLOAD_BYTES
+}
+
 /// How many steps a command takes: 0 for one that is always short, or whose work shows in its
 /// reply, which is bounded itself. `keys` gives how many keys the database has.
 pub(crate) fn steps_of<'v>(
     spec: &CommandSpec,
     args: Args<'_>,
+    limits: &StoreOptions,
+    keys: impl Fn() -> usize,
+    value: impl Fn(&[u8]) -> Option<&'v Value>,
+) -> u64 {
+    let arguments = match args.len() {
+        0..=ARGUMENTS_SHORT => 0,
+        count => (count as u64).saturating_mul(ARGUMENT_STEPS),
+    };
+    arguments.saturating_add(steps_of_walk(spec, args, limits, keys, value))
+}
+
+fn steps_of_walk<'v>(
+    spec: &CommandSpec,
+    args: Args<'_>,
+    limits: &StoreOptions,
     keys: impl Fn() -> usize,
     value: impl Fn(&[u8]) -> Option<&'v Value>,
 ) -> u64 {
@@ -226,11 +258,21 @@ pub(crate) fn steps_of<'v>(
             let rounds = u64::from(count.max(1).ilog2()) / 2 + args.len() as u64 + patterns;
             count.saturating_mul(rounds)
         }
-        // A sample of different ones.
         Op::Srandmember | Op::Hrandfield | Op::Zrandmember if args.len() > 1 => {
-            let count = parse_integer(args[1]).unwrap_or(0);
-            let count = u64::try_from(count).unwrap_or(0);
-            size(args[0]).min(count.saturating_mul(3))
+            let count = match args.len() {
+                2 => signed_count(args[1]),
+                _ => signed_count_of_pairs(args[1]),
+            };
+            let (size, count) = (size(args[0]), count.unwrap_or(0));
+            match u64::try_from(count) {
+                // A sample of different ones.
+                Ok(count) => size.min(count.saturating_mul(3)),
+                // As many draws as that, whatever there is; no more than the reply has room for.
+                Err(_) if size > 0 => count
+                    .unsigned_abs()
+                    .min(limits.max_reply_bytes as u64 / ELEMENT_BYTES + 1),
+                Err(_) => 0,
+            }
         }
         // Each member of the smallest is looked for in all others.
         Op::Sinter | Op::Sinterstore | Op::Sintercard => {
@@ -245,7 +287,10 @@ pub(crate) fn steps_of<'v>(
                 least.saturating_mul(sets)
             }
         }
-        Op::Restore => args[2].len() as u64 / PAYLOAD_BYTES,
+        Op::Restore => {
+            let announced = Value::elements_announced(args[2]);
+            (args[2].len() as u64 / PAYLOAD_BYTES).max(announced.saturating_mul(ARGUMENT_STEPS))
+        }
         // Zeros between what is there and what is written.
         Op::Setrange => gap(&value, args[0], parse_integer(args[1]).unwrap_or(0)),
         Op::Setbit => gap(&value, args[0], parse_integer(args[1]).unwrap_or(0) / 8),
@@ -359,6 +404,7 @@ mod tests {
         steps_of(
             op.spec(),
             args,
+            &StoreOptions::default(),
             || 500,
             |key| (key == b"s").then_some(&string),
         )

@@ -10,25 +10,28 @@ use crate::command::{CommandSpec, Flags, Footprint, Kind, Op, key_hash};
 use crate::commands;
 use crate::context::{ReadContext, WriteContext};
 use crate::error::{CommandError, CommandResult};
+use crate::index::Slot;
 use crate::keyspace::{Keys, Keyspace, NEVER, WARM_KEYS};
 use crate::options::StoreOptions;
+use crate::passing::Passing;
 use crate::random::Random;
 use crate::reply::Reply;
 use crate::request::{Args, ArgsBuffer, Commands, Mode, RequestCommand, next_watched};
 use crate::snapshot::{Globals, Restore};
-use crate::steps::{Meter, may_be_long, steps_of};
+use crate::steps::{Meter, may_be_long, steps_of, steps_of_queued};
 use quintet_replica::{
     Access, At, CommandTime, DigestBegun, FootprintVisitor, RestoreError, SnapshotProgress,
     StateMachine, Terms,
 };
 use smallvec::SmallVec;
+use std::cell::RefCell;
 
 /// A reply of one line is no longer: a number, a status, an error of a fixed text.
 const LINE_BYTES_MAX: usize = 128;
 
 /// The version of everything that commands do, of their footprints and of what decides them: raised
 /// with each change that a client or another replica could tell.
-const SEMANTICS: u32 = 1;
+const SEMANTICS: u32 = 2;
 
 /// How many expired keys one tick deletes at most, so that a tick stays short.
 const EXPIRE_PER_TICK_MAX: usize = 1000;
@@ -44,6 +47,8 @@ pub struct Store {
     restore: Option<Restore>,
     /// What long commands of the batch in progress have cost.
     meter: Meter,
+    /// Expired keys that the command in progress has come by.
+    passed: RefCell<Vec<Slot>>,
 }
 
 impl Default for Store {
@@ -64,6 +69,7 @@ impl Store {
             time: 0,
             restore: None,
             meter: Meter::default(),
+            passed: RefCell::default(),
         }
     }
 
@@ -128,7 +134,13 @@ impl Store {
         }
         if !spec.is_write() {
             let (now, seed) = (at.time.milliseconds(), at.id.mixed(salt));
-            return self.read_one(now, at.time.0, seed, command, args, out);
+            self.read_one(now, at.time.0, seed, command, args, (out, true));
+            let passed = self.passed.get_mut();
+            if !passed.is_empty() {
+                self.keyspace.remove_expired(mode.database, now, passed);
+                *passed = Vec::new();
+            }
+            return;
         }
         let Self {
             keyspace,
@@ -160,10 +172,13 @@ impl Store {
                     "OOM command not allowed when used memory > 'maxmemory'.",
                 ));
             }
-            if may_be_long(spec.op) {
+            if may_be_long(spec.op, args) {
                 let keys = &context.keys;
                 let count = || keys.keyspace.database(mode.database).len(keys.now);
-                meter.take(spec, steps_of(spec, args, count, |key| keys.peek(key)))?;
+                meter.take(
+                    spec,
+                    steps_of(spec, args, options, count, |key| keys.peek(key)),
+                )?;
             }
             commands::write(spec, &mut context, args)
         });
@@ -202,9 +217,13 @@ impl Store {
         seed: u64,
         command: RequestCommand,
         args: Args<'_>,
-        out: &mut Vec<u8>,
+        (out, ordered): (&mut Vec<u8>, bool),
     ) {
         let RequestCommand { spec, mode } = command;
+        let passing = match ordered {
+            true => Passing::Noted(&self.passed),
+            false => Passing::Counted(&self.meter, spec),
+        };
         let mut context = ReadContext {
             keyspace: &self.keyspace,
             options: &self.options,
@@ -213,11 +232,12 @@ impl Store {
             clock,
             reply: Reply::new(out, mode.resp3, self.options.max_reply_bytes),
             random: Random::new(seed),
+            passing,
         };
         let result = check_database(mode.database, &self.options).and_then(|()| {
-            if may_be_long(spec.op) {
+            if may_be_long(spec.op, args) {
                 let count = || self.keyspace.database(mode.database).len(now);
-                let steps = steps_of(spec, args, count, |key| context.value(key));
+                let steps = steps_of(spec, args, &self.options, count, |key| context.value(key));
                 self.meter.take(spec, steps)?;
             }
             commands::read(spec, &mut context, args)
@@ -249,6 +269,10 @@ impl Store {
             (Err(error), _) | (_, Err(error)) => reply.fail(&error.to_string()),
             (Ok(false), _) => reply.null_array(),
             (Ok(true), Ok(count)) => {
+                let steps = steps_of_queued(args[1]);
+                if let Err(error) = self.meter.take(Op::Exec.spec(), steps) {
+                    return reply.error(&error.to_string());
+                }
                 let end = match self.transaction_end(count, length, end) {
                     Ok(end) => end,
                     Err(text) => return reply.error(&text),
@@ -291,6 +315,10 @@ impl Store {
             (Err(error), _) | (_, Err(error)) => reply.fail(&error.to_string()),
             (Ok(false), _) => reply.null_array(),
             (Ok(true), Ok(count)) => {
+                let steps = steps_of_queued(args[1]);
+                if let Err(error) = self.meter.take(Op::Exec.spec(), steps) {
+                    return reply.error(&error.to_string());
+                }
                 let end = match self.transaction_end(count, length, end) {
                     Ok(end) => end,
                     Err(text) => return reply.error(&text),
@@ -320,7 +348,7 @@ impl Store {
             Reply::unbounded(out, command.mode.resp3)
                 .error("ERR a command that changes data must be ordered");
         } else {
-            self.read_one(self.now(), clock, seed, command, args, out);
+            self.read_one(self.now(), clock, seed, command, args, (out, false));
         }
     }
 }

@@ -153,6 +153,43 @@ impl Value {
         elements + HEAD
     }
 
+    /// How many elements there are; 0 of a string.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        match self {
+            Self::Free | Self::String(_) => 0,
+            Self::Hash(hash) => hash.len(),
+            Self::List(list) => list.len(),
+            Self::Set(set) => set.len(),
+            Self::SortedSet(set) => set.len(),
+        }
+    }
+
+    /// Frees up to `count` elements of a value that nobody will look into any more.
+    pub(crate) fn free_last(&mut self, count: usize) {
+        match self {
+            Self::Free | Self::String(_) => {}
+            Self::Hash(hash) => hash.free_last(count),
+            Self::List(list) => list.free_last(count),
+            Self::Set(set) => set.free_last(count),
+            Self::SortedSet(set) => set.free_last(count),
+        }
+    }
+
+    /// How many elements a serialized value says that it has; 0 of a string, and of what cannot be
+    /// read. No more are ever read from it.
+    #[must_use]
+    pub fn elements_announced(bytes: &[u8]) -> u64 {
+        let mut reader = Reader::new(bytes);
+        let count = match reader.byte() {
+            Ok(TAG_LIST) => reader.count(1),
+            // The kind of the collection stands before it.
+            Ok(TAG_HASH | TAG_SET | TAG_SORTED_SET) => reader.byte().and_then(|_| reader.count(1)),
+            _ => return 0,
+        };
+        count.map_or(0, |count| count as u64)
+    }
+
     /// Reads a value that takes all of `bytes`.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use quintet_replica::{At, CommandId, CommandTime, Position, SessionId, StateMachine};
-use quintet_store::{Mode, RequestBuilder, Store, StoreOptions, lookup};
+use quintet_store::{Mode, RequestBuilder, Store, StoreOptions, Value, lookup, sealed_dump};
 
 struct One {
     store: Store,
@@ -163,4 +163,152 @@ fn replicas_refuse_the_same_when_one_reads_in_between() {
     }
     assert_eq!(other.batch(&vec![request; 4]), first);
     assert_eq!(one.store.digest(), other.store.digest());
+}
+
+const SECOND: u64 = 1_000_000_000;
+const BACKLOG: usize = 20_000;
+
+/// A store where many keys have expired, of which few are deleted yet, beside two that stay.
+fn with_backlog() -> One {
+    let mut one = One::new();
+    for begin in (0..BACKLOG).step_by(500) {
+        let keys: Vec<_> = (begin..begin + 500).map(|n| format!("k{n}")).collect();
+        let commands: Vec<[&[u8]; 5]> = (keys.iter())
+            .map(|key| [&b"SET"[..], key.as_bytes(), b"v", b"PX", b"1000"])
+            .collect();
+        one.batch(&[commands.iter().map(|command| &command[..]).collect()]);
+    }
+    one.one(&[b"MSET", b"a", b"1", b"b", b"2"]);
+    assert_eq!(one.one(&[b"DBSIZE"]), format!(":{}\r\n", BACKLOG + 2));
+    one.sequence = 2 * SECOND;
+    one
+}
+
+#[test]
+fn keys_that_have_expired_are_passed_once_by_what_is_ordered() {
+    for walk in [
+        &[&b"SCAN"[..], b"0"][..],
+        &[b"KEYS", b"*"],
+        &[b"RANDOMKEY"],
+        &[b"DBSIZE"],
+    ] {
+        let (mut one, mut other) = (with_backlog(), with_backlog());
+        let reply = one.one(walk);
+        let expected = match walk[0] {
+            b"DBSIZE" => ":2\r\n",
+            b"RANDOMKEY" => "$1\r\n",
+            _ => "*2\r\n",
+        };
+        assert!(reply.starts_with(expected), "{reply}");
+        // The other replica has deleted all of them before.
+        for _ in 0..30 {
+            let at = other.at();
+            other.store.tick(&at);
+        }
+        other.sequence = 2 * SECOND;
+        assert_eq!(other.one(walk), reply);
+        assert_eq!(one.store.digest(), other.store.digest());
+        if walk[0] == b"SCAN" || walk[0] == b"KEYS" {
+            // What was passed is deleted.
+            assert_eq!(one.store.memory(), other.store.memory());
+        }
+        assert_eq!(one.one(&[b"DBSIZE"]), ":2\r\n");
+        assert_eq!(one.store.steps(), other.store.steps(), "steps are the same");
+    }
+}
+
+#[test]
+fn read_pays_for_the_expired_keys_that_it_passes() {
+    let mut one = with_backlog();
+    one.one(&[b"DBSIZE"]);
+    let scan: &[&[u8]] = &[b"SCAN", b"0"];
+    let at = one.at();
+    one.store.begin_reads();
+    let before = one.store.steps();
+    let mut reply = Vec::new();
+    one.store
+        .query(&at, &encoded(&vec![scan; 1024]), &mut reply);
+    let reply = String::from_utf8_lossy(&reply);
+    let refused = reply.matches("send fewer at once").count();
+    assert!((700..1000).contains(&refused), "{refused}");
+    assert!(reply.starts_with("*2\r\n$1\r\n0\r\n*2\r\n"));
+    assert!(one.store.steps() - before <= 4 << 20);
+    // Counting them does not walk them.
+    let dbsize: &[&[u8]] = &[b"DBSIZE"];
+    let before = one.store.steps();
+    let mut reply = Vec::new();
+    one.store.begin_reads();
+    one.store
+        .query(&at, &encoded(&vec![dbsize; 1024]), &mut reply);
+    assert_eq!(reply, b":2\r\n".repeat(1024));
+    assert_eq!(one.store.steps(), before);
+}
+
+#[test]
+fn elements_are_counted_however_they_come() {
+    let mut one = One::new();
+    // A list of a million empty elements takes a byte each.
+    let mut list = vec![3, 0xc0, 0x84, 0x3d];
+    list.resize(4 + 1_000_000, 0);
+    assert!(Value::deserialize(&list).is_ok());
+    assert_eq!(Value::elements_announced(&list), 1_000_000);
+    let payload = sealed_dump(&list);
+    let before = one.store.steps();
+    assert_eq!(one.one(&[b"RESTORE", b"l", b"0", &payload]), "+OK\r\n");
+    assert_eq!(one.store.steps() - before, 2_000_000);
+    let longer = {
+        let mut list = vec![3, 0xc0, 0x8d, 0xb7, 0x01];
+        list.resize(5 + 3_000_000, 0);
+        sealed_dump(&list)
+    };
+    let refused = one.one(&[b"RESTORE", b"m", b"0", &longer]);
+    assert!(
+        refused.starts_with("-ERR 'restore' would take 6000000 steps"),
+        "{refused}"
+    );
+    // So are arguments and draws.
+    let mut add = vec![&b"SADD"[..], b"s"];
+    add.resize(2 + 2_200_000, b"x");
+    let refused = one.one(&add);
+    assert!(refused.starts_with("-ERR 'sadd' would take "), "{refused}");
+    add.truncate(2 + 1000);
+    let before = one.store.steps();
+    assert_eq!(one.one(&add), ":1\r\n");
+    assert_eq!(one.store.steps() - before, 2002);
+    let refused = one.one(&[b"SRANDMEMBER", b"s", b"-9000000"]);
+    assert!(
+        refused.starts_with("-ERR 'srandmember' would take 9000000 steps"),
+        "{refused}"
+    );
+    let before = one.store.steps();
+    one.one(&[b"SRANDMEMBER", b"s", b"-100"]);
+    assert_eq!(one.store.steps() - before, 100);
+    assert_eq!(one.one(&[b"SRANDMEMBER", b"none", b"-9000000"]), "*0\r\n");
+}
+
+#[test]
+fn transactions_of_many_bytes_are_cut_when_they_are_many() {
+    let mut one = One::new();
+    let value = vec![b'v'; 1 << 20];
+    let mut queued = RequestBuilder::new();
+    let set = lookup(b"SET").unwrap();
+    for _ in 0..60 {
+        queued.command(set, Mode::default(), &[b"k", &value]);
+    }
+    let mut exec = RequestBuilder::new();
+    exec.transaction(Mode::default(), &[], &queued);
+    let at = one.at();
+    one.store.tick(&at);
+    let mut replies = Vec::new();
+    for _ in 0..6 {
+        let (at, mut reply) = (one.at(), Vec::new());
+        one.store.apply(&at, exec.as_bytes(), &mut reply);
+        replies.push(reply);
+    }
+    let done = replies
+        .iter()
+        .filter(|reply| reply.starts_with(b"*60"))
+        .count();
+    assert_eq!(done, 3);
+    assert!(replies[3..].iter().all(|reply| reply.starts_with(b"-BUSY")));
 }

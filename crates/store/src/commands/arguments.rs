@@ -46,7 +46,7 @@ pub(super) fn count_above_zero(argument: &[u8], text: &'static str) -> Result<us
 }
 
 /// How many random elements are asked for: a negative number allows repetition.
-pub(super) fn signed_count(argument: &[u8]) -> Result<i64, CommandError> {
+pub(crate) fn signed_count(argument: &[u8]) -> Result<i64, CommandError> {
     match integer_of(argument) {
         None => Err(CommandError::NotInteger),
         Some(i64::MIN) => Err(CommandError::Owned(format!(
@@ -59,7 +59,7 @@ pub(super) fn signed_count(argument: &[u8]) -> Result<i64, CommandError> {
 }
 
 /// As [`signed_count`], for elements that come in pairs.
-pub(super) fn signed_count_of_pairs(argument: &[u8]) -> Result<i64, CommandError> {
+pub(crate) fn signed_count_of_pairs(argument: &[u8]) -> Result<i64, CommandError> {
     let count = signed_count(argument)?;
     if count.unsigned_abs() > i64::MAX as u64 / 2 {
         return Err(CommandError::Text("ERR value is out of range"));

@@ -31,7 +31,7 @@ pub(crate) fn read(op: Op, context: &mut ReadContext<'_>, args: Args<'_>) -> Com
         Op::Ttl | Op::Pttl | Op::Expiretime | Op::Pexpiretime => time_to_live(op, context, args[0]),
         Op::Keys => return scan::keys(context, args),
         Op::Scan => return scan::scan(context, args),
-        Op::Randomkey => scan::random_key(context),
+        Op::Randomkey => return scan::random_key(context),
         Op::SortRo => return sort::read(context, args),
         Op::Object => return transfer::object(context, args),
         Op::Dump => transfer::dump(context, args),

@@ -26,7 +26,7 @@ mod sorted_sets;
 mod strings;
 mod transfer;
 
-pub(crate) use arguments::is;
+pub(crate) use arguments::{is, signed_count, signed_count_of_pairs};
 pub use transfer::sealed_dump;
 
 use crate::command::{CommandSpec, Group, Kind};

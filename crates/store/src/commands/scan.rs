@@ -15,11 +15,11 @@ use crate::request::Args;
 use crate::types::pattern::Glob;
 
 pub(crate) fn keys(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResult {
-    let database = context.keyspace.database(context.database);
     let begun = context.reply.begin_array();
     let mut glob = Glob::new(args[0]);
     let mut count = 0;
-    for (_, entry) in database.entries(0, context.now) {
+    for entry in context.entries(0) {
+        let (_, entry) = entry?;
         if glob.matches(&entry.key) {
             context.reply.bulk(&entry.key);
             count += 1;
@@ -51,14 +51,13 @@ pub(crate) fn scan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResu
     if !options.is_empty() {
         return Err(CommandError::Syntax);
     }
-    let database = context.keyspace.database(context.database);
     let mut glob = Glob::new(wanted);
     let mut found: Vec<&[u8]> = Vec::new();
     let mut next = 0;
     if let Ok(start) = u32::try_from(cursor) {
         let mut last = None;
-        let entries = database.entries(start, context.now);
-        for (visited, (hash, entry)) in (0..).zip(entries) {
+        for (visited, entry) in (0..).zip(context.entries(start)) {
+            let (hash, entry) = entry?;
             // Keys of the same hash share a cursor, so they are returned together.
             if visited >= count && last != Some(hash) {
                 next = u64::from(hash);
@@ -81,17 +80,13 @@ pub(crate) fn scan(context: &mut ReadContext<'_>, args: Args<'_>) -> CommandResu
     Ok(())
 }
 
-pub(crate) fn random_key(context: &mut ReadContext<'_>) {
-    let database = context.keyspace.database(context.database);
+pub(crate) fn random_key(context: &mut ReadContext<'_>) -> CommandResult {
     let start = context.random.bits() as u32;
-    let mut from_start = database.entries(start, context.now).map(|(_, entry)| entry);
-    let chosen = from_start.next().or_else(|| {
-        database
-            .entries(0, context.now)
-            .map(|(_, entry)| entry)
-            .next()
-    });
-    context
-        .reply
-        .bulk_or_null(chosen.map(|entry| entry.key.as_slice()));
+    let chosen = match context.entries(start).next() {
+        Some(entry) => Some(entry?),
+        None => context.entries(0).next().transpose()?,
+    };
+    let key = chosen.map(|(_, entry)| entry.key.as_slice());
+    context.reply.bulk_or_null(key);
+    Ok(())
 }

@@ -132,6 +132,11 @@ impl Hash {
         self.table.memory() + self.value_bytes + 16 * self.table.len()
     }
 
+    /// Frees up to `count` elements of what nobody will look into any more.
+    pub(crate) fn free_last(&mut self, count: usize) {
+        self.table.free_last(count);
+    }
+
     /// Appends everything, order included, to `out`.
     pub fn serialize(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.large));

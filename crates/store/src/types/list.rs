@@ -179,6 +179,12 @@ impl List {
         self.bytes + self.len() * ELEMENT_OVERHEAD
     }
 
+    /// Frees up to `count` elements of what nobody will look into any more.
+    pub(crate) fn free_last(&mut self, count: usize) {
+        let left = self.elements.len().saturating_sub(count);
+        self.elements.truncate(left);
+    }
+
     /// Appends all elements to `out`.
     pub fn serialize(&self, out: &mut Vec<u8>) {
         put_number(out, self.len() as u64);

@@ -383,6 +383,12 @@ impl SortedSet {
         self.members.memory() + self.len() * (size_of::<Item>() + ENTRY_OVERHEAD / 8)
     }
 
+    /// Frees up to `count` elements of what nobody will look into any more.
+    pub(crate) fn free_last(&mut self, count: usize) {
+        self.ranking = Ranking::default();
+        self.members.free_last(count);
+    }
+
     /// Appends everything, dense order included, to `out`.
     pub fn serialize(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.large));

@@ -228,6 +228,13 @@ impl<V> Table<V> {
         Some(self.swap_remove(at))
     }
 
+    /// Frees the last `count` entries of a table that nobody will look into any more.
+    pub(crate) fn free_last(&mut self, count: usize) {
+        self.index = None;
+        let left = self.entries.len().saturating_sub(count);
+        self.entries.truncate(left);
+    }
+
     fn shrink(&mut self) {
         let capacity = self.entries.len() * 2;
         self.entries.shrink_to(capacity);

@@ -1,0 +1,92 @@
+//! When the keys of one database expire, and how many have: those are deleted bit by bit.
+//!
+//! ```text
+//!   (time, slot), sorted:  10 12 12 17 │ 20 31 …
+//!                          4 of them   └─ passed: the latest time that was asked about
+//! ```
+//!
+//! What is asked about goes on with time, so each key is counted once however often it is asked.
+
+use crate::index::Slot;
+use core::cell::Cell;
+use core::ops::Bound;
+use std::collections::BTreeSet;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Expiries {
+    all: BTreeSet<(u64, Slot)>,
+    /// A time, and how many expire no later.
+    passed: Cell<(u64, usize)>,
+}
+
+impl Expiries {
+    pub(crate) fn insert(&mut self, time: u64, slot: Slot) {
+        let (until, count) = self.passed.get();
+        if self.all.insert((time, slot)) && time <= until {
+            self.passed.set((until, count + 1));
+        }
+    }
+
+    pub(crate) fn remove(&mut self, time: u64, slot: Slot) {
+        let (until, count) = self.passed.get();
+        if self.all.remove(&(time, slot)) && time <= until {
+            self.passed.set((until, count - 1));
+        }
+    }
+
+    /// What expires first.
+    pub(crate) fn first(&self) -> Option<(u64, Slot)> {
+        self.all.first().copied()
+    }
+
+    /// How many expire at `now` or before.
+    pub(crate) fn passed(&self, now: u64) -> usize {
+        let (until, count) = self.passed.get();
+        let between = |from: u64, to: u64| {
+            let after = Bound::Excluded((from, Slot::MAX));
+            self.all
+                .range((after, Bound::Included((to, Slot::MAX))))
+                .count()
+        };
+        if now < until {
+            return count - between(now, until);
+        }
+        let count = match now == until {
+            true => count,
+            false => count + between(until, now),
+        };
+        self.passed.set((now, count));
+        count
+    }
+
+    /// All of them.
+    pub(crate) fn into_all(self) -> BTreeSet<(u64, Slot)> {
+        self.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn count_is_what_counting_all_gives(
+            steps in prop::collection::vec((0u64..20, 0u32..8, 0u8..4), 1..200),
+        ) {
+            let mut expiries = Expiries::default();
+            for (time, slot, what) in steps {
+                match what {
+                    0 => expiries.insert(time, slot),
+                    1 => expiries.remove(time, slot),
+                    _ => {
+                        let counted = expiries.all.iter().filter(|(at, _)| *at <= time).count();
+                        prop_assert_eq!(expiries.passed(time), counted);
+                    }
+                }
+            }
+        }
+    }
+}

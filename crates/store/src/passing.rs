@@ -1,0 +1,40 @@
+//! What becomes of expired keys that a walk over all keys comes by.
+//!
+//! ```text
+//!   a walk ──► key exists ──► shown
+//!         └──► key has expired, is not deleted yet
+//!                 ├── ordered: noted, and deleted after the command
+//!                 └── read of this replica alone: one step each
+//! ```
+//!
+//! How many there are is each replica's own affair, so what is ordered must not depend on it; but
+//! no key is passed twice by what is ordered.
+
+use crate::command::CommandSpec;
+use crate::error::CommandResult;
+use crate::index::Slot;
+use crate::steps::Meter;
+use core::cell::RefCell;
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Passing<'a> {
+    /// They are deleted afterwards.
+    Noted(&'a RefCell<Vec<Slot>>),
+    /// They cost steps.
+    Counted(&'a Meter, &'static CommandSpec),
+}
+
+impl Passing<'_> {
+    /// # Errors
+    /// When no more steps are left.
+    pub(crate) fn pass(self, slot: Slot) -> CommandResult {
+        match self {
+            Self::Noted(slots) => {
+                slots.borrow_mut().push(slot);
+                Ok(())
+            }
+            Self::Counted(meter, spec) => meter.take(spec, 1),
+        }
+    }
+}
