@@ -223,6 +223,25 @@ fn batches_wait_for_later_turns_when_commands_take_long() {
 }
 
 #[test]
+fn batch_that_no_frame_takes_is_refused() {
+    let mut node = node(0);
+    let mut out = Vec::new();
+    let submission = Submission {
+        id: BatchId(1),
+        level: Level::Ordered,
+        batch: vec![0; limits::BATCH_BYTES_LIMIT + 1].into(),
+        deadline: Time(u64::MAX),
+    };
+    let taken = node.on_input(Input::Submit(submission), &Outside, &mut out);
+    taken.expect("no frame is bad");
+    let [Output::Done { batch, outcome }] = &out[..] else {
+        panic!("it goes further: {out:?}");
+    };
+    assert_eq!((*batch, outcome), (BatchId(1), &Outcome::NoQuorum));
+    assert_eq!(node.executed().slot, Slot(0));
+}
+
+#[test]
 fn batches_are_executed_at_once_when_no_command_takes_long() {
     let mut node = node(0);
     let mut out = Vec::new();

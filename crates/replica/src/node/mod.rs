@@ -20,7 +20,7 @@ use crate::{
     OptionError, Outcome, Peer, PersistId, Reader, Recipients, RecoveredBytes, Replica, ReplicaId,
     ReplicaSet, RequestKind, RestoreError, Setup, Slot, SnapshotHeader, SnapshotInfo,
     SnapshotProgress, StateMachine, Status, Submission, Surroundings, Time, TimerKey, TimerOwner,
-    Wake, Wire, World, Write, Writer,
+    Wake, Wire, World, Write, Writer, limits,
     parts::{Pace, PaceMessage},
     plant::{Plant, Planted},
     transfer::{self, Fetch, TransferMessage},
@@ -464,6 +464,13 @@ impl Node {
     fn on_other(&mut self, input: Input, world: &dyn World, out: &mut Vec<Output>) {
         match input {
             Input::Frame { .. } => unreachable!("frames are handled apart"),
+            // A server sees to that; a batch that no frame takes could never be sent.
+            Input::Submit(submission) if submission.batch.len() > limits::BATCH_BYTES_LIMIT => {
+                out.push(Output::Done {
+                    batch: submission.id,
+                    outcome: Outcome::NoQuorum,
+                });
+            }
             Input::Submit(submission) => self.events.push_back(Event::Submit(submission)),
             Input::Timer(key) if key.owner == TimerOwner::Node => self.on_timer(key, world, out),
             Input::Timer(key) => self.events.push_back(Event::Timer(key)),

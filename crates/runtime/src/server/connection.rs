@@ -78,6 +78,8 @@ pub(super) struct Transaction {
     pub database: Option<u8>,
     /// A command was refused: EXEC will be too.
     pub refused: bool,
+    /// EXEC has come and makes a large request of it.
+    pub exec_waits: bool,
 }
 
 /// See the module.
@@ -107,7 +109,9 @@ pub(super) struct Connection {
     pub weight_in_flight: usize,
     /// When it made small and large requests.
     pub seen: Seen,
-    /// How much of its input is counted in the sum of all.
+    /// Bytes of its request that waits to be sent, perhaps again.
+    pub parked: usize,
+    /// How much of what it [holds](Self::holds) is counted in the sum of all.
     pub counted: usize,
     /// The database that is selected once the transaction under way has been executed.
     pub database_after: Option<u8>,
@@ -158,6 +162,7 @@ impl Connection {
             reply_last: 0,
             weight_in_flight: 0,
             seen: Seen::default(),
+            parked: 0,
             counted: 0,
             database_after: None,
             queued: false,
@@ -175,10 +180,39 @@ impl Connection {
         self.client.mode = Mode::default();
         self.client.replies = Replies::On;
         self.client.stale = false;
-        self.client.name.clear();
+        self.client.name = Vec::new();
         self.client.authenticated = authenticated;
         self.client.unauthenticated_since = self.client.last_input;
         self.client.no_evict = false;
+    }
+
+    /// Bytes kept for what it has sent and what has not been executed yet.
+    pub fn holds(&self) -> usize {
+        let Client {
+            name,
+            library,
+            library_version,
+            ..
+        } = &self.client;
+        let watched = self.watched.iter().chain(&self.watching);
+        let queued = self.transaction.as_ref().map_or(0, |it| it.queued.len());
+        self.input.len()
+            + self.parked
+            + queued
+            + watched
+                .map(|it| size_of::<WatchedKey>() + it.key.len())
+                .sum::<usize>()
+            + name.len()
+            + library.len()
+            + library_version.len()
+    }
+
+    /// Gives up what it holds but for a request that waits, and its names.
+    pub fn forget_unfinished(&mut self) {
+        self.input = BytesMut::new();
+        self.transaction = None;
+        self.watched = Vec::new();
+        self.watching = Vec::new();
     }
 
     /// Appends a reply, if the client wants any.

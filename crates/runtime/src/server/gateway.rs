@@ -44,7 +44,8 @@ pub(super) const LEVELS: [Level; 3] = [Level::Ordered, Level::Linearizable, Leve
 const CLOSES_PER_BATCH_MAX: usize = 1024;
 /// Ended sessions wait this long for a batch that goes anyway.
 const CLOSES_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Ended sessions that are remembered; more lapse by themselves.
+/// Ended sessions that are remembered. When there are more, all are given up together with their
+/// owner: what no server renews any more lapses by itself.
 const CLOSES_MAX: usize = 1 << 16;
 /// What the server does on its own behalf is tried again after this.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -89,6 +90,8 @@ pub(super) struct MemoryLimit {
 pub struct Gateway {
     pub(super) config: GatewayConfig,
     pub(super) limits: resp::Limits,
+    /// No longer request is made, whatever the limits of its parts come to.
+    pub(super) request_bytes_max: usize,
     frontend: FrontendId,
     pub(super) view: NodeView,
     /// The disk is full: writes are refused.
@@ -144,6 +147,7 @@ impl Gateway {
         config.inputs_bytes_max = config.inputs_bytes_max.max(longest);
         Self {
             limits,
+            request_bytes_max: limits::request_bytes_max(limits::VALUE_BYTES_LIMIT),
             frontend,
             view: NodeView::default(),
             read_only: false,
@@ -281,21 +285,20 @@ impl Gateway {
         let peer = self.open_mut(id).client.peer;
         self.on_left(peer);
         let connection = self.open_mut(id);
-        let counted = std::mem::take(&mut connection.counted);
-        let connection = self.open_mut(id);
         if connection.phase == Phase::Free {
             self.release(id.0);
         } else {
             connection.gone = true;
-            connection.input = BytesMut::new();
+            connection.forget_unfinished();
             connection.output = BytesMut::new();
+            self.count_input(id.0);
         }
-        self.shares.inputs -= counted;
     }
 
     /// Ends a slot whose client has gone and that waits for nothing.
     pub(super) fn release(&mut self, index: usize) {
         if let Some(mut connection) = self.connections[index].take() {
+            self.shares.inputs -= connection.counted;
             self.abandon_session(&mut connection);
             self.free.push(index);
         }
@@ -315,6 +318,8 @@ impl Gateway {
         }
         if self.closes.len() < CLOSES_MAX {
             self.closes.push_back(session);
+        } else {
+            self.replace_owner();
         }
     }
 
@@ -462,6 +467,9 @@ impl Gateway {
         connection.request_commands = self.builder.commands();
         connection.closing |= connection.ended && drained == Drained::Nothing;
         let payload_bytes = self.builder.len();
+        if payload_bytes > self.request_bytes_max {
+            return self.refuse_request(index, connection);
+        }
         if payload_bytes > 0 {
             let large = connection.weight_in_flight > 0;
             (self.shares).note_request(&mut connection.seen, large, self.now);
@@ -470,7 +478,11 @@ impl Gateway {
             Drained::Nothing => {}
             Drained::More => {
                 connection.queued = true;
-                self.ready.push_back(index);
+                // The EXEC of a large transaction comes next.
+                match connection.weight_in_flight == 0 && connection.weight() > 0 {
+                    true => self.shares.held.push_back(index),
+                    false => self.ready.push_back(index),
+                }
             }
             Drained::Reads | Drained::Watch => {
                 connection.phase = if drained == Drained::Reads {
@@ -494,6 +506,7 @@ impl Gateway {
                     self.push_ordered(index, connection, builder.as_bytes());
                     self.builder = builder;
                 } else {
+                    connection.parked = payload_bytes;
                     self.parked.push_back(Parked {
                         connection: index,
                         level: Level::Ordered,
@@ -533,6 +546,19 @@ impl Gateway {
             self.check_output(connection);
             self.mark_dirty(index, connection);
         }
+    }
+
+    /// What was gathered is longer than what follows takes, though each part was within its limit: no
+    /// batch is made of it, because one that no frame takes could never be sent.
+    #[cold]
+    fn refuse_request(&mut self, index: usize, connection: &mut Connection) {
+        let builder = std::mem::take(&mut self.builder);
+        let (bytes, bytes_max) = (builder.len(), self.request_bytes_max);
+        tracing::error!(client = %connection.client.peer, bytes, bytes_max, "request refused");
+        let text = format!("ERR request exceeds {bytes_max} bytes ({bytes}): not executed");
+        self.payload_errors(connection, builder.as_bytes(), &text);
+        connection.closing = true;
+        self.mark_dirty(index, connection);
     }
 
     pub(super) fn push_read(&mut self, level: Level, index: usize, payload: &[u8]) {
@@ -595,6 +621,7 @@ impl Gateway {
                 continue;
             };
             let gone = connection.gone;
+            connection.parked = 0;
             if !gone {
                 if parked.weight > 0 {
                     self.submit_all(now, submissions);
@@ -607,7 +634,10 @@ impl Gateway {
             self.connections[index] = Some(connection);
             if gone {
                 self.release(index);
-            } else if parked.weight > 0 {
+                continue;
+            }
+            self.count_input(index);
+            if parked.weight > 0 {
                 self.submit_alone(parked.level, parked.weight, now, submissions);
             }
         }
@@ -716,11 +746,6 @@ impl Gateway {
         pending.in_flight += 1;
         let entries = std::mem::replace(&mut pending.entries, spare.unwrap_or_default());
         let batch = pending.batch.finish(frontend, id, level);
-        let command_bytes_max = self.limits.command_bytes_max;
-        debug_assert!(
-            batch.len() <= limits::batch_bytes_max(command_bytes_max),
-            "a batch is as long as its parts allow"
-        );
         let pending = self.pending_mut(level);
         pending.bytes_last = batch.len();
         let since = pending.since;
@@ -785,6 +810,7 @@ impl Gateway {
     /// The connection's request has ended and its reply stands in the output.
     pub(super) fn resume(&mut self, index: usize, mut connection: Box<Connection>) {
         connection.phase = Phase::Free;
+        connection.parked = 0;
         connection.weight_in_flight = 0;
         connection.database_after = None;
         connection.command_ended();
@@ -801,6 +827,8 @@ impl Gateway {
         self.connections[index] = Some(connection);
         if gone {
             self.release(index);
+        } else {
+            self.count_input(index);
         }
     }
 

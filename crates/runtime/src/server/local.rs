@@ -7,11 +7,17 @@ use super::{
     gateway::Gateway,
     guesses::same,
 };
+use quintet_replica::limits;
 use quintet_store::{CommandError, CommandSpec, Mode, Op, Reply};
 use std::{fmt::Write as _, net::SocketAddr};
 
 /// The Redis version whose behaviour clients may expect.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
+/// The longest name that a client may give itself, its library or its library's version: CLIENT LIST
+/// shows those of all.
+const NAME_BYTES_MAX: usize = 1024;
+/// An error says no more than this, whatever the client has sent.
+const ERROR_BYTES_MAX: usize = 1024;
 
 fn not_supported(what: &str) -> CommandError {
     owned(format!(
@@ -35,13 +41,22 @@ impl Gateway {
                 self.write_hello(client, &mut Reply::unbounded(&mut out, client.mode.resp3));
             })
         } else {
-            let mut reply = Reply::unbounded(&mut out, client.mode.resp3);
-            self.answer(client, spec, args, &mut reply)
+            let bytes_max = limits::reply_bytes_max(self.limits.argument_bytes_max);
+            let mut reply = Reply::new(&mut out, client.mode.resp3, bytes_max);
+            let result = self.answer(client, spec, args, &mut reply);
+            reply.finish();
+            result
         };
         if let Err(error) = result {
             self.counters.errors += 1;
             out.clear();
-            Reply::unbounded(&mut out, client.mode.resp3).error(&error.to_string());
+            let mut text = error.to_string();
+            let mut end = text.len().min(ERROR_BYTES_MAX);
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text.truncate(end);
+            Reply::unbounded(&mut out, client.mode.resp3).error(&text);
         }
         self.reply = out;
     }
@@ -255,6 +270,7 @@ impl Gateway {
                         "ERR {name} cannot contain spaces, newlines or special characters."
                     )));
                 }
+                check_length(name, value)?;
                 *field = value.to_vec();
                 reply.ok();
             }
@@ -405,7 +421,12 @@ impl Gateway {
         all.push(this);
         all.sort_by_key(|client| client.id);
         let mut list = String::new();
+        let bytes_max = limits::reply_bytes_max(self.limits.argument_bytes_max);
         for client in all {
+            if list.len() > bytes_max {
+                // The reply says so.
+                break;
+            }
             let wanted = ids
                 .as_ref()
                 .is_none_or(|ids| ids.contains(&(client.id as i64)));
@@ -499,7 +520,19 @@ pub(super) fn integer(given: &[u8]) -> Result<i64, CommandError> {
     quintet_store::numbers::parse_integer(given)
 }
 
+/// `what` the client gives a name to.
+fn check_length(what: &str, name: &[u8]) -> Answer {
+    if name.len() <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    let bytes = name.len();
+    Err(owned(format!(
+        "ERR {what} may have at most {NAME_BYTES_MAX} bytes, this one has {bytes}"
+    )))
+}
+
 fn check_name(name: &[u8]) -> Answer {
+    check_length("client names", name)?;
     if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         return Ok(());
     }

@@ -15,6 +15,7 @@ use super::{
     gateway::{Gateway, Parked},
     sessions::Standing,
 };
+use bytes::Bytes;
 use quintet_replica::{
     BatchId, BatchView, Level, Outcome, RequestKind, RequestStatus, RequestView, Results, Time,
 };
@@ -238,16 +239,23 @@ impl Gateway {
         if level == Level::Ordered {
             connection.sequence = connection.sequence.saturating_sub(1);
         }
+        // One request of many must not keep all of their bytes.
+        let payload = match request.payload.len() < in_flight.batch.len() / 2 {
+            true => Bytes::copy_from_slice(request.payload),
+            false => in_flight.batch.slice_ref(request.payload),
+        };
+        connection.parked = payload.len();
         self.parked.push_back(Parked {
             connection: index,
             level,
-            payload: in_flight.batch.slice_ref(request.payload),
+            payload,
             deadline,
             not_before,
             weight: in_flight.weight,
             busy,
         });
         self.connections[index] = Some(connection);
+        self.count_input(index);
     }
 
     fn on_registered(&mut self, in_flight: &InFlight, status: RequestStatus, reply: &[u8]) {
@@ -402,7 +410,12 @@ impl Gateway {
         }
     }
 
-    fn payload_errors(&mut self, connection: &mut Connection, payload: &[u8], text: &str) -> u64 {
+    pub(super) fn payload_errors(
+        &mut self,
+        connection: &mut Connection,
+        payload: &[u8],
+        text: &str,
+    ) -> u64 {
         connection.watching.clear();
         if connection.gone {
             return 0;

@@ -15,9 +15,12 @@ use super::{
     connection::{Connection, Replies, Transaction, WatchedKey},
     gateway::Gateway,
     resp::{Step, TooLarge},
+    shares::INPUT_LARGE,
 };
 use bytes::Buf;
-use quintet_store::{ArgsBuffer, CommandSpec, Flags, Kind, Mode, Op, Reply, Watched, lookup};
+use quintet_store::{
+    ArgsBuffer, CommandSpec, Flags, Kind, Mode, Op, Reply, RequestBuilder, Watched, lookup,
+};
 
 /// The longest reply that travels as a literal.
 const LITERAL_BYTES_MAX: usize = 1024;
@@ -25,6 +28,8 @@ const LITERAL_BYTES_MAX: usize = 1024;
 const LOCAL_ARGUMENTS_MAX: usize = 1024;
 /// What a reply made here counts for beside its bytes.
 const REPLY_WORK: usize = 64;
+/// What a command of a transaction takes beside its arguments or its reply, at most.
+const QUEUED_WORK: usize = 16;
 /// The most keys that a connection may watch.
 const WATCHED_MAX: usize = 4096;
 /// The most bytes that they may have together.
@@ -103,7 +108,11 @@ impl Gateway {
                         watch = true;
                         break;
                     }
-                    Flow::Cut => break,
+                    Flow::Cut => {
+                        // Alone it goes on as soon as it is its turn.
+                        more = self.builder.is_empty();
+                        break;
+                    }
                 },
                 Err(error) => {
                     self.counters.errors_protocol += 1;
@@ -146,6 +155,8 @@ impl Gateway {
         self.counters.errors += 1;
         if let Some(transaction) = &mut connection.transaction {
             transaction.refused = true;
+            // Nothing of it will be executed.
+            transaction.queued = RequestBuilder::new();
         }
         self.answer_error(connection, text)
     }
@@ -388,20 +399,24 @@ impl Gateway {
             closing,
             ..
         } = connection;
-        let Some(transaction) = transaction else {
+        let Some(transaction) = transaction.as_mut().filter(|it| !it.refused) else {
             return Ok(());
         };
         let input = &input[offset..];
         let args: ArgsBuffer<'_> = (1..parser.len())
             .map(|index| parser.argument(input, index))
             .collect();
-        let bytes = 8 + args.iter().map(|arg| arg.len() + 4).sum::<usize>();
         let bytes_max = self.limits.command_bytes_max;
-        if transaction.queued.len() + bytes > bytes_max {
-            return Err(format!(
+        let check = |bytes: usize| {
+            if bytes <= bytes_max {
+                return Ok(());
+            }
+            Err(format!(
                 "ERR transaction exceeds what limits.value_bytes_max allows ({bytes_max})"
-            ));
-        }
+            ))
+        };
+        let bytes = args.iter().map(|arg| arg.len() + 4).sum::<usize>();
+        check(transaction.queued.len() + QUEUED_WORK + bytes)?;
         let database = transaction.database.unwrap_or(client.mode.database);
         let mode = Mode {
             database,
@@ -426,20 +441,27 @@ impl Gateway {
             }
             _ => {
                 self.answer_locally(client, spec, &args);
-                transaction.queued.literal(&self.reply);
                 *closing |= client.killed;
+                // A reply made here may be far longer than the command.
+                check(transaction.queued.len() + QUEUED_WORK + self.reply.len())?;
+                transaction.queued.literal(&self.reply);
             }
         }
         Ok(())
     }
 
     fn on_exec(&mut self, connection: &mut Connection) -> Flow {
-        let Some(transaction) = &connection.transaction else {
+        let Some(transaction) = &mut connection.transaction else {
             return self.refuse(connection, "ERR EXEC without MULTI");
         };
         // Only a request of its own tells whether a SELECT inside has taken effect.
         let alone = transaction.database.is_some();
         if alone && !self.builder.is_empty() {
+            return Flow::Cut;
+        }
+        // What was queued bit by bit is executed at once, so it has its turn among large requests.
+        if transaction.queued.len() > INPUT_LARGE && connection.weight_in_flight == 0 {
+            transaction.exec_waits = true;
             return Flow::Cut;
         }
         let Some(transaction) = connection.transaction.take() else {

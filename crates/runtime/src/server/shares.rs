@@ -10,7 +10,7 @@
 //!
 //! A batch is answered as a whole, and what is ordered is executed in order, so a request of 64 MiB
 //! delays whatever stands beside it. A connection tells by its input and by its last reply that its
-//! next request is large.
+//! next request is large; what a transaction has queued shows when its EXEC comes.
 //!
 //! After a large request that took long, the next waits: clients with small requests have an equal
 //! share of the time each, and those with large requests one together, or more when they are many.
@@ -25,14 +25,13 @@ use super::{
     connection::{Connection, Phase},
     gateway::{Gateway, LEVELS},
 };
-use bytes::BytesMut;
 use quintet_replica::{Level, Submission, Time, limits};
 use std::{collections::VecDeque, time::Duration};
 
 /// The most commands of a connection's first request.
 pub(super) const COMMANDS_FIRST: usize = 2;
-/// A request made of more input than this is large.
-const INPUT_LARGE: usize = limits::BATCH_GATHERED;
+/// A request made of more input than this, or a transaction of so much, is large.
+pub(super) const INPUT_LARGE: usize = limits::BATCH_GATHERED;
 /// A connection is taken for one of large requests after a reply of more than this.
 const REPLY_LARGE: usize = 1 << 20;
 /// Large requests in flight count for at most this together, unless it is one.
@@ -53,7 +52,7 @@ pub(super) struct Shares {
     pub held: VecDeque<usize>,
     /// What the large requests in flight count for.
     pub in_flight: usize,
-    /// Bytes of all inputs.
+    /// Bytes that all connections hold.
     pub inputs: usize,
     /// The next large request goes no earlier.
     pub not_before: Time,
@@ -150,7 +149,11 @@ impl Connection {
         } else {
             0
         };
-        if input > reply { input } else { reply }
+        let exec = match &self.transaction {
+            Some(transaction) if transaction.exec_waits => transaction.queued.len(),
+            _ => 0,
+        };
+        input.max(reply).max(exec)
     }
 
     /// A request was answered with so many bytes: the next has as many commands as fit `good`.
@@ -229,13 +232,13 @@ impl Gateway {
         }
     }
 
-    /// The input of a connection has changed: counts it, and drops the one that holds most when all
+    /// What a connection holds has changed: counts it, and drops the one that holds most when all
     /// together hold more than they may.
     pub(super) fn count_input(&mut self, index: usize) {
         let Some(connection) = &mut self.connections[index] else {
             return;
         };
-        let bytes = connection.input.len();
+        let bytes = connection.holds();
         self.shares.inputs = self.shares.inputs + bytes - connection.counted;
         connection.counted = bytes;
         while self.shares.inputs > self.config.inputs_bytes_max {
@@ -253,21 +256,40 @@ impl Gateway {
         let Some(mut connection) = self.connections[index].take() else {
             return;
         };
-        let client = connection.client.peer;
-        tracing::warn!(
-            %client, bytes,
-            "disconnected: all clients together may have sent no more of commands that are not \
-             executed yet, and this one has sent most"
-        );
         self.shares.inputs -= std::mem::take(&mut connection.counted);
-        connection.input = BytesMut::new();
-        if connection.phase == Phase::Free {
-            connection.answer(INPUTS_FULL);
+        connection.forget_unfinished();
+        if connection.parked > 0 {
+            self.drop_parked(index, &mut connection);
         }
-        connection.closing = true;
-        self.counters.connections_dropped += 1;
-        self.mark_dirty(index, &mut connection);
+        let gone = connection.gone;
+        if !gone {
+            let client = connection.client.peer;
+            tracing::warn!(
+                %client, bytes,
+                "disconnected: all clients together may have sent no more of commands that are \
+                 not executed yet, and this one has sent most"
+            );
+            if connection.phase == Phase::Free {
+                connection.answer(INPUTS_FULL);
+            }
+            connection.closing = true;
+            self.counters.connections_dropped += 1;
+            self.mark_dirty(index, &mut connection);
+        }
+        let free = connection.phase == Phase::Free;
         self.connections[index] = Some(connection);
+        if gone && free {
+            self.release(index);
+        }
+    }
+
+    /// The request that waits to be sent will not be.
+    fn drop_parked(&mut self, index: usize, connection: &mut Connection) {
+        let parked = self.parked.iter().position(|it| it.connection == index);
+        if parked.and_then(|nth| self.parked.remove(nth)).is_some() {
+            connection.phase = Phase::Free;
+        }
+        connection.parked = 0;
     }
 }
 

@@ -4,5 +4,6 @@ mod admission;
 mod behaviour;
 mod conversations;
 mod failures;
+mod holding;
 mod limits;
 mod rig;
