@@ -10,8 +10,7 @@
 //! at once. So whatever surrounds a replica shows it a clock that stays within this limit. Before
 //! enough clocks are known, right after its start, that is the time of the log that it has executed
 //! (none: the beginning of all time), and goes on as fast as this replica's monotonic clock: what is
-//! ordered then gets the time of what was ordered before. A replica that starts for the first time has
-//! nothing that could expire, and believes its clock until then.
+//! ordered then gets the time of what was ordered before. Clients have to wait meanwhile.
 
 use crate::{ClockReading, CommandTime, Time};
 use core::time::Duration;

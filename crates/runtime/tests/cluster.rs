@@ -156,6 +156,32 @@ fn a_clock_that_is_wrong_and_that_nothing_disciplines_is_corrected_to_the_others
     }
 }
 
+/// The first replica leads where one does.
+#[test]
+fn clock_far_ahead_at_the_first_start_does_not_move_the_logs_time() {
+    const HOUR: i64 = 3_600_000_000_000;
+    for entry in quintet_protocols::PROTOCOLS {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Memory);
+        for config in &mut cluster.configs {
+            config.protocol = entry.info.name.to_owned();
+        }
+        cluster.configs[0].clock_skew = HOUR;
+        cluster.start_on(listeners);
+        for _ in 0..3 {
+            cluster.add(0, 1);
+        }
+        let time = cluster.handle(0).submit(Level::Linearizable, b"time");
+        let time = String::from_utf8(time.expect("a quorum")).expect("text");
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("after 1970");
+        let ahead = Duration::from_nanos(time.parse().expect("a number")).saturating_sub(now);
+        let name = entry.info.name;
+        assert!(ahead.as_secs() < 60, "{name} is {ahead:?} ahead");
+    }
+}
+
 #[test]
 fn a_stopped_cluster_on_disk_has_all_its_data_when_it_starts_again() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -141,12 +141,9 @@ impl EventLoop {
             stopping: None,
             exit: None,
         };
-        // On the first start there is nothing yet that could expire too early, and no time to go on
-        // from: what is set before the members' clocks are known must not expire when they are.
-        let members = match parts.recovered.first_boot {
-            true => 0,
-            false => this.world.rooms.len(),
-        };
+        // On the first start, too: one clock that is hours ahead would move the log's time there
+        // before the others' are known. What clients want waits for those.
+        let members = this.world.rooms.len();
         this.world.clock.begin_log(CommandTime(0), members);
         if let Err(error) = this
             .node
@@ -385,7 +382,8 @@ impl EventLoop {
             return false;
         }
         // Until the clocks are known the log's time stands where it stood before the restart, which
-        // may be hours ago: a session that is opened then has ended as soon as they are.
+        // may be hours ago, or at the beginning of all time: a session that is opened then has ended
+        // as soon as they are, and so has what is to expire.
         if self.world.clock.waits_for_peers() && now < CLOCKS_KNOWN {
             return false;
         }

@@ -12,11 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Adds what it is told; any read gives the sum and how many commands made it.
+/// Adds what it is told; the read `time` gives when it last did, any other the sum and how many commands made it.
 #[derive(Default)]
 pub struct Counter {
     sum: u64,
     commands: u64,
+    /// The time of the last command, in nanoseconds since the Unix epoch.
+    time: u64,
     incoming: Vec<u8>,
     /// Makes snapshots large.
     pub padding: usize,
@@ -32,16 +34,21 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 impl StateMachine for Counter {
-    fn apply(&mut self, _: &At, command: &[u8], reply: &mut Vec<u8>) {
+    fn apply(&mut self, at: &At, command: &[u8], reply: &mut Vec<u8>) {
         self.sum += number(command);
         if self.wrong && self.commands % 10 == 9 {
             self.sum += number(command);
         }
         self.commands += 1;
+        self.time = at.time.0;
         reply.extend_from_slice(self.sum.to_string().as_bytes());
     }
 
-    fn query(&self, _: &At, _: &[u8], reply: &mut Vec<u8>) {
+    fn query(&self, _: &At, query: &[u8], reply: &mut Vec<u8>) {
+        if query == b"time" {
+            reply.extend_from_slice(self.time.to_string().as_bytes());
+            return;
+        }
         reply.extend_from_slice(format!("{} {}", self.sum, self.commands).as_bytes());
     }
 
