@@ -16,8 +16,12 @@ use std::{
 
 /// For segments, snapshots, small files and their directories, all threads together.
 const FILES: usize = 64;
-/// For connections from peers that have not proved yet who they are, and from proxies.
-const STRANGERS: usize = 128;
+/// For connections to the peers' port that have not proved yet who they are: no more are open …
+pub(crate) const STRANGERS: usize = 128;
+/// … beside this number for each member, all of which may be on one host.
+pub(crate) const STRANGERS_PER_PEER: usize = 2;
+/// For connections from proxies, which have proved it.
+const PROXIES: usize = 64;
 /// For the links to one peer: each lane in each direction, and those that replace them.
 const PER_PEER: usize = 8;
 /// A server for fewer clients than this is of no use to anybody.
@@ -38,7 +42,8 @@ pub(crate) fn are_exhausted(error: &io::Error) -> bool {
 
 /// What must be there for others than clients, in a group of that many members.
 pub(crate) const fn reserved(members: usize, admin_connections: usize) -> usize {
-    FILES + STRANGERS + PER_PEER * members + admin_connections
+    let peers = (PER_PEER + STRANGERS_PER_PEER) * members;
+    FILES + STRANGERS + PROXIES + peers + admin_connections
 }
 
 /// How many clients may connect at once of the `wanted` ones, when `reserved` more descriptors

@@ -15,6 +15,7 @@ use super::{Connection, LANES, Stage, Tcp};
 use crate::{
     announce,
     data::{Data, PeerSeen, nonce},
+    descriptors::{STRANGERS, STRANGERS_PER_PEER},
     transports::{
         Arrival,
         handshake::{Handshake, HandshakeError, PeerIdentity, Refusal, Role, Step},
@@ -33,10 +34,9 @@ use std::{
 const UNPROVEN_MAX: Duration = Duration::from_secs(2);
 /// How long a refusal may take to be written.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
-/// Accepted connections that are not open, of all sources; beyond that the oldest makes room.
-const UNPROVEN_COUNT_MAX: usize = 256;
-/// The same of one source, and two more for each member, all of which may be on one host.
-const UNPROVEN_OF_SOURCE_MAX: usize = 64;
+/// Accepted connections that are not open, of one source, and some more for each member; beyond that,
+/// or when there are as many of all sources as descriptors are kept for, the oldest makes room.
+const UNPROVEN_OF_SOURCE_MAX: usize = STRANGERS / 2;
 const FRONTENDS_MAX: usize = 1024;
 /// The first wait after a member refused or did not prove itself; each next one is twice as long.
 const REFUSED_FIRST: Duration = Duration::from_secs(1);
@@ -179,7 +179,7 @@ impl Tcp {
     /// with the most, if there are too many. So a peer needs only to be quicker than a full round
     /// of those that come after it from where it comes.
     fn make_room(&mut self, address: SocketAddr, now: Time) {
-        let of_source_max = UNPROVEN_OF_SOURCE_MAX + 2 * self.links.len();
+        let of_members = STRANGERS_PER_PEER * self.links.len();
         let mut counts: BTreeMap<IpAddr, (usize, u64, usize)> = BTreeMap::new();
         let mut all = 0;
         for (index, connection) in self.connections.iter().enumerate() {
@@ -196,8 +196,10 @@ impl Tcp {
         }
         let own = counts.get(&source(address));
         let drops = match own {
-            Some((count, _, place)) if *count >= of_source_max => Some(*place),
-            _ if all >= UNPROVEN_COUNT_MAX + 2 * self.links.len() => {
+            Some((count, _, place)) if *count >= UNPROVEN_OF_SOURCE_MAX + of_members => {
+                Some(*place)
+            }
+            _ if all >= STRANGERS + of_members => {
                 counts.values().max_by_key(|it| it.0).map(|it| it.2)
             }
             _ => None,
