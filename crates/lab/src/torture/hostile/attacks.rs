@@ -33,6 +33,10 @@ const REQUEST_MAX: usize = MIB;
 const BATCH_MAX: usize = 4 * MIB;
 const QUEUE_ROOM: usize = 67_108_650;
 const KEY_MAX: usize = 64 << 10;
+/// The longest name of a client.
+const NAME_MAX: usize = 1 << 10;
+/// Open transactions of one attacker.
+const TRANSACTIONS: usize = 24;
 
 /// How long an attacker waits for an answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -88,6 +92,7 @@ impl Attacker {
                 Attack::Garbage => self.garbage(target.redis),
                 Attack::Colliding => self.colliding(target.redis),
                 Attack::Long => self.long(target.redis),
+                Attack::Transactions => self.transactions(target.redis),
                 Attack::Restore => self.restore(target.redis),
                 Attack::Strangers => self.strangers(target.peer),
                 Attack::Passwords => self.passwords(target.redis),
@@ -523,6 +528,53 @@ impl Attacker {
             let answers = if whole { count + 2 } else { count };
             let _ = self.ask(&mut connection, &out, answers);
         }
+    }
+
+    /// Many that queue large values and replies made by the server, and leave it at that.
+    fn transactions(&mut self, address: SocketAddr) {
+        let (value, name) = (vec![b'x'; MIB], vec![b'n'; NAME_MAX]);
+        let mut begin = Vec::new();
+        encode(&mut begin, &[b"CLIENT", b"SETNAME", &name]);
+        encode(&mut begin, &[b"CLIENT", b"SETINFO", b"lib-name", &name]);
+        encode(&mut begin, &[b"WATCH", b"once:1", &value[..KEY_MAX]]);
+        encode(&mut begin, &[b"MULTI"]);
+        encode(&mut begin, &[b"CLIENT", b"LIST"]);
+        let mut set = Vec::new();
+        encode(&mut set, &[b"SET", b"giant", &value]);
+        let mut open = Vec::new();
+        for nth in 0..TRANSACTIONS {
+            if self.stopped() {
+                return;
+            }
+            let Some(mut connection) = self.connect(address) else {
+                continue;
+            };
+            // Names longer than any, which must be refused.
+            let long = [&b"CLIENT"[..], b"SETNAME", &value];
+            match self.command(&mut connection, &long) {
+                Ok(Value::Error(_)) | Err(_) => {}
+                Ok(_) => self.complain("a name of 1 MiB was accepted".to_owned()),
+            }
+            if self.ask(&mut connection, &begin, 5).is_err() {
+                continue;
+            }
+            let (most, executed) = match nth % 8 {
+                7 => (40, true),
+                _ => (60, false),
+            };
+            let queued = (0..most)
+                .take_while(|_| !self.stopped())
+                .all(|_| self.ask(&mut connection, &set, 1).is_ok());
+            if queued && executed {
+                let mut exec = Vec::new();
+                encode(&mut exec, &[b"EXEC"]);
+                encode(&mut exec, &[b"DEL", b"giant"]);
+                // What it says depends on what the others hold.
+                let _ = self.ask(&mut connection, &exec, 2);
+            }
+            open.push(connection);
+        }
+        self.hold();
     }
 
     fn restore(&mut self, address: SocketAddr) {

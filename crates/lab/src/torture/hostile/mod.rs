@@ -84,6 +84,8 @@ pub enum Attack {
     Colliding,
     /// Commands that take long.
     Long,
+    /// Transactions that grow and are never executed.
+    Transactions,
     /// Payloads of RESTORE that were changed and have the right checksum.
     Restore,
     /// Strangers on the ports of peers, while links between replicas break.
@@ -96,7 +98,7 @@ pub enum Attack {
 
 impl Attack {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Giants,
         Self::Pipelines,
         Self::Idle,
@@ -104,6 +106,7 @@ impl Attack {
         Self::Garbage,
         Self::Colliding,
         Self::Long,
+        Self::Transactions,
         Self::Restore,
         Self::Strangers,
         Self::Passwords,
@@ -121,6 +124,7 @@ impl Attack {
             Self::Garbage => "garbage",
             Self::Colliding => "colliding",
             Self::Long => "long",
+            Self::Transactions => "transactions",
             Self::Restore => "restore",
             Self::Strangers => "strangers",
             Self::Passwords => "passwords",
