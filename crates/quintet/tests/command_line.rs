@@ -77,34 +77,26 @@ fn a_mistyped_command_or_flag_gets_a_suggestion() {
 fn a_mistyped_protocol_or_option_gets_a_suggestion() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo").display().to_string();
-    for command in [vec!["demo", "--dir", &dir]] {
-        let with = |more: &[&'static str]| -> Vec<&str> {
-            command
-                .iter()
-                .copied()
-                .chain(more.iter().copied())
-                .collect()
-        };
-        let wrong = with(&["--protocol", "multipaxso"]);
-        fails(
-            &wrong,
-            2,
-            &[
-                "unknown protocol 'multipaxso'",
-                "did you mean 'multipaxos'?",
-            ],
-        );
-        let wrong = with(&["--set", "windwo=3"]);
-        fails(&wrong, 2, &["no option 'windwo'", "did you mean 'window'?"]);
-        fails(&with(&["--set", "window=many"]), 2, &["window", "many"]);
-        fails(&with(&["--set", "window"]), 2, &["option=value"]);
-        let raw = ["--protocol", "derecho", "--set", "delivery=raw"];
-        fails(
-            &with(&raw),
-            2,
-            &["delivers without an order", "leave the option out"],
-        );
-    }
+    let with = |more: &[&'static str]| -> Vec<&str> { [&["demo", "--dir", &dir], more].concat() };
+    let wrong = with(&["--protocol", "multipaxso"]);
+    fails(
+        &wrong,
+        2,
+        &[
+            "unknown protocol 'multipaxso'",
+            "did you mean 'multipaxos'?",
+        ],
+    );
+    let wrong = with(&["--set", "windwo=3"]);
+    fails(&wrong, 2, &["no option 'windwo'", "did you mean 'window'?"]);
+    fails(&with(&["--set", "window=many"]), 2, &["window", "many"]);
+    fails(&with(&["--set", "window"]), 2, &["option=value"]);
+    let raw = ["--protocol", "derecho", "--set", "delivery=raw"];
+    fails(
+        &with(&raw),
+        2,
+        &["delivers without an order", "leave the option out"],
+    );
 }
 
 #[test]
