@@ -45,7 +45,7 @@ use speculation::Speculation;
 pub(crate) use stream::FRAME_HEAD;
 pub(crate) use stream::framed_feed;
 use stream::{Restoring, SESSIONS_CHUNK, frame_head};
-pub use stream::{SnapshotChunk, SnapshotHeader, SnapshotReader, framed};
+pub use stream::{SnapshotChunk, SnapshotHeader, SnapshotReader, SnapshotScan, framed};
 
 /// Room made for a chunk beforehand, at most.
 const CHUNK_RESERVED: usize = 1 << 20;
@@ -237,6 +237,8 @@ pub struct Executor {
     planted: Planted,
     /// The epoch's descriptor, encoded, for the headers of snapshots.
     descriptor: Bytes,
+    /// The origin of the last snapshot.
+    origin: u64,
     /// Of a planted bug: the machine's snapshot is yet to begin.
     begins_late: bool,
 }
@@ -277,6 +279,7 @@ impl Executor {
             commands: 0,
             planted: Planted::default(),
             descriptor: Bytes::new(),
+            origin: 0,
             begins_late: false,
         }
     }
@@ -284,6 +287,11 @@ impl Executor {
     /// Writes this descriptor into the headers of snapshots.
     pub fn set_descriptor(&mut self, descriptor: Bytes) {
         self.descriptor = descriptor;
+    }
+
+    /// Numbers the snapshots from here: a number that no other process draws.
+    pub(crate) const fn number_snapshots(&mut self, from: u64) {
+        self.origin = from;
     }
 
     pub(crate) fn with_plant(mut self, planted: Planted) -> Self {
@@ -689,6 +697,7 @@ impl Executor {
             self.machine.begin_snapshot();
         }
         self.bytes_since = 0;
+        self.origin = self.origin.wrapping_add(1);
         let mut writer = Writer::new(&mut self.scratch);
         self.sessions.encode(&mut writer);
         let sessions = writer.finish().into_bytes();
@@ -702,6 +711,7 @@ impl Executor {
             summary,
             descriptor: self.descriptor.clone(),
             session_chunks: Some(chunks.len() as u32),
+            origin: self.origin,
         };
         let mut writer = Writer::new(&mut self.scratch);
         header.encode(&mut writer);
@@ -1047,6 +1057,7 @@ mod tests {
             summary: Bytes::from_static(b"sum"),
             descriptor: Bytes::new(),
             session_chunks: None,
+            origin: 0,
         };
         let mut scratch = BytesMut::new();
         let mut writer = Writer::new(&mut scratch);

@@ -1,7 +1,7 @@
 //! Time as a replica sees it: a monotonic clock for timers, a synchronised clock for agreement
 //! on "when", and the [`World`] that reads both.
 
-use crate::{Bytes, Executed, ReplicaId};
+use crate::{Bytes, Executed, ReplicaId, SnapshotHeader};
 use core::{
     fmt,
     ops::{Add, Sub},
@@ -98,6 +98,20 @@ pub trait World {
     /// Up to `length` bytes of the snapshot from `offset`; empty at its end. `None` when the
     /// snapshot is gone or cannot be read.
     fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes>;
+    /// The beginning of a peer's snapshot that an earlier run of this node could not finish: its
+    /// checksums are right. There is none any more once a snapshot has been begun.
+    fn snapshot_left(&self) -> Option<SnapshotLeft> {
+        None
+    }
+}
+
+/// The beginning of a snapshot, up to the end of a chunk of its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotLeft {
+    /// Its header.
+    pub header: SnapshotHeader,
+    /// So much is here.
+    pub length: u64,
 }
 
 /// A snapshot that is durable on this node.

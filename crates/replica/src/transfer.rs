@@ -24,11 +24,13 @@
 //! few round trips later. A feed that breaks off before leaves the state, which stands alone then.
 //!
 //! The donor keeps no other state. A lost message is asked for again by a timer; a donor that stays
-//! silent is left for the next one, and a snapshot that has gone meanwhile starts over.
+//! silent is left for the next one. What has come stays, across a restart of the fetcher, too: a
+//! donor that has the same file, as its origin tells, goes on from there. One that has not gives
+//! its own from the beginning, and only then is the old part thrown away.
 
 use crate::{
     Bytes, DecodeError, Executed, Feed, Position, Reader, ReplicaId, ReplicaSet, RestoreError,
-    Slot, SnapshotReader, Time, Wire, Writer,
+    Slot, SnapshotHeader, SnapshotLeft, SnapshotReader, Time, Wire, Writer,
 };
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -77,7 +79,7 @@ pub(crate) const FEED_KEPT: Duration = Duration::from_secs(10);
 pub(crate) enum TransferMessage {
     Ask {
         at_least: Slot,
-        snapshot: Option<Executed>,
+        snapshot: Option<SnapshotFile>,
         offset: u64,
         /// What is executed after the snapshot is wanted, too.
         fed: bool,
@@ -85,7 +87,8 @@ pub(crate) enum TransferMessage {
         ahead: bool,
     },
     Piece {
-        snapshot: Executed,
+        snapshot: SnapshotFile,
+        /// Its length, or 0.
         total: u64,
         offset: u64,
         bytes: Bytes,
@@ -108,16 +111,27 @@ pub(crate) enum TransferMessage {
     Gone,
 }
 
-fn encode_executed(executed: Executed, writer: &mut Writer<'_>) {
-    writer.u64(executed.slot.0);
-    writer.u64(executed.position.0);
+/// Which snapshot, byte by byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SnapshotFile {
+    pub id: Executed,
+    /// See [`SnapshotHeader::origin`].
+    pub origin: u64,
 }
 
-fn decode_executed(reader: &mut Reader) -> Result<Executed, DecodeError> {
-    Ok(Executed {
+fn encode_file(file: SnapshotFile, writer: &mut Writer<'_>) {
+    writer.u64(file.id.slot.0);
+    writer.u64(file.id.position.0);
+    writer.u64(file.origin);
+}
+
+fn decode_file(reader: &mut Reader) -> Result<SnapshotFile, DecodeError> {
+    let id = Executed {
         slot: reader.slot("snapshot slot")?,
         position: Position(reader.number("snapshot position")?),
-    })
+    };
+    let origin = reader.u64("snapshot origin")?;
+    Ok(SnapshotFile { id, origin })
 }
 
 impl Wire for TransferMessage {
@@ -135,7 +149,7 @@ impl Wire for TransferMessage {
                 writer.bool(*ahead);
                 writer.u64(at_least.0);
                 writer.bool(snapshot.is_some());
-                encode_executed(snapshot.unwrap_or_default(), writer);
+                encode_file(snapshot.unwrap_or_default(), writer);
                 writer.u64(*offset);
             }
             Self::Piece {
@@ -145,7 +159,7 @@ impl Wire for TransferMessage {
                 bytes,
             } => {
                 writer.u8(1);
-                encode_executed(*snapshot, writer);
+                encode_file(*snapshot, writer);
                 writer.u64(*total);
                 writer.u64(*offset);
                 writer.blob(bytes);
@@ -175,7 +189,7 @@ impl Wire for TransferMessage {
                 let (fed, ahead) = (reader.bool("fed")?, reader.bool("ahead")?);
                 let at_least = reader.slot("at least")?;
                 let known = reader.bool("snapshot known")?;
-                let snapshot = decode_executed(reader)?;
+                let snapshot = decode_file(reader)?;
                 let offset = reader.number("offset")?;
                 Self::Ask {
                     at_least,
@@ -186,7 +200,7 @@ impl Wire for TransferMessage {
                 }
             }
             1 => Self::Piece {
-                snapshot: decode_executed(reader)?,
+                snapshot: decode_file(reader)?,
                 total: reader.number("total")?,
                 offset: reader.number("offset")?,
                 bytes: reader.blob("piece")?,
@@ -263,9 +277,11 @@ pub(crate) struct Fetch {
     /// What the snapshot must cover by itself.
     pub floor: Slot,
     /// Which snapshot, once a donor has named one.
-    pub snapshot: Option<Executed>,
+    pub snapshot: Option<SnapshotFile>,
     pub offset: u64,
-    /// Its length, once it is known.
+    /// The pieces begin there.
+    base: u64,
+    /// Its length, once it is known; 0 also when another donor is asked for the rest.
     total: u64,
     /// It has been asked for up to here …
     asked: u64,
@@ -314,6 +330,7 @@ impl Fetch {
             floor: at_least,
             snapshot: None,
             offset: 0,
+            base: 0,
             total: 0,
             asked: 0,
             window: WINDOW_MIN,
@@ -344,9 +361,8 @@ impl Fetch {
             self.asked += PIECE as u64;
         }
         let ahead = self.asked > self.offset;
-        let known = self.snapshot.is_some();
         // Until the donor has named the snapshot there is one question.
-        let within = match known {
+        let within = match self.total > 0 {
             true => self.asked < self.total && self.asked < self.offset + self.window,
             false => !ahead,
         };
@@ -412,7 +428,7 @@ impl Fetch {
     }
 
     /// The donor has named a snapshot.
-    pub fn begin(&mut self, snapshot: Executed, total: u64, now: Time) {
+    pub fn begin(&mut self, snapshot: SnapshotFile, total: u64, now: Time) {
         self.begin_again();
         self.snapshot = Some(snapshot);
         self.total = total;
@@ -421,10 +437,47 @@ impl Fetch {
         self.reader = SnapshotReader::default();
     }
 
+    /// The beginning of a snapshot is here from an earlier run: the rest of it is asked for, and
+    /// what was executed since if that is wanted.
+    pub fn resume(&mut self, left: &SnapshotLeft) {
+        let SnapshotHeader {
+            executed, origin, ..
+        } = left.header;
+        self.snapshot = Some(SnapshotFile {
+            id: executed,
+            origin,
+        });
+        self.fed |= executed.slot < self.at_least;
+        self.offset = left.length;
+        self.base = left.length;
+        self.asked = left.length;
+        self.reader = SnapshotReader::within_state(left.header.clone());
+    }
+
+    /// Its length, once a donor has told it.
+    pub const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The donor has the snapshot whose beginning is here; false when there is no more of it.
+    pub fn go_on(&mut self, snapshot: SnapshotFile, total: u64, now: Time) -> bool {
+        if self.total == 0 {
+            if total <= self.offset {
+                return false;
+            }
+            self.total = total;
+            self.begun = now;
+            self.floor = self.floor.min(snapshot.id.slot);
+        }
+        true
+    }
+
     /// Whether these are the bounds of one of the pieces that are asked for: nothing else is kept.
     pub fn is_piece(&self, offset: u64, length: usize) -> bool {
         let left = self.total.saturating_sub(offset);
-        offset.is_multiple_of(PIECE as u64) && length as u64 == left.min(PIECE as u64)
+        let of_one =
+            (offset.checked_sub(self.base)).is_some_and(|at| at.is_multiple_of(PIECE as u64));
+        of_one && length as u64 == left.min(PIECE as u64)
     }
 
     /// A piece came; kept, if its turn has not come.
@@ -463,7 +516,7 @@ impl Fetch {
 
     /// Up to where the snapshot by this name, just saved, brings the state.
     pub fn reach(&self, id: Executed) -> Slot {
-        match self.snapshot == Some(id) {
+        match self.snapshot.is_some_and(|file| file.id == id) {
             true => id.slot.max(self.fed_upto),
             false => id.slot,
         }
@@ -479,6 +532,7 @@ impl Fetch {
     pub fn begin_again(&mut self) {
         self.snapshot = None;
         self.offset = 0;
+        self.base = 0;
         self.total = 0;
         self.early.clear();
         self.ask_again();
@@ -503,18 +557,38 @@ impl Fetch {
     /// The donor was silent: ask it again, or the next one from the start.
     pub fn on_silence(&mut self) {
         self.tries += 1;
-        let more = u32::try_from(self.offset / TRY_BYTES).unwrap_or(TRIES_MAX);
+        // One that has given nothing yet is not waited for.
+        let given = self.offset.min(self.total);
+        let more = u32::try_from(given / TRY_BYTES).unwrap_or(TRIES_MAX);
         if self.tries >= (TRIES + more).min(TRIES_MAX) {
             self.leave_donor();
         }
         self.ask_again();
     }
 
-    /// Turns to the next donor and starts from the beginning.
+    /// Turns to the next donor, which may have the rest of what has come.
     pub fn leave_donor(&mut self) {
         self.on_answer();
         self.donor = (self.donor + 1) % self.donors.len();
+        let is_known = self.snapshot.is_some_and(|file| file.origin != 0);
+        if !is_known || self.following.is_some() {
+            return self.begin_again();
+        }
+        self.base = self.offset;
+        self.total = 0;
+        self.early.clear();
+        self.ask_again();
+    }
+
+    /// Turns to the next donor and starts from the beginning.
+    pub fn leave_file(&mut self) {
+        self.leave_donor();
         self.begin_again();
+    }
+
+    /// Whether the donor is being asked for the rest of what another one gave, or for anything.
+    pub const fn is_new_to_donor(&self) -> bool {
+        self.total == 0
     }
 
     /// Checks the next bytes of the stream.
@@ -573,7 +647,11 @@ mod tests {
     fn fetch() -> Fetch {
         let donors = [ReplicaId(1), ReplicaId(2)].into_iter().collect();
         let mut fetch = Fetch::new(donors, Slot(5), false, 0, Time(0)).expect("there are donors");
-        fetch.begin(Executed::default(), 1 << 30, Time(0));
+        let file = SnapshotFile {
+            origin: 7,
+            ..SnapshotFile::default()
+        };
+        fetch.begin(file, 1 << 30, Time(0));
         fetch
     }
 
@@ -590,7 +668,24 @@ mod tests {
         for _ in TRIES..TRIES + 12 {
             much.on_silence();
         }
-        assert_eq!((much.donor(), much.offset), (ReplicaId(2), 0));
+        assert_eq!((much.donor(), much.offset), (ReplicaId(2), 100 << 20));
+        for _ in 0..TRIES {
+            much.on_silence();
+        }
+        assert_eq!(much.donor(), ReplicaId(1), "the first is asked again soon");
+        assert_eq!(much.offset, 100 << 20);
+        assert!(much.go_on(much.snapshot.expect("known"), 1 << 30, Time(0)));
+        let next = much.next_ask(100 << 20, Time(0));
+        assert!(matches!(next, Some(TransferMessage::Ask { offset, .. }) if offset == 100 << 20));
+    }
+
+    #[test]
+    fn what_came_of_a_file_without_origin_is_not_gone_on_with_elsewhere() {
+        let mut fetch = fetch();
+        fetch.begin(SnapshotFile::default(), 1 << 30, Time(0));
+        fetch.advance(100 << 20);
+        fetch.leave_donor();
+        assert_eq!((fetch.snapshot, fetch.offset), (None, 0));
     }
 
     #[test]

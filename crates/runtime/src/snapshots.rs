@@ -2,8 +2,11 @@
 //!
 //! ```text
 //!   Begin, Append …, Finish ──► snapshots/incoming ──fsync, rename, fsync──► SLOT-POSITION.snapshot
-//!                                                                         or SLOT-POSITION.fetched
+//!                               snapshots/arriving                        or SLOT-POSITION.fetched
 //! ```
+//!
+//! What has arrived of a peer's when the process ends is there for the next: it is read, and what
+//! has right checksums is gone on with when the state is still wanted then.
 //!
 //! A snapshot is read back, every checksum and the sessions, before anybody is told that it is saved:
 //! the log is trimmed behind it. One that cannot be read is thrown away, and the log stays.
@@ -22,7 +25,7 @@ use crate::{
 };
 use quintet_replica::{
     Bytes, ClusterId, Durability, Executed, Position, Sessions, Slot, SnapshotChunk, SnapshotInfo,
-    SnapshotReader,
+    SnapshotLeft, SnapshotReader, SnapshotScan,
 };
 use std::{
     cell::RefCell,
@@ -36,6 +39,13 @@ use std::{
 };
 
 const KEPT: usize = 2;
+/// Unfinished ones: this replica's own, and one from a peer.
+const UNFINISHED: [&str; 2] = ["incoming", "arriving"];
+
+const fn unfinished(fetched: bool) -> &'static str {
+    UNFINISHED[fetched as usize]
+}
+
 /// A file is kept open for so long after it was read last, as peers that fetch it ask again by then …
 const OPEN_FOR: Duration = Duration::from_secs(15);
 /// … and of these no more than this: others' disk space is given back.
@@ -176,6 +186,28 @@ pub(crate) fn verify(path: &Path, id: Executed, cluster: ClusterId) -> io::Resul
     Check::new(name.into_owned(), id, cluster).finish(&file)
 }
 
+/// What can be gone on with of a peer's snapshot that an earlier run did not finish.
+fn left(path: &Path, cluster: ClusterId) -> Option<SnapshotLeft> {
+    let file = retried(|| File::open(path)).ok()?;
+    let mut scan = SnapshotScan::default();
+    let mut piece = vec![0; 256 << 10];
+    let mut offset = 0;
+    loop {
+        match file.read_at(&mut piece, offset) {
+            Ok(0) => break,
+            Ok(more) if scan.feed(&piece[..more]) => offset += more as u64,
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    let left = scan.left().filter(|left| left.header.cluster == cluster);
+    if left.is_none() {
+        let _ = fs::remove_file(path);
+    }
+    left
+}
+
 /// What a start can rely on.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
@@ -262,6 +294,7 @@ enum Order {
         file: u64,
         id: Executed,
         fetched: bool,
+        kept: u64,
     },
     Append(Bytes),
     Truncate(u64),
@@ -289,6 +322,8 @@ pub(crate) struct Snapshots {
     /// What the one that was begun last covers, if it comes from a peer and is not saved: it can be
     /// read as far as it has been written.
     incoming: Option<Executed>,
+    /// What an earlier run left of one.
+    left: Option<SnapshotLeft>,
     /// Files that are being read. One that peers fetch is kept open, and so readable, when newer ones
     /// have taken its place.
     open: RefCell<Vec<Open>>,
@@ -303,7 +338,8 @@ impl Snapshots {
         durability: Durability,
         mailer: Mailer,
     ) -> io::Result<Self> {
-        let _ = fs::remove_file(directory.join("incoming"));
+        let _ = fs::remove_file(directory.join(unfinished(false)));
+        let left = left(&directory.join(unfinished(true)), cluster);
         let mut found = list(&directory)?;
         if durability == Durability::Memory {
             for kept in found.drain(..) {
@@ -333,6 +369,7 @@ impl Snapshots {
             newest: found.last().copied(),
             begun: 0,
             incoming: None,
+            left,
             open: RefCell::new(Vec::new()),
         })
     }
@@ -344,15 +381,27 @@ impl Snapshots {
         }
     }
 
-    pub fn begin(&mut self, id: Executed, fetched: bool) {
+    /// Begins a file; the first `kept` bytes of what an earlier run left of it stay.
+    pub fn begin(&mut self, id: Executed, fetched: bool, kept: u64) {
         self.begun += 1;
+        self.left = None;
         self.close_incoming();
         self.incoming = fetched.then_some(id);
         if fetched {
             self.open.borrow_mut().retain(|it| it.id != id);
         }
         let file = self.begun;
-        self.order(Order::Begin { file, id, fetched });
+        self.order(Order::Begin {
+            file,
+            id,
+            fetched,
+            kept,
+        });
+    }
+
+    /// What an earlier run left of a peer's snapshot, unless one has been begun since.
+    pub fn left(&self) -> Option<SnapshotLeft> {
+        self.left.clone()
     }
 
     /// Whether this is the number of the file that was begun last and not abandoned.
@@ -424,7 +473,7 @@ impl Snapshots {
 
     fn file(&self, id: Executed) -> io::Result<File> {
         if self.incoming == Some(id)
-            && let Ok(file) = File::open(self.directory.join("incoming"))
+            && let Ok(file) = File::open(self.directory.join(unfinished(true)))
         {
             return Ok(file);
         }
@@ -473,7 +522,7 @@ impl Snapshots {
         Some(bytes.into())
     }
 
-    /// Waits until the thread has ended; what is unfinished is left for the next start to delete.
+    /// Waits until the thread has ended; what is unfinished is left for the next start.
     pub fn finish(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
@@ -508,16 +557,15 @@ impl Writer {
             if let Err(error) = self.carry_out(order) {
                 self.under_way = None;
                 // A full disk must have back what the unfinished one took.
-                let _ = fs::remove_file(self.directory.join("incoming"));
+                self.remove_unfinished();
                 self.mailer.send(match error {
                     Failed::Soft(error) => Mail::SnapshotFailed {
                         file: self.begun,
                         reason: error.to_string(),
                     },
-                    Failed::Storage(error) => Mail::StorageFailed(format!(
-                        "{}: {error}",
-                        self.directory.join("incoming").display()
-                    )),
+                    Failed::Storage(error) => {
+                        Mail::StorageFailed(format!("{}: {error}", self.directory.display()))
+                    }
                 });
             }
         }
@@ -529,19 +577,27 @@ impl Writer {
                 file: number,
                 id,
                 fetched,
+                kept,
             } => {
                 self.begun = number;
+                self.under_way = None;
+                if kept == 0 {
+                    self.remove_unfinished();
+                }
                 let mut options = OpenOptions::new();
-                options.read(true).write(true).create(true).truncate(true);
-                let file = retried(|| options.open(self.directory.join("incoming")))?;
+                options.read(true).write(true).create(kept == 0);
+                let name = unfinished(fetched);
+                let mut file = retried(|| options.open(self.directory.join(name)))?;
+                file.set_len(kept)?;
+                file.seek(SeekFrom::Start(kept))?;
                 self.under_way = Some(UnderWay {
                     number,
                     id,
                     fetched,
                     file,
-                    written: 0,
-                    flushed: 0,
-                    check: Check::new("incoming".to_owned(), id, self.cluster),
+                    written: kept,
+                    flushed: kept,
+                    check: Check::new(name.to_owned(), id, self.cluster),
                 });
             }
             Order::Append(bytes) => {
@@ -572,7 +628,8 @@ impl Writer {
                 under_way.file.seek(SeekFrom::Start(length))?;
                 under_way.written = length;
                 under_way.flushed = under_way.flushed.min(length);
-                under_way.check = Check::new("incoming".to_owned(), under_way.id, self.cluster);
+                let name = unfinished(under_way.fetched).to_owned();
+                under_way.check = Check::new(name, under_way.id, self.cluster);
             }
             Order::Finish => {
                 let Some(under_way) = self.under_way.take() else {
@@ -582,11 +639,18 @@ impl Writer {
             }
             Order::Abandon => {
                 if self.under_way.take().is_some() {
-                    let _ = fs::remove_file(self.directory.join("incoming"));
+                    self.remove_unfinished();
                 }
             }
         }
         Ok(())
+    }
+
+    fn remove_unfinished(&self) {
+        for name in UNFINISHED {
+            // There is one at most; what cannot be deleted is written over.
+            let _ = fs::remove_file(self.directory.join(name));
+        }
     }
 
     fn save(&self, under_way: UnderWay) -> Result<(), Failed> {
@@ -603,7 +667,7 @@ impl Writer {
         }
         unreadable(check.finish(&file)?)?;
         fs::rename(
-            self.directory.join("incoming"),
+            self.directory.join(unfinished(fetched)),
             self.directory.join(name(id, fetched)),
         )?;
         if self.durability == Durability::Disk {
@@ -700,12 +764,12 @@ mod tests {
         let mut snapshots = start(Durability::Disk).expect("starts");
         for slot in [8, 9, 10] {
             let id = id(slot);
-            snapshots.begin(id, false);
+            snapshots.begin(id, false, 0);
             snapshots.append(stream(slot, b"state"));
             snapshots.finish_file();
         }
         let id = id(11);
-        snapshots.begin(id, false);
+        snapshots.begin(id, false, 0);
         snapshots.append(Bytes::from("unfinished"));
         snapshots.finish();
         let saved = std::iter::from_fn(|| mailbox.take())
@@ -741,6 +805,7 @@ mod tests {
             summary: Bytes::new(),
             descriptor: Bytes::new(),
             session_chunks: Some(1),
+            origin: 9,
         };
         let header = header.encode_to_bytes();
         [&header, &[0; 4][..], state, b""]
@@ -797,10 +862,10 @@ mod tests {
                 assert!(Instant::now() < until, "it does not come");
             }
         };
-        snapshots.begin(id, true);
+        snapshots.begin(id, true, 0);
         snapshots.append(Bytes::from("abandoned"));
         snapshots.abandon();
-        snapshots.begin(id, true);
+        snapshots.begin(id, true, 0);
         snapshots.append(Bytes::copy_from_slice(state));
         let came = wait_for(
             &|mail| matches!(mail, Mail::SnapshotWritten { file, .. } if snapshots.is_current(*file)),
@@ -834,7 +899,7 @@ mod tests {
         let mut snapshots =
             Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer).expect("starts");
         let begun = |snapshots: &mut Snapshots, slot| {
-            snapshots.begin(id(slot), true);
+            snapshots.begin(id(slot), true, 0);
             snapshots.append(Bytes::from("unfinished"));
             let until = Instant::now() + Duration::from_secs(60);
             while !matches!(mailbox.take(), Some(Mail::SnapshotWritten { .. })) {
@@ -880,7 +945,7 @@ mod tests {
                 Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer.clone())
                     .expect("starts");
             let id = id(7);
-            snapshots.begin(id, false);
+            snapshots.begin(id, false, 0);
             snapshots.append(Bytes::from(bytes));
             snapshots.finish_file();
             snapshots.finish();
@@ -907,7 +972,7 @@ mod tests {
         let mut snapshots =
             Snapshots::start(path, ClusterId(1), Durability::Disk, mailer).expect("starts");
         let broken = |snapshots: &mut Snapshots| {
-            snapshots.begin(id(1), true);
+            snapshots.begin(id(1), true, 0);
             snapshots.append(Bytes::from("no snapshot"));
             snapshots.finish_file();
         };

@@ -15,7 +15,7 @@
 use crate::random::Random;
 use quintet_replica::{
     Bytes, Durability, Executed, PersistId, Planted, RecoveredBytes, Slot, SnapshotChunk,
-    SnapshotInfo, SnapshotReader, Write,
+    SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan, Write,
     journal::{BLOCK, Disk as JournalDisk, Identity, Journal, JournalError, MARK_SLOT},
 };
 use serde::{Deserialize, Serialize};
@@ -414,6 +414,8 @@ pub(crate) struct Disk {
     /// Oldest first.
     snapshots: Vec<Kept>,
     writing: Option<(Executed, bool, Vec<u8>)>,
+    /// What an earlier run left of a peer's.
+    left: Option<(SnapshotLeft, Vec<u8>)>,
     /// What may be trimmed once another snapshot can stand in for the one named.
     trims: Vec<(Executed, Slot)>,
     stuck: bool,
@@ -442,6 +444,7 @@ impl Disk {
             fails: false,
             snapshots: Vec::new(),
             writing: None,
+            left: None,
             trims: Vec::new(),
             stuck: false,
             finishing: false,
@@ -671,7 +674,9 @@ impl Disk {
             let id = *id;
             self.keep_snapshot(id);
         }
-        self.writing = None;
+        if let Some((_, true, bytes)) = self.writing.take() {
+            self.left = left_of(bytes);
+        }
         self.finishing = false;
         loss
     }
@@ -707,6 +712,7 @@ impl Disk {
     pub fn wipe(&mut self) {
         self.files = Files::default();
         self.snapshots.clear();
+        self.left = None;
     }
 
     // --- faults ----------------------------------------------------------------------------
@@ -787,8 +793,12 @@ impl Disk {
 
     // --- snapshots -------------------------------------------------------------------------
 
-    pub fn snapshot_begin(&mut self, id: Executed, fetched: bool) {
-        self.writing = Some((id, fetched, Vec::new()));
+    /// Begins one; the first `kept` bytes of what an earlier run left of it stay.
+    pub fn snapshot_begin(&mut self, id: Executed, fetched: bool, kept: u64) {
+        let left = self.left.take();
+        let mut bytes = left.map_or_else(Vec::new, |(_, bytes)| bytes);
+        bytes.truncate(kept as usize);
+        self.writing = Some((id, fetched, bytes));
         self.finishing = false;
     }
 
@@ -818,6 +828,10 @@ impl Disk {
     pub fn snapshot_abandon(&mut self) {
         self.writing = None;
         self.finishing = false;
+    }
+
+    pub fn snapshot_left(&self) -> Option<SnapshotLeft> {
+        self.left.as_ref().map(|(left, _)| left.clone())
     }
 
     /// Whether a snapshot is being written.
@@ -882,6 +896,14 @@ impl Disk {
         let from = usize::try_from(offset).ok()?.min(kept.bytes.len());
         Some(kept.bytes.slice(from..kept.bytes.len().min(from + length)))
     }
+}
+
+/// What can be gone on with of a snapshot whose last bytes did not reach the disk.
+fn left_of(mut bytes: Vec<u8>) -> Option<(SnapshotLeft, Vec<u8>)> {
+    bytes.truncate(bytes.len() - bytes.len() % 97);
+    let mut scan = SnapshotScan::default();
+    scan.feed(&bytes);
+    Some((scan.left()?, bytes))
 }
 
 /// Flips bits, or fills a sector with something else.
@@ -1117,7 +1139,7 @@ mod tests {
         for seed in 0..20 {
             let (mut disk, mut random) = (disk(), Random::new(seed));
             for slot in 1..=3 {
-                disk.snapshot_begin(id(slot), false);
+                disk.snapshot_begin(id(slot), false, 0);
                 disk.snapshot_append(b"abc");
                 assert_eq!(disk.snapshot_saved(id(slot), &mut random), None);
                 disk.snapshot_finish(&mut random);
@@ -1128,7 +1150,7 @@ mod tests {
                 disk.snapshot_read(id(2), 1, 9),
                 Some(Bytes::from_static(b"bc"))
             );
-            disk.snapshot_begin(id(4), false);
+            disk.snapshot_begin(id(4), false, 0);
             disk.snapshot_append(b"abc");
             let unfinished = seed % 2 == 0;
             if !unfinished {

@@ -33,7 +33,7 @@ use quintet_replica::{
     Boot, Bytes, ClockReading, ClusterId, CommandTime, Control, Deadline, Durability, Epoch,
     EpochNumber, Executed, FrontendId, GroupId, Incarnation, Input, Level, Link, NOT_UNDONE, Node,
     NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId, ReplicaSet, Slot,
-    SnapshotInfo, Time, TimerKey, Wake, World as Outside, Write,
+    SnapshotInfo, SnapshotLeft, Time, TimerKey, Wake, World as Outside, Write,
     journal::{Identity, JournalError},
     put_frame,
 };
@@ -174,6 +174,9 @@ impl Outside for View<'_> {
     }
     fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
         self.disk.snapshot_read(id, offset, length)
+    }
+    fn snapshot_left(&self) -> Option<SnapshotLeft> {
+        self.disk.snapshot_left()
     }
 }
 
@@ -1003,8 +1006,9 @@ impl World {
             }
             Output::SetTimer { key, at } => self.set_timer(index, key, at),
             Output::CancelTimer { key } => self.processes[index].timers.cancel(key),
-            Output::SnapshotBegin { id, fetched } => {
-                self.processes[index].disk.snapshot_begin(id, fetched);
+            Output::SnapshotBegin { id, fetched, kept } => {
+                let disk = &mut self.processes[index].disk;
+                disk.snapshot_begin(id, fetched, kept);
             }
             Output::SnapshotAppend(_) if self.processes[index].disk.is_full() => {
                 if self.processes[index].disk.snapshot_under_way() {
@@ -1014,17 +1018,10 @@ impl World {
                 }
             }
             Output::SnapshotAppend(bytes) => {
-                let written = self.processes[index].disk.snapshot_append(&bytes);
+                let bytes = self.processes[index].disk.snapshot_append(&bytes);
                 let (node, boot) = (index as u16, self.processes[index].boot);
-                let at = self.now + 50_000;
-                self.queue.push(
-                    at,
-                    Event::SnapshotWritten {
-                        node,
-                        boot,
-                        bytes: written,
-                    },
-                );
+                let written = Event::SnapshotWritten { node, boot, bytes };
+                self.queue.push(self.now + 50_000, written);
             }
             Output::SnapshotTruncate(length) => {
                 self.processes[index].disk.snapshot_truncate(length);

@@ -596,6 +596,8 @@ impl Restore {
                     Some(chunks) => chunks,
                     None => sessions.chunks(SESSIONS_CHUNK).count() as u32,
                 }),
+                // Every member begins with a file of its own.
+                origin: 0,
             };
             // Sessions of the first format stand in the header's chunk, which is left out.
             let sessions = match format_1 {

@@ -45,6 +45,9 @@ pub struct SnapshotHeader {
     /// How many chunks of sessions follow; `None` in the first format, where they follow the
     /// header in its own chunk.
     pub session_chunks: Option<u32>,
+    /// Which file this is of all that cover the same: two replicas write the same state down in
+    /// other orders. 0 when it is not told.
+    pub origin: u64,
 }
 
 impl SnapshotHeader {
@@ -74,6 +77,7 @@ impl SnapshotHeader {
             summary: reader.blob("summary")?,
             descriptor: Bytes::new(),
             session_chunks: None,
+            origin: 0,
         })
     }
 }
@@ -86,12 +90,13 @@ impl Wire for SnapshotHeader {
             return;
         };
         writer.u64(SNAPSHOT_MAGIC);
-        // The numbers, two slices with their lengths, the count of chunks.
-        let length = Self::NUMBERS + 4 + self.summary.len() + 4 + self.descriptor.len() + 4;
+        // The numbers, two slices with their lengths, the count of chunks, the origin.
+        let length = Self::NUMBERS + 4 + self.summary.len() + 4 + self.descriptor.len() + 4 + 8;
         writer.length(length);
         self.encode_fields(writer);
         writer.slice(&self.descriptor);
         writer.u32(chunks);
+        writer.u64(self.origin);
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -103,6 +108,10 @@ impl Wire for SnapshotHeader {
                 let mut header = Self::decode_fields(&mut fields)?;
                 header.descriptor = fields.blob("descriptor")?;
                 header.session_chunks = Some(fields.u32("session chunks")?);
+                // Earlier builds wrote none.
+                if fields.remaining() > 0 {
+                    header.origin = fields.u64("origin")?;
+                }
                 Ok(header)
             }
             _ => Err(DecodeError::Bad("snapshot format")),
@@ -152,8 +161,18 @@ impl SnapshotReader {
         self.ended && self.pending.is_empty()
     }
 
+    /// A reader of what is left of a stream whose beginning has been read up to the end of a chunk of
+    /// its state.
+    pub(crate) fn within_state(header: SnapshotHeader) -> Self {
+        Self {
+            header: Some(header),
+            ..Self::default()
+        }
+    }
+
     /// Bytes that are part of no chunk yet.
-    pub(super) fn pending(&self) -> usize {
+    #[must_use]
+    pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
@@ -259,6 +278,45 @@ impl SnapshotReader {
         }
         self.fed = Some((feed.upto, feed.end.is_none()));
         Ok(Some(Piece::Whole(SnapshotChunk::Feed(feed))))
+    }
+}
+
+/// Finds out how much of an unfinished stream can be gone on with.
+#[derive(Debug, Default)]
+pub struct SnapshotScan {
+    reader: SnapshotReader,
+    fed: u64,
+    header: Option<SnapshotHeader>,
+    /// The end of the last chunk of the state.
+    end: u64,
+}
+
+impl SnapshotScan {
+    /// Appends bytes of the stream; false when no more of it is of use.
+    pub fn feed(&mut self, bytes: &[u8]) -> bool {
+        self.reader.feed(bytes);
+        self.fed += bytes.len() as u64;
+        loop {
+            match self.reader.next_chunk() {
+                Ok(Some(SnapshotChunk::Header(header))) => self.header = Some(header),
+                Ok(Some(SnapshotChunk::Sessions(_))) => {}
+                Ok(Some(SnapshotChunk::State(_))) => {
+                    self.end = self.fed - self.reader.pending() as u64;
+                }
+                Ok(None) => return true,
+                Ok(Some(SnapshotChunk::Feed(_) | SnapshotChunk::End)) | Err(_) => return false,
+            }
+        }
+    }
+
+    /// What can be gone on with, if that is any of the state.
+    #[must_use]
+    pub fn left(self) -> Option<crate::SnapshotLeft> {
+        let header = self.header.filter(|_| self.end > 0)?;
+        Some(crate::SnapshotLeft {
+            header,
+            length: self.end,
+        })
     }
 }
 

@@ -1,7 +1,10 @@
 //! A node's side of state transfer, fetching and donating; see [`crate::transfer`].
 
 use super::*;
-use crate::FRAME_HEAD;
+use crate::{FRAME_HEAD, SnapshotChunk, SnapshotLeft, SnapshotReader, transfer::SnapshotFile};
+
+/// How many of the snapshots that were given are remembered with their origins.
+const GIVEN_MAX: usize = 4;
 
 impl Node {
     pub(super) fn begin_fetch(
@@ -28,7 +31,40 @@ impl Node {
         let donors = self.donors(from, world);
         let rate_max = self.transfer_rate_max;
         self.fetch = Fetch::new(donors, at_least, fed, rate_max, world.now());
+        self.resume_fetch(world, out);
         self.ask_donor(world, out);
+    }
+
+    /// Goes on with what an earlier run of this node has left of a state, if that is of any use.
+    fn resume_fetch(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let (Some(fetch), None) = (&mut self.fetch, &self.under_way) else {
+            return;
+        };
+        let useful = |left: &SnapshotLeft| {
+            let header = &left.header;
+            header.epoch == self.epoch
+                && header.group == self.group
+                && header.origin != 0
+                && header.executed.slot > self.executor.stable()
+        };
+        let Some(left) = world.snapshot_left().filter(useful) else {
+            return;
+        };
+        fetch.resume(&left);
+        let id = left.header.executed;
+        let kept = left.length;
+        out.push(Output::Mark("state transfer resumed"));
+        out.push(Output::SnapshotBegin {
+            id,
+            fetched: true,
+            kept,
+        });
+        self.under_way = Some(UnderWay {
+            kind: Under::Fetched { whole: false },
+            id,
+            appended: kept,
+            written: kept,
+        });
     }
 
     /// Whom to ask first: those with a link, the leader after the others because it has most to do,
@@ -118,8 +154,12 @@ impl Node {
                     return;
                 }
                 let kept_from = if fed { self.keep_feed(world) } else { Slot(0) };
-                let goes_on =
-                    snapshot.is_some_and(|id| self.give_piece(from, id, offset, world, out));
+                // One that was begun elsewhere is of use only if it leads to what is wanted.
+                let leads = |file: &SnapshotFile| {
+                    file.id.slot >= at_least || fed && file.id.slot >= kept_from
+                };
+                let goes_on = (snapshot.filter(leads))
+                    .is_some_and(|file| self.give_piece(from, file, offset, world, out));
                 if !goes_on && !ahead {
                     self.donate(from, at_least.max(kept_from), at_least, world, out);
                 }
@@ -136,7 +176,7 @@ impl Node {
                 match (self.fetch.as_mut().filter(asked), written) {
                     (Some(fetch), Some(written)) => fetch.on_promise(written),
                     // It is behind itself: the next is asked when the timer fires.
-                    (Some(fetch), None) if fetch.snapshot.is_none() => fetch.leave_donor(),
+                    (Some(fetch), None) if fetch.is_new_to_donor() => fetch.leave_donor(),
                     _ => {}
                 }
             }
@@ -155,7 +195,7 @@ impl Node {
     fn give_piece(
         &mut self,
         to: ReplicaId,
-        snapshot: Executed,
+        snapshot: SnapshotFile,
         offset: u64,
         world: &dyn World,
         out: &mut Vec<Output>,
@@ -163,24 +203,60 @@ impl Node {
         if self.digests.status().is_minority() {
             return false;
         }
-        let comes = |u: &UnderWay| u.id == snapshot && matches!(u.kind, Under::Fetched { .. });
+        let comes = |u: &UnderWay| u.id == snapshot.id && matches!(u.kind, Under::Fetched { .. });
         if self.under_way.as_ref().is_some_and(comes) {
             // It is not whole here.
             return false;
         }
-        let bytes = world.snapshot_read(snapshot, offset, transfer::PIECE);
+        let bytes = world.snapshot_read(snapshot.id, offset, transfer::PIECE);
         let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else {
+            return false;
+        };
+        let file = self.file_given(snapshot.id, world);
+        let Some((_, total)) = file.filter(|(file, _)| *file == snapshot) else {
             return false;
         };
         self.state_bytes_sent += bytes.len() as u64;
         let message = TransferMessage::Piece {
             snapshot,
-            total: 0,
+            total,
             offset,
             bytes,
         };
         self.send_transfer(to, Lane::Bulk, &message, out);
         true
+    }
+
+    /// Which file a snapshot here is, and its length. Its header is read once, not with every
+    /// piece, and while it is the newest: of one that has been replaced, peers that fetch it go on.
+    fn file_given(&mut self, id: Executed, world: &dyn World) -> Option<(SnapshotFile, u64)> {
+        if let Some(given) = self.given.iter().find(|(file, _)| file.id == id) {
+            return Some(*given);
+        }
+        let length = (world.snapshot_newest())
+            .filter(|info| info.id == id)?
+            .length;
+        let mut reader = SnapshotReader::default();
+        let mut offset = 0;
+        let origin = loop {
+            match reader.next_chunk().ok()? {
+                Some(SnapshotChunk::Header(header)) => break header.origin,
+                Some(_) => return None,
+                None => {}
+            }
+            let bytes = world.snapshot_read(id, offset, transfer::PIECE)?;
+            if bytes.is_empty() {
+                return None;
+            }
+            offset += bytes.len() as u64;
+            reader.feed(&bytes);
+        };
+        if self.given.len() >= GIVEN_MAX {
+            self.given.pop_front();
+        }
+        let given = (SnapshotFile { id, origin }, length);
+        self.given.push_back(given);
+        Some(given)
     }
 
     /// Begins to give the newest snapshot, if it covers enough, or has one taken.
@@ -202,9 +278,9 @@ impl Node {
             .filter(|info| info.id.slot >= covers);
         if let Some(info) = newest
             && let Some(bytes) = world.snapshot_read(info.id, 0, transfer::PIECE)
+            && let Some((snapshot, total)) = self.file_given(info.id, world)
         {
             self.state_bytes_sent += bytes.len() as u64;
-            let (snapshot, total) = (info.id, info.length);
             let message = TransferMessage::Piece {
                 snapshot,
                 total,
@@ -227,7 +303,7 @@ impl Node {
     pub(super) fn on_piece(
         &mut self,
         from: ReplicaId,
-        (snapshot, total, offset): (Executed, u64, u64),
+        (snapshot, total, offset): (SnapshotFile, u64, u64),
         bytes: Bytes,
         world: &dyn World,
         out: &mut Vec<Output>,
@@ -244,17 +320,26 @@ impl Node {
         }
         let stable = self.executor.stable();
         let overtaken =
-            snapshot.slot <= stable && !self.planted.is(Plant::OldSnapshotReplacesState);
+            snapshot.id.slot <= stable && !self.planted.is(Plant::OldSnapshotReplacesState);
         if overtaken {
             // The donor is not asked for the same again, and is left when it has nothing else.
             fetch.begin_above(stable);
             return self.abandon_fetched(out);
         }
-        if snapshot.slot < fetch.floor {
+        let is_known = fetch.snapshot == Some(snapshot);
+        if !is_known && snapshot.id.slot < fetch.floor {
             return;
         }
         fetch.on_answer();
-        if fetch.snapshot != Some(snapshot) {
+        if is_known {
+            if !fetch.go_on(snapshot, total, world.now()) {
+                return self.drop_damaged(out);
+            }
+            self.donor_last = Some(from);
+            if let Some(file) = &mut self.under_way {
+                file.appended = fetch.total();
+            }
+        } else {
             // A new snapshot starts at its beginning and tells its length there.
             if offset != 0 || total == 0 {
                 return;
@@ -264,12 +349,13 @@ impl Node {
             self.executor.abandon_snapshot();
             self.lose_source();
             out.push(Output::SnapshotBegin {
-                id: snapshot,
+                id: snapshot.id,
                 fetched: true,
+                kept: 0,
             });
             self.under_way = Some(UnderWay {
                 kind: Under::Fetched { whole: false },
-                id: snapshot,
+                id: snapshot.id,
                 appended: total,
                 written: 0,
             });
@@ -298,7 +384,7 @@ impl Node {
         out.push(Output::Mark("fetched snapshot damaged"));
         self.abandon_fetched(out);
         if let Some(fetch) = &mut self.fetch {
-            fetch.leave_donor();
+            fetch.leave_file();
         }
     }
 

@@ -123,6 +123,9 @@ pub enum Output {
         /// It comes from a peer: the journal has a gap before it, so that no older snapshot can
         /// stand in for it.
         fetched: bool,
+        /// This number of its bytes is here from an earlier run and stays, see
+        /// [`World::snapshot_left`](crate::World::snapshot_left); what is appended comes behind them.
+        kept: u64,
     },
     /// Append to it.
     SnapshotAppend(Bytes),

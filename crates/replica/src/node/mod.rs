@@ -205,6 +205,8 @@ pub struct Node {
     ring: Option<Box<feed::Ring>>,
     /// The protocol is asked for a checkpoint of which only the summary is used.
     summing_up: bool,
+    /// Snapshots that were given lately, and their lengths.
+    given: VecDeque<(transfer::SnapshotFile, u64)>,
     snapshot_bytes_min: u64,
     /// The length of the last snapshot's state.
     snapshot_last: u64,
@@ -288,6 +290,7 @@ impl Node {
         ];
         let mut executor =
             Executor::new(cluster, group, epoch, machine, setup.limits).with_plant(planted);
+        executor.number_snapshots(setup.seed);
         if protocol.speculates {
             executor.speculate();
         }
@@ -326,6 +329,7 @@ impl Node {
             fetched_at: None,
             ring: None,
             summing_up: false,
+            given: VecDeque::new(),
             snapshot_bytes_min: setup.snapshot_bytes_min,
             snapshot_last: 0,
             checkpoint_asked: false,

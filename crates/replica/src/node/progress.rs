@@ -37,7 +37,7 @@ impl Node {
         let fetched = |u: &&UnderWay| matches!(u.kind, Under::Fetched { .. });
         let file = self.under_way.as_ref().filter(fetched);
         let whole = file.is_some_and(|u| u.kind == Under::Fetched { whole: true });
-        let named = fetch.snapshot.map_or(Slot(0), |id| id.slot);
+        let named = fetch.snapshot.map_or(Slot(0), |file| file.id.slot);
         let restored = self.executor.restored_bytes();
         let arriving = |it: &&Installing| it.source == Source::Arriving;
         let arriving = self.installing.as_ref().filter(arriving);
@@ -63,7 +63,7 @@ impl Node {
                     )
                 }
             },
-            (None, Some(file)) if fetch.snapshot.is_some() => {
+            (None, Some(file)) if !fetch.is_new_to_donor() => {
                 (TransferPhase::Receiving, named, fetch.offset, file.appended)
             }
             _ => (TransferPhase::Asking, named, 0, 0),
@@ -74,7 +74,7 @@ impl Node {
             phase,
             donor: fetch.donor(),
             wanted: fetch.at_least,
-            snapshot: fetch.snapshot,
+            snapshot: fetch.snapshot.map(|file| file.id),
             reached,
             bytes,
             total,

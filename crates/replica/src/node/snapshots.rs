@@ -16,7 +16,11 @@ impl Node {
             return;
         }
         let (id, first) = self.executor.begin_snapshot(slot, summary);
-        out.push(Output::SnapshotBegin { id, fetched: false });
+        out.push(Output::SnapshotBegin {
+            id,
+            fetched: false,
+            kept: 0,
+        });
         let appended = first.len() as u64;
         out.push(Output::SnapshotAppend(first));
         self.under_way = Some(UnderWay {
@@ -83,6 +87,7 @@ impl Node {
             return;
         };
         self.executor.snapshot_saved(info.id.slot);
+        self.given.retain(|(file, _)| file.id != info.id);
         match under_way.kind {
             Under::Own { .. } => {
                 self.snapshot_last = info.length;
@@ -177,7 +182,7 @@ impl Node {
             });
         }
         if let Some(fetch) = &mut self.fetch
-            && fetch.snapshot == Some(id)
+            && fetch.snapshot.is_some_and(|file| file.id == id)
         {
             // The same snapshot would bring no more than it has.
             fetch.begin_above(reach);
@@ -293,6 +298,9 @@ impl Node {
         self.carry_out(world, out);
         // A protocol that cannot take one now is asked again on a later turn.
         self.checkpoint_asked = false;
+        if self.disk.is_hung() {
+            fall_silent(out);
+        }
     }
 }
 

@@ -63,7 +63,7 @@ fn wrong_piece_changes_nothing_while_the_state_is_saved() {
     fetcher.hear(1, frame.clone());
     assert!(fetcher.take().1, "all of it is here");
     let mut wrong = frame.to_vec();
-    wrong[16 + 1 + 16 + 8] += 1;
+    wrong[16 + 1 + 24 + 8] += 1;
     fetcher.hear(1, wrong.into());
     fetcher.take();
     fetcher.save();
@@ -170,7 +170,7 @@ fn donor_is_left_when_its_pieces_are_none() {
     let frame = answer(&mut fetcher, &mut donor);
     // Its offset, behind the envelope, a kind, a name and a length, is moved by a byte.
     let mut bytes = frame.to_vec();
-    bytes[16 + 1 + 16 + 8] += 1;
+    bytes[16 + 1 + 24 + 8] += 1;
     let receiving = |fetcher: &Place| {
         let transfer = fetcher.node.status(&fetcher.world).transfer;
         transfer.map(|transfer| transfer.phase) == Some(TransferPhase::Receiving)

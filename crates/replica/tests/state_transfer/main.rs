@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 #[path = "../common/mod.rs"]
 mod common;
 mod failures;
+mod resumed;
 
 /// Executes what it is told to, ahead of its commit or not, and fetches what it is told to.
 struct Puppet<const AHEAD: bool> {
@@ -121,6 +122,10 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
                         let batch = builder.finish(FrontendId(9), BatchId(number), Level::Ordered);
                         ctx.query(batch, Slot(0), false, FrontendId(9), &());
                     }
+                    "fetch_also" => {
+                        let from = ReplicaSet::EMPTY.with(ReplicaId(number as u16));
+                        ctx.fetch_state(from, Slot(5));
+                    }
                     "late" => self.late = number,
                     "mute" => self.mute = number > 0,
                     "summary" => self.summary = number as usize,
@@ -157,35 +162,62 @@ impl<const AHEAD: bool> Frontend<Puppet<AHEAD>> for Silent {
     }
 }
 
-/// Counts ordered batches by their ticks; writes its whole state in the first chunk. Each batch
-/// takes this many steps.
-struct Counter(u64, u64);
+/// Counts ordered batches by their ticks; writes its state in the first chunk. Each batch takes this
+/// many steps. A wide one writes many chunks behind that.
+struct Counter {
+    batches: u64,
+    steps: u64,
+    wide: u8,
+    written: u8,
+}
+
+const WIDE: usize = 100_000;
 
 impl StateMachine for Counter {
     fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
     fn query(&self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
     fn tick(&mut self, _: &At) {
-        self.0 += 1;
+        self.batches += 1;
+    }
+    fn begin_snapshot(&mut self) {
+        self.written = 0;
     }
     fn snapshot_chunk(&mut self, out: &mut Vec<u8>, _: usize) -> SnapshotProgress {
-        out.extend_from_slice(&self.0.to_le_bytes());
-        SnapshotProgress::Done
+        match self.written {
+            0 => out.extend_from_slice(&self.batches.to_le_bytes()),
+            number => out.resize(out.len() + WIDE, number),
+        }
+        self.written += 1;
+        match self.written > self.wide {
+            true => SnapshotProgress::Done,
+            false => SnapshotProgress::More,
+        }
     }
     fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError> {
-        self.0 = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
+        if let Ok(batches) = chunk.try_into() {
+            self.batches = u64::from_le_bytes(batches);
+            self.written = 0;
+        } else {
+            self.written += 1;
+            assert_eq!(
+                chunk,
+                vec![self.written; WIDE],
+                "each comes once, in its turn"
+            );
+        }
         Ok(())
     }
     fn finish_restore(&mut self) -> Result<(), RestoreError> {
         Ok(())
     }
     fn digest(&self) -> u128 {
-        self.0.into()
+        self.batches.into()
     }
     fn entries(&self) -> u64 {
-        self.0
+        self.batches
     }
     fn steps(&self) -> u64 {
-        self.0 * self.1
+        self.batches * self.steps
     }
 }
 
@@ -195,6 +227,8 @@ struct Outside {
     saved: RefCell<Option<(SnapshotInfo, Bytes)>>,
     /// A peer's snapshot as far as it has been written.
     coming: RefCell<Option<(Executed, Bytes)>>,
+    /// What an earlier run of a fetcher left of one.
+    left: RefCell<Option<(SnapshotLeft, Bytes)>>,
 }
 
 impl World for Outside {
@@ -220,6 +254,10 @@ impl World for Outside {
         };
         let start = bytes.len().min(offset as usize);
         Some(bytes.slice(start..bytes.len().min(start + length)))
+    }
+    fn snapshot_left(&self) -> Option<SnapshotLeft> {
+        let left = self.left.borrow();
+        left.as_ref().map(|(left, _)| left.clone())
     }
 }
 
@@ -251,18 +289,17 @@ impl Place {
             epoch: Epoch {
                 cluster: ClusterId(7),
                 number: EpochNumber(1),
-                members: 2,
+                members: 3,
                 options: match plant {
-                    "" | "rate" | "slow" | "small feed" | "few reads" | "own snapshots" => {
-                        Vec::new()
-                    }
+                    "" | "rate" | "slow" | "small feed" | "few reads" | "own snapshots"
+                    | "wide" => Vec::new(),
                     name => vec![("plant".to_owned(), name.to_owned())],
                 },
                 secret: [0; 32],
                 leader_first: ReplicaId(0),
             },
             durability,
-            seed: id.into(),
+            seed: u64::from(id) << 32 | 1,
             frontend: FrontendId(u64::from(id) + 1),
             snapshot_bytes_min: if plant == "own snapshots" {
                 1
@@ -281,7 +318,13 @@ impl Place {
             },
         };
         let steps = if plant == "slow" { 1 << 20 } else { 0 };
-        Node::new(setup, entry, Box::new(Counter(0, steps))).expect("no options")
+        let machine = Counter {
+            batches: 0,
+            steps,
+            wide: if plant == "wide" { 30 } else { 0 },
+            written: 0,
+        };
+        Node::new(setup, entry, Box::new(machine)).expect("no options")
     }
 
     fn new(id: u16) -> Self {
@@ -353,9 +396,12 @@ impl Place {
                 } => self.answers += 1,
                 Output::Halt(reason) => self.halts.push(reason),
                 Output::Send { frame, .. } => frames.push(frame.into_bytes()),
-                Output::SnapshotBegin { id, fetched } => {
-                    self.writing = Some((id, Vec::new()));
-                    *self.world.coming.borrow_mut() = fetched.then(|| (id, Bytes::new()));
+                Output::SnapshotBegin { id, fetched, kept } => {
+                    let left = self.world.left.take();
+                    let kept =
+                        left.map_or_else(Bytes::new, |(_, bytes)| bytes.slice(..kept as usize));
+                    self.writing = Some((id, kept.to_vec()));
+                    *self.world.coming.borrow_mut() = fetched.then_some((id, kept));
                 }
                 Output::SnapshotTruncate(length) => {
                     let (_, written) = self.writing.as_mut().expect("begun");

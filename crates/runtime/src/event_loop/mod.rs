@@ -433,7 +433,9 @@ impl EventLoop {
                 Output::Trim { below } => self.trim_later(below),
                 Output::SetTimer { key, at } => self.shell.timers.set(key, at),
                 Output::CancelTimer { key } => self.shell.timers.cancel(key),
-                Output::SnapshotBegin { id, fetched } => self.world.snapshots.begin(id, fetched),
+                Output::SnapshotBegin { id, fetched, kept } => {
+                    self.world.snapshots.begin(id, fetched, kept);
+                }
                 Output::SnapshotAppend(bytes) => self.world.snapshots.append(bytes),
                 Output::SnapshotTruncate(length) => self.world.snapshots.truncate(length),
                 Output::SnapshotFinish => self.world.snapshots.finish_file(),

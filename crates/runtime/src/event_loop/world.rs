@@ -1,7 +1,9 @@
 //! What the node may look at: clocks, room in queues, snapshots.
 
 use crate::{clock::Clock, snapshots::Snapshots};
-use quintet_replica::{Bytes, ClockReading, Executed, ReplicaId, SnapshotInfo, Time, World};
+use quintet_replica::{
+    Bytes, ClockReading, Executed, ReplicaId, SnapshotInfo, SnapshotLeft, Time, World,
+};
 use std::cell::Cell;
 
 /// See the module.
@@ -31,5 +33,9 @@ impl World for RuntimeWorld {
 
     fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
         self.snapshots.read(id, offset, length)
+    }
+
+    fn snapshot_left(&self) -> Option<SnapshotLeft> {
+        self.snapshots.left()
     }
 }

@@ -30,7 +30,7 @@ use sha2::Sha256;
 use std::fmt;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"QUINTET\n");
-pub(crate) const FORMAT: u16 = 4;
+pub(crate) const FORMAT: u16 = 5;
 pub(crate) const HEADER: usize = 20;
 /// No identity or refusal is longer, descriptor included.
 pub(crate) const BODY_MAX: usize = 64 << 10;
@@ -39,7 +39,7 @@ const REASON_MAX: usize = 4096;
 const NONCE: usize = 32;
 const TAG: usize = 32;
 /// Part of what is authenticated: a key of one format is worth nothing in another.
-const LABEL: &[u8] = b"quintet peers v4";
+const LABEL: &[u8] = b"quintet peers v5";
 
 pub(crate) type Nonce = [u8; NONCE];
 

@@ -709,7 +709,7 @@ impl World {
                 Output::Trim { below } => self.replicas[index].journal.trim(below),
                 Output::SetTimer { key, at } => self.set_timer(index, key, at),
                 Output::CancelTimer { key } => self.replicas[index].timers.cancel(key),
-                Output::SnapshotBegin { id, fetched } => {
+                Output::SnapshotBegin { id, fetched, .. } => {
                     self.replicas[index].journal.snapshot_begin(id, fetched);
                 }
                 Output::SnapshotAppend(bytes) => {

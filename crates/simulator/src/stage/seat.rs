@@ -589,7 +589,7 @@ impl Stage {
             Output::CancelTimer { key } => {
                 self.seats[index].timers.remove(&key);
             }
-            Output::SnapshotBegin { id, fetched } => {
+            Output::SnapshotBegin { id, fetched, .. } => {
                 self.seats[index].disk.writing = Some((id, fetched, Vec::new()));
             }
             Output::SnapshotAppend(bytes) => {
