@@ -10,6 +10,9 @@ use smallvec::SmallVec;
 /// Bytes that are stored in place while they are short.
 pub type ShortBytes = SmallVec<[u8; 24]>;
 
+/// What strings grow by at once.
+const ZEROES: [u8; 4096] = [0; 4096];
+
 /// A string.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StringValue {
@@ -26,6 +29,23 @@ impl StringValue {
         Self {
             bytes: ShortBytes::from_slice(bytes),
             raw: false,
+        }
+    }
+
+    /// Makes it so long, with zeroes at its end, unless it is longer.
+    pub fn grow(&mut self, len: usize) {
+        let before = self.bytes.len();
+        if len >= 2 * before && len > self.bytes.capacity() {
+            // The operating system's memory is zeroed already: it need not be touched.
+            let mut bytes = vec![0; len];
+            bytes[..before].copy_from_slice(&self.bytes);
+            self.bytes = ShortBytes::from_vec(bytes);
+            return;
+        }
+        self.bytes.reserve(len.saturating_sub(before));
+        while self.bytes.len() < len {
+            let more = (len - self.bytes.len()).min(ZEROES.len());
+            self.bytes.extend_from_slice(&ZEROES[..more]);
         }
     }
 
@@ -272,3 +292,21 @@ macro_rules! stored {
 }
 
 stored!(Hash, List, Set, SortedSet);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn string_grows_by_zeroes_and_keeps_what_it_had() {
+        let mut value = StringValue::new(b"begin");
+        let mut model = b"begin".to_vec();
+        for len in [3, 5, 6, 24, 25, 100, 150, 10_000, 15_001, 300_000, 300_001] {
+            value.grow(len);
+            model.resize(model.len().max(len), 0);
+            assert_eq!(value.bytes[..], model, "to {len}");
+            *value.bytes.last_mut().unwrap() = 1;
+            *model.last_mut().unwrap() = 1;
+        }
+    }
+}

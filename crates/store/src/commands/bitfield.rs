@@ -206,9 +206,7 @@ pub(crate) fn write(context: &mut WriteContext<'_>, args: Args<'_>) -> CommandRe
     let mut value = context.keys.open_or_create::<StringValue>(key)?;
     let value = value.change();
     value.raw = true;
-    if value.bytes.len() < end {
-        value.bytes.resize(end, 0);
-    }
+    value.grow(end);
     context.reply.array(steps.len());
     for step in &steps {
         let before = step.load(&value.bytes);

@@ -88,9 +88,7 @@ fn set_bit(context: &mut WriteContext<'_>, args: Args<'_>) -> CommandResult {
     if value.bytes.len() <= place || before != on {
         let value = value.change();
         value.raw = true;
-        if value.bytes.len() <= place {
-            value.bytes.resize(place + 1, 0);
-        }
+        value.grow(place + 1);
         let mask = 0x80 >> (offset % 8);
         if on {
             value.bytes[place] |= mask;

@@ -354,9 +354,7 @@ fn set_range(context: &mut WriteContext<'_>, args: Args<'_>) -> CommandResult {
     let mut value = context.keys.open_or_create::<StringValue>(key)?;
     let value = value.change();
     value.raw = true;
-    if value.bytes.len() < end {
-        value.bytes.resize(end, 0);
-    }
+    value.grow(end);
     value.bytes[offset..end].copy_from_slice(patch);
     context.reply.count(value.bytes.len());
     Ok(())
