@@ -35,6 +35,8 @@
 //!
 //! - Failure detection is silence and broken links; a wrong suspicion costs an owner the slots that
 //!   were revoked, and it suggests again what stood there.
+//! - An owner too far behind to use or skip the slots that are needed counts as failed, although it
+//!   is heard, until it has caught up.
 //! - One message says all that a replica has to say at the end of a turn: suggestions, votes, LEARN,
 //!   SKIP. The paper holds SKIPs for others back for a while; here they go at once when something
 //!   of this replica stands before a suggestion.

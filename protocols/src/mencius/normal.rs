@@ -8,7 +8,7 @@
 use super::{
     Known, Mencius, Message, Said, Value,
     plant::Plant,
-    replica::{OwnSlot, RESERVED_TURNS, SLOTS_MAX},
+    replica::{OwnSlot, RESERVED_TURNS, SLOTS_MAX, USED_MAX},
 };
 use alloc::vec::Vec;
 use quintet_replica::{
@@ -129,14 +129,15 @@ impl Mencius {
         }
     }
 
-    /// Whether an own slot may be used: it is near, and a restart would not use it again.
+    /// Whether an own slot may be used: it is near, and a restart would not use it again. Others see
+    /// where this ends, and decide what lies beyond (`lags`).
     fn may_use(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) -> bool {
         let turn = self.members as u64;
         if slot.0 + turn * RESERVED_TURNS / 2 > self.promised.reserved.0 {
             self.promised.reserved = Slot(slot.0 + turn * RESERVED_TURNS);
             self.persist_promise(ctx);
         }
-        slot <= self.reserved_durable && slot.0 <= self.committed.0 + SLOTS_MAX / 2
+        slot <= self.reserved_durable && slot.0 <= self.committed.0 + USED_MAX
     }
 
     /// Own slots before what was suggested hold nothing.
@@ -209,6 +210,7 @@ impl Mencius {
         if said.incarnation != peer.incarnation {
             return ctx.mark("ignored: said in an earlier life");
         }
+        peer.told = true;
         peer.forgot = said.forgot;
         peer.committed = peer.committed.max(said.committed);
         let far = Slot(self.committed.0 + SLOTS_MAX);

@@ -22,6 +22,8 @@ use quintet_replica::{
 
 /// Slots further than this above the commit point are not kept.
 pub(super) const SLOTS_MAX: u64 = 1 << 16;
+/// An owner uses or skips no slot further than this above its commit point.
+pub(super) const USED_MAX: u64 = SLOTS_MAX / 2;
 /// Own slots are reserved on disk so many turns at a time.
 pub(super) const RESERVED_TURNS: u64 = 64;
 /// So many turns beyond what was suggested are revoked at a time.
@@ -50,6 +52,8 @@ pub(super) struct Member {
     pub down_at: Option<Time>,
     pub incarnation: Incarnation,
     pub committed: Slot,
+    /// It has said how far it has come since this replica started.
+    pub told: bool,
     pub forgot: bool,
 }
 
@@ -274,6 +278,7 @@ impl Protocol for Mencius {
             down_at: None,
             incarnation: Incarnation(0),
             committed: Slot(0),
+            told: false,
             forgot: false,
         };
         Self {

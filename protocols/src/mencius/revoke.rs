@@ -1,7 +1,7 @@
 //! Revocation: deciding the slots of an owner that does not.
 //!
 //! ```text
-//!   owner silent, or undecided own slots of an earlier run
+//!   owner silent, forgetful or too far behind, or undecided own slots of an earlier run
 //!      │ ballot on disk
 //!      ├─ Prepare{owner, ballot, first, last} ──► all ── Promise{what was accepted} ──┐ majority
 //!      ├─ Accept: value of the highest ballot, else nothing ──► all ── Voted ──┐ ◄─────┘
@@ -12,7 +12,7 @@ use super::{
     Known, Mencius, Message, Range, Value,
     message::DECIDED,
     plant::Plant,
-    replica::{REVOKED_AHEAD, SLOTS_MAX},
+    replica::{REVOKED_AHEAD, SLOTS_MAX, USED_MAX},
 };
 use alloc::{collections::BTreeMap, vec::Vec};
 use quintet_replica::{
@@ -41,14 +41,22 @@ pub(super) struct Owed {
 impl Mencius {
     /// Whether somebody else must decide this owner's slots.
     fn is_dead(&self, owner: ReplicaId, ctx: &Context<'_, Self>) -> bool {
-        owner != self.id && (!self.alive(owner, ctx.now()) || self.peers[owner.index()].forgot)
+        let peer = &self.peers[owner.index()];
+        owner != self.id && (!self.alive(owner, ctx.now()) || peer.forgot || self.lags(owner))
+    }
+
+    /// Whether an owner is so far behind that it can neither use nor skip the slots that are needed
+    /// next. It may be alive and fetch a state for minutes: nobody waits for that.
+    fn lags(&self, owner: ReplicaId) -> bool {
+        let peer = &self.peers[owner.index()];
+        peer.told && peer.committed.0 + USED_MAX < self.latest.0
     }
 
     /// Of those that are there, the first revokes; the others when it does not.
     fn revokes(&self, ctx: &Context<'_, Self>) -> bool {
         let now = ctx.now();
         let before = (self.others.iter())
-            .filter(|id| *id < self.id && self.alive(*id, now) && !self.peers[id.index()].forgot)
+            .filter(|id| *id < self.id && !self.is_dead(*id, ctx))
             .count() as u32;
         let waited = now.since(self.progress_at.max(self.revoked_at));
         before == 0 || waited > self.config.suspect * before
@@ -122,7 +130,7 @@ impl Mencius {
         } else {
             Slot(self.latest.0.max(first.0) + turns)
         };
-        let last = last.min(Slot(self.committed.0 + SLOTS_MAX / 2)).max(first);
+        let last = last.min(Slot(self.committed.0 + USED_MAX)).max(first);
         let lease = &mut self.promised.leases[owner.index()];
         let ballot = lease.0.max(self.ballots_seen[owner.index()]).next(self.id);
         *lease = (ballot, lease.1.max(last));

@@ -2,10 +2,11 @@
 
 use crate::group::Packet;
 pub use crate::group::{MS, assert_converged};
-use crate::mencius::{Config, Mencius, Message, Range, Record, Value};
+use crate::mencius::{Config, Mencius, Message, Range, Record, Value, replica::USED_MAX};
 use alloc::{string::String, vec::Vec};
 use quintet_replica::{
-    Bytes, CommandTime, Durability, Level, Protocol, Recovered, ReplicaId, Slot, parts::Ballot,
+    Bytes, CommandTime, Control, Durability, Event, Level, Protocol, Recovered, ReplicaId, Slot,
+    parts::Ballot,
 };
 
 type Group = crate::group::Group<Mencius>;
@@ -122,6 +123,49 @@ fn an_owner_that_was_taken_for_dead_suggests_again_what_lost_its_slot() {
     assert!(group.answered(2, lost));
     assert!(group.marked("suggestion lost its slot") > 0);
     assert_converged(&group, 3);
+}
+
+#[test]
+fn nobody_waits_for_an_owner_that_is_far_behind_and_fetches_its_state() {
+    let config = Config {
+        window: 1024,
+        log_memory_bytes: 4096,
+        ..Config::default()
+    };
+    for laggard in [0, 2] {
+        let mut group = with(3, Durability::Disk, config.clone());
+        group.write(1);
+        group.run(MS * 50);
+        group.crash(laggard);
+        while group.replica(1).committed.0 < USED_MAX + 1000 {
+            let mut last = None;
+            for _ in 0..1024 {
+                last = Some(group.write(1));
+            }
+            group.run(MS * 1000);
+            assert!(last.is_some_and(|last| group.answered(1, last)));
+        }
+        group.event(1, Event::Control(Control::CheckpointDue));
+        group.members[usize::from(laggard)].slow_state = true;
+        group.start(laggard);
+        group.run(MS * 100);
+        for turn in 0..20 {
+            let batch = group.write(1);
+            group.run(MS * 50);
+            assert!(group.answered(1, batch), "{laggard}: {turn}");
+            for _ in 0..10 {
+                group.write(1);
+            }
+            group.run(MS * 10);
+        }
+        assert!(!group.status(laggard).voting, "it fetches");
+        group.members[usize::from(laggard)].slow_state = false;
+        group.run(MS * 5000);
+        let batch = group.write(laggard);
+        group.run(MS * 500);
+        assert!(group.answered(laggard, batch));
+        assert_converged(&group, USED_MAX);
+    }
 }
 
 #[test]
