@@ -361,6 +361,10 @@ impl Node {
             });
         }
         let Some(fetch) = &mut self.fetch else { return };
+        if offset < fetch.offset {
+            // It was asked for twice; the first answer is here.
+            return;
+        }
         if !fetch.is_piece(offset, bytes.len()) {
             return self.drop_damaged(out);
         }

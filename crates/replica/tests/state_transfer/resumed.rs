@@ -157,3 +157,43 @@ fn fetch_goes_on_at_another_donor_with_the_same_file() {
     fetcher.settle();
     assert_eq!(fetcher.node.machine().entries(), 5);
 }
+
+#[test]
+fn piece_that_comes_twice_after_a_change_of_donor_changes_nothing() {
+    let mut donor = wide_donor(1, 5);
+    let mut fetcher = wide(0);
+    fetcher.pull("fetch", 4);
+    fetcher.pull("fetch", 5);
+    fetcher.pull("fetch_also", 2);
+    fetcher.take();
+    fetcher.fire_fetch_timer();
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        for frame in fetcher.take().0 {
+            donor.hear(0, frame);
+        }
+        let came = donor.take().0;
+        for frame in came.iter().cloned() {
+            fetcher.hear(1, frame);
+        }
+        answers.extend(came);
+    }
+    fetcher.take();
+    assert!(received(&fetcher) > 1 << 20);
+    for left in [2, 1] {
+        let donor_now = |fetcher: &Place| {
+            let status = fetcher.node.status(&fetcher.world);
+            status.transfer.expect("it goes on").donor
+        };
+        while donor_now(&fetcher) != ReplicaId(left) {
+            fetcher.fire_fetch_timer();
+            fetcher.take();
+        }
+    }
+    for frame in answers {
+        fetcher.hear(1, frame);
+    }
+    finish(&mut fetcher, &mut donor);
+    assert_eq!(received(&fetcher), total(&donor), "no byte is kept twice");
+    assert_eq!(fetcher.node.machine().entries(), 5);
+}
