@@ -578,7 +578,7 @@ impl Data {
             return;
         }
         let (path, identity) = (self.path.clone(), self.identity.clone());
-        self.later.run(move || {
+        self.later.run("repair", move || {
             if let Err(error) = note_repair(&path, &identity) {
                 // It counts as one that lost its state, which is safe; the next start repairs it again.
                 tracing::warn!(%error, "cannot note that the repair is done");
@@ -644,7 +644,7 @@ impl Data {
             peers: self.peers.clone(),
         };
         let path = self.path.clone();
-        self.later.run(move || {
+        self.later.run("peers", move || {
             if let Err(error) = replace_file(&path, "peers", &file) {
                 // A guard against operators' mistakes is no reason to go without peers.
                 tracing::warn!(%error, "cannot remember which lives the peers are in");

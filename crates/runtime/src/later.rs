@@ -3,19 +3,27 @@
 
 use std::{
     fmt,
-    sync::mpsc::{SyncSender, sync_channel},
+    sync::{Arc, Condvar, Mutex, PoisonError},
     thread::JoinHandle,
 };
 
-/// Who asks for more than this at once waits.
-const WAITING_MAX: usize = 16;
-
 type Task = Box<dyn FnOnce() + Send>;
+
+/// What waits for the thread: at most one task of a kind.
+#[derive(Default)]
+struct Waiting {
+    tasks: Vec<(&'static str, Task)>,
+    closed: bool,
+}
+
+/// What the thread shares with who asks.
+type Queue = Arc<(Mutex<Waiting>, Condvar)>;
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Later {
-    worker: Option<(SyncSender<Task>, JoinHandle<()>)>,
+    queue: Queue,
+    worker: Option<JoinHandle<()>>,
 }
 
 impl fmt::Debug for Later {
@@ -25,32 +33,53 @@ impl fmt::Debug for Later {
 }
 
 impl Later {
-    /// Does this after everything that was asked for before.
-    pub fn run(&mut self, task: impl FnOnce() + Send + 'static) {
+    /// Does this after everything that was asked for before, and instead of what waits of the same
+    /// kind: on a disk that hangs no more than one task of a kind waits, and the caller never.
+    pub fn run(&mut self, kind: &'static str, task: impl FnOnce() + Send + 'static) {
         if self.worker.is_none() {
-            let (tasks, queue) = sync_channel::<Task>(WAITING_MAX);
+            let queue = self.queue.clone();
             let started = std::thread::Builder::new()
                 .name("files".to_owned())
-                .spawn(move || {
-                    for task in queue {
-                        task();
-                    }
-                });
-            self.worker = started.ok().map(|thread| (tasks, thread));
+                .spawn(move || work(&queue));
+            self.worker = started.ok();
         }
-        let task: Task = Box::new(task);
-        match &self.worker {
-            // It ends only with this sender.
-            Some((tasks, _)) => drop(tasks.send(task)),
-            None => task(),
+        if self.worker.is_none() {
+            return task();
         }
+        let (waiting, changed) = &*self.queue;
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.tasks.retain(|(waits, _)| *waits != kind);
+        waiting.tasks.push((kind, Box::new(task)));
+        changed.notify_one();
+    }
+}
+
+fn work((waiting, changed): &(Mutex<Waiting>, Condvar)) {
+    loop {
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        while waiting.tasks.is_empty() {
+            if waiting.closed {
+                return;
+            }
+            waiting = changed
+                .wait(waiting)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        let (_, task) = waiting.tasks.remove(0);
+        drop(waiting);
+        task();
     }
 }
 
 impl Drop for Later {
     fn drop(&mut self) {
-        if let Some((tasks, thread)) = self.worker.take() {
-            drop(tasks);
+        let (waiting, changed) = &*self.queue;
+        waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .closed = true;
+        changed.notify_one();
+        if let Some(thread) = self.worker.take() {
             let _ = thread.join();
         }
     }
@@ -62,29 +91,32 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn tasks_are_done_in_order_without_being_waited_for() {
+    fn tasks_are_done_in_order_and_the_newest_of_a_kind() {
         let (go_on, gate) = channel::<()>();
+        let (begins, begun) = channel::<()>();
         let (told, done) = channel();
         let mut later = Later::default();
-        let second = told.clone();
-        later.run(move || {
+        let first = told.clone();
+        later.run("a", move || {
+            let _ = begins.send(());
             let _ = gate.recv();
-            let _ = told.send((1, std::thread::current().id()));
+            let _ = first.send((0, std::thread::current().id()));
         });
-        later.run(move || {
-            let _ = second.send((2, std::thread::current().id()));
-        });
-        // The first waits for this thread, which therefore was not held up.
+        begun.recv().expect("the first begins");
+        // The first waits for this thread, which is not held up, however much is asked for.
+        for number in 1..=100 {
+            let told = told.clone();
+            later.run(if number == 1 { "b" } else { "a" }, move || {
+                let _ = told.send((number, std::thread::current().id()));
+            });
+        }
+        drop(told);
         go_on.send(()).expect("it waits");
         drop(later);
         let done: Vec<_> = done.iter().collect();
-        assert_eq!(
-            done.iter().map(|(task, _)| *task).collect::<Vec<_>>(),
-            [1, 2]
-        );
-        assert!(
-            done.iter()
-                .all(|(_, by)| *by != std::thread::current().id())
-        );
+        let numbers: Vec<_> = done.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, [0, 1, 100]);
+        let own = std::thread::current().id();
+        assert!(done.iter().all(|(_, by)| *by != own));
     }
 }

@@ -108,6 +108,11 @@ const REMEDY: &str = "give every member the values that the cluster began with; 
                       save the data (quintet snapshot save) and begin a new cluster with it \
                       (quintet snapshot restore)";
 
+/// The same when the program is another one, which no configuration can change.
+const OTHER_PROGRAM: &str = "this program executes commands otherwise than the one that wrote the \
+                             data: save the data with the earlier one (quintet snapshot save) and \
+                             begin a new cluster with it (quintet snapshot restore)";
+
 /// Whether a configuration is that of the stored epoch.
 ///
 /// # Errors
@@ -126,9 +131,13 @@ pub(crate) fn check_stored(configured: &Descriptor, stored: &Descriptor) -> Resu
             )
         })
         .collect();
+    let remedy = match configured.semantics == stored.semantics {
+        true => REMEDY,
+        false => OTHER_PROGRAM,
+    };
     Err(format!(
         "this configuration is not what the members of the cluster agreed on when it began: {}; \
-         {REMEDY}",
+         {remedy}",
         all.join("; ")
     ))
 }

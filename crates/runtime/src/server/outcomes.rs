@@ -61,10 +61,9 @@ impl Gateway {
         let (reachable, members) = (self.view.reachable, self.config.members);
         if reachable > members / 2 {
             // Members that answer and cannot agree in time: slow disks, or no leader for long.
-            let seconds = self.config.client_deadline.as_secs_f64();
             return format!(
-                "CLUSTERDOWN no agreement within {seconds} s ({reachable} of {members} reachable); \
-                 the command was not executed, retry"
+                "CLUSTERDOWN no agreement in time ({reachable} of {members} reachable); the command \
+                 was not executed, retry"
             );
         }
         let mut text = format!("CLUSTERDOWN no quorum ({reachable} of {members} reachable");

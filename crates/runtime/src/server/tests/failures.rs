@@ -78,7 +78,7 @@ fn quorum_is_not_called_missing_when_it_answers() {
     rig.done(&submission, Outcome::NoQuorum);
     assert_eq!(
         rig.output(id),
-        "-CLUSTERDOWN no agreement within 5 s (3 of 5 reachable); the command was not executed, \
+        "-CLUSTERDOWN no agreement in time (3 of 5 reachable); the command was not executed, \
          retry\\r\\n"
     );
 }
