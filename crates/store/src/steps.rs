@@ -183,12 +183,13 @@ const fn walks(op: Op) -> bool {
     )
 }
 
-/// How many steps the commands of a transaction take before any of them is looked at.
-pub(crate) const fn steps_of_queued(commands: &[u8]) -> u64 {
+/// How many steps the commands of a transaction take before any of them is looked at. One of large
+/// values is no more than a request may take: it is as long as a request may be.
+pub(crate) fn steps_of_queued(commands: &[u8]) -> u64 {
     if commands.len() <= QUEUED_SHORT {
         return 0;
     }
-    commands.len() as u64 / PAYLOAD_BYTES
+    (commands.len() as u64 / PAYLOAD_BYTES).min(REQUEST_STEPS_MAX)
 }
 
 /// How many steps a command takes: 0 for one that is always short, or whose work shows in its
