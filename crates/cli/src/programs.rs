@@ -8,7 +8,13 @@
 //! ```
 
 use crate::{Exit, Failure, Outcome};
-use std::{env, ffi::OsString, os::unix::process::CommandExt, path::PathBuf, process::Command};
+use std::{
+    env,
+    ffi::OsString,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// The program that serves, and the variable that may name another build of it.
 pub const QUINTET: (&str, &str) = ("quintet", "QUINTET_PROGRAM");
@@ -48,7 +54,7 @@ pub const LAB_COMMANDS: [(&str, &str); 5] = [
 pub fn find((name, variable): (&str, &str)) -> Outcome<PathBuf> {
     if let Some(named) = env::var_os(variable).filter(|value| !value.is_empty()) {
         let path = PathBuf::from(named);
-        if path.is_file() {
+        if is_program(&path) {
             return Ok(path);
         }
         return Err(Failure::usage(format!(
@@ -61,13 +67,22 @@ pub fn find((name, variable): (&str, &str)) -> Outcome<PathBuf> {
     let on_path = env::var_os("PATH").unwrap_or_default();
     beside
         .into_iter()
-        .chain(env::split_paths(&on_path).map(|directory| directory.join(name)))
-        .find(|path| path.is_file())
+        .chain(
+            env::split_paths(&on_path)
+                .filter(|directory| directory.is_absolute())
+                .map(|directory| directory.join(name)),
+        )
+        .find(|path| is_program(path))
         .ok_or_else(|| {
             Failure::usage(format!("the program '{name}' is not installed")).help(format!(
                 "run `cargo build --release -p {name}`, or set {variable} to where it is"
             ))
         })
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 /// Becomes `quintet-lab` with these arguments; returns only with why it cannot.
@@ -77,8 +92,11 @@ pub fn become_lab(command: &str, arguments: &[OsString], log: Option<&str>) -> F
         Err(failure) => return failure,
     };
     let mut process = Command::new(&program);
-    if command != LAB_COMMAND {
-        process.arg(command);
+    // As people called it, for what it says of its usage.
+    if command == LAB_COMMAND {
+        process.arg0(format!("{} {LAB_COMMAND}", QUINTET.0));
+    } else {
+        process.arg0(QUINTET.0).arg(command);
     }
     process.args(arguments);
     if let Some(filter) = log {

@@ -17,6 +17,9 @@ fn quintet_runs_the_lab_and_hands_its_exit_code_on() {
         assert!(help.contains("Example"), "{command}: {help}");
         assert_eq!(stdout(&run(&["help", command])), help);
     }
+    assert!(stdout(&run(&["simulate", "--help"])).contains("Usage: quintet simulate "));
+    let of_run = stdout(&run(&["help", "lab", "run"]));
+    assert!(of_run.contains("Usage: quintet lab run "), "{of_run}");
     let output = run(&["lab", "--help"]);
     assert!(stdout(&output).contains("Exit codes:"));
     assert!(stdout(&run(&["lab", "--version"])).starts_with("quintet-lab "));

@@ -20,7 +20,7 @@ mod status;
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use quintet_cli::{EXIT_CODES, Outcome, STYLES, http, logs, programs};
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     net::{SocketAddr, ToSocketAddrs},
     process::ExitCode,
 };
@@ -140,30 +140,30 @@ const LAB_ARGUMENTS: &str = "arguments";
 /// What `quintet-lab` is to be started with, when the command is one of its own.
 fn of_lab(matches: &ArgMatches) -> Option<(&str, Vec<OsString>)> {
     let (name, given) = matches.subcommand()?;
-    if !programs::LAB_COMMANDS
-        .iter()
-        .any(|(known, _)| *known == name)
-    {
+    if !is_of_lab(name.as_ref()) {
         return None;
     }
     let arguments = given.get_many::<OsString>(LAB_ARGUMENTS);
     Some((name, arguments.unwrap_or_default().cloned().collect()))
 }
 
-/// `quintet help COMMAND` as `quintet COMMAND --help`, which `quintet-lab` can answer.
+/// `quintet help COMMAND …` as `quintet COMMAND … --help`, which `quintet-lab` can answer.
 fn arguments() -> Vec<OsString> {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
-    if let [_, help, command] = arguments.as_slice()
+    if let [_, help, command, ..] = arguments.as_slice()
         && help == "help"
-        && programs::LAB_COMMANDS
-            .iter()
-            .any(|(name, _)| command == name)
+        && is_of_lab(command)
     {
-        let command = command.clone();
-        arguments.truncate(1);
-        arguments.extend([command, "--help".into()]);
+        arguments.remove(1);
+        arguments.push("--help".into());
     }
     arguments
+}
+
+fn is_of_lab(command: &OsStr) -> bool {
+    programs::LAB_COMMANDS
+        .iter()
+        .any(|(name, _)| command == *name)
 }
 
 /// Runs the command that the arguments name.
