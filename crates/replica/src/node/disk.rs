@@ -31,7 +31,7 @@ const TOGETHER: Duration = Duration::from_millis(250);
 /// A disk that was merely slow is given twice as long, unless that is so long ago.
 const CALM: Duration = Duration::from_secs(60);
 
-/// Whatever waits and whatever has been, a disk hangs after so many times as long: clients still
+/// Whatever waits and whatever has been, a disk hangs after this many times as long: clients still
 /// wait then.
 const TIMES_MAX: u32 = 3;
 

@@ -330,7 +330,7 @@ impl Shell {
         }
     }
 
-    /// Hands the outcome of a batch to whoever asked for it.
+    /// Hands the outcome of a batch to the one that asked for it.
     fn hand_on(&mut self, batch: BatchId, outcome: Outcome, now: Time) {
         match outcome {
             Outcome::Results(_) => self.metrics.batches_done += 1,
