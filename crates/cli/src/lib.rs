@@ -24,6 +24,7 @@ pub mod units;
 pub use failure::{EXIT_CODES, Exit, Failure, Outcome};
 
 use clap::builder::styling;
+use std::process::ExitCode;
 
 /// The colours of `--help`.
 pub const STYLES: styling::Styles = styling::Styles::styled()
@@ -31,6 +32,14 @@ pub const STYLES: styling::Styles = styling::Styles::styled()
     .usage(styling::AnsiColor::Green.on_default().bold())
     .literal(styling::AnsiColor::Cyan.on_default().bold())
     .placeholder(styling::AnsiColor::Cyan.on_default());
+
+/// Runs a command with logs let through by `log`; its failure is printed.
+pub fn run(log: &str, command: impl FnOnce() -> Outcome) -> ExitCode {
+    match logs::start(log).and_then(|()| command()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
 
 /// Checks that a command says what it does, gives an example and explains each argument.
 ///

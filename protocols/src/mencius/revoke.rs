@@ -1,7 +1,7 @@
 //! Revocation: deciding the slots of an owner that does not.
 //!
 //! ```text
-//!   owner silent, forgetful or too far behind, or undecided own slots of an earlier run
+//!   owner silent, without its state or too far behind, or undecided own slots of an earlier run
 //!      │ ballot on disk
 //!      ├─ Prepare{owner, ballot, first, last} ──► all ── Promise{what was accepted} ──┐ majority
 //!      ├─ Accept: value of the highest ballot, else nothing ──► all ── Voted ──┐ ◄─────┘

@@ -29,7 +29,7 @@ mod synchrony;
 mod torture;
 
 use clap::{Parser, Subcommand};
-use quintet_cli::{EXIT_CODES, Outcome, STYLES, http, logs};
+use quintet_cli::{EXIT_CODES, Outcome, STYLES, http};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -112,10 +112,7 @@ pub fn main() -> ExitCode {
     {
         http::use_password(password);
     }
-    match logs::start(&program.log).and_then(|()| program.command.run()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
+    quintet_cli::run(&program.log, || program.command.run())
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ mod snapshot;
 mod status;
 
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
-use quintet_cli::{EXIT_CODES, Outcome, STYLES, http, logs, programs};
+use quintet_cli::{EXIT_CODES, Outcome, STYLES, http, programs};
 use std::{
     ffi::{OsStr, OsString},
     net::{SocketAddr, ToSocketAddrs},
@@ -181,17 +181,10 @@ pub fn main() -> ExitCode {
     if let Some(password) = program.command.password() {
         http::use_password(password);
     }
-    let result = logs::start(
-        program
-            .log
-            .as_deref()
-            .unwrap_or(program.command.log_default()),
-    )
-    .and_then(|()| program.command.run());
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
+    let log_default = program.command.log_default();
+    quintet_cli::run(program.log.as_deref().unwrap_or(log_default), || {
+        program.command.run()
+    })
 }
 
 #[cfg(test)]
