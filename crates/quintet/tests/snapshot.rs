@@ -3,8 +3,8 @@
 
 mod support;
 
-use std::path::Path;
-use support::{Demo, base_port, eventually, run, stderr};
+use std::{path::Path, process::Stdio};
+use support::{Demo, Guard, base_port, eventually, http_get, quintet, run, stderr};
 
 /// Restores a file into a new directory.
 fn restore(file: &Path, dir: &Path, more: &[&str]) {
@@ -140,6 +140,40 @@ fn snapshots_of_earlier_formats_restore() {
     }
 }
 
+/// Its cluster executes nothing, as the other members are not there.
+#[test]
+fn restored_state_is_saved_before_anything_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = fixture("format-1-multipaxos.snapshot");
+    let dir = directory.path().join("restored");
+    restore(&file, &dir, &[]);
+    let base = base_port(1);
+    let (redis, admin) = (
+        format!("127.0.0.1:{base}"),
+        format!("127.0.0.1:{}", base + 100),
+    );
+    let mut command = quintet();
+    command
+        .args(["serve", "--redis-listen", &redis, "--admin-listen", &admin])
+        .args(["--peer-listen", &format!("127.0.0.1:{}", base + 200)])
+        .arg("--config")
+        .arg(dir.join("replica-0/quintet.toml"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let _replica = Guard(command.spawn().unwrap());
+    eventually("the replica answers", || http_get(&admin, "/livez"));
+    let second = directory.path().join("second.snapshot");
+    let output = run(&[
+        "snapshot",
+        "save",
+        "--admin",
+        &admin,
+        &second.display().to_string(),
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(inspect(&second)["entries"], inspect(&file)["entries"]);
+}
+
 #[test]
 fn restore_changes_options_and_keeps_the_others() {
     let directory = tempfile::tempdir().unwrap();
@@ -155,11 +189,8 @@ fn restore_changes_options_and_keeps_the_others() {
     assert_eq!(status["options"]["window"], "32");
     let second = directory.path().join("second.snapshot");
     let (from, to) = (dir.display().to_string(), second.display().to_string());
-    assert!(
-        run(&["snapshot", "save", "--dir", &from, &to])
-            .status
-            .success()
-    );
+    let output = run(&["snapshot", "save", "--dir", &from, &to]);
+    assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(demo.interrupt(), Some(0));
     let refused = run(&["demo", "--dir", &from, "--set", "window=64"]);
     assert_eq!(refused.status.code(), Some(7));

@@ -507,12 +507,6 @@ impl EventLoop {
     }
 
     fn on_snapshot_now(&mut self, waiter: mpsc::Sender<Result<SnapshotReport, String>>) {
-        if self.node.executed().slot == Slot(0) {
-            let empty = "nothing has been written yet, so there is nothing to save".to_owned();
-            // Who waited may have given up.
-            let _ = waiter.send(Err(empty));
-            return;
-        }
         let newest = self.world.snapshots.newest();
         if let Some(info) = newest.filter(|info| info.id.slot >= self.node.executed().slot) {
             let report = SnapshotReport {
@@ -522,6 +516,12 @@ impl EventLoop {
             };
             // Who waited may have given up.
             let _ = waiter.send(Ok(report));
+            return;
+        }
+        if self.node.executed().slot == Slot(0) {
+            let empty = "nothing has been written yet, so there is nothing to save".to_owned();
+            // Who waited may have given up.
+            let _ = waiter.send(Err(empty));
             return;
         }
         self.snapshot_waiters.push(waiter);
