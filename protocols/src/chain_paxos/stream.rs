@@ -221,7 +221,12 @@ impl ChainPaxos {
             if !ctx.takes(to, bytes + self.message_bytes()) {
                 entries.clear();
                 self.stream.scratch = entries;
-                return ctx.mark("the next one waits for room");
+                ctx.mark("the next one waits for room");
+                if !self.has_news(to) || !ctx.takes(to, self.message_bytes()) {
+                    return;
+                }
+                // Rounds, votes and what is decided are small: they do not wait for values.
+                return self.send_header(first, to, ctx);
             }
             let header = self.header();
             self.stream.next = Slot(first.0 + entries.len() as u64);
@@ -237,6 +242,18 @@ impl ChainPaxos {
             }
             self.told();
         }
+    }
+
+    /// What the next one should hear besides entries, ahead of those from `first` on.
+    fn send_header(&mut self, first: Slot, to: ReplicaId, ctx: &mut Context<'_, Self>) {
+        let (header, entries) = (self.header(), Vec::new());
+        let message = Message::Accept {
+            header,
+            first,
+            entries,
+        };
+        ctx.send(to, Lane::Control, &message);
+        self.told();
     }
 
     /// Entries from `first` on, as many as fit into a message; gives their bytes.

@@ -128,6 +128,31 @@ fn an_entry_travels_on_while_disks_write_it() {
 }
 
 #[test]
+fn rounds_pass_when_values_find_no_room() {
+    let mut group = group(3, Durability::Disk);
+    group.write(0);
+    group.run(MS * 50);
+    let (room, before) = (group.clock.room, group.replica(0).round.number);
+    group.clock.room = group.replica(0).message_bytes();
+    let batch = group.write(0);
+    group.idle(0);
+    assert!(group.marked("the next one waits for room") > 0);
+    let rounds: Vec<u64> = (group.network.iter())
+        .filter_map(|packet| match packet.message() {
+            Message::Accept {
+                header, entries, ..
+            } if entries.is_empty() => Some(header.round.number),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(rounds, [before + 1]);
+    group.clock.room = room;
+    group.run(MS * 500);
+    assert!(group.answered(0, batch));
+    assert_converged(&group, 2);
+}
+
+#[test]
 fn a_gap_is_asked_for_and_filled() {
     let mut group = group(4, Durability::Memory);
     for round in 0..20 {
