@@ -25,7 +25,7 @@ use quintet_replica::{
 use smallvec::SmallVec;
 
 /// The most stamps in one message.
-const STAMPS_MAX: u64 = 1024;
+pub(super) const STAMPS_MAX: u64 = 1024;
 /// How far beyond its sync-point a follower remembers what the leader placed.
 const PENDING_MAX: u64 = 65_536;
 /// Hashes leave out what is committed in steps of this many slots.
@@ -630,6 +630,7 @@ impl Nezha {
         follower.sync = follower.sync.max(sync);
         follower.round = follower.round.max(round.min(lead.round));
         follower.heard = true;
+        follower.heard_at = ctx.arrived();
         let more = follower.again > Slot(0) && follower.sync >= follower.again;
         let first = follower.sync.next();
         if first > lead.told {

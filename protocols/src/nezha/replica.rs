@@ -75,8 +75,9 @@ pub(super) struct Follower {
     pub round: u64,
     /// Its sync-point at the last tick: without progress it is told again.
     pub sync_before: Slot,
-    /// It has said something in this view.
+    /// It has said something in this view, and when it did last.
     pub heard: bool,
+    pub heard_at: Time,
     /// The end of the page that was sent again last; 0 when none was.
     pub again: Slot,
 }
@@ -573,20 +574,11 @@ impl Protocol for Nezha {
         match control {
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {
-                if self.is_leader() && self.members > 1 {
-                    ctx.mark("leadership handed off");
-                    self.start_view_change(self.view + 1, ctx);
+                if self.members > 1 {
+                    self.hand_off(self.others, ctx);
                 }
             }
-            Control::Slow(quick) => {
-                if self.is_leader() {
-                    ctx.mark("leadership handed off");
-                    let (first, members) = (self.leader_first, self.members);
-                    let mut views = self.view + 1..self.view + members as u64;
-                    let view = views.find(|view| quick.contains(leader_of(*view, first, members)));
-                    self.start_view_change(view.unwrap_or(self.view + 1), ctx);
-                }
-            }
+            Control::Slow(quick) => self.hand_off(quick, ctx),
             Control::Option { name, value } => {
                 let _ = self.config.set(&name, &value);
                 self.delays.retune(self.config.estimation);

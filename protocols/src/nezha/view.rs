@@ -15,8 +15,9 @@
 use super::{
     Message, Nezha, Part, Placed, Record, Vote,
     dom::{Name, Stamp},
+    normal::STAMPS_MAX,
     plant::Plant,
-    quorum::survivor_quorum,
+    quorum::{leader_of, survivor_quorum},
     replica::{Entry, Phase, Place, name_of},
 };
 use alloc::{
@@ -137,6 +138,36 @@ impl Nezha {
         self.status_due = false;
         self.round_heard = 0;
         self.commit_heard = self.commit;
+    }
+
+    /// A leader leaves its view for the next one that one of these leads, if possible somebody who
+    /// is heard and has most of the log: the others would wait for a silent leader until they
+    /// suspect it, and for one that lags until it has caught up.
+    pub(super) fn hand_off(&mut self, among: ReplicaSet, ctx: &mut Context<'_, Self>) {
+        let Phase::Leader(lead) = &self.phase else {
+            return;
+        };
+        let (first, members) = (self.leader_first, self.members);
+        let recent = self.config.heartbeat * 3;
+        let is_heard = |id: ReplicaId| {
+            let known = &lead.followers[id.index()];
+            known.heard && ctx.now().since(known.heard_at) < recent
+        };
+        let keeps_up = |id: ReplicaId| {
+            let sync = lead.followers[id.index()].sync;
+            is_heard(id) && sync.0 + STAMPS_MAX >= lead.told.0
+        };
+        let next = |fits: &dyn Fn(ReplicaId) -> bool| {
+            let mut views = self.view + 1..self.view + members as u64;
+            views.find(|view| {
+                let id = leader_of(*view, first, members);
+                among.contains(id) && fits(id)
+            })
+        };
+        let view = next(&keeps_up).or_else(|| next(&is_heard));
+        let view = view.or_else(|| next(&|_| true));
+        ctx.mark("leadership handed off");
+        self.start_view_change(view.unwrap_or(self.view + 1), ctx);
     }
 
     pub(super) fn start_view_change(&mut self, view: u64, ctx: &mut Context<'_, Self>) {

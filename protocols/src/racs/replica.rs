@@ -95,6 +95,8 @@ pub struct Racs {
     pub(super) members: usize,
     pub(super) quorum: usize,
     pub(super) others: ReplicaSet,
+    /// The links to these are broken.
+    pub(super) down: ReplicaSet,
     pub(super) durability: Durability,
     pub(super) config: Config,
     leader_first: ReplicaId,
@@ -452,6 +454,7 @@ impl Protocol for Racs {
             members,
             quorum: epoch.majority(),
             others: epoch.others(id),
+            down: ReplicaSet::EMPTY,
             durability,
             config: options,
             sadl,
@@ -544,6 +547,7 @@ impl Protocol for Racs {
                 _ => ctx.mark("ignored: not a frontend's message"),
             },
             Peer::Replica(from) if self.others.contains(from) => {
+                self.down = self.down.without(from);
                 self.on_replica_message(from, message, ctx);
             }
             Peer::Replica(_) => ctx.mark("ignored: not a member"),
@@ -607,12 +611,18 @@ impl Protocol for Racs {
         }
         match link {
             Link::Up { incarnation } => {
+                self.down = self.down.without(peer);
                 self.meet(peer, incarnation, ctx);
                 self.on_link_renewed(peer, ctx);
             }
             Link::Reset => self.on_link_renewed(peer, ctx),
-            Link::Down if self.leader_of(self.view) == peer => self.on_leader_lost(ctx),
-            Link::Down | Link::Room(_) => {}
+            Link::Down => {
+                self.down = self.down.with(peer);
+                if self.leader_of(self.view) == peer {
+                    self.on_leader_lost(ctx);
+                }
+            }
+            Link::Room(_) => {}
         }
     }
 

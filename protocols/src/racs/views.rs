@@ -378,6 +378,10 @@ impl Racs {
         self.heard_at = ctx.now();
         ctx.set_timer(Timer::View, self.timeout());
         self.arm_repeat(ctx);
+        if self.down.contains(self.leader_of(view)) {
+            ctx.mark("view passed over: its leader is down");
+            self.time_out(ctx);
+        }
     }
 
     fn begin_view(&mut self, view: u64, ctx: &mut Context<'_, Self>) {

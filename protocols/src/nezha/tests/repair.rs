@@ -3,7 +3,7 @@
 use super::logs::{Seat, pair, stamp};
 use crate::nezha::{Config, Message, Part, Vote};
 use alloc::{vec, vec::Vec};
-use quintet_replica::{BatchId, Slot, parts::Taken};
+use quintet_replica::{BatchId, Control, Event, Slot, parts::Taken};
 
 fn lacked(seat: &Seat) -> Vec<(u64, u64)> {
     let of = |message: &Message| match message {
@@ -92,6 +92,41 @@ fn new_leader_tells_senders_of_batches_that_it_dropped() {
         })
         .collect();
     assert_eq!(told, [BatchId(1), BatchId(2)]);
+}
+
+#[test]
+fn leadership_goes_past_a_silent_member_and_one_that_lags() {
+    let status = |sync| Part::LogStatus {
+        sync: Slot(sync),
+        round: 1,
+    };
+    let next_view = |heard: &[(u16, u64)]| {
+        let mut leader = Seat::new(0, 5, &Config::default());
+        for number in 1..=1100 {
+            leader.request(number, number, b"wa");
+        }
+        leader.at(2000);
+        leader.idle();
+        for (id, sync) in heard {
+            leader.hear(*id, 0, &[1; 5], status(*sync));
+        }
+        leader.said.clear();
+        leader.event(Event::Control(Control::HandOff));
+        let views = leader.said.iter().filter_map(|message| match message {
+            Message::Between {
+                view,
+                part: Part::ViewChange(_),
+                ..
+            } => Some(*view),
+            _ => None,
+        });
+        views.max()
+    };
+    assert_eq!(next_view(&[(1, 1100), (2, 1100)]), Some(1));
+    assert_eq!(next_view(&[(2, 1100), (3, 1100)]), Some(2));
+    assert_eq!(next_view(&[(1, 10), (3, 1100)]), Some(3));
+    assert_eq!(next_view(&[(2, 10)]), Some(2), "nobody has more");
+    assert_eq!(next_view(&[]), Some(1));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::group::{Group, MS, Packet, assert_converged, pump, small};
 use crate::racs::{BlockId, Config, Message, Timer};
 use alloc::vec::Vec;
-use quintet_replica::{Control, Durability, Event, ReplicaId, parts::request_key};
+use quintet_replica::{Control, Durability, Event, Link, Peer, ReplicaId, parts::request_key};
 
 /// Three replicas in view 1, led by replica 0, of which these say that it is gone.
 fn timed_out(who: &[u16]) -> Group {
@@ -15,6 +15,33 @@ fn timed_out(who: &[u16]) -> Group {
         group.event(*id, Event::Control(control));
     }
     group
+}
+
+#[test]
+fn view_of_a_leader_whose_links_are_broken_is_passed_over() {
+    let mut group = Group::new(5, Durability::Disk, small());
+    group.run(MS * 100);
+    group.write(0);
+    group.run(MS * 100);
+    let before = group.status(0).view;
+    let leader = group.status(0).leader.expect("a leader").0;
+    let next = (leader + 1) % 5;
+    group.crash(next);
+    let peer = Peer::Replica(ReplicaId(next));
+    for id in (0..5).filter(|id| *id != next) {
+        group.event(id, Event::Link(peer, Link::Down));
+    }
+    group.run(MS * 50);
+    assert_eq!(group.status(leader).view, before);
+    group.event(leader, Event::Control(Control::HandOff));
+    // Far less than a view's timeout.
+    group.run(MS * 100);
+    assert!(group.marked("view passed over: its leader is down") > 0);
+    let batch = group.write(leader);
+    group.run(MS * 100);
+    assert!(group.answered(leader, batch));
+    assert_eq!(group.status(leader).view, before + 2);
+    assert_converged(&group, 2);
 }
 
 #[test]
