@@ -52,6 +52,17 @@ fn is_found_by(faults: &str, bug: &str, properties: &[&str]) {
 }
 
 #[test]
+fn bound_on_time_holds_unless_a_time_is_set() {
+    let usual = |name: &str| {
+        let mut setup = toy(0..1, "all", "none").setup(Entry::of::<Toy>(), 0, false);
+        setup.options = vec![(name.to_string(), String::from("1"))];
+        setup.has_usual_times()
+    };
+    assert!(usual("log_memory_bytes") && usual("proposers") && usual("plant"));
+    assert!(!usual("suspect_timeout_ms") && !usual("round_us"));
+}
+
+#[test]
 fn the_sound_toy_passes_under_every_kind_of_fault() {
     for faults in ["none", "network", "crash", "disk", "clock", "all"] {
         let report = judge(&toy(0..25, faults, "none"));
