@@ -21,7 +21,7 @@ use super::{
 };
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, Context, Durability, Lane, PersistId, Recovered, ReplicaId, Slot, Wake,
+    Bytes, Context, Durability, Lane, PersistId, Recovered, ReplicaId, Slot, Time, Wake,
     parts::{Ballot, request_key},
 };
 
@@ -461,9 +461,7 @@ impl ChainPaxos {
                 }
                 Op::Read { by, stamp } if by == self.id => self.reads.ordered(stamp, slot),
                 Op::Nothing | Op::Read { .. } => {}
-                op => {
-                    self.done.apply(slot, &op, self.majority);
-                }
+                op => self.change_chain(slot, &op, ctx.now()),
             }
             self.executed = slot;
             self.time_executed = time;
@@ -579,6 +577,18 @@ impl ChainPaxos {
             .is_some_and(|held| held.ballot == self.promised)
         {
             self.held = self.held.next();
+        }
+    }
+
+    /// An entry that changes the chain is executed. What is only caught up with says nothing about
+    /// how long members stay: a leader has seen it happen.
+    fn change_chain(&mut self, slot: Slot, op: &Op, now: Time) {
+        let before = self.done.clone();
+        self.done.apply(slot, op, self.majority);
+        if matches!(self.role, Role::Leader(_)) {
+            let (own, after) = (self.id, &self.done);
+            self.admission
+                .note(own, now, |id| before.life(id), |id| after.life(id));
         }
     }
 

@@ -56,6 +56,11 @@ impl Chain {
         self.members.iter().position(|member| member.id == id)
     }
 
+    /// The life in which a replica is a member.
+    pub(super) fn life(&self, id: ReplicaId) -> Option<u64> {
+        Some(self.members[self.position(id)?].life.0)
+    }
+
     pub(super) fn contains(&self, id: ReplicaId) -> bool {
         self.position(id).is_some()
     }

@@ -466,7 +466,7 @@ impl ChainPaxos {
     ) {
         let member = self.working.position(id);
         let known = member.is_some_and(|at| whole || self.working.members[at].life >= life);
-        if known {
+        if known || self.makes_wait(id, held, ctx) {
             return;
         }
         if ballot > self.promised {
@@ -489,6 +489,30 @@ impl ChainPaxos {
         ctx.mark("re-admission proposed");
         let after = self.place_for(id);
         self.propose_op(Op::Add { id, life, after });
+    }
+
+    /// Each time that a member is let in and fails the chain stands still until it is removed: one
+    /// that fails again and again waits, and is only kept near, unless somebody who is silent
+    /// cannot be removed without it.
+    fn makes_wait(&mut self, id: ReplicaId, held: Slot, ctx: &mut Context<'_, Self>) -> bool {
+        let now = ctx.now();
+        let needed = |lead: &Lead| !lead.unwanted.is_empty();
+        let Role::Leader(lead) = &self.role else {
+            return false;
+        };
+        if needed(lead) || !self.admission.pauses(id, now) {
+            return false;
+        }
+        if self.working.contains(id) {
+            // Its earlier life is a member still: without a quorum of others it is let in.
+            self.maybe_remove(id, ctx);
+            return matches!(&self.role, Role::Leader(lead) if !needed(lead));
+        }
+        ctx.mark("joiner waits: it failed again and again");
+        if self.bytes_behind(held).is_some_and(|bytes| bytes > 0) {
+            self.send_next_page(id, held, ctx);
+        }
+        true
     }
 
     /// The page after those that are on their way to a joiner that holds so much. What it says of

@@ -17,7 +17,7 @@ use core::{fmt::Write as _, time::Duration};
 use quintet_replica::{
     CommandTime, Context, Control, Durability, Incarnation, Info, Lane, Link, Options, Peer,
     PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Ballot, KeptRequests, SlotLog, StateFetch},
+    parts::{Admission, Ballot, KeptRequests, SlotLog, StateFetch},
 };
 
 /// What a replica keeps for a slot.
@@ -110,6 +110,8 @@ pub struct ChainPaxos {
 
     /// The chain as executed, as decided, and with everything held.
     pub(super) done: Chain,
+    /// How long others stayed in the chain while this replica led.
+    pub(super) admission: Admission,
     pub(super) decided: Chain,
     pub(super) working: Chain,
     /// From the leader once around, and this replica's place in it.
@@ -391,6 +393,7 @@ impl Protocol for ChainPaxos {
             whole: true,
             forgot: false,
             done: chain.clone(),
+            admission: Admission::new(members),
             decided: chain.clone(),
             working: chain,
             route: Route::new(),

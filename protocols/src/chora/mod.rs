@@ -92,7 +92,8 @@
 //! the initiator's log, so that a follower verifies without asking when it holds the same. The number
 //! of proposers changes at run time by the option `proposers`, through a view change, or follows the
 //! load by itself (see `demand.rs`), but for replicas that make the others wait (see `drag.rs`): the
-//! paper leaves open how it is chosen.
+//! paper leaves open how it is chosen. Replicas that fail again and again are left out of views for
+//! longer each time (`Admission`), as far as a majority remains.
 //!
 //! Left to the world: the pipelined threads of §5 (`threads = "pipelined"`, without a thread for
 //! execution), and kernel bypass, which is the transport's (`af-xdp`).

@@ -25,7 +25,7 @@ use quintet_replica::{
     Bytes, CommandTime, Context, Control, Durability, FrontendId, Incarnation, Info, Level, Link,
     Options, Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status,
     Time, Wake,
-    parts::{KeptRequests, RequestQueue, SlotLog, StateFetch, Tally, Timing},
+    parts::{Admission, KeptRequests, RequestQueue, SlotLog, StateFetch, Tally, Timing},
 };
 
 /// What stands in a slot, with the view that it was proposed in.
@@ -176,6 +176,9 @@ pub struct Chora {
     pub(super) stand_at: Option<Time>,
     pub(super) stand_anyway: bool,
     pub(super) rejoin_after: Time,
+    /// Who took part in the last view that began here, and when others may come back.
+    pub(super) counted: ReplicaSet,
+    pub(super) admission: Admission,
     messages: Timing<u64>,
     housekeeping: bool,
     /// Between the first event of a turn and its `on_idle`.
@@ -415,6 +418,8 @@ impl Protocol for Chora {
             stand_at: None,
             stand_anyway: false,
             rejoin_after: Time(0),
+            counted: ReplicaSet::all(members),
+            admission: Admission::new(members),
             messages: Timing(0),
             housekeeping: false,
             in_turn: false,

@@ -250,11 +250,14 @@ impl Chora {
         }
     }
 
-    /// Everybody who is heard and near takes part in the new view.
+    /// Everybody who is heard and near takes part in the new view; of those that fail again and
+    /// again none that can be done without.
     fn become_initiator(&mut self, voters: ReplicaSet, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
         let fit = |id: &ReplicaId| self.takes_part(*id, now);
-        let live: ReplicaSet = self.others.iter().filter(fit).collect();
+        let fit: ReplicaSet = self.others.iter().filter(fit).collect();
+        let lasting = |id: &ReplicaId| !self.pauses(*id, now);
+        let live: ReplicaSet = fit.iter().filter(lasting).collect();
         let live = if self.leaving(now) && !live.is_empty() {
             live
         } else {
@@ -293,6 +296,14 @@ impl Chora {
         self.alive(id, now)
             && matches!(peer.fitness, Fitness::Fit | Fitness::Restarted)
             && peer.committed.0 + BEHIND_MAX >= self.committed.0
+    }
+
+    /// Whether a replica has failed too often to come back already, and the others are a majority
+    /// without it.
+    fn pauses(&self, id: ReplicaId, now: Time) -> bool {
+        let lasts = |id: &ReplicaId| self.takes_part(*id, now) && !self.admission.pauses(*id, now);
+        self.admission.pauses(id, now)
+            && self.others.iter().filter(lasts).count() + 1 >= self.majority
     }
 
     fn alive(&self, id: ReplicaId, now: Time) -> bool {
@@ -412,7 +423,12 @@ impl Chora {
             return;
         };
         self.view_tries = 0;
-        self.rejoin_after = ctx.now() + self.config.suspect * 2;
+        let (now, before) = (ctx.now(), self.counted);
+        self.rejoin_after = now + self.config.suspect * 2;
+        let counts = |live: ReplicaSet| move |id| live.contains(id).then_some(0);
+        self.admission
+            .note(self.id, now, counts(before), counts(init.live));
+        self.counted = init.live;
         self.rounds.register(init.live.without(self.id));
         let members: Vec<(ReplicaId, Incarnation)> = init
             .live
@@ -552,8 +568,11 @@ impl Chora {
         if self.others.iter().any(|id| stuck(&id)) {
             return Some("view change: a replica has forgotten");
         }
-        let returns =
-            |id: ReplicaId| self.takes_part(id, now) && self.peers[id.index()].acked >= init.base;
+        let returns = |id: ReplicaId| {
+            self.takes_part(id, now)
+                && self.peers[id.index()].acked >= init.base
+                && !self.pauses(id, now)
+        };
         if others.any(returns) {
             return Some("view change: a replica comes back");
         }
@@ -588,6 +607,17 @@ impl Chora {
             return ctx.mark("no view change: it would not get a majority");
         }
         ctx.mark(reason);
+        self.note_restarted(now);
         self.become_candidate(ctx);
+    }
+
+    /// Of those that take part, some were started again since the view began, and end it.
+    fn note_restarted(&mut self, now: Time) {
+        for id in self.counted.without(self.id).iter() {
+            let peer = &self.peers[id.index()];
+            if peer.fitness == Fitness::Restarted && peer.view == self.view {
+                self.admission.restarted(id, now);
+            }
+        }
     }
 }

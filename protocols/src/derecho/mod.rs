@@ -102,7 +102,7 @@
 //!   not vote so: any majority of promises will do, and nobody could follow that vote.
 //!   Where complete logs are a majority they go on by themselves, and the others join afterwards. A
 //!   member that has not begun in a view within `restart_timeout_ms` is left out of the next one.
-//! - **Joiners that fail again and again** are let in after pauses that double (`admission.rs`); the
+//! - **Joiners that fail again and again** are let in after pauses that double (`Admission`); the
 //!   paper has no such rule.
 //! - **D9, a shard with all members dead**: there is one shard, so this is the total restart.
 //! - **D10, two steps**: the pending version is the journal's; nobody sees it. Delivered means
@@ -155,7 +155,6 @@
 //!   again on the same way instead of failing a member (`rdmc.rs`). Hybrids are not built.
 //! - **Handing off**: a member about to stop suspects itself, when the rest is a majority.
 
-mod admission;
 mod config;
 mod delivery;
 mod frontend;

@@ -2,7 +2,6 @@
 
 use super::{
     Config, Frontend,
-    admission::Admission,
     message::{Ballot, Body, Entry, Join, Member, Message, Promised, Proposal, Summary, View},
     plant::Plant,
     rdmc::Rdmc,
@@ -24,7 +23,7 @@ use quintet_replica::{
     Bytes, CommandTime, Context, Control, Durability, Frame, Incarnation, Info, Lane, Link,
     NodeState, Options, Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot,
     Status, Time, Wake,
-    parts::{KeptRequests, RequestQueue, SlotLog, Timing},
+    parts::{Admission, KeptRequests, RequestQueue, SlotLog, Timing},
 };
 
 quintet_replica::timers! {

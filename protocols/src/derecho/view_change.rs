@@ -412,8 +412,9 @@ impl Derecho {
             was_active && id != self.id && lives.iter().any(same)
         };
         self.suspected = self.suspected.iter().filter(|id| stays(*id)).collect();
+        let old = &self.promise.view;
         self.admission
-            .note(&self.promise.view, &view, self.id, ctx.now());
+            .note(self.id, ctx.now(), |id| old.life(id), |id| view.life(id));
         self.views.push_back(view.clone());
         if self.views.len() > VIEWS_MAX {
             self.views.pop_front();

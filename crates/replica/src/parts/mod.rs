@@ -1,5 +1,6 @@
 //! Small pieces that protocols share.
 
+mod admission;
 mod attached;
 mod contradiction;
 mod kept_requests;
@@ -12,6 +13,7 @@ mod table;
 mod timing;
 mod window;
 
+pub use admission::Admission;
 pub use attached::{AttachedFrontend, RequestMessage, Taken};
 pub use contradiction::CONTRADICTION;
 pub(crate) use contradiction::contradiction;

@@ -51,6 +51,61 @@ fn lose(members: usize, lost: &[u16], rest: &[u16]) {
 }
 
 #[test]
+fn member_that_crashes_in_a_loop_is_let_in_more_rarely() {
+    for durability in BOTH {
+        for up in [MS * 200, MS * 1000] {
+            let mut group = group(3, durability);
+            group.write(0);
+            group.run(MS * 50);
+            let end = group.clock.now + MS * 30_000;
+            group.crash(1);
+            while group.clock.now < end {
+                group.run(MS * 50);
+                group.start(1);
+                group.run(up);
+                while group.clock.now < end && !chain(&group, 0).contains(&1) {
+                    group.run(MS * 20);
+                }
+                group.crash(1);
+            }
+            let lost = group.marked("removal proposed");
+            let again = group.marked("re-admission proposed");
+            assert!(
+                lost.max(again) <= 20,
+                "{lost}, {again}: {durability:?}, {up:?}"
+            );
+            group.start(1);
+            group.run(MS * 40_000);
+            assert_eq!(chain(&group, 0).len(), 3, "{durability:?}, {up:?}");
+            assert!(write_within(&mut group, 1, MS * 1000));
+            assert_converged(&group, 1);
+        }
+    }
+}
+
+#[test]
+fn member_that_crashed_often_is_let_in_at_once_when_it_is_needed() {
+    let mut group = group(3, Durability::Disk);
+    group.write(0);
+    group.run(MS * 50);
+    for _ in 0..6 {
+        group.crash(1);
+        group.run(MS * 1000);
+        group.start(1);
+        while !chain(&group, 0).contains(&1) {
+            group.run(MS * 20);
+        }
+    }
+    group.crash(1);
+    group.run(MS * 1000);
+    group.start(1);
+    group.run(MS * 100);
+    assert!(!chain(&group, 0).contains(&1), "it waits");
+    group.crash(2);
+    assert!(write_within(&mut group, 0, MS * 2000));
+}
+
+#[test]
 fn the_tail_fails() {
     lose(3, &[2], &[0, 1]);
     lose(5, &[4], &[0, 1, 2, 3]);

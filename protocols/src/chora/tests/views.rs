@@ -37,6 +37,54 @@ fn a_silent_replica_is_left_out_and_taken_in_again_when_it_is_back() {
 }
 
 #[test]
+fn replica_that_crashes_in_a_loop_is_taken_in_more_rarely() {
+    // In memory each start needs a view change to take part in any majority again, and one that is
+    // let in late costs no further one.
+    for (durability, most) in [(Durability::Disk, 20), (Durability::Memory, 30)] {
+        for down in [MS * 20, MS * 700] {
+            let mut group = Group::new(3, durability, mode(Drive::Responsive));
+            group.run(MS * 10);
+            group.write(0);
+            group.run(MS * 50);
+            let before = group.status(0).view;
+            for _ in 0..30_000 / 1000 {
+                group.crash(1);
+                group.run(down);
+                group.start(1);
+                group.run(MS * 1000 - down);
+            }
+            let changes = group.status(0).view - before;
+            assert!(
+                changes <= most,
+                "{changes} views in 30 s: {durability:?}, {down:?}"
+            );
+            let batch = group.write(0);
+            group.run(MS * 1000);
+            assert!(group.answered(0, batch));
+            group.run(MS * 40_000);
+            assert_eq!(proposers(&group), 3, "{durability:?}, {down:?}");
+            assert_converged(&group, 2);
+        }
+    }
+}
+
+#[test]
+fn replica_that_crashed_often_is_taken_in_when_it_is_needed() {
+    let mut group = disk(3);
+    for _ in 0..10 {
+        group.crash(1);
+        group.run(MS * 700);
+        group.start(1);
+        group.run(MS * 300);
+    }
+    group.crash(2);
+    group.run(MS * 2000);
+    let batch = group.write(0);
+    group.run(MS * 500);
+    assert!(group.answered(0, batch), "{:?}", group.status(0));
+}
+
+#[test]
 fn a_restarted_proposer_proposes_in_a_new_view_only() {
     let mut group = disk(3);
     group.write(0);

@@ -5,13 +5,13 @@
 //!     └──── leaves earlier ──► once: at once; then after 500 ms · 1 s · 2 s · … · 32 s
 //! ```
 //!
-//! Every view change stops the group, and a member that dies is noticed only by its silence. One
-//! that crashes in a loop would stop everybody each time that it comes back.
+//! Every change of the members that take part stops the group, and a member that dies is noticed
+//! only by its silence. One that crashes in a loop would stop everybody each time that it comes
+//! back. A protocol lets a member in during its pause where it can do without it no longer.
 
-use super::message::View;
+use crate::{ReplicaId, Time};
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
-use quintet_replica::{ReplicaId, Time};
 
 /// The first pause; it doubles up to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
@@ -24,7 +24,7 @@ const STAY_MIN: Duration = Duration::from_secs(10);
 const STAY_MAX: Duration = Duration::from_secs(60);
 
 /// The record of one replica.
-#[derive(Clone, Copy, Default, Hash)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 struct Stay {
     /// When it was let in, in this process's time; none for those who were there from the start.
     since: Option<Time>,
@@ -35,23 +35,32 @@ struct Stay {
 }
 
 /// How long each member stayed, and when it may come back.
-#[derive(Hash)]
-pub(super) struct Admission {
+#[derive(Debug, Hash)]
+pub struct Admission {
     stays: Vec<Stay>,
 }
 
 impl Admission {
+    /// All of them were there from the start.
+    #[must_use]
     pub fn new(members: usize) -> Self {
         Self {
             stays: vec![Stay::default(); members],
         }
     }
 
-    /// One view follows another, at the replica `own`.
-    pub fn note(&mut self, old: &View, new: &View, own: ReplicaId, now: Time) {
+    /// Those who take part have changed, as the replica `own` sees it: what is told of each before
+    /// and now is its life, or none for one that does not take part. Another life is another stay.
+    pub fn note(
+        &mut self,
+        own: ReplicaId,
+        now: Time,
+        before: impl Fn(ReplicaId) -> Option<u64>,
+        after: impl Fn(ReplicaId) -> Option<u64>,
+    ) {
         for (index, stay) in self.stays.iter_mut().enumerate() {
             let id = ReplicaId(index as u16);
-            let (before, after) = (old.life(id), new.life(id));
+            let (before, after) = (before(id), after(id));
             if id == own || before == after {
                 continue;
             }
@@ -64,7 +73,16 @@ impl Admission {
         }
     }
 
+    /// A member that stays was started again, which has cost the others as much as if it had left
+    /// and come back.
+    pub fn restarted(&mut self, id: ReplicaId, now: Time) {
+        let stay = &mut self.stays[id.index()];
+        stay.leave(now);
+        stay.since = Some(now);
+    }
+
     /// Whether it may not join yet.
+    #[must_use]
     pub fn pauses(&self, id: ReplicaId, now: Time) -> bool {
         now < self.stays[id.index()].until
     }
@@ -89,35 +107,26 @@ impl Stay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::derecho::Member;
-    use quintet_replica::{Incarnation, Slot};
 
-    fn view(number: u64, starts: &[(u16, u64)]) -> View {
-        let member = |(id, start): &(u16, u64)| Member {
-            id: ReplicaId(*id),
-            life: *start,
-            incarnation: Incarnation(1),
-        };
-        View {
-            number,
-            members: starts.iter().map(member).collect(),
-            base: Slot(0),
-        }
+    const ID: ReplicaId = ReplicaId(1);
+
+    fn change(admission: &mut Admission, before: Option<u64>, after: Option<u64>, now: Time) {
+        let of = |life: Option<u64>| move |id| life.filter(|_| id == ID);
+        admission.note(ReplicaId(0), now, of(before), of(after));
     }
 
     #[test]
     fn pause_doubles_for_short_stays_and_ends_with_a_long_one() {
-        let (id, mut admission) = (ReplicaId(1), Admission::new(2));
-        let (with, without) = (view(1, &[(0, 1), (1, 1)]), view(2, &[(0, 1)]));
+        let mut admission = Admission::new(2);
         let mut now = Time(0);
         let mut pauses = Vec::new();
         for _ in 0..10 {
-            admission.note(&without, &with, ReplicaId(0), now);
+            change(&mut admission, None, Some(1), now);
             now = now + Duration::from_secs(1);
-            admission.note(&with, &without, ReplicaId(0), now);
+            change(&mut admission, Some(1), None, now);
             pauses.push(admission.stays[1].until.since(now).as_millis());
             now = now + PAUSE_MAX;
-            assert!(!admission.pauses(id, now));
+            assert!(!admission.pauses(ID, now));
         }
         assert_eq!(
             pauses,
@@ -125,24 +134,36 @@ mod tests {
                 0, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 32_000, 32_000
             ]
         );
-        admission.note(&without, &with, ReplicaId(0), now);
+        change(&mut admission, None, Some(1), now);
         now = now + STAY_MAX;
-        admission.note(&with, &without, ReplicaId(0), now);
-        assert!(!admission.pauses(id, now), "it stayed long enough");
+        change(&mut admission, Some(1), None, now);
+        assert!(!admission.pauses(ID, now), "it stayed long enough");
     }
 
     #[test]
-    fn another_start_in_the_next_view_counts_as_leaving() {
-        let mut admission = Admission::new(2);
-        let mut now = Time(0);
-        for start in 1..4 {
-            let (old, new) = (
-                view(start, &[(1, start)]),
-                view(start + 1, &[(1, start + 1)]),
-            );
-            admission.note(&old, &new, ReplicaId(0), now);
-            now = now + Duration::from_secs(1);
+    fn another_start_of_one_that_stays_counts_as_leaving() {
+        for told in [false, true] {
+            let mut admission = Admission::new(2);
+            let mut now = Time(0);
+            for start in 1..4 {
+                if told {
+                    admission.restarted(ID, now);
+                } else {
+                    change(&mut admission, Some(start), Some(start + 1), now);
+                }
+                now = now + Duration::from_secs(1);
+            }
+            assert!(admission.pauses(ID, now - Duration::from_millis(900)));
         }
-        assert!(admission.pauses(ReplicaId(1), now - Duration::from_millis(900)));
+    }
+
+    #[test]
+    fn nobody_pauses_by_its_own_account() {
+        let mut admission = Admission::new(2);
+        for second in 0..9 {
+            let now = Time(0) + Duration::from_secs(second);
+            admission.note(ID, now, |_| Some(second), |_| Some(second + 1));
+            assert!(!admission.pauses(ID, now));
+        }
     }
 }
