@@ -146,6 +146,9 @@ impl Mencius {
             ctx.mark("peer came back in a new life");
         }
         member.incarnation = incarnation;
+        // What it has is what it says from now on.
+        member.told = false;
+        member.committed = Slot(0);
         self.forget_votes(peer);
     }
 }

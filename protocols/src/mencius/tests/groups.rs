@@ -126,6 +126,32 @@ fn an_owner_that_was_taken_for_dead_suggests_again_what_lost_its_slot() {
 }
 
 #[test]
+fn progress_of_a_peer_is_what_it_says_since_it_was_started() {
+    let config = Config {
+        log_memory_bytes: 4096,
+        ..Config::default()
+    };
+    let mut group = with(3, Durability::Memory, config);
+    for _ in 0..200 {
+        group.write(1);
+        group.run(MS * 5);
+    }
+    group.run(MS * 500);
+    let known = |group: &Group| group.replica(1).peers[2].committed;
+    let before = known(&group);
+    assert!(before > Slot(100));
+    group.event(1, Event::Control(Control::CheckpointDue));
+    group.crash(2);
+    group.members[2].slow_state = true;
+    group.start(2);
+    group.run(MS * 100);
+    assert!(known(&group) < before, "{:?}", known(&group));
+    group.members[2].slow_state = false;
+    group.run(MS * 5000);
+    assert!(known(&group) >= before);
+}
+
+#[test]
 fn nobody_waits_for_an_owner_that_is_far_behind_and_fetches_its_state() {
     let config = Config {
         window: 1024,
