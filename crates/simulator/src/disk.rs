@@ -12,10 +12,13 @@
 //! [`Files`] can lose power in the middle of a write, fail a sync, be full, and rot. Reads of
 //! what was damaged meet the checksums of the product, nothing else.
 
+mod open;
+
+use self::open::OpenFiles;
 use crate::random::Random;
 use quintet_replica::{
     Bytes, Durability, Executed, PersistId, Planted, RecoveredBytes, Slot, SnapshotChunk,
-    SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan, Write,
+    SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan, Time, Write,
     journal::{BLOCK, Disk as JournalDisk, Identity, Journal, JournalError, MARK_SLOT},
 };
 use serde::{Deserialize, Serialize};
@@ -413,6 +416,7 @@ pub(crate) struct Disk {
     fails: bool,
     /// Oldest first.
     snapshots: Vec<Kept>,
+    open: OpenFiles,
     writing: Option<(Executed, bool, Vec<u8>)>,
     /// What an earlier run left of a peer's.
     left: Option<(SnapshotLeft, Vec<u8>)>,
@@ -443,6 +447,7 @@ impl Disk {
             syncing: None,
             fails: false,
             snapshots: Vec::new(),
+            open: OpenFiles::default(),
             writing: None,
             left: None,
             trims: Vec::new(),
@@ -701,6 +706,7 @@ impl Disk {
         self.waiting.clear();
         self.syncing = None;
         self.fails = false;
+        self.open = OpenFiles::default();
     }
 
     /// Everything but the promise is gone: a restart in memory durability.
@@ -850,6 +856,7 @@ impl Disk {
         let same = |kept: &Kept| kept.info.id == id;
         let gap = self.snapshots.iter().any(|kept| same(kept) && kept.fetched);
         self.snapshots.retain(|kept| !same(kept));
+        self.open.replaced(id);
         self.snapshots.push(Kept {
             info,
             bytes,
@@ -884,7 +891,13 @@ impl Disk {
         self.snapshots.last().map(|kept| kept.info)
     }
 
-    pub fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
+    pub fn snapshot_read(
+        &self,
+        id: Executed,
+        offset: u64,
+        length: usize,
+        now: Time,
+    ) -> Option<Bytes> {
         if let Some((under_way, true, written)) = &self.writing
             && *under_way == id
         {
@@ -892,9 +905,10 @@ impl Disk {
             let end = written.len().min(from + length);
             return Some(Bytes::copy_from_slice(&written[from..end]));
         }
-        let kept = self.snapshots.iter().find(|kept| kept.info.id == id)?;
-        let from = usize::try_from(offset).ok()?.min(kept.bytes.len());
-        Some(kept.bytes.slice(from..kept.bytes.len().min(from + length)))
+        let kept = self.snapshots.iter().find(|kept| kept.info.id == id);
+        let bytes = self.open.read(id, kept.map(|kept| &kept.bytes), now)?;
+        let from = usize::try_from(offset).ok()?.min(bytes.len());
+        Some(bytes.slice(from..bytes.len().min(from + length)))
     }
 }
 
@@ -1145,9 +1159,9 @@ mod tests {
                 disk.snapshot_finish(&mut random);
                 assert!(disk.snapshot_saved(id(slot), &mut random).is_some());
             }
-            assert_eq!(disk.snapshot_read(id(1), 0, 9), None);
+            assert_eq!(disk.snapshot_read(id(1), 0, 9, Time(0)), None);
             assert_eq!(
-                disk.snapshot_read(id(2), 1, 9),
+                disk.snapshot_read(id(2), 1, 9, Time(0)),
                 Some(Bytes::from_static(b"bc"))
             );
             disk.snapshot_begin(id(4), false, 0);

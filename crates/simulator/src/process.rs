@@ -173,7 +173,7 @@ impl Outside for View<'_> {
         self.disk.snapshot_newest()
     }
     fn snapshot_read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
-        self.disk.snapshot_read(id, offset, length)
+        self.disk.snapshot_read(id, offset, length, self.now)
     }
     fn snapshot_left(&self) -> Option<SnapshotLeft> {
         self.disk.snapshot_left()
