@@ -477,14 +477,16 @@ pub fn trace(campaign: &Campaign, seed: u64) -> Result<SeedReport, CampaignError
 /// What a crash does to a disk, and a campaign with crashes must have shown.
 const CONSEQUENCES: [&str; 2] = ["torn_tail", "writes_lost"];
 /// Rare branches of the node, which every protocol must take.
-const BRANCHES: [&str; 9] = [
+const BRANCHES: [&str; 11] = [
     "client retry",
+    "disk hung",
     "journal begun again",
     "journal repaired",
     "left uncertain",
     "log trimmed",
     "session lost",
     "snapshot saved",
+    "state followed by what was executed since",
     "state installed",
     "state transfer",
 ];

@@ -75,7 +75,9 @@ pub(super) struct Found {
     asynchronous: bool,
     own: [Option<BlockId>; 2],
     fall: Vec<BlockId>,
-    /// Something that this replica spoke of is trimmed or lost, maybe own blocks, too.
+    /// The highest block that this replica spoke of is trimmed or lost.
+    highest_lost: bool,
+    /// Something that this replica spoke of is, maybe own blocks, too.
     lost: bool,
 }
 
@@ -172,6 +174,7 @@ impl Racs {
             .stopped
             .map(|stopped| if here(&stopped) { stopped } else { self.high });
         found.fall.retain(here);
+        found.highest_lost = missing;
         found.lost = !here(&promise.high) || found.own.iter().flatten().any(|own| !here(own));
         Some(found)
     }
@@ -180,6 +183,9 @@ impl Racs {
     pub(super) fn start(&mut self, first_boot: bool, found: Found, ctx: &mut Context<'_, Self>) {
         if first_boot || self.view == 0 {
             return self.enter_view(1, ctx);
+        }
+        if found.highest_lost {
+            ctx.mark("highest block lost at restart");
         }
         if found.asynchronous {
             ctx.mark("restart in the asynchronous mode");

@@ -104,6 +104,7 @@ fn restart_works_when_the_highest_block_lost() {
         let mut group = voted();
         checkpoint_between_pages(&mut group, batches);
         assert_restarts(&mut group);
+        assert!(group.marked("highest block lost at restart") > 0);
     }
 }
 
