@@ -11,7 +11,7 @@
 use super::{
     LogHash, Message, Nezha, Part, Placed, Record, ReplyHeader, Summary,
     checks::Checks,
-    conflict::{Marks, SetHash, time_of},
+    conflict::{Footprint, Marks, SetHash, time_of},
     dom::{Name, Stamp},
     plant::Plant,
     replica::{Entry, Follower, Lead, Phase, Place, Read, Timer, name_of},
@@ -168,15 +168,13 @@ impl Nezha {
             }
             if !self.marks.admit(stamp, &footprint) {
                 ctx.mark("late at the leader");
-                stamp.deadline = self.marks.deadline_min(&footprint);
+                stamp.deadline = self.deadline_late(stamp, &footprint);
             }
-        } else {
-            if too_far && self.planted(Plant::FollowersClip) {
-                stamp.deadline = clock;
-            } else if too_far || full || !self.marks.admit(stamp, &footprint) {
-                ctx.mark("late at a follower");
-                return self.keep_late(stamp.name, batch, ctx);
-            }
+        } else if too_far || full || !self.marks.admit(stamp, &footprint) {
+            // Were it to shorten a deadline itself, all would stay right: its hash tells the
+            // deadline, and what it appends must be in order. It would only disagree.
+            ctx.mark("late at a follower");
+            return self.keep_late(stamp.name, batch, ctx);
         }
         self.holds.add(stamp.deadline, clock);
         // What need not wait and has nobody before it does not go through the buffer.
@@ -255,10 +253,18 @@ impl Nezha {
         }
     }
 
+    /// What the leader gives a late batch: the lowest deadline above all that conflicts with it.
+    fn deadline_late(&self, stamp: Stamp, footprint: &Footprint) -> u64 {
+        match self.planted(Plant::LateKeepsDeadline) {
+            true => stamp.deadline,
+            false => self.marks.deadline_min(footprint),
+        }
+    }
+
     /// The leader gives a batch the next slot, executes it and answers.
     fn append(&mut self, mut entry: Entry, ctx: &mut Context<'_, Self>) {
         if !self.marks.admit(entry.stamp, &entry.footprint) {
-            entry.stamp.deadline = self.marks.deadline_min(&entry.footprint);
+            entry.stamp.deadline = self.deadline_late(entry.stamp, &entry.footprint);
         }
         if self.marks.watched() > MARKS_MAX {
             entry.stamp.deadline = entry.stamp.deadline.max(self.marks.deadline_next());

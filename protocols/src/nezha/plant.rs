@@ -6,7 +6,8 @@ use super::Nezha;
 quintet_replica::plants! {
     FastQuorumIsMajority "fast_quorum_is_majority" 0 ""
         "a majority with the same hash commits, the leader among it";
-    LivesIgnored "crash_vector_ignored" 0 "--durability memory"
+    LivesIgnored "crash_vector_ignored" 0
+        "--faults all,orphaned --durability memory --set beta=100 --set bound_max_us=1000000"
         "messages of an earlier life of a replica that forgot still count";
     FastReplyCountsAsSlow "fast_reply_counts_as_slow" 0 ""
         "a follower's fast reply stands for its slow reply, whatever its hash";
@@ -16,10 +17,11 @@ quintet_replica::plants! {
         "a follower that takes over a changed deadline leaves its hash as it was";
     OneHashForAllKeys "one_hash_for_all_keys" 0 ""
         "a batch contributes the same hash to each of its keys";
-    SurvivorsAboveSyncPoint "survivors_by_sync_point_deadline" 0 ""
+    SurvivorsAboveSyncPoint "survivors_by_sync_point_deadline" 0
+        "--faults all,orphaned"
         "a new leader drops what has a lower deadline than the sync-point's entry";
-    FollowersClip "followers_clip_deadlines" 0 "--faults all"
-        "followers, too, shorten deadlines that lie too far ahead";
+    LateKeepsDeadline "late_keeps_its_deadline" 0 "--faults all,orphaned"
+        "a leader puts a late batch behind what conflicts with it under the deadline that it came with";
     NoRollBack "deposed_leader_keeps_its_state" 0 ""
         "a deposed leader does not undo what it executed";
     ReadsUnconfirmed "reads_unconfirmed" 0 ""

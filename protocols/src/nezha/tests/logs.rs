@@ -396,6 +396,26 @@ pub fn a_follower_appends_what_lies_too_far_ahead(config: &Config) -> bool {
     follower.fast_reply(1).is_some()
 }
 
+/// A batch comes to its leader after a later one on the same key has its slot. Whether it is put
+/// behind that under a lower deadline, so that the next leader would put it before.
+pub fn a_late_batch_is_placed_before_another(config: &Config) -> bool {
+    let (mut leader, _) = pair(config);
+    leader.request(1, 20, b"wa");
+    leader.at(25);
+    leader.request(2, 10, b"wa");
+    leader.at(30);
+    let orders = |message: &Message| match message {
+        Message::Between {
+            part: Part::LogModification { stamps, .. },
+            ..
+        } => stamps.clone(),
+        _ => Vec::new(),
+    };
+    let placed: Vec<Stamp> = leader.said.iter().flat_map(orders).collect();
+    assert_eq!(placed.len(), 2, "both have their slots");
+    placed[1] < placed[0]
+}
+
 /// Of five, replica 2 votes, forgets, and asks to recover; then replica 3 votes. Whether the view
 /// begins, though only two logs count.
 pub fn a_vote_of_an_earlier_life_counts(config: &Config) -> bool {
@@ -661,6 +681,11 @@ fn only_a_leader_shortens_deadlines() {
     assert!(!a_follower_appends_what_lies_too_far_ahead(
         &Config::default()
     ));
+}
+
+#[test]
+fn a_late_batch_gets_a_deadline_behind_what_it_conflicts_with() {
+    assert!(!a_late_batch_is_placed_before_another(&Config::default()));
 }
 
 #[test]

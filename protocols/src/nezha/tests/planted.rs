@@ -28,7 +28,7 @@ fn every_planted_bug_is_convicted_by_a_case_of_its_own() {
             Plant::OwnLogUncounted | Plant::SurvivorsAboveSyncPoint => logs::merged(&config) == [1],
             Plant::DeadlineNotInHash => !logs::hashes_agree_after_a_changed_deadline(&config),
             Plant::OneHashForAllKeys => logs::a_missing_write_of_both_keys_goes_unnoticed(&config),
-            Plant::FollowersClip => logs::a_follower_appends_what_lies_too_far_ahead(&config),
+            Plant::LateKeepsDeadline => logs::a_late_batch_is_placed_before_another(&config),
             Plant::NoRollBack => logs::undone_by_a_deposed_leader(&config) == Vec::<Slot>::new(),
             Plant::ReadsUnconfirmed => logs::reads_answered_unconfirmed(&config) == 1,
             Plant::JoinsAtOnce => logs::takes_part_before_the_log_is_here(&config),
