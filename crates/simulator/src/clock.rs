@@ -30,6 +30,8 @@ pub(crate) struct Clock {
     stopped: Option<u64>,
     /// It says that it is right, whatever it shows.
     lies: bool,
+    /// By how much it says at least that it may be off.
+    pub uncertainty: u64,
     /// How far the synchronised clock is believed.
     pub limit: ClockLimit,
 }
@@ -86,7 +88,7 @@ impl Clock {
     /// What the replica is told.
     pub fn reading(&self, now: u64) -> ClockReading {
         let (off, clock) = (self.off(now), self.raw(now));
-        let error = if self.lies { 0 } else { off.unsigned_abs() } + 1_000_000;
+        let error = if self.lies { 0 } else { off.unsigned_abs() } + self.uncertainty;
         ClockReading {
             earliest: clock - error,
             now: clock,

@@ -4,7 +4,7 @@
 //!   network, processes, clients, faults ──schedule──► Queue<Event> ──next──► World
 //! ```
 
-use crate::{faults::Kind, holding::Step};
+use crate::{faults::Kind, holding::Step, orphan};
 use quintet_replica::{Bytes, Executed, Link, TimerKey};
 
 /// More events than this in one world: something runs in circles.
@@ -55,6 +55,8 @@ pub(crate) enum Event {
     AttackMoves { moves: u64, ends: u64 },
     /// Syncs that are held come to their next step.
     HoldingMoves { strike: u16, step: Step },
+    /// A leader that replicas are to hear no more comes to its next step.
+    OrphanMoves { strike: u16, step: orphan::Step },
     /// A replica stands still until a time.
     StandStill { node: u16, until: u64 },
     /// A crashed replica starts again.

@@ -36,6 +36,9 @@ pub struct FaultSet {
     /// Every seed sees the syncs of votes held, which [`Self::ALL`] draws for some of them. It is
     /// not part of [`Self::ALL`].
     pub held: bool,
+    /// Every seed sees a leader crash that only clients heard, which [`Self::ALL`] draws for some of
+    /// them. It is not part of [`Self::ALL`].
+    pub orphaned: bool,
 }
 
 impl FaultSet {
@@ -48,6 +51,7 @@ impl FaultSet {
         asynchrony: false,
         configuration: false,
         held: false,
+        orphaned: false,
     };
     /// All that end.
     pub const ALL: Self = Self {
@@ -58,6 +62,7 @@ impl FaultSet {
         asynchrony: false,
         configuration: false,
         held: false,
+        orphaned: false,
     };
 }
 
@@ -77,18 +82,21 @@ impl FromStr for FaultSet {
                 "asynchrony" => set.asynchrony = true,
                 "configuration" => set.configuration = true,
                 "held" => set.held = true,
+                "orphaned" => set.orphaned = true,
                 "all" => {
                     set = Self {
                         asynchrony: set.asynchrony,
                         configuration: set.configuration,
                         held: set.held,
+                        orphaned: set.orphaned,
                         ..Self::ALL
                     }
                 }
                 other => {
                     return Err(format!(
                         "'{other}' is no kind of fault: none, network, crash, disk, clock, all (of \
-                         these), asynchrony, configuration, held, or several separated by commas"
+                         these), asynchrony, configuration, held, orphaned, or several separated by \
+                         commas"
                     ));
                 }
             }
@@ -110,6 +118,7 @@ impl fmt::Display for FaultSet {
             (self.asynchrony, "asynchrony"),
             (self.configuration, "configuration"),
             (self.held, "held"),
+            (self.orphaned, "orphaned"),
         ];
         let names: Vec<_> = names
             .iter()
@@ -210,6 +219,8 @@ kinds! {
     /// Votes wait for their disks until somebody else stands: syncs are held across a suspicion, and
     /// some who wait for them crash.
     HeldSync "held_sync",
+    /// Clients hear the leader, the other replicas do not, and it crashes.
+    OrphanedLeader "orphaned_leader",
     /// A sync fails: the replica must stop.
     SyncFails "sync_fails",
     /// A disk has no room for new files for a while.
@@ -258,6 +269,7 @@ impl Kind {
                 | Self::CrashNewLeader
                 | Self::CrashInTransfer
                 | Self::HeldSync
+                | Self::OrphanedLeader
                 | Self::RotJournal
                 | Self::RotSnapshot
                 | Self::LostWrite
@@ -393,22 +405,52 @@ const AGAIN_MAX: u8 = 5;
 /// Of 1,000 seeds, this many see syncs held.
 const HELD_SHARE: u64 = 120;
 
+/// Of 1,000 seeds, this many see a leader crash that only clients heard.
+const ORPHANED_SHARE: u64 = 50;
+
 impl Plan {
-    /// Adds the syncs that are held, where they are drawn: apart, so that all else of a seed is as it
-    /// would be without.
+    /// Adds the syncs that are held, where they are drawn.
     pub fn draw_held(&mut self, ground: &Ground, random: &mut Random) {
+        let lasts = (300, 1500);
+        let (kind, allowed) = (Kind::HeldSync, ground.allowed);
+        self.draw_aside(
+            kind,
+            (HELD_SHARE, allowed.held, allowed.disk),
+            lasts,
+            ground,
+            random,
+        );
+    }
+
+    /// Adds the leaders that only clients hear, where they are drawn.
+    pub fn draw_orphaned(&mut self, ground: &Ground, random: &mut Random) {
+        let lasts = (1, 1);
+        let (kind, wanted) = (Kind::OrphanedLeader, ground.allowed.orphaned);
+        self.draw_aside(kind, (ORPHANED_SHARE, wanted, true), lasts, ground, random);
+    }
+
+    /// Adds strikes of a kind that is drawn apart, so that all else of a seed is as it would be
+    /// without. It is there when it was asked for, or in a share of the seeds in which it fits.
+    fn draw_aside(
+        &mut self,
+        kind: Kind,
+        (share, wanted, fits): (u64, bool, bool),
+        (shortest, longest): (u64, u64),
+        ground: &Ground,
+        random: &mut Random,
+    ) {
         let (allowed, horizon) = (ground.allowed, ground.horizon);
-        let drawn = random.chance(HELD_SHARE);
-        let fits = allowed.network && allowed.crash && allowed.disk && ground.replicas >= 3;
-        if !(allowed.held || drawn && fits) {
+        let drawn = random.chance(share);
+        let fits = fits && allowed.network && allowed.crash && ground.replicas >= 3;
+        if !(wanted || drawn && fits) {
             return;
         }
-        self.kinds.push(Kind::HeldSync);
+        self.kinds.push(kind);
         for _ in 0..random.between(1, 2) {
             self.strikes.push(Strike {
-                kind: Kind::HeldSync,
+                kind,
                 at: random.between(horizon / 50, horizon * 7 / 10),
-                duration: random.between(300, 1500) * MILLISECOND,
+                duration: random.between(shortest, longest) * MILLISECOND,
                 again: AGAIN_MAX,
             });
         }
@@ -527,6 +569,7 @@ mod tests {
             "all",
             "disk,configuration",
             "crash,held",
+            "network,orphaned",
         ] {
             let set: FaultSet = text.parse().unwrap();
             assert_eq!(set.to_string(), text);
@@ -553,6 +596,7 @@ mod tests {
             let mut random = Random::new(seed);
             let mut plan = Plan::draw(&ground(FaultSet::ALL), &mut random);
             plan.draw_held(&ground(FaultSet::ALL), &mut random);
+            plan.draw_orphaned(&ground(FaultSet::ALL), &mut random);
             assert!(!plan.kinds.is_empty());
             assert!(plan.kinds.len() <= plan.strikes.len());
             seen.extend(plan.kinds);

@@ -41,6 +41,7 @@ mod holding;
 pub mod machine;
 pub mod model;
 mod network;
+mod orphan;
 mod panics;
 mod picture;
 mod plants;

@@ -35,6 +35,7 @@ impl World {
             now: self.now,
             network: &self.network,
             place,
+            uncertainty: self.shape.uncertainty,
         };
         let mut effects = Vec::new();
         call(driver.as_mut(), &view, &mut effects);

@@ -242,6 +242,7 @@ impl World {
             }
             Kind::LateSync => self.delay_syncs(),
             Kind::HeldSync => return self.hold_syncs(index, duration),
+            Kind::OrphanedLeader => return self.orphan_leader(index),
             Kind::SlowDisk
             | Kind::SyncFails
             | Kind::DiskFull
@@ -460,7 +461,10 @@ impl World {
     fn strike_clock(&mut self, kind: Kind) -> Option<()> {
         self.compare_clocks();
         let node = self.draw_running()?;
-        let by = self.random.below(20 * SECOND) as i64 - 10 * SECOND as i64;
+        // Protocols that order by clocks wait some milliseconds: errors of about that much let one
+        // replica go ahead, where seconds shut it out.
+        let scale = [1, 1, 100, 1_000, 10_000][self.random.index(5)];
+        let by = (self.random.below(20 * SECOND) as i64 - 10 * SECOND as i64) / scale;
         let drift = self.random.below(100_001) as i64 - 50_000;
         let far = [60, 3_600, 100_000][self.random.index(3)] * SECOND;
         let far = self.random.between(far / 10, far) as i64;
@@ -814,15 +818,18 @@ impl World {
         });
     }
 
-    fn end_partition(&mut self, index: usize) {
+    pub fn end_partition(&mut self, index: usize) {
         let open = &mut self.healing.partitions;
         let Some(at) = open.iter().position(|partition| partition.strike == index) else {
             return;
         };
         let ended = open.remove(at);
         let kind = self.plan.strikes[index].kind;
-        // The voter's crash counts, or the sync that was held, not the silence that leads to it.
-        let silenced = matches!(kind, Kind::CrashVoter | Kind::HeldSync);
+        // The crash counts, or the sync that was held, not the silence that leads to it.
+        let silenced = matches!(
+            kind,
+            Kind::CrashVoter | Kind::HeldSync | Kind::OrphanedLeader
+        );
         if !silenced && self.frames_blocked() > ended.frames_blocked {
             self.effective(kind.name());
         }
@@ -905,6 +912,7 @@ impl World {
                 .iter_mut()
                 .for_each(|process| process.clock.lie(false)),
             Kind::CrashNewLeader => self.hunted = None,
+            Kind::OrphanedLeader => self.orphan_ends(index),
             Kind::HeldSync => {
                 self.release_all();
                 self.end_partition(index);
@@ -974,7 +982,7 @@ impl World {
         for (_, from, to) in std::mem::take(&mut self.healing.slowed) {
             self.network.slow(from, to, 1);
         }
-        self.hunted = None;
+        (self.hunted, self.orphan) = (None, None);
         self.release_all();
         for process in &mut self.processes {
             (process.slow, process.disk.slow, process.armed) = (1, 1, None);

@@ -148,6 +148,8 @@ pub(crate) struct View<'a> {
     pub now: u64,
     pub network: &'a Network,
     pub place: usize,
+    /// By how much its clock says that it may be off.
+    pub uncertainty: u64,
 }
 
 impl Outside for View<'_> {
@@ -160,7 +162,7 @@ impl Outside for View<'_> {
             earliest: now,
             now,
             latest: now,
-            deviation: 1_000_000,
+            deviation: self.uncertainty,
         }
     }
     fn room(&self, peer: ReplicaId) -> usize {

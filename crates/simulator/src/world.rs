@@ -32,6 +32,7 @@ use crate::{
     machine::{self, Queried},
     model::{Answer, Call},
     network::{LinkProfile, Network, Sent, Transport},
+    orphan::Orphan,
     picture::Scene,
     plants::{APPLIED_TWICE, UNCOMPARED},
     process::Process,
@@ -159,6 +160,9 @@ pub(crate) struct Shape {
     /// How often the members' paces are measured; 0 for never.
     #[serde(skip)]
     pub pace_beat: u64,
+    /// By how much clocks say at least that they may be off.
+    #[serde(skip)]
+    pub uncertainty: u64,
     /// A handled input takes from this …
     pub cost_min: u64,
     /// … to this long.
@@ -211,6 +215,13 @@ struct Hanging {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Pacing {
     beat: u64,
+}
+
+/// How well clocks are disciplined where nothing is wrong with them; drawn apart, too. Who waits as
+/// long as two clocks may differ waits longer than any frame takes, or hardly at all.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Disciplined {
+    uncertainty: u64,
 }
 
 /// Where a world stands.
@@ -285,6 +296,8 @@ pub(crate) struct World {
     pub hunted: Option<(u64, u64)>,
     /// Syncs that are held until somebody else stands.
     pub holding: Option<Holding>,
+    /// A leader that replicas hear no more.
+    pub orphan: Option<Orphan>,
     /// Some replica has called one a leader.
     pub led: bool,
     pub events: u64,
@@ -319,6 +332,7 @@ fn draw_shape(setup: &WorldSetup, random: &mut Random) -> Shape {
         transfer_rate: 0,
         disk_hung_after: 0,
         pace_beat: 0,
+        uncertainty: 0,
         cost_min: if slow { 10_000 } else { 500 },
         cost_max: if slow { 60_000 } else { 5_000 },
         idle_early: [0, 50, 500, 1000][random.index(4)],
@@ -444,6 +458,10 @@ impl World {
             beat: [0, 0, often, 0][random.index(4)] * MILLISECOND,
         });
         shape.pace_beat = pacing.beat;
+        let disciplined = root.fork(14).profile("clocks", |random| Disciplined {
+            uncertainty: [1_000_000, 1_000_000, 20_000, 1_000][random.index(4)],
+        });
+        shape.uncertainty = disciplined.uncertainty;
         let mut mix = root
             .fork(5)
             .profile("workload", |random| Mix::draw(setup.service, random));
@@ -475,10 +493,11 @@ impl World {
             sessions_expire: shape.session_lifetime <= SESSION_SHORT_MAX,
             horizon: shape.horizon,
         };
-        let mut holding = root.fork(12);
+        let (mut holding, mut orphaning) = (root.fork(12), root.fork(13));
         let plan = root.fork(2).profile("plan", |random| {
             let mut plan = Plan::draw(&ground, random);
             plan.draw_held(&ground, &mut holding);
+            plan.draw_orphaned(&ground, &mut orphaning);
             plan
         });
         let lags = plan.kinds.contains(&Kind::CrashInTransfer);
@@ -498,6 +517,9 @@ impl World {
             .collect();
         if let Some(odd) = odd.as_ref().filter(|_| !setup.plant_is(UNCOMPARED)) {
             processes[odd.replica()].refused = true;
+        }
+        for process in &mut processes {
+            process.clock.uncertainty = shape.uncertainty;
         }
         let mut trace = Trace::new(setup.trace);
         if setup.picture {
@@ -546,6 +568,7 @@ impl World {
             routes_ahead: Vec::new(),
             hunted: None,
             holding: None,
+            orphan: None,
             led: false,
             events: 0,
             agreement: Agreement::default(),
@@ -612,7 +635,7 @@ impl World {
     }
 
     /// Whether the replica is in the run that the event was meant for.
-    fn lives(&self, node: u16, boot: u32) -> bool {
+    pub fn lives(&self, node: u16, boot: u32) -> bool {
         let process = &self.processes[node as usize];
         process.boot == boot && process.node.is_some()
     }
@@ -673,6 +696,7 @@ impl World {
             }
             Event::SnapshotWanted { node } => self.ask_for_snapshot(node.into()),
             Event::HoldingMoves { strike, step } => self.holding_moves(strike, step),
+            Event::OrphanMoves { strike, step } => self.orphan_moves(strike, step),
             Event::AttackMoves { moves, ends } => self.attack_moves(moves, ends),
             Event::StandStill { node, until } => {
                 if self.phase == Phase::Safety {
