@@ -36,8 +36,7 @@ pub struct FaultSet {
     /// Every seed sees the syncs of votes held, which [`Self::ALL`] draws for some of them. It is
     /// not part of [`Self::ALL`].
     pub held: bool,
-    /// Every seed sees a leader crash that only clients heard, which [`Self::ALL`] draws for some of
-    /// them. It is not part of [`Self::ALL`].
+    /// Every seed sees a leader crash that only clients heard. It is not part of [`Self::ALL`].
     pub orphaned: bool,
 }
 
@@ -405,9 +404,6 @@ const AGAIN_MAX: u8 = 5;
 /// Of 1,000 seeds, this many see syncs held.
 const HELD_SHARE: u64 = 120;
 
-/// Of 1,000 seeds, this many see a leader crash that only clients heard.
-const ORPHANED_SHARE: u64 = 50;
-
 impl Plan {
     /// Adds the syncs that are held, where they are drawn.
     pub fn draw_held(&mut self, ground: &Ground, random: &mut Random) {
@@ -422,11 +418,11 @@ impl Plan {
         );
     }
 
-    /// Adds the leaders that only clients hear, where they are drawn.
+    /// Adds the leaders that only clients hear, where they are asked for.
     pub fn draw_orphaned(&mut self, ground: &Ground, random: &mut Random) {
         let lasts = (1, 1);
         let (kind, wanted) = (Kind::OrphanedLeader, ground.allowed.orphaned);
-        self.draw_aside(kind, (ORPHANED_SHARE, wanted, true), lasts, ground, random);
+        self.draw_aside(kind, (0, wanted, false), lasts, ground, random);
     }
 
     /// Adds strikes of a kind that is drawn apart, so that all else of a seed is as it would be
@@ -596,7 +592,11 @@ mod tests {
             let mut random = Random::new(seed);
             let mut plan = Plan::draw(&ground(FaultSet::ALL), &mut random);
             plan.draw_held(&ground(FaultSet::ALL), &mut random);
-            plan.draw_orphaned(&ground(FaultSet::ALL), &mut random);
+            let orphaned = FaultSet {
+                orphaned: true,
+                ..FaultSet::ALL
+            };
+            plan.draw_orphaned(&ground(orphaned), &mut random);
             assert!(!plan.kinds.is_empty());
             assert!(plan.kinds.len() <= plan.strikes.len());
             seen.extend(plan.kinds);

@@ -203,6 +203,7 @@ impl World {
 
     /// A replica has handed a vote to its disk.
     pub fn has_voted(&mut self, voter: usize) {
+        self.found_leader(voter, None);
         let Some(holding) = &mut self.holding else {
             return;
         };

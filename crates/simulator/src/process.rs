@@ -760,7 +760,7 @@ impl World {
         {
             let status = node.protocol_status();
             if status.leader.is_some_and(|leader| leader.index() == index) {
-                self.found_leader(index, status.view);
+                self.found_leader(index, Some(status.view));
             }
         }
         if process_digest_due(self.processes[index].handled) {

@@ -638,26 +638,36 @@ impl World {
         });
     }
 
-    /// The leader stands still until its successor has crashed, or not much longer.
+    /// The leader stands still until its successor has crashed, or not much longer. Where nobody
+    /// leads, any stands still, and who promises something meanwhile is taken for the successor.
     fn hunt_leader(&mut self, duration: u64) -> Option<u64> {
-        let leader = self.leader()?;
+        let leader = match self.led {
+            true => self.leader()?,
+            false => self.draw_running()?,
+        };
         if self.processes[leader].is_dying() {
             return None;
         }
         let shown = |process: &Process| Some(process.node.as_ref()?.protocol_status().view);
         let view = self.processes.iter().filter_map(shown).max()?;
-        self.hunted = Some((view, duration));
+        self.hunted = Some((self.led.then_some(view), duration));
         let still = self.random.between(400, 2000) * MILLISECOND;
         self.processes[leader].paused_until = self.now + still;
         Some(still + MOMENT_MAX + duration)
     }
 
-    /// Somebody leads, in this view: if it is the one that was waited for, it crashes soon.
-    pub fn found_leader(&mut self, index: usize, view: u64) {
+    /// Somebody leads, in this view, or has promised something: if it is the one that was waited for,
+    /// it crashes soon.
+    pub fn found_leader(&mut self, index: usize, view: Option<u64>) {
         let Some((before, down)) = self.hunted else {
             return;
         };
-        if view <= before {
+        let awaited = match (before, view) {
+            (Some(before), Some(view)) => view > before,
+            (None, None) => true,
+            _ => false,
+        };
+        if !awaited {
             return;
         }
         self.hunted = None;

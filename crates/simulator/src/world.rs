@@ -292,8 +292,9 @@ pub(crate) struct World {
     pub route_slot: Slot,
     /// Who may take part next: votes for them have been cast.
     pub routes_ahead: Vec<(Slot, Route)>,
-    /// Who leads next, in a later view than this, crashes and stays down for so long.
-    pub hunted: Option<(u64, u64)>,
+    /// Who leads next, in a later view than this, crashes and stays down for so long; without a view,
+    /// who promises something next.
+    pub hunted: Option<(Option<u64>, u64)>,
     /// Syncs that are held until somebody else stands.
     pub holding: Option<Holding>,
     /// A leader that replicas hear no more.

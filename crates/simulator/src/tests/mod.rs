@@ -60,6 +60,17 @@ fn bound_on_time_holds_unless_a_time_is_set() {
     };
     assert!(usual("log_memory_bytes") && usual("proposers") && usual("plant"));
     assert!(!usual("suspect_timeout_ms") && !usual("round_us"));
+
+fn where_nobody_leads_who_takes_over_crashes_all_the_same() {
+    let campaign = Campaign {
+        protocol: String::from("mencius"),
+        seeds: 0..12,
+        faults: "crash".parse().unwrap(),
+        ..Campaign::default()
+    };
+    let report = crate::run(&campaign, |_| ()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.failures);
+    assert!(report.faults.contains_key("crash_new_leader"));
 }
 
 #[test]
