@@ -42,6 +42,7 @@ fn campaign(protocol: &str, name: &str, words: &str) -> Result<Campaign, Box<dyn
         match word {
             "--replicas" => campaign.replicas = value.parse()?,
             "--faults" => campaign.faults = value.parse()?,
+            "--machine" => campaign.machine = Some(value.parse()?),
             "--durability" => campaign.durability = Some(value.parse()?),
             "--set" => {
                 let (name, value) = value.split_once('=').ok_or("--set NAME=VALUE")?;

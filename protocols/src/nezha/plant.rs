@@ -18,7 +18,7 @@ quintet_replica::plants! {
     OneHashForAllKeys "one_hash_for_all_keys" 0 ""
         "a batch contributes the same hash to each of its keys";
     SurvivorsAboveSyncPoint "survivors_by_sync_point_deadline" 0
-        "--faults all,orphaned"
+        "--faults orphaned --machine registers --set percentile=1 --set beta=0 --set bound_max_us=1000000"
         "a new leader drops what has a lower deadline than the sync-point's entry";
     LateKeepsDeadline "late_keeps_its_deadline" 0 "--faults all,orphaned"
         "a leader puts a late batch behind what conflicts with it under the deadline that it came with";

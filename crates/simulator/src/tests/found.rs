@@ -18,6 +18,7 @@ fn found_by(protocol: &str, bug: &str, seeds: Range<u64>) -> String {
         match *pair {
             ["--replicas", replicas] => campaign.replicas = replicas.parse().unwrap(),
             ["--faults", faults] => campaign.faults = faults.parse().unwrap(),
+            ["--machine", name] => campaign.machine = Some(name.parse().unwrap()),
             ["--durability", name] => campaign.durability = Some(name.parse().unwrap()),
             ["--set", option] => {
                 let (name, value) = option.split_once('=').unwrap();
@@ -52,4 +53,13 @@ fn vote_shown_after_suspicion_is_found_by_held_syncs() {
 fn recomputed_trim_is_found_by_a_storm_of_view_changes() {
     let what = found_by("derecho", "trim_recomputed", 0..120);
     assert!(what.contains("two views of one number"), "{what}");
+}
+
+/// A leader answers a client at once, by deadlines that all hold, and crashes before any other
+/// replica hears where it put that command: behind one with a higher deadline.
+#[test]
+fn survivor_dropped_for_its_deadline_is_found_by_orphaned_leaders() {
+    let what = found_by("nezha", "survivors_by_sync_point_deadline", 0..120);
+    let lost = what.contains("nowhere executed") || what.contains("no order explains");
+    assert!(lost, "{what}");
 }
