@@ -60,7 +60,9 @@ fn bound_on_time_holds_unless_a_time_is_set() {
     };
     assert!(usual("log_memory_bytes") && usual("proposers") && usual("plant"));
     assert!(!usual("suspect_timeout_ms") && !usual("round_us"));
+}
 
+#[test]
 fn where_nobody_leads_who_takes_over_crashes_all_the_same() {
     let campaign = Campaign {
         protocol: String::from("mencius"),
