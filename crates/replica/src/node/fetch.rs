@@ -273,9 +273,12 @@ impl Node {
             let message = TransferMessage::NotYet { written: None };
             return self.send_transfer(to, Lane::Control, &message, out);
         }
+        // One of what is not final yet may need this very peer to become so. An older one that is
+        // enough serves it, though what follows is not kept.
+        let is_final = self.executor.executed().slot == self.executor.stable();
         let newest = world
             .snapshot_newest()
-            .filter(|info| info.id.slot >= covers);
+            .filter(|info| info.id.slot >= covers || !is_final && info.id.slot >= at_least);
         if let Some(info) = newest
             && let Some(bytes) = world.snapshot_read(info.id, 0, transfer::PIECE)
             && let Some((snapshot, total)) = self.file_given(info.id, world)

@@ -610,6 +610,30 @@ fn second_state_brings_what_was_executed_meanwhile() {
 }
 
 #[test]
+fn donor_gives_an_older_state_when_its_newest_is_not_final() {
+    let mut donor_ahead = Place::ahead(0);
+    fetch(&mut donor_ahead, &mut donor(7), 7);
+    donor_ahead.save();
+    donor_ahead.settle();
+    donor_ahead.pull("execute", 8);
+    let mut fetcher = Place::new(0);
+    fetch(&mut fetcher, &mut donor(5), 5);
+    fetcher.save();
+    fetcher.settle();
+    // It would like to have what is executed meanwhile, too.
+    fetcher.pull("fetch", 7);
+    let whole = (0..3).any(|_| {
+        let whole = exchange(&mut fetcher, &mut donor_ahead);
+        fetcher.fire_fetch_timer();
+        whole
+    });
+    assert!(whole, "it waits for what is not final");
+    fetcher.save();
+    fetcher.settle();
+    assert_eq!(fetcher.node.executed().slot, Slot(7));
+}
+
+#[test]
 fn feed_is_taken_when_it_exceeds_what_donors_keep() {
     let entry = Entry::of::<Puppet<false>>();
     let fetcher = Place::of(0, Durability::Memory, &entry, "small feed");
