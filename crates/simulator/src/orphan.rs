@@ -1,7 +1,7 @@
 //! A leader that clients hear and the other replicas do not.
 //!
 //! ```text
-//!   clients are roused ──► often another replica crashes and is back at once, and votes again
+//!   clients are hurried ──► often another replica crashes and is back at once, and votes again
 //!     ──► nothing that the leader says reaches a replica any more, and clients go on
 //!     ──► it crashes with what only clients have heard, and stays down for longer than the others
 //!         wait for it
@@ -27,7 +27,7 @@ const LONGEST: u64 = 500 * MILLISECOND;
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// This one crashes, and is back before anybody misses it.
+    /// This one crashes, and is back before it is suspected.
     Blink(u16),
     /// Replicas hear the leader no more.
     Unheard,
@@ -68,7 +68,7 @@ impl World {
             frames_blocked: self.frames_blocked(),
             links: Vec::new(),
         });
-        self.rouse_all();
+        self.hurry_clients();
         let mut wait = self.random.below(4 * MILLISECOND);
         let others: Vec<usize> = (0..self.setup.replicas)
             .filter(|id| *id != leader && self.processes[*id].node.is_some())
@@ -130,7 +130,7 @@ impl World {
                 if let Some(partition) = own {
                     partition.links = links;
                 }
-                self.rouse_all();
+                self.hurry_clients();
                 let longest = [5, 20, 100][self.random.index(3)];
                 let wait = self.random.below(longest * MILLISECOND);
                 self.orphan_at(wait, Step::Crash);
@@ -152,7 +152,7 @@ impl World {
         (orphan.back).is_some_and(|(id, until)| self.now < until && !votes(id))
     }
 
-    /// Replicas hear it again, or its next life.
+    /// Replicas hear it again, or its next incarnation.
     pub fn orphan_ends(&mut self, index: usize) {
         let ends = |orphan: &mut Orphan| usize::from(orphan.strike) == index;
         let _ = self.orphan.take_if(ends);
@@ -160,7 +160,7 @@ impl World {
     }
 
     /// All clients invoke what they have within two milliseconds, or nearly at once.
-    fn rouse_all(&mut self) {
+    fn hurry_clients(&mut self) {
         let longest = [MILLISECOND / 10, 2 * MILLISECOND][self.random.index(2)];
         for client in 0..self.clients.len() as u16 {
             let at = self.now + self.random.below(longest);

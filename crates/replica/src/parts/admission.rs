@@ -50,7 +50,8 @@ impl Admission {
     }
 
     /// Those who take part have changed, as the replica `own` sees it: what is told of each before
-    /// and now is its life, or none for one that does not take part. Another life is another stay.
+    /// and now is its incarnation, or none for one that does not take part. Another incarnation is
+    /// another stay.
     pub fn note(
         &mut self,
         own: ReplicaId,
@@ -111,7 +112,7 @@ mod tests {
     const ID: ReplicaId = ReplicaId(1);
 
     fn change(admission: &mut Admission, before: Option<u64>, after: Option<u64>, now: Time) {
-        let of = |life: Option<u64>| move |id| life.filter(|_| id == ID);
+        let of = |incarnation: Option<u64>| move |id| incarnation.filter(|_| id == ID);
         admission.note(ReplicaId(0), now, of(before), of(after));
     }
 

@@ -63,7 +63,7 @@ fn bound_on_time_holds_unless_a_time_is_set() {
 }
 
 #[test]
-fn where_nobody_leads_who_takes_over_crashes_all_the_same() {
+fn successor_crashes_where_nobody_leads() {
     let campaign = Campaign {
         protocol: String::from("mencius"),
         seeds: 0..12,
