@@ -276,7 +276,8 @@ impl World {
         let promised = self.setup.entry.resumes_within.as_nanos() as u64;
         // Other timeouts than the usual, or a network that stays slow, are held to the wider bound
         // alone; and a shrunk case may have no client left.
-        let usual = self.setup.has_usual_times() && !self.setup.faults.asynchrony;
+        let mut options = self.setup.options.iter();
+        let usual = options.all(|(name, _)| name == "plant") && !self.setup.faults.asynchrony;
         match usual && self.setup.limits.commits_min > 0 {
             true => promised,
             false => u64::MAX,
