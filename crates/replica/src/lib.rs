@@ -59,4 +59,5 @@ pub use protocol::*;
 pub use session::*;
 pub use state_machine::*;
 pub use time::*;
+pub use transfer::{SNAPSHOT_OPEN_FOR, SNAPSHOTS_OPEN_MAX};
 pub use wire::*;

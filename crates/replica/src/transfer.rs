@@ -54,6 +54,12 @@ const WINDOW_MIN: u64 = 1 << 20;
 pub(crate) const WINDOW_MAX: u64 = 8 << 20;
 /// A donor gives pieces ahead of others only where the link has room for so many bytes.
 pub(crate) const AHEAD_ROOM: usize = 4 * PIECE;
+/// A world keeps a snapshot readable for so long after it was read last, though newer ones have
+/// replaced it, as peers that fetch it ask again by then …
+pub const SNAPSHOT_OPEN_FOR: Duration = Duration::from_secs(15);
+/// … and of these no more than this: the disk space of others is given back. A node remembers the
+/// origins of as many.
+pub const SNAPSHOTS_OPEN_MAX: usize = 4;
 /// So many promises of a snapshot and none that came.
 const PROMISES: u32 = 20;
 

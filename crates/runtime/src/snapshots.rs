@@ -24,8 +24,8 @@ use crate::{
     mail::{Mail, Mailer, PanicAlarm},
 };
 use quintet_replica::{
-    Bytes, ClusterId, Durability, Executed, Position, Sessions, Slot, SnapshotChunk, SnapshotInfo,
-    SnapshotLeft, SnapshotReader, SnapshotScan,
+    Bytes, ClusterId, Durability, Executed, Position, SNAPSHOT_OPEN_FOR, SNAPSHOTS_OPEN_MAX,
+    Sessions, Slot, SnapshotChunk, SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan,
 };
 use std::{
     cell::RefCell,
@@ -46,10 +46,6 @@ const fn unfinished(fetched: bool) -> &'static str {
     UNFINISHED[fetched as usize]
 }
 
-/// A file is kept open for so long after it was read last, as peers that fetch it ask again by then …
-const OPEN_FOR: Duration = Duration::from_secs(15);
-/// … and of these no more than this: others' disk space is given back.
-const OPEN_MAX: usize = 4;
 /// Dirty bytes are flushed in portions of this size, so that the journal's syncs never wait
 /// behind a whole snapshot.
 const FLUSH_EVERY: u64 = 8 << 20;
@@ -484,7 +480,7 @@ impl Snapshots {
     /// Closes the files that nobody reads any more: of those that have been replaced the disk gets
     /// its space back then.
     pub fn close_unused(&self, now: Instant) {
-        let used = |it: &Open| now.saturating_duration_since(it.read_at) < OPEN_FOR;
+        let used = |it: &Open| now.saturating_duration_since(it.read_at) < SNAPSHOT_OPEN_FOR;
         self.open.borrow_mut().retain(used);
     }
 
@@ -495,7 +491,7 @@ impl Snapshots {
             Some(at) => at,
             None => {
                 let file = self.file(id).ok()?;
-                if open.len() >= OPEN_MAX {
+                if open.len() >= SNAPSHOTS_OPEN_MAX {
                     open.remove(0);
                 }
                 open.push(Open {
@@ -833,7 +829,7 @@ mod tests {
         assert_eq!([whole(1), whole(2)], given);
         snapshots.close_unused(Instant::now());
         assert_eq!([whole(1), whole(2)], given, "they have just been read");
-        snapshots.close_unused(Instant::now() + OPEN_FOR);
+        snapshots.close_unused(Instant::now() + SNAPSHOT_OPEN_FOR);
         assert_eq!(
             [whole(1), whole(2)],
             [None, None],

@@ -409,7 +409,7 @@ impl Plan {
     pub fn draw_held(&mut self, ground: &Ground, random: &mut Random) {
         let lasts = (300, 1500);
         let (kind, allowed) = (Kind::HeldSync, ground.allowed);
-        self.draw_aside(
+        self.draw_apart(
             kind,
             (HELD_SHARE, allowed.held, allowed.disk),
             lasts,
@@ -422,12 +422,12 @@ impl Plan {
     pub fn draw_orphaned(&mut self, ground: &Ground, random: &mut Random) {
         let lasts = (1, 1);
         let (kind, wanted) = (Kind::OrphanedLeader, ground.allowed.orphaned);
-        self.draw_aside(kind, (0, wanted, false), lasts, ground, random);
+        self.draw_apart(kind, (0, wanted, false), lasts, ground, random);
     }
 
     /// Adds strikes of a kind that is drawn apart, so that all else of a seed is as it would be
     /// without. It is there when it was asked for, or in a share of the seeds in which it fits.
-    fn draw_aside(
+    fn draw_apart(
         &mut self,
         kind: Kind,
         (share, wanted, fits): (u64, bool, bool),

@@ -214,7 +214,7 @@ struct Pacing {
 /// How well clocks are disciplined where nothing is wrong with them; drawn apart, too. Who waits as
 /// long as two clocks may differ waits longer than any frame takes, or hardly at all.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Disciplined {
+struct ClockQuality {
     uncertainty: u64,
 }
 
@@ -453,10 +453,10 @@ impl World {
             beat: [0, 0, often, 0][random.index(4)] * MILLISECOND,
         });
         shape.pace_beat = pacing.beat;
-        let disciplined = root.fork(14).profile("clocks", |random| Disciplined {
+        let quality = root.fork(14).profile("clocks", |random| ClockQuality {
             uncertainty: [1_000_000, 1_000_000, 20_000, 1_000][random.index(4)],
         });
-        shape.uncertainty = disciplined.uncertainty;
+        shape.uncertainty = quality.uncertainty;
         let mut mix = root
             .fork(5)
             .profile("workload", |random| Mix::draw(setup.service, random));

@@ -466,7 +466,7 @@ impl ChainPaxos {
     ) {
         let member = self.working.position(id);
         let known = member.is_some_and(|at| whole || self.working.members[at].life >= life);
-        if known || self.makes_wait(id, held, ctx) {
+        if known || self.must_wait(id, held, ctx) {
             return;
         }
         if ballot > self.promised {
@@ -494,7 +494,7 @@ impl ChainPaxos {
     /// Each time that a member is let in and fails the chain stands still until it is removed: one
     /// that fails again and again waits, and is only kept near, unless somebody who is silent
     /// cannot be removed without it.
-    fn makes_wait(&mut self, id: ReplicaId, held: Slot, ctx: &mut Context<'_, Self>) -> bool {
+    fn must_wait(&mut self, id: ReplicaId, held: Slot, ctx: &mut Context<'_, Self>) -> bool {
         let now = ctx.now();
         let needed = |lead: &Lead| !lead.unwanted.is_empty();
         let Role::Leader(lead) = &self.role else {

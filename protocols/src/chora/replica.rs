@@ -177,7 +177,7 @@ pub struct Chora {
     pub(super) stand_anyway: bool,
     pub(super) rejoin_after: Time,
     /// Who took part in the last view that began here, and when others may come back.
-    pub(super) counted: ReplicaSet,
+    pub(super) live_before: ReplicaSet,
     pub(super) admission: Admission,
     messages: Timing<u64>,
     housekeeping: bool,
@@ -418,7 +418,7 @@ impl Protocol for Chora {
             stand_at: None,
             stand_anyway: false,
             rejoin_after: Time(0),
-            counted: ReplicaSet::all(members),
+            live_before: ReplicaSet::all(members),
             admission: Admission::new(members),
             messages: Timing(0),
             housekeeping: false,

@@ -256,7 +256,7 @@ impl Chora {
         let now = ctx.now();
         let fit = |id: &ReplicaId| self.takes_part(*id, now);
         let fit: ReplicaSet = self.others.iter().filter(fit).collect();
-        let lasting = |id: &ReplicaId| !self.pauses(*id, now);
+        let lasting = |id: &ReplicaId| !self.must_wait(*id, now);
         let live: ReplicaSet = fit.iter().filter(lasting).collect();
         let live = if self.leaving(now) && !live.is_empty() {
             live
@@ -300,7 +300,7 @@ impl Chora {
 
     /// Whether a replica has failed too often to come back already, and the others are a majority
     /// without it.
-    fn pauses(&self, id: ReplicaId, now: Time) -> bool {
+    fn must_wait(&self, id: ReplicaId, now: Time) -> bool {
         let lasts = |id: &ReplicaId| self.takes_part(*id, now) && !self.admission.pauses(*id, now);
         self.admission.pauses(id, now)
             && self.others.iter().filter(lasts).count() + 1 >= self.majority
@@ -423,12 +423,12 @@ impl Chora {
             return;
         };
         self.view_tries = 0;
-        let (now, before) = (ctx.now(), self.counted);
+        let (now, before) = (ctx.now(), self.live_before);
         self.rejoin_after = now + self.config.suspect * 2;
         let counts = |live: ReplicaSet| move |id| live.contains(id).then_some(0);
         self.admission
             .note(self.id, now, counts(before), counts(init.live));
-        self.counted = init.live;
+        self.live_before = init.live;
         self.rounds.register(init.live.without(self.id));
         let members: Vec<(ReplicaId, Incarnation)> = init
             .live
@@ -571,7 +571,7 @@ impl Chora {
         let returns = |id: ReplicaId| {
             self.takes_part(id, now)
                 && self.peers[id.index()].acked >= init.base
-                && !self.pauses(id, now)
+                && !self.must_wait(id, now)
         };
         if others.any(returns) {
             return Some("view change: a replica comes back");
@@ -613,7 +613,7 @@ impl Chora {
 
     /// Of those that take part, some were started again since the view began, and end it.
     fn note_restarted(&mut self, now: Time) {
-        for id in self.counted.without(self.id).iter() {
+        for id in self.live_before.without(self.id).iter() {
             let peer = &self.peers[id.index()];
             if peer.fitness == Fitness::Restarted && peer.view == self.view {
                 self.admission.restarted(id, now);

@@ -1,10 +1,10 @@
 //! A node's side of state transfer, fetching and donating; see [`crate::transfer`].
 
 use super::*;
-use crate::{FRAME_HEAD, SnapshotChunk, SnapshotLeft, SnapshotReader, transfer::SnapshotFile};
-
-/// How many of the snapshots that were given are remembered with their origins.
-const GIVEN_MAX: usize = 4;
+use crate::{
+    FRAME_HEAD, SNAPSHOTS_OPEN_MAX, SnapshotChunk, SnapshotLeft, SnapshotReader,
+    transfer::SnapshotFile,
+};
 
 impl Node {
     pub(super) fn begin_fetch(
@@ -251,7 +251,7 @@ impl Node {
             offset += bytes.len() as u64;
             reader.feed(&bytes);
         };
-        if self.given.len() >= GIVEN_MAX {
+        if self.given.len() >= SNAPSHOTS_OPEN_MAX {
             self.given.pop_front();
         }
         let given = (SnapshotFile { id, origin }, length);

@@ -37,7 +37,7 @@ use crate::{
 use changes::Changes;
 use quintet_replica::{
     CommandTime, Control, EpochNumber, Executed, Incarnation, Input, Link, Node, Output, Peer,
-    PersistId, RecoveredBytes, ReplicaId, Slot, Submission, Time, ViableIn, Wake,
+    PersistId, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time, ViableIn, Wake,
 };
 use reach::{Known, Reach};
 use shell::{Pause, Shell};
@@ -490,13 +490,17 @@ impl EventLoop {
             self.journal.skip();
         }
         self.trim_due();
-        let report = SnapshotReport {
+        self.answer_snapshot_waiters(&Ok(self.snapshot_report(info)));
+        self.input(Input::SnapshotSaved(info));
+    }
+
+    /// The newest snapshot, as the one who asked for it is told.
+    fn snapshot_report(&self, info: SnapshotInfo) -> SnapshotReport {
+        SnapshotReport {
             slot: info.id.slot.0,
             bytes: info.length,
             path: self.world.snapshots.newest_path(),
-        };
-        self.answer_snapshot_waiters(&Ok(report));
-        self.input(Input::SnapshotSaved(info));
+        }
     }
 
     fn answer_snapshot_waiters(&mut self, answer: &Result<SnapshotReport, String>) {
@@ -507,21 +511,18 @@ impl EventLoop {
     }
 
     fn on_snapshot_now(&mut self, waiter: mpsc::Sender<Result<SnapshotReport, String>>) {
+        let executed = self.node.executed().slot;
         let newest = self.world.snapshots.newest();
-        if let Some(info) = newest.filter(|info| info.id.slot >= self.node.executed().slot) {
-            let report = SnapshotReport {
-                slot: info.id.slot.0,
-                bytes: info.length,
-                path: self.world.snapshots.newest_path(),
-            };
+        let known = match newest.filter(|info| info.id.slot >= executed) {
+            Some(info) => Some(Ok(self.snapshot_report(info))),
+            None if executed == Slot(0) => Some(Err(
+                "nothing has been written yet, so there is nothing to save".to_owned(),
+            )),
+            None => None,
+        };
+        if let Some(answer) = known {
             // Who waited may have given up.
-            let _ = waiter.send(Ok(report));
-            return;
-        }
-        if self.node.executed().slot == Slot(0) {
-            let empty = "nothing has been written yet, so there is nothing to save".to_owned();
-            // Who waited may have given up.
-            let _ = waiter.send(Err(empty));
+            let _ = waiter.send(answer);
             return;
         }
         self.snapshot_waiters.push(waiter);

@@ -1,12 +1,7 @@
 //! Snapshots that peers fetch: as in the runtime they stay readable when newer ones replace them.
 
-use quintet_replica::{Bytes, Executed, Time};
-use std::{cell::RefCell, time::Duration};
-
-/// A file stays open for so long after it was read last …
-const OPEN_FOR: Duration = Duration::from_secs(15);
-/// … and of these no more than this.
-const OPEN_MAX: usize = 4;
+use quintet_replica::{Bytes, Executed, SNAPSHOT_OPEN_FOR, SNAPSHOTS_OPEN_MAX, Time};
+use std::cell::RefCell;
 
 /// Those that were read lately, the one read longest ago first.
 #[derive(Debug, Default)]
@@ -23,11 +18,11 @@ impl OpenFiles {
     /// The content of a file, which the directory has or which is still open.
     pub fn read(&self, id: Executed, listed: Option<&Bytes>, now: Time) -> Option<Bytes> {
         let mut open = self.0.borrow_mut();
-        open.retain(|file| now < file.read_at + OPEN_FOR);
+        open.retain(|file| now < file.read_at + SNAPSHOT_OPEN_FOR);
         let at = open.iter().position(|file| file.id == id);
         let opened = at.map(|at| open.remove(at).bytes);
         let bytes = listed.cloned().or(opened)?;
-        if open.len() >= OPEN_MAX {
+        if open.len() >= SNAPSHOTS_OPEN_MAX {
             open.remove(0);
         }
         open.push(Open {
@@ -48,6 +43,7 @@ impl OpenFiles {
 mod tests {
     use super::*;
     use quintet_replica::Slot;
+    use std::time::Duration;
 
     #[test]
     fn file_that_is_read_outlives_its_entry_for_a_while() {
