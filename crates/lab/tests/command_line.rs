@@ -254,7 +254,7 @@ fn a_history_gets_its_verdict_by_exit_code() {
     fails(
         &["check", &file],
         2,
-        &["history.jsonl: line 2", "docs/histories.md"],
+        &["history.jsonl: line 2", "docs/design/histories.md"],
     );
     std::fs::write(&path, "").unwrap();
     fails(&["check", &file], 2, &["no operation"]);

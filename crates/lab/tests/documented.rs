@@ -37,8 +37,17 @@ fn root() -> PathBuf {
 fn documents() -> Vec<(String, String)> {
     let root = root();
     let mut paths = vec![root.join("README.md"), root.join("ARCHITECTURE.md")];
-    let docs = fs::read_dir(root.join("docs")).unwrap();
-    paths.extend(docs.map(|entry| entry.unwrap().path()));
+    let mut directories = vec![root.join("docs")];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+            } else {
+                paths.push(path);
+            }
+        }
+    }
     paths.retain(|path| path.extension().is_some_and(|kind| kind == "md"));
     paths.sort();
     let read = |path: PathBuf| {

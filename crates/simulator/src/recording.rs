@@ -9,7 +9,7 @@
 //!   Operation { client, call, invoked, outcome } ──► checkers::linearizability
 //! ```
 //!
-//! The format is described for its users in `docs/histories.md`.
+//! The format is described for its users in `docs/design/histories.md`.
 
 use crate::model::{Answer, Call, CallError};
 use quintet_replica::Bytes;

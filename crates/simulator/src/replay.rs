@@ -8,7 +8,7 @@
 //!
 //! What a script does not mention does not happen: no fault, no turn of a client; and what is not
 //! chosen takes its calm value: no loss, the least delay, the first of several. The format is
-//! described in `docs/replay-files.md`.
+//! described in `docs/design/replay-scripts.md`.
 
 use crate::{
     campaign::{Campaign, CampaignError, SeedReport, report, run_world},

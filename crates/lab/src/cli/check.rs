@@ -34,7 +34,7 @@ Examples:
 A line of the file is one operation, for example
   {\"client\":\"c1\",\"invoked\":100,\"completed\":250,\"command\":[\"SET\",\"k\",\"v\"],\"reply\":\"OK\"}
   {\"client\":\"c2\",\"invoked\":120,\"command\":[\"INCR\",\"n\"]}
-of which the second was never answered. docs/histories.md describes the format and the commands.
+of which the second was never answered. docs/design/histories.md describes the format and the commands.
 
 Exit code 0 when the history is linearizable, 6 when it is not, 1 when neither was found within the
 limits, 2 when the file makes no sense.")]
@@ -63,8 +63,9 @@ impl Check {
         } = self.read()?;
         if operations.is_empty() {
             let name = self.file.display();
-            return Err(Failure::usage(format!("{name} holds no operation"))
-                .help("an empty history proves nothing; docs/histories.md describes the format"));
+            return Err(Failure::usage(format!("{name} holds no operation")).help(
+                "an empty history proves nothing; docs/design/histories.md describes the format",
+            ));
         }
         let began = Instant::now();
         let limits = Limits {
@@ -107,7 +108,7 @@ impl Check {
             let failure = Failure::usage(format!("{name}: {error}"));
             match error {
                 RecordingError::Line { .. } => {
-                    failure.help("docs/histories.md describes the format")
+                    failure.help("docs/design/histories.md describes the format")
                 }
                 RecordingError::Io(_) => failure,
             }

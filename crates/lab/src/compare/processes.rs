@@ -50,7 +50,7 @@ impl Processes {
         let child = command.spawn().map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
                 Failure::new(Exit::Unreachable, format!("{program}: not installed"))
-                    .help("'just peers' installs the other systems; docs/lab.md says what it does")
+                    .help("'just peers' installs the other systems; docs/guide/measuring.md says what it does")
             }
             _ => Failure::failed(format!("{program}: {error}")),
         })?;

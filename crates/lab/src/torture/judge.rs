@@ -242,7 +242,7 @@ fn linearizability(
     }
 }
 
-/// The history as a file, see `docs/histories.md`.
+/// The history as a file, see `docs/design/histories.md`.
 fn write(plan: &Plan, operations: &[recording::Operation]) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(&plan.history)?);
     writeln!(file, "{}", recording::header(""))?;

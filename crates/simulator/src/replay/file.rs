@@ -441,7 +441,7 @@ impl Case {
             out,
             format_args!(
                 "# {}: {}\n# Replay it: {command}\n# What is not listed here does not happen; see \
-                 docs/replay-files.md.\n",
+                 docs/design/replay-scripts.md.\n",
                 expect.property,
                 expect.what.replace(['\n', '\r'], " ")
             ),
