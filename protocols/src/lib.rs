@@ -93,12 +93,15 @@ mod tests {
     }
 
     #[test]
-    fn architecture_lists_the_bound_of_each_protocol() {
-        let text = include_str!("../../ARCHITECTURE.md");
+    fn simulator_page_lists_bound_of_each_protocol() {
+        let text = include_str!("../../docs/design/simulator.md");
         for entry in PROTOCOLS {
             let bound = entry.resumes_within.as_secs();
             let row = alloc::format!("| `{}` | {bound} s | ", entry.info.name);
-            assert!(text.contains(&row), "ARCHITECTURE.md has no '{row}'");
+            assert!(
+                text.contains(&row),
+                "docs/design/simulator.md has no '{row}'"
+            );
         }
     }
 

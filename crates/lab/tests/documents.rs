@@ -1,12 +1,15 @@
-//! The documents hold together: every page has its place, every link its target.
+//! The documents hold together: every page has its place and its size, every link its target, and
+//! the tables that describe code agree with it.
 //!
 //! ```text
 //!   docs/SUMMARY.md ──► each page below docs/, each once
 //!   [text](path#anchor) ──► a file of the repository, a heading of that page
 //!   docs/… in sources and scripts ──► a page that exists
+//!   tables of options, keys, calls, metrics, dependencies ──► what the sources say
 //! ```
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use quintet_protocols::PROTOCOLS;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -164,4 +167,215 @@ fn sources_name_pages_that_exist() {
     }
     assert!(count > 10, "found only {count}");
     assert!(failed.is_empty(), "no such page:\n{}", failed.join("\n"));
+}
+
+/// The most KiB of each page. Who needs more says less, or makes a second page.
+const SIZES_MAX: &[(&str, usize)] = &[
+    ("README.md", 6),
+    ("ARCHITECTURE.md", 20),
+    ("CONTRIBUTING.md", 5),
+    ("STYLE.md", 5),
+    ("docs/SUMMARY.md", 3),
+    ("docs/guide/quickstart.md", 3),
+    ("docs/guide/redis-commands.md", 4),
+    ("docs/guide/library.md", 5),
+    ("docs/guide/configuration.md", 6),
+    ("docs/guide/cli.md", 4),
+    ("docs/guide/measuring.md", 6),
+    ("docs/operations/deploy.md", 4),
+    ("docs/operations/monitoring.md", 5),
+    ("docs/operations/failures.md", 6),
+    ("docs/operations/backup.md", 2),
+    ("docs/operations/transports.md", 5),
+    ("docs/operations/security.md", 2),
+    ("docs/protocols/choosing.md", 4),
+    ("docs/protocols/adding.md", 6),
+    ("docs/protocols/mapping.md", 9),
+    ("docs/design/boundary.md", 9),
+    ("docs/design/durability.md", 6),
+    ("docs/design/sessions-and-reads.md", 5),
+    ("docs/design/state-transfer.md", 4),
+    ("docs/design/runtime.md", 6),
+    ("docs/design/simulator.md", 6),
+    ("docs/design/testing.md", 6),
+    ("docs/design/performance-model.md", 4),
+    ("docs/design/replay-scripts.md", 4),
+    ("docs/design/histories.md", 3),
+    ("docs/design/glossary.md", 3),
+    ("docs/results/method.md", 3),
+    ("docs/results/performance.md", 5),
+    ("docs/results/bugs-found.md", 5),
+    ("docs/results/chain-paxos.md", 7),
+    ("docs/results/chora.md", 7),
+    ("docs/results/derecho.md", 7),
+    ("docs/results/nezha.md", 7),
+    ("docs/results/racs.md", 7),
+];
+
+/// The same of the page of one protocol.
+const PROTOCOL_SIZE_MAX: usize = 3;
+
+/// The page of a protocol.
+fn page_of(protocol: &str) -> String {
+    format!("docs/protocols/{}.md", protocol.replace('_', "-"))
+}
+
+#[test]
+fn pages_keep_their_size() {
+    let mut sizes: BTreeMap<String, usize> = SIZES_MAX
+        .iter()
+        .map(|(name, size)| ((*name).to_owned(), *size))
+        .collect();
+    for entry in PROTOCOLS {
+        sizes.insert(page_of(entry.info.name), PROTOCOL_SIZE_MAX);
+    }
+    let mut failed = Vec::new();
+    for (name, text) in documents() {
+        let size = sizes.remove(&name);
+        if name == "CHANGELOG.md" {
+            continue;
+        }
+        match size {
+            None => failed.push(format!("{name}: has no size in SIZES_MAX")),
+            Some(max) if text.len() > max << 10 => failed.push(format!(
+                "{name}: {} bytes, at most {}",
+                text.len(),
+                max << 10
+            )),
+            Some(_) => {}
+        }
+    }
+    failed.extend(sizes.keys().map(|name| format!("{name}: does not exist")));
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+fn source(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap()
+}
+
+/// The cells of a table's row.
+fn cells(line: &str) -> Vec<&str> {
+    line.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+#[test]
+fn protocol_pages_list_options_with_defaults() {
+    let all = documents();
+    for entry in PROTOCOLS {
+        let page = page_of(entry.info.name);
+        let table = all[&page].split("## Options").nth(1).unwrap();
+        let rows = table.lines().filter(|line| line.starts_with("| `"));
+        let rows: Vec<_> = rows.map(|line| cells(line)[..2].join(" ")).collect();
+        let options = entry.options.iter().filter(|spec| spec.name != "plant");
+        let options: Vec<_> = options
+            .map(|spec| format!("`{}` {}", spec.name, spec.default))
+            .collect();
+        assert_eq!(rows, options, "{page}");
+    }
+}
+
+#[test]
+fn readme_and_choosing_agree_with_registry() {
+    let all = documents();
+    for entry in PROTOCOLS {
+        let status = match entry.info.stable {
+            true => "stable",
+            false => "experimental",
+        };
+        for name in ["README.md", "docs/protocols/choosing.md"] {
+            let begins = format!("| [`{}`](", entry.info.name);
+            let row = all[name].lines().find(|line| line.starts_with(&begins));
+            let row = row.unwrap_or_else(|| panic!("{name} has no row of {}", entry.info.name));
+            assert_eq!(cells(row)[2], status, "{name}: {}", entry.info.name);
+        }
+    }
+}
+
+#[test]
+fn configuration_page_lists_each_key() {
+    let schema = source("crates/quintet/src/cli/settings/schema.rs");
+    let table = schema.split("pub const KEYS").nth(1).unwrap();
+    // Each key is `key("name", …)`.
+    let calls = table.split("key(").skip(1);
+    let names = calls.filter_map(|call| call.trim_start().strip_prefix('"'));
+    let names: BTreeSet<_> = names.filter_map(|name| name.split('"').next()).collect();
+    assert!(names.len() > 30, "found only {names:?}");
+    let page = &documents()["docs/guide/configuration.md"];
+    for name in names {
+        assert!(page.contains(&format!("`{name}`")), "no key {name}");
+    }
+}
+
+#[test]
+fn boundary_page_lists_each_call() {
+    let context = source("crates/replica/src/context.rs");
+    let of_replicas = context.split("impl<P: Protocol> Context<'_, P>").nth(1);
+    let calls = of_replicas.unwrap().split("\nimpl").next().unwrap();
+    let calls: Vec<_> = calls
+        .split("pub fn ")
+        .skip(1)
+        .filter_map(|call| call.split('(').next())
+        .collect();
+    assert!(calls.len() > 20, "found only {calls:?}");
+    let page = &documents()["docs/design/boundary.md"];
+    for call in calls {
+        assert!(page.contains(&format!("`{call}`")), "no call {call}");
+    }
+}
+
+#[test]
+fn metrics_in_documents_exist() {
+    let mut sources = Vec::new();
+    files_below(&root().join("crates/runtime/src"), &[".rs"], &mut sources);
+    let sources: String = sources
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    let mut count = 0;
+    for (name, text) in documents() {
+        if name == "CHANGELOG.md" {
+            continue;
+        }
+        for piece in text.split("`quintet_").skip(1) {
+            let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+            let metric: String = piece.chars().take_while(|c| is_name(*c)).collect();
+            let is_crate = ["simulator", "replica"].contains(&metric.as_str());
+            let known = is_crate || sources.contains(&format!("\"{metric}\""));
+            assert!(metric.is_empty() || known, "{name}: quintet_{metric}");
+            count += 1;
+        }
+    }
+    assert!(count > 20, "found only {count}");
+}
+
+#[test]
+fn architecture_lists_dependencies_of_each_crate() {
+    let all = documents();
+    let rows = all["ARCHITECTURE.md"].lines().map(cells);
+    let is_crate = |row: &Vec<&str>| row.len() == 2 && row[1].starts_with(['`', '–']);
+    let mut count = 0;
+    for row in rows.filter(is_crate) {
+        let manifest = root().join(row[0].trim_matches('`')).join("Cargo.toml");
+        let Ok(manifest) = fs::read_to_string(manifest) else {
+            continue;
+        };
+        let section = manifest.split("[dependencies]").nth(1).unwrap_or_default();
+        let lines = section.lines().take_while(|line| !line.starts_with('['));
+        let names = lines.filter_map(|line| line.strip_prefix("quintet-"));
+        let mut names: Vec<_> = names
+            .filter_map(|name| name.split(['.', ' ', '=']).next())
+            .map(|name| format!("`{name}`"))
+            .collect();
+        names.sort();
+        let listed = row[1].trim_matches('–').to_owned();
+        assert_eq!(listed, names.join(", "), "{}", row[0]);
+        count += 1;
+    }
+    assert_eq!(count, 9);
+}
+
+#[test]
+fn library_page_shows_the_example() {
+    let page = &documents()["docs/guide/library.md"];
+    assert!(page.contains(&source("examples/counter.rs")));
 }

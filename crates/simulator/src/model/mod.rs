@@ -35,7 +35,9 @@ pub struct Call {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The specification has no such command.
-    #[error("the checker does not know the command '{0}'; docs/design/histories.md lists those it knows")]
+    #[error(
+        "the checker does not know the command '{0}'; docs/design/histories.md lists those it knows"
+    )]
     Unknown(String),
     /// The command is known, its arguments are not.
     #[error("wrong arguments for '{0}'")]
