@@ -9,6 +9,7 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use quintet_cli::EXIT_CODES;
 use quintet_protocols::PROTOCOLS;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -378,4 +379,40 @@ fn architecture_lists_dependencies_of_each_crate() {
 fn library_page_shows_the_example() {
     let page = &documents()["docs/guide/library.md"];
     assert!(page.contains(&source("examples/counter.rs")));
+}
+
+#[test]
+fn measuring_page_shows_each_scenario_key() {
+    let reader = source("crates/lab/src/scenario/read.rs");
+    let attack = source("crates/lab/src/scenario/attack.rs");
+    let page = &documents()["docs/guide/measuring.md"];
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words: BTreeSet<_> = page.split(|c| !is_word(c)).collect();
+    let mut count = 0;
+    for text in [reader, attack] {
+        // A table of the file is a struct whose name ends with "Text".
+        let structs = text.split("struct ").skip(1);
+        let tables = structs.filter_map(|table| table.split_once("Text {\n"));
+        for (_, table) in tables.filter(|(name, _)| name.chars().all(is_word)) {
+            let fields = table.split("\n}").next().unwrap().lines();
+            let fields = fields.filter_map(|line| line.trim().split_once(": "));
+            for (name, _) in fields.filter(|(name, _)| name.chars().all(is_word)) {
+                assert!(words.contains(name), "no key {name}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 40, "found only {count}");
+}
+
+#[test]
+fn cli_page_lists_exit_codes() {
+    let rows = EXIT_CODES.lines().skip(1).map(|line| {
+        let (code, meaning) = line.trim().split_once("  ").unwrap();
+        format!("| {code} | {meaning} |")
+    });
+    let page = &documents()["docs/guide/cli.md"];
+    for row in rows {
+        assert!(page.contains(&row), "no row '{row}'");
+    }
 }
