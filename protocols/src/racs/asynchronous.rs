@@ -226,6 +226,7 @@ impl Racs {
         self.take(block);
         let own = self.id;
         if level == 2 {
+            self.tree.set_quotes(id, quotes.clone());
             self.quotes = quotes;
         }
         if let Some(fallback) = self.fallback() {
@@ -319,13 +320,20 @@ impl Racs {
         if id.view < self.view {
             return self.send_exit(from, id.view, ctx);
         }
-        let block = if quotes.is_empty() {
-            block
-        } else if let Some(whole) = self.whole(&block, &quotes) {
-            whole
-        } else {
+        let Some(complete) = self.complete(&block, &quotes) else {
             return self.keep_quoting(from, block, quotes);
         };
+        self.on_block(complete, quotes, ctx);
+    }
+
+    /// A peer's block of level 1 or 2 that is complete, and what it quoted.
+    pub(super) fn on_block(
+        &mut self,
+        block: Arc<Block>,
+        quotes: Vec<Quote>,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let (id, from) = (block.id, block.id.owner);
         let view = self.view;
         if let Some(fallback) = self.fallback().filter(|_| id.view == view) {
             match fallback.voted.get(&id) {
@@ -334,6 +342,7 @@ impl Racs {
                 None => {
                     fallback.waiting.insert(id);
                     self.take(block);
+                    self.tree.set_quotes(id, quotes);
                 }
             }
             return;
@@ -510,8 +519,30 @@ impl Racs {
         ctx.send(id.owner, Lane::Control, &vote);
     }
 
-    /// Before a checkpoint, and behind a state from elsewhere: own blocks that it covers or that
-    /// lost are written above it by name, so that a restart makes no others in their places.
+    /// Before a checkpoint, and after a state from elsewhere was installed, because the journal is
+    /// trimmed then: see [`Self::write_quoting`] and [`Self::keep_own`].
+    pub(super) fn keep_undecided(&mut self, ctx: &mut Context<'_, Self>) {
+        self.write_quoting(ctx);
+        self.keep_own(ctx);
+    }
+
+    /// Writes complete what the journal holds by quotes: a trim may take what is quoted.
+    pub(super) fn write_quoting(&mut self, ctx: &mut Context<'_, Self>) {
+        let above = self.tree.root().end.next();
+        for block in self.tree.take_quoting() {
+            ctx.mark("quoting block written complete");
+            let record = Record::Block {
+                why: Why::Held,
+                id: block.id,
+                block: Some(block.clone()),
+                quotes: Vec::new(),
+            };
+            ctx.persist(block.first.max(above), &record);
+        }
+    }
+
+    /// Writes own blocks that are decided or lost above the checkpoint by name, so that a restart
+    /// makes no others in their places.
     pub(super) fn keep_own(&self, ctx: &mut Context<'_, Self>) {
         let Mode::Asynchronous(fallback) = &self.mode else {
             return;
@@ -520,8 +551,13 @@ impl Racs {
         let stays = |id: &BlockId| *id != root.id && self.tree.connected(*id);
         for id in fallback.own.iter().flatten().copied() {
             if !stays(&id) {
-                let (why, block) = (Why::Own, None);
-                ctx.persist(root.end.next(), &Record::Block { why, id, block });
+                let record = Record::Block {
+                    why: Why::Own,
+                    id,
+                    block: None,
+                    quotes: Vec::new(),
+                };
+                ctx.persist(root.end.next(), &record);
             }
         }
     }

@@ -408,7 +408,7 @@ impl Racs {
             self.reached = root.id;
         }
         self.stand_upon(root.id, ctx);
-        self.keep_own(ctx);
+        self.keep_undecided(ctx);
         if let Some(lead) = &mut self.lead {
             lead.window.answered(root.id.round);
         }

@@ -13,7 +13,7 @@
 use super::{
     Block, BlockId, Course, Mark,
     block::{NUMBER_MAX, decode_blocks, encode_blocks, way_code, way_of},
-    quotes::{Quote, decode_quotes, encode_quotes},
+    quotes::{Quote, decode_quotes, encode_quotes, shortened},
 };
 use crate::sadl::{
     self, Heads, Name, Range, decode_heads, decode_ranges, encode_heads, encode_ranges,
@@ -589,6 +589,8 @@ pub enum Record {
         id: BlockId,
         /// The block, unless an earlier record has it.
         block: Option<Arc<Block>>,
+        /// What its last batches, which are left out, are in other records.
+        quotes: Vec<Quote>,
     },
     /// A disseminated batch.
     Batch {
@@ -601,11 +603,24 @@ pub enum Record {
 
 /// The kind of a record with a batch.
 const BATCH: u8 = 4;
+/// Added to the kind of a record with a block that quotes.
+const QUOTING: u8 = 8;
 
 impl Wire for Record {
     fn encode(&self, writer: &mut Writer<'_>) {
         match self {
-            Self::Block { why, id, block } => {
+            Self::Block {
+                why,
+                id,
+                block: Some(block),
+                quotes,
+            } if !quotes.is_empty() => {
+                writer.u8(*why as u8 + QUOTING);
+                id.encode(writer);
+                shortened(block, quotes).encode(writer);
+                encode_quotes(quotes, writer);
+            }
+            Self::Block { why, id, block, .. } => {
                 writer.u8(*why as u8);
                 id.encode(writer);
                 encode_option(block.as_deref(), writer);
@@ -618,12 +633,13 @@ impl Wire for Record {
         }
     }
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let why = match reader.u8("record kind")? {
+        let kind = reader.u8("record kind")?;
+        let why = match kind & !QUOTING {
             0 => Why::Held,
             1 => Why::High,
             2 => Why::Fall,
             3 => Why::Own,
-            BATCH => {
+            BATCH if kind == BATCH => {
                 return Ok(Self::Batch {
                     name: Name::decode(reader)?,
                     batch: reader.blob("batch")?,
@@ -631,10 +647,20 @@ impl Wire for Record {
             }
             _ => return Err(DecodeError::Bad("record kind")),
         };
+        let id = BlockId::decode(reader)?;
+        let (block, quotes) = if kind & QUOTING == 0 {
+            (decode_option::<Block>(reader)?, Vec::new())
+        } else {
+            let block = Block::decode(reader)?;
+            let quotes = decode_quotes(&block, reader)?;
+            (Some(block), quotes)
+        };
+        let block = block.map(Arc::new);
         Ok(Self::Block {
             why,
-            id: BlockId::decode(reader)?,
-            block: decode_option::<Block>(reader)?.map(Arc::new),
+            id,
+            block,
+            quotes,
         })
     }
 }
@@ -845,6 +871,23 @@ mod tests {
         let mut other = quote(4, 0, 1);
         other.of.view = 2;
         assert!(refused(quoting(), vec![other]), "of another view");
+    }
+
+    #[test]
+    fn record_of_a_quoting_block_leaves_out_what_it_quotes() {
+        let quotes = vec![quote(4, 0, 1)];
+        let record = |block: Arc<Block>| Record::Block {
+            why: Why::Fall,
+            id: block.id,
+            block: Some(block),
+            quotes: quotes.clone(),
+        };
+        let bytes = record(quoting()).encode_to_bytes();
+        let short = record(shortened(&quoting(), &quotes));
+        assert_eq!(Record::decode_all(bytes.clone()), Ok(short));
+        for cut in 0..bytes.len() {
+            assert!(Record::decode_all(bytes.slice(..cut)).is_err());
+        }
     }
 
     #[test]

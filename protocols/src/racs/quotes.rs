@@ -7,7 +7,9 @@
 //!                                            time to repeat, and said whole by its maker
 //! ```
 //!
-//! Only the message is shorter: what is held, written, fetched and voted for is the whole block.
+//! What is held, fetched and voted for is the complete block. The message is shorter, and so is the
+//! journal's record where the journal holds the quoted blocks: what is quoted may be trimmed
+//! earlier, so before each trim [`Racs::write_quoting`] writes such blocks complete.
 
 use super::{Block, BlockId, Racs, replica::Mode};
 use alloc::{sync::Arc, vec::Vec};
@@ -95,16 +97,30 @@ pub(super) fn shortened(block: &Arc<Block>, quotes: &[Quote]) -> Arc<Block> {
     })
 }
 
+/// The block with what it quotes, if all of that is found.
+pub(super) fn completed<'a>(
+    block: &Arc<Block>,
+    quotes: &[Quote],
+    find: impl Fn(BlockId) -> Option<&'a Arc<Block>>,
+) -> Option<Arc<Block>> {
+    if quotes.is_empty() {
+        return Some(block.clone());
+    }
+    let mut complete = Block::clone(block);
+    for quote in quotes {
+        let of = find(quote.of)?;
+        let (first, end) = (quote.first as usize, quote.end()? as usize);
+        complete
+            .batches
+            .extend_from_slice(of.batches.get(first..end)?);
+    }
+    Some(Arc::new(complete))
+}
+
 impl Racs {
     /// The block with what it quotes, if all of that is here.
-    pub(super) fn whole(&self, block: &Block, quotes: &[Quote]) -> Option<Arc<Block>> {
-        let mut whole = block.clone();
-        for quote in quotes {
-            let of = self.tree.get(quote.of)?;
-            let (first, end) = (quote.first as usize, quote.end()? as usize);
-            whole.batches.extend_from_slice(of.batches.get(first..end)?);
-        }
-        Some(Arc::new(whole))
+    pub(super) fn complete(&self, block: &Arc<Block>, quotes: &[Quote]) -> Option<Arc<Block>> {
+        completed(block, quotes, |id| self.tree.get(id))
     }
 
     /// Keeps a block until what it quotes is here; of each maker the newest.
@@ -123,12 +139,12 @@ impl Racs {
             let Some((block, quotes)) = kept.filter(|(block, _)| block.id.view == view) else {
                 continue;
             };
-            let here = self.tree.get(block.id).cloned();
-            match here.or_else(|| self.whole(&block, &quotes)) {
-                Some(whole) => {
-                    self.on_propose_async(whole.id.owner, whole, Vec::new(), ctx);
-                }
-                None => self.quoting[maker] = Some((block, quotes)),
+            if let Some(here) = self.tree.get(block.id).cloned() {
+                self.on_block(here, Vec::new(), ctx);
+            } else if let Some(complete) = self.complete(&block, &quotes) {
+                self.on_block(complete, quotes, ctx);
+            } else {
+                self.quoting[maker] = Some((block, quotes));
             }
         }
     }

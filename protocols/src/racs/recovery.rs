@@ -38,13 +38,14 @@
 //! write above their slot that there was one.
 
 use super::{
-    BlockId, Message, Promised, Racs, Record, Summary, Why,
+    Block, BlockId, Message, Promised, Racs, Record, Summary, Why,
     plant::Plant,
+    quotes::completed,
     replica::{Mode, Timer},
     tree::Root,
 };
 use crate::sadl::{Dissemination, Range};
-use alloc::{collections::BTreeMap, vec, vec::Vec};
+use alloc::{collections::BTreeMap, sync::Arc, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     Context, Incarnation, Lane, Recovered, ReplicaId, Time, parts::too_many_forgot,
@@ -131,17 +132,43 @@ impl Racs {
         };
         let mut spoken_of: Vec<BlockId> = promise.stopped.into_iter().collect();
         spoken_of.push(promise.high);
+        // Blocks of the asynchronous mode that stand complete in a record.
+        let complete: BTreeMap<BlockId, Arc<Block>> = records
+            .iter()
+            .filter_map(|(_, record)| match record {
+                Record::Block {
+                    id,
+                    block: Some(block),
+                    quotes,
+                    ..
+                } if id.level > 0 && quotes.is_empty() => Some((*id, block.clone())),
+                _ => None,
+            })
+            .collect();
         for (slot, record) in records {
-            let (why, id, block) = match record {
-                Record::Block { why, id, block } => (why, id, block),
+            let (why, id, block, mut quotes) = match record {
+                Record::Block {
+                    why,
+                    id,
+                    block,
+                    quotes,
+                } => (why, id, block, quotes),
                 Record::Batch { name, batch } => {
                     self.sadl.restore(name, batch, slot);
                     continue;
                 }
             };
+            let block = block.and_then(|block| match complete.get(&id) {
+                Some(complete) => {
+                    quotes = Vec::new();
+                    Some(complete.clone())
+                }
+                // Without what it quotes it is decided or has lost: see `write_quoting`.
+                None => completed(&block, &quotes, |id| complete.get(&id)),
+            });
             if let Some(block) = block {
                 self.take(block);
-                self.tree.set_written(id);
+                self.tree.set_written(id, quotes);
             }
             match why {
                 Why::High => spoken_of.push(id),
@@ -184,6 +211,9 @@ impl Racs {
         if first_boot || self.view == 0 {
             return self.enter_view(1, ctx);
         }
+        // The snapshot that it starts from may have come from a peer just before the crash, and
+        // the journal is trimmed for it next.
+        self.write_quoting(ctx);
         if found.highest_lost {
             ctx.mark("highest block lost at restart");
         }

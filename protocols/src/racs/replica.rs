@@ -16,7 +16,7 @@ use super::{
     reads::Reads,
     recovery::{Answer, Recovery},
     sync::{Lead, Renewals},
-    tree::Tree,
+    tree::{Tree, Unwritten},
 };
 use crate::sadl::{Dissemination, Name, Sadl};
 use alloc::{
@@ -246,7 +246,7 @@ impl Racs {
     ) {
         let mut last = None;
         let mut said = false;
-        for block in self.tree.take_unwritten(id) {
+        for Unwritten { block, quotes } in self.tree.take_unwritten(id) {
             let why = if block.id == id {
                 why
             } else {
@@ -257,6 +257,7 @@ impl Racs {
                 why,
                 id: block.id,
                 block: Some(block.clone()),
+                quotes,
             };
             last = Some(ctx.persist(block.first, &record));
         }
@@ -269,6 +270,7 @@ impl Racs {
                 why,
                 id,
                 block: None,
+                quotes: Vec::new(),
             };
             last = Some(ctx.persist(slot, &record));
         }
@@ -416,6 +418,7 @@ impl Protocol for Racs {
         "view opened",
         "batches fetched",
         "batches shown again",
+        "quoting block written complete",
     ];
 
     const INFO: Info = Info {
@@ -638,7 +641,7 @@ impl Protocol for Racs {
                         heads: self.sadl.heads().to_vec(),
                         course: self.course,
                     };
-                    self.keep_own(ctx);
+                    self.keep_undecided(ctx);
                     ctx.checkpoint(root.end, &summary);
                 }
             }

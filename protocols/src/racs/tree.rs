@@ -5,8 +5,10 @@
 //!                                                       └─ x ── y              may lose
 //!                                              ?  ── p ── q                    parent missing
 //! ```
+//!
+//! The journal holds a block of level 2 by its quotes where it holds the quoted blocks as well.
 
-use super::{Block, BlockId};
+use super::{Block, BlockId, Quote};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -30,6 +32,16 @@ struct Held {
     block: Arc<Block>,
     /// It was handed to the journal, and so was what leads to it.
     written: bool,
+    /// What its last batches may be written as; once it is written, what they were written as.
+    quotes: Vec<Quote>,
+}
+
+/// A block for the journal.
+#[derive(Debug)]
+pub(super) struct Unwritten {
+    pub block: Arc<Block>,
+    /// What the journal holds of it already.
+    pub quotes: Vec<Quote>,
 }
 
 /// The last decided block.
@@ -168,8 +180,11 @@ impl Tree {
             return false;
         }
         self.edges.insert((parent, id));
-        let written = false;
-        let held = Held { block, written };
+        let held = Held {
+            block,
+            written: false,
+            quotes: Vec::new(),
+        };
         if connected {
             self.held.insert(id, held);
             self.connect_above(id);
@@ -268,30 +283,68 @@ impl Tree {
 
     /// Those on the way to a connected block that the journal does not have yet, oldest first;
     /// from now on it has.
-    pub fn take_unwritten(&mut self, id: BlockId) -> Vec<Arc<Block>> {
-        let mut path = Vec::new();
+    pub fn take_unwritten(&mut self, id: BlockId) -> Vec<Unwritten> {
+        let mut ids = Vec::new();
         let mut at = id;
         while at != self.root.id {
             let Some(held) = self.held.get_mut(&at).filter(|held| !held.written) else {
                 break;
             };
             held.written = true;
-            path.push(held.block.clone());
+            ids.push(at);
             at = held.block.parent;
         }
-        path.reverse();
-        path
+        let path = ids.into_iter().rev();
+        path.filter_map(|id| self.unwritten(id)).collect()
     }
 
-    /// It came from the journal.
-    pub fn set_written(&mut self, id: BlockId) {
-        let held = match self.held.get_mut(&id) {
+    /// The block as the journal needs it: by its quotes if it holds all that they name.
+    fn unwritten(&mut self, id: BlockId) -> Option<Unwritten> {
+        let quotes = core::mem::take(&mut self.held.get_mut(&id)?.quotes);
+        let has = |id: BlockId| self.held.get(&id).is_some_and(|held| held.written);
+        let quotes = match quotes.iter().all(|quote| has(quote.of)) {
+            true => quotes,
+            false => Vec::new(),
+        };
+        let held = self.held.get_mut(&id)?;
+        held.quotes.clone_from(&quotes);
+        let block = held.block.clone();
+        Some(Unwritten { block, quotes })
+    }
+
+    fn held_mut(&mut self, id: BlockId) -> Option<&mut Held> {
+        match self.held.get_mut(&id) {
             Some(held) => Some(held),
             None => self.loose.get_mut(&id),
-        };
-        if let Some(held) = held {
-            held.written = true;
         }
+    }
+
+    /// It came from the journal, which holds it by these quotes, if any.
+    pub fn set_written(&mut self, id: BlockId, quotes: Vec<Quote>) {
+        if let Some(held) = self.held_mut(id) {
+            held.written = true;
+            held.quotes = quotes;
+        }
+    }
+
+    /// What the last batches of a block that is to be written may be named by.
+    pub fn set_quotes(&mut self, id: BlockId, quotes: Vec<Quote>) {
+        if let Some(held) = self.held_mut(id).filter(|held| !held.written) {
+            held.quotes = quotes;
+        }
+    }
+
+    /// The blocks that the journal holds by their quotes, which it is about to trim; from now on it
+    /// holds them complete.
+    pub fn take_quoting(&mut self) -> Vec<Arc<Block>> {
+        let held = self.held.values_mut().chain(self.loose.values_mut());
+        let quoting = held.filter(|held| held.written && !held.quotes.is_empty());
+        quoting
+            .map(|held| {
+                held.quotes = Vec::new();
+                held.block.clone()
+            })
+            .collect()
     }
 
     /// Decides a connected block; gives it and its undecided ancestors, oldest first. What stands

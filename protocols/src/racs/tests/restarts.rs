@@ -6,9 +6,10 @@
 //! ```
 
 use super::group::{Group, MS, Packet, small};
-use crate::racs::{Block, BlockId, Message};
+use crate::racs::{Block, BlockId, Message, Quote, Record, Summary, replica::Mode};
+use crate::sadl::Dissemination;
 use alloc::{sync::Arc, vec, vec::Vec};
-use quintet_replica::{Bytes, CommandTime, Control, Durability, Event, ReplicaId, Slot};
+use quintet_replica::{Bytes, CommandTime, Control, Durability, Event, ReplicaId, Slot, Wire};
 
 const fn id(view: u64, level: u8, round: u64, owner: u16) -> BlockId {
     let owner = ReplicaId(owner);
@@ -147,5 +148,120 @@ fn restart_proposes_no_second_block_when_the_first_lost() {
         let tree = &group.replica(2).tree;
         assert!((0..4).all(|round| tree.get(id(2, 1, round, 2)).is_none()));
         assert_eq!(group.status(2).role, "asynchronous");
+    }
+}
+
+const FIRST: [BlockId; 2] = [id(2, 1, 3, 1), id(2, 1, 2, 0)];
+const SECOND: BlockId = id(2, 2, 4, 1);
+
+/// Replica 2 in view 2 with its vote for a block of level 2 that quotes one of level 1 beside it,
+/// whose slot is lower.
+fn voted_for_quoting() -> Group {
+    let mut group = voted();
+    group.event(2, Event::Control(Control::ReportFailure(ReplicaId(1))));
+    let timeout = Message::Timeout {
+        view: 2,
+        high: LOST[2],
+        decided: BlockId::GENESIS,
+        leaving: false,
+        mark: None,
+    };
+    told(&mut group, 1, &timeout);
+    assert_eq!(group.status(2).role, "asynchronous");
+    let quotes = vec![Quote {
+        of: FIRST[1],
+        first: 0,
+        count: 1,
+    }];
+    let shown = [
+        (block(FIRST[0], LOST[1], 3, 1), Vec::new()),
+        (block(FIRST[1], LOST[0], 2, 1), Vec::new()),
+        (block(SECOND, FIRST[0], 4, 0), quotes),
+    ];
+    for (block, quotes) in shown {
+        let maker = block.id.owner.0;
+        told(&mut group, maker, &Message::ProposeAsync { block, quotes });
+    }
+    group
+}
+
+/// How many batches stand in the journal's records of this block, and whether one says complete.
+fn written(group: &Group, of: BlockId) -> (usize, bool) {
+    let records = group.members[2].disk.records.iter();
+    let records = records.map(|(_, record)| Record::decode_all(record.clone()).expect("a record"));
+    records.fold((0, false), |(batches, complete), record| match record {
+        Record::Block {
+            id,
+            block: Some(block),
+            quotes,
+            ..
+        } if id == of => (batches + block.batches.len(), complete || quotes.is_empty()),
+        _ => (batches, complete),
+    })
+}
+
+fn assert_holds_vote(group: &Group) {
+    let replica = group.replica(2);
+    let held = replica.tree.get(SECOND).expect("it was voted for");
+    assert_eq!(held.batches.len(), 1, "with what it quotes");
+    let Mode::Asynchronous(fallback) = &replica.mode else {
+        panic!("it is in the asynchronous mode");
+    };
+    assert_eq!(fallback.fall.get(&ReplicaId(1)), Some(&SECOND));
+}
+
+#[test]
+fn restart_completes_a_block_that_the_journal_holds_by_its_quotes() {
+    let mut group = voted_for_quoting();
+    assert_holds_vote(&group);
+    assert_eq!(written(&group, SECOND), (0, false), "no batch twice");
+    for _ in 0..2 {
+        group.crash(2);
+        group.start(2);
+        assert_holds_vote(&group);
+    }
+}
+
+#[test]
+fn restart_finds_a_vote_when_a_checkpoint_trims_what_the_block_quotes() {
+    let mut group = voted_for_quoting();
+    let decided = Message::Blocks {
+        tip: LOST[1],
+        blocks: Vec::new(),
+        decided: LOST[1],
+    };
+    told(&mut group, 1, &decided);
+    assert_eq!(group.replica(2).tree.root().id, LOST[1]);
+    group.event(2, Event::Control(Control::CheckpointDue));
+    for _ in 0..2 {
+        group.sync(2);
+        group.idle(2);
+    }
+    assert_eq!(written(&group, FIRST[1]), (0, false), "it is trimmed");
+    assert_eq!(written(&group, SECOND), (1, true));
+    group.crash(2);
+    group.start(2);
+    assert_holds_vote(&group);
+}
+
+/// A state from a peer is saved before the protocol hears of it, and a crash may come in between.
+#[test]
+fn second_restart_finds_a_vote_when_the_first_began_with_a_fetched_state() {
+    let mut group = voted_for_quoting();
+    let summary = Summary {
+        decided: LOST[1],
+        time: CommandTime(0),
+        heads: group.replica(2).sadl.heads().to_vec(),
+        course: group.replica(2).course,
+    };
+    let slot = Slot(2);
+    group.members[2].disk.checkpoint = Some((slot, summary.encode_to_bytes()));
+    for _ in 0..2 {
+        group.crash(2);
+        group.start(2);
+        group.sync(2);
+        group.event(2, Event::Checkpointed(slot));
+        assert_eq!(written(&group, FIRST[1]), (0, false), "it is trimmed");
+        assert_holds_vote(&group);
     }
 }
