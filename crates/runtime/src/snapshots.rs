@@ -439,6 +439,8 @@ impl Snapshots {
     /// A snapshot was saved.
     pub fn saved(&mut self, kept: Kept) {
         self.incoming.take_if(|id| *id == kept.info.id);
+        // Of the same name there may have been another file.
+        self.open.borrow_mut().retain(|it| it.id != kept.info.id);
         if self
             .newest
             .is_none_or(|newest| newest.info.id <= kept.info.id)
@@ -835,6 +837,30 @@ mod tests {
             [None, None],
             "their space is given back"
         );
+    }
+
+    #[test]
+    fn snapshot_that_replaces_one_of_the_same_name_is_the_one_that_is_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().to_path_buf();
+        let (mailbox, mailer) = mailbox();
+        let mut snapshots =
+            Snapshots::start(path, ClusterId(1), Durability::Disk, mailer).expect("starts");
+        for state in [&b"state"[..], b"as another summary makes it"] {
+            let whole = stream(7, state);
+            snapshots.begin(id(7), false, 0);
+            snapshots.append(whole.clone());
+            snapshots.finish_file();
+            let kept = loop {
+                match mailbox.take() {
+                    Some(Mail::SnapshotSaved(kept)) => break kept,
+                    Some(_) => {}
+                    None => std::thread::yield_now(),
+                }
+            };
+            snapshots.saved(kept);
+            assert_eq!(snapshots.read(id(7), 0, 1 << 10), Some(whole));
+        }
     }
 
     #[test]
