@@ -10,8 +10,9 @@
 //! Everybody computes the schedule from what each block says of its message, so a receiver knows
 //! where a block belongs, from whom it comes, and to whom it goes on. Blocks are numbered on each
 //! link; a receiver's column BLOCKS says up to which number they have come, and so many more than
-//! that may be under way. What a broken connection lost is sent again by whoever had sent it. A view
-//! that wedges takes and passes on no block any more: a message that is not whole then is no message,
+//! that may be under way. What a broken connection lost is sent again by whoever had sent it. Nothing
+//! goes to a member before its row shows the view: one that drops a block says by a later one's number
+//! that it has come. A view that wedges takes and passes on no block any more: a message that is not whole then is no message,
 //! and its sender sends it again in the next view.
 
 use super::{
@@ -29,10 +30,6 @@ use alloc::{
 };
 use quintet_replica::{Bytes, Context, Frame, Lane, ReplicaId, ReplicaSet};
 
-/// Beats without an acknowledgement after which blocks are sent again; it doubles each time.
-const PATIENCE: u32 = 6;
-const PATIENCE_MAX: u32 = 200;
-
 /// More than what a block's message takes besides its bytes.
 const BLOCK_ROOM: usize = 4096;
 
@@ -45,7 +42,7 @@ struct Outgoing {
 }
 
 /// What was sent to one member in this view.
-#[derive(Debug, Hash)]
+#[derive(Debug, Default, Hash)]
 struct Link {
     /// The number of the last block.
     sent: u64,
@@ -54,29 +51,11 @@ struct Link {
     under_way: VecDeque<(u64, Outgoing)>,
     /// What was lost with a connection.
     again: VecDeque<Outgoing>,
-    beats: u32,
-    patience: u32,
-}
-
-impl Default for Link {
-    fn default() -> Self {
-        Self {
-            sent: 0,
-            acknowledged: 0,
-            under_way: VecDeque::new(),
-            again: VecDeque::new(),
-            beats: 0,
-            patience: PATIENCE,
-        }
-    }
 }
 
 impl Link {
     fn acknowledge(&mut self, number: u64) {
-        if number > self.acknowledged {
-            self.acknowledged = number;
-            (self.beats, self.patience) = (0, PATIENCE);
-        }
+        self.acknowledged = self.acknowledged.max(number);
         while (self.under_way.front()).is_some_and(|(sent, _)| *sent <= self.acknowledged) {
             self.under_way.pop_front();
         }
@@ -85,7 +64,6 @@ impl Link {
     fn send_again(&mut self) {
         let lost = self.under_way.drain(..).map(|(_, outgoing)| outgoing);
         self.again = lost.chain(self.again.drain(..)).collect();
-        self.beats = 0;
     }
 }
 
@@ -135,20 +113,6 @@ impl Rdmc {
     /// The connection to a member was lost, with what was on it.
     pub fn on_link_up(&mut self, peer: ReplicaId) {
         if let Some(link) = self.links.get_mut(peer.index()) {
-            link.send_again();
-        }
-    }
-
-    /// A beat passed: a member that was not in the view yet when blocks came to it gets them again.
-    pub fn watch(&mut self, peer: ReplicaId) {
-        let Some(link) = self.links.get_mut(peer.index()) else {
-            return;
-        };
-        link.beats += 1;
-        if link.under_way.is_empty() {
-            link.beats = 0;
-        } else if link.beats >= link.patience {
-            link.patience = (link.patience * 2).min(PATIENCE_MAX);
             link.send_again();
         }
     }
@@ -284,6 +248,9 @@ impl Derecho {
         for peer in peers.iter() {
             // The other half is for what must not wait behind blocks.
             rooms[peer.index()] = ctx.room(peer) / 2;
+            if !self.table.valid(peer) {
+                continue;
+            }
             let link = &mut rdmc.links[peer.index()];
             link.acknowledge(self.table.read(peer, self.table.layout.blocks(self.id)));
             while let Some(outgoing) = link.again.pop_front() {
@@ -302,6 +269,9 @@ impl Derecho {
             sends.retain(|(to, block)| {
                 if !peers.contains(*to) || self.taken_by(*to, large) {
                     return false;
+                }
+                if !self.table.valid(*to) {
+                    return true;
                 }
                 let (link, room) = (&mut rdmc.links[to.index()], &mut rooms[to.index()]);
                 let Some(bytes) = &blocks[*block as usize] else {

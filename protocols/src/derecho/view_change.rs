@@ -61,7 +61,6 @@ impl Derecho {
                 return;
             }
             self.watch_acknowledgements(peer);
-            self.rdmc.watch(peer);
         }
         self.leave_out_late(ctx);
         if self.phase == Phase::Active {

@@ -166,6 +166,28 @@ fn a_member_that_joins_gets_blocks_that_came_before_its_view() {
     assert_converged(&group, batches.len() as u64);
 }
 
+#[test]
+fn member_that_is_still_starting_gets_all_blocks_when_it_is_in_the_view() {
+    let mut group = Group::unstarted(3, Durability::Disk, in_blocks("chain"));
+    group.members[0].slow_disk = true;
+    for id in 0..3 {
+        group.start(id);
+    }
+    group.settle();
+    let mut batches = write_large(&mut group, 1);
+    group.settle();
+    group.members[0].slow_disk = false;
+    group.sync(0);
+    group.idle(0);
+    batches.extend(write_large(&mut group, 1));
+    group.settle();
+    for (id, batch) in &batches {
+        assert!(group.answered(*id, *batch));
+    }
+    assert_eq!(group.status(0).view, 1);
+    assert_converged(&group, batches.len() as u64);
+}
+
 /// What a slot says of a run of nulls is bounded by its receivers, whoever wrote it.
 #[test]
 fn a_slot_that_announces_a_huge_run_of_nulls_is_not_taken_at_its_word() {
