@@ -46,7 +46,7 @@ simulate *arguments: build
 conformance *arguments:
     cargo run --profile test -p quintet-simulator --example conformance -- {{ arguments }}
 
-# Every world of a small scope of Multi-Paxos: what is searched whole, see docs/design/replay-scripts.md.
+# Every world of a small scope of Multi-Paxos: what is searched whole, see docs/design/small-scopes.md.
 exhaustive *arguments: build
     ci/exhaustive {{ arguments }}
 

@@ -73,8 +73,6 @@
 //!
 //! # Deviations
 //!
-//! Numbers are those of the list of pitfalls kept with this project.
-//!
 //! - **D1, scope of the trim**: one group with one shard, so one leader, one trim, echoed by all.
 //! - **D2, the trim's rule**: rows count messages in the round-robin order and not per sender, so
 //!   the smallest count *is* the paper's per-sender minimum cut at the first gap. Restarts compare

@@ -124,7 +124,8 @@ pub struct Torture {
     lie: Option<Lie>,
 
     /// With '--faults clients', what they do: giants, pipelines, idle, slow, garbage, colliding,
-    /// long, restore, strangers, passwords, admin, or several with commas [default: everything]
+    /// long, transactions, restore, strangers, passwords, admin, or several with commas
+    /// [default: everything]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Attack::named)]
     attacks: Vec<Attack>,
 

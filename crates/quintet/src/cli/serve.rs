@@ -40,7 +40,7 @@ pub struct Serve {
     bootstrap_again: bool,
 
     /// Make the links between replicas slower or worse than the network is, as this file says
-    /// (see docs/guide/measuring.md); for measuring and for trying out
+    /// (see docs/guide/scenarios.md); for measuring and for trying out
     #[arg(long, value_name = "FILE")]
     links: Option<PathBuf>,
 

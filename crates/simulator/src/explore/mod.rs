@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Breadth first, so what is found is found by a shortest way. The code is the shipped one, driven
-//! as [`Node`](quintet_replica::Node)s; nothing is told to the protocol. See `docs/design/replay-scripts.md`
+//! as [`Node`](quintet_replica::Node)s; nothing is told to the protocol. See `docs/design/small-scopes.md`
 //! for what is bounded, and what the bounds leave out.
 
 mod seat;

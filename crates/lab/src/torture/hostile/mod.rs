@@ -3,7 +3,7 @@
 //! ```text
 //!   calm ──► p99 of the honest clients, the measure
 //!   attack ──► a thread per target: giants │ pipelines │ idle │ slow │ garbage │ colliding │ long
-//!              │                    restore │ strangers │ passwords │ admin
+//!              │                    transactions │ restore │ strangers │ passwords │ admin
 //!              ├─ memory of every replica, sampled
 //!              └─ honest answers, recorded and checked as always
 //!   report ──► a row per attack; what went over a bound
