@@ -14,6 +14,10 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
+        if self.saved_reach().is_some_and(|reach| at_least <= reach) {
+            // The protocol learns that when it has been restored.
+            return;
+        }
         if let Some(fetch) = &mut self.fetch
             && (fetch.at_least >= at_least || fetch.fed)
         {
@@ -37,6 +41,7 @@ impl Node {
 
     /// Goes on with what an earlier run of this node has left of a state, if that is of any use.
     fn resume_fetch(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let comes_to = self.comes_to();
         let (Some(fetch), None) = (&mut self.fetch, &self.under_way) else {
             return;
         };
@@ -45,7 +50,7 @@ impl Node {
             header.epoch == self.epoch
                 && header.group == self.group
                 && header.origin != 0
-                && header.executed.slot > self.executor.stable()
+                && header.executed.slot > comes_to
         };
         let Some(left) = world.snapshot_left().filter(useful) else {
             return;
@@ -311,6 +316,7 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
+        let comes_to = self.comes_to();
         let fetch = self.fetch.as_mut();
         let asked = |fetch: &&mut Fetch| fetch.is_from(from) && fetch.following.is_none();
         let Some(fetch) = fetch.filter(asked) else {
@@ -321,12 +327,11 @@ impl Node {
             // All of it is here, and nothing that comes now changes that.
             return;
         }
-        let stable = self.executor.stable();
         let overtaken =
-            snapshot.id.slot <= stable && !self.planted.is(Plant::OldSnapshotReplacesState);
+            snapshot.id.slot <= comes_to && !self.planted.is(Plant::OldSnapshotReplacesState);
         if overtaken {
             // The donor is not asked for the same again, and is left when it has nothing else.
-            fetch.begin_above(stable);
+            fetch.begin_above(comes_to);
             return self.abandon_fetched(out);
         }
         let is_known = fetch.snapshot == Some(snapshot);

@@ -117,6 +117,20 @@ impl Node {
         installing.is_some_and(|it| it.source != Source::Saved)
     }
 
+    /// Up to where a saved state brings this replica that is being restored.
+    pub(super) fn saved_reach(&self) -> Option<Slot> {
+        let installing = self.installing.as_ref();
+        let saved = installing.filter(|it| it.source == Source::Saved);
+        saved.map(|installing| installing.reach)
+    }
+
+    /// Up to where the state is final here, or will be when what is saved of it has been restored.
+    /// Nothing up to there is fetched: a file of the same name would hide the one that is read.
+    pub(super) fn comes_to(&self) -> Slot {
+        let stable = self.executor.stable();
+        self.saved_reach().map_or(stable, |reach| reach.max(stable))
+    }
+
     /// What was being restored while it came will not come.
     pub(super) fn lose_source(&mut self) {
         let installing = self.installing.as_mut();

@@ -197,3 +197,46 @@ fn piece_that_comes_twice_after_a_change_of_donor_changes_nothing() {
     assert_eq!(received(&fetcher), total(&donor), "no byte is kept twice");
     assert_eq!(fetcher.node.machine().entries(), 5);
 }
+
+/// One whose state of slot 5 is saved and has only begun to be restored.
+fn restoring(donor: &mut Place) -> Place {
+    let mut fetcher = wide(0);
+    fetcher.pull("fetch", 5);
+    while !exchange(&mut fetcher, donor) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.save();
+    assert_eq!(fetcher.node.executed().slot, Slot(0), "there is more of it");
+    fetcher
+}
+
+#[test]
+fn state_that_is_being_restored_is_not_fetched_again() {
+    let mut donor = wide_donor(1, 5);
+    let mut fetcher = restoring(&mut donor);
+    let before = received(&fetcher);
+    // As a protocol does that hears once more that it is behind the log.
+    fetcher.pull("fetch", 5);
+    one_round(&mut fetcher, &mut donor);
+    fetcher.settle();
+    assert_eq!(fetcher.halts, [""; 0]);
+    assert_eq!(fetcher.node.executed().slot, Slot(5));
+    assert_eq!(fetcher.node.machine().entries(), 5);
+    assert_eq!(received(&fetcher), before);
+}
+
+#[test]
+fn newer_state_than_the_one_that_is_being_restored_is_fetched() {
+    let mut donor = wide_donor(1, 5);
+    let mut fetcher = restoring(&mut donor);
+    fetcher.pull("fetch", 6);
+    // The donor has nothing newer yet.
+    one_round(&mut fetcher, &mut donor);
+    fetcher.fire_fetch_timer();
+    donor.pull("execute", 6);
+    save_snapshot(&mut donor);
+    finish(&mut fetcher, &mut donor);
+    assert_eq!(fetcher.halts, [""; 0]);
+    assert_eq!(fetcher.node.executed().slot, Slot(6));
+    assert_eq!(fetcher.node.machine().entries(), 6);
+}
