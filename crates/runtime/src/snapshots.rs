@@ -320,8 +320,8 @@ pub(crate) struct Snapshots {
     incoming: Option<Executed>,
     /// What an earlier run left of one.
     left: Option<SnapshotLeft>,
-    /// Files that are being read. One that peers fetch is kept open, and so readable, when newer ones
-    /// have taken its place.
+    /// Files that are being read, the one read longest ago first. One that peers fetch is kept open,
+    /// and so readable, when newer ones have taken its place.
     open: RefCell<Vec<Open>>,
 }
 
@@ -488,24 +488,19 @@ impl Snapshots {
 
     pub fn read(&self, id: Executed, offset: u64, length: usize) -> Option<Bytes> {
         let mut open = self.open.borrow_mut();
-        let now = Instant::now();
-        let at = match open.iter().position(|it| it.id == id) {
-            Some(at) => at,
-            None => {
-                let file = self.file(id).ok()?;
-                if open.len() >= SNAPSHOTS_OPEN_MAX {
-                    open.remove(0);
-                }
-                open.push(Open {
-                    id,
-                    file,
-                    read_at: now,
-                });
-                open.len() - 1
-            }
+        let file = match open.iter().position(|it| it.id == id) {
+            Some(at) => open.remove(at).file,
+            None => self.file(id).ok()?,
         };
-        open[at].read_at = now;
-        let file = &open[at].file;
+        if open.len() >= SNAPSHOTS_OPEN_MAX {
+            open.remove(0);
+        }
+        open.push(Open {
+            id,
+            file,
+            read_at: Instant::now(),
+        });
+        let file = &open.last()?.file;
         let mut bytes = vec![0; length];
         let mut filled = 0;
         while filled < length {
@@ -860,6 +855,26 @@ mod tests {
             };
             snapshots.saved(kept);
             assert_eq!(snapshots.read(id(7), 0, 1 << 10), Some(whole));
+        }
+    }
+
+    #[test]
+    fn snapshot_being_read_stays_open_when_others_are_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().to_path_buf();
+        let (_mailbox, mailer) = mailbox();
+        let open = 1..=SNAPSHOTS_OPEN_MAX as u64 + 1;
+        for slot in open.clone() {
+            fs::write(path.join(name(id(slot), false)), stream(slot, b"state")).expect("written");
+        }
+        let snapshots =
+            Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer).expect("starts");
+        let read = |slot| snapshots.read(id(slot), 0, 1 << 10);
+        let first = read(1);
+        fs::remove_file(path.join(name(id(1), false))).expect("removed");
+        for slot in open {
+            assert!(read(slot).is_some());
+            assert_eq!(read(1), first, "after {slot}");
         }
     }
 

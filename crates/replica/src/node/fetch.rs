@@ -235,8 +235,11 @@ impl Node {
     /// Which file a snapshot here is, and its length. Its header is read once, not with every
     /// piece, and while it is the newest: of one that has been replaced, peers that fetch it go on.
     fn file_given(&mut self, id: Executed, world: &dyn World) -> Option<(SnapshotFile, u64)> {
-        if let Some(given) = self.given.iter().find(|(file, _)| file.id == id) {
-            return Some(*given);
+        if let Some(at) = self.given.iter().position(|(file, _)| file.id == id) {
+            // Newest again: the one given longest ago is removed first.
+            let given = self.given.remove(at)?;
+            self.given.push_back(given);
+            return Some(given);
         }
         let length = (world.snapshot_newest())
             .filter(|info| info.id == id)?

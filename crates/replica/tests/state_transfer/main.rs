@@ -984,6 +984,34 @@ fn two_snapshots_quickly() {
     assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
 }
 
+#[test]
+fn snapshot_being_given_is_not_dropped_for_newer_ones() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    donor.pull("summary", 8 << 20);
+    donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
+    donor.finish_snapshot();
+    let (info, bytes) = donor.world.saved.borrow().clone().expect("it was saved");
+    fetcher.pull("fetch", 5);
+    exchange_once(&mut fetcher, &mut donor);
+    for slot in 6..6 + SNAPSHOTS_OPEN_MAX as u64 {
+        donor.pull("execute", slot);
+        donor.node.ask_for_checkpoint(&donor.world, &mut donor.out);
+        donor.finish_snapshot();
+        // The one that was replaced can be read still.
+        *donor.world.coming.borrow_mut() = Some((info.id, bytes.clone()));
+        let mut other = Place::new(0);
+        other.pull("fetch", slot);
+        exchange_once(&mut other, &mut donor);
+        assert!(other.writing.is_some(), "slot {slot} is given");
+        let before = fetcher.node.status(&fetcher.world).state_bytes_received;
+        fetcher.fire_fetch_timer();
+        exchange_once(&mut fetcher, &mut donor);
+        let after = fetcher.node.status(&fetcher.world).state_bytes_received;
+        assert!(after > before, "slot 5 is given beside {slot}");
+    }
+    assert_eq!(fetcher.writing.as_ref().expect("a part").0, info.id);
+}
+
 /// A fetcher that has begun to restore slot 5 of a state that takes many turns.
 fn restoring() -> (Place, Place) {
     restoring_by(Place::new(0))
