@@ -415,8 +415,8 @@ impl Mencius {
         for (slot, value) in values {
             self.decide(slot, value, ctx);
         }
-        let peer = &mut self.peers[from.index()];
-        peer.committed = peer.committed.max(committed);
+        // The sender may have lost its state since: only `Said`, which has the incarnation, reports
+        // its commit point.
         if self.committed > before && self.committed < committed {
             let first = self.committed.next();
             ctx.send(from, Lane::Control, &Message::Fetch { first });

@@ -152,6 +152,26 @@ fn progress_of_a_peer_is_what_it_says_since_it_was_started() {
 }
 
 #[test]
+fn late_answer_reports_no_progress_of_a_restarted_peer() {
+    let mut group = group(3, Durability::Memory);
+    group.write(0);
+    group.run(MS * 500);
+    let late = Message::Known {
+        committed: group.replica(2).committed,
+        values: Vec::new(),
+    };
+    group.crash(2);
+    group.members[2].slow_state = true;
+    group.cut.extend([(0, 2), (1, 2)]);
+    group.start(2);
+    group.run(MS * 20);
+    let known = |group: &Group| group.replica(1).peers[2].committed;
+    assert_eq!(known(&group), Slot(0), "it has lost its state");
+    group.deliver(Packet::new(2, 1, &late));
+    assert_eq!(known(&group), Slot(0));
+}
+
+#[test]
 fn nobody_waits_for_an_owner_that_is_far_behind_and_fetches_its_state() {
     let config = Config {
         window: 1024,
