@@ -412,6 +412,9 @@ impl ChainPaxos {
             lead.unwanted = lead.unwanted.without(id);
             return;
         }
+        if lead.ops.contains(&Op::Remove { id }) {
+            return;
+        }
         let pending = lead.ops.iter().filter(|op| leaving(op)).count();
         if members.len() < majority + 1 + pending {
             ctx.mark("removal would leave no quorum");

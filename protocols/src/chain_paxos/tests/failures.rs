@@ -106,6 +106,24 @@ fn member_that_crashed_often_is_let_in_at_once_when_it_is_needed() {
 }
 
 #[test]
+fn removal_that_is_on_its_way_is_no_second_one() {
+    let mut group = group(3, Durability::Disk);
+    group.isolate(2);
+    group.run(MS * 100);
+    // Long enough for the leader not to hear it, and before it looks.
+    group.clock.now = group.clock.now + MS * 2000;
+    let ballot = group.replica(0).promised;
+    let about = ReplicaId(2);
+    for _ in 0..2 {
+        group.deliver(Packet::new(1, 0, &Message::Suspect { ballot, about }));
+    }
+    assert_eq!(group.marked("removal proposed"), 1);
+    assert_eq!(group.marked("removal would leave no quorum"), 0);
+    group.settle();
+    assert_eq!(chain(&group, 0), [0, 1]);
+}
+
+#[test]
 fn the_tail_fails() {
     lose(3, &[2], &[0, 1]);
     lose(5, &[4], &[0, 1, 2, 3]);
