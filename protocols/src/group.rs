@@ -261,6 +261,27 @@ impl<P: Protocol> Group<P> {
         member.wake = None;
     }
 
+    /// A member crashes again and again for half a minute, each time after it was `up` and takes
+    /// part; it is `down` in between.
+    pub fn crash_in_a_loop(
+        &mut self,
+        id: u16,
+        (up, down): (Duration, Duration),
+        takes_part: impl Fn(&Self) -> bool,
+    ) {
+        let end = self.clock.now + MS * 30_000;
+        self.crash(id);
+        while self.clock.now < end {
+            self.run(down);
+            self.start(id);
+            self.run(up);
+            while self.clock.now < end && !takes_part(self) {
+                self.run(MS * 20);
+            }
+            self.crash(id);
+        }
+    }
+
     pub fn event(&mut self, id: u16, event: Event) {
         let mut effects = Vec::new();
         let Some(driver) = &mut self.members[usize::from(id)].driver else {

@@ -22,7 +22,7 @@ use core::time::Duration;
 use quintet_replica::{
     Bytes, CommandTime, Context, Incarnation, Lane, PersistId, ReplicaId, ReplicaSet, Slot, Time,
     Wake,
-    parts::{Ballot, RequestQueue, request_key},
+    parts::{Ballot, RequestQueue, Waiting, request_key},
 };
 use smallvec::SmallVec;
 
@@ -469,53 +469,64 @@ impl ChainPaxos {
     ) {
         let member = self.working.position(id);
         let known = member.is_some_and(|at| whole || self.working.members[at].life >= life);
-        if known || self.must_wait(id, held, ctx) {
+        if known {
             return;
         }
+        if member.is_some() {
+            // Its earlier stay has ended, even if it is let in at once.
+            self.admission.restarted(id, ctx.now());
+        }
         if ballot > self.promised {
-            // It has promised a ballot that came to nothing, and may not go below it.
+            // It has promised a ballot that came to nothing, and may not go below it. Pages of this
+            // ballot would be rejected, and the rejection would depose this leader.
             ctx.mark("leader raises its ballot for a joiner");
             self.step_down(ctx);
             return self.become_candidate(ctx);
         }
-        if member.is_none() && ballot == self.promised {
+        let waits = self.must_wait(id, whole, ctx);
+        if ballot < self.promised && (waits || member.is_none()) {
+            // It learns of this ballot, and says where it stands.
+            self.send_page(id, self.held, ctx);
+            return;
+        }
+        if waits {
+            // An empty page, too: it names the leader and the commit point.
+            ctx.mark("joiner waits: it failed again and again");
+            return self.send_next_page(id, held, ctx);
+        }
+        if member.is_none() {
             let near = self.config.batch_bytes_max / 2;
             if self.bytes_behind(held).is_some_and(|bytes| bytes > near) {
                 ctx.mark("joiner is brought nearer");
                 return self.send_next_page(id, held, ctx);
             }
-        } else if member.is_none() {
-            // It learns of this ballot, and says where it stands.
-            self.send_page(id, self.held, ctx);
-            return;
         }
         ctx.mark("re-admission proposed");
         let after = self.place_for(id);
         self.propose_op(Op::Add { id, life, after });
     }
 
-    /// Each time that a member is let in and fails the chain stands still until it is removed: one
-    /// that fails again and again waits, and is only kept near, unless somebody who is silent
-    /// cannot be removed without it.
-    fn must_wait(&mut self, id: ReplicaId, held: Slot, ctx: &mut Context<'_, Self>) -> bool {
+    /// Each time that a member is let in and fails, the chain stands still until it is removed. So a
+    /// member that fails again and again waits, if the chain has a margin without it. With its state
+    /// it is an acceptor meanwhile; the leader keeps it near and orders its clients' requests.
+    fn must_wait(&mut self, id: ReplicaId, whole: bool, ctx: &mut Context<'_, Self>) -> bool {
         let now = ctx.now();
-        let needed = |lead: &Lead| !lead.unwanted.is_empty();
+        let recent = self.config.heartbeat * 4;
         let Role::Leader(lead) = &self.role else {
             return false;
         };
-        if needed(lead) || !self.admission.pauses(id, now) {
+        let counts = |other: &ReplicaId| {
+            let forgot = self.forgotten[other.index()].is_some_and(|at| now.since(at) < recent);
+            *other != id && !lead.unwanted.contains(*other) && !forgot
+        };
+        let others = self.working.set().iter().filter(counts).count();
+        let waiting = if whole { Waiting::Votes } else { Waiting::Lost };
+        if !(self.admission).pauses(id, now, (others, self.majority), waiting) {
             return false;
         }
-        if self.working.contains(id) {
-            // Its earlier life is a member still: without a quorum of others it is let in.
-            self.maybe_remove(id, ctx);
-            return matches!(&self.role, Role::Leader(lead) if !needed(lead));
-        }
-        ctx.mark("joiner waits: it failed again and again");
-        if self.bytes_behind(held).is_some_and(|bytes| bytes > 0) {
-            self.send_next_page(id, held, ctx);
-        }
-        true
+        // Its earlier incarnation may still be a member.
+        self.maybe_remove(id, ctx);
+        !matches!(&self.role, Role::Leader(lead) if lead.unwanted.contains(id))
     }
 
     /// The page after those that are on their way to a joiner that holds so much. What it says of

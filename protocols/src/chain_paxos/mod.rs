@@ -105,7 +105,9 @@
 //!   executes until then. AddNode itself travels the working chain, in which a silent joiner is
 //!   removed like anyone else; its vote counts as soon as it holds AddNode in a life that forgot,
 //!   and always in a life that did not. One that fails soon after it was let in, again and again,
-//!   waits longer each time (`Admission`), unless the chain needs it.
+//!   waits longer each time (`Admission`), until the chain needs it. If it has lost its state, it
+//!   waits only while the chain has more members than a quorum. The leader keeps it near meanwhile,
+//!   and its clients' requests and reads go through the log.
 //! - **K6, `max_ack` and garbage collection**: entries stay in memory until all members of the
 //!   epoch have accepted them, or a bound is reached; whoever needs older ones takes the state.
 //!   Phase 1 begins behind the candidate's own commit point, and a candidate below what an acceptor

@@ -192,8 +192,8 @@ impl Reads {
 impl ChainPaxos {
     pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
         // Refused while joining: what it knows of the chain may be old (§4, property ii).
-        if self.fetching.under_way() || !self.whole || !self.decided.contains(self.id) {
-            ctx.mark("read refused: not a member");
+        if self.fetching.under_way() || !self.whole {
+            ctx.mark("read refused: it joins");
             return Self::refuse(key, Taken::Refused, ctx);
         }
         if self.planted(Plant::ReadServedAtOnce) {
@@ -299,7 +299,11 @@ impl ChainPaxos {
         let now = ctx.now();
         let limit = self.read_limit();
         let patient = now.since(oldest) < limit;
-        let local = self.config.reads == ReadsBy::Local && !self.planted(Plant::PaperReadRule);
+        // No rounds pass a replica that waits outside the chain: its reads go through the log.
+        let local = self.config.reads == ReadsBy::Local
+            && self.position.is_some()
+            && self.decided.contains(self.id)
+            && !self.planted(Plant::PaperReadRule);
         if !local || !patient {
             if self.reads.asked_ordered < last {
                 self.reads.asked_ordered = last;

@@ -317,7 +317,7 @@ impl Protocol for ChainPaxos {
         "pre-vote refused",
         "re-admission proposed",
         "re-admitted",
-        "read refused: not a member",
+        "read refused: it joins",
         "recovered",
         "removal proposed",
         "removal would leave no quorum",

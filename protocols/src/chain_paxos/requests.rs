@@ -29,8 +29,10 @@ impl ChainPaxos {
         if level == Level::Stale {
             return ctx.query(batch, Slot(0), false, from, &());
         }
-        // Whoever is not in the chain sees no entry until it is back in it.
-        if self.position.is_none() || self.leaving() {
+        // A replica that waits outside the chain gets the entries from the leader, and executes them
+        // if it has its state.
+        let outside = self.position.is_none() && !(self.leader.is_some() && self.able());
+        if outside || self.leaving() {
             return Self::refuse(key, Taken::Refused, ctx);
         }
         match level {

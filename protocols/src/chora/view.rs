@@ -20,7 +20,8 @@ use super::{
 use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time, parts::Tally,
+    Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time,
+    parts::{Tally, Waiting},
 };
 
 /// A replica this far behind learns, and does not take part in the rounds.
@@ -299,11 +300,15 @@ impl Chora {
     }
 
     /// Whether a replica has failed too often to come back already, and the others are a majority
-    /// without it.
+    /// without it. A replica outside the rounds acknowledges and votes, too.
     fn must_wait(&self, id: ReplicaId, now: Time) -> bool {
-        let lasts = |id: &ReplicaId| self.takes_part(*id, now) && !self.admission.pauses(*id, now);
-        self.admission.pauses(id, now)
-            && self.others.iter().filter(lasts).count() + 1 >= self.majority
+        let pauses = |id: ReplicaId, others: usize| {
+            let quorum = (others, self.majority);
+            self.admission.pauses(id, now, quorum, Waiting::Votes)
+        };
+        let lasts = |id: &ReplicaId| self.takes_part(*id, now) && !pauses(*id, self.majority);
+        let lasting = self.others.iter().filter(lasts).count();
+        pauses(id, lasting + usize::from(!self.leaving(now)))
     }
 
     fn alive(&self, id: ReplicaId, now: Time) -> bool {

@@ -100,8 +100,8 @@
 //!   not vote so: any majority of promises will do, and nobody could follow that vote.
 //!   Where complete logs are a majority they go on by themselves, and the others join afterwards. A
 //!   member that has not begun in a view within `restart_timeout_ms` is left out of the next one.
-//! - **Joiners that fail again and again** are let in after pauses that double (`Admission`); the
-//!   paper has no such rule.
+//! - **Joiners that fail again and again** are let in after pauses that double (`Admission`), if the
+//!   view has more members than a majority of the group; the paper has no such rule.
 //! - **D9, a shard with all members dead**: there is one shard, so this is the total restart.
 //! - **D10, two steps**: the pending version is the journal's; nobody sees it. Delivered means
 //!   persisted everywhere, and only then it is executed and answered.

@@ -28,7 +28,9 @@ use super::{
 };
 use alloc::{collections::BTreeMap, format, vec::Vec};
 use core::cmp::Reverse;
-use quintet_replica::{Context, Durability, Lane, ReplicaId, ReplicaSet, Slot, Time};
+use quintet_replica::{
+    Context, Durability, Lane, ReplicaId, ReplicaSet, Slot, Time, parts::Waiting,
+};
 
 /// How many views one answer carries.
 const VIEWS_SENT_MAX: usize = 16;
@@ -349,12 +351,19 @@ impl Derecho {
     pub(super) fn ready_joiners(&self) -> Vec<Member> {
         let recent = self.config.heartbeat * 4;
         let number = self.promise.view.number;
+        // A replica outside the view does not count for its majority.
+        let quorum = (self.live().len(), self.members / 2 + 1);
         let mut ready = Vec::new();
         for (index, join) in self.joins.iter().enumerate() {
             let id = ReplicaId(index as u16);
             let Some((join, at)) = join else { continue };
             let near = join.sure.0 + self.config.join_lag >= self.sure.0
                 && join.sure.next() >= self.log.first();
+            let waiting = if join.forgot {
+                Waiting::Lost
+            } else {
+                Waiting::Keeps
+            };
             if self.promise.view.life(id).is_none()
                 && self.beat_at.since(*at) < recent
                 && join.view == number
@@ -362,7 +371,7 @@ impl Derecho {
                 && join.complete
                 && near
                 && !self.waits.pauses(id, self.beat_at)
-                && !self.admission.pauses(id, self.beat_at)
+                && !self.admission.pauses(id, self.beat_at, quorum, waiting)
             {
                 ready.push(Member {
                     id,

@@ -7,7 +7,21 @@
 //!
 //! Every change of the members that take part stops the group, and a member that dies is noticed
 //! only by its silence. One that crashes in a loop would stop everybody each time that it comes
-//! back. A protocol lets a member in during its pause where it can do without it no longer.
+//! back.
+//!
+//! A pause must not reduce the number of failures that the group tolerates. A waiting member whose
+//! vote does not count is one of these failures. So it waits in full only if one more failure leaves
+//! a quorum of the group. A group of three has no such margin while one member waits. Then the pause
+//! depends on what the waiting member has:
+//!
+//! | the member has | effect of another failure during its pause | its pause |
+//! |---|---|---|
+//! | its vote | it is let in, and the group continues | in full |
+//! | its state | the group stops until a member returns; no data is lost | 1 s at most |
+//! | no state | the group may have to give up acknowledged data | none |
+//!
+//! A member of three that crashes in a loop and loses its state therefore stops the others each
+//! time. The loop costs throughput; a pause could cost data.
 
 use crate::{ReplicaId, Time};
 use alloc::{vec, vec::Vec};
@@ -16,12 +30,25 @@ use core::time::Duration;
 /// The first pause; it doubles up to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(32);
+/// The longest pause during which another failure would stop the group.
+const PAUSE_ALONE: Duration = Duration::from_secs(1);
 
 /// A member that has stayed for so many times its last pause begins with no pause again. A longer
 /// stay than `STAY_MAX` is not asked of anybody.
 const STAY_FACTOR: u32 = 4;
 const STAY_MIN: Duration = Duration::from_secs(10);
 const STAY_MAX: Duration = Duration::from_secs(60);
+
+/// What a waiting member contributes before it is let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Its vote counts.
+    Votes,
+    /// It has its state.
+    Keeps,
+    /// It has lost its state.
+    Lost,
+}
 
 /// The record of one replica.
 #[derive(Clone, Copy, Debug, Default, Hash)]
@@ -31,7 +58,8 @@ struct Stay {
     /// Whether its last stay was short.
     short: bool,
     pause: Duration,
-    until: Time,
+    /// When its last stay ended, until it is let in again.
+    ended: Option<Time>,
 }
 
 /// How long each member stayed, and when it may come back.
@@ -51,7 +79,7 @@ impl Admission {
 
     /// Those who take part have changed, as the replica `own` sees it: what is told of each before
     /// and now is its incarnation, or none for one that does not take part. Another incarnation is
-    /// another stay.
+    /// another stay. A member that takes part has no pause left, even if it was let in early.
     pub fn note(
         &mut self,
         own: ReplicaId,
@@ -62,35 +90,55 @@ impl Admission {
         for (index, stay) in self.stays.iter_mut().enumerate() {
             let id = ReplicaId(index as u16);
             let (before, after) = (before(id), after(id));
-            if id == own || before == after {
+            // `restarted` has counted the end of this stay already.
+            let restarted = before.is_some() && stay.ended.is_some();
+            if id == own || before == after && !restarted {
                 continue;
             }
-            if before.is_some() {
-                stay.leave(now);
+            if before.is_some() && !restarted {
+                stay.end(now);
             }
             if after.is_some() {
                 stay.since = Some(now);
+                stay.ended = None;
             }
         }
     }
 
-    /// A member that stays was started again, which has cost the others as much as if it had left
-    /// and come back.
+    /// A member was started again, which costs the others as much as if it had left and come back.
+    /// A later call of `note` says whether it still takes part.
     pub fn restarted(&mut self, id: ReplicaId, now: Time) {
         let stay = &mut self.stays[id.index()];
-        stay.leave(now);
-        stay.since = Some(now);
+        if stay.ended.is_none() {
+            stay.end(now);
+        }
     }
 
-    /// Whether it may not join yet.
+    /// Whether it may not join yet. `others` is the number of members that count without it, `quorum`
+    /// the number that the group needs.
     #[must_use]
-    pub fn pauses(&self, id: ReplicaId, now: Time) -> bool {
-        now < self.stays[id.index()].until
+    pub fn pauses(
+        &self,
+        id: ReplicaId,
+        now: Time,
+        (others, quorum): (usize, usize),
+        waiting: Waiting,
+    ) -> bool {
+        let longest = match waiting {
+            _ if others < quorum => return false,
+            _ if others > quorum => PAUSE_MAX,
+            Waiting::Votes => PAUSE_MAX,
+            Waiting::Keeps => PAUSE_ALONE,
+            Waiting::Lost => return false,
+        };
+        let stay = &self.stays[id.index()];
+        stay.ended
+            .is_some_and(|ended| now < ended + stay.pause.min(longest))
     }
 }
 
 impl Stay {
-    fn leave(&mut self, now: Time) {
+    fn end(&mut self, now: Time) {
         let enough = (self.pause * STAY_FACTOR).clamp(STAY_MIN, STAY_MAX);
         let stayed = self.since.take().map(|since| now.since(since));
         if stayed.is_none_or(|stayed| stayed >= enough) {
@@ -100,8 +148,8 @@ impl Stay {
             self.short = true;
         } else {
             self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-            self.until = now + self.pause;
         }
+        self.ended = Some(now);
     }
 }
 
@@ -116,6 +164,22 @@ mod tests {
         admission.note(ReplicaId(0), now, of(before), of(after));
     }
 
+    /// Whether it waits when the group has a margin.
+    fn waits(admission: &Admission, now: Time) -> bool {
+        admission.pauses(ID, now, (3, 2), Waiting::Lost)
+    }
+
+    /// After nine stays of one second, the last of which has just ended.
+    fn failed_often(now: &mut Time) -> Admission {
+        let mut admission = Admission::new(2);
+        for _ in 0..9 {
+            change(&mut admission, None, Some(1), *now);
+            *now = *now + Duration::from_secs(1);
+            change(&mut admission, Some(1), None, *now);
+        }
+        admission
+    }
+
     #[test]
     fn pause_doubles_for_short_stays_and_ends_with_a_long_one() {
         let mut admission = Admission::new(2);
@@ -125,9 +189,9 @@ mod tests {
             change(&mut admission, None, Some(1), now);
             now = now + Duration::from_secs(1);
             change(&mut admission, Some(1), None, now);
-            pauses.push(admission.stays[1].until.since(now).as_millis());
+            pauses.push(admission.stays[1].pause.as_millis());
+            assert!(!waits(&admission, now + admission.stays[1].pause));
             now = now + PAUSE_MAX;
-            assert!(!admission.pauses(ID, now));
         }
         assert_eq!(
             pauses,
@@ -138,7 +202,7 @@ mod tests {
         change(&mut admission, None, Some(1), now);
         now = now + STAY_MAX;
         change(&mut admission, Some(1), None, now);
-        assert!(!admission.pauses(ID, now), "it stayed long enough");
+        assert!(!waits(&admission, now), "it stayed long enough");
     }
 
     #[test]
@@ -149,12 +213,67 @@ mod tests {
             for start in 1..4 {
                 if told {
                     admission.restarted(ID, now);
+                    assert_eq!(waits(&admission, now), start == 3);
+                    change(&mut admission, Some(0), Some(0), now);
                 } else {
                     change(&mut admission, Some(start), Some(start + 1), now);
                 }
+                assert!(!waits(&admission, now), "it takes part");
                 now = now + Duration::from_secs(1);
             }
-            assert!(admission.pauses(ID, now - Duration::from_millis(900)));
+            assert_eq!(admission.stays[1].pause, PAUSE_MIN);
+        }
+    }
+
+    #[test]
+    fn restart_of_a_removed_member_counts_once() {
+        let mut admission = Admission::new(2);
+        let mut now = Time(0);
+        let mut pauses = Vec::new();
+        for _ in 0..4 {
+            // A second candidacy for the same change reports it again.
+            admission.restarted(ID, now);
+            admission.restarted(ID, now);
+            change(&mut admission, Some(0), None, now);
+            pauses.push(admission.stays[1].pause.as_millis());
+            now = now + PAUSE_MAX;
+            change(&mut admission, None, Some(0), now);
+            now = now + Duration::from_secs(1);
+        }
+        assert_eq!(pauses, [0, 0, 500, 1000]);
+    }
+
+    #[test]
+    fn early_admission_ends_the_pause() {
+        let mut now = Time(0);
+        let mut admission = failed_often(&mut now);
+        assert!(waits(&admission, now));
+        change(&mut admission, None, Some(1), now);
+        assert!(!waits(&admission, now));
+    }
+
+    #[test]
+    fn pause_is_limited_when_the_group_has_no_margin() {
+        let mut now = Time(0);
+        let admission = failed_often(&mut now);
+        let seconds = |quorum, waiting| {
+            let waits = |seconds: &u64| {
+                let at = now + Duration::from_secs(*seconds);
+                admission.pauses(ID, at, quorum, waiting)
+            };
+            (0..60).filter(waits).count()
+        };
+        for (quorum, waiting, expected) in [
+            ((4, 3), Waiting::Votes, 32),
+            ((4, 3), Waiting::Keeps, 32),
+            ((4, 3), Waiting::Lost, 32),
+            ((2, 2), Waiting::Votes, 32),
+            ((2, 2), Waiting::Keeps, 1),
+            ((2, 2), Waiting::Lost, 0),
+            ((1, 2), Waiting::Votes, 0),
+            ((1, 2), Waiting::Keeps, 0),
+        ] {
+            assert_eq!(seconds(quorum, waiting), expected, "{quorum:?} {waiting:?}");
         }
     }
 
@@ -164,7 +283,7 @@ mod tests {
         for second in 0..9 {
             let now = Time(0) + Duration::from_secs(second);
             admission.note(ID, now, |_| Some(second), |_| Some(second + 1));
-            assert!(!admission.pauses(ID, now));
+            assert!(!waits(&admission, now));
         }
     }
 }

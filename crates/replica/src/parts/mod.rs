@@ -13,7 +13,7 @@ mod table;
 mod timing;
 mod window;
 
-pub use admission::Admission;
+pub use admission::{Admission, Waiting};
 pub use attached::{AttachedFrontend, RequestMessage, Taken};
 pub use contradiction::CONTRADICTION;
 pub(crate) use contradiction::contradiction;

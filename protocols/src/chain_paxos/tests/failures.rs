@@ -4,7 +4,8 @@ use super::{Group, MS, assert_converged, chain, group, small, write_within};
 use crate::chain_paxos::{Config, Entry, Message, Op, Timer};
 use crate::group::Packet;
 use alloc::{vec, vec::Vec};
-use quintet_replica::{CommandTime, Durability, Incarnation, ReplicaId, Slot};
+use core::time::Duration;
+use quintet_replica::{CommandTime, Durability, Incarnation, Level, ReplicaId, Slot};
 
 const BOTH: [Durability; 2] = [Durability::Disk, Durability::Memory];
 
@@ -52,22 +53,13 @@ fn lose(members: usize, lost: &[u16], rest: &[u16]) {
 
 #[test]
 fn member_that_crashes_in_a_loop_is_let_in_more_rarely() {
-    for durability in BOTH {
+    // A member without its state waits only if the chain has more members than a quorum.
+    for (members, durability) in [(3, Durability::Disk), (5, Durability::Memory)] {
         for up in [MS * 200, MS * 1000] {
-            let mut group = group(3, durability);
+            let mut group = group(members, durability);
             group.write(0);
             group.run(MS * 50);
-            let end = group.clock.now + MS * 30_000;
-            group.crash(1);
-            while group.clock.now < end {
-                group.run(MS * 50);
-                group.start(1);
-                group.run(up);
-                while group.clock.now < end && !chain(&group, 0).contains(&1) {
-                    group.run(MS * 20);
-                }
-                group.crash(1);
-            }
+            group.crash_in_a_loop(1, (up, MS * 50), |group| chain(group, 0).contains(&1));
             let lost = group.marked("removal proposed");
             let again = group.marked("re-admission proposed");
             assert!(
@@ -76,41 +68,124 @@ fn member_that_crashes_in_a_loop_is_let_in_more_rarely() {
             );
             group.start(1);
             group.run(MS * 40_000);
-            assert_eq!(chain(&group, 0).len(), 3, "{durability:?}, {up:?}");
+            assert_eq!(chain(&group, 0).len(), members, "{durability:?}, {up:?}");
             assert!(write_within(&mut group, 1, MS * 1000));
             assert_converged(&group, 1);
         }
     }
 }
 
-#[test]
-fn member_that_crashed_often_is_let_in_at_once_when_it_is_needed() {
-    let mut group = group(3, Durability::Disk);
+/// Three members, of which member 1 has failed often and has just been started again. `away` is how
+/// long it was down each time.
+fn failed_often(durability: Durability, config: Config, away: Duration) -> Group {
+    let mut group = Group::new(3, durability, config);
+    group.run(MS * 20);
     group.write(0);
     group.run(MS * 50);
-    for _ in 0..6 {
+    for _ in 0..7 {
         group.crash(1);
-        group.run(MS * 1000);
+        group.run(away);
         group.start(1);
-        while !chain(&group, 0).contains(&1) {
+        while !chain(&group, 0).contains(&1) || !group.replica(1).whole {
             group.run(MS * 20);
         }
     }
     group.crash(1);
-    group.run(MS * 1000);
+    group.run(away);
     group.start(1);
-    group.run(MS * 100);
-    assert!(!chain(&group, 0).contains(&1), "it waits");
-    group.crash(2);
-    assert!(write_within(&mut group, 0, MS * 2000));
+    group
+}
+
+fn waits(group: &Group) -> bool {
+    group.status(1).role == "out" && !chain(group, 0).contains(&1)
 }
 
 #[test]
-fn removal_that_is_on_its_way_is_no_second_one() {
+fn member_that_crashed_often_is_let_in_at_once_when_it_is_needed() {
+    for (lost, survivor) in [(2, 0), (0, 2)] {
+        let mut group = failed_often(Durability::Disk, Config::default(), MS * 1000);
+        group.run(MS * 100);
+        assert!(waits(&group));
+        group.crash(lost);
+        assert!(
+            write_within(&mut group, survivor, MS * 4000),
+            "without {lost}"
+        );
+    }
+}
+
+#[test]
+fn member_without_state_joins_at_once_in_a_group_of_three() {
+    for away in [MS * 50, MS * 1000] {
+        let mut group = failed_often(Durability::Memory, Config::default(), away);
+        group.run(MS * 300);
+        group.crash(0);
+        assert!(write_within(&mut group, 2, MS * 6000), "{away:?}");
+        group.start(0);
+        group.run(MS * 6000);
+        assert!(write_within(&mut group, 0, MS * 1000), "{away:?}");
+        group.run(MS * 1000);
+        assert_converged(&group, 3);
+    }
+}
+
+#[test]
+fn waiting_member_follows_the_leader_and_serves_clients() {
+    let mut group = failed_often(Durability::Disk, Config::default(), MS * 1000);
+    group.run(MS * 3000);
+    assert_eq!(
+        group.status(1).leader,
+        Some(ReplicaId(0)),
+        "nothing is written"
+    );
+    assert!(write_within(&mut group, 1, MS * 500));
+    let read = group.submit(1, Level::Linearizable);
+    group.run(MS * 500);
+    assert!(group.answered(1, read));
+    assert!(waits(&group));
+    assert_eq!(group.marked("leader stepped down"), 0);
+    assert_converged(&group, 2);
+}
+
+#[test]
+fn waiting_member_gets_the_state_when_the_log_is_trimmed() {
+    let mut group = failed_often(Durability::Disk, small(), MS * 1000);
+    group.crash(1);
+    for _ in 0..1200 {
+        group.write(0);
+        group.run(MS);
+    }
+    group.start(1);
+    assert!(group.replica(0).log.first() > group.replica(1).held.next());
+    group.run(MS * 1000);
+    assert!(waits(&group));
+    assert_converged(&group, 1200);
+}
+
+#[test]
+fn leader_raises_its_ballot_for_a_waiting_member() {
+    let mut group = failed_often(Durability::Disk, Config::default(), MS * 1000);
+    group.run(MS * 300);
+    let ballot = group.replica(0).promised.next(ReplicaId(2));
+    let from = Slot(1);
+    group.deliver(Packet::new(2, 1, &Message::Prepare { ballot, from }));
+    group.network.clear();
+    // It lacks an entry now, which it would reject under the old ballot.
+    assert!(write_within(&mut group, 0, MS * 500));
+    group.run(MS * 500);
+    assert!(waits(&group));
+    assert_eq!(group.leaders(), [0]);
+    assert_eq!(group.status(1).leader, Some(ReplicaId(0)));
+    assert_eq!(group.marked("ignored: old ballot"), 0);
+    assert!(write_within(&mut group, 1, MS * 500));
+}
+
+#[test]
+fn pending_removal_is_not_counted_again() {
     let mut group = group(3, Durability::Disk);
     group.isolate(2);
     group.run(MS * 100);
-    // Long enough for the leader not to hear it, and before it looks.
+    // The suspect timeout passes before the leader's next heartbeat.
     group.clock.now = group.clock.now + MS * 2000;
     let ballot = group.replica(0).promised;
     let about = ReplicaId(2);

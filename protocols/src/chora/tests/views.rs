@@ -2,11 +2,13 @@
 
 use super::group::{Group, MS, Packet, assert_converged, mode, proposers};
 use crate::chora::{
-    Config, Drive, Message, Promised, Proposers, Pulse, Record, Value, replica::Role,
+    Config, Drive, Message, Promised, Proposers, Pulse, Record, Timer, Value, replica::Role,
 };
 use alloc::vec::Vec;
 use core::time::Duration;
-use quintet_replica::{Durability, Incarnation, Level, Outcome, ReplicaId, Slot, Wire};
+use quintet_replica::{
+    Control, Durability, Event, Incarnation, Level, Outcome, ReplicaId, Slot, Wire,
+};
 
 fn disk(members: usize) -> Group {
     let mut group = Group::new(members, Durability::Disk, mode(Drive::Responsive));
@@ -47,17 +49,13 @@ fn replica_that_crashes_in_a_loop_is_taken_in_more_rarely() {
             group.write(0);
             group.run(MS * 50);
             let before = group.status(0).view;
-            for _ in 0..30_000 / 1000 {
-                group.crash(1);
-                group.run(down);
-                group.start(1);
-                group.run(MS * 1000 - down);
-            }
+            group.crash_in_a_loop(1, (MS * 1000 - down, down), |_| true);
             let changes = group.status(0).view - before;
             assert!(
                 changes <= most,
                 "{changes} views in 30 s: {durability:?}, {down:?}"
             );
+            group.start(1);
             let batch = group.write(0);
             group.run(MS * 1000);
             assert!(group.answered(0, batch));
@@ -68,20 +66,52 @@ fn replica_that_crashes_in_a_loop_is_taken_in_more_rarely() {
     }
 }
 
-#[test]
-fn replica_that_crashed_often_is_taken_in_when_it_is_needed() {
-    let mut group = disk(3);
-    for _ in 0..10 {
+/// Replica 1 has crashed often, is up again, and waits to rejoin.
+fn crashed_often(members: usize) -> Group {
+    let mut group = disk(members);
+    for _ in 0..8 {
         group.crash(1);
         group.run(MS * 700);
         group.start(1);
-        group.run(MS * 300);
+        while proposers(&group) < members {
+            group.run(MS * 20);
+        }
     }
+    group.crash(1);
+    group.run(MS * 700);
+    group.start(1);
+    group.run(MS * 300);
+    assert_eq!(proposers(&group), members - 1, "it waits");
+    group
+}
+
+#[test]
+fn replica_that_was_needed_stays_in_the_next_view() {
+    let mut group = crashed_often(3);
     group.crash(2);
     group.run(MS * 2000);
     let batch = group.write(0);
     group.run(MS * 500);
     assert!(group.answered(0, batch), "{:?}", group.status(0));
+    group.start(2);
+    group.run(MS * 3000);
+    assert_eq!(proposers(&group), 3);
+}
+
+#[test]
+fn leaving_initiator_does_not_count_itself() {
+    let mut group = crashed_often(5);
+    group.crash(2);
+    while group.replica(0).stand_at.is_none() {
+        group.run(MS);
+    }
+    group.event(0, Event::Control(Control::HandOff));
+    group.fire(0, Timer::Stand);
+    group.settle();
+    let init = group.replica(0).init.clone().expect("a view");
+    assert_eq!(init.initiator, ReplicaId(0));
+    let ids = |ids: &[u16]| ids.iter().map(|id| ReplicaId(*id)).collect();
+    assert_eq!(init.live, ids(&[1, 3, 4]));
 }
 
 #[test]
