@@ -585,10 +585,12 @@ impl ChainPaxos {
     fn change_chain(&mut self, slot: Slot, op: &Op, now: Time) {
         let before = self.done.clone();
         self.done.apply(slot, op, self.majority);
-        if matches!(self.role, Role::Leader(_)) {
+        if let (Role::Leader(_), Op::Add { id, .. } | Op::Remove { id }) = (&self.role, op) {
+            // The others' stays go on, or have ended with a removal that is not executed yet.
+            let life = |chain: &Chain, of| chain.life(of).filter(|_| of == *id);
             let (own, after) = (self.id, &self.done);
             self.admission
-                .note(own, now, |id| before.life(id), |id| after.life(id));
+                .note(own, now, |of| life(&before, of), |of| life(after, of));
         }
     }
 

@@ -519,7 +519,11 @@ impl ChainPaxos {
             let forgot = self.forgotten[other.index()].is_some_and(|at| now.since(at) < recent);
             *other != id && !lead.unwanted.contains(*other) && !forgot
         };
-        let others = self.working.set().iter().filter(counts).count();
+        // Nothing passes a broken link whose end could not be removed.
+        let broken = |link: &[ReplicaId]| lead.avoids(link[0], link[1]);
+        let reached = self.route.windows(2).position(broken);
+        let reached = reached.map_or(self.route.len(), |at| at + 1);
+        let others = self.route[..reached].iter().copied().filter(counts).count();
         let waiting = if whole { Waiting::Votes } else { Waiting::Lost };
         if !(self.admission).pauses(id, now, (others, self.majority), waiting) {
             return false;

@@ -96,6 +96,38 @@ fn failed_often(durability: Durability, config: Config, away: Duration) -> Group
     group
 }
 
+/// The leader hears that these have been started again without their state, in one turn.
+fn restarted(group: &mut Group, ids: &[u16]) {
+    for id in ids {
+        let leader = group.replica(0);
+        let alive = Message::Alive {
+            ballot: leader.promised,
+            life: Incarnation(leader.lives[usize::from(*id)].0 + 1),
+            whole: false,
+            able: false,
+            held: Slot(0),
+            round: 0,
+        };
+        group.deliver(Packet::new(*id, 0, &alive));
+    }
+    group.settle();
+    group.run(MS);
+}
+
+#[test]
+fn stay_ends_once_when_another_member_is_removed_meanwhile() {
+    let mut group = group(7, Durability::Memory);
+    group.write(0);
+    group.run(MS * 50);
+    restarted(&mut group, &[4]);
+    restarted(&mut group, &[4]);
+    // The third failure of 4 removes it, while the first failure of 3 is known.
+    restarted(&mut group, &[4, 3]);
+    assert!(!chain(&group, 0).contains(&4));
+    restarted(&mut group, &[3]);
+    assert!(chain(&group, 0).contains(&3), "its first short stay");
+}
+
 fn waits(group: &Group) -> bool {
     group.status(1).role == "out" && !chain(group, 0).contains(&1)
 }
@@ -112,6 +144,15 @@ fn member_that_crashed_often_is_let_in_at_once_when_it_is_needed() {
             "without {lost}"
         );
     }
+}
+
+#[test]
+fn waiting_member_is_let_in_when_a_link_of_the_chain_breaks_one_way() {
+    let mut group = failed_often(Durability::Disk, Config::default(), MS * 1000);
+    group.run(MS * 100);
+    assert!(waits(&group));
+    group.cut.insert((0, 2));
+    assert!(write_within(&mut group, 0, MS * 5000));
 }
 
 #[test]
