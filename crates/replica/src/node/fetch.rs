@@ -15,7 +15,11 @@ impl Node {
         out: &mut Vec<Output>,
     ) {
         if self.saved_reach().is_some_and(|reach| at_least <= reach) {
-            // The protocol learns that when it has been restored.
+            // The protocol learns that when it has been restored, and what is fetched beyond it is
+            // not wanted any more.
+            if let Some(fetch) = &mut self.fetch {
+                fetch.want(at_least);
+            }
             return;
         }
         if let Some(fetch) = &mut self.fetch

@@ -218,7 +218,9 @@ fn state_that_is_being_restored_is_not_fetched_again() {
     // As a protocol does that hears once more that it is behind the log.
     fetcher.pull("fetch", 5);
     one_round(&mut fetcher, &mut donor);
+    fetcher.take();
     fetcher.settle();
+    fetcher.take();
     assert_eq!(fetcher.halts, [""; 0]);
     assert_eq!(fetcher.node.executed().slot, Slot(5));
     assert_eq!(fetcher.node.machine().entries(), 5);
@@ -236,7 +238,20 @@ fn newer_state_than_the_one_that_is_being_restored_is_fetched() {
     donor.pull("execute", 6);
     save_snapshot(&mut donor);
     finish(&mut fetcher, &mut donor);
+    fetcher.take();
     assert_eq!(fetcher.halts, [""; 0]);
     assert_eq!(fetcher.node.executed().slot, Slot(6));
     assert_eq!(fetcher.node.machine().entries(), 6);
+}
+
+#[test]
+fn fetch_of_more_ends_when_the_state_that_is_being_restored_will_do() {
+    let mut donor = wide_donor(1, 5);
+    let mut fetcher = restoring(&mut donor);
+    fetcher.pull("fetch", 6);
+    fetcher.pull("fetch", 5);
+    fetcher.settle();
+    fetcher.fire_fetch_timer();
+    assert!(!fetcher.node.is_fetching());
+    assert_eq!(fetcher.node.executed().slot, Slot(5));
 }
