@@ -67,8 +67,9 @@
 //!   `early_exit_counts_messages`.
 //! - C14. Heartbeats also in pulsing mode, at a fixed interval; silence beyond `suspect_timeout_ms` changes
 //!   the view, staggered by rank with a random part; a view that does not begin is given up with
-//!   growing patience; the mode changes by the shares of rounds that time out and of NACKs, with
-//!   hysteresis. A replica that does not hear a majority does not stand.
+//!   growing patience, and soon by one of two candidates that hear of each other; the mode changes
+//!   by the shares of rounds that time out and of NACKs, with hysteresis. A replica that does not hear
+//!   a majority does not stand.
 //! - C15. One set of names: `ViewRequest`, `Vote`, VIEW-INIT; the initiator is the view's leader.
 //!   The actor of the verification is the follower.
 //! - C16. View and vote are durable in every mode. A restarted replica says so in its pulses; if it

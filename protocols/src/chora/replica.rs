@@ -174,7 +174,7 @@ pub struct Chora {
     pub(super) view_tries: u32,
     pub(super) progress_at: Time,
     pub(super) stand_at: Option<Time>,
-    pub(super) stand_anyway: bool,
+    pub(super) stand_anyway: Option<&'static str>,
     pub(super) rejoin_after: Time,
     /// Who took part in the last view that began here, and when others may come back.
     pub(super) live_before: ReplicaSet,
@@ -416,7 +416,7 @@ impl Protocol for Chora {
             view_tries: 0,
             progress_at: Time(0),
             stand_at: None,
-            stand_anyway: false,
+            stand_anyway: None,
             rejoin_after: Time(0),
             live_before: ReplicaSet::all(members),
             admission: Admission::new(members),

@@ -113,7 +113,7 @@ impl Chora {
         self.voted_for = voted_for;
         self.role = Role::Follower;
         self.stand_at = None;
-        self.stand_anyway = false;
+        self.stand_anyway = None;
         self.persist_promise(ctx);
     }
 
@@ -185,6 +185,7 @@ impl Chora {
         let free = view > self.view
             || (self.voted_for.is_none() && self.init.is_none() && self.role == Role::Follower);
         if !free {
+            self.on_rival(from, (last_slot, last_view), ctx);
             return ctx.mark("ignored: voted in this view");
         }
         let newer = (self.last_view(), self.last_append()) > (last_view, last_slot);
@@ -198,7 +199,7 @@ impl Chora {
             if view > self.view {
                 self.enter_view(view, None, ctx);
             }
-            self.stand_anyway = true;
+            self.stand_anyway = Some("view change: a newer log");
             self.watch(ctx);
         } else {
             ctx.mark("vote given");
@@ -210,6 +211,31 @@ impl Chora {
                 };
                 ctx.send(from, Lane::Control, &vote);
             }
+        }
+    }
+
+    /// Another one stands in this view, too: neither may get a majority. The one of them with the
+    /// newer log, or else the lower number, stands again before this view is given up, else both
+    /// would wait longer each time, and meet again. Not at once: the other may be elected just now,
+    /// and its VIEW-INIT be on its way.
+    fn on_rival(
+        &mut self,
+        rival: ReplicaId,
+        (last_slot, last_view): (Slot, u64),
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let is_candidate = matches!(self.role, Role::Candidate(_));
+        let (own, its) = (
+            (self.last_view(), self.last_append()),
+            (last_view, last_slot),
+        );
+        let is_first = own > its || own == its && self.id < rival;
+        if is_candidate && is_first && self.stand_at.is_none() {
+            let half = self.config.suspect / 2;
+            let delay = half + Self::random_duration(half, ctx);
+            self.stand_anyway = Some("view change: votes were split");
+            self.stand_at = Some(ctx.now() + delay);
+            ctx.set_timer(Timer::Stand, delay);
         }
     }
 
@@ -287,6 +313,7 @@ impl Chora {
         };
         ctx.mark("view began");
         self.role = Role::Initiator;
+        self.stand_anyway = None;
         self.insert_init(init, ctx);
         self.send_init(ctx);
     }
@@ -368,6 +395,7 @@ impl Chora {
             return;
         }
         self.role = Role::Follower;
+        self.stand_anyway = None;
         let follows = self.verify(runs, init.base);
         if follows && self.verified.next() == init.base {
             self.insert_init(init, ctx);
@@ -465,7 +493,7 @@ impl Chora {
             return;
         }
         let now = ctx.now();
-        if !self.stand_anyway && self.reason(now).is_none() {
+        if self.stand_anyway.is_none() && self.reason(now).is_none() {
             self.stand_at = None;
             return;
         }
@@ -478,7 +506,7 @@ impl Chora {
         } else {
             0
         };
-        let wait = if self.stand_anyway {
+        let wait = if self.stand_anyway.is_some() {
             Duration::ZERO
         } else {
             heartbeat * rank / 2
@@ -602,11 +630,9 @@ impl Chora {
             return ctx.mark("no view change: its log is older");
         }
         let reason = self.reason(now);
-        let Some(reason) = reason.or(self.stand_anyway.then_some("view change: a newer log"))
-        else {
+        let Some(reason) = reason.or(self.stand_anyway.take()) else {
             return;
         };
-        self.stand_anyway = false;
         let heard = self.others.iter().filter(|id| self.alive(*id, now)).count();
         if heard + 1 < self.majority {
             return ctx.mark("no view change: it would not get a majority");

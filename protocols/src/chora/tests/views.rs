@@ -261,6 +261,41 @@ fn who_is_slow_proposes_no_more_until_it_is_quick_again() {
     }
 }
 
+#[test]
+fn one_of_two_candidates_stands_again_when_the_other_has_had_time() {
+    let mut group = disk(3);
+    group.write(0);
+    group.run(MS * 50);
+    group.crash(2);
+    group.run(MS * 300);
+    // For a while these two do not know that they do not hear each other.
+    group.isolate(0);
+    let is_candidate = |group: &Group, id| {
+        let replica = group.replica(id);
+        replica.view == 1 && matches!(replica.role, Role::Candidate(_))
+    };
+    let both_stand = |group: &Group| is_candidate(group, 0) && is_candidate(group, 1);
+    for _ in 0..450 {
+        if !both_stand(&group) {
+            group.run(MS);
+        }
+    }
+    assert!(both_stand(&group));
+    group.heal();
+    let batch = group.write(1);
+    let mut waited = Duration::ZERO;
+    while group.marked("view change: votes were split") == 0 && waited < MS * 1000 {
+        group.run(MS);
+        waited += MS;
+    }
+    let half = Config::default().suspect / 2;
+    assert!(waited > half, "the other may be elected until then");
+    group.run(MS * 100);
+    assert!(group.replica(0).established() && group.replica(1).established());
+    assert!(group.answered(1, batch));
+    assert_eq!(group.marked("view change: votes were split"), 1);
+}
+
 /// Replica 2 is dead and the others are between two views, their votes not yet on disk.
 fn between_views(config: Config) -> Group {
     let mut group = Group::new(3, Durability::Disk, config);
