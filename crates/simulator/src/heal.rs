@@ -4,7 +4,7 @@
 //!   safety phase over ──► faults end, a viable core is drawn, the others are down or cut off
 //!        │
 //!        ▼
-//!   new commands commit (20) ──► clients stop ──► all of the core equally far
+//!   new commands commit (20) ──► clients stop ──► all of the core as far as the furthest was
 //!        │                                             │
 //!        │                                             ▼
 //!        │                               every key is read at every replica of the core
@@ -23,10 +23,12 @@ use crate::{
     workload::CONVERGE_MAX,
     world::{Phase, World},
 };
-use quintet_replica::{Level, Link, NodeState, Slot};
+use quintet_replica::{Level, Link, Node, NodeState, Slot};
 use std::{
+    cell::Cell,
     collections::{BTreeMap, VecDeque},
     ops::Range,
+    time::Duration,
 };
 
 /// Commits after healing without which a seed does not count.
@@ -62,6 +64,26 @@ pub(crate) struct Partition {
     pub links: Vec<(usize, usize)>,
 }
 
+/// Where the furthest was when replicas were compared first: they are level when all are there. They
+/// need not be equally far: they go on by themselves where digests are compared every few
+/// milliseconds, and one that executes ahead of its commit is ahead at any moment. Where they are,
+/// what that one had may have been undone.
+#[derive(Debug, Default)]
+struct LevelAt(Cell<Option<Slot>>);
+
+impl LevelAt {
+    fn is_reached(&self, slots: &[Slot]) -> bool {
+        let (Some(least), Some(most)) = (slots.iter().min(), slots.iter().max()) else {
+            return false;
+        };
+        let level = self.0.get().unwrap_or(*most);
+        let reached = least == most || *least >= level;
+        // What is asked later is asked of what is executed until then.
+        self.0.set((!reached).then_some(level));
+        reached
+    }
+}
+
 /// The state of the second phase, and of the faults that it must undo.
 #[derive(Debug)]
 pub(crate) struct Healing {
@@ -71,7 +93,7 @@ pub(crate) struct Healing {
     pub first_operation: u32,
     /// Acknowledged since healing, invoked after it.
     pub commits: u64,
-    /// From healing to the first of them, in nanoseconds.
+    /// From the last fault to the first of them, in nanoseconds.
     pub resumed_after: Option<u64>,
     pub core: Vec<usize>,
     pub partitions: Vec<Partition>,
@@ -85,8 +107,13 @@ pub(crate) struct Healing {
     pub silenced: Option<usize>,
     stage: Stage,
     began: u64,
+    /// When the last fault is over.
+    calm_since: u64,
+    /// Since healing some of the core fetched a state without whom the others cannot go on.
+    fetch_needed: bool,
     /// How far somebody of the core had come, and when; of the last while.
     furthest: VecDeque<(u64, Slot)>,
+    level: LevelAt,
     last_reads: Vec<(usize, Range<usize>)>,
 }
 
@@ -105,7 +132,10 @@ impl Default for Healing {
             silenced: None,
             stage: Stage::Commit,
             began: 0,
+            calm_since: 0,
+            fetch_needed: false,
             furthest: VecDeque::new(),
+            level: LevelAt::default(),
             last_reads: Vec::new(),
         }
     }
@@ -116,14 +146,27 @@ impl Healing {
     pub fn on_done(&mut self, write: bool, now: u64) {
         if write {
             self.commits += 1;
-            self.resumed_after.get_or_insert(now - self.began);
+            let since = now.saturating_sub(self.calm_since);
+            self.resumed_after.get_or_insert(since);
         }
+    }
+
+    /// A fault that was armed in the first phase, such as a sync that will fail, strikes after
+    /// healing: a replica is down until then.
+    pub fn struck(&mut self, until: u64) {
+        self.calm_since = self.calm_since.max(until);
     }
 
     /// Whether clients still repeat what they are uncertain of.
     pub fn wants_retries(&self) -> bool {
         self.stage == Stage::Commit
     }
+}
+
+/// How long those take that the others cannot do without and that must first fetch a state, and
+/// another one behind it: so many bytes at so many per second, whatever the protocol does.
+fn fetches(bytes: u64, rate: u64) -> u64 {
+    (2 * SECOND * bytes).checked_div(rate).unwrap_or(0)
 }
 
 impl World {
@@ -204,6 +247,7 @@ impl World {
         self.healing.states = Some(self.core_states(&core));
         self.healing.core = core;
         self.healing.began = self.now;
+        self.healing.calm_since = self.now;
         self.healing.first_operation = self.history.operations().len() as u32;
         for node in 0..self.setup.replicas {
             let runs = self.processes[node].node.is_some();
@@ -238,16 +282,14 @@ impl World {
         self.disconnect_clients(node);
     }
 
-    /// Whether all of the core run and have executed equally far.
+    /// Whether all of the core run and are level.
     fn core_is_level(&self) -> bool {
-        let mut slots = self.healing.core.iter().map(|node| {
+        let slots = self.healing.core.iter().map(|node| {
             let process: &Process = &self.processes[*node];
             process.node.as_ref().map(|node| node.executed().slot)
         });
-        let Some(Some(first)) = slots.next() else {
-            return false;
-        };
-        slots.all(|slot| slot == Some(first))
+        let slots = slots.collect::<Option<Vec<Slot>>>();
+        slots.is_some_and(|slots| self.healing.level.is_reached(&slots))
     }
 
     /// Whether all of the core have come as far as the furthest had a while ago.
@@ -278,9 +320,26 @@ impl World {
         // alone; and a shrunk case may have no client left.
         let mut options = self.setup.options.iter();
         let usual = options.all(|(name, _)| name == "plant") && !self.setup.faults.asynchrony;
-        match usual && self.setup.limits.commits_min > 0 {
-            true => promised,
-            false => u64::MAX,
+        if !usual || self.setup.limits.commits_min == 0 {
+            return u64::MAX / 2;
+        }
+        match self.healing.fetch_needed {
+            true => {
+                promised + fetches(self.shape.snapshot_padding as u64, self.shape.transfer_rate)
+            }
+            false => promised,
+        }
+    }
+
+    fn look_for_needed_fetch(&mut self) {
+        let fetches = |node: &usize| {
+            let node = self.processes[*node].node.as_ref();
+            node.is_some_and(Node::is_fetching)
+        };
+        let core = &self.healing.core;
+        if self.shape.transfer_rate > 0 && core.iter().any(fetches) {
+            let others: Vec<usize> = core.iter().copied().filter(|it| !fetches(it)).collect();
+            self.healing.fetch_needed |= !self.is_viable(&others);
         }
     }
 
@@ -290,6 +349,7 @@ impl World {
         {
             self.healing.viable = self.viable(&states);
         }
+        self.look_for_needed_fetch();
         let most = match self.setup.faults.asynchrony {
             // What made everybody slow goes on.
             true => 10 * CONVERGE_MAX,
@@ -314,12 +374,12 @@ impl World {
             return;
         }
         let is_late = self.healing.resumed_after.is_none()
-            && self.now - self.healing.began > self.resumes_within();
+            && self.now > self.healing.calm_since + self.resumes_within();
         if is_late && self.healing.viable {
             self.stall = Some(format!(
                 "the healed core {:?} acknowledged no new command in {:?}; {}",
                 self.healing.core,
-                self.setup.entry.resumes_within,
+                Duration::from_nanos(self.resumes_within()),
                 self.describe()
             ));
             return;
@@ -590,5 +650,40 @@ impl World {
             journal_records: operations * 4,
             batches_open: operations,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_are_level_though_one_is_ahead_at_any_moment() {
+        let level = LevelAt::default();
+        let compared = |executed: [u64; 3]| level.is_reached(&executed.map(Slot));
+        assert!(!compared([7, 5, 5]));
+        assert!(!compared([8, 6, 7]));
+        assert!(compared([9, 7, 8]));
+        assert!(!compared([9, 8, 8]), "of what has been executed since");
+        assert!(compared([8, 8, 8]), "what one had was undone");
+        assert!(!level.is_reached(&[]));
+    }
+
+    #[test]
+    fn time_to_resume_begins_when_the_last_replica_is_back() {
+        let mut healing = Healing::default();
+        healing.struck(5 * SECOND);
+        healing.struck(4 * SECOND);
+        healing.on_done(false, 6 * SECOND);
+        assert_eq!(healing.resumed_after, None, "no write");
+        healing.on_done(true, 7 * SECOND);
+        healing.on_done(true, 8 * SECOND);
+        assert_eq!(healing.resumed_after, Some(2 * SECOND));
+    }
+
+    #[test]
+    fn states_that_come_slowly_are_waited_for() {
+        assert_eq!(fetches(6 << 20, 3 << 20), 4 * SECOND);
+        assert_eq!(fetches(6 << 20, 0), 0, "as fast as they can");
     }
 }

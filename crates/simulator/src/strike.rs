@@ -591,6 +591,9 @@ impl World {
         self.crash(node);
         let at = self.now + down.max(MILLISECOND);
         self.queue.push(at, Event::Restart { node: node as u16 });
+        if self.phase == Phase::Liveness && !self.is_out(node) {
+            self.healing.struck(at);
+        }
     }
 
     fn arm(&mut self, armed: Armed, down: u64) -> Option<u64> {
