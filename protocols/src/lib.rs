@@ -106,6 +106,16 @@ mod tests {
     }
 
     #[test]
+    fn options_that_are_times_are_named_by_their_unit() {
+        for spec in PROTOCOLS.iter().flat_map(|entry| entry.options) {
+            let help = spec.help;
+            let is_time = ["milliseconds", "microseconds"].map(|unit| help.contains(unit));
+            let named = quintet_replica::option_is_time(spec.name);
+            assert_eq!(is_time.contains(&true), named, "{}: {help}", spec.name);
+        }
+    }
+
+    #[test]
     fn protocols_are_found_by_name_and_a_typo_gets_a_suggestion() {
         assert_eq!(
             find("multipaxos").map(|entry| entry.info.name),

@@ -100,7 +100,7 @@ pub struct NodeState {
 /// One option of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionSpec {
-    /// Its name, in snake case.
+    /// Its name, in snake case; that of a time ends with its unit.
     pub name: &'static str,
     /// Its default as text.
     pub default: &'static str,
@@ -147,6 +147,13 @@ pub fn parse_option<T: core::str::FromStr>(value: &str, expected: &str) -> Resul
     value
         .parse()
         .map_err(|_| format!("'{value}' is not {expected}"))
+}
+
+/// Whether the option of this name is a time: such a name ends with its unit, and who sets the
+/// option changes how long the protocol waits.
+#[must_use]
+pub fn option_is_time(name: &str) -> bool {
+    name.ends_with("_ms") || name.ends_with("_us")
 }
 
 /// Parses an option's value that is a number in a range; for implementations of [`Options::set`].

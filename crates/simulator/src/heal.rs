@@ -318,8 +318,7 @@ impl World {
         let promised = self.setup.entry.resumes_within.as_nanos() as u64;
         // Other timeouts than the usual, or a network that stays slow, are held to the wider bound
         // alone; and a shrunk case may have no client left.
-        let mut options = self.setup.options.iter();
-        let usual = options.all(|(name, _)| name == "plant") && !self.setup.faults.asynchrony;
+        let usual = self.setup.has_usual_times() && !self.setup.faults.asynchrony;
         if !usual || self.setup.limits.commits_min == 0 {
             return u64::MAX / 2;
         }

@@ -47,7 +47,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quintet_replica::{
     Bytes, ClientFrame, CommandId, Durability, Entry, Incarnation, Lane, Link, Output, Peer,
-    ReplicaId, Slot, StateDigest, TimerKey, TimerOwner, read_client_frame,
+    ReplicaId, Slot, StateDigest, TimerKey, TimerOwner, option_is_time, read_client_frame,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -101,6 +101,12 @@ impl WorldSetup {
         return self.plant.as_deref() == Some(_name);
         #[cfg(not(any(test, feature = "plant")))]
         false
+    }
+
+    /// Whether the protocol waits as long as it does by default: bounds on time hold then, whatever
+    /// else is set.
+    pub fn has_usual_times(&self) -> bool {
+        !(self.options.iter()).any(|(name, _)| option_is_time(name))
     }
 
     /// A frame as a person reads it.

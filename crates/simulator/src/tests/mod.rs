@@ -52,6 +52,17 @@ fn is_found_by(faults: &str, bug: &str, properties: &[&str]) {
 }
 
 #[test]
+fn bound_on_time_holds_unless_a_time_is_set() {
+    let usual = |name: &str| {
+        let mut setup = toy(0..1, "all", "none").setup(Entry::of::<Toy>(), 0, false);
+        setup.options = vec![(name.to_string(), String::from("1"))];
+        setup.has_usual_times()
+    };
+    assert!(usual("log_memory_bytes") && usual("proposers") && usual("plant"));
+    assert!(!usual("suspect_timeout_ms") && !usual("round_us"));
+}
+
+#[test]
 fn successor_crashes_where_nobody_leads() {
     let campaign = Campaign {
         protocol: String::from("mencius"),
