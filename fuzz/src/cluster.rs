@@ -11,9 +11,10 @@
 
 use bytes::Bytes;
 use quintet_replica::{
-    BatchBuilder, BatchId, Boot, ClockReading, ClusterId, CommandId, Control, Deadline, Durability,
-    Entry, Epoch, EpochNumber, Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input,
-    Level, Link, Node, NodeSetup, Output, Peer, PersistId, Recipients, RecoveredBytes, ReplicaId,
+    BatchBuilder, BatchId, Boot, ClockReading, ClusterId, CommandId, CommandTime, Control,
+    Deadline, Descriptor, Durability, Entry, Epoch, EpochNumber, Executed, ExecutorLimits,
+    FEATURE_LEVEL, Fingerprint, FrontendId, GroupId, Incarnation, Input, Level, Link, Node,
+    NodeSetup, Output, Peer, PersistId, Position, Recipients, RecoveredBytes, ReplicaId,
     ReplicaSet, RequestKind, SessionId, Slot, SnapshotInfo, Submission, Time, TimerKey, World,
     Write, put_frame,
 };
@@ -35,6 +36,30 @@ struct Disk {
     snapshot: Option<(Executed, Vec<u8>)>,
     writing: Option<(Executed, Vec<u8>)>,
     used: bool,
+}
+
+/// What the replicas have agreed on; the epoch of this number, and what it follows.
+fn descriptor(number: u64, predecessor: Fingerprint) -> Descriptor {
+    Descriptor {
+        cluster: ClusterId(1),
+        group: GroupId(0),
+        number: EpochNumber(number),
+        predecessor,
+        not_after: CommandTime(u64::MAX),
+        level: FEATURE_LEVEL,
+        protocol: String::new(),
+        options: Vec::new(),
+        durability: Durability::Disk,
+        semantics: 1,
+        terms: Vec::new(),
+        limits: Vec::new(),
+        members: Vec::new(),
+        leader_first: ReplicaId(0),
+        base: Position(0),
+        base_digest: 0,
+        seed_commitment: 0,
+        hash_seed: 0,
+    }
 }
 
 struct View<'a> {
@@ -203,6 +228,7 @@ impl Cluster {
             self.halted = true;
             return;
         };
+        node = node.with_descriptor(descriptor(1, Fingerprint(0)).encode());
         let recovered = RecoveredBytes {
             first_boot: !replica.disk.used,
             forgot,
@@ -369,6 +395,24 @@ impl Cluster {
         }
     }
 
+    /// A replica offers the end of the epoch.
+    fn offer_seal(&mut self, id: u16) {
+        let replica = &mut self.replicas[usize::from(id)];
+        let Some(node) = &mut replica.node else {
+            return;
+        };
+        let ours = descriptor(1, Fingerprint(0)).fingerprint();
+        let next = descriptor(2, ours).encode();
+        let view = View {
+            now: self.now,
+            disk: &replica.disk,
+        };
+        let mut outputs = Vec::new();
+        // Where the epoch has ended, or nothing has an order, it is refused.
+        let _ = node.offer_seal(&next, &view, &mut outputs);
+        self.carry_out(id, outputs);
+    }
+
     fn submit(&mut self, id: u16, level: Level, size: usize) {
         let Some(node) = &self.replicas[usize::from(id)].node else {
             return;
@@ -457,6 +501,7 @@ impl Cluster {
                 }
             }
             9 => self.input(id, Input::Control(Control::CheckpointDue)),
+            11 if op / 16 == 15 => self.offer_seal(id),
             10 => self.now = self.now + Duration::from_millis(u64::from(op / 16) * 20),
             _ => {
                 // What there is arrives, in order; everybody syncs and has a turn.

@@ -2,7 +2,7 @@
 //! journalled and executed as the same bytes.
 //!
 //! ```text
-//!   batch   = version u8 | level u8 | zero u16 | count u32 | frontend u64 | batch id u64 | request*
+//!   batch   = version u8 | level u8 | seals u8 | zero u8 | count u32 | frontend u64 | batch id u64 | request*
 //!   request = owner u64 | number u64 | sequence u64 | kind u8 | zero u8 | open u16 | length u32 | payload
 //!   results = count u32 | result*            (one per request, in the batch's order)
 //!   result  = status u8 | length u32 | reply
@@ -10,6 +10,10 @@
 //!
 //! `open` is how many of the session's sequence numbers below this one still await their reply:
 //! replies below `sequence - open` have arrived and need not be kept.
+//!
+//! `seals` says that a [`RequestKind::Seal`] is among the requests: whoever takes batches from
+//! elsewhere, and the executor, see it without walking them. In a batch that does not say so a
+//! seal is no request.
 
 use crate::{BatchId, CommandId, DecodeError, FrontendId, Level, SessionId};
 use alloc::vec::Vec;
@@ -25,6 +29,8 @@ pub const FULL_BATCHES_MAX: usize = 4096;
 /// The version of the batch format.
 pub const BATCH_VERSION: u8 = 1;
 const HEADER: usize = 24;
+/// Where a batch says that it holds a seal.
+const SEALS_AT: usize = 2;
 const REQUEST_HEADER: usize = 32;
 
 /// What a request asks for.
@@ -41,6 +47,8 @@ pub enum RequestKind {
     Renew = 3,
     /// Only carry time forward.
     Tick = 4,
+    /// End the epoch. Payload: the next one's descriptor. Only a member's node offers it.
+    Seal = 5,
 }
 
 impl RequestKind {
@@ -51,6 +59,7 @@ impl RequestKind {
             2 => Self::Close,
             3 => Self::Renew,
             4 => Self::Tick,
+            5 => Self::Seal,
             _ => return None,
         })
     }
@@ -74,6 +83,7 @@ pub struct RequestView<'a> {
 pub struct BatchBuilder {
     bytes: BytesMut,
     count: u32,
+    seals: bool,
 }
 
 impl Default for BatchBuilder {
@@ -88,7 +98,11 @@ impl BatchBuilder {
     pub fn new() -> Self {
         let mut bytes = BytesMut::new();
         bytes.put_bytes(0, HEADER);
-        Self { bytes, count: 0 }
+        Self {
+            bytes,
+            count: 0,
+            seals: false,
+        }
     }
 
     /// Appends a request whose payload is at hand.
@@ -111,6 +125,7 @@ impl BatchBuilder {
         self.bytes.put_u64_le(id.session.number);
         self.bytes.put_u64_le(id.sequence);
         self.bytes.put_u8(kind as u8);
+        self.seals |= kind == RequestKind::Seal;
         self.bytes.put_u8(0);
         self.bytes.put_u16_le(open);
         let at = self.bytes.len();
@@ -148,6 +163,7 @@ impl BatchBuilder {
     pub fn finish(&mut self, frontend: FrontendId, batch: BatchId, level: Level) -> Bytes {
         self.bytes[0] = BATCH_VERSION;
         self.bytes[1] = level as u8;
+        self.bytes[SEALS_AT] = u8::from(core::mem::take(&mut self.seals));
         self.bytes[4..8].copy_from_slice(&self.count.to_le_bytes());
         self.bytes[8..16].copy_from_slice(&frontend.0.to_le_bytes());
         self.bytes[16..24].copy_from_slice(&batch.0.to_le_bytes());
@@ -315,6 +331,12 @@ impl<'a> BatchView<'a> {
         Level::from_byte(self.bytes[1]).unwrap_or(Level::Ordered)
     }
 
+    /// Whether a request to end the epoch is among the others.
+    #[must_use]
+    pub const fn seals(&self) -> bool {
+        self.bytes[SEALS_AT] == 1
+    }
+
     /// The requests in order; ends early at a malformed one.
     #[must_use]
     pub fn requests(&self) -> Requests<'a> {
@@ -332,6 +354,12 @@ pub struct Requests<'a> {
     bytes: &'a [u8],
     at: usize,
     left: u32,
+}
+
+impl Requests<'_> {
+    fn may_hold(&self, kind: RequestKind) -> bool {
+        kind != RequestKind::Seal || self.bytes[SEALS_AT] == 1
+    }
 }
 
 impl<'a> Iterator for Requests<'a> {
@@ -354,7 +382,7 @@ impl<'a> Iterator for Requests<'a> {
                 },
                 sequence: u64_at(header, 16)?,
             },
-            kind: RequestKind::from_byte(header[24])?,
+            kind: RequestKind::from_byte(header[24]).filter(|kind| self.may_hold(*kind))?,
             open: u16::from_le_bytes([header[26], header[27]]),
             payload,
         };
@@ -387,6 +415,8 @@ pub enum RequestStatus {
     /// The results of the requests before it in its batch have come to as much as a batch may
     /// have. It was not executed; send it again in another batch.
     NotExecuted = 7,
+    /// It would end the epoch, and does not name one that follows this one. Nothing changed.
+    Refused = 8,
 }
 
 impl RequestStatus {
@@ -400,6 +430,7 @@ impl RequestStatus {
             5 => Self::Malformed,
             6 => Self::Sealed,
             7 => Self::NotExecuted,
+            8 => Self::Refused,
             _ => return None,
         })
     }

@@ -79,6 +79,8 @@ pub struct Surroundings<'a> {
     pub world: &'a dyn World,
     /// Asked only for footprints; where there is none, every two batches conflict.
     pub machine: Option<&'a dyn StateMachine>,
+    /// What is being handled comes from a frontend that is part of no member.
+    pub from_outside: bool,
 }
 
 impl<'a> Surroundings<'a> {
@@ -88,6 +90,7 @@ impl<'a> Surroundings<'a> {
         Self {
             world,
             machine: None,
+            from_outside: false,
         }
     }
 }
@@ -99,6 +102,7 @@ pub struct Context<'a, P: Protocol> {
     pub(crate) machine: Option<&'a dyn StateMachine>,
     /// Of a message from outside; elsewhere the clock is only read when somebody asks.
     pub(crate) arrived: Option<Time>,
+    pub(crate) from_outside: bool,
     pub(crate) effects: &'a mut Vec<Effect>,
 }
 
@@ -146,6 +150,17 @@ impl<P: Protocol> Context<'_, P> {
     /// conflict with everything, too.
     pub fn footprint(&self, batch: &[u8], visit: &mut dyn FootprintVisitor) {
         footprint(batch, self.machine, visit);
+    }
+
+    /// Whether this batch of a frontend may be ordered at all: a client, or a proxy, cannot end the
+    /// epoch. To be asked of every batch that a frontend sends.
+    #[must_use]
+    pub fn may_order(&mut self, batch: &BatchView<'_>) -> bool {
+        let may = !(batch.seals() && self.from_outside);
+        if !may {
+            self.mark("refused: only a member's node ends the epoch");
+        }
+        may
     }
 
     /// How many bytes may still be queued for this peer.
@@ -405,11 +420,6 @@ impl<P: Protocol> Context<'_, P> {
         });
     }
 
-    /// The epoch's seal is stable.
-    pub fn seal(&mut self, slot: Slot, certificate: Bytes) {
-        self.effects.push(Effect::Seal { slot, certificate });
-    }
-
     /// Counts a rare branch. The simulator takes one whose name begins with `impossible` for a
     /// violation.
     pub fn mark(&mut self, branch: &'static str) {
@@ -469,7 +479,7 @@ fn footprint(batch: &[u8], machine: Option<&dyn StateMachine>, visit: &mut dyn F
                 visit.key(own.mixed(1), Access::Write);
             }
             RequestKind::Renew => visit.key(owner.mixed(2), Access::Write),
-            RequestKind::Tick => visit.everything(Access::Write),
+            RequestKind::Tick | RequestKind::Seal => visit.everything(Access::Write),
         }
     }
 }
@@ -618,6 +628,7 @@ mod tests {
         assert!(meet(&open(1), &command(1, 1)));
         assert!(!meet(&open(1), &command(2, 1)));
         assert!(meet(&keys_of(1, RequestKind::Tick, &[]), &command(2, 2)));
+        assert!(meet(&keys_of(1, RequestKind::Seal, &[]), &command(2, 2)));
         let mut keys = Keys::default();
         footprint(b"no batch", Some(&Keyed), &mut keys);
         assert!(keys.1);

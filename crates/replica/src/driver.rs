@@ -9,10 +9,10 @@
 //! ```
 
 use crate::{
-    BatchId, Bytes, Context, DecodeError, Effect, Event, Frontend, FrontendContext, FrontendId,
-    FrontendSetup, Level, Link, Outcome, Peer, PersistId, Protocol, Reader, Recovered,
-    RecoveredBytes, ReplicaId, Reply, Setup, Slot, Status, Submission, Time, TimerOwner, Wake,
-    Wire, World,
+    BatchId, BatchView, Bytes, Context, DecodeError, Effect, Event, Frontend, FrontendContext,
+    FrontendId, FrontendSetup, Level, Link, Outcome, Peer, PersistId, Protocol, Reader, Recovered,
+    RecoveredBytes, ReplicaId, Reply, RequestStatus, ResultsBuilder, Setup, Slot, Status,
+    Submission, Time, TimerOwner, Wake, Wire, World,
     context::{Local, Shared, Surroundings},
     wire::{NUMBER_END, next_range},
 };
@@ -132,6 +132,7 @@ impl<P: Protocol> Driver<P> {
             world: around.world,
             machine: around.machine,
             arrived,
+            from_outside: around.from_outside && arrived.is_some(),
             effects,
         };
         handle(&mut self.replica, &mut context)
@@ -475,6 +476,10 @@ impl<P: Protocol> ClientDriver<P> {
 
 impl<P: Protocol> Client for ClientDriver<P> {
     fn submit(&mut self, submission: Submission, world: &dyn World, effects: &mut Vec<Effect>) {
+        if let Some(outcome) = refuse_seal(&submission) {
+            let batch = submission.id;
+            return effects.push(Effect::Done { batch, outcome });
+        }
         self.with(world, effects, |frontend, ctx| {
             frontend.submit(submission, ctx)
         });
@@ -758,6 +763,21 @@ macro_rules! registry {
             ($callback:ident) => { $callback! { $($folder)* } };
         }
     };
+}
+
+/// What becomes of a batch that a server or a client submits to end the epoch, which only a
+/// member's node does: each of its requests is refused. None for every other batch.
+#[must_use]
+pub fn refuse_seal(submission: &Submission) -> Option<Outcome> {
+    let view = BatchView::new(&submission.batch).ok()?;
+    view.seals().then(|| {
+        let mut results = ResultsBuilder::default();
+        results.clear();
+        for _ in view.requests() {
+            results.push(RequestStatus::Refused, &[]);
+        }
+        Outcome::Results(results.finish())
+    })
 }
 
 /// The level that a protocol's default outcome at a deadline depends on: a read changes nothing,

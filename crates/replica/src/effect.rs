@@ -215,13 +215,6 @@ pub enum Effect {
         /// Decided; otherwise it may be decided yet.
         agreed: bool,
     },
-    /// The epoch's seal is stable at this slot.
-    Seal {
-        /// The slot of the seal.
-        slot: Slot,
-        /// Proof for the next epoch's members.
-        certificate: Bytes,
-    },
     /// A replica that had forgotten holds again all that it may have acknowledged, and votes.
     Recovered,
     /// A batch given to the embedded frontend is finished.

@@ -4,7 +4,7 @@ mod descriptor;
 
 pub use descriptor::{
     Descriptor, DescriptorDifference, DescriptorError, FEATURE_LEVEL, Fingerprint, MemberRole,
-    MemberRow, Terms, check_peer, list_differences,
+    MemberRow, SEALS_LEVEL, SuccessorPrefix, Terms, check_peer, list_differences, public_part,
 };
 
 use crate::{ClusterId, EpochNumber, GroupId, Incarnation, ReplicaId, ReplicaSet};

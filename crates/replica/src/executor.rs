@@ -4,6 +4,7 @@
 //!   Execute{slot, time, batch} ──► sessions ──► StateMachine::apply ──► results ──► Answer
 //!   Query{at_least, batch} ──(wait for slot)──► StateMachine::query ──► results ──► Answer
 //!   Checkpoint ──► header, sessions, state in chunks ──► a snapshot stream
+//!   a seal ──► the state stays as it is; all that comes later is answered "sealed"
 //! ```
 //!
 //! The executor alone assigns positions: one per batch that holds anything. The snapshot stream
@@ -18,9 +19,9 @@
 //! again.
 
 use crate::{
-    At, BatchId, BatchView, ClusterId, CommandId, CommandTime, EpochNumber, Executed, GroupId,
-    KeptReplies, ReplyRoute, RequestKind, RequestStatus, RestoreError, ResultsBuilder, Sessions,
-    Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer, limits,
+    At, BatchId, BatchView, ClusterId, CommandId, CommandTime, EpochNumber, Executed, Fingerprint,
+    GroupId, KeptReplies, ReplyRoute, RequestKind, RequestStatus, RestoreError, ResultsBuilder,
+    Sessions, Slot, SnapshotProgress, StateMachine, Verdict, Wire, Writer, limits,
     plant::{Plant, Planted},
 };
 use alloc::{
@@ -35,12 +36,15 @@ use core::time::Duration;
 mod digest;
 mod feed;
 mod restore;
+mod seal;
 mod speculation;
 mod stream;
 
 use digest::Digesting;
 pub use digest::{DIGEST_TICK, StateDigest};
 pub use feed::{Fed, Feed, FeedEnd};
+pub use seal::Seal;
+use seal::Sealed;
 use speculation::Speculation;
 pub(crate) use stream::FRAME_HEAD;
 pub(crate) use stream::framed_feed;
@@ -85,8 +89,9 @@ impl Answer {
 enum Wanted {
     /// Run the batch's reads; `stable`: and keep the answer until what they saw is final.
     Read { stable: bool },
-    /// Answer the batch's requests from their sessions; see [`Executor::replay`].
-    Replay,
+    /// Answer the batch's requests, ordered at this slot or before it, from their sessions; see
+    /// [`Executor::replay`].
+    Replay(Slot),
 }
 
 struct Waiting {
@@ -237,6 +242,10 @@ pub struct Executor {
     planted: Planted,
     /// The epoch's descriptor, encoded, for the headers of snapshots.
     descriptor: Bytes,
+    /// Its fingerprint, where a seal may end it.
+    fingerprint: Option<Fingerprint>,
+    /// The epoch has ended here.
+    sealed: Option<Box<Sealed>>,
     /// The origin of the last snapshot.
     origin: u64,
     /// Of a planted bug: the machine's snapshot is yet to begin.
@@ -279,13 +288,16 @@ impl Executor {
             commands: 0,
             planted: Planted::default(),
             descriptor: Bytes::new(),
+            fingerprint: None,
+            sealed: None,
             origin: 0,
             begins_late: false,
         }
     }
 
-    /// Writes this descriptor into the headers of snapshots.
+    /// Writes this descriptor into the headers of snapshots; what follows it can end its epoch.
     pub fn set_descriptor(&mut self, descriptor: Bytes) {
+        self.fingerprint = seal::sealable(&descriptor);
         self.descriptor = descriptor;
     }
 
@@ -303,8 +315,8 @@ impl Executor {
     /// How far execution has come.
     #[must_use]
     pub const fn executed(&self) -> Executed {
-        match self.restoring.before {
-            Some(before) => before,
+        match &self.restoring.before {
+            Some(before) => before.executed,
             None => self.executed,
         }
     }
@@ -371,14 +383,29 @@ impl Executor {
                 (&read.batch, &read.wanted, &read.route).hash(&mut hasher);
             }
         }
-        (self.executed.slot, self.time, &self.speculation).hash(&mut hasher);
+        (self.executed.slot, self.time).hash(&mut hasher);
+        (&self.speculation, &self.sealed).hash(&mut hasher);
     }
 
-    /// Executes a batch and gives its answer if somebody waits for it.
+    /// Executes a batch and gives its answer if somebody waits for it. Where the epoch has ended,
+    /// nothing is executed, and the answer says so.
     ///
     /// # Panics
     /// When slots do not ascend.
     pub fn execute(
+        &mut self,
+        slot: Slot,
+        time: CommandTime,
+        batch: &Bytes,
+        reply: Option<ReplyRoute>,
+    ) -> Option<Answer> {
+        if self.sealed.is_some() {
+            return self.pass(slot, time, batch, reply);
+        }
+        self.execute_in_order(slot, time, batch, reply)
+    }
+
+    fn execute_in_order(
         &mut self,
         slot: Slot,
         time: CommandTime,
@@ -398,7 +425,7 @@ impl Executor {
             return None;
         }
         self.bytes_since += batch.len() as u64;
-        self.run(time, batch, reply)
+        self.run(time, batch, reply, true)
     }
 
     /// The same for a batch that has no slot: it comes behind whatever this replica has executed.
@@ -408,7 +435,7 @@ impl Executor {
         batch: &Bytes,
         reply: Option<ReplyRoute>,
     ) -> Option<Answer> {
-        self.run(time, batch, reply)
+        self.run(time, batch, reply, false)
     }
 
     fn run(
@@ -416,6 +443,7 @@ impl Executor {
         time: CommandTime,
         batch: &Bytes,
         reply: Option<ReplyRoute>,
+        ordered: bool,
     ) -> Option<Answer> {
         self.time = self.time.max(time);
         let Ok(view) = BatchView::new(batch) else {
@@ -429,6 +457,9 @@ impl Executor {
         };
         self.machine.tick(&at);
         self.results.clear();
+        if view.seals() {
+            return self.run_to_seal(&view, reply, ordered);
+        }
         let mut warm = Warm::new(view.requests());
         for request in view.requests() {
             warm.before(&*self.machine);
@@ -504,6 +535,7 @@ impl Executor {
                 }
                 RequestStatus::Done
             }
+            RequestKind::Seal => self.seal(request.payload),
         };
         match status {
             RequestStatus::OpenRefused => self.results.push(status, &time.0.to_le_bytes()),
@@ -529,7 +561,8 @@ impl Executor {
     /// Answers requests that were executed at or before `at_least` again, from their sessions:
     /// nothing is executed. For a protocol that recognises a batch which it has ordered before.
     pub fn replay(&mut self, batch: Bytes, at_least: Slot, route: ReplyRoute) -> Option<Answer> {
-        self.when_executed(at_least, batch, Wanted::Replay, route, 0)
+        let wanted = Wanted::Replay(at_least);
+        self.when_executed(at_least, batch, wanted, route, 0)
     }
 
     fn when_executed(
@@ -540,7 +573,7 @@ impl Executor {
         route: ReplyRoute,
         clock: u64,
     ) -> Option<Answer> {
-        if self.executed.slot >= at_least || self.planted.is(Plant::EmptyReadsWhileLoading) {
+        if self.reached() >= at_least || self.planted.is(Plant::EmptyReadsWhileLoading) {
             return self.answer_wanted(&batch, wanted, route, clock);
         }
         if self.waiting_count < self.limits.queries_max {
@@ -562,6 +595,7 @@ impl Executor {
         clock: u64,
     ) -> Option<Answer> {
         match wanted {
+            Wanted::Read { .. } if self.ends_read(batch) => self.answer_sealed(batch, route),
             Wanted::Read { stable } => {
                 let answer = self.read(batch, route, clock);
                 match &mut self.speculation {
@@ -571,7 +605,11 @@ impl Executor {
                     _ => Some(answer),
                 }
             }
-            Wanted::Replay => Some(self.read_sessions(batch, route)),
+            Wanted::Replay(at) if self.ends_replay(at) => self.answer_sealed(batch, route),
+            Wanted::Replay(at) => {
+                let answer = self.read_sessions(batch, route, at);
+                self.hold_behind_seal(answer)
+            }
         }
     }
 
@@ -579,14 +617,15 @@ impl Executor {
     #[must_use]
     pub fn has_released(&self) -> bool {
         let first = self.waiting.first_key_value();
-        first.is_some_and(|(slot, _)| *slot <= self.executed.slot)
+        first.is_some_and(|(slot, _)| *slot <= self.reached())
     }
 
     /// Answers what waited for slots that have been executed by now, until the machine's steps
     /// are `steps_max`.
     pub fn released(&mut self, clock: u64, steps_max: u64, mut answer: impl FnMut(Answer)) {
+        let reached = self.reached();
         while let Some(first) = self.waiting.first_entry() {
-            if *first.key() > self.executed.slot {
+            if *first.key() > reached {
                 return;
             }
             let (slot, released) = first.remove_entry();
@@ -612,8 +651,11 @@ impl Executor {
         }
     }
 
-    fn read_sessions(&mut self, batch: &Bytes, route: ReplyRoute) -> Answer {
+    fn read_sessions(&mut self, batch: &Bytes, route: ReplyRoute, at_least: Slot) -> Answer {
         self.results.clear();
+        // What the session does not know of the seal's own batch came behind the seal.
+        let base = self.sealed.as_ref().map(|sealed| sealed.seal.base.slot);
+        let cut = base == Some(at_least);
         let view = BatchView::new(batch);
         if let Ok(view) = &view {
             for request in view.requests() {
@@ -624,8 +666,17 @@ impl Executor {
                     }
                     RequestKind::Command => match self.sessions.reply(id.session, id.sequence) {
                         Ok(reply) => self.results.push(RequestStatus::Done, reply),
+                        Err(RequestStatus::OutOfOrder | RequestStatus::SessionUnknown) if cut => {
+                            self.results.push(RequestStatus::Sealed, &[]);
+                        }
                         Err(status) => self.results.push(status, &[]),
                     },
+                    RequestKind::Open if cut && !self.sessions.contains(id.session) => {
+                        self.results.push(RequestStatus::Sealed, &[]);
+                    }
+                    RequestKind::Seal if !self.is_sealed_by(request.payload) => {
+                        self.results.push(RequestStatus::Refused, &[]);
+                    }
                     RequestKind::Open if !self.sessions.contains(id.session) => {
                         let time = self.time.0.to_le_bytes();
                         self.results.push(RequestStatus::OpenRefused, &time);
@@ -712,6 +763,8 @@ impl Executor {
             descriptor: self.descriptor.clone(),
             session_chunks: Some(chunks.len() as u32),
             origin: self.origin,
+            base: Executed::default(),
+            successor: self.successor(),
         };
         let mut writer = Writer::new(&mut self.scratch);
         header.encode(&mut writer);
@@ -1058,6 +1111,8 @@ mod tests {
             descriptor: Bytes::new(),
             session_chunks: None,
             origin: 0,
+            base: Executed::default(),
+            successor: Bytes::new(),
         };
         let mut scratch = BytesMut::new();
         let mut writer = Writer::new(&mut scratch);
@@ -1069,6 +1124,37 @@ mod tests {
         stream.extend_from_slice(&framed(b""));
         let mut copy = restore(&stream, ClusterId(1)).expect("it restores");
         assert_eq!(copy.digest(), original.digest());
+    }
+
+    /// What builds wrote whose headers know neither the base of an epoch nor the next epoch.
+    #[test]
+    fn snapshot_without_base_and_next_epoch_is_read() {
+        let written = "\
+            570000001a2e84ae5155494e54534e324b0000000100000000000000000000000000000000000000\
+            01000000000000000400000000000000010000000000000005000000000000000300000073756d00\
+            00000001000000090000000000000004000000c74b674800000000030000000401baff6f6c640000\
+            000000000000";
+        let byte = |at: usize| u8::from_str_radix(&written[at..at + 2], 16).expect("hexadecimal");
+        let stream: Vec<u8> = (0..written.len()).step_by(2).map(byte).collect();
+        let mut copy = restore(&stream, ClusterId(1)).expect("it restores");
+        assert_eq!(
+            (copy.executed().slot, copy.time()),
+            (Slot(4), CommandTime(5))
+        );
+        assert!(!copy.has_seal());
+        let mut reader = SnapshotReader::default();
+        reader.feed(&stream);
+        let Ok(Some(SnapshotChunk::Header(header))) = reader.next_chunk() else {
+            panic!("the header comes first");
+        };
+        assert_eq!((header.origin, header.base), (9, Executed::default()));
+        assert!(header.successor.is_empty());
+        let answer = copy.query(batch_of(&[(1, b"")]), Slot(4), false, no_route(), 0);
+        let answer = answer.expect("is there");
+        assert_eq!(
+            Results::new(&answer.results).nth(1),
+            Some((RequestStatus::Done, &b"old"[..]))
+        );
     }
 
     #[test]

@@ -18,7 +18,8 @@ pub struct PlantSpec {
     /// What is wrong, in one line.
     pub what: &'static str,
     /// What its campaign adds to the ordinary one, as words of the command line. A word
-    /// `transcript` says that chance hardly reaches it and a script does.
+    /// `transcript` says that chance hardly reaches it and a script does; `conformance PROTOCOL
+    /// SCENARIO` that no campaign does what a scenario of the conformance kit does.
     pub campaign: &'static str,
 }
 
@@ -137,6 +138,12 @@ crate::plants! {
         "a journal knows of no mark outside of it: the last write may be lost unnoticed";
     SnapshotCountsEarly "snapshot_log_gap_on_start" 23 ""
         "a snapshot counts, and the log is trimmed, before it is durable";
+    ExecutesPastSeal "executes_past_the_seal" 0 "conformance multipaxos seal_ends_the_epoch"
+        "what comes behind the end of an epoch is executed";
+    LastSealWins "last_seal_wins" 0 "conformance multipaxos seal_ends_the_epoch"
+        "of two ends of an epoch the last one executed counts";
+    TellsProvisionalSeal "tells_of_a_provisional_seal" 0 "conformance nezha seal_ends_the_epoch"
+        "the end of an epoch is told, and answered by, before it is final";
 }
 
 #[cfg(feature = "plant")]

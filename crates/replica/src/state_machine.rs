@@ -270,7 +270,7 @@ impl StateMachine for Nothing {
 }
 
 /// A position together with the protocol slot that it was executed from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Executed {
     /// The protocol's slot.
     pub slot: Slot,

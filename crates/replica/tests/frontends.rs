@@ -128,6 +128,17 @@ impl World for Outside {
     }
 }
 
+fn epoch() -> Epoch {
+    Epoch {
+        cluster: ClusterId(7),
+        number: EpochNumber(1),
+        members: 2,
+        options: Vec::new(),
+        secret: [0; 32],
+        leader_first: ReplicaId(0),
+    }
+}
+
 /// A replica and the frames that have left it.
 struct Place {
     id: u16,
@@ -142,14 +153,7 @@ impl Place {
             incarnation: Incarnation(0),
             boot: Boot(1),
             group: GroupId(0),
-            epoch: Epoch {
-                cluster: ClusterId(7),
-                number: EpochNumber(1),
-                members: 2,
-                options: Vec::new(),
-                secret: [0; 32],
-                leader_first: ReplicaId(0),
-            },
+            epoch: epoch(),
             durability: Durability::Memory,
             seed: id.into(),
             frontend: FrontendId(frontend),
@@ -240,4 +244,49 @@ fn what_was_meant_for_an_earlier_run_does_not_reach_the_next() {
     there.receive(0, again.sent());
     again.receive(1, there.sent());
     assert_eq!(heard(), [(13, 1, "message"), (13, 1, "reply")]);
+}
+
+#[test]
+fn seal_that_a_server_or_a_client_submits_is_refused_and_reaches_no_frontend() {
+    let mut builder = BatchBuilder::new();
+    builder.push(CommandId::default(), RequestKind::Tick, 0, &[]);
+    builder.push(CommandId::default(), RequestKind::Seal, 0, b"another epoch");
+    let (id, level) = (BatchId(1), Level::Ordered);
+    let submission = Submission {
+        id,
+        level,
+        batch: builder.finish(FrontendId(11), id, level),
+        deadline: Time(u64::MAX),
+    };
+    let is_refused = |outcome: &Outcome| match outcome {
+        Outcome::Results(results) => {
+            let mut statuses = Results::new(results).map(|(status, _)| status);
+            statuses
+                .by_ref()
+                .all(|status| status == RequestStatus::Refused)
+        }
+        _ => false,
+    };
+    let mut here = Place::new(0, 11);
+    here.input(Input::Submit(submission.clone()));
+    let done = here.out.iter().find_map(|output| match output {
+        Output::Done { batch, outcome } if *batch == id => Some(outcome),
+        _ => None,
+    });
+    assert!(done.is_some_and(is_refused), "{:?}", here.out);
+    let setup = FrontendSetup {
+        id: FrontendId(9),
+        embedded: None,
+        epoch: epoch(),
+        durability: Durability::Memory,
+        options: (),
+    };
+    let mut client = (Entry::of::<Obedient>().client)(setup, 1).expect("no options");
+    let mut effects = Vec::new();
+    client.submit(submission, &Outside::default(), &mut effects);
+    assert!(
+        matches!(&effects[..], [Effect::Done { outcome, .. }] if is_refused(outcome)),
+        "{effects:?}"
+    );
+    assert_eq!(heard(), []);
 }

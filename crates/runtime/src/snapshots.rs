@@ -799,6 +799,8 @@ mod tests {
             descriptor: Bytes::new(),
             session_chunks: Some(1),
             origin: 9,
+            base: Executed::default(),
+            successor: Bytes::new(),
         };
         let header = header.encode_to_bytes();
         [&header, &[0; 4][..], state, b""]

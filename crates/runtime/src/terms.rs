@@ -118,6 +118,11 @@ const OTHER_PROGRAM: &str = "this program executes commands otherwise than the o
 /// # Errors
 /// Every difference with both values, and what to do.
 pub(crate) fn check_stored(configured: &Descriptor, stored: &Descriptor) -> Result<(), String> {
+    // An epoch goes on at the level that it began with.
+    let configured = Descriptor {
+        level: stored.level,
+        ..configured.clone()
+    };
     let differences = configured.differences_in_settings(stored);
     if differences.is_empty() {
         return Ok(());
@@ -195,4 +200,39 @@ pub fn begin_with_state(
     };
     let mut data = Data::open(config)?;
     Ok(data.agree(descriptor)?.encode())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epoch_of_an_earlier_level_goes_on_at_it() {
+        let configured = Descriptor {
+            cluster: ClusterId(7),
+            group: GroupId(0),
+            number: EpochNumber(1),
+            predecessor: Fingerprint(0),
+            not_after: CommandTime(u64::MAX),
+            level: FEATURE_LEVEL,
+            protocol: "multipaxos".to_owned(),
+            options: Vec::new(),
+            durability: quintet_replica::Durability::Disk,
+            semantics: 1,
+            terms: Vec::new(),
+            limits: Vec::new(),
+            members: Vec::new(),
+            leader_first: ReplicaId(0),
+            base: Position(0),
+            base_digest: 0,
+            seed_commitment: 0,
+            hash_seed: 0,
+        };
+        let mut stored = configured.clone();
+        stored.level = 1;
+        assert_eq!(check_stored(&configured, &stored), Ok(()));
+        stored.semantics = 2;
+        let refused = check_stored(&configured, &stored).expect_err("another machine");
+        assert!(!refused.contains("feature level"), "{refused}");
+    }
 }

@@ -112,10 +112,12 @@ impl World {
                 }
                 self.end(request, number, Fate::Uncertain);
             }
-            RequestStatus::Malformed | RequestStatus::OpenRefused => self.violate(Violation::new(
-                "results",
-                format!("operation {number} was answered {status:?}"),
-            )),
+            RequestStatus::Malformed | RequestStatus::Refused | RequestStatus::OpenRefused => {
+                self.violate(Violation::new(
+                    "results",
+                    format!("operation {number} was answered {status:?}"),
+                ));
+            }
         }
     }
 

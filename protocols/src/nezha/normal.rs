@@ -19,8 +19,8 @@ use super::{
 use alloc::{collections::BTreeSet, collections::VecDeque, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, Deadline, FrontendId, Level, PersistId, ReplicaId, Slot, Time, Wake, limits,
-    parts::Taken,
+    BatchView, Bytes, Context, Deadline, FrontendId, Level, PersistId, ReplicaId, Slot, Time, Wake,
+    limits, parts::Taken,
 };
 use smallvec::SmallVec;
 
@@ -76,6 +76,9 @@ impl Nezha {
         let Some(name) = name_of(&batch).filter(|name| name.frontend == frontend) else {
             return ctx.mark("ignored: not a batch of its sender");
         };
+        if !BatchView::new(&batch).is_ok_and(|view| ctx.may_order(&view)) {
+            return;
+        }
         match level {
             Level::Ordered => {}
             Level::Linearizable => return self.on_read(name, batch, ctx),

@@ -598,6 +598,8 @@ impl Restore {
                 }),
                 // Every member begins with a file of its own.
                 origin: 0,
+                base: Executed::default(),
+                successor: Bytes::new(),
             };
             // Sessions of the first format stand in the header's chunk, which is left out.
             let sessions = match format_1 {

@@ -23,7 +23,11 @@ use core::fmt;
 
 /// The feature level of this build: formats of wire, batch, journal and snapshot, and the rules of
 /// executor and sessions.
-pub const FEATURE_LEVEL: u32 = 1;
+pub const FEATURE_LEVEL: u32 = 2;
+
+/// From this level on a [`RequestKind::Seal`](crate::RequestKind::Seal) ends an epoch. Builds of an
+/// earlier level know no seals, so that epochs of those levels cannot end.
+pub const SEALS_LEVEL: u32 = 2;
 
 /// The most options, terms or limits of a descriptor.
 const LIST_MAX: usize = 256;
@@ -47,6 +51,47 @@ impl Fingerprint {
         let low = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes);
         Self(u128::from(high) << 64 | u128::from(low))
     }
+}
+
+/// What is read of a descriptor before anything else, by all builds alike: none changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SuccessorPrefix {
+    /// The group whose epoch it is.
+    pub group: GroupId,
+    /// The epoch's number.
+    pub number: EpochNumber,
+    /// The fingerprint of the epoch before.
+    pub predecessor: Fingerprint,
+    /// The log's time after which it cannot begin any more.
+    pub not_after: CommandTime,
+}
+
+impl SuccessorPrefix {
+    const BYTES: usize = 4 + 8 + 16 + 8;
+
+    /// The prefix of an encoded descriptor; none when these bytes are none.
+    #[must_use]
+    pub fn read(descriptor: &[u8]) -> Option<Self> {
+        public_part(descriptor)?;
+        let (group, rest) = descriptor.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let (predecessor, rest) = rest.split_first_chunk()?;
+        let not_after = rest.first_chunk()?;
+        Some(Self {
+            group: GroupId(u32::from_le_bytes(*group)),
+            number: EpochNumber(u64::from_le_bytes(*number)),
+            predecessor: Fingerprint(u128::from_le_bytes(*predecessor)),
+            not_after: CommandTime(u64::from_le_bytes(*not_after)),
+        })
+    }
+}
+
+/// The part of an encoded descriptor that its fingerprint is of, whatever build made it.
+#[must_use]
+pub fn public_part(descriptor: &[u8]) -> Option<&[u8]> {
+    let length = descriptor.get(SuccessorPrefix::BYTES..)?.first_chunk()?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+    descriptor.get(..SuccessorPrefix::BYTES.checked_add(4)?.checked_add(length)?)
 }
 
 /// What a member does.
@@ -179,6 +224,11 @@ pub fn check_peer(ours: &Bytes, theirs: &Bytes, with_proxy: bool) -> Result<(), 
     };
     let (ours, theirs) = (read(ours, "our")?, read(theirs, "their")?);
     let differences = if with_proxy {
+        // It has no part in what levels are about, as long as it can read this.
+        let theirs = Descriptor {
+            level: ours.level,
+            ..theirs
+        };
         ours.differences_in_settings(&theirs)
     } else {
         ours.differences(&theirs)
@@ -538,10 +588,14 @@ mod tests {
     /// What is stored today must stay readable, and keep its fingerprint.
     #[test]
     fn encoding_and_fingerprint_never_change() {
-        let bytes = descriptor().encode();
+        let first = Descriptor {
+            level: 1,
+            ..descriptor()
+        };
+        let bytes = first.encode();
         assert_eq!(bytes.len(), 301, "{bytes:?}");
         assert_eq!(
-            descriptor().fingerprint().to_string(),
+            first.fingerprint().to_string(),
             "88a7d0bc4540fb2af80206c5a4f60ccb"
         );
     }
@@ -565,10 +619,9 @@ mod tests {
         let error = Descriptor::decode(newer.encode()).expect_err("refused");
         assert_eq!(error, DescriptorError::Level(FEATURE_LEVEL + 1));
         let text = error.to_string();
-        assert!(
-            text.contains("level is 2") && text.contains("up to 1"),
-            "{text}"
-        );
+        let (theirs, ours) = (FEATURE_LEVEL + 1, FEATURE_LEVEL);
+        let both = [format!("level is {theirs}"), format!("up to {ours}")];
+        assert!(both.iter().all(|part| text.contains(part)), "{text}");
     }
 
     #[test]
@@ -588,6 +641,43 @@ mod tests {
         assert_eq!(refused, both);
         let refused = check_peer(&one, &Bytes::new(), false).expect_err("nothing to read");
         assert!(refused.starts_with("their description"), "{refused}");
+    }
+
+    #[test]
+    fn members_of_two_levels_refuse_each_other_and_proxies_work_with_both() {
+        let ours = descriptor();
+        let mut earlier = ours.clone();
+        earlier.level = FEATURE_LEVEL - 1;
+        let (one, other) = (ours.public(), earlier.public());
+        let refused = check_peer(&one, &other, false).expect_err("two levels");
+        let levels = format!(
+            "feature level: ours {FEATURE_LEVEL}, theirs {}",
+            earlier.level
+        );
+        assert!(refused.ends_with(&levels), "{refused}");
+        assert_eq!(check_peer(&one, &other, true), Ok(()));
+        earlier.level = FEATURE_LEVEL + 1;
+        let refused = check_peer(&one, &earlier.public(), true).expect_err("not known here");
+        assert!(refused.contains("feature level is"), "{refused}");
+    }
+
+    #[test]
+    fn prefix_and_public_part_are_those_of_the_descriptor() {
+        let descriptor = descriptor();
+        let bytes = descriptor.encode();
+        assert_eq!(public_part(&bytes), Some(&descriptor.public()[..]));
+        let prefix = SuccessorPrefix::read(&bytes).expect("it has one");
+        let read = Descriptor::decode(bytes.clone()).expect("reads");
+        let of = (read.group, read.number, read.predecessor, read.not_after);
+        let SuccessorPrefix {
+            group,
+            number,
+            predecessor,
+            not_after,
+        } = prefix;
+        assert_eq!((group, number, predecessor, not_after), of);
+        let cut = descriptor.public().len() - 1;
+        assert_eq!(SuccessorPrefix::read(&bytes[..cut]), None);
     }
 
     #[test]

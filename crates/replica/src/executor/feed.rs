@@ -1,6 +1,6 @@
 //! What was executed after a snapshot, as it follows the state in a fetched snapshot's stream.
 
-use super::Executor;
+use super::{Executor, Sealed, stream::Before};
 use crate::{
     Bytes, CommandTime, DecodeError, Executed, Position, Reader, RestoreError, Slot, Wire, Writer,
     limits::FEED_PART,
@@ -114,6 +114,7 @@ impl Executor {
         if let Some(header) = &self.restoring.header {
             self.executed = header.executed;
             self.time = header.time;
+            self.sealed = Sealed::restored(header);
         }
         Ok(())
     }
@@ -121,7 +122,10 @@ impl Executor {
     /// Takes a part of what followed the state where the snapshot comes from, to be executed.
     pub(super) fn take_feed(&mut self, feed: Feed) -> Result<(), RestoreError> {
         if self.restoring.before.is_none() {
-            self.restoring.before = Some(self.executed);
+            self.restoring.before = Some(Before {
+                executed: self.executed,
+                sealed: self.sealed.take(),
+            });
             self.finish_state()?;
         }
         self.restoring.fed = Some(FedPart {
@@ -157,15 +161,19 @@ impl Executor {
                 self.execute(fed.slot, fed.time, &fed.batch, None);
             }
         }
-        self.executed.slot = part.upto;
+        self.set_reached(part.upto);
+        let came = Executed {
+            slot: self.reached(),
+            position: self.executed.position,
+        };
         let (Some(end), Some(header)) = (part.end, &mut self.restoring.header) else {
             return Ok(());
         };
-        if end.executed != self.executed || end.time != self.time {
+        if end.executed != came || end.time != self.time {
             return Err(RestoreError(format!(
                 "the batches behind its state lead to {:?} at {}, not to {:?} at {} as they did \
                  where it comes from",
-                self.executed, self.time.0, end.executed, end.time.0
+                came, self.time.0, end.executed, end.time.0
             )));
         }
         header.executed = end.executed;

@@ -28,7 +28,8 @@ impl Executor {
     pub fn begin_restore(&mut self) {
         self.abandon_digest();
         if let Some(before) = core::mem::take(&mut self.restoring).before {
-            self.executed = before;
+            self.executed = before.executed;
+            self.sealed = before.sealed;
         }
     }
 
@@ -95,8 +96,9 @@ impl Executor {
         let header = core::mem::take(&mut self.restoring).header;
         let header = header.ok_or_else(|| RestoreError("no header".to_string()))?;
         self.abandon_digest();
+        let reached = self.reached();
         if let Some(speculation) = &mut self.speculation {
-            speculation.restored(self.executed.slot);
+            speculation.restored(reached);
         }
         Ok(header)
     }

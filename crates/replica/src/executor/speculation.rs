@@ -86,8 +86,8 @@ impl Executor {
     #[must_use]
     pub fn stable(&self) -> Slot {
         match &self.speculation {
-            Some(speculation) => speculation.stable.min(self.executed.slot),
-            None => self.executed().slot,
+            Some(speculation) => speculation.stable.min(self.reached()),
+            None => self.progress(),
         }
     }
 
@@ -126,7 +126,7 @@ impl Executor {
         slot: Slot,
         read: Option<&mut dyn FnMut(u64) -> Option<Bytes>>,
     ) -> Result<(), RestoreError> {
-        if slot >= self.executed.slot {
+        if slot >= self.reached() {
             return Ok(());
         }
         let speculation = self.speculation.as_mut();
@@ -157,7 +157,7 @@ impl Executor {
                 self.execute(*at, *time, batch, None);
             }
         }
-        self.executed.slot = slot;
+        self.set_reached(slot);
         if let Some(speculation) = &mut self.speculation {
             speculation.stable = stable;
             speculation.kept = kept;

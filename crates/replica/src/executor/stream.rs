@@ -48,6 +48,11 @@ pub struct SnapshotHeader {
     /// Which file this is of all that cover the same: two replicas write the same state down in
     /// other orders. 0 when it is not told.
     pub origin: u64,
+    /// Where its epoch began.
+    pub base: Executed,
+    /// The encoded [`Descriptor`](crate::Descriptor) of the next epoch, if its own has ended with
+    /// this state; else empty.
+    pub successor: Bytes,
 }
 
 impl SnapshotHeader {
@@ -78,6 +83,8 @@ impl SnapshotHeader {
             descriptor: Bytes::new(),
             session_chunks: None,
             origin: 0,
+            base: Executed::default(),
+            successor: Bytes::new(),
         })
     }
 }
@@ -90,13 +97,17 @@ impl Wire for SnapshotHeader {
             return;
         };
         writer.u64(SNAPSHOT_MAGIC);
-        // The numbers, two slices with their lengths, the count of chunks, the origin.
-        let length = Self::NUMBERS + 4 + self.summary.len() + 4 + self.descriptor.len() + 4 + 8;
+        // The numbers, three slices with their lengths, the count of chunks, origin and base.
+        let slices = self.summary.len() + self.descriptor.len() + self.successor.len();
+        let length = Self::NUMBERS + 3 * 4 + slices + 4 + 3 * 8;
         writer.length(length);
         self.encode_fields(writer);
         writer.slice(&self.descriptor);
         writer.u32(chunks);
         writer.u64(self.origin);
+        writer.u64(self.base.slot.0);
+        writer.u64(self.base.position.0);
+        writer.slice(&self.successor);
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -111,6 +122,13 @@ impl Wire for SnapshotHeader {
                 // Earlier builds wrote none.
                 if fields.remaining() > 0 {
                     header.origin = fields.u64("origin")?;
+                }
+                if fields.remaining() > 0 {
+                    header.base = Executed {
+                        slot: fields.slot("base")?,
+                        position: Position(fields.number("base")?),
+                    };
+                    header.successor = fields.blob("next epoch")?;
                 }
                 Ok(header)
             }
@@ -337,9 +355,16 @@ pub(super) struct Restoring {
     pub(super) state_end: u64,
     /// The state is there, and what follows is being executed: where execution was before, which
     /// is what everybody is told until all has been executed.
-    pub(super) before: Option<crate::Executed>,
+    pub(super) before: Option<Before>,
     /// Batches of what follows that have been taken.
     pub(super) fed: Option<super::feed::FedPart>,
+}
+
+/// Where execution was before a restore.
+#[derive(Debug)]
+pub(super) struct Before {
+    pub(super) executed: Executed,
+    pub(super) sealed: Option<alloc::boxed::Box<super::Sealed>>,
 }
 
 /// A chunk of a snapshot stream around `bytes`.

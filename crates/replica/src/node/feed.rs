@@ -35,7 +35,7 @@ impl Node {
     /// From now on executed batches are kept; gives the slot after which they are.
     pub(super) fn keep_feed(&mut self, world: &dyn World) -> Slot {
         let now = world.now();
-        let executed = self.executor.executed().slot;
+        let executed = self.executor.progress();
         let bytes_max = self.snapshot_last.max(KEPT_MIN).min(self.feed_bytes_max);
         let ring = self.ring.get_or_insert_with(|| {
             Box::new(Ring {
@@ -87,7 +87,10 @@ impl Node {
         if !self.summing_up {
             return false;
         }
-        let executed = self.executor.executed();
+        let executed = Executed {
+            slot: self.executor.progress(),
+            ..self.executor.executed()
+        };
         if let Some(ring) = &mut self.ring
             && executed.slot == slot
         {

@@ -282,6 +282,8 @@ pub struct NodeStatus {
     pub state_bytes_sent: u64,
     /// Whether the disk hangs: the node hears and says nothing.
     pub disk_hung: bool,
+    /// How the epoch has ended, if it has.
+    pub sealed: Option<crate::Seal>,
     /// Batches of the embedded frontend under way.
     pub open: usize,
     /// Frames dropped because they could not be read.

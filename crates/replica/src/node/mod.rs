@@ -23,6 +23,7 @@ use crate::{
     Wake, Wire, World, Write, Writer, limits,
     parts::{Pace, PaceMessage},
     plant::{Plant, Planted},
+    refuse_seal,
     transfer::{self, Fetch, TransferMessage},
 };
 use alloc::{
@@ -64,6 +65,7 @@ mod fetch;
 mod frames;
 mod interface;
 mod progress;
+mod seal;
 mod snapshots;
 mod speculation;
 mod ticks;
@@ -76,6 +78,7 @@ use disk::{DiskWatch, fall_silent};
 use frames::envelope;
 pub use frames::{ClientFrame, client_frame, put_frame, read_client_frame};
 pub use interface::*;
+pub use seal::SealError;
 use snapshots::refused_state;
 pub use speculation::NOT_UNDONE;
 
@@ -213,6 +216,8 @@ pub struct Node {
     checkpoint_asked: bool,
     tick_at: Option<u64>,
     tick_open: Option<BatchId>,
+    /// Batches are delivered without an order, which nothing can end.
+    unordered: bool,
     /// Which deadline the last empty batch was for, and when it was submitted.
     tick_last: Option<(u64, Time)>,
     batch_next: u64,
@@ -335,6 +340,7 @@ impl Node {
             checkpoint_asked: false,
             tick_at: None,
             tick_open: None,
+            unordered,
             tick_last: None,
             batch_next: OWN_BATCHES,
             batches: BatchBuilder::new(),
@@ -405,6 +411,7 @@ impl Node {
         let around = Surroundings {
             world,
             machine: Some(self.executor.machine()),
+            from_outside: false,
         };
         self.replica
             .on_event(Event::Start(recovered), around, &mut self.effects)?;
@@ -475,7 +482,13 @@ impl Node {
                     outcome: Outcome::NoQuorum,
                 });
             }
-            Input::Submit(submission) => self.events.push_back(Event::Submit(submission)),
+            Input::Submit(submission) => match refuse_seal(&submission) {
+                Some(outcome) => out.push(Output::Done {
+                    batch: submission.id,
+                    outcome,
+                }),
+                None => self.events.push_back(Event::Submit(submission)),
+            },
             Input::Timer(key) if key.owner == TimerOwner::Node => self.on_timer(key, world, out),
             Input::Timer(key) => self.events.push_back(Event::Timer(key)),
             Input::Persisted(upto) => {
@@ -544,6 +557,8 @@ impl Node {
         {
             return Err(DecodeError::Bad("sender").into());
         }
+        // What a member's own frontend sends comes as the member's.
+        let from_outside = matches!(from, Peer::Frontend(_));
         let mut from = from;
         if kind == FrameKind::Request as u8
             && let Peer::Replica(home) = from
@@ -562,6 +577,7 @@ impl Node {
             let around = Surroundings {
                 world,
                 machine: Some(self.executor.machine()),
+                from_outside,
             };
             return match self.replica.on_event(event, around, &mut self.effects) {
                 Ok(()) => Ok(()),
@@ -627,6 +643,7 @@ impl Node {
         let around = Surroundings {
             world,
             machine: Some(self.executor.machine()),
+            from_outside: false,
         };
         let mut wake = self.replica.on_idle(around, &mut self.effects);
         self.carry_out(world, out);
@@ -673,6 +690,7 @@ impl Node {
                 let around = Surroundings {
                     world,
                     machine: Some(self.executor.machine()),
+                    from_outside: false,
                 };
                 let installed = match &event {
                     Event::Installed { slot, .. } => Some(*slot),
@@ -686,7 +704,7 @@ impl Node {
                 }
                 continue;
             }
-            let executed = self.executor.executed().slot;
+            let executed = self.executor.progress();
             // A state that is being restored is not the protocol's doing.
             if executed == self.executed_told || self.installing.is_some() {
                 return;
@@ -794,7 +812,7 @@ impl Node {
                 batch,
                 reply,
             } => {
-                if self.ring.is_some() {
+                if self.ring.is_some() && !self.executor.has_seal() {
                     self.keep_for_followers(slot, time, &batch, world);
                 }
                 if let Some(answer) = self.executor.execute(slot, time, &batch, reply) {
@@ -830,7 +848,8 @@ impl Node {
             Effect::Stable { slot } => self.became_stable(slot, world, out),
             Effect::RollBack { slot } => self.roll_back(slot, world, out),
             Effect::Checkpoint { slot, summary } => {
-                if !self.sum_up(slot, &summary) {
+                // Behind the end of the epoch there is no state that the protocol could name.
+                if !self.sum_up(slot, &summary) && !self.executor.is_past_seal() {
                     self.begin_snapshot(slot, summary, out);
                 }
             }
@@ -844,7 +863,6 @@ impl Node {
                 members,
                 agreed,
             }),
-            Effect::Seal { .. } => out.push(Output::Mark("seal")),
             Effect::Recovered => out.push(Output::Recovered),
             Effect::Done { batch, outcome } => self.done(batch, outcome, out),
             Effect::Mark(branch) => out.push(Output::Mark(branch)),
@@ -976,6 +994,7 @@ impl Node {
             state_bytes_received: self.state_bytes_received,
             state_bytes_sent: self.state_bytes_sent,
             disk_hung: self.disk.is_hung(),
+            sealed: self.executor.sealed().cloned(),
             open: self.replica.open(),
             frames_malformed: self.malformed,
             frames_foreign: self.foreign,

@@ -287,15 +287,17 @@ impl Node {
                 // It is in the state; who waits for its reply asks again.
                 Effect::Execute { slot: at, .. } if at <= slot => {}
                 // Of a state that there never was here.
-                Effect::Checkpoint { slot: at, .. } if at != self.executor.executed().slot => {}
+                Effect::Checkpoint { slot: at, .. } if at != self.executor.progress() => {}
                 other => self.carry_out_effect(other, world, out),
             }
         }
     }
 
     pub(super) fn maybe_ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        let due =
-            self.executor.bytes_since_snapshot() >= self.snapshot_bytes_min.max(self.snapshot_last);
+        // Behind the end of the epoch the protocol has none to give.
+        let due = !self.executor.is_past_seal()
+            && self.executor.bytes_since_snapshot()
+                >= self.snapshot_bytes_min.max(self.snapshot_last);
         if due {
             self.ask_for_checkpoint(world, out);
         }

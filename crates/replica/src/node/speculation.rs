@@ -37,7 +37,7 @@ impl Node {
     }
 
     pub(super) fn roll_back(&mut self, slot: Slot, world: &dyn World, out: &mut Vec<Output>) {
-        if slot >= self.executor.executed().slot {
+        if slot >= self.executor.progress() {
             return;
         }
         out.push(Output::Mark("rolled back"));

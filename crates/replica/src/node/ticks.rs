@@ -99,6 +99,10 @@ impl Node {
         let Some(deadline) = self.executor.next_deadline() else {
             return;
         };
+        if self.executor.has_seal() {
+            // Nothing ends any more in this epoch.
+            return;
+        }
         if self.tick_at == Some(deadline.0) || self.tick_open.is_some() {
             return;
         }
@@ -152,12 +156,22 @@ impl Node {
 
     /// Submits a batch of nothing but a tick.
     pub(super) fn submit_tick(&mut self, payload: &[u8], world: &dyn World) -> BatchId {
+        self.submit_own(RequestKind::Tick, payload, TICK_PATIENCE, world)
+    }
+
+    /// Submits a batch of the node's own, with one request.
+    pub(super) fn submit_own(
+        &mut self,
+        kind: RequestKind,
+        payload: &[u8],
+        patience: Duration,
+        world: &dyn World,
+    ) -> BatchId {
         let id = BatchId(self.batch_next);
         self.batch_next += 1;
-        self.batches
-            .push(CommandId::default(), RequestKind::Tick, 0, payload);
+        self.batches.push(CommandId::default(), kind, 0, payload);
         let batch = self.batches.finish(self.frontend, id, Level::Ordered);
-        let deadline = world.now() + TICK_PATIENCE;
+        let deadline = world.now() + patience;
         self.events.push_back(Event::Submit(Submission {
             id,
             level: Level::Ordered,

@@ -76,6 +76,9 @@ pub fn own_request<P: Protocol>(
         ctx.mark("ignored: request in another frontend's name");
         return None;
     }
+    if !ctx.may_order(&view) {
+        return None;
+    }
     Some((from, view.id()))
 }
 

@@ -235,17 +235,24 @@ fn when_the_log_s_clock_leaps_new_sessions_are_opened() {
 }
 
 #[test]
-fn a_sealed_request_is_sent_again_under_its_number() {
+fn sealed_write_is_uncertain_and_a_sealed_read_was_not_executed() {
     let (mut rig, id) = rig();
+    let sealed = || statuses(&[(RequestStatus::Sealed, b"")]);
     let submission = submit(&mut rig, id, "INCR a\r\n");
-    rig.done(&submission, statuses(&[(RequestStatus::Sealed, b"")]));
-    assert_eq!(rig.output(id), "");
-    assert_eq!(rig.collect(), [], "not at once");
-    rig.now = rig.gateway.next_deadline();
-    rig.run();
-    assert_eq!(rig.output(id), ":1\\r\\n");
-    assert_eq!(rig.say(id, "INCR a"), ":2\\r\\n");
-    assert_eq!(rig.submitted.last().unwrap().1, [RequestKind::Command]);
+    rig.done(&submission, sealed());
+    let output = rig.output(id);
+    assert!(output.starts_with("-UNCERTAIN"), "{output}");
+    assert!(
+        output.contains("epoch of the cluster has ended"),
+        "{output}"
+    );
+    assert_eq!(rig.gateway.counters().errors_uncertain, 1);
+    let submission = submit(&mut rig, id, "GET a\r\n");
+    assert_eq!(submission.level, Level::Linearizable);
+    rig.done(&submission, sealed());
+    let output = rig.output(id);
+    assert!(output.starts_with("-CLUSTERDOWN"), "{output}");
+    assert_eq!(rig.gateway.counters().errors_uncertain, 1);
 }
 
 #[test]

@@ -1,0 +1,65 @@
+//! A node's side of the end of an epoch: who may offer it, and who sees that it has come.
+//!
+//! ```text
+//!   offer_seal ──► a batch of its own ──► ordered like any other ──► executor ──► sealed()
+//!   a batch of clients that would do the same ──► refused, see `refuse_seal`
+//! ```
+
+use super::*;
+use crate::Seal;
+
+/// An end of the epoch that is offered for longer than this is given up; it may come all the same.
+const SEAL_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Why the end of an epoch is not offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// Nothing has an order, so nothing can end it.
+    #[error("with these options nothing has an order, so that the epoch cannot end in it")]
+    Unordered,
+    /// The epoch has ended.
+    #[error("the epoch has ended already")]
+    Ended,
+    /// It would be refused wherever it is executed.
+    #[error(
+        "it does not describe an epoch that follows this one and may still begin, or this epoch \
+         is of a feature level at which none can end"
+    )]
+    NoSuccessor,
+}
+
+impl Node {
+    /// Offers the end of this epoch: the next one's descriptor is ordered as a batch of its own,
+    /// and where the first such batch is executed, the epoch ends ([`Self::sealed`]). What becomes
+    /// of this one is not told; it may be offered again.
+    ///
+    /// # Errors
+    /// When it can be seen here that it would end nothing.
+    pub fn offer_seal(
+        &mut self,
+        next: &[u8],
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) -> Result<(), SealError> {
+        if self.unordered {
+            return Err(SealError::Unordered);
+        }
+        if self.executor.has_seal() {
+            return Err(SealError::Ended);
+        }
+        if !self.executor.is_successor(next) {
+            return Err(SealError::NoSuccessor);
+        }
+        if !self.halted && !self.disk.is_hung() {
+            self.submit_own(RequestKind::Seal, next, SEAL_PATIENCE, world);
+            self.carry_out(world, out);
+        }
+        Ok(())
+    }
+
+    /// How the epoch has ended, once that cannot be undone any more.
+    #[must_use]
+    pub fn sealed(&self) -> Option<&Seal> {
+        self.executor.sealed()
+    }
+}
