@@ -260,10 +260,8 @@ fn seal_that_a_server_or_a_client_submits_is_refused_and_reaches_no_frontend() {
     };
     let is_refused = |outcome: &Outcome| match outcome {
         Outcome::Results(results) => {
-            let mut statuses = Results::new(results).map(|(status, _)| status);
-            statuses
-                .by_ref()
-                .all(|status| status == RequestStatus::Refused)
+            let statuses: Vec<_> = Results::new(results).map(|(status, _)| status).collect();
+            statuses == [RequestStatus::Refused; 2]
         }
         _ => false,
     };

@@ -6,7 +6,7 @@
 //!
 //! Only in a build with the feature `plant`; `ci/plants` makes one and runs this.
 
-use quintet_simulator::{Campaign, OPERATIONS_DEFAULT, plants, run, transcript};
+use quintet_simulator::{Campaign, OPERATIONS_DEFAULT, conformance, plants, run, transcript};
 use std::{
     collections::BTreeMap,
     error::Error,
@@ -66,6 +66,15 @@ fn search(mut campaign: Campaign, seeds: u64) -> Option<(u64, String)> {
     None
 }
 
+/// What a scenario of the conformance kit says with the bug: `PROTOCOL SCENARIO`.
+fn scenario(words: &str, name: &str) -> Option<(u64, String)> {
+    let (protocol, scenario) = words.trim().split_once(' ')?;
+    let options = [(String::from("plant"), name.to_string())];
+    let verdict = conformance::judge(protocol, scenario, &options, &[]).ok()?;
+    let what = verdict.failures().into_iter().next()?;
+    Some((0, format!("{protocol}, {what}")))
+}
+
 /// The first transcript that goes otherwise with the bug.
 fn transcript(protocol: &str, name: &str) -> Option<String> {
     let options = [(String::from("plant"), name.to_string())];
@@ -95,9 +104,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
                     };
                     let began = Instant::now();
                     let words = spec.campaign.trim_start_matches("transcript");
-                    let found = match campaign(protocol, spec.name, words) {
-                        Ok(campaign) => search(campaign, seeds),
-                        Err(error) => Some((0, error.to_string())),
+                    let found = match words.strip_prefix("conformance") {
+                        Some(words) => scenario(words, spec.name),
+                        None => match campaign(protocol, spec.name, words) {
+                            Ok(campaign) => search(campaign, seeds),
+                            Err(error) => Some((0, error.to_string())),
+                        },
                     };
                     let row = Row {
                         found,

@@ -755,6 +755,7 @@ impl World {
                 self.violate(violation);
             }
         }
+        self.check_seal(index);
         if self.hunted.is_some()
             && let Some(node) = &self.processes[index].node
         {

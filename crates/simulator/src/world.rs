@@ -16,7 +16,8 @@
 use crate::{
     checkers::{
         Violation, agreement::Agreement, agreement::Applied, bounded, digests::Digests,
-        exactly_once::ExactlyOnce, held::Held, monotone::Monotone, state_hash::StateHash,
+        exactly_once::ExactlyOnce, held::Held, monotone::Monotone, past_seal::PastSeal,
+        state_hash::StateHash,
     },
     clock::{MILLISECOND, SECOND},
     configuration::Odd,
@@ -304,6 +305,7 @@ pub(crate) struct World {
     pub events: u64,
     pub agreement: Agreement,
     pub once: ExactlyOnce,
+    pub past_seal: PastSeal,
     pub states: StateHash,
     pub digests: Digests,
     pub monotone: Vec<Monotone>,
@@ -574,6 +576,7 @@ impl World {
             events: 0,
             agreement: Agreement::default(),
             once: ExactlyOnce::default(),
+            past_seal: PastSeal::default(),
             states: StateHash::default(),
             digests: Digests::default(),
             monotone: vec![Monotone::default(); setup.replicas],
@@ -917,6 +920,21 @@ impl World {
         }
     }
 
+    /// What a replica tells of the end of the epoch.
+    pub fn check_seal(&mut self, by: usize) {
+        let Some(node) = &self.processes[by].node else {
+            return;
+        };
+        let Some(seal) = node.sealed() else { return };
+        let stable = match self.setup.entry.speculates {
+            true => node.protocol_status().stable,
+            false => seal.base.slot,
+        };
+        if let Err(violation) = self.past_seal.told(by as u16, seal, stable) {
+            self.violate(violation);
+        }
+    }
+
     fn check_batch(
         &mut self,
         by: u16,
@@ -928,6 +946,7 @@ impl World {
         self.trace.feed(position ^ digest as u64);
         self.check_time(by, position, time)?;
         let first = self.agreement.executed(by, position, time, applied)?;
+        self.past_seal.executed(by, position)?;
         if !self.plant_is(APPLIED_TWICE) {
             self.states.before(by, position, digest)?;
         }

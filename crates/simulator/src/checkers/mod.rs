@@ -3,6 +3,7 @@
 //! ```text
 //!   executions of every replica ──► agreement, state_hash, exactly_once, digests
 //!   status of every replica ──────► monotone, bounded
+//!   the end of an epoch ──────────► past_seal
 //!   disks, at every answer ───────► held
 //!   what clients saw, at the end ─► linearizability, durable
 //!   all of it, executed again ────► replayed
@@ -21,6 +22,7 @@ pub mod exactly_once;
 pub mod held;
 pub mod linearizability;
 pub mod monotone;
+pub mod past_seal;
 pub mod replayed;
 pub mod speculated;
 pub mod state_hash;

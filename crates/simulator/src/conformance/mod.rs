@@ -15,6 +15,7 @@
 
 mod cast;
 mod crashes;
+mod epochs;
 mod limits;
 mod network;
 mod normal;
@@ -156,6 +157,12 @@ scenarios! {
         "a repeated command is known to a state that came as a snapshot";
     sessions::commuting_pairs_in_both_orders [3] Both
         "commands on different keys in both orders: the same replies, the same state";
+    epochs::seal_ends_the_epoch [3, 5] Both
+        "the epoch ends under load, and who offers that dies: all stop at one place for good";
+    epochs::laggard_past_a_trimmed_log_comes_to_the_end [3] Both
+        "the epoch ends while one is away for longer than logs reach back: it stops there, too";
+    epochs::clients_cannot_end_the_epoch [3] Both
+        "a client whose requests would end the epoch is not heard; the others go on";
     limits::slow_replica_isolated [3, 5] Both
         "one replica's links and disk are a hundred times slower; the others go on";
     limits::bounded_memory [3] Both

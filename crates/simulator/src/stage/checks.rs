@@ -38,6 +38,7 @@ impl Stage {
             let by = index as u16;
             let checked =
                 (self.agreement.executed(by, *position, *time, &applied)).and_then(|first| {
+                    self.past_seal.executed(by, *position)?;
                     self.states.before(by, *position, *digest)?;
                     if first {
                         for command in &applied {

@@ -75,6 +75,36 @@ impl Client {
     }
 }
 
+/// The same frame with the first request of its batch made one that ends the epoch, as no frontend
+/// would send it.
+fn forged(frame: &Bytes, frontend: FrontendId) -> Bytes {
+    let mut seal = BatchBuilder::new();
+    let of_one = |builder: &mut BatchBuilder, kind| {
+        builder.push(CommandId::default(), kind, 0, &[]);
+        builder.finish(frontend, BatchId(0), Level::Ordered)
+    };
+    let (plain, seal) = (
+        of_one(&mut seal, RequestKind::Open),
+        of_one(&mut BatchBuilder::new(), RequestKind::Seal),
+    );
+    let mut bytes = frame.to_vec();
+    let name = frontend.0.to_le_bytes();
+    let starts = (8..bytes.len()).filter(|at| bytes[*at..].starts_with(&name));
+    // The name stands eight bytes into the batch, and first in some messages, too.
+    let batch = starts
+        .map(|at| at - 8)
+        .filter(|at| bytes[*at..].starts_with(&plain[..4]));
+    let batches: Vec<usize> = batch.collect();
+    for start in batches {
+        for at in (0..plain.len()).filter(|at| plain[*at] != seal[*at]) {
+            if let Some(byte) = bytes.get_mut(start + at) {
+                *byte = seal[at];
+            }
+        }
+    }
+    bytes.into()
+}
+
 /// How long a batch may take before its frontend gives up.
 const PATIENCE: Duration = Duration::from_secs(4);
 
@@ -405,7 +435,10 @@ impl Stage {
                 lane,
                 frame,
             } => {
-                let frame = client_frame(GroupId(0), EpochNumber(1), frame).into_bytes();
+                let mut frame = client_frame(GroupId(0), EpochNumber(1), frame).into_bytes();
+                if self.forge_seals {
+                    frame = forged(&frame, FrontendId(REMOTE + place as u64));
+                }
                 for to in to.iter() {
                     self.transmit(place, to.index(), lane, frame.clone());
                 }
@@ -523,6 +556,7 @@ impl Stage {
         let Some(number) = request.number else {
             match status {
                 RequestStatus::Done => self.clients[client].opened = true,
+                RequestStatus::Sealed => {}
                 _ => self.violate("results", format!("a session was answered {status:?}")),
             }
             return;
@@ -530,6 +564,7 @@ impl Stage {
         match (status, decode_reply(bytes)) {
             (RequestStatus::Done, Some(reply)) => self.complete(client, number, reply),
             (RequestStatus::OutOfOrder, _) => self.resend_later(client),
+            (RequestStatus::Sealed, _) => self.end_sealed(client, number),
             // An answer that its owner has acknowledged is not kept.
             (RequestStatus::Forgotten, _) if self.reply(number).is_some() => {
                 self.mark("answered again: forgotten");
@@ -539,6 +574,16 @@ impl Stage {
                 format!("operation {number} was answered {status:?} {bytes:?}"),
             ),
         }
+    }
+
+    /// The epoch has ended. A copy of the operation may have been executed before.
+    fn end_sealed(&mut self, client: usize, number: usize) {
+        self.history.end(number, Fate::Uncertain);
+        self.ended.insert(number);
+        self.clients[client]
+            .open
+            .retain(|(open, _)| *open != number);
+        self.say(|| format!("client {client}: {number} is answered that the epoch has ended"));
     }
 
     fn complete(&mut self, client: usize, number: usize, reply: Reply) {

@@ -26,7 +26,7 @@ pub(crate) use wires::{CAPACITY, Packet};
 use crate::{
     checkers::{
         Violation, agreement::Agreement, exactly_once::ExactlyOnce, monotone::Monotone,
-        state_hash::StateHash,
+        past_seal::PastSeal, state_hash::StateHash,
     },
     clock::SECOND,
     history::History,
@@ -34,10 +34,11 @@ use crate::{
 };
 use clients::Client;
 use quintet_replica::{
-    ClusterId, Durability, Entry, Epoch, EpochNumber, Executed, ExecutorLimits, Link, NodeState,
-    PersistId, ReplicaId,
+    ClusterId, CommandTime, Descriptor, Durability, Entry, Epoch, EpochNumber, Executed,
+    ExecutorLimits, FEATURE_LEVEL, Fingerprint, GroupId, Link, MemberRole, MemberRow, NodeState,
+    PersistId, Position, ReplicaId, Seal, SealError,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wires::Wires;
 
 /// Virtual time 0 as nanoseconds since the Unix epoch.
@@ -123,11 +124,15 @@ pub(crate) struct Stage {
     pub now: u64,
     pub seats: Vec<Seat>,
     pub history: History,
+    /// Operations that were answered that the epoch had ended.
+    pub ended: BTreeSet<usize>,
     pub clients: Vec<Client>,
     /// How often each rare branch was taken, anywhere.
     pub marks: BTreeMap<&'static str, u64>,
     /// Whoever watches gets a line for everything that happens.
     pub log: Option<Vec<String>>,
+    /// What remote clients send asks for the end of the epoch.
+    pub forge_seals: bool,
     /// Commands are this many bytes longer than they need be.
     pub payload_extra: usize,
     wires: Wires,
@@ -138,6 +143,7 @@ pub(crate) struct Stage {
     once: ExactlyOnce,
     states: StateHash,
     monotone: Vec<Monotone>,
+    past_seal: PastSeal,
     violation: Option<Violation>,
     frontend_next: u64,
 }
@@ -150,9 +156,11 @@ impl Stage {
             now: SECOND,
             seats: (0..replicas).map(|_| Seat::default()).collect(),
             history: History::default(),
+            ended: BTreeSet::new(),
             clients: Vec::new(),
             marks: BTreeMap::new(),
             log: None,
+            forge_seals: false,
             payload_extra: 0,
             wires: Wires::new(),
             events: BTreeMap::new(),
@@ -162,6 +170,7 @@ impl Stage {
             once: ExactlyOnce::default(),
             states: StateHash::default(),
             monotone: vec![Monotone::default(); replicas],
+            past_seal: PastSeal::default(),
             violation: None,
             frontend_next: 0,
             setting,
@@ -186,6 +195,56 @@ impl Stage {
             secret: [7; 32],
             leader_first: ReplicaId(0),
         }
+    }
+
+    /// What the replicas have agreed on.
+    fn descriptor(&self) -> Descriptor {
+        let epoch = self.epoch();
+        let row = |id: usize| MemberRow {
+            node: id as u64 + 1,
+            role: MemberRole::Voter,
+            peer: String::new(),
+        };
+        let options = (self.setting.entry.complete)(&self.setting.options);
+        Descriptor {
+            cluster: epoch.cluster,
+            group: GroupId(0),
+            number: epoch.number,
+            predecessor: Fingerprint(0),
+            not_after: CommandTime(u64::MAX),
+            level: FEATURE_LEVEL,
+            protocol: self.setting.entry.info.name.to_owned(),
+            options,
+            durability: self.setting.durability,
+            semantics: 1,
+            terms: Vec::new(),
+            limits: Vec::new(),
+            members: (0..self.setting.replicas).map(row).collect(),
+            leader_first: epoch.leader_first,
+            base: Position(0),
+            base_digest: 0,
+            seed_commitment: 0,
+            hash_seed: 0,
+        }
+    }
+
+    /// A replica's node offers the end of the epoch; what follows is led first by `leader`, which
+    /// tells one offer from another.
+    pub fn offer_seal(&mut self, seat: usize, leader: usize) -> Result<(), SealError> {
+        let ours = self.descriptor();
+        let next = Descriptor {
+            number: EpochNumber(ours.number.0 + 1),
+            predecessor: ours.fingerprint(),
+            leader_first: ReplicaId(leader as u16),
+            ..ours
+        };
+        self.say(|| format!("{seat}: offers the end of the epoch"));
+        self.offer(seat, &next.encode())
+    }
+
+    /// How the epoch has ended at a replica.
+    pub fn sealed(&self, seat: usize) -> Option<&Seal> {
+        self.seats[seat].node.as_ref()?.sealed()
     }
 
     fn at(&mut self, at: u64, event: Event) {

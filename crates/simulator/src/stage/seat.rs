@@ -16,8 +16,9 @@ use crate::{
 use quintet_replica::{
     Boot, Bytes, ClientFrame, ClockLimit, ClockReading, Control, Deadline, Durability, EpochNumber,
     Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Link, Node, NodeSetup,
-    Output, PersistId, Recipients, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time,
-    TimerKey, TimerOwner, Wake, World as Outside, Write, put_frame, read_client_frame,
+    Output, PersistId, Recipients, RecoveredBytes, ReplicaId, SealError, Slot, SnapshotInfo,
+    Submission, Time, TimerKey, TimerOwner, Wake, World as Outside, Write, put_frame,
+    read_client_frame,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -232,7 +233,7 @@ impl Seat {
 impl Stage {
     /// Starts a replica, for the first time or again.
     pub fn start(&mut self, index: usize) {
-        let epoch = self.epoch();
+        let (epoch, descriptor) = (self.epoch(), self.descriptor().encode());
         let durability = self.setting.durability;
         let seed = self.random.draw();
         self.frontend_next += 1;
@@ -277,7 +278,7 @@ impl Stage {
             records: seat.disk.records.clone(),
         };
         let mut node = match Node::new(setup, &self.setting.entry, machine) {
-            Ok(node) => node,
+            Ok(node) => node.with_descriptor(descriptor),
             Err(error) => return self.violate("options", error.to_string()),
         };
         let mut outputs = Vec::new();
@@ -353,6 +354,15 @@ impl Stage {
         for event in std::mem::take(&mut self.seats[index].held) {
             self.at(self.now, event);
         }
+    }
+
+    /// The node offers this as the next epoch.
+    pub(super) fn offer(&mut self, index: usize, next: &Bytes) -> Result<(), SealError> {
+        self.seats[index].touched = true;
+        let offered = self.call(index, |node, view, outputs| {
+            node.offer_seal(next, view, outputs)
+        });
+        offered.unwrap_or(Ok(()))
     }
 
     /// An instruction to the protocol.
@@ -489,6 +499,15 @@ impl Stage {
         let speculates = self.setting.entry.speculates;
         let shown = self.monotone[index].shows(index as u16, &status, executed, speculates);
         self.demand(shown);
+        if let Some(seal) = self.seats[index].node.as_ref().and_then(Node::sealed) {
+            let stable = if speculates {
+                status.stable
+            } else {
+                seal.base.slot
+            };
+            let told = self.past_seal.told(index as u16, seal, stable);
+            self.demand(told);
+        }
         if speculates {
             return self.check_speculated(index, executed, status.stable, digest);
         }

@@ -144,6 +144,7 @@ impl Seat {
         let around = Surroundings {
             world: &self.clock,
             machine: Some(&Keys),
+            from_outside: false,
         };
         let mut effects = Vec::new();
         self.driver
@@ -156,6 +157,7 @@ impl Seat {
         let around = Surroundings {
             world: &self.clock,
             machine: Some(&Keys),
+            from_outside: false,
         };
         let mut effects = Vec::new();
         let _ = self.driver.on_idle(around, &mut effects);

@@ -1,0 +1,113 @@
+//! The end of an epoch: one for all, told when it is final, and nothing is executed behind it.
+//!
+//! ```text
+//!   replica 0   1 2 3 4 seal          base 5, next epoch a
+//!   replica 1   1 2 3 4 seal 6 ◄────── violation
+//!   replica 2   1 2 3 4 5 6 seal ◄──── violation: another base
+//! ```
+
+use super::Violation;
+use quintet_replica::{Seal, Slot};
+
+const PROPERTY: &str = "past_seal";
+
+/// The end of the epoch as it was told first, and how far replicas have executed for good.
+#[derive(Debug, Default)]
+pub struct PastSeal {
+    told: Option<(u16, Seal)>,
+    /// The last position, and who executed it.
+    last: (u64, u16),
+}
+
+impl PastSeal {
+    /// Replica `by` tells that the epoch has ended; what it has executed up to `stable` is final.
+    ///
+    /// # Errors
+    /// When that is told too early, or differently elsewhere, or something was executed behind it.
+    pub fn told(&mut self, by: u16, seal: &Seal, stable: Slot) -> Result<(), Violation> {
+        let base = seal.base;
+        if base.slot > stable {
+            let what = format!(
+                "replica {by} tells of an end at slot {} that may still be undone: {stable} is \
+                 the last final one",
+                base.slot
+            );
+            return Err(Violation::new(PROPERTY, what));
+        }
+        match &self.told {
+            None => self.told = Some((by, seal.clone())),
+            Some((first, told)) if told != seal => {
+                let what = format!(
+                    "the epoch ends at {:?} at replica {first}, at {base:?} at replica {by}, or \
+                     with other successors",
+                    told.base
+                );
+                return Err(Violation::new(PROPERTY, what));
+            }
+            Some(_) => {}
+        }
+        self.check()
+    }
+
+    /// Replica `by` has executed this position, and it is final.
+    ///
+    /// # Errors
+    /// When that is behind the end of the epoch.
+    pub fn executed(&mut self, by: u16, position: u64) -> Result<(), Violation> {
+        self.last = self.last.max((position, by));
+        self.check()
+    }
+
+    /// The end, once somebody has told it.
+    #[must_use]
+    pub fn seal(&self) -> Option<&Seal> {
+        self.told.as_ref().map(|(_, seal)| seal)
+    }
+
+    fn check(&self) -> Result<(), Violation> {
+        let (last, by) = self.last;
+        match self.seal() {
+            Some(seal) if last > seal.base.position.0 => Err(Violation::new(
+                PROPERTY,
+                format!(
+                    "replica {by} executed position {last}; the epoch ended at {}",
+                    seal.base.position
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_replica::{Bytes, Executed, Position};
+
+    fn seal(slot: u64, position: u64, successor: &'static [u8]) -> Seal {
+        let (slot, position) = (Slot(slot), Position(position));
+        Seal {
+            base: Executed { slot, position },
+            successor: Bytes::from_static(successor),
+        }
+    }
+
+    #[test]
+    fn one_final_end_with_nothing_behind_it_passes_and_all_else_is_seen() {
+        let mut checker = PastSeal::default();
+        assert_eq!(checker.executed(0, 4), Ok(()));
+        assert!(
+            checker.told(1, &seal(7, 5, b"a"), Slot(6)).is_err(),
+            "early"
+        );
+        assert_eq!(checker.told(0, &seal(7, 5, b"a"), Slot(7)), Ok(()));
+        assert_eq!(checker.told(1, &seal(7, 5, b"a"), Slot(9)), Ok(()));
+        assert_eq!(checker.executed(2, 5), Ok(()));
+        assert!(checker.told(2, &seal(7, 5, b"b"), Slot(9)).is_err());
+        assert!(checker.told(2, &seal(8, 5, b"a"), Slot(9)).is_err());
+        assert!(checker.executed(2, 6).is_err());
+        let mut late = PastSeal::default();
+        assert_eq!(late.executed(0, 6), Ok(()));
+        assert!(late.told(0, &seal(7, 5, b"a"), Slot(7)).is_err());
+    }
+}
