@@ -299,7 +299,7 @@ fn transfer(status: &Value) -> Option<String> {
 
 /// From this silence on a replica tells clients that a member does not answer
 /// (`quintet_runtime`'s event loop has the same figure), in milliseconds.
-const SILENT_MS: u64 = 1_200;
+const SILENT_MS: u64 = 3_000;
 
 /// One line for each replica that answering replicas do not hear: the longest silence, and those
 /// that told it. One that was never heard and has no link counts, too.
@@ -505,7 +505,7 @@ mod tests {
     fn silent_replicas_are_named_with_their_listeners() {
         let peer = |id: u64, connected: bool, silent: Option<u64>| json!({"id": id, "connected": connected, "silent_ms": silent});
         let first = json!({"id": 0, "peers": [peer(1, true, Some(40)), peer(2, false, Some(5_200)), peer(3, false, None)]});
-        let second = json!({"id": 1, "peers": [peer(0, true, Some(1_199)), peer(2, true, Some(65_000)), peer(3, false, None)]});
+        let second = json!({"id": 1, "peers": [peer(0, true, Some(2_999)), peer(2, true, Some(65_000)), peer(3, false, None)]});
         assert_eq!(
             silences(&[&first, &second]),
             [
