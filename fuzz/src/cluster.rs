@@ -38,13 +38,13 @@ struct Disk {
     used: bool,
 }
 
-/// What the replicas have agreed on; the epoch of this number, and what it follows.
-fn descriptor(number: u64, predecessor: Fingerprint) -> Descriptor {
+/// What the replicas have agreed on.
+fn descriptor() -> Descriptor {
     Descriptor {
         cluster: ClusterId(1),
         group: GroupId(0),
-        number: EpochNumber(number),
-        predecessor,
+        number: EpochNumber(1),
+        predecessor: Fingerprint(0),
         not_after: CommandTime(u64::MAX),
         level: FEATURE_LEVEL,
         protocol: String::new(),
@@ -228,7 +228,7 @@ impl Cluster {
             self.halted = true;
             return;
         };
-        node = node.with_descriptor(descriptor(1, Fingerprint(0)).encode());
+        node = node.with_descriptor(descriptor().encode());
         let recovered = RecoveredBytes {
             first_boot: !replica.disk.used,
             forgot,
@@ -401,8 +401,7 @@ impl Cluster {
         let Some(node) = &mut replica.node else {
             return;
         };
-        let ours = descriptor(1, Fingerprint(0)).fingerprint();
-        let next = descriptor(2, ours).encode();
+        let next = descriptor().successor().encode();
         let view = View {
             now: self.now,
             disk: &replica.disk,

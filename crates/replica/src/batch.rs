@@ -11,9 +11,8 @@
 //! `open` is how many of the session's sequence numbers below this one still await their reply:
 //! replies below `sequence - open` have arrived and need not be kept.
 //!
-//! `seals` says that a [`RequestKind::Seal`] is among the requests: whoever takes batches from
-//! elsewhere, and the executor, see it without walking them. In a batch that does not say so a
-//! seal is no request.
+//! `seals` says that a [`RequestKind::Seal`] is among the requests: the receiver of a batch, and the
+//! executor, see it without walking them. In a batch that does not say so a seal is no request.
 
 use crate::{BatchId, CommandId, DecodeError, FrontendId, Level, SessionId};
 use alloc::vec::Vec;
@@ -456,6 +455,14 @@ impl ResultsBuilder {
         self.bytes.clear();
         self.bytes.extend_from_slice(&[0; 4]);
         self.count = 0;
+    }
+
+    /// Starts over with this status, and no reply, for each request of a batch.
+    pub fn fill(&mut self, batch: &BatchView<'_>, status: RequestStatus) {
+        self.clear();
+        for _ in batch.requests() {
+            self.push(status, &[]);
+        }
     }
 
     /// Their length in bytes so far.

@@ -772,10 +772,7 @@ pub fn refuse_seal(submission: &Submission) -> Option<Outcome> {
     let view = BatchView::new(&submission.batch).ok()?;
     view.seals().then(|| {
         let mut results = ResultsBuilder::default();
-        results.clear();
-        for _ in view.requests() {
-            results.push(RequestStatus::Refused, &[]);
-        }
+        results.fill(&view, RequestStatus::Refused);
         Outcome::Results(results.finish())
     })
 }

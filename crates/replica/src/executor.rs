@@ -465,12 +465,17 @@ impl Executor {
             warm.before(&*self.machine);
             self.execute_request(&request);
         }
-        reply.map(|route| Answer {
+        reply.map(|route| self.finish_answer(view.id(), route))
+    }
+
+    /// The answer to a batch: the results that were built last.
+    fn finish_answer(&mut self, batch: BatchId, route: ReplyRoute) -> Answer {
+        Answer {
             slot: self.executed.slot,
             route,
-            batch: view.id(),
+            batch,
             results: self.results.finish(),
-        })
+        }
     }
 
     #[inline]
@@ -685,12 +690,8 @@ impl Executor {
                 }
             }
         }
-        Answer {
-            slot: self.executed.slot,
-            route,
-            batch: view.map_or(BatchId::default(), |view| view.id()),
-            results: self.results.finish(),
-        }
+        let id = view.map_or(BatchId::default(), |view| view.id());
+        self.finish_answer(id, route)
     }
 
     fn read(&mut self, batch: &Bytes, route: ReplyRoute, clock: u64) -> Answer {
@@ -725,12 +726,7 @@ impl Executor {
             }
         }
         let id = view.map_or(BatchId::default(), |view| view.id());
-        Answer {
-            slot: self.executed.slot,
-            route,
-            batch: id,
-            results: self.results.finish(),
-        }
+        self.finish_answer(id, route)
     }
 
     /// Begins a snapshot of the state as it is now and gives its first chunks: header and

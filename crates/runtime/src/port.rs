@@ -606,7 +606,7 @@ mod tests {
         assert!(collect(&mut port, Time(2)).is_empty());
         let answer = answer.recv().expect("answered");
         assert!(matches!(answer, Err(SubmitError::Uncertain)), "{answer:?}");
-        // The next one asks anew.
+        // The next one opens the session again.
         let answer = push(&mut port, Level::Ordered, b"b");
         let batch = collect(&mut port, Time(3));
         assert_eq!(kinds(&batch[0])[0].0, RequestKind::Open);

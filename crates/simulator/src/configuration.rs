@@ -23,8 +23,8 @@ use crate::{
     world::{World, WorldSetup},
 };
 use quintet_replica::{
-    Bytes, CommandTime, Descriptor, ExecutorLimits, FEATURE_LEVEL, Fingerprint, GroupId, Link,
-    MemberRole, MemberRow, Position, StateMachine, check_peer,
+    Bytes, CommandTime, Descriptor, Durability, Entry, Epoch, ExecutorLimits, FEATURE_LEVEL,
+    Fingerprint, GroupId, Link, MemberRole, MemberRow, Position, StateMachine, check_peer,
 };
 use quintet_store::StoreOptions;
 use serde::{Deserialize, Serialize};
@@ -208,6 +208,40 @@ impl Odd {
     }
 }
 
+/// What all replicas of a group's first epoch have in common, without machine and limits.
+pub(crate) fn first_descriptor(
+    entry: &Entry,
+    options: &[(String, String)],
+    durability: Durability,
+    epoch: &Epoch,
+) -> Descriptor {
+    let row = |id: usize| MemberRow {
+        node: id as u64 + 1,
+        role: MemberRole::Voter,
+        peer: format!("r{id}"),
+    };
+    Descriptor {
+        cluster: epoch.cluster,
+        group: GroupId(0),
+        number: epoch.number,
+        predecessor: Fingerprint(0),
+        not_after: CommandTime(u64::MAX),
+        level: FEATURE_LEVEL,
+        protocol: entry.info.name.to_owned(),
+        options: (entry.complete)(options),
+        durability,
+        semantics: 1,
+        terms: Vec::new(),
+        limits: Vec::new(),
+        members: (0..epoch.members).map(row).collect(),
+        leader_first: epoch.leader_first,
+        base: Position(0),
+        base_digest: 0,
+        seed_commitment: 0,
+        hash_seed: 0,
+    }
+}
+
 impl World {
     /// What a replica, or a proxy, is configured with.
     pub fn configuration(&self, replica: Option<usize>) -> Configuration {
@@ -245,30 +279,16 @@ impl World {
         terms.sort();
         limits.sort();
         let hash_seed = configuration.store.hash_seed;
-        let row = |id: usize| MemberRow {
-            node: id as u64 + 1,
-            role: MemberRole::Voter,
-            peer: format!("r{id}"),
-        };
+        let WorldSetup {
+            entry, durability, ..
+        } = &self.setup;
         Descriptor {
-            cluster: epoch.cluster,
-            group: GroupId(0),
-            number: epoch.number,
-            predecessor: Fingerprint(0),
-            not_after: CommandTime(u64::MAX),
-            level: FEATURE_LEVEL,
-            protocol: self.setup.entry.info.name.to_owned(),
-            options: (self.setup.entry.complete)(&configuration.options),
-            durability: self.setup.durability,
             semantics: machine.semantics() + u32::from(configuration.other_machine),
             terms,
             limits,
-            members: (0..self.setup.replicas).map(row).collect(),
-            leader_first: epoch.leader_first,
-            base: Position(0),
-            base_digest: 0,
             seed_commitment: mix(hash_seed, 1).into(),
             hash_seed,
+            ..first_descriptor(entry, &configuration.options, *durability, &epoch)
         }
     }
 

@@ -163,8 +163,8 @@ impl Healing {
     }
 }
 
-/// How long those take that the others cannot do without and that must first fetch a state, and
-/// another one behind it: so many bytes at so many per second, whatever the protocol does.
+/// How long a replica that the others cannot do without takes to fetch a state, and another one
+/// behind it: each has this number of bytes, and `rate` pass per second, whatever the protocol does.
 fn fetches(bytes: u64, rate: u64) -> u64 {
     (2 * SECOND * bytes).checked_div(rate).unwrap_or(0)
 }

@@ -925,12 +925,8 @@ impl World {
         let Some(node) = &self.processes[by].node else {
             return;
         };
-        let Some(seal) = node.sealed() else { return };
-        let stable = match self.setup.entry.speculates {
-            true => node.protocol_status().stable,
-            false => seal.base.slot,
-        };
-        if let Err(violation) = self.past_seal.told(by as u16, seal, stable) {
+        let speculates = self.setup.entry.speculates;
+        if let Err(violation) = self.past_seal.shows(by as u16, node, speculates) {
             self.violate(violation);
         }
     }

@@ -9,11 +9,11 @@
 //!
 //! Everybody computes the schedule from what each block says of its message, so a receiver knows
 //! where a block belongs, from whom it comes, and to whom it goes on. Blocks are numbered on each
-//! link; a receiver's column BLOCKS says up to which number they have come, and so many more than
-//! that may be under way. What a broken connection lost is sent again by whoever had sent it. Nothing
-//! goes to a member before its row shows the view: one that drops a block says by a later one's number
-//! that it has come. A view that wedges takes and passes on no block any more: a message that is not whole then is no message,
-//! and its sender sends it again in the next view.
+//! link; a receiver's column BLOCKS shows up to which number they have come, and a bounded number
+//! beyond that may be in flight. What a broken connection lost is sent again by its sender. Nothing goes to a member before its row shows the view: a member that drops a block
+//! acknowledges it with a later one's number. A view that wedges takes and forwards no block any
+//! more: a message that is incomplete then is no message, and its sender sends it again in the next
+//! view.
 
 use super::{
     Derecho,

@@ -283,6 +283,20 @@ fn decode_terms(reader: &mut Reader, field: &'static str) -> Result<Terms, Decod
 }
 
 impl Descriptor {
+    /// The epoch that follows this one, with all else as it is.
+    ///
+    /// # Panics
+    /// After the last number.
+    #[must_use]
+    pub fn successor(&self) -> Self {
+        let number = self.number.0.checked_add(1).expect("a next number");
+        Self {
+            number: EpochNumber(number),
+            predecessor: self.fingerprint(),
+            ..self.clone()
+        }
+    }
+
     /// The part that is compared and shown to other members: prefix and body.
     #[must_use]
     pub fn public(&self) -> Bytes {

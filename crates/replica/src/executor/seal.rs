@@ -163,12 +163,7 @@ impl Executor {
                 self.execute_request(&request);
             }
         }
-        let answer = Answer {
-            slot: self.executed.slot,
-            route: reply?,
-            batch: view.id(),
-            results: self.results.finish(),
-        };
+        let answer = self.finish_answer(view.id(), reply?);
         self.hold_behind_seal(answer)
     }
 
@@ -210,17 +205,9 @@ impl Executor {
 
     /// Answers each request that the epoch has ended before it.
     pub(super) fn answer_sealed(&mut self, batch: &[u8], route: ReplyRoute) -> Option<Answer> {
-        self.results.clear();
         let view = BatchView::new(batch).ok()?;
-        for _ in view.requests() {
-            self.results.push(RequestStatus::Sealed, &[]);
-        }
-        let answer = Answer {
-            slot: self.executed.slot,
-            route,
-            batch: view.id(),
-            results: self.results.finish(),
-        };
+        self.results.fill(&view, RequestStatus::Sealed);
+        let answer = self.finish_answer(view.id(), route);
         self.hold_behind_seal(answer)
     }
 
@@ -280,10 +267,8 @@ pub(super) mod tests {
     /// An epoch that follows it; `protocol` tells two such apart.
     fn next(protocol: &str) -> Descriptor {
         Descriptor {
-            number: EpochNumber(2),
-            predecessor: ours().fingerprint(),
             protocol: String::from(protocol),
-            ..ours()
+            ..ours().successor()
         }
     }
 
@@ -586,7 +571,7 @@ pub(super) mod tests {
             executor
         }
 
-        /// The next sequence number of whoever sends again what was undone.
+        /// The next sequence number of a client that sends again what was undone.
         fn sequence(&self) -> u64 {
             let mut executed = 0;
             for entry in &self.log {

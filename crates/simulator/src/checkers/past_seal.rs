@@ -7,11 +7,11 @@
 //! ```
 
 use super::Violation;
-use quintet_replica::{Seal, Slot};
+use quintet_replica::{Node, Seal, Slot};
 
 const PROPERTY: &str = "past_seal";
 
-/// The end of the epoch as it was told first, and how far replicas have executed for good.
+/// The end of the epoch as it was told first, and how far the executions of replicas are final.
 #[derive(Debug, Default)]
 pub struct PastSeal {
     told: Option<(u16, Seal)>,
@@ -20,6 +20,21 @@ pub struct PastSeal {
 }
 
 impl PastSeal {
+    /// What the node of replica `by` tells of the end of the epoch.
+    ///
+    /// # Errors
+    /// See [`Self::told`].
+    pub fn shows(&mut self, by: u16, node: &Node, speculates: bool) -> Result<(), Violation> {
+        let Some(seal) = node.sealed() else {
+            return Ok(());
+        };
+        let stable = match speculates {
+            true => node.protocol_status().stable,
+            false => seal.base.slot,
+        };
+        self.told(by, seal, stable)
+    }
+
     /// Replica `by` tells that the epoch has ended; what it has executed up to `stable` is final.
     ///
     /// # Errors

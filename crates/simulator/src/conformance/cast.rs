@@ -1,7 +1,12 @@
 //! Who plays what: leaders, members, heads and tails of whatever protocol is on the stage.
 
 use super::Skip;
-use crate::stage::{Setting, Stage};
+use crate::{
+    clock::SECOND,
+    machine::Operation,
+    stage::{Place, Setting, Stage},
+};
+use quintet_replica::Level;
 
 /// Starts a stage and waits until its replicas answer.
 pub(super) fn open(setting: Setting) -> Stage {
@@ -53,4 +58,24 @@ pub(super) fn short_logs(setting: &mut Setting) {
             setting.options.push((name.to_string(), value.to_string()));
         }
     }
+}
+
+/// All replicas but one answer more commands than short logs keep.
+pub(super) fn outgrow_logs(stage: &mut Stage, without: usize) {
+    stage.payload_extra = 2000;
+    for _ in 0..4 {
+        let mut numbers = Vec::new();
+        for at in (0..stage.seats.len()).filter(|at| *at != without) {
+            let client = stage.client(Place::At(at));
+            for key in 0..30 {
+                let add = Operation::Add(1);
+                numbers.push(stage.ask(client, Level::Ordered, 2 + 3 * (key % 4), add));
+            }
+        }
+        stage.until("the others answer the load", |stage| {
+            stage.answered(&numbers)
+        });
+        stage.run(SECOND);
+    }
+    stage.payload_extra = 0;
 }

@@ -133,20 +133,7 @@ pub(super) fn laggard_past_a_trimmed_log_comes_to_the_end(
         } else {
             stage.isolate(seat, true);
         }
-        stage.payload_extra = 2000;
-        for _ in 0..4 {
-            let mut numbers = Vec::new();
-            for at in (0..stage.seats.len()).filter(|at| *at != seat) {
-                let client = stage.client(Place::At(at));
-                for key in 0..30 {
-                    let operation = Operation::Add(1);
-                    numbers.push(stage.ask(client, Level::Ordered, 2 + 3 * (key % 4), operation));
-                }
-            }
-            stage.until("the others answer", |stage| stage.answered(&numbers));
-            stage.run(SECOND);
-        }
-        stage.payload_extra = 0;
+        cast::outgrow_logs(&mut stage, seat);
         let left = !stage.route().contains(&seat);
         let others: Vec<usize> = (0..stage.seats.len()).filter(|at| *at != seat).collect();
         end(&mut stage, &others);

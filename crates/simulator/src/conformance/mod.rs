@@ -158,7 +158,7 @@ scenarios! {
     sessions::commuting_pairs_in_both_orders [3] Both
         "commands on different keys in both orders: the same replies, the same state";
     epochs::seal_ends_the_epoch [3, 5] Both
-        "the epoch ends under load, and who offers that dies: all stop at one place for good";
+        "the epoch ends under load, and who offers that dies: all stop at one place";
     epochs::laggard_past_a_trimmed_log_comes_to_the_end [3] Both
         "the epoch ends while one is away for longer than logs reach back: it stops there, too";
     epochs::clients_cannot_end_the_epoch [3] Both

@@ -61,24 +61,7 @@ pub(super) fn lagging_replica_past_a_trimmed_log(mut setting: Setting) -> Result
         } else {
             stage.isolate(seat, true);
         }
-        stage.payload_extra = 2000;
-        for _ in 0..4 {
-            let left: Vec<usize> = (0..stage.seats.len()).filter(|it| *it != seat).collect();
-            let mut numbers = Vec::new();
-            for at in left {
-                let client = stage.client(crate::stage::Place::At(at));
-                for key in 0..30 {
-                    let add = crate::machine::Operation::Add(1);
-                    let level = quintet_replica::Level::Ordered;
-                    numbers.push(stage.ask(client, level, 2 + 3 * (key % 4), add));
-                }
-            }
-            stage.until("the others answer the load", |stage| {
-                stage.answered(&numbers)
-            });
-            stage.run(SECOND);
-        }
-        stage.payload_extra = 0;
+        cast::outgrow_logs(&mut stage, seat);
         if down {
             stage.start(seat);
         }

@@ -29,14 +29,14 @@ use crate::{
         past_seal::PastSeal, state_hash::StateHash,
     },
     clock::SECOND,
+    configuration::first_descriptor,
     history::History,
     random::Random,
 };
 use clients::Client;
 use quintet_replica::{
-    ClusterId, CommandTime, Descriptor, Durability, Entry, Epoch, EpochNumber, Executed,
-    ExecutorLimits, FEATURE_LEVEL, Fingerprint, GroupId, Link, MemberRole, MemberRow, NodeState,
-    PersistId, Position, ReplicaId, Seal, SealError,
+    ClusterId, Descriptor, Durability, Entry, Epoch, EpochNumber, Executed, ExecutorLimits, Link,
+    NodeState, PersistId, ReplicaId, Seal, SealError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use wires::Wires;
@@ -199,44 +199,21 @@ impl Stage {
 
     /// What the replicas have agreed on.
     fn descriptor(&self) -> Descriptor {
-        let epoch = self.epoch();
-        let row = |id: usize| MemberRow {
-            node: id as u64 + 1,
-            role: MemberRole::Voter,
-            peer: String::new(),
-        };
-        let options = (self.setting.entry.complete)(&self.setting.options);
-        Descriptor {
-            cluster: epoch.cluster,
-            group: GroupId(0),
-            number: epoch.number,
-            predecessor: Fingerprint(0),
-            not_after: CommandTime(u64::MAX),
-            level: FEATURE_LEVEL,
-            protocol: self.setting.entry.info.name.to_owned(),
+        let Setting {
+            entry,
             options,
-            durability: self.setting.durability,
-            semantics: 1,
-            terms: Vec::new(),
-            limits: Vec::new(),
-            members: (0..self.setting.replicas).map(row).collect(),
-            leader_first: epoch.leader_first,
-            base: Position(0),
-            base_digest: 0,
-            seed_commitment: 0,
-            hash_seed: 0,
-        }
+            durability,
+            ..
+        } = &self.setting;
+        first_descriptor(entry, options, *durability, &self.epoch())
     }
 
     /// A replica's node offers the end of the epoch; what follows is led first by `leader`, which
     /// tells one offer from another.
     pub fn offer_seal(&mut self, seat: usize, leader: usize) -> Result<(), SealError> {
-        let ours = self.descriptor();
         let next = Descriptor {
-            number: EpochNumber(ours.number.0 + 1),
-            predecessor: ours.fingerprint(),
             leader_first: ReplicaId(leader as u16),
-            ..ours
+            ..self.descriptor().successor()
         };
         self.say(|| format!("{seat}: offers the end of the epoch"));
         self.offer(seat, &next.encode())

@@ -499,14 +499,9 @@ impl Stage {
         let speculates = self.setting.entry.speculates;
         let shown = self.monotone[index].shows(index as u16, &status, executed, speculates);
         self.demand(shown);
-        if let Some(seal) = self.seats[index].node.as_ref().and_then(Node::sealed) {
-            let stable = if speculates {
-                status.stable
-            } else {
-                seal.base.slot
-            };
-            let told = self.past_seal.told(index as u16, seal, stable);
-            self.demand(told);
+        if let Some(node) = &self.seats[index].node {
+            let shown = self.past_seal.shows(index as u16, node, speculates);
+            self.demand(shown);
         }
         if speculates {
             return self.check_speculated(index, executed, status.stable, digest);
