@@ -58,7 +58,7 @@ mod small;
 pub use cluster::{Cluster, Error, Local};
 pub use quintet_replica::{
     Access, At, CommandId, CommandTime, DigestBegun, Durability, FootprintVisitor, RestoreError,
-    SnapshotProgress, StateMachine, StateSum,
+    SnapshotProgress, StateCheck, StateMachine, StateSum,
 };
 pub use quintet_runtime as runtime;
 pub use quintet_store as store;

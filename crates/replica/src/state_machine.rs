@@ -12,7 +12,7 @@
 //! with the command ([`At`]).
 
 use crate::{DigestBegun, Position, Slot};
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 
 /// Time as the log tells it: nanoseconds since the Unix epoch, chosen by whoever orders the
 /// command. Never goes back between two commands that touch the same key.
@@ -99,6 +99,25 @@ pub enum SnapshotProgress {
 #[error("snapshot refused: {0}")]
 pub struct RestoreError(pub String);
 
+/// Reads a state that a snapshot holds and keeps none of it: what [`StateMachine::restore_chunk`]
+/// would refuse, this refuses before anything relies on the snapshot. On a thread of its own.
+pub trait StateCheck: Send {
+    /// A state follows; what was read of another is forgotten.
+    fn begin(&mut self);
+
+    /// Its next bytes, cut anywhere.
+    ///
+    /// # Errors
+    /// When the bytes cannot be a state.
+    fn chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError>;
+
+    /// All bytes have been given.
+    ///
+    /// # Errors
+    /// When the state is not whole.
+    fn finish(&mut self) -> Result<(), RestoreError>;
+}
+
 /// A replicated service. `apply`, `query` and the snapshot methods are what it takes; the rest
 /// has defaults.
 ///
@@ -168,6 +187,12 @@ pub trait StateMachine: Send + 'static {
     /// # Errors
     /// When the snapshot is not whole.
     fn finish_restore(&mut self) -> Result<(), RestoreError>;
+
+    /// What reads a saved snapshot's state back before the log behind it is trimmed. The default:
+    /// only the stream's checksums are read back.
+    fn state_check(&self) -> Option<Box<dyn StateCheck>> {
+        None
+    }
 
     /// Which keys `command` touches. The default: it conflicts with everything.
     fn footprint(&self, command: &[u8], visit: &mut dyn FootprintVisitor) {

@@ -460,6 +460,9 @@ fn assemble(
         snapshots,
         repairing,
     } = open_storage(config, &descriptor, &mut data, &mailer)?;
+    if let Some(check) = machine.state_check() {
+        snapshots.check_states(check);
+    }
     let recovered = RecoveredBytes {
         first_boot: data.first_boot,
         forgot: data.forgot,

@@ -9,7 +9,8 @@
 //! has right checksums is gone on with when the state is still wanted then.
 //!
 //! A snapshot is read back, every checksum and the sessions, before anybody is told that it is saved:
-//! the log is trimmed behind it. One that cannot be read is thrown away, and the log stays.
+//! the log is trimmed behind it. One that cannot be read is thrown away, and the log stays. So is
+//! the state in this replica's own; a peer's is read by the restore that it was fetched for.
 //!
 //! Two are kept, and the log since the older one. When the newer one is damaged, the older one and
 //! the log replace it; unless it came from a peer, because the log has a gap before it then. When
@@ -26,6 +27,7 @@ use crate::{
 use quintet_replica::{
     Bytes, ClusterId, Durability, Executed, Position, SNAPSHOT_OPEN_FOR, SNAPSHOTS_OPEN_MAX,
     Sessions, Slot, SnapshotChunk, SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan,
+    StateCheck,
 };
 use std::{
     cell::RefCell,
@@ -123,8 +125,12 @@ impl Check {
         ))))
     }
 
-    /// Goes on up to the file's present end.
-    fn go_on(&mut self, file: &File) -> io::Result<Option<Flaw>> {
+    /// Goes on up to the file's present end; `state` reads the state, if it is given.
+    fn go_on(
+        &mut self,
+        file: &File,
+        mut state: Option<&mut Box<dyn StateCheck>>,
+    ) -> io::Result<Option<Flaw>> {
         loop {
             loop {
                 match self.reader.next_chunk() {
@@ -145,10 +151,20 @@ impl Check {
                             return self.damaged(format!("its sessions: {error}"));
                         }
                     }
-                    Ok(Some(SnapshotChunk::State(_) | SnapshotChunk::Feed(_))) => {}
+                    Ok(Some(SnapshotChunk::State(chunk))) => {
+                        let read = state.as_mut().map_or(Ok(()), |it| it.chunk(&chunk));
+                        if let Err(error) = read {
+                            return self.damaged(format!("its state: {error}"));
+                        }
+                    }
+                    Ok(Some(SnapshotChunk::Feed(_))) => {}
                     Ok(Some(SnapshotChunk::End)) => {
                         self.ended = true;
-                        return Ok(None);
+                        let read = state.as_mut().map_or(Ok(()), |it| it.finish());
+                        return match read {
+                            Ok(()) => Ok(None),
+                            Err(error) => self.damaged(format!("its state: {error}")),
+                        };
                     }
                     Ok(None) => break,
                     Err(error) => return self.damaged(error.to_string()),
@@ -167,8 +183,12 @@ impl Check {
     }
 
     /// The same for a file that is whole.
-    fn finish(&mut self, file: &File) -> io::Result<Option<Flaw>> {
-        match self.go_on(file)? {
+    fn finish(
+        &mut self,
+        file: &File,
+        state: Option<&mut Box<dyn StateCheck>>,
+    ) -> io::Result<Option<Flaw>> {
+        match self.go_on(file, state)? {
             None if !self.ended => self.damaged("it ends early".to_owned()),
             flaw => Ok(flaw),
         }
@@ -179,7 +199,7 @@ impl Check {
 pub(crate) fn verify(path: &Path, id: Executed, cluster: ClusterId) -> io::Result<Option<Flaw>> {
     let file = retried(|| File::open(path))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Check::new(name.into_owned(), id, cluster).finish(&file)
+    Check::new(name.into_owned(), id, cluster).finish(&file, None)
 }
 
 /// What can be gone on with of a peer's snapshot that an earlier run did not finish.
@@ -286,6 +306,7 @@ fn move_aside(kept: impl Iterator<Item = Kept>, directory: &Path, aside: &Path) 
 }
 
 enum Order {
+    Check(Box<dyn StateCheck>),
     Begin {
         file: u64,
         id: Executed,
@@ -350,6 +371,7 @@ impl Snapshots {
             mailer,
             begun: 0,
             under_way: None,
+            state: None,
         };
         let thread = std::thread::Builder::new()
             .name("snapshots".to_owned())
@@ -375,6 +397,11 @@ impl Snapshots {
             // The thread ends only with this sender.
             let _ = orders.send(order);
         }
+    }
+
+    /// From now on the state in this replica's own snapshots is read back by `check`.
+    pub fn check_states(&self, check: Box<dyn StateCheck>) {
+        self.order(Order::Check(check));
     }
 
     /// Begins a file; the first `kept` bytes of what an earlier run left of it stay.
@@ -542,6 +569,7 @@ struct Writer {
     /// The number of the file that was begun last.
     begun: u64,
     under_way: Option<UnderWay>,
+    state: Option<Box<dyn StateCheck>>,
 }
 
 impl Writer {
@@ -566,6 +594,7 @@ impl Writer {
 
     fn carry_out(&mut self, order: Order) -> Result<(), Failed> {
         match order {
+            Order::Check(state) => self.state = Some(state),
             Order::Begin {
                 file: number,
                 id,
@@ -583,6 +612,9 @@ impl Writer {
                 let mut file = retried(|| options.open(self.directory.join(name)))?;
                 file.set_len(kept)?;
                 file.seek(SeekFrom::Start(kept))?;
+                if let Some(state) = &mut self.state {
+                    state.begin();
+                }
                 self.under_way = Some(UnderWay {
                     number,
                     id,
@@ -607,7 +639,8 @@ impl Writer {
                     under_way.flushed = under_way.written;
                     // Its pages are in memory still; and at the end there is little left to read,
                     // so that a state that is followed by others is there at once.
-                    let flaw = under_way.check.go_on(&under_way.file)?;
+                    let state = self.state.as_mut().filter(|_| !under_way.fetched);
+                    let flaw = under_way.check.go_on(&under_way.file, state)?;
                     unreadable(flaw)?;
                 }
                 let (file, bytes) = (under_way.number, under_way.written);
@@ -646,7 +679,7 @@ impl Writer {
         }
     }
 
-    fn save(&self, under_way: UnderWay) -> Result<(), Failed> {
+    fn save(&mut self, under_way: UnderWay) -> Result<(), Failed> {
         let UnderWay {
             id,
             fetched,
@@ -658,7 +691,8 @@ impl Writer {
         if self.durability == Durability::Disk {
             file.sync_all().map_err(not_synced)?;
         }
-        unreadable(check.finish(&file)?)?;
+        let state = self.state.as_mut().filter(|_| !fetched);
+        unreadable(check.finish(&file, state)?)?;
         fs::rename(
             self.directory.join(unfinished(fetched)),
             self.directory.join(name(id, fetched)),
@@ -719,7 +753,9 @@ fn not_synced(error: io::Error) -> Failed {
 mod tests {
     use super::*;
     use crate::mail::Mailbox;
-    use quintet_replica::{CommandTime, EpochNumber, GroupId, SnapshotHeader, Wire, framed};
+    use quintet_replica::{
+        CommandTime, EpochNumber, GroupId, RestoreError, SnapshotHeader, Wire, framed,
+    };
 
     fn id(slot: u64) -> Executed {
         Executed {
@@ -1001,6 +1037,62 @@ mod tests {
             assert!(reason.contains("cannot be read back"), "{reason}");
             assert_eq!(fs::read_dir(&path).expect("lists").count(), 0);
         }
+    }
+
+    /// Takes states that say "good" alone.
+    #[derive(Default)]
+    struct Good(Vec<u8>);
+
+    impl StateCheck for Good {
+        fn begin(&mut self) {
+            self.0.clear();
+        }
+
+        fn chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError> {
+            self.0.extend_from_slice(chunk);
+            Ok(())
+        }
+
+        fn finish(&mut self) -> Result<(), RestoreError> {
+            match self.0 == b"good" {
+                true => Ok(()),
+                false => Err(RestoreError("it is not good".to_owned())),
+            }
+        }
+    }
+
+    #[test]
+    fn own_snapshot_whose_state_cannot_be_read_back_is_not_saved() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().to_path_buf();
+        let (mailbox, mailer) = mailbox();
+        let mut snapshots =
+            Snapshots::start(path, ClusterId(1), Durability::Disk, mailer).expect("starts");
+        snapshots.check_states(Box::new(Good::default()));
+        // A peer's is restored from as it is; its restore finds what is wrong with it.
+        for (slot, state, fetched) in [(1, "bad", false), (2, "good", false), (3, "bad", true)] {
+            snapshots.begin(id(slot), fetched, 0);
+            snapshots.append(stream(slot, state.as_bytes()));
+            snapshots.finish_file();
+        }
+        snapshots.finish();
+        let told: Vec<Mail> = std::iter::from_fn(|| mailbox.take()).collect();
+        let saved: Vec<Slot> = (told.iter())
+            .filter_map(|mail| match mail {
+                Mail::SnapshotSaved(kept) => Some(kept.info.id.slot),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(saved, [Slot(2), Slot(3)]);
+        let reason = told.iter().find_map(|mail| match mail {
+            Mail::SnapshotFailed { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        });
+        let reason = reason.expect("one failed");
+        assert!(
+            reason.contains("its state: snapshot refused: it is not good"),
+            "{reason}"
+        );
     }
 
     #[test]

@@ -17,11 +17,11 @@ use crate::passing::Passing;
 use crate::random::Random;
 use crate::reply::Reply;
 use crate::request::{Args, ArgsBuffer, Commands, Mode, RequestCommand, next_watched};
-use crate::snapshot::{Globals, Restore};
+use crate::snapshot::{Globals, ReadBack, Restore};
 use crate::steps::{Meter, may_be_long, steps_of, steps_of_queued};
 use quintet_replica::{
     Access, At, CommandTime, DigestBegun, FootprintVisitor, RestoreError, SnapshotProgress,
-    StateMachine, Terms,
+    StateCheck, StateMachine, Terms,
 };
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -606,14 +606,10 @@ impl StateMachine for Store {
             .as_mut()
             .ok_or_else(|| RestoreError("no restore was begun".to_owned()))?;
         restore.chunk(chunk, |restored| {
+            restored.check(keyspace.databases.len())?;
             let database = restored.database;
-            if usize::from(database) >= keyspace.databases.len() {
-                return Err(RestoreError(format!(
-                    "it holds a key of database {database}"
-                )));
-            }
-            if restored.version == 0 || keyspace.holds(database, &restored.key) {
-                return Err(RestoreError("it holds a key that cannot be".to_owned()));
+            if keyspace.holds(database, &restored.key) {
+                return Err(RestoreError("it holds a key twice".to_owned()));
             }
             keyspace.insert(
                 database,
@@ -632,15 +628,14 @@ impl StateMachine for Store {
             .take()
             .ok_or_else(|| RestoreError("no restore was begun".to_owned()))?;
         let globals = restore.finish()?;
-        if globals.databases > self.options.databases {
-            let (has, have) = (globals.databases, self.options.databases);
-            return Err(RestoreError(format!(
-                "it has {has} databases, this store {have}"
-            )));
-        }
+        globals.check(self.options.databases)?;
         self.refuse_writes = globals.refuse_writes;
         self.time = globals.time;
         Ok(())
+    }
+
+    fn state_check(&self) -> Option<Box<dyn StateCheck>> {
+        Some(Box::new(ReadBack::new(self.options.databases)))
     }
 
     fn footprint(&self, command: &[u8], visit: &mut dyn FootprintVisitor) {

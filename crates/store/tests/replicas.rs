@@ -12,8 +12,8 @@
 
 use proptest::prelude::*;
 use quintet_replica::{
-    Access, At, CommandId, CommandTime, DigestBegun, FootprintVisitor, Position, SessionId,
-    SnapshotProgress, StateMachine,
+    Access, At, CommandId, CommandTime, DigestBegun, FootprintVisitor, Position, RestoreError,
+    SessionId, SnapshotProgress, StateMachine,
 };
 use quintet_store::{
     COMMANDS_COUNT, CommandSpec, Kind, Mode, RequestBuilder, Store, StoreOptions, Watched,
@@ -92,7 +92,44 @@ fn restore(bytes: &[u8], cuts: usize) -> Store {
         store.restore_chunk(chunk).unwrap();
     }
     store.finish_restore().unwrap();
+    read_back(bytes, cuts).unwrap();
     store
+}
+
+/// Reads a state without keeping it.
+fn read_back(bytes: &[u8], cuts: usize) -> Result<(), RestoreError> {
+    let mut check = Store::default().state_check().unwrap();
+    check.begin();
+    for chunk in bytes.chunks(cuts.max(1)) {
+        check.chunk(chunk)?;
+    }
+    check.finish()
+}
+
+/// Its record is longer than what reading back holds at once; what follows it is read.
+#[test]
+fn state_with_a_very_long_record_is_read_back_but_for_that() {
+    let mut store = Store::default();
+    let mut request = RequestBuilder::new();
+    let mode = Mode {
+        resp3: false,
+        database: 0,
+    };
+    let long = vec![b'v'; 20 << 20];
+    request.command(lookup(b"SET").unwrap(), mode, &[b"long", &long]);
+    request.command(lookup(b"SET").unwrap(), mode, &[b"short", b"value"]);
+    store.apply(&at(1, BASE), request.as_bytes(), &mut Vec::new());
+    let mut bytes = Vec::new();
+    store.begin_snapshot();
+    while store.snapshot_chunk(&mut bytes, 1 << 20) == SnapshotProgress::More {}
+    read_back(&bytes, 1 << 20).unwrap();
+    read_back(&bytes, 999).unwrap();
+    assert!(read_back(&bytes[..10 << 20], 1 << 20).is_err(), "cut in it");
+    assert!(read_back(&bytes[..bytes.len() - 1], 1 << 20).is_err());
+    let short = bytes.windows(5).rposition(|word| word == b"short").unwrap();
+    // The length of its key.
+    bytes[short - 1] ^= 0x40;
+    assert!(read_back(&bytes, 1 << 20).is_err());
 }
 
 fn word(words: &'static [&'static str]) -> impl Strategy<Value = String> {
@@ -410,6 +447,7 @@ proptest! {
         let mut target = Store::default();
         target.begin_restore();
         prop_assert!(target.restore_chunk(&bytes).and_then(|()| target.finish_restore()).is_err());
+        prop_assert!(read_back(&bytes, 77).is_err());
     }
 }
 
