@@ -118,6 +118,8 @@ pub(crate) struct Data {
     pub first_boot: bool,
     /// Acknowledged entries may have been forgotten.
     pub forgot: bool,
+    /// What all members had in memory is given up.
+    begins_again: bool,
     identity: IdentityFile,
     peers: BTreeMap<u16, PeerSeen>,
 }
@@ -496,13 +498,14 @@ impl Data {
             boot: Boot(identity.boot),
             first_boot,
             forgot: (memory && !first_boot && !config.bootstrap_again) || identity.repairing,
+            begins_again: memory && config.bootstrap_again,
             identity,
             peers,
         })
     }
 
     /// Compares what this replica is configured with to what is stored here, and gives that; at
-    /// the first start it is stored.
+    /// the first start, and when a cluster in memory is begun again, it is stored.
     ///
     /// # Errors
     /// [`StartError::DataRefused`] with every difference, or when what is stored cannot be read.
@@ -518,10 +521,15 @@ impl Data {
         };
         let (stored, damaged) = read_epoch(&path).map_err(failed)?.map_err(refused)?;
         let agreed = match (stored, &self.identity.epoch) {
-            (Some(stored), _) => {
-                terms::check_stored(&configured, &stored).map_err(refused)?;
-                stored
-            }
+            (Some(stored), _) => match terms::check_stored(&configured, &stored) {
+                Ok(()) => stored,
+                // Nothing is left of what was executed by the earlier ones.
+                Err(differences) if self.begins_again => {
+                    tracing::warn!(differences, "the cluster begins again with other settings");
+                    configured
+                }
+                Err(differences) => return Err(refused(differences)),
+            },
             (None, Some(_)) => {
                 let reason = damaged.unwrap_or_else(|| "they are missing".to_owned());
                 return Err(refused(format!(

@@ -175,6 +175,25 @@ fn changed_configuration_is_refused_with_both_values() {
     drop(Replica::start(config.clone(), store(&config)).expect("starts as before"));
 }
 
+#[test]
+fn cluster_in_memory_begins_again_with_other_settings() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut config = alone(directory.path());
+    config.durability = Durability::Memory;
+    drop(Replica::start(config.clone(), store(&config)).expect("starts"));
+    let mut changed = config.clone();
+    changed.options = vec![("heartbeat_ms".to_owned(), "50".to_owned())];
+    changed.limits.value_bytes_max = 1 << 20;
+    let differs = "option 'heartbeat_ms': configured 50, agreed on 100";
+    assert!(refusal(&changed).contains(differs));
+    changed.bootstrap_again = true;
+    drop(Replica::start(changed.clone(), store(&changed)).expect("begins again"));
+    let differs = "option 'heartbeat_ms': configured 100, agreed on 50";
+    assert!(refusal(&config).contains(differs));
+    config.bootstrap_again = true;
+    drop(Replica::start(config.clone(), store(&config)).expect("begins again"));
+}
+
 /// A machine of another version.
 struct Newer(Counter);
 
