@@ -17,8 +17,8 @@ use quintet_replica::{
     BatchBuilder, BatchId, BatchView, Boot, ClockReading, ClusterId, CommandId, CommandTime,
     Durability, Epoch, EpochNumber, Executed, Executor, ExecutorLimits, FrontendId, GroupId,
     Incarnation, Input, Level, Node, NodeSetup, Peer, RecoveredBytes, ReplicaId, RequestKind,
-    SessionId, Slot, SnapshotInfo, SnapshotProgress, Time, World, Write,
-    journal::{Disk, Identity, Journal, MARK_SLOT, inspect},
+    SessionId, Slot, SnapshotInfo, SnapshotProgress, Time, World, Write, checksum,
+    journal::{BLOCK, Disk, Identity, Journal, MARK_SLOT, RECORD_HEADER, inspect},
 };
 use quintet_runtime::server::{Gateway, GatewayConfig};
 use quintet_store::{Store, StoreOptions};
@@ -84,6 +84,11 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "journal",
         run: journal,
+        samples: journal_samples,
+    },
+    Target {
+        name: "framed",
+        run: framed,
         samples: journal_samples,
     },
     Target {
@@ -340,7 +345,7 @@ fn message_samples() -> Vec<Vec<u8>> {
         .collect()
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq)]
 struct Memory {
     segments: BTreeMap<u64, Vec<u8>>,
     promises: [Vec<u8>; 2],
@@ -394,9 +399,80 @@ const IDENTITY: Identity = Identity {
     epoch: EpochNumber(1),
 };
 
-/// A journal: marks, promises and segments one after the other in `bytes`. One that opens can be
-/// written, and opens again with what was in it and what was added.
+/// A journal: marks, promises and segments one after the other in `bytes`.
 pub fn journal(bytes: &[u8]) {
+    open_journal(disk_of(bytes));
+}
+
+/// The same with right checksums: what it says was never written by this program, and was kept well.
+pub fn framed(bytes: &[u8]) {
+    open_journal(sealed_disk_of(bytes));
+}
+
+fn sealed_disk_of(bytes: &[u8]) -> Memory {
+    let mut disk = disk_of(bytes);
+    for mark in &mut disk.marks {
+        seal(mark, MARK_FIELDS);
+    }
+    for promise in &mut disk.promises {
+        seal_promise(promise);
+    }
+    for (number, segment) in &mut disk.segments {
+        seal(segment, SEGMENT_FIELDS);
+        seal_records(*number, segment);
+    }
+    disk
+}
+
+/// What the checksum of a mark and of a segment's header covers: magic, version, and …
+const MARK_FIELDS: usize = 12 + IDENTITY_LENGTH + 8 + 8 + 8 + 1;
+const SEGMENT_FIELDS: usize = 12 + 16 + 2 + 8 + 8;
+const IDENTITY_LENGTH: usize = 16 + 2 + 4 + 8;
+
+fn seal(bytes: &mut [u8], fields: usize) {
+    let written = bytes.iter().any(|byte| *byte != 0);
+    if written
+        && let Some((covered, rest)) = bytes.split_at_mut_checked(fields)
+        && let Some(sum) = rest.first_chunk_mut()
+    {
+        *sum = checksum(covered).to_le_bytes();
+    }
+}
+
+/// Magic, version, checksum, and a body with its length.
+fn seal_promise(bytes: &mut [u8]) {
+    let Some((head, body)) = bytes.split_at_mut_checked(20) else {
+        return;
+    };
+    let (version, length) = (word(head, 8), word(head, 16));
+    if version != 0
+        && let Some(body) = body.get(..length as usize)
+    {
+        let sum = checksum(body) ^ version.wrapping_mul(0x9e37_79b1);
+        head[12..16].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// Record after record, as far as their lengths lead.
+fn seal_records(segment: u64, bytes: &mut [u8]) {
+    let mut at = BLOCK;
+    while at + RECORD_HEADER <= bytes.len() {
+        let head = &bytes[at..at + RECORD_HEADER];
+        let end = at + RECORD_HEADER + word(head, 0) as usize;
+        if head.iter().all(|byte| *byte == 0) || end > bytes.len() {
+            return;
+        }
+        let covered = [&segment.to_le_bytes(), &bytes[at + 8..end]].concat();
+        bytes[at + 4..at + 8].copy_from_slice(&checksum(&covered).to_le_bytes());
+        at = end.next_multiple_of(8);
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn disk_of(bytes: &[u8]) -> Memory {
     let mut rest = bytes;
     let mut take = |length: usize| {
         let (part, left) = rest.split_at(length.min(rest.len()));
@@ -415,6 +491,11 @@ pub fn journal(bytes: &[u8]) {
         }
         disk.segments.insert(number, segment);
     }
+    disk
+}
+
+/// One that opens can be written, and opens again with what was in it and what was added.
+fn open_journal(mut disk: Memory) {
     let _ = inspect(&mut disk, &IDENTITY, |_| {});
     if let Ok(opened) = Journal::open(disk.clone(), IDENTITY, SEGMENT as u64) {
         let before = opened.records.len();
@@ -470,6 +551,10 @@ fn journal_samples() -> Vec<Vec<u8>> {
     disk.segments
         .values()
         .for_each(|segment| put(segment, SEGMENT));
+    assert!(
+        sealed_disk_of(&bytes) == disk_of(&bytes),
+        "where the checksums are is known"
+    );
     vec![bytes]
 }
 

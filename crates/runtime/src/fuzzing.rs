@@ -19,7 +19,7 @@ use crate::{
 };
 use quintet_replica::{
     Boot, Bytes, ClusterId, Entry, EpochNumber, Frame, Incarnation, Lane, Peer, ReplicaId,
-    StateMachine,
+    StateMachine, checksum as crc,
 };
 use std::path::Path;
 
@@ -181,8 +181,9 @@ pub fn memory_samples() -> Vec<Vec<u8>> {
     crate::transports::fuzz_memory::samples()
 }
 
-/// A data directory in which one of these files holds these bytes: the first byte says which. It
-/// opens, or is refused with a reason. `place` is an empty directory.
+/// A data directory in which one of these files holds these bytes: the first byte says which, and
+/// whether they get the checksum that they should have. It opens, or is refused with a reason.
+/// `place` is an empty directory.
 pub fn directory(place: &Path, entry: &Entry, machine: &dyn StateMachine, bytes: &[u8]) {
     const FILES: [&str; 6] = [
         "identity",
@@ -197,6 +198,10 @@ pub fn directory(place: &Path, entry: &Entry, machine: &dyn StateMachine, bytes:
     let Some((which, bytes)) = bytes.split_first() else {
         return;
     };
+    let sealed = (bytes.split(|byte| *byte == b'\n').next())
+        .filter(|_| which / 12 % 2 == 1)
+        .map(|body| [body, format!("\ncrc32c {:08x}\n", crc(body)).as_bytes()].concat());
+    let bytes = sealed.as_deref().unwrap_or(bytes);
     // One bad copy of two is repaired, both are refused: so both are tried.
     let at = usize::from(which % 12);
     for file in &FILES[at % 6..=(at % 6 + at / 6).min(5)] {
@@ -236,6 +241,8 @@ pub fn directory_samples(place: &Path, entry: &Entry, machine: &dyn StateMachine
         if let Ok(bytes) = std::fs::read(config.data.join(file)) {
             samples.push([&[number as u8][..], &bytes].concat());
             samples.push([&[number as u8 + 6][..], &bytes].concat());
+            samples.push([&[number as u8 + 12][..], &bytes].concat());
+            samples.push([&[number as u8 + 18][..], &bytes].concat());
         }
     }
     samples
