@@ -46,7 +46,7 @@ impl<'a> ReadContext<'a> {
             if entry.expire_at > now {
                 return Some(Ok((hash, entry)));
             }
-            passing.pass(slot).err().map(Err)
+            passing.pass(hash, slot).err().map(Err)
         })
     }
 

@@ -97,9 +97,9 @@ impl Shard {
         self.cells.push(cell);
     }
 
-    fn remove(&mut self, hash: u32, slot: Slot) {
+    fn remove(&mut self, hash: u32, slot: Slot) -> bool {
         if self.cells.is_empty() {
-            return;
+            return false;
         }
         let mut at = self.home(hash);
         while self
@@ -110,7 +110,7 @@ impl Shard {
             at += 1;
         }
         if self.cells.get(at).is_none_or(|cell| cell.slot == EMPTY) {
-            return;
+            return false;
         }
         self.len -= 1;
         while let Some(next) = self.cells.get(at + 1).copied() {
@@ -128,6 +128,7 @@ impl Shard {
         if self.log > SHARD_LOG_MIN && self.len * 16 < 1 << self.log {
             self.resize(self.log - 1);
         }
+        true
     }
 }
 
@@ -194,10 +195,10 @@ impl Index {
         self.shards[(hash >> (32 - SHARDS_LOG)) as usize].insert(Cell { hash, slot }, before);
     }
 
-    /// Removes a key that is there.
+    /// Removes a key, if it is there.
     pub(crate) fn remove(&mut self, hash: u32, slot: Slot) {
-        self.len -= 1;
-        self.shards[(hash >> (32 - SHARDS_LOG)) as usize].remove(hash, slot);
+        let shard = &mut self.shards[(hash >> (32 - SHARDS_LOG)) as usize];
+        self.len -= usize::from(shard.remove(hash, slot));
     }
 
     /// All keys with this hash or a higher one, in order.

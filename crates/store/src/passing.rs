@@ -19,8 +19,8 @@ use core::cell::RefCell;
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Passing<'a> {
-    /// They are deleted afterwards.
-    Noted(&'a RefCell<Vec<Slot>>),
+    /// They are deleted afterwards: their hashes and slots.
+    Noted(&'a RefCell<Vec<(u32, Slot)>>),
     /// They cost steps.
     Counted(&'a Meter, &'static CommandSpec),
 }
@@ -28,10 +28,10 @@ pub(crate) enum Passing<'a> {
 impl Passing<'_> {
     /// # Errors
     /// When no more steps are left.
-    pub(crate) fn pass(self, slot: Slot) -> CommandResult {
+    pub(crate) fn pass(self, hash: u32, slot: Slot) -> CommandResult {
         match self {
             Self::Noted(slots) => {
-                slots.borrow_mut().push(slot);
+                slots.borrow_mut().push((hash, slot));
                 Ok(())
             }
             Self::Counted(meter, spec) => meter.take(spec, 1),

@@ -48,7 +48,7 @@ pub struct Store {
     /// What long commands of the batch in progress have cost.
     meter: Meter,
     /// Expired keys that the command in progress has come by.
-    passed: RefCell<Vec<Slot>>,
+    passed: RefCell<Vec<(u32, Slot)>>,
 }
 
 impl Default for Store {
@@ -135,10 +135,9 @@ impl Store {
         if !spec.is_write() {
             let (now, seed) = (at.time.milliseconds(), at.id.mixed(salt));
             self.read_one(now, at.time.0, seed, command, args, (out, true));
-            let passed = self.passed.get_mut();
-            if !passed.is_empty() {
-                self.keyspace.remove_expired(mode.database, now, passed);
-                *passed = Vec::new();
+            if !self.passed.get_mut().is_empty() {
+                let passed = self.passed.take();
+                self.keyspace.remove_expired(mode.database, passed);
             }
             return;
         }
