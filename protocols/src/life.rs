@@ -14,7 +14,7 @@ use alloc::{
     vec::Vec,
 };
 use core::ops::Range;
-use quintet_replica::{BatchId, Control, Durability, Event, Level, Protocol, Replica};
+use quintet_replica::{BatchId, Control, Durability, Event, Level, Protocol, Replica, ReplicaSet};
 #[cfg(feature = "plant")]
 use std::panic;
 
@@ -48,6 +48,9 @@ pub trait Lives: Protocol {
 
     /// Draws what changes while the group runs.
     const OPTION: Option<DrawOption> = None;
+
+    /// Whether its members may be told that some are slow.
+    const BYPASSES_SLOW: bool = false;
 
     /// What must hold between the replicas that run, looked at now and then.
     ///
@@ -153,6 +156,10 @@ fn turn<P: Lives>(
                 let name = name.to_string();
                 group.event(id, Event::Control(Control::Option { name, value }));
             }
+        }
+        41 if P::BYPASSES_SLOW => {
+            let slow = ReplicaSet(u128::from(random.below(1 << members)));
+            group.event(id, Event::Control(Control::SlowMembers(slow)));
         }
         40..45 => group.run(MS * (1 + random.below(900) as u32)),
         _ => bustle(group, random, id),

@@ -355,12 +355,20 @@ mod tests {
     }
 
     #[test]
-    fn slow_link_costs_no_leader_its_throughput() {
-        for protocol in ["multipaxos", "chain_paxos", "racs", "nezha"] {
+    fn slow_link_costs_no_protocol_its_throughput() {
+        for protocol in ["multipaxos", "chain_paxos", "racs", "nezha", "mencius"] {
             for row in table(&asked(protocol, Failure::SlowLink), || ()) {
                 assert_eq!(row.broken, None, "{row:?}");
                 assert!(row.kept > 0.6 && row.silent_s < 1.0, "{row:?}");
             }
+        }
+    }
+
+    #[test]
+    fn slow_disk_costs_those_that_wait_for_all_owners_nothing() {
+        for row in table(&asked("mencius", Failure::SlowDisk), || ()) {
+            assert_eq!(row.broken, None, "{row:?}");
+            assert!(row.kept > 0.7 && row.silent_s < 1.0, "{row:?}");
         }
     }
 

@@ -256,6 +256,9 @@ pub enum Control {
     /// This replica is far slower than each of these: one of them had better lead in its place.
     /// Said only to the leader, at most once in ten seconds.
     Slow(ReplicaSet),
+    /// A majority is far quicker than each of these, this replica perhaps among them. Said when it
+    /// changes, to every member; they may differ for a while in what they find.
+    SlowMembers(ReplicaSet),
     /// An operator knows that this replica has failed.
     ReportFailure(ReplicaId),
     /// Change an option while running.

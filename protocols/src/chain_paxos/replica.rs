@@ -573,8 +573,8 @@ impl Protocol for ChainPaxos {
             }
             Control::HandOff => self.hand_off(ReplicaSet::all(self.members), ctx),
             Control::Slow(quick) if !self.is_leaving() => self.hand_off(quick, ctx),
-            // It hands over already.
-            Control::Slow(_) => {}
+            // It hands over already; who is slow in the chain its leader measures.
+            Control::Slow(_) | Control::SlowMembers(_) => {}
             Control::ReportFailure(peer) => {
                 if self.leader == Some(peer) {
                     self.on_leader_down(ctx);

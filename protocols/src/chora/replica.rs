@@ -601,7 +601,7 @@ impl Protocol for Chora {
         self.in_turn = true;
         match control {
             // Who is slow is found out by who waits for it.
-            Control::Slow(_) => {}
+            Control::Slow(_) | Control::SlowMembers(_) => {}
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {
                 // Whoever sees this in a pulse starts a view without this replica.

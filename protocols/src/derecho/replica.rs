@@ -811,7 +811,7 @@ impl Protocol for Derecho {
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         match control {
             // Who is slow is found out by who waits for it.
-            Control::Slow(_) => {}
+            Control::Slow(_) | Control::SlowMembers(_) => {}
             Control::CheckpointDue => {
                 if self.executed > Slot(0) {
                     let time = self.time_executed;

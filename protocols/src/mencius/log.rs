@@ -143,12 +143,17 @@ impl Mencius {
     fn execute(&mut self, value: Value, ctx: &mut Context<'_, Self>) {
         let slot = self.committed;
         if let Some(own) = self.outstanding.remove(&slot)
-            && own.value != value
-            && let Value::Command { batch, .. } = own.value
+            && let Value::Command { batch, .. } = &own.value
         {
-            // Somebody took this replica for dead: its own goes into another slot.
-            ctx.mark("suggestion lost its slot");
-            self.suggest_again(batch);
+            if own.value == value {
+                // By whatever ballot.
+                self.reads.confirm(slot);
+            } else {
+                // Somebody took this replica for dead: its own goes into another slot.
+                ctx.mark("suggestion lost its slot");
+                self.suggest_again(batch.clone());
+                self.aim_reads();
+            }
         }
         match value {
             Value::Noop => ctx.execute(slot, self.time_executed, Bytes::new(), None),
@@ -157,6 +162,7 @@ impl Mencius {
                 let mut reply = None;
                 if let Some(key) = request_key(&batch) {
                     self.queue.finished(key);
+                    self.forwarded.remove(&key);
                     if self.requests.executed(key) || key.0 == ctx.embedded() {
                         reply = Some((key.0, (), None));
                     }
@@ -191,8 +197,16 @@ impl Mencius {
     fn suggest_again(&mut self, batch: Bytes) {
         if let Some(key) = request_key(&batch) {
             self.queue.finished(key);
-            if self.requests.contains(key) {
-                self.queue.push(key, batch);
+            if self.forwarded.contains(&key) {
+                // The member that forwarded it counts on this one: it is never passed on.
+                return self.queue.push(key, batch);
+            }
+            if !self.requests.contains(key) {
+                return;
+            }
+            match self.forward_to {
+                Some(_) => self.requests.pass_on(batch),
+                None => self.queue.push(key, batch),
             }
         }
     }

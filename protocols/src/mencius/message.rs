@@ -6,6 +6,7 @@
 //!   replica ─── Prepare, Accept, Learn ──► all ── Promise, Voted, Refused ──► it   (revocation)
 //!   replica ─── Fetch ────► a peer ── Known, Trimmed ──► replica
 //!   forgetful ─ Recover ──► all ── RecoverOk ──► it
+//!   slow ────── Forward, ReadAsk ──► one that is not ── ReadAt ──► it
 //! ```
 
 use alloc::vec::Vec;
@@ -198,6 +199,23 @@ pub enum Message {
         /// The last slot in which the sender holds anything.
         last: Slot,
     },
+    /// Order these batches of the sender's frontends in your slots.
+    Forward {
+        /// As the frontends encoded them.
+        batches: Vec<Bytes>,
+    },
+    /// Up to which slot must be executed what is read now?
+    ReadAsk {
+        /// The asker's number for this question.
+        round: u64,
+    },
+    /// The answer.
+    ReadAt {
+        /// Which question.
+        round: u64,
+        /// This slot.
+        slot: Slot,
+    },
 }
 
 macro_rules! tags {
@@ -206,6 +224,7 @@ macro_rules! tags {
 tags! {
     REQUEST = 0, TAKEN = 1, SAID = 2, PREPARE = 3, PROMISE = 4, ACCEPT = 5, VOTED = 6, LEARN = 7,
     REFUSED = 8, FETCH = 9, KNOWN = 10, TRIMMED = 11, RECOVER = 12, RECOVER_OK = 13,
+    FORWARD = 14, READ_ASK = 15, READ_AT = 16,
 }
 
 fn get_ballot(reader: &mut Reader) -> Result<Ballot, DecodeError> {
@@ -439,6 +458,20 @@ impl Wire for Message {
                 writer.u64(*nonce);
                 writer.u64(last.0);
             }
+            Self::Forward { batches } => {
+                writer.u8(FORWARD);
+                writer.length(batches.len());
+                batches.iter().for_each(|batch| writer.blob(batch));
+            }
+            Self::ReadAsk { round } => {
+                writer.u8(READ_ASK);
+                writer.u64(*round);
+            }
+            Self::ReadAt { round, slot } => {
+                writer.u8(READ_AT);
+                writer.u64(*round);
+                writer.u64(slot.0);
+            }
         }
     }
 
@@ -504,6 +537,20 @@ impl Wire for Message {
             RECOVER_OK => Self::RecoverOk {
                 nonce: reader.u64("nonce")?,
                 last: reader.slot("last slot")?,
+            },
+            FORWARD => {
+                let count = reader.length(4, "batches")?;
+                let batches = (0..count).map(|_| reader.blob("batch"));
+                Self::Forward {
+                    batches: batches.collect::<Result<_, _>>()?,
+                }
+            }
+            READ_ASK => Self::ReadAsk {
+                round: reader.u64("round")?,
+            },
+            READ_AT => Self::ReadAt {
+                round: reader.u64("round")?,
+                slot: reader.slot("slot")?,
             },
             _ => return Err(DecodeError::Bad("message tag")),
         })
@@ -623,7 +670,7 @@ mod tests {
             learnt: alloc::vec![Slot(2)],
         };
         let level = Level::Linearizable;
-        let taken = Taken::Busy;
+        let (taken, forwarded) = (Taken::Busy, batch.clone());
         let incarnation = Incarnation(3);
         alloc::vec![
             Message::Request { level, batch },
@@ -666,6 +713,14 @@ mod tests {
             Message::RecoverOk {
                 nonce: 5,
                 last: Slot(7)
+            },
+            Message::Forward {
+                batches: alloc::vec![forwarded, Bytes::new()]
+            },
+            Message::ReadAsk { round: 6 },
+            Message::ReadAt {
+                round: 6,
+                slot: Slot(7)
             },
         ]
     }

@@ -12,7 +12,7 @@ use super::{
 };
 use alloc::vec::Vec;
 use quintet_replica::{
-    CommandTime, Context, Durability, Incarnation, Lane, ReplicaId, ReplicaSet, Slot,
+    Bytes, CommandTime, Context, Durability, Incarnation, Lane, ReplicaId, ReplicaSet, Slot,
     parts::{Ballot, Tally},
 };
 
@@ -26,6 +26,7 @@ impl Mencius {
     pub(super) fn flush(&mut self, ctx: &mut Context<'_, Self>) {
         let mut said = Said::default();
         self.leave_decided();
+        self.send_forward(ctx);
         if self.recovery.is_none() {
             self.suggest(&mut said, ctx);
             said.skip = self.skip(ctx);
@@ -103,15 +104,14 @@ impl Mencius {
             && self.outstanding.len() < self.config.window
             && self.may_use(self.next_own, ctx)
         {
-            let value = if let Some(batch) = self.queue.pop() {
-                let time = CommandTime(ctx.clock().now).max(self.time_seen);
-                Value::Command { time, batch }
-            } else if self.noop_wanted {
-                Value::Noop
-            } else {
+            // Nothing, for reads, is told apart from what others decide where an owner is silent.
+            let nothing = self.marker_wanted.then(Bytes::new);
+            let Some(batch) = self.queue.pop().or(nothing) else {
                 break;
             };
-            self.noop_wanted = false;
+            let time = CommandTime(ctx.clock().now).max(self.time_seen);
+            let value = Value::Command { time, batch };
+            self.marker_wanted = false;
             let slot = self.next_own;
             bytes += value.bytes();
             self.use_own();
@@ -187,7 +187,7 @@ impl Mencius {
         let value = own.tally.reached(majority).then(|| own.value.clone());
         if let Some(value) = value.filter(|_| !self.is_decided(slot)) {
             self.learnt.push(slot);
-            self.own_confirmed = self.own_confirmed.max(slot);
+            self.reads.confirm(slot);
             self.decide(slot, value, ctx);
             self.answer_reads(ctx);
         }

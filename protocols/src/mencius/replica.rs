@@ -8,7 +8,7 @@ use super::{
     revoke::{Owed, Revocation},
 };
 use alloc::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     string::ToString,
     vec,
     vec::Vec,
@@ -17,7 +17,7 @@ use core::time::Duration;
 use quintet_replica::{
     CommandTime, Context, Control, Durability, Incarnation, Info, Link, Options, Peer, PersistId,
     Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Ballot, KeptRequests, RequestQueue, SlotLog, StateFetch, Tally, Timing},
+    parts::{Ballot, KeptRequests, RequestKey, RequestQueue, SlotLog, StateFetch, Tally, Timing},
 };
 
 /// Slots further than this above the commit point are not kept.
@@ -93,6 +93,10 @@ pub struct Mencius {
     pub(super) revoked_until: Slot,
     pub(super) ahead_looked: Slot,
     pub(super) recovery: Option<Recovery>,
+    /// Those that are far slower than a majority, as this replica sees it.
+    pub(super) slow: ReplicaSet,
+    /// Who orders what this replica's frontends ask for, if not this replica.
+    pub(super) forward_to: Option<ReplicaId>,
 
     pub(super) log: SlotLog<Held>,
     pub(super) log_bytes: usize,
@@ -109,14 +113,14 @@ pub struct Mencius {
     /// The highest slot that anybody is known to have suggested.
     pub(super) latest: Slot,
     pub(super) outstanding: BTreeMap<Slot, OwnSlot>,
-    /// The highest own slot that a majority accepted in ballot 0.
-    pub(super) own_confirmed: Slot,
     pub(super) learnt: Vec<Slot>,
     pub(super) votes_due: Vec<Slot>,
     pub(super) queue: RequestQueue,
+    /// What others forwarded and has not been executed: it is suggested until it is.
+    pub(super) forwarded: BTreeSet<RequestKey>,
     pub(super) requests: KeptRequests,
     pub(super) reads: Reads,
-    pub(super) noop_wanted: bool,
+    pub(super) marker_wanted: bool,
     pub(super) said_due: bool,
     pub(super) leaving_until: Time,
 
@@ -165,6 +169,7 @@ impl Mencius {
         ctx.set_timer(Timer::Heartbeat, self.config.heartbeat);
         self.said_due = true;
         self.watch_recovery(ctx);
+        self.look_for_slow(ctx);
         self.revoke_blocked(ctx);
     }
 
@@ -204,6 +209,9 @@ impl Mencius {
                 self.on_recover(from, incarnation, nonce, ctx);
             }
             Message::RecoverOk { nonce, last } => self.on_recover_ok(from, nonce, last, ctx),
+            Message::Forward { batches } => self.on_forward(batches, ctx),
+            Message::ReadAsk { round } => self.on_read_ask(from, round, ctx),
+            Message::ReadAt { round, slot } => self.on_read_at(round, slot, ctx),
             Message::Request { .. } | Message::Taken { .. } => {
                 ctx.mark("ignored: not a replica's message");
             }
@@ -211,8 +219,11 @@ impl Mencius {
     }
 
     /// Frames may be lost: what they said is said again.
-    fn after_reset(&mut self, ctx: &mut Context<'_, Self>) {
+    fn after_reset(&mut self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
         self.said_due = true;
+        if self.forward_to == Some(peer) {
+            self.forward_all();
+        }
         self.coordination_armed = true;
         self.coordination_saw = self.committed;
         ctx.set_timer(Timer::Coordination, Duration::ZERO);
@@ -247,6 +258,7 @@ impl Protocol for Mencius {
         "recovered",
         "revokes slots",
         "skips own slots",
+        "slow member forwards its requests",
         "slots revoked",
         "state transfer chosen",
         "suggestion lost its slot",
@@ -302,6 +314,8 @@ impl Protocol for Mencius {
             revoked_until: Slot(0),
             ahead_looked: Slot(0),
             recovery: None,
+            slow: ReplicaSet::EMPTY,
+            forward_to: None,
             log: SlotLog::default(),
             log_bytes: 0,
             writes: VecDeque::new(),
@@ -314,13 +328,13 @@ impl Protocol for Mencius {
             next_own: Slot(1 + u64::from(id.0)),
             latest: Slot(0),
             outstanding: BTreeMap::new(),
-            own_confirmed: Slot(0),
             learnt: Vec::new(),
             votes_due: Vec::new(),
             queue: RequestQueue::default(),
+            forwarded: BTreeSet::new(),
             requests: KeptRequests::new(),
             reads: Reads::default(),
-            noop_wanted: false,
+            marker_wanted: false,
             said_due: false,
             leaving_until: Time(0),
             coordination_armed: false,
@@ -341,6 +355,7 @@ impl Protocol for Mencius {
         self.in_turn = true;
         let now = ctx.now();
         *self.fetch_next = ctx.random();
+        self.reads.start(ctx.random());
         self.progress_at = now;
         for peer in &mut self.peers {
             peer.heard_at = now;
@@ -454,11 +469,12 @@ impl Protocol for Mencius {
             Link::Up { incarnation } => {
                 member.down_at = None;
                 self.meet(peer, incarnation, ctx);
-                self.after_reset(ctx);
+                self.after_reset(peer, ctx);
             }
-            Link::Reset => self.after_reset(ctx),
+            Link::Reset => self.after_reset(peer, ctx),
             Link::Down => {
                 member.down_at.get_or_insert(now);
+                self.look_for_slow(ctx);
             }
             Link::Room(_) => {}
         }
@@ -467,8 +483,9 @@ impl Protocol for Mencius {
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         self.in_turn = true;
         match control {
-            // Who is slow is found out by who waits for it.
+            // Nobody leads.
             Control::Slow(_) => {}
+            Control::SlowMembers(slow) => self.on_slow_members(slow, ctx),
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {
                 self.leaving_until = ctx.now() + self.config.suspect * 4;
@@ -519,6 +536,7 @@ impl Protocol for Mencius {
                 ("outstanding", self.outstanding.len().to_string()),
                 ("requests", self.requests.len().to_string()),
                 ("revoking", self.revoking.len().to_string()),
+                ("slow", self.slow.len().to_string()),
             ],
             ..Status::default()
         }
@@ -535,7 +553,6 @@ impl Protocol for Mencius {
             self.latest.0,
             self.next_own.0,
             self.promised.reserved.0,
-            self.own_confirmed.0,
             self.outstanding.len() as u64,
             self.revoking.len() as u64,
             self.requests.len() as u64,

@@ -16,7 +16,7 @@ use super::{
 };
 use alloc::{collections::BTreeMap, vec::Vec};
 use quintet_replica::{
-    Context, Incarnation, Lane, PersistId, ReplicaId, Slot,
+    Context, Incarnation, Lane, PersistId, ReplicaId, Slot, Time,
     parts::{Ballot, Tally},
 };
 
@@ -41,8 +41,13 @@ pub(super) struct Owed {
 impl Mencius {
     /// Whether somebody else must decide this owner's slots.
     fn is_dead(&self, owner: ReplicaId, ctx: &Context<'_, Self>) -> bool {
-        let peer = &self.peers[owner.index()];
-        owner != self.id && (!self.alive(owner, ctx.now()) || peer.forgot || self.lags(owner))
+        let now = ctx.now();
+        owner != self.id && (!self.is_up(owner, now) || self.bypassed(now).contains(owner))
+    }
+
+    /// Whether a peer is heard, and uses or skips its slots.
+    pub(super) fn is_up(&self, id: ReplicaId, now: Time) -> bool {
+        self.alive(id, now) && !self.peers[id.index()].forgot && !self.lags(id)
     }
 
     /// Whether an owner is so far behind that it can neither use nor skip the slots that are needed
@@ -52,11 +57,13 @@ impl Mencius {
         peer.told && peer.committed.0 + USED_MAX < self.latest.0
     }
 
-    /// Of those that are there, the first revokes; the others when it does not.
+    /// Of those that are there, the first revokes; the others when it does not, and last one that is
+    /// bypassed, whose word takes long.
     fn revokes(&self, ctx: &Context<'_, Self>) -> bool {
         let now = ctx.now();
+        let last = self.bypassed(now).contains(self.id);
         let before = (self.others.iter())
-            .filter(|id| *id < self.id && !self.is_dead(*id, ctx))
+            .filter(|id| (last || *id < self.id) && !self.is_dead(*id, ctx))
             .count() as u32;
         let waited = now.since(self.progress_at.max(self.revoked_at));
         before == 0 || waited > self.config.suspect * before
@@ -108,13 +115,15 @@ impl Mencius {
         if self.recovery.is_some() {
             return;
         }
+        // The others revoke what a bypassed one has left behind, too.
+        let aside = self.bypassed(ctx.now()).contains(self.id);
         for index in 0..self.members {
             let owner = ReplicaId(index as u16);
             let mine = owner == self.id;
             if self.revoking.contains_key(&owner) || (!mine && !self.is_dead(owner, ctx)) {
                 continue;
             }
-            if (mine || self.revokes(ctx))
+            if (mine && !aside || self.revokes(ctx))
                 && let Some(first) = self.undecided(owner, self.latest)
             {
                 self.revoke(owner, first, ctx);

@@ -433,8 +433,8 @@ impl Protocol for MultiPaxos {
             }
             Control::HandOff => self.hand_off(self.others, ctx),
             Control::Slow(quick) if !self.is_leaving() => self.hand_off(quick, ctx),
-            // It hands over already.
-            Control::Slow(_) => {}
+            // It hands over already; nobody waits for more than a quorum of the others.
+            Control::Slow(_) | Control::SlowMembers(_) => {}
             Control::ReportFailure(peer) => {
                 if self.leader == Some(peer) {
                     self.on_leader_down(ctx);

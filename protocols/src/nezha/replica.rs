@@ -579,6 +579,8 @@ impl Protocol for Nezha {
                 }
             }
             Control::Slow(quick) => self.hand_off(quick, ctx),
+            // Nobody waits for more than a quorum of the others.
+            Control::SlowMembers(_) => {}
             Control::Option { name, value } => {
                 let _ = self.config.set(&name, &value);
                 self.delays.retune(self.config.estimation);

@@ -647,6 +647,8 @@ impl Protocol for Racs {
             }
             Control::HandOff => self.hand_off(ctx),
             Control::Slow(quick) => self.leave_if_slow(quick, ctx),
+            // Nobody waits for more than a quorum of the others.
+            Control::SlowMembers(_) => {}
             Control::ReportFailure(peer) => {
                 if self.leader_of(self.view) == peer {
                     self.on_leader_lost(ctx);

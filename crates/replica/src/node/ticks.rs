@@ -54,8 +54,8 @@ impl Node {
         }
     }
 
-    /// Asks all peers how far they are, and has the protocol hand over where this replica leads
-    /// and is far slower than others.
+    /// Asks all peers how far they are, has the protocol hand over where this replica leads and is
+    /// far slower than others, and tells it which members are slow.
     fn on_pace_timer(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let status = self.replica.status();
         let now = world.now();
@@ -68,6 +68,11 @@ impl Node {
         if let Some(quick) = quick {
             out.push(Output::Mark("slow beside others"));
             self.events.push_back(Event::Control(Control::Slow(quick)));
+        }
+        if let Some(slow) = self.pace.slow_members(self.id, now) {
+            out.push(Output::Mark("other members are slow"));
+            let control = Control::SlowMembers(slow);
+            self.events.push_back(Event::Control(control));
         }
         self.arm_pace(world, out);
     }

@@ -339,6 +339,25 @@ impl RequestQueue {
         self.in_flight.remove(&key);
     }
 
+    /// Whether a batch waits, or is ordered and not yet executed here.
+    #[must_use]
+    pub fn holds(&self, key: RequestKey) -> bool {
+        self.in_flight.contains_key(&key)
+    }
+
+    /// Drops of what waits all but what `keep` says.
+    pub fn retain(&mut self, keep: impl Fn(RequestKey) -> bool) {
+        let (bytes, in_flight) = (&mut self.bytes, &mut self.in_flight);
+        self.queue.retain(|(key, batch)| {
+            let keep = keep(*key);
+            if !keep {
+                *bytes -= batch.len();
+                in_flight.remove(key);
+            }
+            keep
+        });
+    }
+
     /// Drops what waits: the owners keep it and send it to the next leader.
     pub fn drop_waiting(&mut self) {
         for (key, _) in self.queue.drain(..) {
@@ -424,5 +443,10 @@ mod tests {
         assert!(queue.is_empty() && queue.bytes() == 0);
         queue.push(key(2), bytes(5));
         assert!(!queue.is_empty(), "dropped, so not in flight");
+        queue.push(key(3), bytes(6));
+        queue.retain(|it| it == key(2));
+        assert_eq!(queue.bytes(), 5);
+        queue.push(key(3), bytes(7));
+        assert_eq!(queue.bytes(), 12, "dropped, so not in flight");
     }
 }

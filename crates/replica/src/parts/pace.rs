@@ -14,6 +14,7 @@
 //! leads sends the most. So a peer counts as no quicker than it was when it last led, and leadership
 //! does not go round for a load that is too much for any leader. Only speed depends on any of this.
 
+use super::slow_members::{Heard, SlowMembers};
 use crate::{DecodeError, Reader, ReplicaId, ReplicaSet, Time, Wire, Writer};
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
@@ -50,7 +51,7 @@ pub struct Figures {
 
 impl Figures {
     /// Whether another one is far quicker.
-    fn is_beaten_by(self, other: Self) -> bool {
+    pub(super) fn is_beaten_by(self, other: Self) -> bool {
         let (own, other) = match (self.sync, other.sync) {
             (Some(own), Some(others)) => (self.trip + own, other.trip + others),
             _ => (self.trip, other.trip),
@@ -144,6 +145,7 @@ impl Samples {
 #[derive(Clone, Copy, Debug, Default)]
 struct Peer {
     trips: Samples,
+    heard_at: Option<Time>,
     told: Option<(Figures, Time)>,
     /// What it told when it last led.
     led: Option<(Figures, Time)>,
@@ -173,6 +175,7 @@ pub struct Pace {
     leader: Option<ReplicaId>,
     changed_at: Option<Time>,
     told_at: Option<Time>,
+    slow: SlowMembers,
 }
 
 impl Pace {
@@ -189,6 +192,7 @@ impl Pace {
             leader: None,
             changed_at: None,
             told_at: None,
+            slow: SlowMembers::new(members),
         }
     }
 
@@ -215,6 +219,7 @@ impl Pace {
         arrived: Time,
     ) -> Option<PaceMessage> {
         let peer = self.peers.get_mut(from.index())?;
+        peer.heard_at = Some(arrived);
         peer.told = message.pace.map(|pace| (pace, arrived));
         if self.leader == Some(from) {
             peer.led = peer.told.or(peer.led);
@@ -299,6 +304,25 @@ impl Pace {
         self.told_at = Some(now);
         (question, Some(quick))
     }
+
+    /// At a beat: the members that are far slower than a majority, `me` perhaps among them, when
+    /// they are others than before.
+    pub fn slow_members(&mut self, me: ReplicaId, now: Time) -> Option<ReplicaSet> {
+        let is_recent = |at: Time| now.since(at) <= TOLD;
+        let ids = (0..).map(ReplicaId).zip(&self.peers);
+        let heard = ids.map(|(id, peer)| {
+            let pace = if id == me {
+                self.own(now).filter(|_| self.votes)
+            } else if peer.heard_at.is_some_and(is_recent) {
+                peer.told.map(|(pace, _)| pace)
+            } else {
+                return Heard::Nothing;
+            };
+            pace.map_or(Heard::NoPace, Heard::Pace)
+        });
+        let heard: SmallVec<[Heard; 8]> = heard.collect();
+        self.slow.look(&heard)
+    }
 }
 
 #[cfg(test)]
@@ -315,6 +339,7 @@ mod tests {
         leader: usize,
         votes: Vec<bool>,
         found: Vec<(usize, ReplicaSet, Time)>,
+        slow: Vec<ReplicaSet>,
     }
 
     impl Group {
@@ -326,6 +351,7 @@ mod tests {
                 leader: 0,
                 votes: vec![true; members],
                 found: Vec::new(),
+                slow: vec![ReplicaSet::EMPTY; members],
             }
         }
 
@@ -339,6 +365,9 @@ mod tests {
                     let me = ReplicaId(id as u16);
                     let (question, quick) =
                         self.members[id].beat(me, leader, self.votes[id], self.now);
+                    if let Some(slow) = self.members[id].slow_members(me, self.now) {
+                        self.slow[id] = slow;
+                    }
                     for peer in (0..self.members.len()).filter(|peer| *peer != id) {
                         let answer = self.members[peer].heard(me, question, self.now);
                         let answer = answer.expect("an answer");
@@ -372,6 +401,21 @@ mod tests {
         let (id, quick, at) = group.found[0];
         assert_eq!((id, quick), (0, ReplicaSet(0b110)));
         assert!(at.since(began) < MS * 2_500, "{:?}", at.since(began));
+    }
+
+    #[test]
+    fn all_members_find_the_same_one_slow_and_find_it_quick_again() {
+        let mut group = Group::new(3, LOCAL);
+        group.run(MS * 5_000);
+        group.trips = |from, to| match from.max(to) {
+            2 => MS * 40,
+            _ => Duration::from_micros(200),
+        };
+        group.run(MS * 3_000);
+        assert_eq!(group.slow, [ReplicaSet(0b100); 3]);
+        group.trips = LOCAL;
+        group.run(MS * 5_000);
+        assert_eq!(group.slow, [ReplicaSet::EMPTY; 3]);
     }
 
     #[test]

@@ -9,9 +9,9 @@ use quintet_replica::{
     parts::Ballot,
 };
 
-type Group = crate::group::Group<Mencius>;
+pub(super) type Group = crate::group::Group<Mencius>;
 
-fn group(members: usize, durability: Durability) -> Group {
+pub(super) fn group(members: usize, durability: Durability) -> Group {
     with(members, durability, Config::default())
 }
 

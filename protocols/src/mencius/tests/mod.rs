@@ -1,3 +1,4 @@
+mod bypass;
 mod groups;
 #[cfg(feature = "plant")]
 mod planted;

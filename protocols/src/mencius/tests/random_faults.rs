@@ -8,6 +8,8 @@ use alloc::{format, string::String};
 use quintet_replica::Durability;
 
 impl Lives for Mencius {
+    const BYPASSES_SLOW: bool = true;
+
     fn draw(random: &mut Random, _members: u64) -> Config {
         Config {
             window: 1 + random.below(8) as usize,
@@ -38,9 +40,11 @@ impl Lives for Mencius {
 
 #[test]
 fn nothing_acknowledged_is_lost_on_disk() {
+    // In seed 59 a member behind a cut whose slots are revoked suggested slot after slot for a read.
     let rare = [
         "own slots were revoked",
         "slots revoked",
+        "slow member forwards its requests",
         "suggestions sent again",
     ];
     lives::<Mencius>(0..100, Durability::Disk, &rare);
