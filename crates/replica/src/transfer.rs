@@ -554,19 +554,18 @@ impl Fetch {
         self.failed_pause = (self.failed_pause * 2).min(FAILED_PAUSE_MAX);
     }
 
-    /// The donor was silent while batches were asked for; false when it keeps none any more.
-    pub const fn keeps_following(&mut self) -> bool {
+    /// The donor was silent; false when it is to be left: the sooner, the less it has given.
+    pub fn waits_on(&mut self) -> bool {
         self.tries += 1;
-        self.tries < TRIES_MAX
+        let followed = self.following.as_ref().map_or(0, |it| it.bytes);
+        let given = self.offset.min(self.total) + followed;
+        let more = u32::try_from(given / TRY_BYTES).unwrap_or(TRIES_MAX);
+        self.tries < TRIES.saturating_add(more).min(TRIES_MAX)
     }
 
     /// The donor was silent: ask it again, or the next one from the start.
     pub fn on_silence(&mut self) {
-        self.tries += 1;
-        // One that has given nothing yet is not waited for.
-        let given = self.offset.min(self.total);
-        let more = u32::try_from(given / TRY_BYTES).unwrap_or(TRIES_MAX);
-        if self.tries >= (TRIES + more).min(TRIES_MAX) {
+        if !self.waits_on() {
             self.leave_donor();
         }
         self.ask_again();

@@ -231,7 +231,7 @@ impl Node {
         let Some(fetch) = &mut self.fetch else { return };
         if fetch.is_waiting() && world.now() >= fetch.retry_at {
             fetch.ask_on();
-            if !fetch.keeps_following() {
+            if !fetch.waits_on() {
                 self.end_following(None, out);
             }
         }
@@ -253,6 +253,8 @@ impl Node {
             return;
         };
         if feed.after != following.after {
+            // It comes twice, as the way there and back is longer than the patience: a sign of life.
+            fetch.on_answer();
             return;
         }
         let has_end = feed.end.is_some();
