@@ -336,7 +336,9 @@ impl Chora {
     pub(super) fn on_pulse(&mut self, from: ReplicaId, pulse: Pulse, ctx: &mut Context<'_, Self>) {
         self.synchrony.arrived(from, pulse.stamp, ctx.arrived());
         let peer = &mut self.peers[from.index()];
-        peer.committed = peer.committed.max(pulse.committed);
+        if pulse.incarnation == peer.incarnation {
+            peer.committed = peer.committed.max(pulse.committed);
+        }
         peer.fitness = pulse.fitness;
         peer.loaded = pulse.loaded;
         peer.slow = pulse.slow;

@@ -107,6 +107,8 @@ impl Chora {
         }
         member.incarnation = incarnation;
         member.acked = Slot(0);
+        // Its journal may know less than it said before.
+        member.committed = Slot(0);
         if let Role::Candidate(votes) = &mut self.role {
             votes.forget(peer);
         }

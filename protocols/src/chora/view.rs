@@ -272,14 +272,13 @@ impl Chora {
             return;
         };
         if votes.reached(self.majority) && self.promise_durable() {
-            let voters = votes.voters();
-            self.become_initiator(voters, ctx);
+            self.become_initiator(ctx);
         }
     }
 
     /// Everybody who is heard and near takes part in the new view; of those that fail again and
     /// again none that can be done without.
-    fn become_initiator(&mut self, voters: ReplicaSet, ctx: &mut Context<'_, Self>) {
+    fn become_initiator(&mut self, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
         let fit = |id: &ReplicaId| self.takes_part(*id, now);
         let fit: ReplicaSet = self.others.iter().filter(fit).collect();
@@ -290,7 +289,6 @@ impl Chora {
         } else {
             live.with(self.id)
         };
-        let _ = voters;
         let first = if live.contains(self.id) {
             self.id
         } else {
@@ -318,12 +316,14 @@ impl Chora {
         self.send_init(ctx);
     }
 
-    /// Whether another replica can be counted on in the rounds.
+    /// Whether another replica can be counted on in the rounds: not one that first needs a state,
+    /// as this replica no longer keeps what it lacks.
     fn takes_part(&self, id: ReplicaId, now: Time) -> bool {
         let peer = &self.peers[id.index()];
         self.alive(id, now)
             && matches!(peer.fitness, Fitness::Fit | Fitness::Restarted)
             && peer.committed.0 + BEHIND_MAX >= self.committed.0
+            && peer.committed.next() >= self.log.first()
     }
 
     /// Whether a replica has failed too often to come back already, and the others are a majority

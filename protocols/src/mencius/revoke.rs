@@ -69,9 +69,22 @@ impl Mencius {
         before == 0 || waited > self.config.suspect * before
     }
 
+    /// Everything up to here is decided, and this replica has it or waits for a state with it: it
+    /// decides slots behind that also while it waits, because others may need them, its own above
+    /// all. A peer no longer answers for slots that are in a state.
+    fn settled(&self, now: Time) -> Slot {
+        let ahead = self.others.iter().filter(|id| self.alive(*id, now));
+        let ahead = ahead.map(|id| self.peers[id.index()].committed).max();
+        ahead
+            .filter(|_| self.fetching.under_way())
+            .map_or(self.committed, |ahead| ahead.max(self.committed))
+    }
+
     /// The first undecided slot of an owner that nothing of this replica's is under way in.
-    fn undecided(&self, owner: ReplicaId, upto: Slot) -> Option<Slot> {
-        let mut slot = self.slot_of(owner, self.committed);
+    fn undecided(&self, owner: ReplicaId, upto: Slot, now: Time) -> Option<Slot> {
+        // A vote is for what is kept, and what lies farther ahead is not.
+        let upto = upto.min(Slot(self.committed.0 + SLOTS_MAX));
+        let mut slot = self.slot_of(owner, self.settled(now));
         while slot <= upto {
             let mine = owner == self.id && self.is_under_way(slot);
             if !mine && !self.is_decided(slot) {
@@ -103,7 +116,7 @@ impl Mencius {
             if self.is_dead(owner, ctx)
                 && !self.revoking.contains_key(&owner)
                 && self.revokes(ctx)
-                && let Some(first) = self.undecided(owner, upto)
+                && let Some(first) = self.undecided(owner, upto, ctx.now())
             {
                 self.revoke(owner, first, ctx);
             }
@@ -124,7 +137,7 @@ impl Mencius {
                 continue;
             }
             if (mine && !aside || self.revokes(ctx))
-                && let Some(first) = self.undecided(owner, self.latest)
+                && let Some(first) = self.undecided(owner, self.latest, ctx.now())
             {
                 self.revoke(owner, first, ctx);
             }
@@ -140,6 +153,10 @@ impl Mencius {
             Slot(self.latest.0.max(first.0) + turns)
         };
         let last = last.min(Slot(self.committed.0 + USED_MAX)).max(first);
+        assert!(
+            last.0 <= self.committed.0 + SLOTS_MAX,
+            "this replica votes for no slot that it does not keep"
+        );
         let lease = &mut self.promised.leases[owner.index()];
         let ballot = lease.0.max(self.ballots_seen[owner.index()]).next(self.id);
         *lease = (ballot, lease.1.max(last));
@@ -162,10 +179,10 @@ impl Mencius {
     }
 
     pub(super) fn repeat_revocations(&mut self, ctx: &mut Context<'_, Self>) {
-        let committed = self.committed;
+        let settled = self.settled(ctx.now());
         // What was decided meanwhile may be trimmed where this replica asks: it asks anew, for less.
         self.revoking
-            .retain(|_, revocation| revocation.range.first > committed);
+            .retain(|_, revocation| revocation.range.first > settled);
         for revocation in self.revoking.values() {
             let voters = revocation.tally.voters();
             if !voters.contains(self.id) {
