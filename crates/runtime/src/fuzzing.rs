@@ -35,14 +35,14 @@ pub fn datagram(bytes: &[u8]) {
         let Ok(opened) = Opened::read(Bytes::copy_from_slice(bytes)) else {
             continue;
         };
-        let (token, number) = (opened.token, opened.number);
+        let (token, number, behind) = (opened.token, opened.number, opened.behind);
         let frames: Vec<Bytes> = opened.collect();
         let mut filling = Filling::default();
         for frame in &frames {
             assert!(filling.has_room(bytes.len().max(HEADER), frame.len()));
             filling.push(&Frame::from(frame.clone()));
         }
-        let again = filling.seal(token, number, Vec::new());
+        let again = filling.seal(token, number, behind, Vec::new());
         assert!(
             again.len() <= bytes.len(),
             "no more comes out than is there"
@@ -59,7 +59,7 @@ pub fn datagram_sample() -> Vec<u8> {
     for length in [1, 40, 300] {
         filling.push(&Frame::from(Bytes::from(vec![length as u8; length])));
     }
-    filling.seal(9, 1, Vec::new())
+    filling.seal(9, 1, 3, Vec::new())
 }
 
 /// Takes a frame of Ethernet apart that may hold a datagram.

@@ -11,8 +11,16 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
     path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+
+/// Each test moves gigabytes: together they would take from each other what a deadline leaves.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Three replicas with stores that serve Redis clients.
 fn start(root: &Path, protocol: &str, transport: Transport, durability: Durability) -> Cluster {
@@ -120,6 +128,7 @@ fn sizes_pass(protocol: &str, transport: Transport) {
 }
 
 fn sizes_pass_with(transport: Transport) {
+    let _alone = alone();
     for entry in quintet_protocols::PROTOCOLS {
         if !(transport.uses_datagrams() && entry.needs_streams) {
             sizes_pass(entry.info.name, transport);
@@ -144,6 +153,7 @@ fn accepted_sizes_pass_every_protocol_over_datagrams() {
 
 #[test]
 fn replies_that_exceed_a_request_are_errors_also_after_a_restart() {
+    let _alone = alone();
     let directory = tempfile::tempdir().expect("a directory");
     let (tcp, disk) = (Transport::Tcp, Durability::Disk);
     let mut cluster = start(directory.path(), "multipaxos", tcp, disk);

@@ -1,7 +1,7 @@
 //! Frames in datagrams: several of them packed into one, and taken out again.
 //!
 //! ```text
-//!   datagram = magic u32 | crc32c u32 (of all that follows) | token u128 | number u64
+//!   datagram = magic u32 | crc32c u32 (of all that follows) | token u128 | number u64 | behind u64
 //!            | (length u16 | payload)* | zeros
 //! ```
 //!
@@ -10,11 +10,16 @@
 //! cannot be guessed. Each number is taken once. So only who reads what one host sends to the other
 //! can make a datagram that counts, and neither an older link's nor a recorded one does. Only frames
 //! of the node's control lane travel like this; a length of zero ends a datagram.
+//!
+//! A frame that is too long for a datagram goes by the connection, and takes thousands of times as
+//! long. What is sent behind it would overtake it, and its receiver would take it for lost and have
+//! it sent again. So a datagram tells how many frames went by the connection before it, and waits
+//! for them where it arrives.
 
 use quintet_replica::{Bytes, Frame};
 
 /// What a datagram begins with: where its frames begin.
-pub(crate) const HEADER: usize = 32;
+pub(crate) const HEADER: usize = 40;
 /// What each frame takes beside its bytes.
 const LENGTH: usize = 2;
 /// No datagram is longer, nor any limit.
@@ -24,7 +29,7 @@ pub(crate) const BYTES_MIN: usize = 512;
 /// What a datagram has on the wire beside its bytes: addresses of the longer kind, and ports.
 pub(crate) const ENVELOPE: usize = 48;
 
-const MAGIC: [u8; 4] = *b"QTD\x01";
+const MAGIC: [u8; 4] = *b"QTD\x02";
 /// Set in the number of a datagram that asks for an answer over the connection.
 const PROBE: u64 = 1 << 63;
 
@@ -117,14 +122,14 @@ impl Filling {
         self.frames += 1;
     }
 
-    /// The datagram with what is in it, the `number`th with this token. Empty afterwards,
-    /// with the memory of `spare`.
-    pub fn seal(&mut self, token: u128, number: u64, mut spare: Vec<u8>) -> Vec<u8> {
+    /// The datagram with what is in it, the `number`th with this token, sent behind so many frames
+    /// of the connection. Empty afterwards, with the memory of `spare`.
+    pub fn seal(&mut self, token: u128, number: u64, behind: u64, mut spare: Vec<u8>) -> Vec<u8> {
         spare.clear();
         self.frames = 0;
         let mut bytes = std::mem::replace(&mut self.bytes, spare);
         bytes.resize(bytes.len().max(HEADER), 0);
-        close(&mut bytes, token, number);
+        close(&mut bytes, token, number, behind);
         bytes
     }
 }
@@ -132,15 +137,16 @@ impl Filling {
 /// A datagram of `length` bytes without frames that is to be answered over the connection.
 pub(super) fn probe(length: usize, token: u128, number: u64) -> Vec<u8> {
     let mut bytes = vec![0; length.max(HEADER)];
-    close(&mut bytes, token, number | PROBE);
+    close(&mut bytes, token, number | PROBE, 0);
     bytes
 }
 
 /// Fills the header in.
-fn close(bytes: &mut [u8], token: u128, number: u64) {
+fn close(bytes: &mut [u8], token: u128, number: u64, behind: u64) {
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[8..24].copy_from_slice(&token.to_le_bytes());
     bytes[24..32].copy_from_slice(&number.to_le_bytes());
+    bytes[32..40].copy_from_slice(&behind.to_le_bytes());
     let sum = checksum(bytes);
     bytes[4..8].copy_from_slice(&sum.to_le_bytes());
 }
@@ -159,6 +165,8 @@ pub(crate) struct Opened {
     pub number: u64,
     /// Whether it is to be answered over the connection.
     pub probe: bool,
+    /// How many frames went by the connection before it.
+    pub behind: u64,
     frames: Bytes,
 }
 
@@ -181,7 +189,7 @@ impl Opened {
             return Err(Malformed);
         }
         let token = u128::from(word(8)) | u128::from(word(16)) << 64;
-        let number = word(24);
+        let (number, behind) = (word(24), word(32));
         let frames = bytes.split_off(HEADER);
         let mut rest = &frames[..];
         while let Some((length, after)) = first_length(rest) {
@@ -194,8 +202,16 @@ impl Opened {
             token,
             number: number & !PROBE,
             probe: number & PROBE != 0,
+            behind,
             frames,
         })
+    }
+}
+
+impl Opened {
+    /// How much memory it takes.
+    pub const fn bytes(&self) -> usize {
+        size_of::<Self>() + HEADER + self.frames.len()
     }
 }
 
@@ -236,12 +252,12 @@ mod tests {
         for bytes in frames {
             assert!(carries(most, bytes.len()));
             if !filling.has_room(most, bytes.len()) {
-                datagrams.push(filling.seal(9, datagrams.len() as u64 + 1, Vec::new()));
+                datagrams.push(filling.seal(9, datagrams.len() as u64 + 1, 4, Vec::new()));
             }
             filling.push(&frame(bytes));
         }
         if !filling.is_empty() {
-            datagrams.push(filling.seal(9, datagrams.len() as u64 + 1, Vec::new()));
+            datagrams.push(filling.seal(9, datagrams.len() as u64 + 1, 4, Vec::new()));
         }
         datagrams
     }
@@ -261,7 +277,7 @@ mod tests {
             for (index, datagram) in datagrams.iter().enumerate() {
                 prop_assert!(datagram.len() <= most);
                 let opened = read(datagram).expect("whole");
-                prop_assert_eq!((opened.token, opened.probe), (9, false));
+                prop_assert_eq!((opened.token, opened.probe, opened.behind), (9, false, 4));
                 prop_assert_eq!(opened.number, index as u64 + 1);
                 found.extend(opened.map(|frame| frame.to_vec()));
             }
@@ -273,7 +289,7 @@ mod tests {
     fn small_frames_share_a_datagram() {
         let frames = vec![vec![1; 100]; 20];
         assert_eq!(packed(&frames, 1_400).len(), 2);
-        assert!(carries(1_400, 1_366) && !carries(1_400, 1_367) && !carries(1_400, 0));
+        assert!(carries(1_400, 1_358) && !carries(1_400, 1_359) && !carries(1_400, 0));
     }
 
     #[test]
@@ -295,12 +311,12 @@ mod tests {
         let mut bytes = packed(&[vec![1; 40]], 1_400).remove(0);
         for length in [41u16, 4_000, u16::MAX] {
             bytes[HEADER..HEADER + 2].copy_from_slice(&length.to_le_bytes());
-            close(&mut bytes, 9, 1);
+            close(&mut bytes, 9, 1, 0);
             assert_eq!(read(&bytes).err(), Some(Malformed));
         }
         // Zero ends a datagram, and behind the end there is nothing.
         bytes[HEADER..HEADER + 2].copy_from_slice(&[0, 0]);
-        close(&mut bytes, 9, 1);
+        close(&mut bytes, 9, 1, 0);
         assert_eq!(read(&bytes).err(), Some(Malformed));
     }
 

@@ -98,6 +98,9 @@ struct Connection {
     /// It stands in the list of those to write.
     dirty: bool,
     deadline: Time,
+    /// How many of the node's frames it was given, and how many have come by it.
+    frames_out: u64,
+    frames_in: u64,
     /// The datagrams beside it, if it may have some.
     way: Option<Box<udp::Way>>,
 }
@@ -475,6 +478,13 @@ impl Tcp {
         if connection.goes_by_datagram(header, frame) {
             return self.pack(index, frame);
         }
+        if header[9] == Kind::Node as u8 {
+            self.pass_by_connection(index);
+        }
+        let Some(connection) = &mut self.connections[index] else {
+            return;
+        };
+        connection.frames_out += u64::from(header[9] == Kind::Node as u8);
         connection.outgoing.push(header, frame);
         if connection.outgoing.len() > QUEUE_LOW
             && let Some(Peer::Replica(id)) = connection.peer
@@ -647,6 +657,8 @@ impl Tcp {
             writable: false,
             dirty: false,
             deadline: now + HANDSHAKE_MAX,
+            frames_out: 0,
+            frames_in: 0,
             way: None,
         });
         Some(index)
@@ -729,9 +741,11 @@ impl Tcp {
                     match connection.incoming.next(connection.lane) {
                         Ok(Some((Kind::Own, frame))) => self.on_own(index, peer, frame, now),
                         Ok(Some((Kind::Node, frame))) => {
+                            connection.frames_in += 1;
                             self.counters.frames_in += 1;
                             self.note_node(peer, now);
                             self.arrivals.push_back(Arrival::Frame(peer, frame));
+                            self.hand_on_datagrams(index, peer);
                         }
                         Ok(Some((Kind::Lent, _))) => unreachable!("it comes through memory only"),
                         Ok(None) => return true,

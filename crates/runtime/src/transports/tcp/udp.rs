@@ -30,6 +30,7 @@ use bytes::BytesMut;
 use mio::{Interest, Registry, Token, net::UdpSocket};
 use quintet_replica::{Frame, Lane, Peer, ReplicaId, Time};
 use std::{
+    collections::VecDeque,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::Duration,
@@ -49,6 +50,9 @@ const TURN_MAX: usize = 1024;
 const WAITING_MAX: usize = 64;
 /// What the kernel may hold for this process in either direction, if it lets itself be told.
 const SOCKET_BYTES: usize = 8 << 20;
+/// The most that waits of one link for frames of its connection; more would be overtaken by its
+/// sender's patience.
+const EARLY_MAX: usize = 4 << 20;
 /// What is read at once is cut out of so much.
 const READ: usize = 64 << 10;
 /// Far above the tokens of all connections, below those of clients.
@@ -81,6 +85,9 @@ pub(super) struct Way {
     sent: u64,
     lost: u64,
     filling: Filling,
+    /// What has come before frames of the connection that it was sent behind.
+    early: VecDeque<Opened>,
+    early_bytes: usize,
 }
 
 /// What waits to be sent.
@@ -327,6 +334,8 @@ impl Tcp {
             sent: 0,
             lost: 0,
             filling: Filling::default(),
+            early: VecDeque::new(),
+            early_bytes: 0,
         }));
         let place = index as u64;
         self.send_own(index, Own::Offer { place, port, takes }, now);
@@ -452,7 +461,7 @@ impl Tcp {
             return;
         };
         if !way.filling.has_room(far.most, frame.len()) {
-            way.seal(index, datagrams);
+            way.seal(index, connection.frames_out, datagrams);
         }
         if way.filling.is_empty() {
             datagrams.filled.push(index);
@@ -461,6 +470,18 @@ impl Tcp {
         self.datagram_counters.frames_out += 1;
         if datagrams.waiting.len() >= WAITING_MAX {
             self.send_datagrams();
+        }
+    }
+
+    /// A frame goes by the connection: what is packed went before it.
+    pub(super) fn pass_by_connection(&mut self, index: usize) {
+        let (Some(datagrams), Some(Some(connection))) =
+            (&mut self.datagrams, self.connections.get_mut(index))
+        else {
+            return;
+        };
+        if let Some(way) = &mut connection.way {
+            way.seal(index, connection.frames_out, datagrams);
         }
     }
 
@@ -478,7 +499,7 @@ impl Tcp {
             if let Some(Some(connection)) = self.connections.get_mut(index)
                 && let Some(way) = &mut connection.way
             {
-                way.seal(index, datagrams);
+                way.seal(index, connection.frames_out, datagrams);
             }
         }
         datagrams.filled = filled;
@@ -546,7 +567,7 @@ impl Tcp {
 
     fn on_datagram(&mut self, opened: Opened, now: Time) {
         let index = (opened.token & 0xffff) as usize;
-        let (peer, probe, received) = match self.connections.get_mut(index) {
+        let (peer, received) = match self.connections.get_mut(index) {
             Some(Some(Connection {
                 stage: Stage::Open,
                 peer: Some(peer),
@@ -558,7 +579,7 @@ impl Tcp {
                     return;
                 }
                 way.received += 1;
-                (*peer, opened.probe, way.received)
+                (*peer, way.received)
             }
             _ => {
                 self.datagram_counters.stale += 1;
@@ -572,15 +593,39 @@ impl Tcp {
             self.datagram_counters.stale += 1;
             return;
         }
-        if probe {
+        if opened.probe {
             let number = opened.number;
-            self.send_own(index, Own::Heard { number, received }, now);
+            return self.send_own(index, Own::Heard { number, received }, now);
         }
-        for frame in opened {
-            self.note_node(peer, now);
-            self.counters.frames_in += 1;
-            self.datagram_counters.frames_in += 1;
-            self.arrivals.push_back(Arrival::Frame(peer, frame));
+        self.note_node(peer, now);
+        if let Some(Some(connection)) = self.connections.get_mut(index)
+            && let Some(way) = &mut connection.way
+        {
+            way.early_bytes += opened.bytes();
+            way.early.push_back(opened);
+        }
+        self.hand_on_datagrams(index, peer);
+    }
+
+    /// Hands on the datagrams that wait for no frame of the connection any more.
+    pub(super) fn hand_on_datagrams(&mut self, index: usize, peer: Peer) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return;
+        };
+        let come = connection.frames_in;
+        let Some(way) = &mut connection.way else {
+            return;
+        };
+        while let Some(first) = way.early.front()
+            && (first.behind <= come || way.early_bytes > EARLY_MAX)
+            && let Some(opened) = way.early.pop_front()
+        {
+            way.early_bytes -= opened.bytes();
+            for frame in opened {
+                self.counters.frames_in += 1;
+                self.datagram_counters.frames_in += 1;
+                self.arrivals.push_back(Arrival::Frame(peer, frame));
+            }
         }
     }
 
@@ -609,7 +654,8 @@ impl Way {
         self.lost
     }
 
-    fn seal(&mut self, index: usize, datagrams: &mut Datagrams) {
+    /// Closes the datagram that is being filled, behind so many frames of the connection.
+    fn seal(&mut self, index: usize, behind: u64, datagrams: &mut Datagrams) {
         let Some(far) = self.far else {
             return;
         };
@@ -621,7 +667,7 @@ impl Way {
         datagrams.waiting.push(Waiting {
             connection: index,
             address: far.address,
-            bytes: (self.filling).seal(far.token, self.sent, spare),
+            bytes: (self.filling).seal(far.token, self.sent, behind, spare),
         });
     }
 

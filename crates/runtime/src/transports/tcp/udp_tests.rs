@@ -104,7 +104,7 @@ fn small_frames_share_datagrams_and_others_go_by_the_connection() {
     a.tcp.flush(a.now());
     let after = a.tcp.datagram_counters();
     assert_eq!(after.frames_out - before.frames_out, 50);
-    // 13 frames of 102 bytes fit beside a header of 32.
+    // 13 frames of 102 bytes fit beside a header of 40.
     assert_eq!(after.sent - before.sent, 4);
     a.send(1, Lane::Control, &[200; 2_000]);
     a.send(1, Lane::Bulk, &[201; 100]);
@@ -113,6 +113,51 @@ fn small_frames_share_datagrams_and_others_go_by_the_connection() {
     assert_eq!(b.tcp.datagram_counters().frames_in, 50);
     assert!(b.frames.iter().all(|(from, _)| *from == ZERO));
     assert_eq!(b.tcp.counters().frames_in, 52);
+}
+
+#[test]
+fn datagram_does_not_overtake_frame_that_went_by_the_connection_before_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair_with_datagrams(directory.path());
+    a.send(1, Lane::Control, &[1; 40]);
+    a.send(1, Lane::Control, &vec![2; 24 << 20]);
+    a.send(1, Lane::Control, &[3; 40]);
+    a.send(1, Lane::Control, &vec![4; 24 << 20]);
+    a.send(1, Lane::Control, &[5; 40]);
+    until("frames", &mut [&mut a, &mut b], |s| s[1].frames.len() == 5);
+    assert_eq!(numbers(&b), [1, 2, 3, 4, 5]);
+    assert_eq!(b.tcp.datagram_counters().frames_in, 3);
+}
+
+#[test]
+fn datagrams_wait_no_longer_for_the_connection_than_there_is_room() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair_with_datagrams(directory.path());
+    let index = b.tcp.links[0].lanes[Lane::Control as usize].expect("a connection");
+    // By the connection comes nothing: its bytes are not read.
+    a.send(1, Lane::Control, &vec![1; 2_000]);
+    let count = EARLY_MAX / 1_000 + 10;
+    let mut sent = 0;
+    let relay = Relay::between(&mut a, &b);
+    while sent < count {
+        a.send(1, Lane::Control, &[2; 1_000]);
+        a.tcp.flush_datagrams();
+        sent += 1;
+        for datagram in relay.take() {
+            let opened = Opened::read(Bytes::from(datagram)).expect("a datagram");
+            b.tcp.on_datagram(opened, b.now());
+        }
+    }
+    let way = b.tcp.connections[index]
+        .as_ref()
+        .and_then(|it| it.way.as_ref());
+    let (waiting, bytes) = way
+        .map(|it| (it.early.len(), it.early_bytes))
+        .expect("a way");
+    assert!(bytes <= EARLY_MAX && waiting < count, "{waiting}, {bytes}");
+    until("frames", &mut [&mut a, &mut b], |s| {
+        s[1].frames.len() == count + 1
+    });
 }
 
 #[test]
@@ -162,7 +207,7 @@ fn strangers_are_counted_and_neither_heard_nor_answered() {
     let datagram = |token| {
         let mut filling = Filling::default();
         filling.push(&frame);
-        filling.seal(token, 1, Vec::new())
+        filling.seal(token, 1, 0, Vec::new())
     };
     let all = [
         Vec::new(),
@@ -211,7 +256,7 @@ fn datagrams_of_a_link_that_is_gone_are_dropped() {
     let token = way(&mut b, 0).expect("a way").token;
     let mut filling = Filling::default();
     filling.push(&Frame::from(Bytes::from_static(b"late")));
-    late.push(filling.seal(earlier & !0xffff | token & 0xffff, 1, Vec::new()));
+    late.push(filling.seal(earlier & !0xffff | token & 0xffff, 1, 0, Vec::new()));
     let before = b.tcp.datagram_counters().stale;
     for datagram in &late {
         relay.pass(datagram);
@@ -285,7 +330,7 @@ fn no_datagram_is_longer_than_the_other_side_takes() {
     b.tcp.use_datagrams(600).expect("a socket");
     heard(&mut a, &mut b);
     let before = a.tcp.datagram_counters().frames_out;
-    for length in [500, 700, 566, 567] {
+    for length in [500, 700, 558, 559] {
         a.send(1, Lane::Control, &vec![1; length]);
     }
     assert_eq!(a.tcp.datagram_counters().frames_out - before, 2);
