@@ -256,6 +256,12 @@ impl From<&[u8]> for Payload {
     }
 }
 
+/// Whether a batch says that a request to end the epoch is among the others.
+#[inline]
+pub(crate) fn holds_seal(batch: &[u8]) -> bool {
+    batch.get(SEALS_AT) == Some(&1)
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
@@ -332,8 +338,8 @@ impl<'a> BatchView<'a> {
 
     /// Whether a request to end the epoch is among the others.
     #[must_use]
-    pub const fn seals(&self) -> bool {
-        self.bytes[SEALS_AT] == 1
+    pub fn seals(&self) -> bool {
+        holds_seal(self.bytes)
     }
 
     /// The requests in order; ends early at a malformed one.
@@ -356,8 +362,19 @@ pub struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    fn may_hold(&self, kind: RequestKind) -> bool {
-        kind != RequestKind::Seal || self.bytes[SEALS_AT] == 1
+    #[inline]
+    fn kind(&self, byte: u8) -> Option<RequestKind> {
+        match byte < RequestKind::Seal as u8 {
+            true => RequestKind::from_byte(byte),
+            false => self.rare_kind(byte),
+        }
+    }
+
+    #[cold]
+    fn rare_kind(&self, byte: u8) -> Option<RequestKind> {
+        let kind = RequestKind::from_byte(byte)?;
+        let may_hold = kind != RequestKind::Seal || holds_seal(self.bytes);
+        may_hold.then_some(kind)
     }
 }
 
@@ -381,7 +398,7 @@ impl<'a> Iterator for Requests<'a> {
                 },
                 sequence: u64_at(header, 16)?,
             },
-            kind: RequestKind::from_byte(header[24]).filter(|kind| self.may_hold(*kind))?,
+            kind: self.kind(header[24])?,
             open: u16::from_le_bytes([header[26], header[27]]),
             payload,
         };

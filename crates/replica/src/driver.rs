@@ -14,6 +14,7 @@ use crate::{
     RecoveredBytes, ReplicaId, Reply, RequestStatus, ResultsBuilder, Setup, Slot, Status,
     Submission, Time, TimerOwner, Wake, Wire, World,
     context::{Local, Shared, Surroundings},
+    holds_seal,
     wire::{NUMBER_END, next_range},
 };
 use alloc::{
@@ -769,12 +770,13 @@ macro_rules! registry {
 /// member's node does: each of its requests is refused. None for every other batch.
 #[must_use]
 pub fn refuse_seal(submission: &Submission) -> Option<Outcome> {
+    if !holds_seal(&submission.batch) {
+        return None;
+    }
     let view = BatchView::new(&submission.batch).ok()?;
-    view.seals().then(|| {
-        let mut results = ResultsBuilder::default();
-        results.fill(&view, RequestStatus::Refused);
-        Outcome::Results(results.finish())
-    })
+    let mut results = ResultsBuilder::default();
+    results.fill(&view, RequestStatus::Refused);
+    Some(Outcome::Results(results.finish()))
 }
 
 /// The level that a protocol's default outcome at a deadline depends on: a read changes nothing,

@@ -613,7 +613,11 @@ impl Executor {
             Wanted::Replay(at) if self.ends_replay(at) => self.answer_sealed(batch, route),
             Wanted::Replay(at) => {
                 let answer = self.read_sessions(batch, route, at);
-                self.hold_behind_seal(answer)
+                match self.ends_at(at) {
+                    // It tells what of its batch came behind the end.
+                    true => self.hold_behind_seal(answer),
+                    false => Some(answer),
+                }
             }
         }
     }
@@ -659,8 +663,7 @@ impl Executor {
     fn read_sessions(&mut self, batch: &Bytes, route: ReplyRoute, at_least: Slot) -> Answer {
         self.results.clear();
         // What the session does not know of the seal's own batch came behind the seal.
-        let base = self.sealed.as_ref().map(|sealed| sealed.seal.base.slot);
-        let cut = base == Some(at_least);
+        let cut = self.ends_at(at_least);
         let view = BatchView::new(batch);
         if let Ok(view) = &view {
             for request in view.requests() {
@@ -733,10 +736,11 @@ impl Executor {
     /// sessions.
     ///
     /// # Panics
-    /// When `slot` is not the last one executed.
+    /// When `slot` is not the protocol's progress.
     pub fn begin_snapshot(&mut self, slot: Slot, summary: Bytes) -> (Executed, Bytes) {
+        let covered = self.covered();
         assert_eq!(
-            slot, self.executed.slot,
+            slot, covered.slot,
             "a checkpoint covers exactly what was executed"
         );
         self.begins_late = self.planted.is(Plant::IndexAndDataNotAtomic);
@@ -753,14 +757,14 @@ impl Executor {
             cluster: self.cluster,
             group: self.group,
             epoch: self.epoch,
-            executed: self.executed,
+            executed: covered,
             time: self.time,
             summary,
             descriptor: self.descriptor.clone(),
             session_chunks: Some(chunks.len() as u32),
             origin: self.origin,
             base: Executed::default(),
-            successor: self.successor(),
+            seal: (self.sealed.as_ref()).map(|sealed| Box::new(sealed.seal.clone())),
         };
         let mut writer = Writer::new(&mut self.scratch);
         header.encode(&mut writer);
@@ -771,7 +775,7 @@ impl Executor {
             first.extend_from_slice(&frame_head(chunk));
             first.extend_from_slice(chunk);
         }
-        (self.executed, first.freeze())
+        (covered, first.freeze())
     }
 
     /// The next chunk of the snapshot under way, about `budget` bytes, and whether it was the
@@ -831,6 +835,9 @@ mod tests {
         fn snapshot_chunk(&mut self, out: &mut Vec<u8>, _: usize) -> SnapshotProgress {
             out.extend_from_slice(&self.entries);
             SnapshotProgress::Done
+        }
+        fn begin_restore(&mut self) {
+            self.restoring.clear();
         }
         fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), RestoreError> {
             self.restoring.extend_from_slice(chunk);
@@ -1108,7 +1115,7 @@ mod tests {
             session_chunks: None,
             origin: 0,
             base: Executed::default(),
-            successor: Bytes::new(),
+            seal: None,
         };
         let mut scratch = BytesMut::new();
         let mut writer = Writer::new(&mut scratch);
@@ -1144,7 +1151,7 @@ mod tests {
             panic!("the header comes first");
         };
         assert_eq!((header.origin, header.base), (9, Executed::default()));
-        assert!(header.successor.is_empty());
+        assert_eq!(header.seal, None);
         let answer = copy.query(batch_of(&[(1, b"")]), Slot(4), false, no_route(), 0);
         let answer = answer.expect("is there");
         assert_eq!(

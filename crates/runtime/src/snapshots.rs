@@ -836,7 +836,7 @@ mod tests {
             session_chunks: Some(1),
             origin: 9,
             base: Executed::default(),
-            successor: Bytes::new(),
+            seal: None,
         };
         let header = header.encode_to_bytes();
         [&header, &[0; 4][..], state, b""]

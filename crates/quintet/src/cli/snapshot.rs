@@ -599,7 +599,7 @@ impl Restore {
                 // Every member begins with a file of its own.
                 origin: 0,
                 base: Executed::default(),
-                successor: Bytes::new(),
+                seal: None,
             };
             // Sessions of the first format stand in the header's chunk, which is left out.
             let sessions = match format_1 {

@@ -236,11 +236,20 @@ pub fn check_peer(ours: &Bytes, theirs: &Bytes, with_proxy: bool) -> Result<(), 
     if differences.is_empty() {
         return Ok(());
     }
+    let remedy = match ours.level == theirs.level {
+        true => "",
+        false => LEVEL_REMEDY,
+    };
     Err(format!(
-        "configuration mismatch: {}",
+        "configuration mismatch: {}{remedy}",
         list_differences(&differences)
     ))
 }
+
+/// What to do about a member that began at another feature level than the others.
+const LEVEL_REMEDY: &str = "; a member begins at the level of the version that first runs in its \
+                            data directory: empty the directory of one that was added to older \
+                            ones, and start it first with the version that they began with";
 
 fn encode_texts(list: &[(String, String)], writer: &mut Writer<'_>) {
     writer.length(list.len());
@@ -668,7 +677,8 @@ mod tests {
             "feature level: ours {FEATURE_LEVEL}, theirs {}",
             earlier.level
         );
-        assert!(refused.ends_with(&levels), "{refused}");
+        assert!(refused.contains(&levels), "{refused}");
+        assert!(refused.contains("empty the directory"), "{refused}");
         assert_eq!(check_peer(&one, &other, true), Ok(()));
         earlier.level = FEATURE_LEVEL + 1;
         let refused = check_peer(&one, &earlier.public(), true).expect_err("not known here");

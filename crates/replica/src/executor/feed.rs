@@ -112,9 +112,10 @@ impl Executor {
         self.bytes_since = 0;
         self.state_bytes = self.restoring.state_end;
         if let Some(header) = &self.restoring.header {
-            self.executed = header.executed;
-            self.time = header.time;
             self.sealed = Sealed::restored(header);
+            let sealed = self.sealed.as_ref();
+            self.executed = sealed.map_or(header.executed, |sealed| sealed.seal.base);
+            self.time = header.time;
         }
         Ok(())
     }
@@ -162,10 +163,7 @@ impl Executor {
             }
         }
         self.set_reached(part.upto);
-        let came = Executed {
-            slot: self.reached(),
-            position: self.executed.position,
-        };
+        let came = self.covered();
         let (Some(end), Some(header)) = (part.end, &mut self.restoring.header) else {
             return Ok(());
         };

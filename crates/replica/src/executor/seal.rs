@@ -34,15 +34,10 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    fn new(base: Executed, successor: Bytes) -> Box<Self> {
-        let (seal, passed) = (Seal { base, successor }, base.slot);
-        Box::new(Self { seal, passed })
-    }
-
     /// As a snapshot has it.
     pub(super) fn restored(header: &SnapshotHeader) -> Option<Box<Self>> {
-        let successor = header.successor.clone();
-        (!successor.is_empty()).then(|| Self::new(header.executed, successor))
+        let (seal, passed) = (*header.seal.clone()?, header.executed.slot);
+        Some(Box::new(Self { seal, passed }))
     }
 }
 
@@ -70,14 +65,6 @@ impl Executor {
     #[must_use]
     pub const fn has_seal(&self) -> bool {
         self.sealed.is_some()
-    }
-
-    /// Whether the protocol has come further than the end of the epoch: the state is that of an
-    /// earlier slot.
-    #[must_use]
-    pub fn is_past_seal(&self) -> bool {
-        let sealed = self.sealed.as_ref();
-        sealed.is_some_and(|sealed| sealed.passed > sealed.seal.base.slot)
     }
 
     /// How far the protocol has come: it goes on behind the end of the epoch, and the state does
@@ -108,10 +95,21 @@ impl Executor {
         }
     }
 
-    /// The next epoch's descriptor, if this one has ended; else nothing.
-    pub(super) fn successor(&self) -> Bytes {
+    /// Whether nothing that was executed above `slot` has changed the state: it comes behind the
+    /// end of the epoch.
+    pub(crate) fn keeps_state_at(&self, slot: Slot) -> bool {
         let sealed = self.sealed.as_ref();
-        sealed.map_or_else(Bytes::new, |sealed| sealed.seal.successor.clone())
+        let past = self.planted.is(Plant::ExecutesPastSeal) || self.planted.is(Plant::LastSealWins);
+        !past && sealed.is_some_and(|sealed| sealed.seal.base.slot <= slot)
+    }
+
+    /// What the state covers, under the name that the protocol knows: nothing is executed behind
+    /// the end of the epoch, so the state of its progress is that of the end.
+    pub(super) fn covered(&self) -> Executed {
+        Executed {
+            slot: self.reached(),
+            position: self.executed.position,
+        }
     }
 
     /// Whether these bytes describe an epoch that follows this one and may begin now. All builds
@@ -134,7 +132,9 @@ impl Executor {
             return RequestStatus::Refused;
         }
         let successor = Bytes::copy_from_slice(descriptor);
-        self.sealed = Some(Sealed::new(self.executed, successor));
+        let (base, passed) = (self.executed, self.executed.slot);
+        let seal = Seal { base, successor };
+        self.sealed = Some(Box::new(Sealed { seal, passed }));
         RequestStatus::Done
     }
 
@@ -179,6 +179,8 @@ impl Executor {
         let passed = self.reached();
         assert!(slot > passed, "slots ascend: {slot} after {passed}");
         self.set_reached(slot);
+        // The protocol keeps its log until there is a snapshot behind it.
+        self.bytes_since += batch.len() as u64;
         if self.planted.is(Plant::ExecutesPastSeal) {
             return self.execute_in_order(slot, time, batch, reply);
         }
@@ -203,6 +205,12 @@ impl Executor {
         sealed.is_some_and(|sealed| at_least > sealed.seal.base.slot)
     }
 
+    /// Whether the epoch has ended in the batch of this slot.
+    pub(super) fn ends_at(&self, slot: Slot) -> bool {
+        let sealed = self.sealed.as_ref();
+        sealed.is_some_and(|sealed| sealed.seal.base.slot == slot)
+    }
+
     /// Answers each request that the epoch has ended before it.
     pub(super) fn answer_sealed(&mut self, batch: &[u8], route: ReplyRoute) -> Option<Answer> {
         let view = BatchView::new(batch).ok()?;
@@ -225,7 +233,10 @@ impl Executor {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::tests::{executor, no_route};
+    use super::super::{
+        stream::framed_feed,
+        tests::{executor, no_route},
+    };
     use super::*;
     use crate::{
         BatchBuilder, Durability, FEATURE_LEVEL, FrontendId, MemberRole, MemberRow, ReplicaId,
@@ -450,6 +461,20 @@ pub(super) mod tests {
         RollBack(u64),
         Snapshot,
         Restart,
+        Fetch {
+            from: u64,
+            behind: u64,
+            again: u64,
+        },
+    }
+
+    fn stream(executor: &mut Executor) -> Bytes {
+        let (_, first) = executor.begin_snapshot(executor.progress(), Bytes::new());
+        let mut stream = BytesMut::from(&first[..]);
+        let (rest, progress) = executor.snapshot_chunk(1 << 20);
+        assert_eq!(progress, SnapshotProgress::Done);
+        stream.extend_from_slice(&rest);
+        stream.freeze()
     }
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -489,6 +514,11 @@ pub(super) mod tests {
             2 => (0u64..8).prop_map(Step::RollBack),
             1 => Just(Step::Snapshot),
             1 => Just(Step::Restart),
+            1 => (0u64..8, 0u64..12, 0u64..2000).prop_map(|(from, behind, again)| Step::Fetch {
+                from,
+                behind,
+                again,
+            }),
         ]
     }
 
@@ -673,18 +703,91 @@ pub(super) mod tests {
                 }
                 Step::Snapshot => {
                     let is_final = !self.speculates || self.stable == last;
-                    if is_final && !self.executor.is_past_seal() {
-                        let (_, first) = self.executor.begin_snapshot(last, Bytes::new());
-                        let mut stream = BytesMut::from(&first[..]);
-                        let (rest, progress) = self.executor.snapshot_chunk(1 << 20);
-                        prop_assert_eq!(progress, SnapshotProgress::Done);
-                        stream.extend_from_slice(&rest);
-                        self.saved = Some((last, stream.freeze()));
+                    if is_final {
+                        let stream = stream(&mut self.executor);
+                        self.saved = Some((last, stream));
                         self.executor.snapshot_saved(last);
                     }
                 }
                 Step::Restart => self.restart()?,
+                Step::Fetch {
+                    from,
+                    behind,
+                    again,
+                } => self.fetch(from, behind, again)?,
             }
+            Ok(())
+        }
+
+        /// A replica that is `behind` takes the state of the slot so far back, and what was executed
+        /// since, from one that has executed all of it; after so many bytes it begins again.
+        fn fetch(&mut self, from: u64, behind: u64, again: u64) -> Result<(), TestCaseError> {
+            let last = self.next - 1;
+            let from = Slot(last.saturating_sub(from));
+            let play = |executor: &mut Executor, after: Slot, upto: Slot| {
+                let entries = self.log.iter();
+                for entry in entries.filter(|it| after < it.slot && it.slot <= upto) {
+                    executor.execute(entry.slot, entry.time, &entry.batch, None);
+                }
+            };
+            let mut donor = Self::boot(false);
+            play(&mut donor, Slot(0), from);
+            let mut given = stream(&mut donor).to_vec();
+            // The end comes behind what follows.
+            given.truncate(given.len() - FRAME_HEAD);
+            play(&mut donor, from, Slot(last));
+            let middle = Slot((from.0 + last).div_ceil(2));
+            let end = FeedEnd {
+                executed: donor.covered(),
+                time: donor.time(),
+                summary: Bytes::new(),
+            };
+            for (after, upto, end) in [(from, middle, None), (middle, Slot(last), Some(end))] {
+                let entries = self.log.iter().filter(|it| !it.batch.is_empty());
+                let batches = entries.filter(|it| after < it.slot && it.slot <= upto);
+                let feed = Feed {
+                    after,
+                    upto,
+                    batches: batches
+                        .map(|it| Fed {
+                            slot: it.slot,
+                            time: it.time,
+                            batch: it.batch.clone(),
+                        })
+                        .collect(),
+                    end,
+                };
+                given.extend_from_slice(&framed_feed(&feed));
+            }
+            given.extend_from_slice(&frame_head(&[]));
+            let given = Bytes::from(given);
+
+            let mut fetcher = Self::boot(self.speculates);
+            play(&mut fetcher, Slot(0), Slot(last.saturating_sub(behind)));
+            let before = (
+                fetcher.executed(),
+                fetcher.progress(),
+                fetcher.sealed().cloned(),
+            );
+            let read = |offset: u64| {
+                let from = (offset as usize).min(given.len());
+                Some(given.slice(from..given.len().min(from + 16)))
+            };
+            let most = given.len() as u64 - 17;
+            fetcher.begin_restore();
+            let begun = fetcher.restore_step(read, usize::MAX, again.min(most));
+            prop_assert!(begun.is_ok_and(|header| header.is_none()));
+            let shown = (
+                fetcher.executed(),
+                fetcher.progress(),
+                fetcher.sealed().cloned(),
+            );
+            prop_assert_eq!(&shown, &before, "nobody is told before it is whole");
+            let header = fetcher.restore(read).expect("it restores");
+            prop_assert_eq!(header.executed, donor.covered());
+            self.executor = fetcher;
+            self.stable = Slot(last);
+            self.saved = Some((Slot(last), given));
             Ok(())
         }
 

@@ -135,12 +135,16 @@ impl Executor {
         let stable = speculation.stable;
         let mut kept = core::mem::take(&mut speculation.kept);
         let mut held = core::mem::take(&mut speculation.held);
+        let base = speculation.base.clone();
 
         kept.truncate(kept.partition_point(|(at, ..)| *at <= slot));
         held.truncate(held.partition_point(|answer| answer.slot <= slot));
-        let base = speculation.base.clone();
         for (_, dropped) in self.waiting.split_off(&slot.next()) {
             self.waiting_count -= dropped.len();
+        }
+        if self.keeps_state_at(slot) {
+            self.keep_speculating(slot, stable, kept, held);
+            return Ok(());
         }
         self.machine.abandon_snapshot();
         let mut from_base = |offset| Some(base.slice((offset as usize).min(base.len())..));
@@ -157,13 +161,24 @@ impl Executor {
                 self.execute(*at, *time, batch, None);
             }
         }
+        self.keep_speculating(slot, stable, kept, held);
+        Ok(())
+    }
+
+    /// Goes on from `slot` with what has not been undone.
+    fn keep_speculating(
+        &mut self,
+        slot: Slot,
+        stable: Slot,
+        kept: VecDeque<(Slot, CommandTime, Bytes)>,
+        held: VecDeque<Answer>,
+    ) {
         self.set_reached(slot);
         if let Some(speculation) = &mut self.speculation {
             speculation.stable = stable;
             speculation.kept = kept;
             speculation.held = held;
         }
-        Ok(())
     }
 }
 

@@ -1,12 +1,12 @@
 //! The snapshot stream: chunks with checksums, written by the executor, read by what restores,
 //! verifies or looks into a snapshot.
 
-use super::{checksum, feed::Feed};
+use super::{Seal, checksum, feed::Feed};
 use crate::{
     ClusterId, CommandTime, DecodeError, EpochNumber, Executed, GroupId, Position, Reader,
     RestoreError, Wire, Writer,
 };
-use alloc::{format, string::ToString};
+use alloc::{boxed::Box, format, string::ToString};
 use bytes::{Buf, Bytes, BytesMut};
 
 /// The format in which the header carries the epoch's descriptor and the sessions are chunks of
@@ -50,9 +50,9 @@ pub struct SnapshotHeader {
     pub origin: u64,
     /// Where its epoch began.
     pub base: Executed,
-    /// The encoded [`Descriptor`](crate::Descriptor) of the next epoch, if its own has ended with
-    /// this state; else empty.
-    pub successor: Bytes,
+    /// How its epoch has ended, if it has: the state is that of the end, however far the protocol
+    /// has gone on.
+    pub seal: Option<Box<Seal>>,
 }
 
 impl SnapshotHeader {
@@ -84,8 +84,20 @@ impl SnapshotHeader {
             session_chunks: None,
             origin: 0,
             base: Executed::default(),
-            successor: Bytes::new(),
+            seal: None,
         })
+    }
+
+    fn decode_seal(fields: &mut Reader) -> Result<Option<Box<Seal>>, DecodeError> {
+        let successor = fields.blob("next epoch")?;
+        if successor.is_empty() {
+            return Ok(None);
+        }
+        let base = Executed {
+            slot: fields.slot("end")?,
+            position: Position(fields.number("end")?),
+        };
+        Ok(Some(Box::new(Seal { base, successor })))
     }
 }
 
@@ -98,8 +110,10 @@ impl Wire for SnapshotHeader {
         };
         writer.u64(SNAPSHOT_MAGIC);
         // The numbers, three slices with their lengths, the count of chunks, origin and base.
-        let slices = self.summary.len() + self.descriptor.len() + self.successor.len();
-        let length = Self::NUMBERS + 3 * 4 + slices + 4 + 3 * 8;
+        let successor = self.seal.as_ref().map_or(&[][..], |seal| &seal.successor);
+        let slices = self.summary.len() + self.descriptor.len() + successor.len();
+        let end = if self.seal.is_some() { 2 * 8 } else { 0 };
+        let length = Self::NUMBERS + 3 * 4 + slices + 4 + 3 * 8 + end;
         writer.length(length);
         self.encode_fields(writer);
         writer.slice(&self.descriptor);
@@ -107,7 +121,11 @@ impl Wire for SnapshotHeader {
         writer.u64(self.origin);
         writer.u64(self.base.slot.0);
         writer.u64(self.base.position.0);
-        writer.slice(&self.successor);
+        writer.slice(successor);
+        if let Some(seal) = &self.seal {
+            writer.u64(seal.base.slot.0);
+            writer.u64(seal.base.position.0);
+        }
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -128,7 +146,7 @@ impl Wire for SnapshotHeader {
                         slot: fields.slot("base")?,
                         position: Position(fields.number("base")?),
                     };
-                    header.successor = fields.blob("next epoch")?;
+                    header.seal = Self::decode_seal(&mut fields)?;
                 }
                 Ok(header)
             }

@@ -288,11 +288,9 @@ impl Node {
         // One of what is not final yet may need this very peer to become so. An older one that is
         // enough serves it, though what follows is not kept.
         let is_final = self.executor.progress() == self.executor.stable();
-        // Behind the end of the epoch there is no newer one.
-        let older_does = !is_final || self.executor.is_past_seal();
         let newest = world
             .snapshot_newest()
-            .filter(|info| info.id.slot >= covers || older_does && info.id.slot >= at_least);
+            .filter(|info| info.id.slot >= covers || !is_final && info.id.slot >= at_least);
         if let Some(info) = newest
             && let Some(bytes) = world.snapshot_read(info.id, 0, transfer::PIECE)
             && let Some((snapshot, total)) = self.file_given(info.id, world)
@@ -306,7 +304,7 @@ impl Node {
             };
             return self.send_transfer(to, Lane::Bulk, &message, out);
         }
-        let coming = self.executor.executed().slot >= at_least;
+        let coming = self.executor.progress() >= at_least;
         let own = |u: &&UnderWay| matches!(u.kind, Under::Own { .. });
         let written = self.under_way.as_ref().filter(own);
         let written = coming.then(|| written.map_or(0, |under_way| under_way.written));

@@ -258,6 +258,8 @@ pub struct NodeStatus {
     pub protocol: Status,
     /// How far execution has come.
     pub executed: Executed,
+    /// How far the protocol has come: further than that behind the end of an epoch.
+    pub progress: Slot,
     /// The log's clock there.
     pub time: u64,
     /// Entries of the state machine.

@@ -848,8 +848,7 @@ impl Node {
             Effect::Stable { slot } => self.became_stable(slot, world, out),
             Effect::RollBack { slot } => self.roll_back(slot, world, out),
             Effect::Checkpoint { slot, summary } => {
-                // Behind the end of the epoch there is no state that the protocol could name.
-                if !self.sum_up(slot, &summary) && !self.executor.is_past_seal() {
+                if !self.sum_up(slot, &summary) {
                     self.begin_snapshot(slot, summary, out);
                 }
             }
@@ -982,6 +981,7 @@ impl Node {
         NodeStatus {
             protocol,
             executed: self.executor.executed(),
+            progress: self.executor.progress(),
             time: self.executor.time().0,
             entries: self.executor.machine().entries(),
             memory: self.executor.memory(),

@@ -6,10 +6,12 @@
 //! ```
 
 use super::*;
-use crate::Seal;
+use crate::{Descriptor, DescriptorError, Seal};
 
 /// An end of the epoch that is offered for longer than this is given up; it may come all the same.
 const SEAL_PATIENCE: Duration = Duration::from_secs(4);
+/// Descriptors are far shorter, and every batch takes so much.
+const SEAL_BYTES_MAX: usize = 1 << 20;
 
 /// Why the end of an epoch is not offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +22,15 @@ pub enum SealError {
     /// The epoch has ended.
     #[error("the epoch has ended already")]
     Ended,
+    /// It has ended here unless that is undone.
+    #[error("another end of the epoch is being ordered")]
+    Pending,
+    /// Behind what decides whether it is valid, no program could read it.
+    #[error("it is no whole description of an epoch")]
+    Unreadable,
+    /// No batch takes so much.
+    #[error("a description of {0} bytes is too long to be ordered")]
+    TooLong(usize),
     /// It would be refused wherever it is executed.
     #[error(
         "it does not describe an epoch that follows this one and may still begin, or this epoch \
@@ -44,11 +55,22 @@ impl Node {
         if self.unordered {
             return Err(SealError::Unordered);
         }
-        if self.executor.has_seal() {
+        if self.sealed().is_some() {
             return Err(SealError::Ended);
+        }
+        if self.executor.has_seal() {
+            return Err(SealError::Pending);
         }
         if !self.executor.is_successor(next) {
             return Err(SealError::NoSuccessor);
+        }
+        if next.len() > SEAL_BYTES_MAX {
+            return Err(SealError::TooLong(next.len()));
+        }
+        match Descriptor::decode(Bytes::copy_from_slice(next)) {
+            // A later program's can be ordered by an earlier one, which stops there.
+            Ok(_) | Err(DescriptorError::Level(_)) => {}
+            Err(DescriptorError::Malformed(_)) => return Err(SealError::Unreadable),
         }
         if !self.halted && !self.disk.is_hung() {
             self.submit_own(RequestKind::Seal, next, SEAL_PATIENCE, world);

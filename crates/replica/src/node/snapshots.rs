@@ -294,11 +294,8 @@ impl Node {
     }
 
     pub(super) fn maybe_ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        // Behind the end of the epoch the protocol has none to give.
-        let due = !self.executor.is_past_seal()
-            && self.executor.bytes_since_snapshot()
-                >= self.snapshot_bytes_min.max(self.snapshot_last);
-        if due {
+        let bytes_min = self.snapshot_bytes_min.max(self.snapshot_last);
+        if self.executor.bytes_since_snapshot() >= bytes_min {
             self.ask_for_checkpoint(world, out);
         }
     }

@@ -41,11 +41,13 @@ impl Node {
             return;
         }
         out.push(Output::Mark("rolled back"));
+        let keeps_state = self.executor.keeps_state_at(slot);
         let ends = |under_way: &mut UnderWay| match under_way.kind {
-            Under::Own { whole, .. } => !whole || under_way.id.slot > slot,
+            Under::Own { whole, .. } => !(whole || keeps_state) || under_way.id.slot > slot,
             Under::Fetched { .. } => false,
         };
         if self.under_way.take_if(ends).is_some() {
+            self.executor.abandon_snapshot();
             out.push(Output::SnapshotAbandon);
             self.checkpoint_asked = false;
         }

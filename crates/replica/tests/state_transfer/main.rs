@@ -50,8 +50,18 @@ impl Wire for Padding {
 
 impl<const AHEAD: bool> Puppet<AHEAD> {
     fn execute(&mut self, number: u64, ctx: &mut Context<'_, Self>) {
+        self.execute_one(number, RequestKind::Tick, &[], ctx);
+    }
+
+    fn execute_one(
+        &mut self,
+        number: u64,
+        kind: RequestKind,
+        payload: &[u8],
+        ctx: &mut Context<'_, Self>,
+    ) {
         let mut builder = BatchBuilder::new();
-        builder.push(CommandId::default(), RequestKind::Tick, 0, &[]);
+        builder.push(CommandId::default(), kind, 0, payload);
         let batch = builder.finish(FrontendId(1), BatchId(number), Level::Ordered);
         self.executed = Slot(number);
         ctx.execute(self.executed, CommandTime(number), batch, None);
@@ -109,6 +119,10 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
                 let number = value.parse().expect("a number");
                 match &name[..] {
                     "execute" => self.execute(number, ctx),
+                    "end the epoch" => {
+                        let next = descriptor().successor().encode();
+                        self.execute_one(number, RequestKind::Seal, &next, ctx);
+                    }
                     "fetch" => {
                         let others = ReplicaSet::all(2).without(self.id);
                         ctx.fetch_state(others, Slot(number));
@@ -279,6 +293,30 @@ const FETCH: TimerKey = TimerKey {
     timer: 0,
 };
 
+/// What the nodes have agreed on.
+fn descriptor() -> Descriptor {
+    Descriptor {
+        cluster: ClusterId(7),
+        group: GroupId(0),
+        number: EpochNumber(1),
+        predecessor: Fingerprint(0),
+        not_after: CommandTime(u64::MAX),
+        level: FEATURE_LEVEL,
+        protocol: "puppet".to_owned(),
+        options: Vec::new(),
+        durability: Durability::Memory,
+        semantics: 1,
+        terms: Vec::new(),
+        limits: Vec::new(),
+        members: Vec::new(),
+        leader_first: ReplicaId(0),
+        base: Position(0),
+        base_digest: 0,
+        seed_commitment: 0,
+        hash_seed: 5,
+    }
+}
+
 impl Place {
     fn node(id: u16, durability: Durability, entry: &Entry, plant: &str) -> Node {
         let setup = NodeSetup {
@@ -324,7 +362,9 @@ impl Place {
             wide: if plant == "wide" { 30 } else { 0 },
             written: 0,
         };
-        Node::new(setup, entry, Box::new(machine)).expect("no options")
+        Node::new(setup, entry, Box::new(machine))
+            .expect("no options")
+            .with_descriptor(descriptor().encode())
     }
 
     fn new(id: u16) -> Self {
@@ -607,6 +647,76 @@ fn second_state_brings_what_was_executed_meanwhile() {
         .expect("starts");
     assert_eq!(again.executed().slot, Slot(12));
     assert_eq!(again.state_digest(), donor.node.state_digest());
+}
+
+/// A replica that has fetched stands where its donor does, whose epoch ended at a slot; and so does
+/// one that starts from what was saved.
+fn ends_where_its_donor_did(fetcher: &mut Place, donor: &mut Place, base: u64) {
+    let seal = donor.node.sealed().cloned().expect("it has ended");
+    assert_eq!(seal.base.slot, Slot(base));
+    assert_eq!(fetcher.node.sealed(), Some(&seal));
+    assert_eq!(fetcher.node.executed(), donor.node.executed());
+    assert_eq!(fetcher.node.state_digest(), donor.node.state_digest());
+    assert_eq!(fetcher.node.protocol_digest(), donor.node.protocol_digest());
+    let mut again = Place::node(0, Durability::Memory, &Entry::of::<Puppet<false>>(), "");
+    again
+        .start(RecoveredBytes::default(), &fetcher.world, &mut Vec::new())
+        .expect("starts");
+    assert_eq!(again.sealed(), Some(&seal));
+    assert_eq!(again.state_digest(), donor.node.state_digest());
+}
+
+#[test]
+fn feed_across_the_end_of_an_epoch_ends_it_where_it_ended() {
+    let (mut fetcher, mut donor) = fetched_again(8);
+    donor.pull("end the epoch", 9);
+    donor.pull("execute", 10);
+    donor.pull("execute", 11);
+    while !exchange(&mut fetcher, &mut donor) {
+        fetcher.fire_fetch_timer();
+    }
+    fetcher.save();
+    fetcher.settle();
+    assert_eq!(fetcher.node.protocol_digest(), 11, "and it is told so");
+    ends_where_its_donor_did(&mut fetcher, &mut donor, 9);
+}
+
+#[test]
+fn state_from_behind_the_end_of_an_epoch_is_given_and_installed() {
+    let (mut fetcher, mut donor) = (Place::new(0), donor(5));
+    donor.pull("end the epoch", 6);
+    donor.pull("execute", 7);
+    donor.pull("execute", 8);
+    fetch(&mut fetcher, &mut donor, 8);
+    fetcher.save();
+    assert_eq!(fetcher.node.protocol_digest(), 8, "and it is told so");
+    ends_where_its_donor_did(&mut fetcher, &mut donor, 6);
+    let status = fetcher.node.status(&fetcher.world);
+    assert_eq!((status.executed.slot, status.progress), (Slot(6), Slot(8)));
+}
+
+#[test]
+fn end_of_an_epoch_that_would_end_nothing_is_refused_when_it_is_offered() {
+    let next = descriptor().successor().encode();
+    let offer = |place: &mut Place, next: &[u8]| {
+        (place.node).offer_seal(next, &place.world, &mut place.out)
+    };
+    let mut place = Place::ahead(0);
+    let foreign = descriptor().encode();
+    assert_eq!(offer(&mut place, &foreign), Err(SealError::NoSuccessor));
+    let torn = &next[..next.len() - 1];
+    assert_eq!(offer(&mut place, torn), Err(SealError::Unreadable));
+    let mut long = next.to_vec();
+    long.resize(2 << 20, 0);
+    assert_eq!(
+        offer(&mut place, &long),
+        Err(SealError::TooLong(long.len()))
+    );
+    place.pull("end the epoch", 1);
+    assert_eq!(offer(&mut place, &next), Err(SealError::Pending));
+    let mut place = Place::new(0);
+    place.pull("end the epoch", 1);
+    assert_eq!(offer(&mut place, &next), Err(SealError::Ended));
 }
 
 #[test]

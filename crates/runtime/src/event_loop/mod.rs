@@ -518,9 +518,6 @@ impl EventLoop {
             None if executed == Slot(0) => Some(Err(
                 "nothing has been written yet, so there is nothing to save".to_owned(),
             )),
-            None if self.node.sealed().is_some() => Some(Err(
-                "this epoch of the cluster has ended, and nothing is saved in it".to_owned(),
-            )),
             None => None,
         };
         if let Some(answer) = known {

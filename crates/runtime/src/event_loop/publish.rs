@@ -145,7 +145,7 @@ impl EventLoop {
             executed: node.executed.slot.0,
             stable: protocol.stable.0,
             position: node.executed.position.0,
-            lag: protocol.committed.0.saturating_sub(node.executed.slot.0),
+            lag: protocol.committed.0.saturating_sub(node.progress.0),
             durability: self.about.durability.to_owned(),
             threads: self.about.threads.to_owned(),
             disk_state: self.disk.name().to_owned(),
