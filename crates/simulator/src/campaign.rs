@@ -364,10 +364,11 @@ fn rejection(
     if world.undecided {
         return Some(String::from("linearizability undecided"));
     }
-    if acknowledged < ACKNOWLEDGED_MIN {
+    // Nothing is acknowledged any more once the epoch has ended, be that early.
+    if acknowledged < ACKNOWLEDGED_MIN && !world.ends() {
         return Some(String::from("too few acknowledged"));
     }
-    if world.healing.commits < COMMITS_MIN {
+    if world.healing.commits < COMMITS_MIN && !world.ends() {
         return Some(String::from("too few commits after healing"));
     }
     let refused = world.odd.is_none() || faults.contains_key(CONFIGURATION);

@@ -69,6 +69,8 @@ pub(crate) enum Event {
     Strike { strike: u16, tries: u8 },
     /// It ends.
     StrikeEnds { strike: u16 },
+    /// A replica offers the end of the epoch.
+    OfferEnd,
     /// The world looks whether its phase is over.
     Look,
     /// The replicas learn how their clocks stand to each other.

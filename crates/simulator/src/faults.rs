@@ -38,6 +38,9 @@ pub struct FaultSet {
     pub held: bool,
     /// Every seed sees a leader crash that only clients heard. It is not part of [`Self::ALL`].
     pub orphaned: bool,
+    /// Every seed ends the epoch, which [`Self::ALL`] does in some of them. It is not part of
+    /// [`Self::ALL`].
+    pub ended: bool,
 }
 
 impl FaultSet {
@@ -51,6 +54,7 @@ impl FaultSet {
         configuration: false,
         held: false,
         orphaned: false,
+        ended: false,
     };
     /// All that end.
     pub const ALL: Self = Self {
@@ -62,6 +66,7 @@ impl FaultSet {
         configuration: false,
         held: false,
         orphaned: false,
+        ended: false,
     };
 }
 
@@ -82,20 +87,22 @@ impl FromStr for FaultSet {
                 "configuration" => set.configuration = true,
                 "held" => set.held = true,
                 "orphaned" => set.orphaned = true,
+                "ended" => set.ended = true,
                 "all" => {
                     set = Self {
                         asynchrony: set.asynchrony,
                         configuration: set.configuration,
                         held: set.held,
                         orphaned: set.orphaned,
+                        ended: set.ended,
                         ..Self::ALL
                     }
                 }
                 other => {
                     return Err(format!(
                         "'{other}' is no kind of fault: none, network, crash, disk, clock, all (of \
-                         these), asynchrony, configuration, held, orphaned, or several separated by \
-                         commas"
+                         these), asynchrony, configuration, held, orphaned, ended, or several \
+                         separated by commas"
                     ));
                 }
             }
@@ -118,6 +125,7 @@ impl fmt::Display for FaultSet {
             (self.configuration, "configuration"),
             (self.held, "held"),
             (self.orphaned, "orphaned"),
+            (self.ended, "ended"),
         ];
         let names: Vec<_> = names
             .iter()
@@ -566,6 +574,7 @@ mod tests {
             "disk,configuration",
             "crash,held",
             "network,orphaned",
+            "crash,ended",
         ] {
             let set: FaultSet = text.parse().unwrap();
             assert_eq!(set.to_string(), text);

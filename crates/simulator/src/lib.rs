@@ -31,6 +31,7 @@ mod depict;
 mod disk;
 mod drawing;
 mod endings;
+mod epoch_end;
 mod event;
 mod explore;
 mod faults;

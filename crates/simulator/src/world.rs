@@ -25,6 +25,7 @@ use crate::{
     depict::Depicted,
     disk::DiskProfile,
     drawing::Mix,
+    epoch_end::Ending,
     event::Event,
     faults::{FaultSet, Ground, Kind, Plan},
     heal::Healing,
@@ -306,6 +307,9 @@ pub(crate) struct World {
     pub agreement: Agreement,
     pub once: ExactlyOnce,
     pub past_seal: PastSeal,
+    /// When the epoch is to end.
+    pub ending: Ending,
+    pub ending_random: Random,
     pub states: StateHash,
     pub digests: Digests,
     pub monotone: Vec<Monotone>,
@@ -511,6 +515,9 @@ impl World {
         if shape.steady {
             shorten_log(&mut setup);
         }
+        let ending = root.fork(20).profile("ending", |random| {
+            Ending::draw(&setup, shape.horizon, random)
+        });
         let odd = odd_wanted.then(|| {
             let mut random = root.fork(7);
             random.profile("configuration", |random| Odd::draw(&setup, &mix, random))
@@ -577,6 +584,8 @@ impl World {
             agreement: Agreement::default(),
             once: ExactlyOnce::default(),
             past_seal: PastSeal::default(),
+            ending,
+            ending_random: root.fork(21),
             states: StateHash::default(),
             digests: Digests::default(),
             monotone: vec![Monotone::default(); setup.replicas],
@@ -611,6 +620,7 @@ impl World {
                 },
             );
         }
+        self.begin_ending();
         self.queue.push(self.shape.horizon, Event::Look);
         self.queue.push(COMPARE_EVERY, Event::CompareClocks);
         while self.phase != Phase::Over && self.violation.is_none() && self.stall.is_none() {
@@ -717,6 +727,7 @@ impl World {
             Event::Resubmit { client } => self.resubmit(client.into()),
             Event::Strike { strike, tries } => self.strike(strike.into(), tries),
             Event::StrikeEnds { strike } => self.strike_ends(strike.into()),
+            Event::OfferEnd => self.offer_end(),
             Event::Look => self.look(),
             Event::CompareClocks => {
                 self.compare_clocks();
@@ -922,7 +933,7 @@ impl World {
 
     /// What a replica tells of the end of the epoch.
     pub fn check_seal(&mut self, by: usize) {
-        let Some(node) = &self.processes[by].node else {
+        let Some(node) = &mut self.processes[by].node else {
             return;
         };
         let speculates = self.setup.entry.speculates;

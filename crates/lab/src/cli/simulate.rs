@@ -66,7 +66,8 @@ pub struct Simulate {
     /// Which faults may strike: none, network, crash, disk, clock, all of these, or several with
     /// commas. Not among all: asynchrony gives every message a delay without bound, configuration
     /// configures one replica otherwise than the others, held holds the syncs of votes in every
-    /// seed, orphaned lets leaders crash in every seed that only clients heard
+    /// seed, orphaned lets leaders crash in every seed that only clients heard, ended ends the
+    /// epoch in every seed
     #[arg(long, value_name = "KINDS", default_value = "all")]
     faults: FaultSet,
 

@@ -17,22 +17,44 @@ pub struct PastSeal {
     told: Option<(u16, Seal)>,
     /// The last position, and who executed it.
     last: (u64, u16),
+    /// The state at the end, as it was seen first.
+    state: Option<(u16, u128)>,
 }
 
 impl PastSeal {
-    /// What the node of replica `by` tells of the end of the epoch.
+    /// What the node of replica `by` tells of the end of the epoch, and the state that it has then.
     ///
     /// # Errors
-    /// See [`Self::told`].
-    pub fn shows(&mut self, by: u16, node: &Node, speculates: bool) -> Result<(), Violation> {
-        let Some(seal) = node.sealed() else {
+    /// See [`Self::told`] and [`Self::stands`].
+    pub fn shows(&mut self, by: u16, node: &mut Node, speculates: bool) -> Result<(), Violation> {
+        let Some(seal) = node.sealed().cloned() else {
             return Ok(());
         };
+        // While another state is being restored, this one is in pieces.
+        if !node.is_fetching() {
+            self.stands(by, node.state_digest())?;
+        }
         let stable = match speculates {
             true => node.protocol_status().stable,
             false => seal.base.slot,
         };
-        self.told(by, seal, stable)
+        self.told(by, &seal, stable)
+    }
+
+    /// The epoch has ended for replica `by`, with a state of this digest: it is the same wherever
+    /// that is and whenever one looks.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn stands(&mut self, by: u16, state: u128) -> Result<(), Violation> {
+        let (first, expected) = *self.state.get_or_insert((by, state));
+        if state == expected {
+            return Ok(());
+        }
+        let what = format!(
+            "the state of replica {by} behind the end of the epoch is not that of replica {first}"
+        );
+        Err(Violation::new(PROPERTY, what))
     }
 
     /// Replica `by` tells that the epoch has ended; what it has executed up to `stable` is final.
@@ -124,5 +146,8 @@ mod tests {
         let mut late = PastSeal::default();
         assert_eq!(late.executed(0, 6), Ok(()));
         assert!(late.told(0, &seal(7, 5, b"a"), Slot(7)).is_err());
+        assert_eq!(late.stands(0, 8), Ok(()));
+        assert_eq!(late.stands(1, 8), Ok(()));
+        assert!(late.stands(0, 9).is_err(), "it changed behind the end");
     }
 }

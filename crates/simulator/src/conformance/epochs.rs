@@ -55,6 +55,19 @@ fn is_level(stage: &Stage) {
     }
 }
 
+/// All that run have died; these start again and come to the end.
+fn start(stage: &mut Stage, seats: &[usize]) {
+    for seat in seats {
+        stage.start(*seat);
+    }
+    stage.until("they come to the end again", |stage| {
+        let mut seats = seats.iter();
+        seats.all(|seat| stage.sealed(*seat).is_some())
+    });
+    is_over(stage);
+    is_level(stage);
+}
+
 /// Ends the epoch under load while the replica that offers it dies.
 fn ends(
     mut setting: Setting,
@@ -75,13 +88,7 @@ fn ends(
     stage.crash(proposer);
     let up = stage.up();
     end(&mut stage, &up);
-    if disk {
-        // In memory it would need a state from behind the end, which nobody gives.
-        stage.start(proposer);
-        stage.until("it comes to the end, too", |stage| {
-            stage.sealed(proposer).is_some()
-        });
-    }
+    start(&mut stage, &[proposer]);
     stage.until("the load is answered", Stage::quiet);
     for number in numbers {
         let known = stage.answered(&[number]) || stage.ended.contains(&number);
@@ -89,18 +96,21 @@ fn ends(
     }
     is_over(&mut stage);
     is_level(&stage);
+    let all: Vec<usize> = (0..stage.seats.len()).collect();
     if disk {
-        for seat in stage.up() {
-            stage.crash(seat);
+        for seat in &all {
+            stage.crash(*seat);
         }
-        for seat in 0..stage.seats.len() {
-            stage.start(seat);
+        start(&mut stage, &all);
+    } else {
+        // One that has forgotten takes part again behind the end, so that others may be lost.
+        for seat in all {
+            if cast::dispensable(&stage, seat).is_ok() {
+                stage.crash(seat);
+                stage.run(SECOND);
+                start(&mut stage, &[seat]);
+            }
         }
-        stage.until("all have executed the end again", |stage| {
-            (0..stage.seats.len()).all(|seat| stage.sealed(seat).is_some())
-        });
-        is_over(&mut stage);
-        is_level(&stage);
     }
     let judged = stage.judge();
     assert_eq!(judged, Ok(()));
@@ -113,53 +123,56 @@ pub(super) fn seal_ends_the_epoch(setting: Setting) -> Result<(), Skip> {
     ends(setting, |stage| Ok(cast::leader(stage)))
 }
 
-/// One that was away while logs were trimmed comes to the end by a state from before it.
+/// One that was away while logs were trimmed comes to the end by a state from before it or, where
+/// snapshots are rare, from behind it.
 pub(super) fn laggard_past_a_trimmed_log_comes_to_the_end(
     mut setting: Setting,
 ) -> Result<(), Skip> {
-    let memory = setting.durability == Durability::Memory;
     cast::short_logs(&mut setting);
-    let shortened = !setting.options.is_empty();
-    setting.snapshot_bytes_min = 32 << 10;
-    for down in [false, true] {
-        if down && memory {
-            // It would need a state from behind the end, which nobody gives.
-            continue;
-        }
-        let mut stage = cast::open(setting.clone());
-        let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
-        if down {
-            stage.crash(seat);
-        } else {
-            stage.isolate(seat, true);
-        }
-        cast::outgrow_logs(&mut stage, seat);
-        let left = !stage.route().contains(&seat);
-        let others: Vec<usize> = (0..stage.seats.len()).filter(|at| *at != seat).collect();
-        end(&mut stage, &others);
-        if down {
-            stage.start(seat);
-        } else {
-            stage.heal();
-        }
-        if left {
-            // To come back it may need a state from behind the end, which nobody gives.
-            stage.run(20 * SECOND);
-            stage.assert_sound();
-            if stage.sealed(seat).is_none() {
-                return Err(Skip("one that has left comes back behind the end only"));
-            }
-        }
-        stage.until("it comes to the end", |stage| stage.sealed(seat).is_some());
-        is_over(&mut stage);
-        is_level(&stage);
-        if shortened {
-            let installed = stage.marked("state installed");
-            assert!(installed > 0, "it was too far behind for a log");
-        }
-        assert_eq!(stage.judge(), Ok(()));
-        stage.assert_sound();
+    let rare = setting.snapshot_bytes_min;
+    for (down, snapshot_bytes_min) in [
+        (false, 32 << 10),
+        (true, 32 << 10),
+        (false, rare),
+        (true, rare),
+    ] {
+        laggard_comes_to_the_end(
+            Setting {
+                snapshot_bytes_min,
+                ..setting.clone()
+            },
+            down,
+        )?;
     }
+    Ok(())
+}
+
+fn laggard_comes_to_the_end(setting: Setting, down: bool) -> Result<(), Skip> {
+    let shortened = !setting.options.is_empty();
+    let mut stage = cast::open(setting);
+    let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
+    if down {
+        stage.crash(seat);
+    } else {
+        stage.isolate(seat, true);
+    }
+    cast::outgrow_logs(&mut stage, seat);
+    let others: Vec<usize> = (0..stage.seats.len()).filter(|at| *at != seat).collect();
+    end(&mut stage, &others);
+    if down {
+        stage.start(seat);
+    } else {
+        stage.heal();
+    }
+    stage.until("it comes to the end", |stage| stage.sealed(seat).is_some());
+    is_over(&mut stage);
+    is_level(&stage);
+    if shortened {
+        let installed = stage.marked("state installed");
+        assert!(installed > 0, "it was too far behind for a log");
+    }
+    assert_eq!(stage.judge(), Ok(()));
+    stage.assert_sound();
     Ok(())
 }
 

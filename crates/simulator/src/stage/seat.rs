@@ -499,15 +499,23 @@ impl Stage {
         let speculates = self.setting.entry.speculates;
         let shown = self.monotone[index].shows(index as u16, &status, executed, speculates);
         self.demand(shown);
-        if let Some(node) = &self.seats[index].node {
+        if let Some(node) = &mut self.seats[index].node {
             let shown = self.past_seal.shows(index as u16, node, speculates);
             self.demand(shown);
         }
         if speculates {
             return self.check_speculated(index, executed, status.stable, digest);
         }
-        if let Some(digest) = digest {
+        if moved
+            || self.seats[index]
+                .node
+                .as_ref()
+                .is_some_and(|node| !node.is_fetching())
+        {
+            // Whatever was executed is looked at, though the node should not say that it was.
             self.check_executed(index);
+        }
+        if let Some(digest) = digest {
             let checked = self.states.after(index as u16, executed.0, digest);
             self.demand(checked);
         }

@@ -1,0 +1,99 @@
+//! The end of an epoch, in worlds that draw it.
+//!
+//! ```text
+//!   at a moment of the first phase ──► somebody offers the end ──► again and again, as others do,
+//!     while faults go on ──► healed: the core comes to one end, and that is all that is asked of it
+//! ```
+//!
+//! What replicas tell of the end is for [`crate::checkers::past_seal`] to judge.
+
+use crate::{
+    clock::MILLISECOND,
+    event::Event,
+    faults::FaultSet,
+    random::Random,
+    world::{Phase, World, WorldSetup},
+};
+use quintet_replica::{Descriptor, Node, ReplicaId};
+use serde::{Deserialize, Serialize};
+
+/// In so many of a thousand seeds with all faults, the epoch ends.
+const SHARE: u64 = 60;
+/// Between two offers.
+const AGAIN: (u64, u64) = (20 * MILLISECOND, 400 * MILLISECOND);
+
+/// Whether and when the end of the epoch is offered; drawn apart.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Ending {
+    /// When it is offered first.
+    at: Option<u64>,
+}
+
+impl Ending {
+    pub fn draw(setup: &WorldSetup, horizon: u64, random: &mut Random) -> Self {
+        let all = FaultSet {
+            ended: setup.faults.ended,
+            held: setup.faults.held,
+            orphaned: setup.faults.orphaned,
+            ..FaultSet::ALL
+        };
+        let drawn = random.chance(SHARE) && setup.faults == all;
+        let at = random.between(horizon / 50, horizon);
+        // What has no order cannot end.
+        let ends = (setup.faults.ended || drawn) && !(setup.entry.unordered)(&setup.options);
+        Self {
+            at: ends.then_some(at),
+        }
+    }
+}
+
+impl World {
+    pub fn begin_ending(&mut self) {
+        if let Some(at) = self.ending.at {
+            self.queue.push(at, Event::OfferEnd);
+        }
+    }
+
+    /// Whether this world's epoch is to end.
+    pub fn ends(&self) -> bool {
+        self.ending.at.is_some()
+    }
+
+    /// Somebody offers the end of the epoch, unless all that matter have come to it.
+    pub fn offer_end(&mut self) {
+        if self.phase == Phase::Over || self.phase == Phase::Liveness && self.core_has_ended() {
+            return;
+        }
+        let running = |node: &usize| self.processes[*node].node.is_some() && !self.is_out(*node);
+        let running: Vec<usize> = (0..self.setup.replicas).filter(running).collect();
+        if !running.is_empty() {
+            let node = running[self.ending_random.index(running.len())];
+            let shown = self.processes[node].descriptor.clone();
+            if let Ok(descriptor) = Descriptor::decode(shown) {
+                // Two that offer the end at once offer different ones.
+                let next = Descriptor {
+                    leader_first: ReplicaId(node as u16),
+                    ..descriptor.successor()
+                };
+                self.trace
+                    .say(self.now, || format!("r{node} offers the end of the epoch"));
+                let next = next.encode();
+                // Where it has ended, nothing is offered.
+                self.call(node, |node, view, outputs| {
+                    let _ = node.offer_seal(&next, view, outputs);
+                });
+            }
+        }
+        let again = self.ending_random.between(AGAIN.0, AGAIN.1);
+        self.queue.push(self.now + again, Event::OfferEnd);
+    }
+
+    /// Whether all of the healed core have come to the end of the epoch.
+    pub fn core_has_ended(&self) -> bool {
+        let ended = |node: &usize| {
+            let node = self.processes[*node].node.as_ref();
+            node.and_then(Node::sealed).is_some()
+        };
+        self.healing.core.iter().all(ended)
+    }
+}
