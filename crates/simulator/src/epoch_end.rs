@@ -11,6 +11,7 @@ use crate::{
     clock::MILLISECOND,
     event::Event,
     faults::FaultSet,
+    plants::UNCOMPARED,
     random::Random,
     world::{Phase, World, WorldSetup},
 };
@@ -39,8 +40,9 @@ impl Ending {
         };
         let drawn = random.chance(SHARE) && setup.faults == all;
         let at = random.between(horizon / 50, horizon);
-        // What has no order cannot end.
-        let ends = (setup.faults.ended || drawn) && !(setup.entry.unordered)(&setup.options);
+        // What has no order cannot end, nor what has no descriptor.
+        let endless = (setup.entry.unordered)(&setup.options) || setup.plant_is(UNCOMPARED);
+        let ends = (setup.faults.ended || drawn) && !endless;
         Self {
             at: ends.then_some(at),
         }

@@ -773,11 +773,9 @@ impl World {
             self.trace.feed(digest);
         }
         if !self.setup.entry.speculates {
+            // Whatever was executed is looked at, though the node should not say that it was.
             if moved || !fetching {
-                // Whatever was executed is looked at, though the node should not say that it was.
                 self.check_executed(index);
-            }
-            if moved {
                 self.check_state(index, executed.0, state);
             }
         }

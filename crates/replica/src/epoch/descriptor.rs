@@ -236,9 +236,9 @@ pub fn check_peer(ours: &Bytes, theirs: &Bytes, with_proxy: bool) -> Result<(), 
     if differences.is_empty() {
         return Ok(());
     }
-    let remedy = match ours.level == theirs.level {
-        true => "",
-        false => LEVEL_REMEDY,
+    let remedy = match !with_proxy && ours.level != theirs.level {
+        true => LEVEL_REMEDY,
+        false => "",
     };
     Err(format!(
         "configuration mismatch: {}{remedy}",
@@ -680,6 +680,10 @@ mod tests {
         assert!(refused.contains(&levels), "{refused}");
         assert!(refused.contains("empty the directory"), "{refused}");
         assert_eq!(check_peer(&one, &other, true), Ok(()));
+        let mut proxy = earlier.clone();
+        proxy.options[0].1.push('9');
+        let refused = check_peer(&one, &proxy.public(), true).expect_err("two values");
+        assert!(!refused.contains("empty the directory"), "{refused}");
         earlier.level = FEATURE_LEVEL + 1;
         let refused = check_peer(&one, &earlier.public(), true).expect_err("not known here");
         assert!(refused.contains("feature level is"), "{refused}");

@@ -88,15 +88,26 @@ impl SnapshotHeader {
         })
     }
 
-    fn decode_seal(fields: &mut Reader) -> Result<Option<Box<Seal>>, DecodeError> {
+    /// Reads how the epoch has ended whose state up to `executed` this is.
+    fn decode_seal(
+        fields: &mut Reader,
+        executed: Executed,
+    ) -> Result<Option<Box<Seal>>, DecodeError> {
         let successor = fields.blob("next epoch")?;
         if successor.is_empty() {
             return Ok(None);
         }
-        let base = Executed {
-            slot: fields.slot("end")?,
-            position: Position(fields.number("end")?),
-        };
+        // Earlier builds wrote such a state at its end alone.
+        let mut base = executed;
+        if fields.remaining() > 0 {
+            base = Executed {
+                slot: fields.slot("end")?,
+                position: Position(fields.number("end")?),
+            };
+        }
+        if base.slot > executed.slot || base.position != executed.position {
+            return Err(DecodeError::Bad("end"));
+        }
         Ok(Some(Box::new(Seal { base, successor })))
     }
 }
@@ -146,7 +157,7 @@ impl Wire for SnapshotHeader {
                         slot: fields.slot("base")?,
                         position: Position(fields.number("base")?),
                     };
-                    header.seal = Self::decode_seal(&mut fields)?;
+                    header.seal = Self::decode_seal(&mut fields, header.executed)?;
                 }
                 Ok(header)
             }
@@ -415,4 +426,47 @@ pub(super) fn frame_head(chunk: &[u8]) -> [u8; FRAME_HEAD] {
     head[..4].copy_from_slice(&length.to_le_bytes());
     head[4..].copy_from_slice(&checksum(chunk).to_le_bytes());
     head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Slot;
+
+    #[test]
+    fn header_of_an_ended_epoch_reads_back_and_an_end_that_does_not_fit_is_refused() {
+        let at = |slot, position| Executed {
+            slot: Slot(slot),
+            position: Position(position),
+        };
+        let header = |base| SnapshotHeader {
+            cluster: ClusterId(1),
+            group: GroupId(0),
+            epoch: EpochNumber(1),
+            executed: at(9, 4),
+            time: CommandTime(5),
+            summary: Bytes::from_static(b"sum"),
+            descriptor: Bytes::from_static(b"this"),
+            session_chunks: Some(1),
+            origin: 3,
+            base: Executed::default(),
+            seal: Some(Box::new(Seal {
+                base,
+                successor: Bytes::from_static(b"next"),
+            })),
+        };
+        let (ours, last) = (header(at(7, 4)), header(at(9, 4)));
+        let read = SnapshotHeader::decode_all(ours.encode_to_bytes());
+        assert_eq!(read, Ok(ours));
+        for base in [at(10, 4), at(7, 3)] {
+            let read = SnapshotHeader::decode_all(header(base).encode_to_bytes());
+            assert!(read.is_err(), "{base:?}");
+        }
+        // As builds wrote it that saved nothing behind an end.
+        let mut bytes = last.encode_to_bytes().to_vec();
+        bytes.truncate(bytes.len() - 16);
+        let length = bytes.len() as u32 - 12;
+        bytes[8..12].copy_from_slice(&length.to_le_bytes());
+        assert_eq!(SnapshotHeader::decode_all(bytes.into()), Ok(last));
+    }
 }

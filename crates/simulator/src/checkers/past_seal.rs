@@ -22,23 +22,31 @@ pub struct PastSeal {
 }
 
 impl PastSeal {
-    /// What the node of replica `by` tells of the end of the epoch, and the state that it has then.
+    /// What the node of replica `by` tells of the end of the epoch.
     ///
     /// # Errors
-    /// See [`Self::told`] and [`Self::stands`].
-    pub fn shows(&mut self, by: u16, node: &mut Node, speculates: bool) -> Result<(), Violation> {
-        let Some(seal) = node.sealed().cloned() else {
+    /// See [`Self::told`].
+    pub fn shows(&mut self, by: u16, node: &Node, speculates: bool) -> Result<(), Violation> {
+        let Some(seal) = node.sealed() else {
             return Ok(());
         };
-        // While another state is being restored, this one is in pieces.
-        if !node.is_fetching() {
-            self.stands(by, node.state_digest())?;
-        }
         let stable = match speculates {
             true => node.protocol_status().stable,
             false => seal.base.slot,
         };
-        self.told(by, &seal, stable)
+        self.told(by, seal, stable)
+    }
+
+    /// The state that the node of replica `by` has once it tells of the end.
+    ///
+    /// # Errors
+    /// See [`Self::stands`].
+    pub fn shows_state(&mut self, by: u16, node: &mut Node) -> Result<(), Violation> {
+        // While another state is being restored, this one is in pieces.
+        match node.sealed().is_some() && !node.is_fetching() {
+            true => self.stands(by, node.state_digest()),
+            false => Ok(()),
+        }
     }
 
     /// The epoch has ended for replica `by`, with a state of this digest: it is the same wherever

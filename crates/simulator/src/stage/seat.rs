@@ -500,7 +500,9 @@ impl Stage {
         let shown = self.monotone[index].shows(index as u16, &status, executed, speculates);
         self.demand(shown);
         if let Some(node) = &mut self.seats[index].node {
-            let shown = self.past_seal.shows(index as u16, node, speculates);
+            let by = index as u16;
+            let told = self.past_seal.shows(by, node, speculates);
+            let shown = told.and_then(|()| self.past_seal.shows_state(by, node));
             self.demand(shown);
         }
         if speculates {
