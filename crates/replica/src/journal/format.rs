@@ -107,8 +107,8 @@ impl SegmentHeader {
         let header = Self {
             cluster: ClusterId(reader.u128("cluster")?),
             node: ReplicaId(reader.u16("node")?),
-            number: reader.u64("segment number")?,
-            first: reader.u64("first sequence")?,
+            number: reader.number("segment number")?,
+            first: reader.number("first sequence")?,
         };
         let fields = whole - reader.remaining();
         let valid = reader.u32("checksum")? == crate::checksum(&bytes[..fields]);

@@ -74,9 +74,9 @@ impl Mark {
             }
             let owner = Identity::decode(&mut reader)?;
             let mark = Self {
-                number: reader.u64("mark number")?,
-                durable: reader.u64("durable")?,
-                first: reader.u64("first segment")?,
+                number: reader.number("mark number")?,
+                durable: reader.number("durable")?,
+                first: reader.number("first segment")?,
                 complete: reader.bool("complete")?,
             };
             let fields = bytes.len() - reader.remaining();

@@ -65,7 +65,7 @@ fn decode(bytes: Bytes) -> Slot {
         }
         let mut reader = Reader::new(body);
         let identity = Identity::decode(&mut reader)?;
-        let (sequence, promise) = (reader.u64("sequence")?, reader.blob("promise")?);
+        let (sequence, promise) = (reader.number("sequence")?, reader.blob("promise")?);
         Ok(Slot::Valid {
             sequence,
             promise,

@@ -538,6 +538,24 @@ fn lost_segments_are_damage_wherever_they_stood() {
 }
 
 #[test]
+fn mark_with_numbers_at_the_end_of_their_range_counts_as_damaged() {
+    let mut disk = marked(5, 700);
+    for number in [u64::MAX - 1, u64::MAX] {
+        let mark = mark::Mark {
+            number,
+            durable: u64::MAX,
+            first: u64::MAX,
+            complete: true,
+        };
+        mark.write(&mut disk, &identity(), true).expect("room");
+    }
+    let opened = open(disk.clone()).expect("a whole journal opens without marks");
+    assert_eq!(slots(&opened), [1, 2, 3, 4, 5]);
+    assert!(!opened.complete);
+    Journal::begin_again(disk, identity(), SEGMENT, false).expect("begins");
+}
+
+#[test]
 fn a_lost_mark_proves_less_and_two_damaged_ones_let_nothing_pass_for_torn() {
     let disk = marked(5, 700);
     let marks = disk.marks.clone().expect("kept");
