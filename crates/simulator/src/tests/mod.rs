@@ -397,7 +397,11 @@ fn seeds_that_showed_something_are_clean() {
         (5, 55_005_485),
         // Dozens of large snapshots in pieces of 64 bytes used up the events of the seed.
         (7, 77_001_025),
+        // A donor that died behind its state was asked for nine seconds what follows it.
+        (5, 96_700_000_105),
     ];
+    // A view counted on a replica that needed a state, and on the next one again.
+    let chora = [(3, 96_592_989_483)];
     let derecho = [
         // A view that one member had installed was told as agreed, and forgotten with it.
         (3, 162_300_917),
@@ -407,6 +411,7 @@ fn seeds_that_showed_something_are_clean() {
         (7, 162_701_005),
     ];
     let seeds = (multipaxos.map(|seed| ("multipaxos", seed)).into_iter())
+        .chain(chora.map(|seed| ("chora", seed)))
         .chain(derecho.map(|seed| ("derecho", seed)));
     for (protocol, (replicas, seed)) in seeds {
         let campaign = Campaign {
