@@ -18,7 +18,7 @@ use crate::{
 use quintet_replica::{Descriptor, Node, ReplicaId};
 use serde::{Deserialize, Serialize};
 
-/// In so many of a thousand seeds with all faults, the epoch ends.
+/// Of a thousand seeds with all faults, those in which the epoch ends.
 const SHARE: u64 = 60;
 /// Between two offers.
 const AGAIN: (u64, u64) = (20 * MILLISECOND, 400 * MILLISECOND);

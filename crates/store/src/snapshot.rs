@@ -38,7 +38,7 @@ pub(crate) struct Globals {
 
 impl Globals {
     /// # Errors
-    /// When a store of so many databases cannot hold such a state.
+    /// When a store of `databases` databases cannot hold such a state.
     pub(crate) fn check(&self, databases: u8) -> Result<(), RestoreError> {
         if self.databases > databases {
             let has = self.databases;
@@ -169,7 +169,7 @@ pub(crate) struct Restored {
 
 impl Restored {
     /// # Errors
-    /// When no store of so many databases has such an entry.
+    /// When no store of `databases` databases has such an entry.
     pub(crate) fn check(&self, databases: usize) -> Result<(), RestoreError> {
         if usize::from(self.database) >= databases {
             return Err(refused(format!(

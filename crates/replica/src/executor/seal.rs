@@ -720,7 +720,7 @@ pub(super) mod tests {
         }
 
         /// A replica that is `behind` takes the state of the slot so far back, and what was executed
-        /// since, from one that has executed all of it; after so many bytes it begins again.
+        /// since, from one that has executed all of it; after `again` bytes it begins again.
         fn fetch(&mut self, from: u64, behind: u64, again: u64) -> Result<(), TestCaseError> {
             let last = self.next - 1;
             let from = Slot(last.saturating_sub(from));

@@ -19,8 +19,8 @@ use alloc::{vec, vec::Vec};
 
 /// Slow is a member than which a majority is far quicker at this many beats in a row.
 const BEATS: u32 = 4;
-/// It is no longer slow after so many beats in a row without that; the next time after twice as
-/// many, and so on. A member that has nothing to do may seem quick until it has.
+/// It is no longer slow after this number of beats in a row without that; the next time after
+/// twice that number, and so on. A member that has nothing to do may seem quick until it has.
 const CALM_MIN: u32 = 8;
 const CALM_MAX: u32 = 256;
 /// One that was not slow for this many times as long begins with the shortest time again.
@@ -42,7 +42,7 @@ struct Standing {
     /// So many beats in a row it was far slower than a majority, or was not.
     slower: u32,
     quick: u32,
-    /// After so many that it was not, it is no longer slow.
+    /// After this number that it was not, it is no longer slow.
     calm: u32,
 }
 

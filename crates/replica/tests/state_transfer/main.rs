@@ -710,7 +710,8 @@ fn state_stands_alone_when_its_donor_falls_silent_behind_it() {
     assert_eq!(fetcher.node.protocol_digest(), 8);
 }
 
-/// Lets the donor be silent until the fetcher has a whole snapshot to save, after so many questions.
+/// Lets the donor be silent until the fetcher has a whole snapshot to save. How many questions that
+/// takes.
 fn silent_until_given_up(fetcher: &mut Place) -> u32 {
     for questions in 1..100 {
         fetcher

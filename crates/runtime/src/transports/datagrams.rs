@@ -122,8 +122,8 @@ impl Filling {
         self.frames += 1;
     }
 
-    /// The datagram with what is in it, the `number`th with this token, sent behind so many frames
-    /// of the connection. Empty afterwards, with the memory of `spare`.
+    /// The datagram with what is in it, the `number`th with this token, sent behind `behind`
+    /// frames of the connection. Empty afterwards, with the memory of `spare`.
     pub fn seal(&mut self, token: u128, number: u64, behind: u64, mut spare: Vec<u8>) -> Vec<u8> {
         spare.clear();
         self.frames = 0;

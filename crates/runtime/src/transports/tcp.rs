@@ -479,12 +479,8 @@ impl Tcp {
             return self.pack(index, frame);
         }
         if header[9] == Kind::Node as u8 {
-            self.pass_by_connection(index);
+            connection.count_frame(index, self.datagrams.as_deref_mut());
         }
-        let Some(connection) = &mut self.connections[index] else {
-            return;
-        };
-        connection.frames_out += u64::from(header[9] == Kind::Node as u8);
         connection.outgoing.push(header, frame);
         if connection.outgoing.len() > QUEUE_LOW
             && let Some(Peer::Replica(id)) = connection.peer

@@ -241,6 +241,14 @@ impl Connection {
             && way.open
             && way.far.is_some_and(|far| carries(far.most, frame.len()))
     }
+
+    /// One of the node's frames goes by the connection: what is packed went before it.
+    pub(super) fn count_frame(&mut self, index: usize, datagrams: Option<&mut Datagrams>) {
+        if let Some((way, datagrams)) = self.way.as_mut().zip(datagrams) {
+            way.seal(index, self.frames_out, datagrams);
+        }
+        self.frames_out += 1;
+    }
 }
 
 impl Tcp {
@@ -473,18 +481,6 @@ impl Tcp {
         }
     }
 
-    /// A frame goes by the connection: what is packed went before it.
-    pub(super) fn pass_by_connection(&mut self, index: usize) {
-        let (Some(datagrams), Some(Some(connection))) =
-            (&mut self.datagrams, self.connections.get_mut(index))
-        else {
-            return;
-        };
-        if let Some(way) = &mut connection.way {
-            way.seal(index, connection.frames_out, datagrams);
-        }
-    }
-
     /// Sends what has been packed.
     pub(super) fn flush_datagrams(&mut self) {
         let Some(datagrams) = &mut self.datagrams else {
@@ -654,7 +650,7 @@ impl Way {
         self.lost
     }
 
-    /// Closes the datagram that is being filled, behind so many frames of the connection.
+    /// Closes the datagram that is being filled, sent behind `behind` frames of the connection.
     fn seal(&mut self, index: usize, behind: u64, datagrams: &mut Datagrams) {
         let Some(far) = self.far else {
             return;
