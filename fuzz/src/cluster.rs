@@ -11,12 +11,11 @@
 
 use bytes::Bytes;
 use quintet_replica::{
-    BatchBuilder, BatchId, Boot, ClockReading, ClusterId, CommandId, CommandTime, Control,
-    Deadline, Descriptor, Durability, Entry, Epoch, EpochNumber, Executed, ExecutorLimits,
-    FEATURE_LEVEL, Fingerprint, FrontendId, GroupId, Incarnation, Input, Level, Link, Node,
-    NodeSetup, Output, Peer, PersistId, Position, Recipients, RecoveredBytes, ReplicaId,
-    ReplicaSet, RequestKind, SessionId, Slot, SnapshotInfo, Submission, Time, TimerKey, World,
-    Write, put_frame,
+    BatchBuilder, BatchId, Boot, ClockReading, ClusterId, CommandId, Control, Deadline, Descriptor,
+    Durability, Entry, Epoch, EpochNumber, Executed, ExecutorLimits, FrontendId, GroupId,
+    Incarnation, Input, Level, Link, Node, NodeSetup, Output, Peer, PersistId, Recipients,
+    RecoveredBytes, ReplicaId, ReplicaSet, RequestKind, SessionId, Slot, SnapshotInfo, Submission,
+    Time, TimerKey, World, Write, put_frame,
 };
 use quintet_store::{Store, StoreOptions};
 use std::{
@@ -40,26 +39,7 @@ struct Disk {
 
 /// What the replicas have agreed on.
 fn descriptor() -> Descriptor {
-    Descriptor {
-        cluster: ClusterId(1),
-        group: GroupId(0),
-        number: EpochNumber(1),
-        predecessor: Fingerprint(0),
-        not_after: CommandTime(u64::MAX),
-        level: FEATURE_LEVEL,
-        protocol: String::new(),
-        options: Vec::new(),
-        durability: Durability::Disk,
-        semantics: 1,
-        terms: Vec::new(),
-        limits: Vec::new(),
-        members: Vec::new(),
-        leader_first: ReplicaId(0),
-        base: Position(0),
-        base_digest: 0,
-        seed_commitment: 0,
-        hash_seed: 0,
-    }
+    Descriptor::first(ClusterId(1), "", Durability::Disk)
 }
 
 struct View<'a> {

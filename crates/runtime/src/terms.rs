@@ -11,8 +11,8 @@
 use crate::{Config, StartError, data::Data, data::random};
 use hmac::{Hmac, KeyInit, Mac};
 use quintet_replica::{
-    Bytes, ClusterId, CommandTime, Descriptor, Entry, EpochNumber, ExecutorLimits, FEATURE_LEVEL,
-    Fingerprint, GroupId, MemberRole, MemberRow, Position, ReplicaId, StateMachine,
+    Bytes, ClusterId, Descriptor, Entry, ExecutorLimits, MemberRole, MemberRow, Position,
+    StateMachine,
 };
 use sha2::Sha256;
 use std::{collections::BTreeMap, time::Duration};
@@ -82,24 +82,14 @@ pub(crate) fn first_epoch(
         peer: member.peer.clone(),
     };
     Descriptor {
-        cluster: config.cluster,
-        group: GroupId(0),
-        number: EpochNumber(1),
-        predecessor: Fingerprint(0),
-        not_after: CommandTime(u64::MAX),
-        level: FEATURE_LEVEL,
-        protocol: config.protocol.clone(),
         options: (entry.complete)(&config.options),
-        durability: config.durability,
         semantics: machine.semantics(),
         terms,
         limits,
         members: members.map(row).collect(),
-        leader_first: ReplicaId(0),
-        base: Position(0),
-        base_digest: 0,
         seed_commitment: commitment(hash_seed, config.cluster),
         hash_seed,
+        ..Descriptor::first(config.cluster, &config.protocol, config.durability)
     }
 }
 
@@ -208,26 +198,11 @@ mod tests {
 
     #[test]
     fn epoch_of_an_earlier_level_goes_on_at_it() {
-        let configured = Descriptor {
-            cluster: ClusterId(7),
-            group: GroupId(0),
-            number: EpochNumber(1),
-            predecessor: Fingerprint(0),
-            not_after: CommandTime(u64::MAX),
-            level: FEATURE_LEVEL,
-            protocol: "multipaxos".to_owned(),
-            options: Vec::new(),
-            durability: quintet_replica::Durability::Disk,
-            semantics: 1,
-            terms: Vec::new(),
-            limits: Vec::new(),
-            members: Vec::new(),
-            leader_first: ReplicaId(0),
-            base: Position(0),
-            base_digest: 0,
-            seed_commitment: 0,
-            hash_seed: 0,
-        };
+        let configured = Descriptor::first(
+            ClusterId(7),
+            "multipaxos",
+            quintet_replica::Durability::Disk,
+        );
         let mut stored = configured.clone();
         stored.level = 1;
         assert_eq!(check_stored(&configured, &stored), Ok(()));

@@ -23,8 +23,8 @@ use crate::{
     world::{World, WorldSetup},
 };
 use quintet_replica::{
-    Bytes, CommandTime, Descriptor, Durability, Entry, Epoch, ExecutorLimits, FEATURE_LEVEL,
-    Fingerprint, GroupId, Link, MemberRole, MemberRow, Position, StateMachine, check_peer,
+    Bytes, Descriptor, Durability, Entry, Epoch, ExecutorLimits, Link, MemberRole, MemberRow,
+    StateMachine, check_peer,
 };
 use quintet_store::StoreOptions;
 use serde::{Deserialize, Serialize};
@@ -221,24 +221,11 @@ pub(crate) fn first_descriptor(
         peer: format!("r{id}"),
     };
     Descriptor {
-        cluster: epoch.cluster,
-        group: GroupId(0),
         number: epoch.number,
-        predecessor: Fingerprint(0),
-        not_after: CommandTime(u64::MAX),
-        level: FEATURE_LEVEL,
-        protocol: entry.info.name.to_owned(),
         options: (entry.complete)(options),
-        durability,
-        semantics: 1,
-        terms: Vec::new(),
-        limits: Vec::new(),
         members: (0..epoch.members).map(row).collect(),
         leader_first: epoch.leader_first,
-        base: Position(0),
-        base_digest: 0,
-        seed_commitment: 0,
-        hash_seed: 0,
+        ..Descriptor::first(epoch.cluster, entry.info.name, durability)
     }
 }
 

@@ -292,6 +292,32 @@ fn decode_terms(reader: &mut Reader, field: &'static str) -> Result<Terms, Decod
 }
 
 impl Descriptor {
+    /// The first epoch of a cluster's only group: without options, terms, limits and members, which
+    /// are for the caller to add.
+    #[must_use]
+    pub fn first(cluster: ClusterId, protocol: &str, durability: Durability) -> Self {
+        Self {
+            cluster,
+            group: GroupId(0),
+            number: EpochNumber(1),
+            predecessor: Fingerprint(0),
+            not_after: CommandTime(u64::MAX),
+            level: FEATURE_LEVEL,
+            protocol: protocol.to_string(),
+            options: Vec::new(),
+            durability,
+            semantics: 1,
+            terms: Vec::new(),
+            limits: Vec::new(),
+            members: Vec::new(),
+            leader_first: ReplicaId(0),
+            base: Position(0),
+            base_digest: 0,
+            seed_commitment: 0,
+            hash_seed: 0,
+        }
+    }
+
     /// The epoch that follows this one, with all else as it is.
     ///
     /// # Panics
@@ -567,16 +593,7 @@ mod tests {
     fn descriptor() -> Descriptor {
         let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
         Descriptor {
-            cluster: ClusterId(7),
-            group: GroupId(0),
-            number: EpochNumber(1),
-            predecessor: Fingerprint(0),
-            not_after: CommandTime(u64::MAX),
-            level: FEATURE_LEVEL,
-            protocol: "multipaxos".to_string(),
             options: [pair("heartbeat_ms", "100"), pair("window", "64")].to_vec(),
-            durability: Durability::Disk,
-            semantics: 1,
             terms: [("value_bytes_max".to_string(), 64 << 20)].to_vec(),
             limits: [("session_lifetime_ms".to_string(), 120_000)].to_vec(),
             members: (0..3)
@@ -586,11 +603,9 @@ mod tests {
                     peer: format!("h{node}:1"),
                 })
                 .collect(),
-            leader_first: ReplicaId(0),
-            base: Position(0),
-            base_digest: 0,
             seed_commitment: 99,
             hash_seed: 0x5eed_5eed_5eed_5eed,
+            ..Descriptor::first(ClusterId(7), "multipaxos", Durability::Disk)
         }
     }
 

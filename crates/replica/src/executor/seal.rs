@@ -239,8 +239,8 @@ pub(super) mod tests {
     };
     use super::*;
     use crate::{
-        BatchBuilder, Durability, FEATURE_LEVEL, FrontendId, MemberRole, MemberRow, ReplicaId,
-        Results, SessionId,
+        BatchBuilder, Durability, FEATURE_LEVEL, FrontendId, MemberRole, MemberRow, Results,
+        SessionId,
     };
     use alloc::string::String;
     use proptest::prelude::*;
@@ -248,18 +248,6 @@ pub(super) mod tests {
     /// The epoch of the executors here.
     fn ours() -> Descriptor {
         Descriptor {
-            cluster: ClusterId(1),
-            group: GroupId(0),
-            number: EpochNumber(1),
-            predecessor: Fingerprint(0),
-            not_after: CommandTime(u64::MAX),
-            level: FEATURE_LEVEL,
-            protocol: String::from("toy"),
-            options: Vec::new(),
-            durability: Durability::Disk,
-            semantics: 1,
-            terms: Vec::new(),
-            limits: Vec::new(),
             members: [7]
                 .map(|node| MemberRow {
                     node,
@@ -267,11 +255,8 @@ pub(super) mod tests {
                     peer: String::from("a:1"),
                 })
                 .to_vec(),
-            leader_first: ReplicaId(0),
-            base: crate::Position(0),
-            base_digest: 0,
-            seed_commitment: 0,
             hash_seed: 5,
+            ..Descriptor::first(ClusterId(1), "toy", Durability::Disk)
         }
     }
 

@@ -297,24 +297,8 @@ const FETCH: TimerKey = TimerKey {
 /// What the nodes have agreed on.
 fn descriptor() -> Descriptor {
     Descriptor {
-        cluster: ClusterId(7),
-        group: GroupId(0),
-        number: EpochNumber(1),
-        predecessor: Fingerprint(0),
-        not_after: CommandTime(u64::MAX),
-        level: FEATURE_LEVEL,
-        protocol: "puppet".to_owned(),
-        options: Vec::new(),
-        durability: Durability::Memory,
-        semantics: 1,
-        terms: Vec::new(),
-        limits: Vec::new(),
-        members: Vec::new(),
-        leader_first: ReplicaId(0),
-        base: Position(0),
-        base_digest: 0,
-        seed_commitment: 0,
         hash_seed: 5,
+        ..Descriptor::first(ClusterId(7), "puppet", Durability::Memory)
     }
 }
 
