@@ -11,6 +11,10 @@ use quintet_replica::{
     Bytes,
     journal::{BLOCK, Disk, MARK_SLOT, PROMISE_SLOT},
 };
+use rustix::{
+    fs::{FallocateFlags, fallocate},
+    io::Errno,
+};
 use std::{
     fs::{self, File, OpenOptions},
     io,
@@ -95,6 +99,8 @@ pub(crate) struct FileDisk {
     promises: Option<File>,
     marks: Option<File>,
     aligned: Aligned,
+    /// The length of segments for which spare files are made; 0 before it is known.
+    usual: u64,
     spare_next: u64,
     spare_maker: Option<JoinHandle<io::Result<()>>>,
     /// Where damaged segments are put.
@@ -114,11 +120,17 @@ impl FileDisk {
             promises: None,
             marks: None,
             aligned: Aligned::default(),
+            usual: 0,
             spare_next: 0,
             spare_maker: None,
             aside,
             full: false,
         }
+    }
+
+    /// Only a record that is longer than segments are has one of another length.
+    const fn is_for_one_record(&self, length: u64) -> bool {
+        self.usual != 0 && length > self.usual
     }
 
     fn path(&self, segment: u64) -> PathBuf {
@@ -166,6 +178,7 @@ impl FileDisk {
     /// Has a spare file made in the background, so that the next segment costs no wait and has
     /// its room before it is needed. True when there was no room for one when last tried.
     pub fn reserve(&mut self, length: u64) -> bool {
+        self.usual = length;
         if let Some(maker) = self.spare_maker.take_if(|maker| maker.is_finished()) {
             match maker.join() {
                 Ok(Err(error)) if is_full(&error) => self.full = true,
@@ -191,15 +204,20 @@ impl FileDisk {
         let directory = self.directory.clone();
         self.spare_maker = std::thread::Builder::new()
             .name("spare segment".to_owned())
-            .spawn(move || make_file(&directory.join("spare.new"), &path, length))
+            .spawn(move || make_file(&directory.join("spare.new"), &path, length, make_zeros))
             .ok();
         self.full
     }
 }
 
-/// Makes a file of zeros under another name first, so that it is there whole or not at all.
-fn make_file(temporary: &Path, path: &Path, length: u64) -> io::Result<()> {
-    let made = make_zeros(temporary, length).and_then(|()| fs::rename(temporary, path));
+/// Makes a file under another name first, so that it is there whole or not at all.
+fn make_file(
+    temporary: &Path,
+    path: &Path,
+    length: u64,
+    make: impl FnOnce(&Path, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let made = make(temporary, length).and_then(|()| fs::rename(temporary, path));
     if made.is_err() {
         // On a full disk it must not keep what it got.
         let _ = fs::remove_file(temporary);
@@ -221,6 +239,16 @@ fn open_segment(path: &Path, direct: bool) -> io::Result<(File, bool)> {
     }
     let file = retried(|| OpenOptions::new().write(true).open(path))?;
     Ok((file, false))
+}
+
+/// Reserves space for what is written once and at once: zeros before it would only double the work.
+fn make_room(path: &Path, length: u64) -> io::Result<()> {
+    let file = retried(|| File::create(path))?;
+    match fallocate(&file, FallocateFlags::empty(), 0, length) {
+        Ok(()) => file.sync_all(),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => make_zeros(path, length),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn make_zeros(path: &Path, length: u64) -> io::Result<()> {
@@ -261,6 +289,10 @@ impl Disk for FileDisk {
 
     fn create(&mut self, segment: u64, length: u64) -> Result<(), FileError> {
         let path = self.path(segment);
+        if self.is_for_one_record(length) {
+            let temporary = self.directory.join("segment.new");
+            return make_file(&temporary, &path, length, make_room).map_err(at(&path));
+        }
         if let Some(maker) = self.spare_maker.take() {
             // What it could not do is tried again below, and told.
             let _ = maker.join();
@@ -274,7 +306,8 @@ impl Disk for FileDisk {
                 return Ok(());
             }
         }
-        let made = make_file(&self.directory.join("segment.new"), &path, length);
+        let temporary = self.directory.join("segment.new");
+        let made = make_file(&temporary, &path, length, make_zeros);
         self.full = made.as_ref().is_err_and(is_full);
         made.map_err(at(&path))?;
         self.reserve(length);
@@ -299,7 +332,8 @@ impl Disk for FileDisk {
         let path = self.path(segment);
         self.open.take_if(|(open, ..)| *open == segment);
         let spares = self.spares().map_err(at(&self.directory))?;
-        if spares.len() < SPARES_MAX {
+        let length = fs::metadata(&path).map_err(at(&path))?.len();
+        if spares.len() < SPARES_MAX && !self.is_for_one_record(length) {
             let spare = self.spare_name();
             fs::rename(&path, spare).map_err(at(&path))?;
         } else {
@@ -479,5 +513,30 @@ mod tests {
         assert_eq!(lengths, [8192]);
         assert!(!disk.reserve(8192));
         assert!(disk.spare_maker.is_none());
+    }
+
+    #[test]
+    fn segment_of_one_long_record_has_its_room_and_leaves_the_spare_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::create_dir(directory.path().join("journal")).expect("made");
+        let mut disk = FileDisk::new(directory.path(), false, directory.path().join("aside"));
+        assert!(!disk.reserve(8192));
+        let maker = disk.spare_maker.take().expect("a spare is being made");
+        maker.join().expect("no panic").expect("room");
+        let long = 1 << 20;
+        disk.create(1, long).expect("room");
+        assert!(disk.spare_maker.is_none(), "the spare is there");
+        let metadata = fs::metadata(disk.path(1)).expect("there");
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&metadata);
+        assert!(metadata.len() == long && blocks * 512 >= long, "{blocks}");
+        disk.remove(1).expect("removed");
+        let lengths = |disk: &FileDisk| -> Vec<u64> {
+            let spares = disk.spares().expect("read");
+            let length = |spare: &PathBuf| fs::metadata(spare).expect("there").len();
+            spares.iter().map(length).collect()
+        };
+        assert_eq!(lengths(&disk), [8192]);
+        disk.create(2, 8192).expect("room");
+        assert_eq!(fs::metadata(disk.path(2)).expect("there").len(), 8192);
     }
 }

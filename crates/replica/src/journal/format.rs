@@ -151,7 +151,9 @@ fn record_checksum(segment: u64, header: &[u8], payload: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-pub(super) fn append_record(
+/// Appends the header of a record of `payload`, which is to follow it, and then zeros up to
+/// [`record_length`].
+pub(super) fn append_record_header(
     out: &mut Vec<u8>,
     segment: u64,
     identity: &Identity,
@@ -171,8 +173,6 @@ pub(super) fn append_record(
     out.extend_from_slice(&[KIND_RECORD, 0, 0, 0]);
     let checksum = record_checksum(segment, &out[start + 8..start + RECORD_HEADER], payload);
     out[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
-    out.extend_from_slice(payload);
-    out.resize(start + record_length(payload.len()), 0);
 }
 
 fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {

@@ -1,4 +1,4 @@
-use super::*;
+use super::{writer::PIECE, *};
 use crate::{ClusterId, EpochNumber, GroupId, ReplicaId, Slot, Write};
 use alloc::{collections::BTreeMap, format, vec};
 use proptest::prelude::*;
@@ -16,6 +16,8 @@ struct Memory {
     fail_after: Option<usize>,
     /// There is no room for new segments.
     full: bool,
+    /// The most bytes of one write.
+    longest: usize,
 }
 
 impl Memory {
@@ -61,6 +63,7 @@ impl Disk for Memory {
             "whole blocks"
         );
         self.write_allowed()?;
+        self.longest = self.longest.max(bytes.len());
         let start = offset as usize;
         let file = self.segments.get_mut(&segment).ok_or("no such segment")?;
         file[start..start + bytes.len()].copy_from_slice(bytes);
@@ -184,6 +187,43 @@ fn a_record_larger_than_a_segment_gets_one_of_its_own() {
     let opened = open(journal.into_disk()).expect("opens");
     assert_eq!(slots(&opened), [1, 2, 3]);
     assert_eq!(opened.records[1].1.len(), 100_000);
+}
+
+#[test]
+fn long_record_is_written_in_pieces_and_is_none_without_the_last() {
+    let long = record(2, 3 * PIECE + 100);
+    let mut before = written(1, 100);
+    before.longest = 0;
+    let write = |fail_after| {
+        let mut disk = before.clone();
+        disk.fail_after = fail_after;
+        let mut journal = open(disk).expect("opens").journal;
+        let written = journal.append(&long).and_then(|()| journal.commit());
+        let mut disk = journal.into_disk();
+        disk.fail_after = None;
+        (written.is_ok(), disk)
+    };
+    let (whole, disk) = write(None);
+    assert!(
+        whole && disk.longest <= PIECE + 2 * BLOCK,
+        "{}",
+        disk.longest
+    );
+    let found = open(disk).expect("opens");
+    assert_eq!(slots(&found), [1, 2]);
+    let Write::Record { record, .. } = &long else {
+        unreachable!("it is a record")
+    };
+    assert_eq!(found.records[1].1, record);
+    for writes in 0.. {
+        let (whole, disk) = write(Some(writes));
+        let found = open(disk).expect("a torn write is no damage");
+        if whole {
+            assert!(writes > 4, "one of the segment, four of the record");
+            break;
+        }
+        assert_eq!(slots(&found), [1], "after {writes} writes");
+    }
 }
 
 #[test]

@@ -12,6 +12,9 @@ use alloc::{collections::VecDeque, vec, vec::Vec};
 
 /// A group buffer that has grown beyond this is given back.
 const BUFFER_KEPT_MAX: usize = 4 << 20;
+/// A record of more bytes is not gathered with others: it is written in pieces of so many, so that
+/// the buffers of a record of 64 MiB are no longer than that, here and in the storage below.
+pub(super) const PIECE: usize = 4 << 20;
 
 /// A journal open for writing.
 #[derive(Debug)]
@@ -278,7 +281,7 @@ impl<D: Disk> Journal<D> {
         current.slot_max = current.slot_max.max(slot);
         let counts = (self.sequence_next, self.durable);
         let number = current.number;
-        format::append_record(
+        format::append_record_header(
             &mut self.buffer,
             number,
             &self.identity,
@@ -286,7 +289,31 @@ impl<D: Disk> Journal<D> {
             slot,
             record,
         );
+        let mut left = &record[..];
+        while left.len() > PIECE {
+            let (piece, rest) = left.split_at(PIECE);
+            self.buffer.extend_from_slice(piece);
+            self.write_blocks(number)?;
+            left = rest;
+        }
+        self.buffer.extend_from_slice(left);
+        let padding = length as usize - format::RECORD_HEADER - record.len();
+        self.buffer.resize(self.buffer.len() + padding, 0);
         self.sequence_next += 1;
+        Ok(())
+    }
+
+    /// Writes the whole blocks in the buffer, of a record whose end is yet to come: without it the
+    /// record is none, so nothing of it counts as durable.
+    fn write_blocks(&mut self, segment: u64) -> Result<(), JournalError<D::Error>> {
+        let whole = self.buffer.len() / BLOCK * BLOCK;
+        self.disk
+            .write(segment, self.buffer_at, &self.buffer[..whole])
+            .map_err(JournalError::Disk)?;
+        self.written += whole as u64;
+        self.buffer.drain(..whole);
+        self.buffer_at += whole as u64;
+        self.buffer_durable = 0;
         Ok(())
     }
 
