@@ -274,7 +274,7 @@ pub struct Config {
     /// A snapshot is due after this many bytes of executed batches, or as many as the last one
     /// had.
     pub snapshot_bytes_min: u64,
-    /// When a request is given up.
+    /// When a request is given up; a long one later, by a second for each 4 MiB of it.
     pub client_deadline: Duration,
     /// A server's sessions end when it is silent for this long.
     pub session_lifetime: Duration,
@@ -453,4 +453,12 @@ impl Config {
         let admin = self.admin_listen.map_or(0, |_| self.admin_connections_max);
         descriptors::reserved(self.members.len(), admin)
     }
+}
+/// Within a second so many bytes of a request come through the slowest way and onto the slowest disk
+/// that are counted with.
+const BYTES_PER_SECOND: usize = 4 << 20;
+
+/// How much later than a short one a request of so many bytes is given up.
+pub(crate) const fn time_for(bytes: usize) -> Duration {
+    Duration::from_secs((bytes / BYTES_PER_SECOND) as u64)
 }

@@ -12,7 +12,7 @@
 //! those before these are executed. Commands of which none has been answered may then overtake each
 //! other.
 
-use crate::{SubmitError, mail::Request};
+use crate::{SubmitError, config::time_for, mail::Request};
 use quintet_replica::{
     BatchBuilder, BatchId, Bytes, CommandId, FrontendId, Level, Outcome, Payload, RequestKind,
     RequestStatus, Results, SessionId, Submission, Time, limits,
@@ -273,8 +273,8 @@ impl Port {
         submissions.push(Submission {
             id: batch,
             level: Level::Ordered,
+            deadline: deadline + time_for(bytes.len()),
             batch: bytes,
-            deadline,
         });
         self.under_way.push(Ordered {
             batch,
@@ -302,11 +302,12 @@ impl Port {
         self.sequence_next += 1;
         let command = CommandId { session, sequence };
         let (batch, level) = (self.batch_id(), Level::Ordered);
+        let bytes = payload.into_batch(command, self.frontend, batch, level);
         submissions.push(Submission {
             id: batch,
             level,
-            batch: payload.into_batch(command, self.frontend, batch, level),
-            deadline: waiting.deadline,
+            deadline: waiting.deadline + time_for(bytes.len()),
+            batch: bytes,
         });
         self.under_way.push(Ordered {
             batch,

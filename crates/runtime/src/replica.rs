@@ -10,6 +10,7 @@
 use crate::{
     Config, Published, Snapshot, Transport, announce,
     clock::{Clock, unix_time},
+    config::time_for,
     data::{Data, random},
     descriptors,
     event_loop::{
@@ -747,7 +748,8 @@ impl Handle {
     /// # Errors
     /// Whether it was executed, see [`SubmitError`].
     pub fn submit(&self, level: Level, payload: &[u8]) -> Result<Vec<u8>, SubmitError> {
-        self.ask(level, Some(payload.into()), self.patience)
+        let patience = self.patience + time_for(payload.len());
+        self.ask(level, Some(payload.into()), patience)
     }
 
     fn ask(

@@ -1,10 +1,9 @@
 //! The sockets of Redis clients: bytes between them and the gateway, nothing else.
 
 use crate::{
-    server::{ConnectionId, Gateway},
+    server::{ConnectionId, Gateway, Output},
     system::read_into,
 };
-use bytes::{Buf, BytesMut};
 use mio::{
     Interest, Registry, Token,
     event::Event,
@@ -331,7 +330,7 @@ impl Clients {
             match result {
                 Writing::Done => {
                     if std::mem::take(&mut client.long_output) {
-                        *output = BytesMut::new();
+                        output.clear();
                     }
                 }
                 Writing::Paused => {
@@ -390,13 +389,14 @@ fn keep_alive(stream: &TcpStream, after: Duration) -> rustix::io::Result<()> {
 }
 
 /// Writes what the client takes, a bounded amount: other clients wait meanwhile.
-fn write_some(stream: &mut impl Write, output: &mut BytesMut) -> Writing {
+fn write_some(stream: &mut impl Write, output: &mut Output) -> Writing {
     let mut left = TURN_WRITTEN_MAX;
     while !output.is_empty() {
         if left == 0 {
             return Writing::Paused;
         }
-        match stream.write(&output[..output.len().min(left)]) {
+        let first = output.first();
+        match stream.write(&first[..first.len().min(left)]) {
             Ok(0) => return Writing::Broken,
             Ok(count) => {
                 output.advance(count);
@@ -416,7 +416,8 @@ mod tests {
 
     #[test]
     fn client_that_takes_everything_is_written_a_share_per_turn() {
-        let mut output = BytesMut::from(&vec![b'x'; TURN_WRITTEN_MAX + 10][..]);
+        let mut output = Output::default();
+        output.push(&vec![b'x'; TURN_WRITTEN_MAX + 10]);
         let mut taken = Vec::new();
         assert!(matches!(
             write_some(&mut taken, &mut output),

@@ -8,10 +8,11 @@
 //! ```
 
 use super::{
+    output::Output,
     resp::Parser,
     shares::{COMMANDS_FIRST, Seen},
 };
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use quintet_replica::{SessionId, Time};
 use quintet_store::{Mode, RequestBuilder};
 use std::net::SocketAddr;
@@ -86,7 +87,7 @@ pub(super) struct Transaction {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub input: BytesMut,
-    pub output: BytesMut,
+    pub output: Output,
     pub parser: Parser,
     pub client: Client,
     pub transaction: Option<Transaction>,
@@ -131,7 +132,7 @@ impl Connection {
     pub fn new(id: u64, peer: SocketAddr, authenticated: bool, now: Time) -> Self {
         Self {
             input: BytesMut::new(),
-            output: BytesMut::new(),
+            output: Output::default(),
             parser: Parser::default(),
             client: Client {
                 id,
@@ -217,9 +218,20 @@ impl Connection {
 
     /// Appends a reply, if the client wants any.
     pub fn answer(&mut self, reply: &[u8]) {
-        if matches!(self.client.replies, Replies::On | Replies::SkipNext) {
-            self.output.extend_from_slice(reply);
+        if self.wants_replies() {
+            self.output.push(reply);
         }
+    }
+
+    /// The same with a part of `results`.
+    pub fn answer_from(&mut self, results: &Bytes, reply: &[u8]) {
+        if self.wants_replies() {
+            self.output.push_part(results, reply);
+        }
+    }
+
+    const fn wants_replies(&self) -> bool {
+        matches!(self.client.replies, Replies::On | Replies::SkipNext)
     }
 
     /// A command, or the request that it was alone in, has ended.

@@ -19,12 +19,13 @@ use super::{
     admission::Admission,
     batches::{Entry, InFlight, Pending, Window},
     connection::{Connection, Phase},
+    output::Output,
     pipeline::Drained,
     resp,
     sessions::{Owner, Standing},
     shares::{Among, Shares},
 };
-use crate::system::growth;
+use crate::{config::time_for, system::growth};
 use bytes::{Bytes, BytesMut};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -290,7 +291,7 @@ impl Gateway {
         } else {
             connection.gone = true;
             connection.forget_unfinished();
-            connection.output = BytesMut::new();
+            connection.output.clear();
             self.count_input(id.0);
         }
     }
@@ -511,7 +512,7 @@ impl Gateway {
                         connection: index,
                         level: Level::Ordered,
                         payload: Bytes::copy_from_slice(self.builder.as_bytes()),
-                        deadline: self.now + self.config.client_deadline,
+                        deadline: self.now + self.config.client_deadline + time_for(payload_bytes),
                         not_before: Time(0),
                         weight: connection.weight_in_flight,
                         busy: false,
@@ -749,7 +750,7 @@ impl Gateway {
         let pending = self.pending_mut(level);
         pending.bytes_last = batch.len();
         let since = pending.since;
-        let deadline = since + self.config.client_deadline;
+        let deadline = since + self.config.client_deadline + time_for(batch.len());
         match level {
             Level::Ordered => self.counters.batches_ordered += 1,
             Level::Linearizable => self.counters.batches_linearizable += 1,
@@ -877,7 +878,7 @@ impl Gateway {
             %client, bytes,
             "disconnected: it does not read its replies, and {whose} may be owed no more"
         );
-        connection.output = BytesMut::new();
+        connection.output.clear();
         connection.closing = true;
         self.counters.connections_dropped += 1;
     }
@@ -889,7 +890,7 @@ impl Gateway {
     /// # Panics
     /// When the connection is not open.
     #[inline]
-    pub fn output(&mut self, id: ConnectionId) -> &mut BytesMut {
+    pub fn output(&mut self, id: ConnectionId) -> &mut Output {
         &mut self.open_mut(id).output
     }
 

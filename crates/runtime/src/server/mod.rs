@@ -24,6 +24,7 @@ mod info;
 mod local;
 mod metrics;
 mod outcomes;
+mod output;
 mod pipeline;
 mod resp;
 mod sessions;
@@ -38,6 +39,7 @@ pub use admin_connections::AdminOptions;
 pub use config::{GatewayConfig, NodeView};
 pub use gateway::{ConnectionId, Gateway};
 pub use metrics::{Counters, Exposition, Family, MetricKind};
+pub use output::Output;
 
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ use super::{
     gateway::{Gateway, Parked},
     sessions::Standing,
 };
+use crate::config::time_for;
 use bytes::Bytes;
 use quintet_replica::{
     BatchId, BatchView, Level, Outcome, RequestKind, RequestStatus, RequestView, Results, Time,
@@ -90,7 +91,7 @@ impl Gateway {
         text
     }
 
-    fn deliver(&mut self, in_flight: &InFlight, results: &[u8]) {
+    fn deliver(&mut self, in_flight: &InFlight, results: &Bytes) {
         let mut opened = (RequestStatus::Done, &[][..]);
         let mut delivered = 0;
         for (entry, (status, reply)) in in_flight.entries.iter().zip(Results::new(results)) {
@@ -99,7 +100,7 @@ impl Gateway {
                 Entry::Command(index) | Entry::Read(index) => {
                     let opened = std::mem::replace(&mut opened, (RequestStatus::Done, &[]));
                     if let Some(connection) = self.connections[index].take() {
-                        let place = (index, delivered);
+                        let place = (index, delivered, results);
                         self.on_result(in_flight, place, connection, status, reply, opened);
                     }
                 }
@@ -133,17 +134,18 @@ impl Gateway {
         self.owner.confirmed = self.owner.confirmed.max(submitted);
     }
 
-    /// The result of a connection's request. `place` is its slot and its place in the batch.
+    /// The result of a connection's request. `place` is its slot, its place in the batch, and the
+    /// results that `reply` is a part of.
     fn on_result(
         &mut self,
         in_flight: &InFlight,
-        place: (usize, usize),
+        place: (usize, usize, &Bytes),
         mut connection: Box<Connection>,
         status: RequestStatus,
         reply: &[u8],
         opened: (RequestStatus, &[u8]),
     ) {
-        let (index, nth) = place;
+        let (index, nth, results) = place;
         if status == RequestStatus::Done {
             if in_flight.level == Level::Ordered {
                 self.confirm(in_flight.submitted);
@@ -154,7 +156,7 @@ impl Gateway {
                 if connection.phase == Phase::Watch {
                     self.on_versions(&mut connection, reply);
                 } else {
-                    connection.answer(reply);
+                    connection.answer_from(results, reply);
                     // A transaction that was not executed has not selected a database either.
                     let executed = !matches!(reply, [b'-' | b'_', ..] | [b'*', b'-', ..]);
                     if let (Some(database), true) = (connection.database_after, executed) {
@@ -222,6 +224,10 @@ impl Gateway {
         UNCERTAIN
     }
 
+    fn deadline_of(&self, connection: &Connection, payload: &[u8]) -> Time {
+        connection.request_since + self.config.client_deadline + time_for(payload.len())
+    }
+
     fn park_again(
         &mut self,
         in_flight: &InFlight,
@@ -231,12 +237,12 @@ impl Gateway {
         not_before: Time,
         busy: bool,
     ) {
-        let deadline = connection.request_since + self.config.client_deadline;
         let Some(request) = request else {
             self.error_replies(&mut connection, None, BUSY);
             self.resume(index, connection);
             return;
         };
+        let deadline = self.deadline_of(&connection, request.payload);
         let level = in_flight.level;
         if level == Level::Ordered {
             connection.sequence = connection.sequence.saturating_sub(1);
@@ -340,7 +346,7 @@ impl Gateway {
                     if failure == Failure::Busy
                         && !self.refuses
                         && !connection.gone
-                        && self.now < connection.request_since + self.config.client_deadline
+                        && self.now < self.deadline_of(&connection, request.payload)
                     {
                         // There may be room soon, and only then does the client have to know.
                         if opened {

@@ -68,6 +68,33 @@ fn each_command_gets_its_error_and_what_was_answered_here_stays() {
 }
 
 #[test]
+fn long_request_has_more_time_than_a_short_one() {
+    let (mut rig, id) = rig();
+    let begun = rig.now;
+    let short = submit(&mut rig, id, "SET a 1\r\n");
+    assert_eq!(short.deadline, begun + Duration::from_secs(5));
+    let outcome = rig.execute(&short);
+    rig.done(&short, outcome);
+    assert_eq!(rig.output(id), "+OK\\r\\n");
+    let long = format!(
+        "*3\r\n$3\r\nSET\r\n$1\r\na\r\n${0}\r\n{1}\r\n",
+        12 << 20,
+        "v".repeat(12 << 20)
+    );
+    let mut sent = submit(&mut rig, id, &long);
+    assert_eq!(sent.deadline, begun + Duration::from_secs(8));
+    // As long as it may be offered again, too.
+    for _ in 0..7 {
+        rig.done(&sent, Outcome::Busy);
+        rig.pass(Duration::from_secs(1));
+        sent = submit(&mut rig, id, "");
+    }
+    rig.pass(Duration::from_secs(1));
+    rig.done(&sent, Outcome::Busy);
+    assert!(rig.output(id).starts_with("-BUSY "));
+}
+
+#[test]
 fn quorum_is_not_called_missing_when_it_answers() {
     let (mut rig, id) = rig();
     rig.gateway.set_view(NodeView {

@@ -135,8 +135,7 @@ impl Rig {
 
     /// Takes what is to be written to the client.
     pub fn output(&mut self, id: ConnectionId) -> String {
-        let output = self.gateway.output(id);
-        let bytes = output.split();
+        let bytes = self.gateway.output(id).take();
         escape(&bytes)
     }
 
