@@ -34,6 +34,7 @@ use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 
 mod digest;
+mod enter;
 mod feed;
 mod restore;
 mod seal;
@@ -136,6 +137,23 @@ pub struct ExecutorLimits {
 }
 
 impl ExecutorLimits {
+    /// Takes over those that an epoch's members have agreed on; others stay as they are.
+    pub fn agree(&mut self, terms: &crate::Terms) {
+        let kept = &mut self.kept_replies;
+        for (name, value) in terms {
+            let size = usize::try_from(*value).unwrap_or(usize::MAX);
+            match &name[..] {
+                "session_lifetime_ms" => self.session_lifetime = Duration::from_millis(*value),
+                "batch_reply_bytes_max" => self.batch_reply_bytes_max = size,
+                "request_reply_bytes_max" => self.request_reply_bytes_max = size,
+                "kept_reply_bytes_max" => kept.reply_bytes_max = size,
+                "kept_replies_bytes_max" => kept.bytes_max = size,
+                // The node's or the state machine's.
+                _ => {}
+            }
+        }
+    }
+
     /// Those that results depend on, by name: equal at all replicas.
     #[must_use]
     pub fn terms(&self) -> crate::Terms {
@@ -246,6 +264,8 @@ pub struct Executor {
     fingerprint: Option<Fingerprint>,
     /// The epoch has ended here.
     sealed: Option<Box<Sealed>>,
+    /// Where it began.
+    base: Executed,
     /// The origin of the last snapshot.
     origin: u64,
     /// Of a planted bug: the machine's snapshot is yet to begin.
@@ -290,6 +310,7 @@ impl Executor {
             descriptor: Bytes::new(),
             fingerprint: None,
             sealed: None,
+            base: Executed::default(),
             origin: 0,
             begins_late: false,
         }
@@ -763,7 +784,7 @@ impl Executor {
             descriptor: self.descriptor.clone(),
             session_chunks: Some(chunks.len() as u32),
             origin: self.origin,
-            base: Executed::default(),
+            base: self.base,
             seal: (self.sealed.as_ref()).map(|sealed| Box::new(sealed.seal.clone())),
         };
         let mut writer = Writer::new(&mut self.scratch);

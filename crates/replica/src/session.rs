@@ -117,6 +117,10 @@ impl Owner {
     }
 }
 
+fn in_nanoseconds(lifetime: Duration) -> u64 {
+    u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// What a session says of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
@@ -134,6 +138,8 @@ pub struct Sessions {
     owners: HashMap<u64, Owner, FixedState>,
     lifetime: u64,
     count: usize,
+    /// Owners that began before it open nothing: in an earlier epoch they could have been outlived.
+    opens_from: CommandTime,
     kept: KeptReplies,
     /// The bytes of all replies that are kept.
     kept_bytes: usize,
@@ -146,10 +152,11 @@ impl Sessions {
     /// No sessions; an owner's sessions end when it is silent for `lifetime`.
     #[must_use]
     pub fn new(lifetime: Duration) -> Self {
-        let lifetime = u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX);
+        let lifetime = in_nanoseconds(lifetime);
         Self {
             owners: HashMap::default(),
             lifetime,
+            opens_from: CommandTime(0),
             count: 0,
             kept: KeptReplies::default(),
             kept_bytes: 0,
@@ -157,6 +164,23 @@ impl Sessions {
             digest: None,
             digest_mark: 0,
         }
+    }
+
+    /// An epoch begins at this time of the log, with this lifetime. Who has not been outlived by then
+    /// counts as renewed, as a shorter lifetime would end all at once; who has been, or could have
+    /// been, does not come back under a longer one: a copy of a request that was answered may still
+    /// be under way.
+    pub fn enter_epoch(&mut self, lifetime: Duration, kept: KeptReplies, base: CommandTime) {
+        self.remove_outlived(base);
+        let outlived = CommandTime(base.0.saturating_sub(self.lifetime));
+        self.opens_from = self.opens_from.max(outlived);
+        for owner in self.owners.values_mut() {
+            owner.renewed = owner.renewed.max(base);
+        }
+        self.lifetime = in_nanoseconds(lifetime);
+        self.kept = kept;
+        // A digest in progress would be of neither epoch.
+        self.digest = None;
     }
 
     /// The same with other bounds on what is kept.
@@ -253,7 +277,8 @@ impl Sessions {
         if self.owner(id.owner, time).is_none() {
             // An owner that could have been here before and been outlived must not come back: its
             // old requests may still be under way somewhere.
-            if self.outlived(started, time) || self.count >= SESSIONS_MAX {
+            let late = self.outlived(started, time) || started < self.opens_from;
+            if late || self.count >= SESSIONS_MAX {
                 return RequestStatus::OpenRefused;
             }
             self.owners.insert(
@@ -485,6 +510,10 @@ impl Sessions {
                 }
             }
         }
+        // Of a first epoch it is as earlier builds have it.
+        if self.opens_from > CommandTime(0) {
+            writer.u64(self.opens_from.0);
+        }
     }
 
     /// Reads what [`Self::encode`] wrote, in place of what is here.
@@ -523,6 +552,10 @@ impl Sessions {
             self.count += owner.sessions.len();
             self.owners.insert(id, owner);
         }
+        self.opens_from = match reader.remaining() {
+            0 => CommandTime(0),
+            _ => CommandTime(reader.u64("opens from")?),
+        };
         Ok(())
     }
 }
@@ -530,6 +563,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const ID: SessionId = SessionId {
         owner: 5,
@@ -613,6 +647,100 @@ mod tests {
             sessions.open(ahead, at(300), at(200)),
             RequestStatus::OpenRefused
         );
+    }
+
+    #[test]
+    fn longer_lifetime_of_the_next_epoch_revives_nobody_who_was_outlived() {
+        let mut sessions = sessions();
+        assert_eq!(sessions.admit(ID, 1, 0, at(1)), Verdict::Execute);
+        sessions.executed(ID, 1, Some(b"one"));
+        let kept = KeptReplies::default();
+        sessions.enter_epoch(Duration::from_secs(1000), kept, at(100));
+        for _ in 0..2 {
+            // Its old requests may still be under way.
+            let again = sessions.open(ID, at(0), at(101));
+            assert_eq!(again, RequestStatus::OpenRefused);
+            let other = SessionId {
+                owner: 6,
+                number: 1,
+            };
+            let unknown = sessions.open(other, at(39), at(101));
+            assert_eq!(unknown, RequestStatus::OpenRefused, "it may have been here");
+            assert_eq!(sessions.open(other, at(40), at(101)), RequestStatus::Done);
+            // As who restores it has it, also after another epoch.
+            let mut scratch = bytes::BytesMut::new();
+            let mut writer = Writer::new(&mut scratch);
+            sessions.encode(&mut writer);
+            let mut copy = Sessions::new(Duration::from_secs(1000));
+            copy.decode(&mut Reader::new(writer.finish().into_bytes()))
+                .expect("decodes");
+            sessions = copy;
+            sessions.close(other, at(101));
+            sessions.remove_owner(6);
+            sessions.enter_epoch(Duration::from_secs(1000), kept, at(101));
+        }
+    }
+
+    #[test]
+    fn shorter_lifetime_of_the_next_epoch_counts_from_its_beginning() {
+        let mut sessions = sessions();
+        sessions.enter_epoch(Duration::from_secs(5), KeptReplies::default(), at(50));
+        assert_eq!(sessions.renew(5, at(55)), RequestStatus::Done);
+        assert_eq!(sessions.renew(5, at(61)), RequestStatus::SessionUnknown);
+    }
+
+    /// What happens to the sessions of a few owners, each with its own start.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// The request to open it, or a copy, and its first command behind it.
+        Try(u64, u64),
+        Close(u64, u64),
+        Pass(u64),
+        Enter(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (1u64..4, 1u64..4).prop_map(|(owner, number)| Step::Try(owner, number)),
+            1 => (1u64..4, 1u64..4).prop_map(|(owner, number)| Step::Close(owner, number)),
+            2 => (1u64..60).prop_map(Step::Pass),
+            1 => (1u64..100).prop_map(Step::Enter),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn no_command_runs_twice_whatever_lifetimes_epochs_have(
+            starts in prop::array::uniform3(0u64..200),
+            steps in prop::collection::vec(step(), 1..60),
+        ) {
+            let mut sessions = Sessions::new(Duration::from_nanos(20));
+            let mut time = CommandTime(50);
+            let mut ran = BTreeSet::new();
+            for step in steps {
+                match step {
+                    Step::Try(owner, number) => {
+                        let id = SessionId { owner, number };
+                        let started = CommandTime(starts[owner as usize - 1]);
+                        sessions.open(id, started, time);
+                        if sessions.admit(id, 1, 0, time) == Verdict::Execute {
+                            sessions.executed(id, 1, Some(b"done"));
+                            prop_assert!(ran.insert(id), "{id:?} runs twice");
+                        }
+                    }
+                    Step::Close(owner, number) => {
+                        sessions.close(SessionId { owner, number }, time);
+                    }
+                    Step::Pass(nanoseconds) => time.0 += nanoseconds,
+                    Step::Enter(lifetime) => {
+                        let lifetime = Duration::from_nanos(lifetime);
+                        sessions.enter_epoch(lifetime, KeptReplies::default(), time);
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -112,6 +112,7 @@ impl Executor {
         self.bytes_since = 0;
         self.state_bytes = self.restoring.state_end;
         if let Some(header) = &self.restoring.header {
+            self.base = header.base;
             self.sealed = Sealed::restored(header);
             let sealed = self.sealed.as_ref();
             self.executed = sealed.map_or(header.executed, |sealed| sealed.seal.base);

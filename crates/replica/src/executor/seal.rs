@@ -246,7 +246,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     /// The epoch of the executors here.
-    fn ours() -> Descriptor {
+    pub(in super::super) fn ours() -> Descriptor {
         Descriptor {
             members: [7]
                 .map(|node| MemberRow {
@@ -261,7 +261,7 @@ pub(super) mod tests {
     }
 
     /// An epoch that follows it; `protocol` tells two such apart.
-    fn next(protocol: &str) -> Descriptor {
+    pub(in super::super) fn next(protocol: &str) -> Descriptor {
         Descriptor {
             protocol: String::from(protocol),
             ..ours().successor()
@@ -279,26 +279,26 @@ pub(super) mod tests {
         number: 1,
     };
 
-    fn id(sequence: u64) -> CommandId {
+    pub(in super::super) fn id(sequence: u64) -> CommandId {
         CommandId {
             session: SESSION,
             sequence,
         }
     }
 
-    fn built(level: Level, build: impl FnOnce(&mut BatchBuilder)) -> Bytes {
+    pub(in super::super) fn built(level: Level, build: impl FnOnce(&mut BatchBuilder)) -> Bytes {
         let mut builder = BatchBuilder::new();
         build(&mut builder);
         builder.finish(FrontendId(1), BatchId(1), level)
     }
 
-    fn seal_of(next: &Descriptor) -> Bytes {
+    pub(in super::super) fn seal_of(next: &Descriptor) -> Bytes {
         built(Level::Ordered, |builder| {
             builder.push(CommandId::default(), RequestKind::Seal, 0, &next.encode());
         })
     }
 
-    fn commands(sequences: &[u64]) -> Bytes {
+    pub(in super::super) fn commands(sequences: &[u64]) -> Bytes {
         built(Level::Ordered, |builder| {
             builder.push(id(0), RequestKind::Open, 0, &0u64.to_le_bytes());
             for sequence in sequences {
@@ -313,7 +313,11 @@ pub(super) mod tests {
             .collect()
     }
 
-    fn execute(executor: &mut Executor, slot: u64, batch: &Bytes) -> Vec<RequestStatus> {
+    pub(in super::super) fn execute(
+        executor: &mut Executor,
+        slot: u64,
+        batch: &Bytes,
+    ) -> Vec<RequestStatus> {
         let answer = executor.execute(Slot(slot), CommandTime(slot), batch, Some(no_route()));
         answer.map_or_else(Vec::new, |answer| statuses(&answer))
     }
@@ -436,6 +440,29 @@ pub(super) mod tests {
         assert_eq!(replay(&commands(&[3]), 3), [Ended; 2], "never out of order");
     }
 
+    #[test]
+    fn roll_back_to_behind_the_end_restores_no_state() {
+        let mut executor = sealable_executor();
+        executor.speculate();
+        execute(&mut executor, 1, &commands(&[1]));
+        execute(&mut executor, 2, &seal_of(&next("a")));
+        execute(&mut executor, 3, &commands(&[2]));
+        execute(&mut executor, 4, &commands(&[3]));
+        let state = executor.digest();
+        let mut read = |_: u64| -> Option<Bytes> { panic!("nothing is to be read") };
+        executor
+            .roll_back(Slot(3), Some(&mut read))
+            .expect("it goes back");
+        assert_eq!(executor.progress(), Slot(3));
+        executor
+            .roll_back(Slot(2), Some(&mut read))
+            .expect("it goes back");
+        assert_eq!((executor.progress(), executor.digest()), (Slot(2), state));
+        executor.roll_back(Slot(1), None).expect("it restores");
+        assert!(!executor.has_seal());
+        assert_eq!(execute(&mut executor, 2, &commands(&[2])), [Done; 2]);
+    }
+
     /// What a batch of the model does.
     #[derive(Clone, Debug)]
     enum Step {
@@ -453,7 +480,7 @@ pub(super) mod tests {
         },
     }
 
-    fn stream(executor: &mut Executor) -> Bytes {
+    pub(in super::super) fn stream(executor: &mut Executor) -> Bytes {
         let (_, first) = executor.begin_snapshot(executor.progress(), Bytes::new());
         let mut stream = BytesMut::from(&first[..]);
         let (rest, progress) = executor.snapshot_chunk(1 << 20);

@@ -23,7 +23,7 @@ pub(super) struct Speculation {
     /// What was executed since the newest snapshot.
     kept: VecDeque<(Slot, CommandTime, Bytes)>,
     /// Answers that wait until what they saw is stable, in the order of their slots.
-    held: VecDeque<Answer>,
+    pub(super) held: VecDeque<Answer>,
 }
 
 impl Speculation {

@@ -63,6 +63,11 @@ impl Sessions {
             owner: 0,
             numbers: Vec::new(),
         };
+        if self.opens_from > crate::CommandTime(0) {
+            let part = digest.sum.begin_part();
+            part.extend_from_slice(&self.opens_from.0.to_le_bytes());
+            digest.sum.end_part();
+        }
         for (id, owner) in &self.owners {
             digest.add_owner(*id, owner);
             digest.owners.push(*id);
