@@ -706,6 +706,7 @@ impl<P: Protocol> Group<P> {
         let key = TimerKey {
             owner: TimerOwner::Replica,
             timer: timer.into(),
+            generation: 0,
         };
         self.members[usize::from(id)].timers.remove(&key);
         self.event(id, Event::Timer(key));

@@ -449,6 +449,7 @@ fn replica_timer(timer: impl Into<u32>) -> TimerKey {
     TimerKey {
         owner: TimerOwner::Replica,
         timer: timer.into(),
+        generation: 0,
     }
 }
 
@@ -547,6 +548,7 @@ impl<P: Protocol> FrontendContext<'_, P> {
         let key = TimerKey {
             owner: TimerOwner::Frontend,
             timer,
+            generation: 0,
         };
         self.effects.push(Effect::SetTimer {
             key,
@@ -559,6 +561,7 @@ impl<P: Protocol> FrontendContext<'_, P> {
         let key = TimerKey {
             owner: TimerOwner::Frontend,
             timer,
+            generation: 0,
         };
         self.effects.push(Effect::CancelTimer { key });
     }

@@ -56,6 +56,9 @@ pub trait Replica: Send {
     /// How many batches the embedded frontend has under way.
     fn open(&self) -> usize;
 
+    /// As [`Frontend::take_open`].
+    fn take_open(&mut self) -> Vec<Submission>;
+
     /// A hash of the replica's state.
     fn digest(&self) -> u64;
 
@@ -384,6 +387,10 @@ impl<P: Protocol> Replica for Driver<P> {
         self.frontend.open()
     }
 
+    fn take_open(&mut self) -> Vec<Submission> {
+        self.frontend.take_open()
+    }
+
     fn digest(&self) -> u64 {
         self.replica.digest()
     }
@@ -436,6 +443,8 @@ pub trait Client: Send {
     fn on_link(&mut self, to: ReplicaId, link: Link, world: &dyn World, effects: &mut Vec<Effect>);
     /// How many batches are under way.
     fn open(&self) -> usize;
+    /// As [`Frontend::take_open`].
+    fn take_open(&mut self) -> Vec<Submission>;
     /// How batches were committed, by path, if the protocol has several.
     fn paths(&self) -> Vec<(&'static str, u64)>;
 }
@@ -535,6 +544,10 @@ impl<P: Protocol> Client for ClientDriver<P> {
 
     fn open(&self) -> usize {
         self.frontend.open()
+    }
+
+    fn take_open(&mut self) -> Vec<Submission> {
+        self.frontend.take_open()
     }
 
     fn paths(&self) -> Vec<(&'static str, u64)> {

@@ -49,6 +49,9 @@ pub struct TimerKey {
     pub owner: TimerOwner,
     /// Which of the owner's.
     pub timer: u32,
+    /// Of which of the protocols that the node has run one after the other: one that fires after
+    /// its protocol has ended is no other's.
+    pub generation: u16,
 }
 
 /// What the journal is to keep.

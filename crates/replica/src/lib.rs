@@ -20,6 +20,7 @@
 extern crate alloc;
 
 mod batch;
+mod client_node;
 mod clock_limit;
 mod context;
 pub mod digest;
@@ -43,6 +44,7 @@ mod wire;
 
 pub use batch::*;
 pub use bytes::Bytes;
+pub use client_node::{ClientNode, FindProtocol};
 pub use clock_limit::{AHEAD_MAX, ClockLimit};
 pub use context::{Context, FrontendContext, Surroundings};
 pub use digest::{DigestBegun, StateSum};

@@ -432,6 +432,9 @@ pub trait Frontend<P: Protocol>: Sized + Send + 'static {
     }
     /// How many batches are under way.
     fn open(&self) -> usize;
+    /// Gives the batches under way away, as the epoch has ended: they are submitted again, whole, in
+    /// the next one. The frontend is not used any more.
+    fn take_open(&mut self) -> Vec<Submission>;
     /// How batches were committed, by path, if the protocol has several; as [`Status::paths`].
     fn paths(&self) -> Vec<(&'static str, u64)> {
         Vec::new()

@@ -294,11 +294,12 @@ impl StateMachine for Nothing {
     }
 }
 
-/// A position together with the protocol slot that it was executed from.
+/// A position together with the protocol slot that it was executed from. In the order of positions
+/// first: these only ascend, in whatever epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Executed {
-    /// The protocol's slot.
-    pub slot: Slot,
     /// The executor's position.
     pub position: Position,
+    /// The protocol's slot.
+    pub slot: Slot,
 }

@@ -105,6 +105,9 @@ impl Frontend<Obedient> for Loud {
     fn open(&self) -> usize {
         0
     }
+    fn take_open(&mut self) -> Vec<Submission> {
+        Vec::new()
+    }
 }
 
 #[derive(Default)]

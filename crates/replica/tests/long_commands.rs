@@ -96,6 +96,9 @@ impl Frontend<Bursts> for Plain {
     fn open(&self) -> usize {
         0
     }
+    fn take_open(&mut self) -> Vec<Submission> {
+        Vec::new()
+    }
 }
 
 /// Every batch takes that many steps.

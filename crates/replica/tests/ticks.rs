@@ -97,6 +97,9 @@ impl Frontend<Lagging> for Plain {
     fn open(&self) -> usize {
         0
     }
+    fn take_open(&mut self) -> Vec<Submission> {
+        Vec::new()
+    }
 }
 
 /// Things end at a time. When it has come, one is removed at a time.
@@ -193,6 +196,7 @@ fn tick_timer(node: &mut Node, world: &Outside, out: &mut Vec<Output>) {
     let timer = TimerKey {
         owner: TimerOwner::Node,
         timer: 1,
+        generation: 0,
     };
     node.on_input(Input::Timer(timer), world, out)
         .expect("no frame is bad");

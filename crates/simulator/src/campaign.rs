@@ -364,11 +364,10 @@ fn rejection(
     if world.undecided {
         return Some(String::from("linearizability undecided"));
     }
-    // Nothing is acknowledged any more once the epoch has ended, be that early.
-    if acknowledged < ACKNOWLEDGED_MIN && !world.ends() {
+    if acknowledged < ACKNOWLEDGED_MIN {
         return Some(String::from("too few acknowledged"));
     }
-    if world.healing.commits < COMMITS_MIN && !world.ends() {
+    if world.healing.commits < COMMITS_MIN {
         return Some(String::from("too few commits after healing"));
     }
     let refused = world.odd.is_none() || faults.contains_key(CONFIGURATION);

@@ -12,13 +12,14 @@
 //! [`Files`] can lose power in the middle of a write, fail a sync, be full, and rot. Reads of
 //! what was damaged meet the checksums of the product, nothing else.
 
+mod epochs;
 mod open;
 
 use self::open::OpenFiles;
 use crate::random::Random;
 use quintet_replica::{
-    Bytes, Durability, Executed, PersistId, Planted, RecoveredBytes, Slot, SnapshotChunk,
-    SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan, Time, Write,
+    Bytes, Descriptor, Durability, EpochNumber, Executed, PersistId, Planted, RecoveredBytes, Slot,
+    SnapshotChunk, SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan, Time, Write,
     journal::{BLOCK, Disk as JournalDisk, Identity, Journal, JournalError, MARK_SLOT},
 };
 use serde::{Deserialize, Serialize};
@@ -323,6 +324,8 @@ enum Order {
     Trim(Slot),
     /// A snapshot came from a peer: what it covers was never written here.
     Skip,
+    /// Another epoch begins.
+    Enter(EpochNumber),
 }
 
 /// A snapshot on the disk.
@@ -425,6 +428,8 @@ pub(crate) struct Disk {
     stuck: bool,
     /// The snapshot under way is whole and being made durable.
     finishing: bool,
+    /// The files `epoch`: a descriptor, and where that epoch began; none in the first.
+    pub epoch: Option<(Descriptor, Executed)>,
     /// The slots of the records that are still needed.
     needed: VecDeque<Slot>,
     /// Most records ever needed at once.
@@ -453,6 +458,7 @@ impl Disk {
             trims: Vec::new(),
             stuck: false,
             finishing: false,
+            epoch: None,
             needed: VecDeque::new(),
             records_max: 0,
         }
@@ -633,6 +639,11 @@ impl Disk {
                 }
                 Order::Trim(below) => trim = Some(*below),
                 Order::Skip => journal.skip()?,
+                Order::Enter(epoch) => {
+                    journal.enter(*epoch)?;
+                    self.needed.clear();
+                    trim = None;
+                }
             }
         }
         journal.commit()?;
@@ -719,6 +730,7 @@ impl Disk {
         self.files = Files::default();
         self.snapshots.clear();
         self.left = None;
+        self.epoch = None;
     }
 
     // --- faults ----------------------------------------------------------------------------

@@ -1,27 +1,30 @@
-//! The end of an epoch, in worlds that draw it.
+//! Epochs that end and follow each other, in worlds that draw it.
 //!
 //! ```text
-//!   at a moment of the first phase ──► somebody offers the end ──► again and again, as others do,
-//!     while faults go on ──► healed: the core comes to one end, and that is all that is asked of it
+//!   at a moment of the first phase ──► somebody offers the end of its epoch ──► others do, again
+//!     and again, while faults go on ──► healed: a last one, or none, and all go on as ever
 //! ```
 //!
-//! What replicas tell of the end is for [`crate::checkers::past_seal`] to judge.
+//! What replicas tell of ends is for [`crate::checkers::past_seal`] to judge.
 
 use crate::{
     clock::MILLISECOND,
     event::Event,
     faults::FaultSet,
     plants::UNCOMPARED,
+    process::Process,
     random::Random,
     world::{Phase, World, WorldSetup},
 };
-use quintet_replica::{Descriptor, Node, ReplicaId};
+use quintet_replica::{Descriptor, EpochNumber, ReplicaId};
 use serde::{Deserialize, Serialize};
 
 /// Of a thousand seeds with all faults, those in which the epoch ends.
 const SHARE: u64 = 60;
 /// Between two offers.
 const AGAIN: (u64, u64) = (20 * MILLISECOND, 400 * MILLISECOND);
+/// No more epochs than these, so that most of a run is spent in some.
+const EPOCHS_MAX: u64 = 5;
 
 /// Whether and when the end of the epoch is offered; drawn apart.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -42,7 +45,9 @@ impl Ending {
         let at = random.between(horizon / 50, horizon);
         // What has no order cannot end, nor what has no descriptor.
         let endless = (setup.entry.unordered)(&setup.options) || setup.plant_is(UNCOMPARED);
-        let ends = (setup.faults.ended || drawn) && !endless;
+        // Frontends look a protocol up by its name.
+        let known = quintet_protocols::find(setup.entry.info.name).is_ok();
+        let ends = (setup.faults.ended || drawn) && !endless && known;
         Self {
             at: ends.then_some(at),
         }
@@ -56,14 +61,10 @@ impl World {
         }
     }
 
-    /// Whether this world's epoch is to end.
-    pub fn ends(&self) -> bool {
-        self.ending.at.is_some()
-    }
-
-    /// Somebody offers the end of the epoch, unless all that matter have come to it.
+    /// Somebody offers the end of its epoch.
     pub fn offer_end(&mut self) {
-        if self.phase == Phase::Over || self.phase == Phase::Liveness && self.core_has_ended() {
+        // Healed, the core is asked for what every core is asked for.
+        if self.phase != Phase::Safety || self.epoch_newest() >= EpochNumber(EPOCHS_MAX) {
             return;
         }
         let running = |node: &usize| self.processes[*node].node.is_some() && !self.is_out(*node);
@@ -90,12 +91,8 @@ impl World {
         self.queue.push(self.now + again, Event::OfferEnd);
     }
 
-    /// Whether all of the healed core have come to the end of the epoch.
-    pub fn core_has_ended(&self) -> bool {
-        let ended = |node: &usize| {
-            let node = self.processes[*node].node.as_ref();
-            node.and_then(Node::sealed).is_some()
-        };
-        self.healing.core.iter().all(ended)
+    fn epoch_newest(&self) -> EpochNumber {
+        let epochs = self.processes.iter().map(Process::epoch);
+        epochs.max().unwrap_or(EpochNumber(1))
     }
 }

@@ -372,8 +372,7 @@ impl World {
             ));
             return;
         }
-        let is_late = !self.ends()
-            && self.healing.resumed_after.is_none()
+        let is_late = self.healing.resumed_after.is_none()
             && self.now > self.healing.calm_since + self.resumes_within();
         if is_late && self.healing.viable {
             self.stall = Some(format!(
@@ -386,11 +385,7 @@ impl World {
         }
         let commits = self.healing.stage == Stage::Commit;
         let is_behind = commits && self.shape.steady && !self.core_is_near();
-        let is_content = match self.ends() {
-            // Nothing more is acknowledged then.
-            true => self.core_has_ended(),
-            false => self.healing.commits >= self.setup.limits.commits_min,
-        };
+        let is_content = self.healing.commits >= self.setup.limits.commits_min;
         match self.healing.stage {
             Stage::Commit if is_behind => {}
             Stage::Commit if is_content => {
@@ -398,8 +393,7 @@ impl World {
                 self.healing.stage = Stage::Settle;
             }
             Stage::Settle if self.clients_wait() => {}
-            Stage::Settle if self.ends() && self.core_has_ended() => self.phase = Phase::Over,
-            Stage::Settle if !self.ends() && self.core_is_level() => {
+            Stage::Settle if self.core_is_level() => {
                 self.healing.stage = Stage::Read;
                 let core = self.healing.core.clone();
                 self.read_at(&core);

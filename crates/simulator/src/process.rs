@@ -12,6 +12,9 @@
 //! In memory durability a restart finds its promise and nothing else: `forgot` is set and it runs
 //! under a new incarnation.
 
+mod epochs;
+mod starts;
+
 use crate::{
     checkers::{
         Violation,
@@ -30,10 +33,10 @@ use crate::{
     world::World,
 };
 use quintet_replica::{
-    Boot, Bytes, ClockReading, ClusterId, CommandTime, Control, Deadline, Durability, Epoch,
-    EpochNumber, Executed, FrontendId, GroupId, Incarnation, Input, Level, Link, NOT_UNDONE, Node,
-    NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId, ReplicaSet, Slot,
-    SnapshotInfo, SnapshotLeft, Time, TimerKey, Wake, World as Outside, Write,
+    Boot, Bytes, ClockReading, ClusterId, CommandTime, Control, Deadline, Descriptor, Durability,
+    Epoch, EpochNumber, Executed, FrameError, FrontendId, GroupId, Incarnation, Input, Level, Link,
+    NOT_UNDONE, Node, NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId,
+    ReplicaSet, Slot, SnapshotInfo, SnapshotLeft, Time, TimerKey, Wake, World as Outside, Write,
     journal::{Identity, JournalError},
     put_frame,
 };
@@ -145,6 +148,8 @@ pub(crate) struct Process {
     record: Record,
     queries: Queries,
     executed: Slot,
+    /// The epoch that it was in then.
+    epoch: EpochNumber,
     /// Executed and not final.
     speculated: Speculated,
     handled: u64,
@@ -215,6 +220,7 @@ impl Process {
             record: Record::default(),
             queries: Queries::default(),
             executed: Slot(0),
+            epoch: EpochNumber(1),
             speculated: Speculated::default(),
             handled: 0,
         }
@@ -248,6 +254,11 @@ impl Process {
         (self.repairing, self.repaired_at) = (false, None);
     }
 
+    /// The epoch that it was last seen in.
+    pub const fn epoch(&self) -> EpochNumber {
+        self.epoch
+    }
+
     /// Moves what the recorder wrote into `into`.
     pub fn take_record(&self, into: &mut Vec<Recorded>) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
@@ -274,10 +285,18 @@ pub(crate) fn epoch(world: &World) -> Epoch {
 impl World {
     /// Starts a replica, for the first time or again.
     pub fn boot(&mut self, index: usize) {
-        let configuration = self.configuration(Some(index));
-        let epoch = Epoch {
-            options: configuration.options.clone(),
-            ..epoch(self)
+        let mut configuration = self.configuration(Some(index));
+        self.processes[index].disk.find_epoch();
+        let later = self.processes[index].disk.epoch.clone();
+        if let Some((descriptor, _)) = &later {
+            configuration.limits.agree(&descriptor.limits);
+        }
+        let epoch = match &later {
+            Some((descriptor, _)) => self.epoch_of(descriptor),
+            None => Epoch {
+                options: configuration.options.clone(),
+                ..epoch(self)
+            },
         };
         let durability = self.setup.durability;
         let seed = self.random.draw();
@@ -325,7 +344,10 @@ impl World {
         (process.clock.limit).begin(began, CommandTime(0), members);
         let store = configuration.store.clone();
         let machine = self.mix.service.machine_with(&self.shape, store);
-        let descriptor = self.descriptor(&configuration, &*machine);
+        let (descriptor, base) = later.unwrap_or_else(|| {
+            let first = self.descriptor(&configuration, &*machine);
+            (first, Executed::default())
+        });
         let process = &mut self.processes[index];
         process.descriptor = descriptor.public();
         let setup = NodeSetup {
@@ -362,7 +384,7 @@ impl World {
             Err(error) => return self.violate(Violation::new("options", error.to_string())),
         };
         if !self.plant_is(UNCOMPARED) {
-            node = node.with_descriptor(descriptor.encode());
+            node = node.with_descriptor(descriptor.encode()).with_base(base);
         }
         let process = &mut self.processes[index];
         let view = View {
@@ -386,7 +408,7 @@ impl World {
             found.snapshot_bad,
         );
         let process = &mut self.processes[index];
-        process.executed = node.executed().slot;
+        (process.executed, process.epoch) = (node.executed().slot, node.epoch());
         let (now, log) = (process.clock.now(self.now), node.log_time());
         process.clock.limit.begin(now, log, members);
         process.node = Some(node);
@@ -412,101 +434,11 @@ impl World {
         }
     }
 
-    /// The process does not start, as its disk cannot be used. That is right when a fault has
-    /// damaged the disk, and only then.
-    fn refuse(&mut self, index: usize, why: &dyn std::fmt::Display) {
-        self.trace
-            .say(self.now, || format!("r{index} does not start: {why}"));
-        let process = &mut self.processes[index];
-        match process.damaged {
-            Some((kind, Harm::ForGood)) => {
-                process.gone = true;
-                process.disk.crash(&mut self.random);
-                self.effective(kind.name());
-            }
-            _ => self.violate(Violation::new(
-                "recovery",
-                format!("replica {index}: {why}"),
-            )),
-        }
-    }
-
-    /// The process has started although its disk was damaged: what was damaged is mended, will be,
-    /// or is no longer needed.
-    fn forgive(&mut self, index: usize, promise_repaired: bool, lost: bool, snapshot_bad: bool) {
-        let process = &mut self.processes[index];
-        let Some((kind, _)) = process.damaged.take_if(|(kind, _)| *kind != Kind::Wipe) else {
-            if lost {
-                let what = format!("replica {index} lost something on a disk that nothing damaged");
-                self.violate(Violation::new("recovery", what));
-            }
-            return;
-        };
-        let noticed = match kind {
-            Kind::RotPromise => promise_repaired,
-            Kind::RotSnapshot => snapshot_bad,
-            _ => lost,
-        };
-        if lost {
-            self.trace.say(self.now, || {
-                format!("r{index} must be repaired by the others")
-            });
-            *self.branches.entry("journal begun again").or_default() += 1;
-        }
-        if noticed {
-            self.effective(kind.name());
-        }
-    }
-
-    /// Whether two places let each other in: a peer with another data directory than before has
-    /// lost what it promised and must stop.
-    pub fn admit(&mut self, a: usize, b: usize) -> bool {
-        if !self.compare_configurations(a, b) {
-            return false;
-        }
-        if a.max(b) >= self.setup.replicas {
-            return true;
-        }
-        if [a, b].iter().any(|id| self.processes[*id].node.is_none()) {
-            return true;
-        }
-        for (at, peer) in [(a, b), (b, a)] {
-            let directory = self.processes[peer].directory;
-            let known = self.processes[at].peers.entry(peer).or_insert(directory);
-            if *known != directory {
-                self.trace.say(self.now, || {
-                    format!("r{at} refuses r{peer}: it has voted before")
-                });
-                self.crash(peer);
-                self.processes[peer].gone = true;
-                self.effective(Kind::Wipe.name());
-                return false;
-            }
-        }
-        true
-    }
-
-    /// The storage of a process failed: it stops, and somebody starts it again.
-    fn storage_failed(&mut self, index: usize, error: &JournalError<DiskError>) {
-        self.trace
-            .say(self.now, || format!("r{index} stops: {error}"));
-        match error {
-            JournalError::Disk(DiskError::SyncFailed) => self.effective(Kind::SyncFails.name()),
-            other => {
-                let what = format!("replica {index}: {other}");
-                return self.violate(Violation::new("journal", what));
-            }
-        }
-        let down = self.random.between(5, 800) * MILLISECOND;
-        self.crash_for(index, down);
-    }
-
     fn check_restarted(&mut self, index: usize) {
         let Some(node) = &self.processes[index].node else {
             return;
         };
-        let view = node.protocol_status().view;
-        if let Err(violation) = self.monotone[index].restarted(index as u16, view) {
+        if let Err(violation) = self.monotone[index].restarted_node(index as u16, node) {
             self.violate(violation);
         }
     }
@@ -658,8 +590,10 @@ impl World {
         let result = self.call(index, |node, view, outputs| {
             node.on_input(input, view, outputs)
         });
+        // Of another epoch: that is told, and no more is made of it.
         if let Some(Err(error)) = result
             && frame
+            && !matches!(error, FrameError::Epoch { .. })
         {
             let what = format!("replica {index} refused a peer's frame: {error}");
             self.violate(Violation::new("codec", what));
@@ -723,18 +657,26 @@ impl World {
         node.assert_invariants();
         process.handled += 1;
         let mut queries = take_queries(&process.queries);
-        if !self.setup.entry.speculates {
+        let speculates = node.speculates();
+        if !speculates {
             let queries = queries.drain(..).map(|queried| (index as u16, queried));
             self.queries.extend(queries);
         }
-        let executed = node.executed().slot;
-        let moved = executed != process.executed;
-        process.executed = executed;
-        let state = moved.then(|| node.state_digest());
+        let (executed, epoch) = (node.executed().slot, node.epoch());
+        let entered = epoch != process.epoch;
+        let moved = executed != process.executed || entered;
+        (process.executed, process.epoch) = (executed, epoch);
+        // What a replica has that follows an epoch is no state.
+        let follows = node.is_between_epochs() && node.is_fetching();
+        let state = (moved && !follows).then(|| node.state_digest());
         let fetching = node.is_fetching();
-        if self.setup.entry.speculates {
-            let stable = node.protocol_status().stable;
+        if speculates || !process.speculated.is_empty() {
+            let stable = match speculates {
+                true => node.protocol_status().stable,
+                false => executed,
+            };
             let run = Run {
+                epoch,
                 slot: executed,
                 record: Vec::new(),
                 state,
@@ -750,8 +692,7 @@ impl World {
             let status = node.protocol_status();
             self.led |= status.leader.is_some();
             self.largest.batches_open = self.largest.batches_open.max(process.server.open.len());
-            let speculates = self.setup.entry.speculates;
-            let shown = self.monotone[index].shows(index as u16, &status, executed, speculates);
+            let shown = self.monotone[index].shows_node(index as u16, node);
             if let Err(violation) = shown {
                 self.violate(violation);
             }
@@ -772,11 +713,11 @@ impl World {
                 .map_or(0, Node::protocol_digest);
             self.trace.feed(digest);
         }
-        if !self.setup.entry.speculates {
+        if !speculates {
             // Whatever was executed is looked at, though the node should not say that it was.
             if moved || !fetching {
                 self.check_executed(index);
-                self.check_state(index, executed.0, state);
+                self.check_state(index, epoch, executed.0, state);
             }
         }
     }
@@ -794,7 +735,7 @@ impl World {
         }
         while let Some(run) = self.processes[index].speculated.ready(stable) {
             self.check_record(index, &run.record);
-            self.check_state(index, run.slot.0, run.state);
+            self.check_state(index, run.epoch, run.slot.0, run.state);
             queries.extend(run.queries);
         }
         let queries = queries.into_iter().map(|queried| (index as u16, queried));
@@ -985,7 +926,7 @@ impl World {
                 }
             }
             Output::Put { to, ranges } => {
-                let frame = put_frame(GroupId(0), EpochNumber(1), ranges).into_bytes();
+                let frame = put_frame(GroupId(0), self.processes[index].epoch, ranges).into_bytes();
                 for to in to.iter().take(recipients_max) {
                     self.transmit(
                         index,
@@ -1055,6 +996,9 @@ impl World {
                 members,
                 agreed,
             } => self.note_route(slot, members.to_vec(), agreed),
+            Output::EpochBegins {
+                descriptor, base, ..
+            } => self.begin_epoch(index, descriptor, base),
             Output::Digest(digest) => self.check_digest(index, digest),
             Output::Diverged(found) => {
                 let what = format!("replica {index}: {found}");

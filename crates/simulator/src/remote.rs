@@ -14,15 +14,15 @@ use crate::{
     world::World,
 };
 use quintet_replica::{
-    Bytes, Client as Driver, ClientFrame, Deadline, Effect, EpochNumber, GroupId, Link, Recipients,
-    ReplicaId, Time, TimerKey, World as Outside, client_frame, read_client_frame,
+    Bytes, ClientNode, Deadline, Effect, Link, Recipients, ReplicaId, Time, TimerKey,
+    World as Outside,
 };
 
 impl World {
     pub fn drive(
         &mut self,
         index: usize,
-        call: impl FnOnce(&mut dyn Driver, &dyn Outside, &mut Vec<Effect>),
+        call: impl FnOnce(&mut ClientNode, &dyn Outside, &mut Vec<Effect>),
     ) {
         let Home::Remote(remote) = &mut self.clients[index].home else {
             return;
@@ -38,7 +38,7 @@ impl World {
             uncertainty: self.shape.uncertainty,
         };
         let mut effects = Vec::new();
-        call(driver.as_mut(), &view, &mut effects);
+        call(driver, &view, &mut effects);
         for effect in effects {
             self.carry_out_remote(index, place, effect);
         }
@@ -51,7 +51,7 @@ impl World {
                 lane,
                 frame,
             } => {
-                let frame = client_frame(GroupId(0), EpochNumber(1), frame).into_bytes();
+                let frame = frame.into_bytes();
                 for to in set.iter() {
                     self.transmit(place, to.index(), lane, frame.clone());
                 }
@@ -111,22 +111,9 @@ impl World {
             format!("c{index} ◄ {from} {}", self.setup.describe_frame(&frame))
         });
         let mut refused = None;
-        match read_client_frame(frame) {
-            Ok(ClientFrame::Message(message)) => self.drive(index, |driver, view, effects| {
-                refused = driver.on_message(from, message, view, effects).err();
-            }),
-            Ok(ClientFrame::Reply(batch, header, results)) => {
-                self.drive(index, |driver, view, effects| {
-                    refused = driver
-                        .on_reply(from, batch, (header, results), view, effects)
-                        .err();
-                });
-            }
-            Err(error) => {
-                let what = format!("client {index} cannot read a frame: {error}");
-                self.violate(Violation::new("codec", what));
-            }
-        }
+        self.drive(index, |driver, view, effects| {
+            refused = driver.on_frame(from, frame, view, effects).err();
+        });
         if let Some(error) = refused {
             let what = format!("client {index} refused a frame: {error}");
             self.violate(Violation::new("codec", what));
@@ -166,9 +153,8 @@ impl World {
             }
             Popped::Fired => {
                 remote.timers.take_fired(key);
-                let timer = key.timer;
                 self.drive(index, |driver, view, effects| {
-                    driver.on_timer(timer, view, effects)
+                    driver.on_timer(key, view, effects)
                 });
             }
             Popped::Later(at) => self.queue.push(

@@ -118,6 +118,7 @@ mod tests {
     const KEY: TimerKey = TimerKey {
         owner: TimerOwner::Replica,
         timer: 1,
+        generation: 0,
     };
 
     fn set(timers: &mut Timers, due: u64) -> Option<u64> {

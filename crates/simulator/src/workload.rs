@@ -24,7 +24,7 @@ use crate::{
     world::{Phase, REMOTE, World},
 };
 use quintet_replica::{
-    BatchBuilder, BatchId, Bytes, Client as Driver, ClockReading, CommandId, Executed, FrontendId,
+    BatchBuilder, BatchId, Bytes, ClientNode, ClockReading, CommandId, Executed, FrontendId,
     FrontendSetup, Input, Level, ReplicaId, RequestKind, SessionId, SnapshotInfo, Submission, Time,
     World as Outside,
 };
@@ -88,7 +88,7 @@ pub(crate) struct Session {
 /// A frontend that runs without a replica.
 pub(crate) struct Remote {
     pub place: usize,
-    pub driver: Option<Box<dyn Driver>>,
+    pub driver: Option<ClientNode>,
     pub batches: u64,
     pub open: BTreeMap<u64, Vec<Request>>,
     pub timers: Timers,
@@ -266,7 +266,8 @@ impl World {
                     durability: self.setup.durability,
                     options: (),
                 };
-                match (self.setup.entry.client)(setup, seed) {
+                let found = |name: &str| quintet_protocols::find(name).ok();
+                match ClientNode::new(setup, &self.setup.entry, found, seed) {
                     Ok(driver) => remote.driver = Some(driver),
                     Err(error) => {
                         return self.violate(Violation::new("options", error.to_string()));

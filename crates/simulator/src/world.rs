@@ -114,9 +114,10 @@ impl WorldSetup {
     /// A frame as a person reads it.
     pub fn describe_frame(&self, frame: &Bytes) -> String {
         let length = frame.len();
-        let mut text = match read_client_frame(frame.clone()) {
+        let mut text = match read_client_frame(frame.clone()).map(|(_, frame)| frame) {
             Ok(ClientFrame::Message(message)) => (self.entry.describe)(message),
             Ok(ClientFrame::Reply(batch, ..)) => format!("reply to {batch}"),
+            Ok(ClientFrame::Epoch(_)) => String::from("its epoch"),
             Err(_) => String::from("node's own"),
         };
         if let Some((cut, _)) = text.char_indices().nth(400) {
@@ -936,10 +937,9 @@ impl World {
         let Some(node) = &mut self.processes[by].node else {
             return;
         };
-        let speculates = self.setup.entry.speculates;
         let twice = self.setup.plant_is(APPLIED_TWICE);
         let by = by as u16;
-        let shown = (self.past_seal.shows(by, node, speculates)).and_then(|()| match twice {
+        let shown = (self.past_seal.shows(by, node)).and_then(|()| match twice {
             // Another checker is to find that.
             true => Ok(()),
             false => self.past_seal.shows_state(by, node),
@@ -960,7 +960,8 @@ impl World {
         self.trace.feed(position ^ digest as u64);
         self.check_time(by, position, time)?;
         let first = self.agreement.executed(by, position, time, applied)?;
-        self.past_seal.executed(by, position)?;
+        let epoch = self.processes[usize::from(by)].epoch();
+        self.past_seal.executed(by, epoch, position)?;
         if !self.plant_is(APPLIED_TWICE) {
             self.states.before(by, position, digest)?;
         }
@@ -1025,13 +1026,19 @@ impl World {
     }
 
     /// Compares the whole state of replica `by` after `slot` with that of the others there.
-    pub fn check_state(&mut self, by: usize, slot: u64, hash: Option<u128>) {
+    pub fn check_state(
+        &mut self,
+        by: usize,
+        epoch: quintet_replica::EpochNumber,
+        slot: u64,
+        hash: Option<u128>,
+    ) {
         let Some(hash) = hash else { return };
         // The digests alone are to find it.
         if self.plant_is(APPLIED_TWICE) {
             return;
         }
-        if let Err(violation) = self.states.after(by as u16, slot, hash) {
+        if let Err(violation) = self.states.after(by as u16, epoch, slot, hash) {
             self.violate(violation);
         }
     }

@@ -462,6 +462,11 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
         self.open.len()
     }
 
+    fn take_open(&mut self) -> Vec<Submission> {
+        let open = core::mem::take(&mut self.open);
+        open.into_values().map(|open| open.submission).collect()
+    }
+
     fn paths(&self) -> Vec<(&'static str, u64)> {
         vec![("fast", self.fast), ("slow", self.slow)]
     }

@@ -209,8 +209,8 @@ pub fn list_differences(differences: &[DescriptorDifference]) -> String {
     }
 }
 
-/// Whether the other side of a link works under the same descriptor, given both public parts. A
-/// proxy knows what it is configured with and no more.
+/// Whether the other side of a link works under the same descriptor, or in another epoch, given
+/// both public parts. A proxy knows what it is configured with and no more.
 ///
 /// # Errors
 /// The first differences with both values.
@@ -222,6 +222,11 @@ pub fn check_peer(ours: &Bytes, theirs: &Bytes, with_proxy: bool) -> Result<(), 
         Descriptor::decode(bytes.clone())
             .map_err(|error| format!("{whose} description of the cluster: {error}"))
     };
+    // Those of another epoch are told so, and what they were configured with is not asked.
+    let numbers = [ours, theirs].map(|bytes| SuccessorPrefix::read(bytes).map(|it| it.number));
+    if numbers[0] != numbers[1] && numbers.iter().all(Option::is_some) {
+        return Ok(());
+    }
     let (ours, theirs) = (read(ours, "our")?, read(theirs, "their")?);
     let differences = if with_proxy {
         // It has no part in what levels are about, as long as it can read this.
@@ -330,6 +335,19 @@ impl Descriptor {
             predecessor: self.fingerprint(),
             ..self.clone()
         }
+    }
+
+    /// With what a member keeps to itself, as this one, an earlier epoch's, has it.
+    #[must_use]
+    pub fn with_private_part_of(mut self, earlier: &Self) -> Self {
+        self.hash_seed = earlier.hash_seed;
+        for member in &mut self.members {
+            let mut rows = earlier.members.iter();
+            if let Some(row) = rows.find(|row| row.node == member.node) {
+                member.peer.clone_from(&row.peer);
+            }
+        }
+        self
     }
 
     /// The part that is compared and shown to other members: prefix and body.

@@ -1,9 +1,14 @@
-//! The next epoch over the same state.
+//! The next epoch over the same state, and the state of an epoch that this replica was not in.
 //!
 //! ```text
-//!   … 7  8 SEAL ─► sealed at (8, position) ─► enter ─► 9 10 …     slots and positions go on
+//!   … 7  8 SEAL ─► sealed at (8, p) ─► enter ─► (8, p + 1)  9 10 …      slots go on, too
 //!     the state, the sessions and the log's clock stay as they are
+//!
+//!   … 5  6 ─► follow ─► no state, until one of the later epoch has been restored
 //! ```
+//!
+//! The beginning of an epoch is a position of its own: sessions count from there anew, so that the
+//! state is another one than that of the end.
 
 use super::*;
 use crate::{Descriptor, DescriptorError};
@@ -15,49 +20,72 @@ impl Executor {
         self.base
     }
 
+    /// For an executor without a state: the epoch began here.
+    pub const fn set_base(&mut self, base: Executed) {
+        self.base = base;
+    }
+
+    /// The next epoch, once this one has ended for good.
+    ///
+    /// # Errors
+    /// When this program cannot read what it is.
+    pub fn successor(&self) -> Option<Result<Descriptor, DescriptorError>> {
+        let seal = self.sealed()?;
+        let ours = Descriptor::decode(self.descriptor.clone());
+        let next = Descriptor::decode(seal.successor.clone());
+        Some(next.and_then(|next| Ok(next.with_private_part_of(&ours?))))
+    }
+
     /// The epoch begins that the seal names, over the state that is here: what is ordered in it is
     /// executed behind the seal's slot. Whatever waits for a slot of the epoch that has ended is
-    /// answered that it has. What is executed from now on is final.
+    /// dropped: who asked for it asks again. What is executed from now on is final.
     ///
     /// # Errors
     /// When this program cannot read what the next epoch is; all stays as it is then.
     ///
     /// # Panics
     /// When the epoch has not ended for good, or a state is being restored.
-    pub fn enter(
-        &mut self,
-        clock: u64,
-        mut answer: impl FnMut(Answer),
-    ) -> Result<Descriptor, DescriptorError> {
-        assert!(self.restoring.before.is_none(), "the state is whole");
-        let seal = self.sealed().cloned();
-        let Seal { base, successor } = seal.expect("the epoch has ended for good");
-        let next = Descriptor::decode(successor.clone())?;
-        let waiting = core::mem::take(&mut self.waiting);
-        self.waiting_count = 0;
-        for waiting in waiting.into_values().flatten() {
-            let Waiting {
-                batch,
-                wanted,
-                route,
-            } = waiting;
-            if let Some(done) = self.answer_wanted(&batch, wanted, route, clock) {
-                answer(done);
-            }
-        }
-        // All of it depends on nothing that comes behind the seal, which is final.
-        if let Some(speculation) = self.speculation.take() {
-            speculation.held.into_iter().for_each(&mut answer);
-        }
-        self.sealed = None;
-        self.base = base;
-        self.epoch = next.number;
-        self.set_descriptor(successor);
-        self.abandon_digest();
-        self.limits.agree(&next.limits);
+    pub fn enter(&mut self) -> Result<Descriptor, DescriptorError> {
+        assert!(self.restoring.is_idle(), "the state is whole");
+        let next = self.successor();
+        let next = next.expect("the epoch has ended for good")?;
+        let seal = self.sealed.take().expect("the epoch has ended").seal;
+        self.executed = Executed {
+            slot: seal.base.slot,
+            position: seal.base.position.next(),
+        };
+        self.begin(&next, self.executed);
         let (lifetime, kept) = (self.limits.session_lifetime, self.limits.kept_replies);
         self.sessions.enter_epoch(lifetime, kept, self.time);
         Ok(next)
+    }
+
+    /// A state of this later epoch will be restored in place of the one that is here, which is not
+    /// to be used any more: what is executed before the epoch's beginning is none of it.
+    ///
+    /// # Panics
+    /// When this executor has come as far as the epoch's beginning.
+    pub fn follow(&mut self, next: &Descriptor, base: Executed) {
+        self.begin_restore();
+        self.executed.slot = self.executed.slot.min(self.stable());
+        assert!(
+            self.executed.slot < base.slot,
+            "only who is behind an epoch's beginning follows"
+        );
+        self.sealed = None;
+        self.begin(next, base);
+        self.sessions = sessions(&self.limits).with_plant(self.planted);
+    }
+
+    fn begin(&mut self, next: &Descriptor, base: Executed) {
+        self.waiting.clear();
+        self.waiting_count = 0;
+        self.speculation = None;
+        self.base = base;
+        self.epoch = next.number;
+        self.set_descriptor(next.encode());
+        self.abandon_digest();
+        self.limits.agree(&next.limits);
     }
 }
 
@@ -68,8 +96,10 @@ mod tests {
     };
     use super::super::tests::{executor, no_route};
     use super::*;
-    use crate::{Level, Position, Results};
+    use crate::{KeptReplies, Level, Position};
     use RequestStatus::{Done, Refused, Sealed as Ended};
+    use alloc::string::ToString;
+    use core::time::Duration;
 
     fn sealed() -> Executor {
         let mut executor = sealable_executor();
@@ -78,35 +108,22 @@ mod tests {
         executor
     }
 
-    fn statuses(answers: &[Answer]) -> Vec<Vec<RequestStatus>> {
-        let of = |answer: &Answer| Results::new(&answer.results).map(|it| it.0).collect();
-        answers.iter().map(of).collect()
-    }
-
     #[test]
     fn next_epoch_goes_on_over_the_same_state_and_can_end_itself() {
         let mut executor = sealed();
         assert_eq!(execute(&mut executor, 3, &commands(&[2])), [Ended; 2]);
-        let base = executor.executed();
-        let entered = executor.enter(0, |_| panic!("nobody waits"));
-        assert_eq!(entered, Ok(next("a")));
+        let end = executor.executed();
+        assert_eq!(executor.enter(), Ok(next("a")));
+        let base = Executed {
+            position: end.position.next(),
+            ..end
+        };
         assert_eq!((executor.base(), executor.executed()), (base, base));
         assert_eq!((executor.progress(), executor.has_seal()), (Slot(2), false));
+        assert_eq!(base.slot, Slot(2));
         // What was answered runs no second time, and what was told that the epoch ended runs now.
         assert_eq!(execute(&mut executor, 3, &commands(&[1, 2])), [Done; 3]);
-        let mut model = sealable_executor();
-        execute(&mut model, 1, &commands(&[1]));
-        execute(
-            &mut model,
-            2,
-            &built(Level::Ordered, |batch| {
-                batch.push(CommandId::default(), RequestKind::Tick, 0, &[]);
-            }),
-        );
-        execute(&mut model, 3, &commands(&[1, 2]));
-        assert_eq!(executor.digest(), model.digest());
-        assert_eq!(executor.executed(), model.executed());
-        assert_eq!(executor.executed().position, Position(3));
+        assert_eq!(executor.executed().position, Position(4));
 
         assert_eq!(
             execute(&mut executor, 4, &seal_of(&next("b"))),
@@ -117,20 +134,20 @@ mod tests {
         assert_eq!(execute(&mut executor, 5, &seal_of(&third)), [Done]);
         let seal = executor.sealed().cloned().expect("it has ended");
         assert_eq!(seal.base.slot, Slot(5));
-        assert_eq!(executor.enter(0, |_| {}), Ok(third));
-        assert_eq!(executor.base(), seal.base);
+        assert_eq!(executor.enter(), Ok(third));
+        assert_eq!(executor.base().slot, seal.base.slot);
     }
 
     #[test]
     fn snapshot_of_the_next_epoch_names_it_and_where_it_began() {
         let mut executor = sealed();
+        executor.enter().expect("it can be read");
         let base = executor.executed();
-        executor.enter(0, |_| {}).expect("it can be read");
         execute(&mut executor, 3, &commands(&[2]));
         let stream = stream(&mut executor);
         let read = |offset: u64| Some(stream.slice((offset as usize).min(stream.len())..));
         let mut again = sealed();
-        again.enter(0, |_| {}).expect("it can be read");
+        again.enter().expect("it can be read");
         let header = again.restore(read).expect("it restores");
         assert_eq!((header.epoch, header.base), (EpochNumber(2), base));
         assert_eq!(
@@ -144,25 +161,19 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_slot_of_the_old_epoch_is_answered_that_it_has_ended() {
+    fn what_waits_for_a_slot_of_the_old_epoch_is_dropped() {
         let mut executor = sealed();
         let read = |level| built(level, |b| b.push(id(9), RequestKind::Command, 0, b""));
         for level in [Level::Linearizable, Level::Stale] {
             let waits = executor.query(read(level), Slot(7), false, no_route(), 0);
             assert_eq!(waits, None);
         }
-        let waits = executor.replay(commands(&[3]), Slot(7), no_route());
-        assert_eq!(waits, None);
-        let mut answers = Vec::new();
-        let entered = executor.enter(0, |answer| answers.push(answer));
-        assert!(entered.is_ok());
-        assert_eq!(
-            statuses(&answers),
-            [alloc::vec![Ended], alloc::vec![Done], alloc::vec![Ended; 2]]
-        );
+        assert!(executor.enter().is_ok());
+        execute(&mut executor, 7, &commands(&[2]));
+        assert!(!executor.has_released());
         let slot = executor.progress();
         let answer = executor.query(read(Level::Linearizable), slot, false, no_route(), 0);
-        assert_eq!(statuses(&answer.into_iter().collect::<Vec<_>>()), [[Done]]);
+        assert!(answer.is_some());
     }
 
     #[test]
@@ -181,7 +192,7 @@ mod tests {
         };
         let mut executor = sealable_executor();
         execute(&mut executor, 1, &seal_of(&after));
-        executor.enter(0, |_| {}).expect("it can be read");
+        executor.enter().expect("it can be read");
         assert_eq!(executor.limits.terms(), limits.terms());
     }
 
@@ -192,7 +203,7 @@ mod tests {
         let mut executor = sealable_executor();
         execute(&mut executor, 1, &seal_of(&newer));
         let executed = executor.executed();
-        let refused = executor.enter(0, |_| {});
+        let refused = executor.enter();
         assert_eq!(refused, Err(DescriptorError::Level(newer.level)));
         assert_eq!(executor.executed(), executed);
         assert!(executor.has_seal());
@@ -205,23 +216,39 @@ mod tests {
         executor.set_descriptor(ours().encode());
         executor.speculate();
         execute(&mut executor, 1, &seal_of(&next("a")));
-        let _ = executor.enter(0, |_| {});
+        let _ = executor.enter();
     }
 
     #[test]
-    fn answers_that_wait_for_a_final_order_are_given_when_the_next_epoch_begins() {
+    fn epoch_begins_final_where_the_last_one_was_executed_ahead() {
         let mut executor = executor();
         executor.set_descriptor(ours().encode());
         executor.speculate();
         assert_eq!(execute(&mut executor, 1, &seal_of(&next("a"))), []);
-        let mut told = Vec::new();
-        executor.became_stable(Slot(1), |answer| told.push(answer));
-        assert_eq!(statuses(&told), [[Done]]);
+        executor.became_stable(Slot(1), |_| {});
         assert_eq!(execute(&mut executor, 2, &commands(&[1])), [Ended; 2]);
-        executor
-            .enter(0, |_| panic!("nothing waits"))
-            .expect("read");
+        executor.enter().expect("it can be read");
         assert!(!executor.speculates());
+        assert_eq!(executor.stable(), Slot(1));
         assert_eq!(execute(&mut executor, 2, &commands(&[1])), [Done; 2]);
+    }
+
+    #[test]
+    fn replica_that_was_away_restores_a_state_of_a_later_epoch() {
+        let mut ahead = sealed();
+        ahead.enter().expect("it can be read");
+        execute(&mut ahead, 3, &commands(&[2]));
+        let stream = stream(&mut ahead);
+        let mut away = sealable_executor();
+        execute(&mut away, 1, &commands(&[1]));
+        away.follow(&next("a"), ahead.base());
+        let read = |offset: u64| Some(stream.slice((offset as usize).min(stream.len())..));
+        away.restore(read).expect("it restores");
+        assert_eq!(away.digest(), ahead.digest());
+        assert_eq!(
+            (away.base(), away.executed()),
+            (ahead.base(), ahead.executed())
+        );
+        assert_eq!(execute(&mut away, 4, &commands(&[2, 3])), [Done; 3]);
     }
 }

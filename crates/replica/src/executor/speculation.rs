@@ -53,12 +53,19 @@ impl Speculation {
 }
 
 impl Executor {
-    /// From now on batches are executed before they are final. To be called before the first.
-    ///
-    /// # Panics
-    /// When something has been executed.
+    /// From now on batches are executed before they are final. What has been executed so far is
+    /// final, and there is a snapshot of it where that is something.
     pub fn speculate(&mut self) {
-        assert_eq!(self.executed.slot, Slot(0), "nothing has been executed");
+        let stable = self.executed.slot;
+        if stable > Slot(0) {
+            self.speculation = Some(Speculation {
+                stable,
+                base: Bytes::new(),
+                kept: VecDeque::new(),
+                held: VecDeque::new(),
+            });
+            return;
+        }
         let (_, first) = self.begin_snapshot(Slot(0), Bytes::new());
         let mut base = BytesMut::from(&first[..]);
         loop {
@@ -69,7 +76,7 @@ impl Executor {
             }
         }
         self.speculation = Some(Speculation {
-            stable: Slot(0),
+            stable,
             base: base.freeze(),
             kept: VecDeque::new(),
             held: VecDeque::new(),

@@ -374,6 +374,23 @@ enum Piece {
     Whole(SnapshotChunk),
 }
 
+/// The header of a snapshot that `read(offset)` gives piece by piece, an empty piece at its end;
+/// none when it cannot be read.
+#[must_use]
+pub fn snapshot_header(mut read: impl FnMut(u64) -> Option<Bytes>) -> Option<SnapshotHeader> {
+    let (mut reader, mut offset) = (SnapshotReader::default(), 0);
+    loop {
+        match reader.next_chunk().ok()? {
+            Some(SnapshotChunk::Header(header)) => return Some(header),
+            Some(_) => return None,
+            None => {}
+        }
+        let bytes = read(offset).filter(|bytes| !bytes.is_empty())?;
+        offset += bytes.len() as u64;
+        reader.feed(&bytes);
+    }
+}
+
 /// A restore under way.
 #[derive(Debug, Default)]
 pub(super) struct Restoring {
@@ -387,6 +404,13 @@ pub(super) struct Restoring {
     pub(super) before: Option<Before>,
     /// Batches of what follows that have been taken.
     pub(super) fed: Option<super::feed::FedPart>,
+}
+
+impl Restoring {
+    /// Whether nothing is being restored.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.offset == 0 && self.header.is_none() && self.before.is_none()
+    }
 }
 
 /// Where execution was before a restore.

@@ -32,6 +32,18 @@ impl Identity {
         format!("cluster {cluster}, replica {}", node.0)
     }
 
+    pub(super) const fn later_epoch<E>(
+        &self,
+        what: String,
+        theirs: EpochNumber,
+    ) -> JournalError<E> {
+        JournalError::LaterEpoch {
+            what,
+            theirs,
+            ours: self.epoch,
+        }
+    }
+
     /// Checks a file's owner.
     pub(super) fn check<E>(
         &self,

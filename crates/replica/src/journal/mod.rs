@@ -37,6 +37,7 @@ pub use mark::MARK_SLOT;
 pub use promise::{PROMISE_MAX, PROMISE_SLOT};
 pub use writer::{Journal, Opened};
 
+use crate::EpochNumber;
 use alloc::{string::String, vec::Vec};
 use bytes::Bytes;
 
@@ -156,6 +157,19 @@ pub enum JournalError<E> {
         theirs: u32,
         /// The newest known one.
         ours: u32,
+    },
+    /// A file is of a later epoch than the one that this replica is said to be in.
+    #[error(
+        "{what} is of epoch {theirs}, and the files 'epoch' and 'epoch-2' say that this replica is \
+         in epoch {ours}: they are an older copy. Restore them as they were when it last ran"
+    )]
+    LaterEpoch {
+        /// Which file.
+        what: String,
+        /// Its epoch.
+        theirs: EpochNumber,
+        /// What it should be at most.
+        ours: EpochNumber,
     },
     /// A record that was durable can no longer be read.
     #[error(

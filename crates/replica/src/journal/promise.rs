@@ -89,6 +89,8 @@ pub(super) fn look<D: Disk>(disk: &mut D, slot: usize) -> Result<Option<(u64, u6
 #[derive(Debug, Default)]
 pub(super) struct Promises {
     sequence: u64,
+    /// The whole copy, where the other one is damaged.
+    whole: Option<Bytes>,
 }
 
 impl Promises {
@@ -97,10 +99,12 @@ impl Promises {
         disk: &mut D,
         identity: &Identity,
     ) -> Result<(Self, Option<Bytes>, bool), JournalError<D::Error>> {
-        let mut newest: Option<(u64, Bytes)> = None;
+        let mut newest: Option<(u64, Option<Bytes>)> = None;
+        let mut whole = None;
         let (mut bad, mut empty) = (0, 0);
         for slot in 0..2 {
-            match decode(disk.read_promise(slot).map_err(JournalError::Disk)?) {
+            let bytes = disk.read_promise(slot).map_err(JournalError::Disk)?;
+            match decode(bytes.clone()) {
                 Slot::Empty => empty += 1,
                 Slot::Bad => bad += 1,
                 Slot::Newer(theirs) => {
@@ -118,8 +122,14 @@ impl Promises {
                 } => {
                     let what = || "the promise file".to_string();
                     identity.check(what, owner.cluster, owner.node)?;
+                    if owner.epoch > identity.epoch {
+                        return Err(identity.later_epoch(what(), owner.epoch));
+                    }
+                    // What was promised in an earlier epoch binds nobody in this one.
+                    let promise = (owner.epoch == identity.epoch).then_some(promise);
                     if newest.as_ref().is_none_or(|(newest, _)| sequence > *newest) {
                         newest = Some((sequence, promise));
+                        whole = Some(bytes);
                     }
                 }
             }
@@ -131,10 +141,25 @@ impl Promises {
         }
         let sequence = newest.as_ref().map_or(0, |(sequence, _)| *sequence);
         Ok((
-            Self { sequence },
-            newest.map(|(_, promise)| promise),
+            Self {
+                sequence,
+                whole: whole.filter(|_| bad > 0),
+            },
+            newest.and_then(|(_, promise)| promise),
             bad > 0,
         ))
+    }
+
+    /// Writes the whole copy over the damaged one; gives how many bytes were written.
+    pub fn repair<D: Disk>(&mut self, disk: &mut D) -> Result<u64, JournalError<D::Error>> {
+        let Some(bytes) = self.whole.take() else {
+            return Ok(0);
+        };
+        for slot in 0..2 {
+            disk.write_promise(slot, &bytes)
+                .map_err(JournalError::Disk)?;
+        }
+        Ok(2 * bytes.len() as u64)
     }
 
     pub fn write<D: Disk>(

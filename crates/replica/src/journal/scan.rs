@@ -170,8 +170,12 @@ pub(super) fn scan<D: Disk>(
             }
             at += record.length;
             scan.next += 1;
-            slot_max = slot_max.max(record.slot);
+            if record.epoch > identity.epoch {
+                return Err(identity.later_epoch(what(), record.epoch));
+            }
+            // Slots of another epoch are other slots.
             if record.epoch == identity.epoch {
+                slot_max = slot_max.max(record.slot);
                 scan.records.push((record.slot, record.payload));
             }
         }

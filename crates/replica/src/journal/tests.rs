@@ -796,3 +796,72 @@ proptest! {
         let _ = open(short);
     }
 }
+
+fn open_in(disk: Memory, epoch: u64) -> Result<Opened<Memory>, JournalError<&'static str>> {
+    let identity = Identity {
+        epoch: EpochNumber(epoch),
+        ..identity()
+    };
+    Journal::open(disk, identity, SEGMENT)
+}
+
+#[test]
+fn later_epoch_finds_neither_records_nor_promises_of_earlier_ones() {
+    for records in [0, 1, 40] {
+        let marked = || Memory {
+            marks: Some(Default::default()),
+            ..Memory::default()
+        };
+        let fresh = || open(marked()).expect("opens").journal;
+        let mut journal = fresh();
+        journal
+            .append(&Write::Promise(Bytes::from_static(b"old")))
+            .expect("room");
+        for slot in 1..=records {
+            journal.append(&record(slot, 1000)).expect("room");
+        }
+        // A crash may come before the journal is told, or after.
+        let mut crashed = fresh();
+        crashed
+            .append(&Write::Promise(Bytes::from_static(b"old")))
+            .expect("room");
+        let crashed = open_in(crashed.into_disk(), 2).expect("opens");
+        assert_eq!((&crashed.promise, slots(&crashed)), (&None, vec![]));
+
+        journal.enter(EpochNumber(2)).expect("room");
+        let opened = open_in(journal.into_disk(), 2).expect("opens");
+        assert_eq!((&opened.promise, slots(&opened)), (&None, vec![]));
+        assert!(!opened.complete, "the beginning is in a snapshot");
+        let mut journal = opened.journal;
+        assert!(journal.bytes() <= SEGMENT, "{records} records were kept");
+        journal.append(&record(1, 10)).expect("room");
+        journal
+            .append(&Write::Promise(Bytes::from_static(b"new")))
+            .expect("room");
+        let opened = open_in(journal.into_disk(), 2).expect("opens");
+        assert_eq!(opened.promise.as_deref(), Some(&b"new"[..]));
+        assert_eq!(slots(&opened), [1]);
+        // Under an older copy of the files that name the epoch nothing is done.
+        let refused = open_in(opened.journal.into_disk(), 1).map(drop);
+        assert!(
+            matches!(refused, Err(JournalError::LaterEpoch { .. })),
+            "{refused:?}"
+        );
+    }
+}
+
+#[test]
+fn damaged_copy_of_a_promise_of_an_earlier_epoch_is_repaired() {
+    let mut journal = fresh();
+    journal
+        .append(&Write::Promise(Bytes::from_static(b"old")))
+        .expect("room");
+    let mut disk = journal.into_disk();
+    disk.promises[0] = vec![7; 100];
+    let opened = open_in(disk, 2).expect("opens");
+    assert_eq!((opened.promise, opened.promise_repaired), (None, true));
+    let mut disk = opened.journal.into_disk();
+    // Now the other one may be damaged.
+    disk.promises[1] = vec![7; 100];
+    assert!(open_in(disk, 2).is_ok());
+}

@@ -7,7 +7,7 @@ use super::{
     promise::Promises,
     scan::{self, Kept},
 };
-use crate::{Bytes, Planted, Slot, Write};
+use crate::{Bytes, EpochNumber, Planted, Slot, Write};
 use alloc::{collections::VecDeque, vec, vec::Vec};
 
 /// A group buffer that has grown beyond this is given back.
@@ -140,11 +140,7 @@ impl<D: Disk> Journal<D> {
         for number in scan.void {
             journal.disk.remove(number).map_err(JournalError::Disk)?;
         }
-        if let Some(promise) = promise.as_ref().filter(|_| promise_repaired) {
-            journal.written += journal
-                .promises
-                .write(&mut journal.disk, &identity, promise)?;
-        }
+        journal.written += journal.promises.repair(&mut journal.disk)?;
         let (records, torn) = (scan.records, scan.torn);
         Ok(Opened {
             journal,
@@ -198,11 +194,7 @@ impl<D: Disk> Journal<D> {
         };
         journal.write_mark(true)?;
         journal.write_mark(true)?;
-        if let Some(promise) = promise.as_ref().filter(|_| promise_repaired) {
-            journal.written += journal
-                .promises
-                .write(&mut journal.disk, &identity, promise)?;
-        }
+        journal.written += journal.promises.repair(&mut journal.disk)?;
         Ok(Opened {
             journal,
             promise,
@@ -402,6 +394,27 @@ impl<D: Disk> Journal<D> {
             self.disk.remove(number).map_err(JournalError::Disk)?;
         }
         Ok(())
+    }
+
+    /// From now on this is the journal of a later epoch, which begins with a state that is durable
+    /// elsewhere: what it holds of earlier ones is not needed any more, and deleted but for the
+    /// segment that is being written.
+    ///
+    /// # Errors
+    /// When the storage fails; the journal must not be used any further then.
+    ///
+    /// # Panics
+    /// When the epoch is not a later one.
+    pub fn enter(&mut self, epoch: EpochNumber) -> Result<(), JournalError<D::Error>> {
+        assert!(epoch > self.identity.epoch, "epochs ascend");
+        self.commit()?;
+        self.identity.epoch = epoch;
+        for kept in self.closed.iter_mut().chain(&mut self.current) {
+            // Slots begin anew.
+            kept.slot_max = Slot(0);
+        }
+        self.skip()?;
+        self.trim(Slot(1))
     }
 
     /// The records no longer go back to the beginning: a snapshot came from elsewhere, and what it

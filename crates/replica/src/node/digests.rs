@@ -200,6 +200,12 @@ impl Digests {
         }
     }
 
+    /// The epoch has ended: what was asked for in it will not come.
+    pub(super) fn epoch_ended(&mut self) {
+        (self.open, self.failed, self.asking_at) = (None, false, None);
+        self.slicing = None;
+    }
+
     /// What was executed above `slot` is undone.
     pub(super) fn rolled_back(&mut self, slot: Slot) {
         self.waiting.retain(|digest| digest.executed.slot <= slot);
@@ -285,6 +291,7 @@ impl Node {
             self.digests.own.encode(&mut writer);
             let frame = writer.finish();
             let others = ReplicaSet::all(self.members).without(self.id);
+            let others = self.succession.present(others);
             if !others.is_empty() {
                 out.push(Output::Send {
                     to: Recipients::Replicas(others),

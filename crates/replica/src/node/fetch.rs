@@ -1,10 +1,7 @@
 //! A node's side of state transfer, fetching and donating; see [`crate::transfer`].
 
 use super::*;
-use crate::{
-    FRAME_HEAD, SNAPSHOTS_OPEN_MAX, SnapshotChunk, SnapshotLeft, SnapshotReader,
-    transfer::SnapshotFile,
-};
+use crate::{FRAME_HEAD, SNAPSHOTS_OPEN_MAX, SnapshotLeft, transfer::SnapshotFile};
 
 impl Node {
     pub(super) fn begin_fetch(
@@ -248,21 +245,9 @@ impl Node {
         let length = (world.snapshot_newest())
             .filter(|info| info.id == id)?
             .length;
-        let mut reader = SnapshotReader::default();
-        let mut offset = 0;
-        let origin = loop {
-            match reader.next_chunk().ok()? {
-                Some(SnapshotChunk::Header(header)) => break header.origin,
-                Some(_) => return None,
-                None => {}
-            }
-            let bytes = world.snapshot_read(id, offset, transfer::PIECE)?;
-            if bytes.is_empty() {
-                return None;
-            }
-            offset += bytes.len() as u64;
-            reader.feed(&bytes);
-        };
+        let header =
+            crate::snapshot_header(|offset| world.snapshot_read(id, offset, transfer::PIECE))?;
+        let origin = header.origin;
         if self.given.len() >= SNAPSHOTS_OPEN_MAX {
             self.given.pop_front();
         }
@@ -290,7 +275,9 @@ impl Node {
         let is_final = self.executor.progress() == self.executor.stable();
         let newest = world
             .snapshot_newest()
-            .filter(|info| info.id.slot >= covers || !is_final && info.id.slot >= at_least);
+            .filter(|info| info.id.slot >= covers || !is_final && info.id.slot >= at_least)
+            // Of an epoch that has ended, slots behind its end may be as high.
+            .filter(|info| info.id.position >= self.executor.base().position);
         if let Some(info) = newest
             && let Some(bytes) = world.snapshot_read(info.id, 0, transfer::PIECE)
             && let Some((snapshot, total)) = self.file_given(info.id, world)
@@ -304,7 +291,7 @@ impl Node {
             };
             return self.send_transfer(to, Lane::Bulk, &message, out);
         }
-        let coming = self.executor.progress() >= at_least;
+        let coming = self.executor.progress() >= at_least && !self.is_between_epochs();
         let own = |u: &&UnderWay| matches!(u.kind, Under::Own { .. });
         let written = self.under_way.as_ref().filter(own);
         let written = coming.then(|| written.map_or(0, |under_way| under_way.written));

@@ -23,11 +23,12 @@ pub fn put_frame(group: GroupId, epoch: EpochNumber, ranges: Bytes) -> Frame {
     Frame::from(ranges).prefixed(envelope(FrameKind::Put, group, epoch))
 }
 
-/// Reads a frame as a [`crate::Client`] gets it: the protocol's messages and replies.
+/// Reads a frame as a [`crate::Client`] gets it, and its epoch: the protocol's messages and replies,
+/// and what a node tells of the epoch that it is in.
 ///
 /// # Errors
 /// When the bytes make no sense or are of a kind that clients do not get.
-pub fn read_client_frame(frame: Bytes) -> Result<ClientFrame, DecodeError> {
+pub fn read_client_frame(frame: Bytes) -> Result<(EpochNumber, ClientFrame), DecodeError> {
     let mut reader = Reader::new(frame);
     let kind = reader.u8("frame kind")?;
     if reader.u8("frame version")? != FRAME_VERSION {
@@ -35,19 +36,20 @@ pub fn read_client_frame(frame: Bytes) -> Result<ClientFrame, DecodeError> {
     }
     reader.u16("frame flags")?;
     reader.u32("group")?;
-    reader.u64("epoch")?;
+    let epoch = EpochNumber(reader.u64("epoch")?);
     if kind == FrameKind::Message as u8 {
-        return Ok(ClientFrame::Message(reader.rest()));
+        return Ok((epoch, ClientFrame::Message(reader.rest())));
+    }
+    if kind == FrameKind::Epoch as u8 {
+        let word = EpochWord::decode_all(reader.rest())?;
+        return Ok((epoch, ClientFrame::Epoch(word.into_descriptor())));
     }
     if kind != FrameKind::Reply as u8 {
         return Err(DecodeError::Bad("frame kind"));
     }
     let batch = BatchId(reader.u64("batch")?);
-    Ok(ClientFrame::Reply(
-        batch,
-        reader.blob("header")?,
-        reader.blob("results")?,
-    ))
+    let (header, results) = (reader.blob("header")?, reader.blob("results")?);
+    Ok((epoch, ClientFrame::Reply(batch, header, results)))
 }
 
 /// A message of a [`crate::Client`] in the envelope that a node expects.
@@ -63,4 +65,6 @@ pub enum ClientFrame {
     Message(Bytes),
     /// A batch's header and results.
     Reply(BatchId, Bytes, Bytes),
+    /// The public part of the descriptor of the epoch that the sender serves in.
+    Epoch(Bytes),
 }

@@ -154,6 +154,17 @@ pub enum Output {
         /// Decided; otherwise it may be decided yet.
         agreed: bool,
     },
+    /// The state of another epoch is here, durably. Make durable, by file, that this replica is in
+    /// that epoch, so that it never runs an earlier one again; delete what the journal has of
+    /// earlier ones; then [`Node::begin_epoch`].
+    EpochBegins {
+        /// Its number.
+        number: EpochNumber,
+        /// Its descriptor, whole.
+        descriptor: Bytes,
+        /// Where it began.
+        base: Executed,
+    },
     /// A digest of this replica's state is finished and final.
     Digest(StateDigest),
     /// The replicas' states differ.
@@ -194,6 +205,9 @@ pub enum StartError {
     /// Its newest snapshot cannot be restored.
     #[error("snapshot {0}: {1}")]
     Snapshot(Slot, RestoreError),
+    /// The options are not the protocol's.
+    #[error("{0}")]
+    Options(#[from] OptionError),
     /// A record in the journal is not one of this protocol's.
     #[error("{0}")]
     Journal(#[from] EventError),

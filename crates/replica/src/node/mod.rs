@@ -49,6 +49,7 @@ const TIMER_DIGEST_SLICE: u32 = 2;
 const TIMER_DIGEST_ASK: u32 = 3;
 const TIMER_DIGEST_GRACE: u32 = 4;
 const TIMER_PACE: u32 = 5;
+const TIMER_EPOCH: u32 = 6;
 /// Batches of the node's own are numbered from here, far above any server's.
 const OWN_BATCHES: u64 = 1 << 63;
 /// After this an empty batch counts as lost, and others than the leader step in.
@@ -57,6 +58,8 @@ const TICK_PATIENCE: Duration = Duration::from_secs(2);
 /// whose deadline never goes away does not keep its replicas busy.
 const TICK_PAUSE: Duration = Duration::from_millis(1);
 
+mod answers;
+mod between;
 mod deferred;
 mod digests;
 mod disk;
@@ -65,9 +68,11 @@ mod fetch;
 mod frames;
 mod interface;
 mod progress;
+mod rebased;
 mod seal;
 mod snapshots;
 mod speculation;
+mod succession;
 mod ticks;
 
 use deferred::Deferred;
@@ -81,6 +86,7 @@ pub use interface::*;
 pub use seal::SealError;
 use snapshots::refused_state;
 pub use speculation::NOT_UNDONE;
+use succession::{EpochWord, Succession};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -99,7 +105,22 @@ enum FrameKind {
     Digests = 7,
     /// How quick the sender is, and how far.
     Pace = 8,
+    /// In which epoch the sender is; read in any.
+    Epoch = 9,
 }
+
+const FRAME_KINDS: [FrameKind; 10] = [
+    FrameKind::Message,
+    FrameKind::Reply,
+    FrameKind::Transfer,
+    FrameKind::Put,
+    FrameKind::Request,
+    FrameKind::ToFrontend,
+    FrameKind::ReplyTo,
+    FrameKind::Digests,
+    FrameKind::Pace,
+    FrameKind::Epoch,
+];
 
 /// Where a snapshot under way comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +197,7 @@ pub struct Node {
     cluster: ClusterId,
     replica: Box<dyn Replica>,
     executor: Executor,
-    envelopes: [Bytes; 9],
+    envelopes: [Bytes; FRAME_KINDS.len()],
     /// The frontends embedded in other replicas that have been heard of, the newest of each.
     homes: BTreeMap<ReplicaId, FrontendId>,
     scratch: BytesMut,
@@ -226,6 +247,10 @@ pub struct Node {
     disk: DiskWatch,
     pace: Pace,
     pace_beat: Duration,
+    succession: Succession,
+    incarnation: Incarnation,
+    durability: Durability,
+    seed: u64,
     malformed: u64,
     foreign: u64,
     started: bool,
@@ -270,29 +295,19 @@ impl Node {
                 return Err(OptionError::UnorderedOnDisk(protocol.info.name));
             }
         }
+        let (incarnation, durability, seed) = (setup.incarnation, setup.durability, setup.seed);
         let replica = (protocol.replica)(
             Setup {
                 id: setup.id,
-                incarnation: setup.incarnation,
+                incarnation,
                 group,
                 epoch: setup.epoch,
-                durability: setup.durability,
+                durability,
                 options: (),
-                seed: setup.seed,
+                seed,
             },
             setup.frontend,
         )?;
-        let kinds = [
-            FrameKind::Message,
-            FrameKind::Reply,
-            FrameKind::Transfer,
-            FrameKind::Put,
-            FrameKind::Request,
-            FrameKind::ToFrontend,
-            FrameKind::ReplyTo,
-            FrameKind::Digests,
-            FrameKind::Pace,
-        ];
         let mut executor =
             Executor::new(cluster, group, epoch, machine, setup.limits).with_plant(planted);
         executor.number_snapshots(setup.seed);
@@ -311,7 +326,7 @@ impl Node {
             frontend: setup.frontend,
             replica,
             executor,
-            envelopes: kinds.map(|kind| envelope(kind, group, epoch)),
+            envelopes: FRAME_KINDS.map(|kind| envelope(kind, group, epoch)),
             homes: BTreeMap::new(),
             scratch: BytesMut::new(),
             effects: Vec::new(),
@@ -348,6 +363,10 @@ impl Node {
             disk: DiskWatch::new(setup.limits.disk_hung_after),
             pace: Pace::new(members),
             pace_beat: setup.limits.pace_beat,
+            succession: Succession::new(),
+            incarnation,
+            durability,
+            seed,
             malformed: 0,
             foreign: 0,
             started: false,
@@ -361,6 +380,27 @@ impl Node {
     pub fn with_descriptor(mut self, descriptor: Bytes) -> Self {
         self.executor.set_descriptor(descriptor);
         self
+    }
+
+    /// The node's epoch began here, behind the first one.
+    #[must_use]
+    pub fn with_base(mut self, base: Executed) -> Self {
+        self.executor.set_base(base);
+        self.rebase(base.slot);
+        self
+    }
+
+    fn protocol(&self, protocol: &Entry, epoch: Epoch) -> Result<Box<dyn Replica>, OptionError> {
+        let setup = Setup {
+            id: self.id,
+            incarnation: self.incarnation,
+            group: self.group,
+            epoch,
+            durability: self.durability,
+            options: (),
+            seed: self.seed,
+        };
+        (protocol.replica)(setup, self.frontend)
     }
 
     /// The node's place among the members.
@@ -395,7 +435,14 @@ impl Node {
         assert!(!self.started, "a node starts once");
         self.started = true;
         recovered.checkpoint = None;
-        if let Some(info) = world.snapshot_newest() {
+        let base = self.executor.base().slot;
+        let newest = world.snapshot_newest();
+        let header = newest.and_then(|info| {
+            crate::snapshot_header(|offset| world.snapshot_read(info.id, offset, transfer::PIECE))
+        });
+        // What an earlier epoch left is not the state that this one began with.
+        let earlier = header.is_some_and(|header| header.epoch < self.epoch);
+        if let Some(info) = newest.filter(|_| !earlier) {
             let header = self
                 .executor
                 .restore(|offset| world.snapshot_read(info.id, offset, transfer::PIECE))
@@ -405,21 +452,36 @@ impl Node {
             self.digests.restored();
             // The state that an epoch begins with is of no protocol: its log starts there.
             recovered.checkpoint =
-                (header.executed.slot > Slot(0)).then_some((header.executed.slot, header.summary));
+                (header.executed.slot > base).then_some((header.executed.slot, header.summary));
+        } else if base > Slot(0) {
+            self.arm_pace(world, out);
+            self.start_without_state(recovered, world, out);
+            return Ok(());
         }
         let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);
-        let around = Surroundings {
-            world,
-            machine: Some(self.executor.machine()),
-            from_outside: false,
-        };
-        self.replica
-            .on_event(Event::Start(recovered), around, &mut self.effects)?;
+        if base > Slot(0) {
+            self.meet_peers(world, out);
+        }
+        self.start_protocol(recovered, world)?;
         // A crash may have come between the snapshot and the trimming of what it covers.
         self.events.extend(covered.map(Event::Checkpointed));
         self.arm_pace(world, out);
         self.carry_out(world, out);
         Ok(())
+    }
+
+    fn start_protocol(
+        &mut self,
+        recovered: RecoveredBytes,
+        world: &dyn World,
+    ) -> Result<(), EventError> {
+        let around = Surroundings {
+            world,
+            machine: Some(self.executor.machine()),
+            from_outside: false,
+        };
+        let start = Event::Start(recovered);
+        self.replica.on_event(start, around, &mut self.effects)
     }
 
     /// Handles one input; outputs are appended in order. A frame that makes no sense is dropped
@@ -516,12 +578,24 @@ impl Node {
                 self.under_way = None;
                 self.lose_source();
                 self.checkpoint_asked = false;
+                self.first_state_failed(world.now());
                 self.executor.abandon_snapshot();
                 if let Some(fetch) = &mut self.fetch {
                     fetch.on_failed(world.now());
                 }
             }
-            Input::Link(peer, link) => self.events.push_back(Event::Link(peer, link)),
+            Input::Link(peer, link) => {
+                if self.on_link(peer, link, out) {
+                    self.events.push_back(Event::Link(peer, link));
+                }
+            }
+            // Of another epoch's table, or from one that has just come into this epoch: what it has
+            // written is told again over a new link.
+            Input::Put { from, .. } if !self.succession.is_present(from) => {
+                if !self.is_between_epochs() {
+                    out.push(Output::BreakLinks);
+                }
+            }
             Input::Put { from, ranges } => self.events.push_back(Event::Put { from, ranges }),
             Input::Control(control) => self.events.push_back(Event::Control(control)),
         }
@@ -546,16 +620,31 @@ impl Node {
         if group != self.group {
             return Err(FrameError::Group { theirs: group });
         }
+        if let Peer::Replica(from) = from {
+            if from.index() >= self.members {
+                return Err(DecodeError::Bad("sender").into());
+            }
+            if kind == FrameKind::Epoch as u8 {
+                let word = EpochWord::decode_all(reader.rest())?;
+                self.on_epoch_word(from, word, world, out);
+                return Ok(());
+            }
+            if epoch != self.epoch {
+                self.on_stray_frame(from, epoch, world, out);
+            } else if !self.succession.is_present(from) {
+                self.note_present(from, world, out);
+            }
+        }
+        if let Peer::Frontend(frontend) = from
+            && epoch < self.epoch
+        {
+            self.tell_frontend(frontend, out);
+        }
         if epoch != self.epoch {
             return Err(FrameError::Epoch {
                 theirs: epoch,
                 ours: self.epoch,
             });
-        }
-        if let Peer::Replica(from) = from
-            && from.index() >= self.members
-        {
-            return Err(DecodeError::Bad("sender").into());
         }
         // What a member's own frontend sends comes as the member's.
         let from_outside = matches!(from, Peer::Frontend(_));
@@ -650,7 +739,8 @@ impl Node {
         if self.step_snapshot(out) || installing || self.has_work_left() {
             wake = Wake::Spin;
         }
-        if self.installing.is_none() && self.deferred.is_empty() {
+        let between = self.is_between_epochs();
+        if self.installing.is_none() && self.deferred.is_empty() && !between {
             self.maybe_ask_for_checkpoint(world, out);
             self.maybe_tick(world, out);
             self.step_digests(world, out);
@@ -707,7 +797,13 @@ impl Node {
             let executed = self.executor.progress();
             // A state that is being restored is not the protocol's doing.
             if executed == self.executed_told || self.installing.is_some() {
-                return;
+                if self.executor.has_seal() {
+                    self.look_at_succession(world, out);
+                }
+                if self.events.is_empty() {
+                    return;
+                }
+                continue;
             }
             self.executed_told = executed;
             self.events.push_back(Event::Executed(executed));
@@ -784,19 +880,26 @@ impl Node {
             Effect::Request { to, frame } => {
                 let frame = frame.prefixed(self.addressed(FrameKind::Request, self.frontend));
                 out.push(Output::Send {
-                    to: Recipients::Replicas(to),
+                    to: Recipients::Replicas(self.succession.present(to)),
                     lane: Lane::Control,
                     frame,
                 });
             }
             Effect::Send { to, lane, frame } => {
+                let to = match to {
+                    Recipients::Replicas(to) => Recipients::Replicas(self.succession.present(to)),
+                    frontend @ Recipients::Frontend(_) => frontend,
+                };
                 out.push(Output::Send {
                     to,
                     lane,
                     frame: self.wrap(FrameKind::Message, frame),
                 });
             }
-            Effect::Put { to, ranges } => out.push(Output::Put { to, ranges }),
+            Effect::Put { to, ranges } => {
+                let to = self.succession.present(to);
+                out.push(Output::Put { to, ranges });
+            }
             Effect::Persist { id, write } => {
                 self.written = id;
                 self.disk.asked(write.bytes(), world.now());
@@ -907,72 +1010,6 @@ impl Node {
         frame.prefixed(self.envelopes[kind as usize].clone())
     }
 
-    fn done(&mut self, batch: BatchId, outcome: Outcome, out: &mut Vec<Output>) {
-        if self.tick_open == Some(batch) {
-            self.tick_open = None;
-            self.tick_at = None;
-        } else if !self.digests.done(batch, &outcome) && batch.0 < OWN_BATCHES {
-            out.push(Output::Done { batch, outcome });
-        }
-    }
-
-    fn answer(&mut self, answer: Answer, out: &mut Vec<Output>) {
-        match answer.route.after {
-            Some(after) if after > self.persisted && !answer.may_be_held(&self.held) => {
-                // Its frontend asks again.
-                out.push(Output::Mark("answer dropped: too large to be held"));
-            }
-            Some(after) if after > self.persisted => self.held.push_back(answer),
-            _ => self.send_answer(answer, out),
-        }
-    }
-
-    fn release_held(&mut self, out: &mut Vec<Output>) {
-        while self
-            .held
-            .front()
-            .is_some_and(|a| a.route.after <= Some(self.persisted))
-        {
-            if let Some(answer) = self.held.pop_front() {
-                self.send_answer(answer, out);
-            }
-        }
-    }
-
-    fn send_answer(&mut self, answer: Answer, out: &mut Vec<Output>) {
-        let Answer {
-            route,
-            batch,
-            results,
-            slot: _,
-        } = answer;
-        if route.to == self.frontend {
-            let (from, header) = (self.id, route.header);
-            self.events.push_back(Event::Reply {
-                from,
-                batch,
-                header,
-                results,
-            });
-        } else if route.to != FrontendId(0) {
-            let mut writer = Writer::new(&mut self.scratch);
-            writer.u64(batch.0);
-            writer.blob(&route.header);
-            writer.blob(&results);
-            let frame = writer.finish();
-            if self.home_of(route.to).is_some() {
-                return self.send_home(FrameKind::ReplyTo, route.to, Lane::Control, frame, out);
-            }
-            let frame = self.wrap(FrameKind::Reply, frame);
-            let to = Recipients::Frontend(route.to);
-            out.push(Output::Send {
-                to,
-                lane: Lane::Control,
-                frame,
-            });
-        }
-    }
-
     /// What the node shows of itself.
     #[must_use]
     pub fn status(&self, world: &dyn World) -> NodeStatus {
@@ -1018,6 +1055,12 @@ impl Node {
     #[must_use]
     pub const fn executed(&self) -> Executed {
         self.executor.executed()
+    }
+
+    /// Whether batches are executed before their order is final, in this epoch.
+    #[must_use]
+    pub const fn speculates(&self) -> bool {
+        self.executor.speculates()
     }
 
     /// The log's time: that of the last batch executed.
@@ -1096,5 +1139,6 @@ const fn node_timer(timer: u32) -> TimerKey {
     TimerKey {
         owner: TimerOwner::Node,
         timer,
+        generation: 0,
     }
 }

@@ -58,7 +58,7 @@ impl Node {
         if self.sealed().is_some() {
             return Err(SealError::Ended);
         }
-        if self.executor.has_seal() {
+        if self.executor.has_seal() || self.is_between_epochs() {
             return Err(SealError::Pending);
         }
         if !self.executor.is_successor(next) {

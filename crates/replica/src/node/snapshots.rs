@@ -91,6 +91,9 @@ impl Node {
         match under_way.kind {
             Under::Own { .. } => {
                 self.snapshot_last = info.length;
+                if self.first_state_saved(out) {
+                    return;
+                }
                 self.events.push_back(Event::Checkpointed(info.id.slot));
             }
             Under::Fetched { .. } => self.on_fetched_saved(info, world, out),
@@ -268,6 +271,9 @@ impl Node {
         self.fetched_at = Some(world.now());
         self.ring = None;
         out.push(Output::Mark("state installed"));
+        if self.followed(slot, header.summary.clone(), out) {
+            return;
+        }
         let is_ahead =
             |effect: &Effect| matches!(effect, Effect::Execute { slot: at, .. } if *at > slot);
         if deferred.iter().any(is_ahead) {

@@ -40,7 +40,8 @@ impl Node {
             TIMER_DIGEST_ASK => self.digests.ask_again(),
             TIMER_DIGEST_GRACE => self.on_digest_grace(out),
             TIMER_PACE => self.on_pace_timer(world, out),
-            _ => unreachable!("the node has six timers"),
+            TIMER_EPOCH => self.on_epoch_timer(world, out),
+            _ => unreachable!("the node has seven timers"),
         }
     }
 
@@ -61,7 +62,7 @@ impl Node {
         let now = world.now();
         let (question, quick) = self.pace.beat(self.id, status.leader, status.voting, now);
         self.send_pace(
-            ReplicaSet::all(self.members).without(self.id),
+            (self.succession).present(ReplicaSet::all(self.members).without(self.id)),
             question,
             out,
         );
@@ -104,7 +105,7 @@ impl Node {
         let Some(deadline) = self.executor.next_deadline() else {
             return;
         };
-        if self.executor.has_seal() {
+        if self.executor.has_seal() || self.is_between_epochs() {
             // Nothing ends any more in this epoch.
             return;
         }

@@ -11,7 +11,7 @@ use crate::{
     BatchId, Bytes, Frontend, FrontendContext, FrontendSetup, Level, Link, Outcome, Protocol,
     ReplicaId, Reply, Submission, Time, outcome_at_deadline,
 };
-use alloc::collections::BTreeMap;
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::{
     hash::{Hash, Hasher},
     time::Duration,
@@ -292,6 +292,11 @@ where
 
     fn open(&self) -> usize {
         self.open.len()
+    }
+
+    fn take_open(&mut self) -> Vec<Submission> {
+        let open = core::mem::take(&mut self.open);
+        open.into_values().map(|open| open.submission).collect()
     }
 
     fn fingerprint(&self, mut hasher: &mut dyn core::hash::Hasher) -> bool {

@@ -175,6 +175,9 @@ impl<const AHEAD: bool> Frontend<Puppet<AHEAD>> for Silent {
     fn open(&self) -> usize {
         0
     }
+    fn take_open(&mut self) -> Vec<Submission> {
+        Vec::new()
+    }
 }
 
 /// Counts ordered batches by their ticks; writes its state in the first chunk. Each batch takes this
@@ -289,9 +292,12 @@ struct Place {
     halts: Vec<String>,
 }
 
+/// The kind of a frame that tells in which epoch its sender is.
+const EPOCH_FRAME: u8 = 9;
 const FETCH: TimerKey = TimerKey {
     owner: TimerOwner::Node,
     timer: 0,
+    generation: 0,
 };
 
 /// What the nodes have agreed on.
@@ -420,7 +426,13 @@ impl Place {
                     ..
                 } => self.answers += 1,
                 Output::Halt(reason) => self.halts.push(reason),
-                Output::Send { frame, .. } => frames.push(frame.into_bytes()),
+                Output::Send { frame, .. } => {
+                    let frame = frame.into_bytes();
+                    // Told of each other's end, both would leave the epoch.
+                    if frame[0] != EPOCH_FRAME {
+                        frames.push(frame);
+                    }
+                }
                 Output::SnapshotBegin { id, fetched, kept } => {
                     let left = self.world.left.take();
                     let kept =

@@ -89,8 +89,13 @@ fn give(
             from: Peer::Replica(from),
             frame,
             ..
-        } => match read_client_frame(frame).map_err(|error| error.to_string())? {
+        } => match read_client_frame(frame)
+            .map_err(|error| error.to_string())?
+            .1
+        {
             ClientFrame::Message(message) => client.on_message(from, message, world, effects),
+            // No epoch ends here.
+            ClientFrame::Epoch(_) => Ok(()),
             ClientFrame::Reply(batch, header, results) => {
                 client.on_reply(from, batch, (header, results), world, effects)
             }

@@ -740,6 +740,7 @@ impl World {
                 Output::Route { .. } | Output::Recovered | Output::Digest(_) => {}
                 Output::Diverged(found) => self.breaks(index, &found.to_string()),
                 Output::BreakLinks => self.renew_links(index),
+                Output::EpochBegins { .. } => unreachable!("nobody ends an epoch here"),
                 Output::Halt(reason) => self.breaks(index, &reason),
             }
         }

@@ -7,12 +7,14 @@
 //! ```
 
 use super::Violation;
-use quintet_replica::{PersistId, Slot, Status};
+use quintet_replica::{EpochNumber, Node, PersistId, Slot, Status};
 use std::collections::VecDeque;
 
 /// What one replica has shown so far.
 #[derive(Clone, Debug, Default)]
 pub struct Monotone {
+    /// Views are an epoch's own.
+    epoch: EpochNumber,
     view: u64,
     committed: Slot,
     executed: Slot,
@@ -25,6 +27,44 @@ pub struct Monotone {
 const PROPERTY: &str = "monotone";
 
 impl Monotone {
+    /// The node of replica `by` after an event.
+    ///
+    /// # Errors
+    /// See [`Self::shows`].
+    pub fn shows_node(&mut self, by: u16, node: &Node) -> Result<(), Violation> {
+        self.meet(node);
+        match node.is_between_epochs() {
+            true => Ok(()),
+            false => {
+                let executed = node.executed().slot;
+                self.shows(by, &node.protocol_status(), executed, node.speculates())
+            }
+        }
+    }
+
+    /// The node of replica `by` has started anew.
+    ///
+    /// # Errors
+    /// See [`Self::restarted`].
+    pub fn restarted_node(&mut self, by: u16, node: &Node) -> Result<(), Violation> {
+        self.meet(node);
+        let between = node.is_between_epochs();
+        let view = match between {
+            true => self.promised,
+            false => node.protocol_status().view,
+        };
+        self.restarted(by, view)
+    }
+
+    fn meet(&mut self, node: &Node) {
+        if node.epoch() != self.epoch {
+            *self = Self {
+                epoch: node.epoch(),
+                ..Self::default()
+            };
+        }
+    }
+
     /// The replica shows this after an event. `speculates` is the protocol's word.
     ///
     /// # Errors
@@ -96,8 +136,9 @@ impl Monotone {
     /// # Errors
     /// When it shows less than it had durably promised.
     pub fn restarted(&mut self, by: u16, view: u64) -> Result<(), Violation> {
-        let promised = self.promised;
+        let (epoch, promised) = (self.epoch, self.promised);
         *self = Self {
+            epoch,
             promised,
             ..Self::default()
         };

@@ -7,13 +7,72 @@
 //! ```
 
 use super::Violation;
-use quintet_replica::{Node, Seal, Slot};
+use quintet_replica::{EpochNumber, Node, Seal, Slot};
+use std::collections::BTreeMap;
 
 const PROPERTY: &str = "past_seal";
 
-/// The end of the epoch as it was told first, and how far the executions of replicas are final.
+/// The ends of epochs.
 #[derive(Debug, Default)]
 pub struct PastSeal {
+    epochs: BTreeMap<EpochNumber, OneEpoch>,
+}
+
+impl PastSeal {
+    /// What the node of replica `by` tells of the end of its epoch.
+    ///
+    /// # Errors
+    /// See [`OneEpoch::told`].
+    pub fn shows(&mut self, by: u16, node: &Node) -> Result<(), Violation> {
+        let Some(seal) = node.sealed() else {
+            return Ok(());
+        };
+        let stable = match node.speculates() && !node.is_between_epochs() {
+            true => node.protocol_status().stable,
+            false => seal.base.slot,
+        };
+        self.of(node.epoch()).told(by, seal, stable)
+    }
+
+    /// The state that the node of replica `by` has once it tells of the end.
+    ///
+    /// # Errors
+    /// See [`OneEpoch::stands`].
+    pub fn shows_state(&mut self, by: u16, node: &mut Node) -> Result<(), Violation> {
+        // While another state is being restored, this one is in pieces.
+        match node.sealed().is_some() && !node.is_fetching() {
+            true => self.of(node.epoch()).stands(by, node.state_digest()),
+            false => Ok(()),
+        }
+    }
+
+    /// Replica `by` has executed this position while in this epoch, and it is final.
+    ///
+    /// # Errors
+    /// When that is behind the end of the epoch.
+    pub fn executed(
+        &mut self,
+        by: u16,
+        epoch: EpochNumber,
+        position: u64,
+    ) -> Result<(), Violation> {
+        self.of(epoch).executed(by, position)
+    }
+
+    /// How an epoch has ended, once somebody has told it.
+    #[must_use]
+    pub fn seal(&self, epoch: EpochNumber) -> Option<&Seal> {
+        self.epochs.get(&epoch)?.seal()
+    }
+
+    fn of(&mut self, epoch: EpochNumber) -> &mut OneEpoch {
+        self.epochs.entry(epoch).or_default()
+    }
+}
+
+/// The end of the epoch as it was told first, and how far the executions of replicas are final.
+#[derive(Debug, Default)]
+struct OneEpoch {
     told: Option<(u16, Seal)>,
     /// The last position, and who executed it.
     last: (u64, u16),
@@ -21,40 +80,13 @@ pub struct PastSeal {
     state: Option<(u16, u128)>,
 }
 
-impl PastSeal {
-    /// What the node of replica `by` tells of the end of the epoch.
-    ///
-    /// # Errors
-    /// See [`Self::told`].
-    pub fn shows(&mut self, by: u16, node: &Node, speculates: bool) -> Result<(), Violation> {
-        let Some(seal) = node.sealed() else {
-            return Ok(());
-        };
-        let stable = match speculates {
-            true => node.protocol_status().stable,
-            false => seal.base.slot,
-        };
-        self.told(by, seal, stable)
-    }
-
-    /// The state that the node of replica `by` has once it tells of the end.
-    ///
-    /// # Errors
-    /// See [`Self::stands`].
-    pub fn shows_state(&mut self, by: u16, node: &mut Node) -> Result<(), Violation> {
-        // While another state is being restored, this one is in pieces.
-        match node.sealed().is_some() && !node.is_fetching() {
-            true => self.stands(by, node.state_digest()),
-            false => Ok(()),
-        }
-    }
-
+impl OneEpoch {
     /// The epoch has ended for replica `by`, with a state of this digest: it is the same wherever
     /// that is and whenever one looks.
     ///
     /// # Errors
     /// When it is not.
-    pub fn stands(&mut self, by: u16, state: u128) -> Result<(), Violation> {
+    fn stands(&mut self, by: u16, state: u128) -> Result<(), Violation> {
         let (first, expected) = *self.state.get_or_insert((by, state));
         if state == expected {
             return Ok(());
@@ -69,7 +101,7 @@ impl PastSeal {
     ///
     /// # Errors
     /// When that is told too early, or differently elsewhere, or something was executed behind it.
-    pub fn told(&mut self, by: u16, seal: &Seal, stable: Slot) -> Result<(), Violation> {
+    fn told(&mut self, by: u16, seal: &Seal, stable: Slot) -> Result<(), Violation> {
         let base = seal.base;
         if base.slot > stable {
             let what = format!(
@@ -98,14 +130,12 @@ impl PastSeal {
     ///
     /// # Errors
     /// When that is behind the end of the epoch.
-    pub fn executed(&mut self, by: u16, position: u64) -> Result<(), Violation> {
+    fn executed(&mut self, by: u16, position: u64) -> Result<(), Violation> {
         self.last = self.last.max((position, by));
         self.check()
     }
 
-    /// The end, once somebody has told it.
-    #[must_use]
-    pub fn seal(&self) -> Option<&Seal> {
+    fn seal(&self) -> Option<&Seal> {
         self.told.as_ref().map(|(_, seal)| seal)
     }
 
@@ -139,7 +169,7 @@ mod tests {
 
     #[test]
     fn one_final_end_with_nothing_behind_it_passes_and_all_else_is_seen() {
-        let mut checker = PastSeal::default();
+        let mut checker = OneEpoch::default();
         assert_eq!(checker.executed(0, 4), Ok(()));
         assert!(
             checker.told(1, &seal(7, 5, b"a"), Slot(6)).is_err(),
@@ -151,7 +181,7 @@ mod tests {
         assert!(checker.told(2, &seal(7, 5, b"b"), Slot(9)).is_err());
         assert!(checker.told(2, &seal(8, 5, b"a"), Slot(9)).is_err());
         assert!(checker.executed(2, 6).is_err());
-        let mut late = PastSeal::default();
+        let mut late = OneEpoch::default();
         assert_eq!(late.executed(0, 6), Ok(()));
         assert!(late.told(0, &seal(7, 5, b"a"), Slot(7)).is_err());
         assert_eq!(late.stands(0, 8), Ok(()));

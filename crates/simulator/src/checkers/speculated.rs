@@ -6,12 +6,14 @@
 //! ```
 
 use crate::machine::{Executed as Recorded, Queried};
-use quintet_replica::Slot;
+use quintet_replica::{EpochNumber, Slot};
 use std::collections::VecDeque;
 
 /// What was executed in one go, and the state after it.
 #[derive(Clone, Debug)]
 pub struct Run {
+    /// The epoch that the replica was in behind it.
+    pub epoch: EpochNumber,
     /// The last slot of it.
     pub slot: Slot,
     /// The batches with their commands.
@@ -66,6 +68,12 @@ impl Speculated {
         ready.then(|| self.held.pop_front()).flatten()
     }
 
+    /// Whether nothing waits to become final.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// The replica stopped.
     pub fn clear(&mut self) {
         self.held.clear();
@@ -84,6 +92,7 @@ mod tests {
             digest: 0,
         };
         Run {
+            epoch: EpochNumber(1),
             slot: Slot(slot),
             record: vec![batch],
             state: Some(u128::from(slot)),

@@ -8,12 +8,13 @@
 use super::Violation;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use quintet_replica::EpochNumber;
 
 /// The first hash seen at each place.
 #[derive(Debug, Default)]
 pub struct StateHash {
     machines: Vec<Option<(u16, u128)>>,
-    whole: HashMap<u64, (u16, u128), FixedState>,
+    whole: HashMap<(EpochNumber, u64), (u16, u128), FixedState>,
 }
 
 fn compare(
@@ -51,12 +52,19 @@ impl StateHash {
         *self.machines.get(position as usize)?
     }
 
-    /// The hash over machine and sessions on replica `by` after `slot`.
+    /// The hash over machine and sessions on replica `by` after `slot`, in an epoch: the state that
+    /// one begins with is not the one that the last ended with.
     ///
     /// # Errors
     /// When another replica had another state there.
-    pub fn after(&mut self, by: u16, slot: u64, hash: u128) -> Result<(), Violation> {
-        let agreed = *self.whole.entry(slot).or_insert((by, hash));
+    pub fn after(
+        &mut self,
+        by: u16,
+        epoch: EpochNumber,
+        slot: u64,
+        hash: u128,
+    ) -> Result<(), Violation> {
+        let agreed = *self.whole.entry((epoch, slot)).or_insert((by, hash));
         compare("after slot", slot, agreed, by, hash).map_or(Ok(()), Err)
     }
 }
@@ -71,7 +79,7 @@ mod tests {
         assert_eq!(states.before(0, 3, 7), Ok(()));
         assert_eq!(states.before(1, 3, 7), Ok(()));
         assert!(states.before(2, 3, 8).is_err());
-        assert_eq!(states.after(0, 9, 1), Ok(()));
-        assert!(states.after(1, 9, 2).is_err());
+        assert_eq!(states.after(0, EpochNumber(1), 9, 1), Ok(()));
+        assert!(states.after(1, EpochNumber(1), 9, 2).is_err());
     }
 }

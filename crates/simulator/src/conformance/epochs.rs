@@ -1,78 +1,74 @@
-//! Epochs end.
+//! Epochs end, and the next begin.
 
 use super::{Skip, cast};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::machine::Operation;
 use crate::stage::{Place, Setting, Stage};
-use quintet_replica::{Durability, Level};
+use quintet_protocols::PROTOCOLS;
+use quintet_replica::{Durability, EpochNumber, Level};
 
-/// These offer an end, again and again, each another one, until all of them have executed the
-/// first.
-fn end(stage: &mut Stage, seats: &[usize]) {
+/// These offer the end of an epoch, again and again, each another one, until all of them serve in
+/// the next.
+fn change(stage: &mut Stage, seats: &[usize], from: EpochNumber) {
+    let next = EpochNumber(from.0 + 1);
     for _ in 0..30 {
-        if seats.iter().all(|seat| stage.sealed(*seat).is_some()) {
+        if seats
+            .iter()
+            .all(|seat| stage.serves_in(*seat) == Some(next))
+        {
             return;
         }
         for seat in seats {
-            // Where it has ended already, nothing is offered.
-            let _ = stage.offer_seal(*seat, *seat);
+            if stage.serves_in(*seat) == Some(from) {
+                // It may be ordered already.
+                let _ = stage.offer_seal(*seat, *seat);
+            }
         }
         stage.run(SECOND);
         stage.assert_sound();
     }
-    panic!("the epoch does not end; {}", stage.describe());
+    panic!("epoch {from} does not end everywhere; {}", stage.describe());
 }
 
-/// New commands and reads are answered that the epoch has ended, at every replica that runs.
-fn is_over(stage: &mut Stage) {
+/// Waits until these serve in the epoch.
+fn serve(stage: &mut Stage, seats: &[usize], number: EpochNumber) {
+    stage.until("all serve in the epoch", |stage| {
+        let mut seats = seats.iter();
+        seats.all(|seat| stage.serves_in(*seat) == Some(number))
+    });
+}
+
+/// New commands and reads are answered at every replica that runs.
+fn goes_on(stage: &mut Stage) {
+    let mut numbers = Vec::new();
     for seat in stage.up() {
-        let client = stage.client(Place::At(seat));
-        let write = stage.ask(client, Level::Ordered, 2, Operation::Add(1));
-        let reader = stage.client(Place::At(seat));
-        let read = stage.ask(reader, Level::Linearizable, 2, Operation::Read);
-        let old = stage.client(Place::At(seat));
-        let stale = stage.ask(old, Level::Stale, 2, Operation::Read);
-        stage.until("all are answered behind the end", Stage::quiet);
-        assert!(
-            stage.ended.contains(&write),
-            "a write at {seat} behind the end"
-        );
-        assert!(
-            stage.ended.contains(&read),
-            "a read at {seat} behind the end"
-        );
-        assert!(stage.answered(&[stale]), "what may be old can be read");
+        for (level, operation) in [
+            (Level::Ordered, Operation::Add(1)),
+            (Level::Linearizable, Operation::Read),
+        ] {
+            let client = stage.client(Place::At(seat));
+            numbers.push(stage.ask(client, level, 2, operation));
+        }
     }
+    stage.until("all are answered", |stage| stage.answered(&numbers));
 }
 
-/// All that run have stopped at one base, whatever their protocol has gone on to.
-fn is_level(stage: &Stage) {
-    for seat in stage.up() {
-        let seal = stage.sealed(seat).expect("it has ended everywhere");
-        assert_eq!(stage.seats[seat].executed(), seal.base, "replica {seat}");
-        let halted = &stage.seats[seat].halted;
-        assert!(halted.is_none(), "replica {seat} halted: {halted:?}");
-    }
-}
-
-/// All that run have died; these start again and come to the end.
-fn start(stage: &mut Stage, seats: &[usize]) {
+/// All that run have died; these start again and serve in the epoch.
+fn start(stage: &mut Stage, seats: &[usize], number: EpochNumber) {
     for seat in seats {
         stage.start(*seat);
     }
-    stage.until("they come to the end again", |stage| {
-        let mut seats = seats.iter();
-        seats.all(|seat| stage.sealed(*seat).is_some())
-    });
-    is_over(stage);
-    is_level(stage);
+    serve(stage, seats, number);
+    goes_on(stage);
 }
 
 /// Ends the epoch under load while the replica that offers it dies.
-fn ends(
+fn follows(
     mut setting: Setting,
     proposer: impl Fn(&Stage) -> Result<usize, Skip>,
 ) -> Result<(), Skip> {
+    const FIRST: EpochNumber = EpochNumber(1);
+    const SECOND_EPOCH: EpochNumber = EpochNumber(2);
     let disk = setting.durability == Durability::Disk;
     setting.snapshot_bytes_min = 4 << 10;
     let mut stage = cast::open(setting);
@@ -87,45 +83,40 @@ fn ends(
     stage.run(MILLISECOND / 2);
     stage.crash(proposer);
     let up = stage.up();
-    end(&mut stage, &up);
-    start(&mut stage, &[proposer]);
+    change(&mut stage, &up, FIRST);
+    start(&mut stage, &[proposer], SECOND_EPOCH);
     stage.until("the load is answered", Stage::quiet);
-    for number in numbers {
-        let known = stage.answered(&[number]) || stage.ended.contains(&number);
-        assert!(known, "operation {number} is neither answered nor ended");
-    }
-    is_over(&mut stage);
-    is_level(&stage);
+    assert!(stage.answered(&numbers));
     let all: Vec<usize> = (0..stage.seats.len()).collect();
     if disk {
         for seat in &all {
             stage.crash(*seat);
         }
-        start(&mut stage, &all);
+        start(&mut stage, &all, SECOND_EPOCH);
     } else {
-        // One that has forgotten takes part again behind the end, so that others may be lost.
-        for seat in all {
+        // One that has forgotten takes part again, so that others may be lost.
+        for seat in all.clone() {
             if cast::dispensable(&stage, seat).is_ok() {
                 stage.crash(seat);
                 stage.run(SECOND);
-                start(&mut stage, &[seat]);
+                start(&mut stage, &[seat], SECOND_EPOCH);
             }
         }
     }
-    let judged = stage.judge();
-    assert_eq!(judged, Ok(()));
-    stage.assert_sound();
+    change(&mut stage, &all, SECOND_EPOCH);
+    goes_on(&mut stage);
+    stage.finale();
     Ok(())
 }
 
-pub(super) fn seal_ends_the_epoch(setting: Setting) -> Result<(), Skip> {
-    ends(setting.clone(), cast::member)?;
-    ends(setting, |stage| Ok(cast::leader(stage)))
+pub(super) fn epochs_follow_each_other(setting: Setting) -> Result<(), Skip> {
+    follows(setting.clone(), cast::member)?;
+    follows(setting, |stage| Ok(cast::leader(stage)))
 }
 
-/// One that was away while logs were trimmed comes to the end by a state from before it or, where
-/// snapshots are rare, from behind it.
-pub(super) fn laggard_past_a_trimmed_log_comes_to_the_end(
+/// One that was away while logs were trimmed comes into the next epoch by a state of it, and into
+/// the one after that.
+pub(super) fn laggard_past_a_trimmed_log_comes_into_the_next_epoch(
     mut setting: Setting,
 ) -> Result<(), Skip> {
     cast::short_logs(&mut setting);
@@ -136,19 +127,18 @@ pub(super) fn laggard_past_a_trimmed_log_comes_to_the_end(
         (false, rare),
         (true, rare),
     ] {
-        laggard_comes_to_the_end(
-            Setting {
+        for epochs in 1..=2 {
+            let setting = Setting {
                 snapshot_bytes_min,
                 ..setting.clone()
-            },
-            down,
-        )?;
+            };
+            laggard_comes_into(setting, down, epochs)?;
+        }
     }
     Ok(())
 }
 
-fn laggard_comes_to_the_end(setting: Setting, down: bool) -> Result<(), Skip> {
-    let shortened = !setting.options.is_empty();
+fn laggard_comes_into(setting: Setting, down: bool, epochs: u64) -> Result<(), Skip> {
     let mut stage = cast::open(setting);
     let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
     if down {
@@ -158,21 +148,59 @@ fn laggard_comes_to_the_end(setting: Setting, down: bool) -> Result<(), Skip> {
     }
     cast::outgrow_logs(&mut stage, seat);
     let others: Vec<usize> = (0..stage.seats.len()).filter(|at| *at != seat).collect();
-    end(&mut stage, &others);
+    for number in 1..=epochs {
+        change(&mut stage, &others, EpochNumber(number));
+        cast::outgrow_logs(&mut stage, seat);
+    }
     if down {
         stage.start(seat);
     } else {
         stage.heal();
     }
-    stage.until("it comes to the end", |stage| stage.sealed(seat).is_some());
-    is_over(&mut stage);
-    is_level(&stage);
-    if shortened {
-        let installed = stage.marked("state installed");
-        assert!(installed > 0, "it was too far behind for a log");
+    serve(&mut stage, &[seat], EpochNumber(epochs + 1));
+    goes_on(&mut stage);
+    let followed = stage.marked("epoch followed");
+    assert!(followed > 0, "it has missed the end");
+    stage.finale();
+    Ok(())
+}
+
+/// The protocol changes to each of the others, and back, under load.
+pub(super) fn switch_to_every_other(setting: Setting) -> Result<(), Skip> {
+    for other in PROTOCOLS {
+        let fits = other.info.replicas_min <= setting.replicas;
+        if other.info.name == setting.entry.info.name || !fits {
+            continue;
+        }
+        let mut stage = cast::open(setting.clone());
+        let first = setting.entry;
+        for (number, entry) in [(1, other), (2, &first), (3, other)] {
+            let numbers = stage.load(6, 20);
+            stage.run(MILLISECOND / 4);
+            let from = EpochNumber(number);
+            for _ in 0..30 {
+                let seats = stage.up();
+                if seats
+                    .iter()
+                    .all(|seat| stage.serves_in(*seat) == Some(EpochNumber(number + 1)))
+                {
+                    break;
+                }
+                for seat in seats {
+                    if stage.serves_in(seat) == Some(from) {
+                        let _ = stage.offer_protocol(seat, entry);
+                    }
+                }
+                stage.run(SECOND / 4);
+                stage.assert_sound();
+            }
+            let all = stage.up();
+            serve(&mut stage, &all, EpochNumber(number + 1));
+            stage.until("the load is answered", |stage| stage.answered(&numbers));
+            goes_on(&mut stage);
+        }
+        stage.finale();
     }
-    assert_eq!(stage.judge(), Ok(()));
-    stage.assert_sound();
     Ok(())
 }
 
@@ -190,12 +218,9 @@ pub(super) fn clients_cannot_end_the_epoch(setting: Setting) -> Result<(), Skip>
     });
     stage.forge_seals = false;
     stage.talk(1);
-    assert!(
-        stage
-            .up()
-            .into_iter()
-            .all(|seat| stage.sealed(seat).is_none())
-    );
+    for seat in stage.up() {
+        assert_eq!(stage.serves_in(seat), Some(EpochNumber(1)));
+    }
     stage.finale();
     Ok(())
 }
@@ -214,7 +239,7 @@ mod tests {
                 .options
                 .push((String::from("plant"), bug.to_owned()));
             let played = panics::catch(|| {
-                let _ = seal_ends_the_epoch(setting);
+                let _ = epochs_follow_each_other(setting);
             });
             if let Err(what) = played {
                 return what;

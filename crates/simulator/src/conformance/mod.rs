@@ -157,10 +157,12 @@ scenarios! {
         "a repeated command is known to a state that came as a snapshot";
     sessions::commuting_pairs_in_both_orders [3] Both
         "commands on different keys in both orders: the same replies, the same state";
-    epochs::seal_ends_the_epoch [3, 5] Both
-        "the epoch ends under load, and who offers that dies: all stop at one place";
-    epochs::laggard_past_a_trimmed_log_comes_to_the_end [3] Both
-        "the epoch ends while one is away for longer than logs reach back: it stops there, too";
+    epochs::epochs_follow_each_other [3, 5] Both
+        "an epoch ends under load, and who offers that dies: all go on in the next";
+    epochs::laggard_past_a_trimmed_log_comes_into_the_next_epoch [3] Both
+        "epochs end while one is away for longer than logs reach back: it comes after";
+    epochs::switch_to_every_other [3] Both
+        "the protocol changes under load to each of the others, and back";
     epochs::clients_cannot_end_the_epoch [3] Both
         "a client whose requests would end the epoch is not heard; the others go on";
     limits::slow_replica_isolated [3, 5] Both

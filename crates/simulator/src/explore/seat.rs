@@ -735,6 +735,7 @@ impl Cast {
             Output::Mark(branch) => *self.branches.entry(branch).or_default() += 1,
             // No disk hangs here.
             Output::BreakLinks => {}
+            Output::EpochBegins { .. } => unreachable!("nobody ends an epoch here"),
             Output::Halt(reason) => {
                 let what = format!("replica {}: {reason}", after.id);
                 violation.get_or_insert(Violation::new("halt", what));
@@ -852,6 +853,7 @@ fn final_items(
 ) -> Vec<Item> {
     if !record.is_empty() {
         speculated.executed(Run {
+            epoch: live.node.epoch(),
             slot: live.node.executed().slot,
             record,
             state: None,

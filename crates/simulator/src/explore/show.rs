@@ -13,9 +13,10 @@ use quintet_replica::{Bytes, ClientFrame, TimerKey, TimerOwner, read_client_fram
 
 fn frame(cast: &Cast, message: u32) -> String {
     let bytes: &Bytes = &cast.messages[message as usize];
-    match read_client_frame(bytes.clone()) {
+    match read_client_frame(bytes.clone()).map(|(_, frame)| frame) {
         Ok(ClientFrame::Message(message)) => (cast.entry.describe)(message),
         Ok(ClientFrame::Reply(batch, ..)) => format!("Reply to {batch}"),
+        Ok(ClientFrame::Epoch(_)) => String::from("Epoch"),
         Err(_) => String::from("node's own"),
     }
 }

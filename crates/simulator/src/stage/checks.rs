@@ -11,6 +11,7 @@ use quintet_replica::Level;
 impl Stage {
     /// Compares what a replica has executed with what the others have.
     pub(super) fn check_record(&mut self, index: usize, recorded: &[Recorded]) {
+        let epoch = self.seats[index].epoch_shown;
         let mut rest = recorded;
         while let Some((
             Recorded::Batch {
@@ -38,7 +39,7 @@ impl Stage {
             let by = index as u16;
             let checked =
                 (self.agreement.executed(by, *position, *time, &applied)).and_then(|first| {
-                    self.past_seal.executed(by, *position)?;
+                    self.past_seal.executed(by, epoch, *position)?;
                     self.states.before(by, *position, *digest)?;
                     if first {
                         for command in &applied {

@@ -16,10 +16,9 @@ use crate::{
     machine::{Operation, Reply, decode_reply, encode_command},
 };
 use quintet_replica::{
-    BatchBuilder, BatchId, Bytes, Client as Driver, ClientFrame, ClockReading, CommandId, Deadline,
-    Effect, EpochNumber, Executed, FrontendId, FrontendSetup, GroupId, Level, Link, Outcome,
-    Recipients, ReplicaId, RequestKind, RequestStatus, Results, SessionId, SnapshotInfo,
-    Submission, Time, TimerKey, World as Outside, client_frame, read_client_frame,
+    BatchBuilder, BatchId, Bytes, ClientNode, ClockReading, CommandId, Deadline, Effect, Executed,
+    FrontendId, FrontendSetup, Level, Link, Outcome, Recipients, ReplicaId, RequestKind,
+    RequestStatus, Results, SessionId, SnapshotInfo, Submission, Time, TimerKey, World as Outside,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -44,7 +43,7 @@ pub(super) struct Request {
 
 struct Remote {
     place: usize,
-    driver: Box<dyn Driver>,
+    driver: ClientNode,
     batches: u64,
     open: BTreeMap<u64, Vec<Request>>,
     timers: BTreeMap<TimerKey, u64>,
@@ -173,12 +172,13 @@ impl Stage {
         let setup = FrontendSetup {
             id: FrontendId(REMOTE + place as u64),
             embedded: None,
-            epoch: self.epoch(),
+            epoch: self.first_epoch(),
             durability: self.setting.durability,
             options: (),
         };
         let seed = self.random.draw();
-        match (self.setting.entry.client)(setup, seed) {
+        let found = |name: &str| quintet_protocols::find(name).ok();
+        match ClientNode::new(setup, &self.setting.entry, found, seed) {
             Ok(driver) => Some(Remote {
                 place,
                 driver,
@@ -410,7 +410,7 @@ impl Stage {
     fn drive(
         &mut self,
         client: usize,
-        call: impl FnOnce(&mut dyn Driver, &dyn Outside, &mut Vec<Effect>),
+        call: impl FnOnce(&mut ClientNode, &dyn Outside, &mut Vec<Effect>),
     ) {
         let Some(mut remote) = self.clients[client].remote.take() else {
             return;
@@ -418,7 +418,7 @@ impl Stage {
         let place = remote.place;
         let mut effects = Vec::new();
         call(
-            remote.driver.as_mut(),
+            &mut remote.driver,
             &View { stage: self, place },
             &mut effects,
         );
@@ -435,7 +435,7 @@ impl Stage {
                 lane,
                 frame,
             } => {
-                let mut frame = client_frame(GroupId(0), EpochNumber(1), frame).into_bytes();
+                let mut frame = frame.into_bytes();
                 if self.forge_seals {
                     frame = forged(&frame, FrontendId(REMOTE + place as u64));
                 }
@@ -480,18 +480,9 @@ impl Stage {
         };
         let from = ReplicaId(from as u16);
         let mut refused = None;
-        match read_client_frame(frame) {
-            Ok(ClientFrame::Message(message)) => self.drive(client, |driver, view, effects| {
-                refused = driver.on_message(from, message, view, effects).err();
-            }),
-            Ok(ClientFrame::Reply(batch, header, results)) => {
-                self.drive(client, |driver, view, effects| {
-                    let reply = (header, results);
-                    refused = driver.on_reply(from, batch, reply, view, effects).err();
-                });
-            }
-            Err(error) => self.violate("codec", error.to_string()),
-        }
+        self.drive(client, |driver, view, effects| {
+            refused = driver.on_frame(from, frame, view, effects).err();
+        });
         if let Some(error) = refused {
             self.violate("codec", format!("client {client} refused a frame: {error}"));
         }
@@ -519,7 +510,7 @@ impl Stage {
         if let Some(key) = due {
             remote.timers.remove(&key);
             self.drive(client, |driver, view, effects| {
-                driver.on_timer(key.timer, view, effects)
+                driver.on_timer(key, view, effects)
             });
         }
     }
@@ -556,7 +547,6 @@ impl Stage {
         let Some(number) = request.number else {
             match status {
                 RequestStatus::Done => self.clients[client].opened = true,
-                RequestStatus::Sealed => {}
                 _ => self.violate("results", format!("a session was answered {status:?}")),
             }
             return;
@@ -564,7 +554,6 @@ impl Stage {
         match (status, decode_reply(bytes)) {
             (RequestStatus::Done, Some(reply)) => self.complete(client, number, reply),
             (RequestStatus::OutOfOrder, _) => self.resend_later(client),
-            (RequestStatus::Sealed, _) => self.end_sealed(client, number),
             // An answer that its owner has acknowledged is not kept.
             (RequestStatus::Forgotten, _) if self.reply(number).is_some() => {
                 self.mark("answered again: forgotten");
@@ -574,16 +563,6 @@ impl Stage {
                 format!("operation {number} was answered {status:?} {bytes:?}"),
             ),
         }
-    }
-
-    /// The epoch has ended. A copy of the operation may have been executed before.
-    fn end_sealed(&mut self, client: usize, number: usize) {
-        self.history.end(number, Fate::Uncertain);
-        self.ended.insert(number);
-        self.clients[client]
-            .open
-            .retain(|(open, _)| *open != number);
-        self.say(|| format!("client {client}: {number} is answered that the epoch has ended"));
     }
 
     fn complete(&mut self, client: usize, number: usize, reply: Reply) {

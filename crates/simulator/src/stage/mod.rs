@@ -36,9 +36,9 @@ use crate::{
 use clients::Client;
 use quintet_replica::{
     ClusterId, Descriptor, Durability, Entry, Epoch, EpochNumber, Executed, ExecutorLimits, Link,
-    NodeState, PersistId, ReplicaId, Seal, SealError,
+    NodeState, PersistId, ReplicaId, SealError,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use wires::Wires;
 
 /// Virtual time 0 as nanoseconds since the Unix epoch.
@@ -124,8 +124,6 @@ pub(crate) struct Stage {
     pub now: u64,
     pub seats: Vec<Seat>,
     pub history: History,
-    /// Operations that were answered that the epoch had ended.
-    pub ended: BTreeSet<usize>,
     pub clients: Vec<Client>,
     /// How often each rare branch was taken, anywhere.
     pub marks: BTreeMap<&'static str, u64>,
@@ -156,7 +154,6 @@ impl Stage {
             now: SECOND,
             seats: (0..replicas).map(|_| Seat::default()).collect(),
             history: History::default(),
-            ended: BTreeSet::new(),
             clients: Vec::new(),
             marks: BTreeMap::new(),
             log: None,
@@ -186,7 +183,7 @@ impl Stage {
         stage
     }
 
-    fn epoch(&self) -> Epoch {
+    fn first_epoch(&self) -> Epoch {
         Epoch {
             cluster: ClusterId(u128::from(self.setting.seed)),
             number: EpochNumber(1),
@@ -197,31 +194,56 @@ impl Stage {
         }
     }
 
-    /// What the replicas have agreed on.
-    fn descriptor(&self) -> Descriptor {
+    /// What the replicas have agreed on at first.
+    fn first_descriptor(&self) -> Descriptor {
         let Setting {
             entry,
             options,
             durability,
             ..
         } = &self.setting;
-        first_descriptor(entry, options, *durability, &self.epoch())
+        first_descriptor(entry, options, *durability, &self.first_epoch())
     }
 
-    /// A replica's node offers the end of the epoch; what follows is led first by `leader`, which
+    /// The descriptor of the epoch that a replica is in.
+    fn descriptor_of(&self, seat: usize) -> Descriptor {
+        let stored = self.seats[seat].epoch.as_ref();
+        stored.map_or_else(
+            || self.first_descriptor(),
+            |(descriptor, _)| descriptor.clone(),
+        )
+    }
+
+    /// A replica's node offers the end of its epoch; what follows is led first by `leader`, which
     /// tells one offer from another.
     pub fn offer_seal(&mut self, seat: usize, leader: usize) -> Result<(), SealError> {
         let next = Descriptor {
             leader_first: ReplicaId(leader as u16),
-            ..self.descriptor().successor()
+            ..self.descriptor_of(seat).successor()
         };
-        self.say(|| format!("{seat}: offers the end of the epoch"));
-        self.offer(seat, &next.encode())
+        self.offer_epoch(seat, &next)
     }
 
-    /// How the epoch has ended at a replica.
-    pub fn sealed(&self, seat: usize) -> Option<&Seal> {
-        self.seats[seat].node.as_ref()?.sealed()
+    /// The same with another protocol, and the options that it has by default.
+    pub fn offer_protocol(&mut self, seat: usize, entry: &Entry) -> Result<(), SealError> {
+        let next = Descriptor {
+            protocol: entry.info.name.to_string(),
+            options: (entry.complete)(&[]),
+            ..self.descriptor_of(seat).successor()
+        };
+        self.offer_epoch(seat, &next)
+    }
+
+    fn offer_epoch(&mut self, seat: usize, next: &Descriptor) -> Result<(), SealError> {
+        self.say(|| format!("{seat}: offers the end of the epoch"));
+        self.offer(seat, &next.public())
+    }
+
+    /// The epoch that a replica serves in; none while it is on its way into one.
+    pub fn serves_in(&self, seat: usize) -> Option<EpochNumber> {
+        let node = self.seats[seat].node.as_ref()?;
+        let ended = node.is_between_epochs() || node.sealed().is_some();
+        (!ended).then(|| node.epoch())
     }
 
     fn at(&mut self, at: u64, event: Event) {
@@ -447,6 +469,14 @@ impl Stage {
         }
     }
 
+    /// The protocol that runs, in the latest epoch of any replica.
+    fn entry(&self) -> &Entry {
+        let newest = self.seats.iter().max_by_key(|seat| seat.epoch_number());
+        newest
+            .and_then(|seat| seat.entry.as_ref())
+            .unwrap_or(&self.setting.entry)
+    }
+
     /// What the protocol is asked about when `down` do not run and `forgot` have lost their
     /// memories.
     fn viable_without(&self, down: &[usize]) -> bool {
@@ -458,7 +488,7 @@ impl Stage {
                 forgot: memory && down.contains(&id),
             })
             .collect();
-        (self.setting.entry.viable)(self.seats.len(), &states)
+        (self.entry().viable)(self.seats.len(), &states)
     }
 
     /// The largest part of `wish`, from its front, that the protocol can lose at once.

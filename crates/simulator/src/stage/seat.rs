@@ -14,11 +14,11 @@ use crate::{
     machine::{Executed as Recorded, Record, Recorder, Registers},
 };
 use quintet_replica::{
-    Boot, Bytes, ClientFrame, ClockLimit, ClockReading, Control, Deadline, Durability, EpochNumber,
-    Executed, ExecutorLimits, FrontendId, GroupId, Incarnation, Input, Link, Node, NodeSetup,
-    Output, PersistId, Recipients, RecoveredBytes, ReplicaId, SealError, Slot, SnapshotInfo,
-    Submission, Time, TimerKey, TimerOwner, Wake, World as Outside, Write, put_frame,
-    read_client_frame,
+    Boot, Bytes, ClientFrame, ClockLimit, ClockReading, Control, Deadline, Descriptor, Durability,
+    Entry, Epoch, EpochNumber, Executed, ExecutorLimits, FrameError, FrontendId, GroupId,
+    Incarnation, Input, Link, Node, NodeSetup, Output, PersistId, Recipients, RecoveredBytes,
+    ReplicaId, SealError, Slot, SnapshotInfo, Submission, Time, TimerKey, TimerOwner, Wake,
+    World as Outside, Write, put_frame, read_client_frame, snapshot_header,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -113,8 +113,13 @@ pub(crate) struct Seat {
     touched: bool,
     record: Record,
     executed: Slot,
+    pub(super) epoch_shown: EpochNumber,
     /// Executed and not final.
     speculated: Speculated,
+    /// The files `epoch`: what it describes, and where that began; none in the first.
+    pub(super) epoch: Option<(Descriptor, Executed)>,
+    /// The protocol of its epoch.
+    pub(super) entry: Option<Entry>,
 }
 
 impl Default for Seat {
@@ -138,7 +143,10 @@ impl Default for Seat {
             touched: false,
             record: Record::default(),
             executed: Slot(0),
+            epoch_shown: EpochNumber(1),
             speculated: Speculated::default(),
+            epoch: None,
+            entry: None,
         }
     }
 }
@@ -222,6 +230,25 @@ impl Seat {
         Time(now - self.started)
     }
 
+    pub(super) fn epoch_number(&self) -> EpochNumber {
+        let epoch = self.epoch.as_ref();
+        epoch.map_or(EpochNumber(1), |(descriptor, _)| descriptor.number)
+    }
+
+    /// A crash may have come between the first state of an epoch and its file.
+    fn find_epoch(&mut self) {
+        let newest = self.disk.snapshots.last();
+        let header = newest.and_then(|(_, bytes)| {
+            snapshot_header(|offset| Some(bytes.slice((offset as usize).min(bytes.len())..)))
+        });
+        if let Some(header) = header
+            && header.epoch > self.epoch_number()
+            && let Ok(descriptor) = Descriptor::decode(header.descriptor)
+        {
+            self.epoch = Some((descriptor, header.base));
+        }
+    }
+
     /// How far execution has come.
     pub fn executed(&self) -> Executed {
         self.node
@@ -233,7 +260,6 @@ impl Seat {
 impl Stage {
     /// Starts a replica, for the first time or again.
     pub fn start(&mut self, index: usize) {
-        let (epoch, descriptor) = (self.epoch(), self.descriptor().encode());
         let durability = self.setting.durability;
         let seed = self.random.draw();
         self.frontend_next += 1;
@@ -248,8 +274,14 @@ impl Stage {
             seat.disk.records.clear();
             seat.disk.snapshots.clear();
         }
+        seat.find_epoch();
+        let base = (seat.epoch.as_ref()).map_or_else(Executed::default, |(_, base)| *base);
         (seat.started, seat.idle_at, seat.touched) = (self.now, u64::MAX, true);
         (seat.halted, seat.paused) = (None, false);
+        let descriptor = self.descriptor_of(index);
+        let (epoch, entry) = self.epoch_of(&descriptor);
+        let seat = &mut self.seats[index];
+        seat.entry = Some(entry);
         let setup = NodeSetup {
             id: ReplicaId(index as u16),
             incarnation: seat.incarnation,
@@ -277,8 +309,8 @@ impl Stage {
             checkpoint: None,
             records: seat.disk.records.clone(),
         };
-        let mut node = match Node::new(setup, &self.setting.entry, machine) {
-            Ok(node) => node.with_descriptor(descriptor),
+        let mut node = match Node::new(setup, &entry, machine) {
+            Ok(node) => node.with_descriptor(descriptor.encode()).with_base(base),
             Err(error) => return self.violate("options", error.to_string()),
         };
         let mut outputs = Vec::new();
@@ -286,11 +318,10 @@ impl Stage {
         if let Err(error) = started {
             return self.violate("recovery", format!("replica {index}: {error}"));
         }
-        let view = node.protocol_status().view;
         self.seats[index].executed = node.executed().slot;
-        self.seats[index].node = Some(node);
-        let checked = self.monotone[index].restarted(index as u16, view);
+        let checked = self.monotone[index].restarted_node(index as u16, &node);
         self.demand(checked);
+        self.seats[index].node = Some(node);
         self.say(|| format!("{index}: starts"));
         self.after_input(index);
         self.carry_out(index, outputs);
@@ -298,6 +329,46 @@ impl Stage {
             if self.seats.get(other).is_none_or(|seat| seat.node.is_some()) {
                 self.connect(index, other);
             }
+        }
+    }
+
+    /// An epoch as a node is told of it, and its protocol. What is planted stays planted.
+    fn epoch_of(&self, descriptor: &Descriptor) -> (Epoch, Entry) {
+        let first = self.first_epoch();
+        let mut epoch = descriptor.epoch(first.secret);
+        let planted = first.options.iter().filter(|(name, _)| name == "plant");
+        epoch.options.extend(planted.cloned());
+        let same = descriptor.protocol == self.setting.entry.info.name;
+        let found = quintet_protocols::find(&descriptor.protocol);
+        let entry = found.ok().filter(|_| !same).copied();
+        (epoch, entry.unwrap_or(self.setting.entry))
+    }
+
+    /// The replica is in another epoch from now on, whatever happens.
+    fn begin_epoch(&mut self, index: usize, descriptor: Bytes, base: Executed) {
+        let Ok(descriptor) = Descriptor::decode(descriptor) else {
+            return self.violate("epochs", format!("{index}: an epoch that cannot be read"));
+        };
+        let (epoch, entry) = self.epoch_of(&descriptor);
+        self.say(|| {
+            let (number, protocol) = (descriptor.number, &descriptor.protocol);
+            format!("{index}: begins epoch {number}, {protocol}, from {base:?} on")
+        });
+        let seed = self.random.draw();
+        let seat = &mut self.seats[index];
+        if seat.epoch_number() < descriptor.number {
+            seat.disk.promise = None;
+            seat.disk.records.clear();
+        }
+        seat.disk.pending.clear();
+        seat.epoch = Some((descriptor, base));
+        seat.entry = Some(entry);
+        seat.touched = true;
+        let begun = self.call(index, |node, view, outputs| {
+            node.begin_epoch(&entry, epoch, seed, view, outputs)
+        });
+        if let Some(Err(error)) = begun {
+            self.violate("epochs", format!("{index}: {error}"));
         }
     }
 
@@ -449,8 +520,10 @@ impl Stage {
         let refused = self.call(index, |node, view, outputs| {
             node.on_input(input, view, outputs)
         });
+        // Of another epoch: that is told, and no more is made of it.
         if let Some(Err(error)) = refused
             && frame
+            && !matches!(error, FrameError::Epoch { .. })
         {
             self.violate(
                 "codec",
@@ -492,21 +565,28 @@ impl Stage {
         let Some(node) = &mut seat.node else { return };
         node.assert_invariants();
         let executed = node.executed().slot;
-        let moved = executed != seat.executed;
+        let entered = seat.epoch_shown != node.epoch();
+        let moved = executed != seat.executed || entered;
         seat.executed = executed;
-        let status = node.protocol_status();
-        let digest = moved.then(|| node.state_digest());
-        let speculates = self.setting.entry.speculates;
-        let shown = self.monotone[index].shows(index as u16, &status, executed, speculates);
+        seat.epoch_shown = node.epoch();
+        let stable = match node.speculates() {
+            true => node.protocol_status().stable,
+            false => executed,
+        };
+        // The state of a replica that follows is none.
+        let follows = node.is_between_epochs() && !entered;
+        let digest = (moved && !follows).then(|| node.state_digest());
+        let by = index as u16;
+        let shown = self.monotone[index].shows_node(by, node);
+        let shown = shown.and_then(|()| self.past_seal.shows(by, node));
+        let shown = shown.and_then(|()| self.past_seal.shows_state(by, node));
+        let speculates = node.speculates();
         self.demand(shown);
-        if let Some(node) = &mut self.seats[index].node {
-            let by = index as u16;
-            let told = self.past_seal.shows(by, node, speculates);
-            let shown = told.and_then(|()| self.past_seal.shows_state(by, node));
-            self.demand(shown);
-        }
-        if speculates {
-            return self.check_speculated(index, executed, status.stable, digest);
+        if speculates || !self.seats[index].speculated.is_empty() {
+            self.check_speculated(index, executed, stable, digest);
+            if speculates {
+                return;
+            }
         }
         if moved
             || self.seats[index]
@@ -518,7 +598,8 @@ impl Stage {
             self.check_executed(index);
         }
         if let Some(digest) = digest {
-            let checked = self.states.after(index as u16, executed.0, digest);
+            let epoch = self.seats[index].epoch_shown;
+            let checked = self.states.after(index as u16, epoch, executed.0, digest);
             self.demand(checked);
         }
     }
@@ -542,6 +623,7 @@ impl Stage {
         if digest.is_some() || !record.is_empty() {
             let state = digest.unwrap_or_else(|| node.state_digest());
             let run = Run {
+                epoch: node.epoch(),
                 slot,
                 record,
                 state: Some(state),
@@ -552,7 +634,9 @@ impl Stage {
         while let Some(run) = self.seats[index].speculated.ready(stable) {
             self.check_record(index, &run.record);
             if let Some(state) = run.state {
-                let checked = self.states.after(index as u16, run.slot.0, state);
+                let checked = self
+                    .states
+                    .after(index as u16, run.epoch, run.slot.0, state);
                 self.demand(checked);
             }
         }
@@ -592,7 +676,8 @@ impl Stage {
             }
             Output::Put { to, ranges } => {
                 self.say(|| format!("{index}: puts {} bytes", ranges.len()));
-                let frame = put_frame(GroupId(0), EpochNumber(1), ranges).into_bytes();
+                let frame =
+                    put_frame(GroupId(0), self.seats[index].epoch_shown, ranges).into_bytes();
                 for to in to.iter() {
                     let lane = quintet_replica::Lane::Control;
                     self.transmit(index, to.index(), lane, frame.clone());
@@ -656,6 +741,9 @@ impl Stage {
                     self.finish(&requests, outcome);
                 }
             }
+            Output::EpochBegins {
+                descriptor, base, ..
+            } => self.begin_epoch(index, descriptor, base),
             Output::Recovered | Output::Digest(_) => {}
             Output::Diverged(found) => self.violate("digests", format!("{index}: {found}")),
             Output::Route { agreed: false, .. } => {}
@@ -826,9 +914,10 @@ impl Stage {
 
     /// A frame as a person reads it: the protocol's own words.
     pub fn describe_frame(&self, frame: &Bytes) -> String {
-        match read_client_frame(frame.clone()) {
+        match read_client_frame(frame.clone()).map(|(_, frame)| frame) {
             Ok(ClientFrame::Message(message)) => (self.setting.entry.describe)(message),
             Ok(ClientFrame::Reply(..)) => String::from("Reply"),
+            Ok(ClientFrame::Epoch(_)) => String::from("Epoch"),
             Err(_) => String::from("State"),
         }
     }
@@ -862,7 +951,7 @@ impl Stage {
     pub fn timer_name(&self, key: TimerKey) -> String {
         match key.owner {
             TimerOwner::Replica => {
-                (self.setting.entry.timer_name)(key.timer).unwrap_or_else(|| key.timer.to_string())
+                (self.entry().timer_name)(key.timer).unwrap_or_else(|| key.timer.to_string())
             }
             TimerOwner::Frontend => format!("Frontend{}", key.timer),
             TimerOwner::Node => format!("Node{}", key.timer),

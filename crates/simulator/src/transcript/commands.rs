@@ -457,6 +457,7 @@ impl Player {
         let key = TimerKey {
             owner: TimerOwner::Replica,
             timer,
+            generation: 0,
         };
         self.stage()?.fire(seat, key);
         Ok(())

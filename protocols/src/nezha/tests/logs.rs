@@ -249,6 +249,7 @@ impl Seat {
         self.event(Event::Timer(TimerKey {
             owner: TimerOwner::Replica,
             timer: timer.into(),
+            generation: 0,
         }));
     }
 

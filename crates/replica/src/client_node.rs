@@ -1,0 +1,246 @@
+//! A frontend that is embedded in no replica, in whatever epoch its cluster is.
+//!
+//! ```text
+//!   submit ──► Client of epoch e ──frames──► replicas
+//!                    │  ◄── "I am in epoch e + 3: this is what it is"
+//!                    ▼
+//!              Client of epoch e + 3 ◄── submitted again: all that was under way
+//! ```
+//!
+//! It needs no chain of epochs: the newest that a member tells is enough, however old its own is.
+//! What was under way is submitted again as the same bytes, so that sessions answer what was
+//! executed; of that nobody can say any more that it was certainly not.
+
+use crate::{
+    BatchId, Bytes, Client, ClientFrame, Descriptor, Durability, Effect, Entry, Epoch, EventError,
+    FrontendId, FrontendSetup, GroupId, Incarnation, Level, Link, OptionError, Outcome, Recipients,
+    ReplicaId, Submission, TimerKey, World, client_frame, read_client_frame,
+};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+/// Gives a protocol's entry by its name.
+pub type FindProtocol = fn(&str) -> Option<&'static Entry>;
+
+/// See the module.
+pub struct ClientNode {
+    id: FrontendId,
+    group: GroupId,
+    epoch: Epoch,
+    seed: u64,
+    find: FindProtocol,
+    protocol: &'static str,
+    client: Box<dyn Client>,
+    links: BTreeMap<ReplicaId, Incarnation>,
+    /// See [`TimerKey::generation`].
+    generation: u16,
+    /// Batches that an earlier epoch's protocol had.
+    carried: BTreeSet<BatchId>,
+}
+
+impl ClientNode {
+    /// A frontend on its own; `setup.embedded` must be `None`, and `seed` differ from that of every
+    /// other one.
+    ///
+    /// # Errors
+    /// When the options are not the protocol's.
+    pub fn new(
+        setup: FrontendSetup<()>,
+        entry: &Entry,
+        find: FindProtocol,
+        seed: u64,
+    ) -> Result<Self, OptionError> {
+        let (id, epoch) = (setup.id, setup.epoch.clone());
+        Ok(Self {
+            id,
+            group: GroupId(0),
+            epoch,
+            seed,
+            find,
+            protocol: entry.info.name,
+            client: (entry.client)(setup, seed)?,
+            links: BTreeMap::new(),
+            generation: 0,
+            carried: BTreeSet::new(),
+        })
+    }
+
+    /// The epoch that it talks to.
+    #[must_use]
+    pub const fn epoch(&self) -> &Epoch {
+        &self.epoch
+    }
+
+    /// The protocol of that epoch.
+    #[must_use]
+    pub const fn protocol(&self) -> &'static str {
+        self.protocol
+    }
+
+    /// How many batches are under way.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.client.open()
+    }
+
+    /// As [`Client::paths`].
+    #[must_use]
+    pub fn paths(&self) -> Vec<(&'static str, u64)> {
+        self.client.paths()
+    }
+
+    /// A batch to carry out; ends in [`Effect::Done`]. Frames of all effects are whole.
+    pub fn submit(&mut self, submission: Submission, world: &dyn World, effects: &mut Vec<Effect>) {
+        let begun = effects.len();
+        self.client.submit(submission, world, effects);
+        self.outward(begun, effects);
+    }
+
+    /// A frame from a replica.
+    ///
+    /// # Errors
+    /// When its bytes make no sense.
+    pub fn on_frame(
+        &mut self,
+        from: ReplicaId,
+        frame: Bytes,
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), EventError> {
+        let begun = effects.len();
+        let (epoch, frame) = read_client_frame(frame)?;
+        let handled = match frame {
+            ClientFrame::Epoch(descriptor) if epoch > self.epoch.number => {
+                self.enter(&descriptor, world, effects);
+                return Ok(());
+            }
+            // Of an epoch whose protocol this is not, or perhaps not yet.
+            ClientFrame::Epoch(_) => return Ok(()),
+            _ if epoch != self.epoch.number => return Ok(()),
+            ClientFrame::Message(message) => self.client.on_message(from, message, world, effects),
+            ClientFrame::Reply(batch, header, results) => {
+                let reply = (header, results);
+                self.client.on_reply(from, batch, reply, world, effects)
+            }
+        };
+        self.outward(begun, effects);
+        handled
+    }
+
+    /// A timer fired.
+    pub fn on_timer(&mut self, key: TimerKey, world: &dyn World, effects: &mut Vec<Effect>) {
+        if key.generation == self.generation {
+            let begun = effects.len();
+            self.client.on_timer(key.timer, world, effects);
+            self.outward(begun, effects);
+        }
+    }
+
+    /// Something happened to a link.
+    pub fn on_link(
+        &mut self,
+        to: ReplicaId,
+        link: Link,
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+    ) {
+        match link {
+            Link::Up { incarnation } => {
+                self.links.insert(to, incarnation);
+            }
+            Link::Down => {
+                self.links.remove(&to);
+            }
+            Link::Room(_) | Link::Reset => {}
+        }
+        let begun = effects.len();
+        self.client.on_link(to, link, world, effects);
+        self.outward(begun, effects);
+    }
+
+    /// A member is in a later epoch.
+    fn enter(&mut self, descriptor: &Bytes, world: &dyn World, effects: &mut Vec<Effect>) {
+        // One that this program cannot read, or whose protocol it has not, it cannot talk to.
+        let Ok(next) = Descriptor::decode(descriptor.clone()) else {
+            return effects.push(Effect::Mark("epoch that cannot be read"));
+        };
+        let Some(entry) = (self.find)(&next.protocol) else {
+            return effects.push(Effect::Mark("epoch of an unknown protocol"));
+        };
+        if next.cluster != self.epoch.cluster || next.number <= self.epoch.number {
+            return;
+        }
+        let mut epoch = next.epoch(self.epoch.secret);
+        let planted = self
+            .epoch
+            .options
+            .iter()
+            .filter(|(name, _)| name == "plant");
+        epoch.options.extend(planted.cloned());
+        let Ok(client) = self.client_of(entry, epoch.clone(), next.durability) else {
+            return effects.push(Effect::Mark("epoch of an unknown protocol"));
+        };
+        let mut earlier = core::mem::replace(&mut self.client, client);
+        self.epoch = epoch;
+        self.protocol = entry.info.name;
+        self.generation = self.generation.wrapping_add(1);
+        effects.push(Effect::Mark("epoch entered by a frontend"));
+        let begun = effects.len();
+        for (to, incarnation) in self.links.clone() {
+            let up = Link::Up { incarnation };
+            self.client.on_link(to, up, world, effects);
+        }
+        for submission in earlier.take_open() {
+            if submission.level == Level::Ordered {
+                self.carried.insert(submission.id);
+            }
+            self.client.submit(submission, world, effects);
+        }
+        self.outward(begun, effects);
+    }
+
+    fn client_of(
+        &self,
+        entry: &Entry,
+        epoch: Epoch,
+        durability: Durability,
+    ) -> Result<Box<dyn Client>, OptionError> {
+        let setup = FrontendSetup {
+            id: self.id,
+            embedded: None,
+            epoch,
+            durability,
+            options: (),
+        };
+        (entry.client)(setup, self.seed)
+    }
+
+    /// Effects behind the first `begun` as the world knows them.
+    fn outward(&mut self, begun: usize, effects: &mut [Effect]) {
+        for effect in &mut effects[begun..] {
+            match effect {
+                Effect::Send {
+                    to: Recipients::Replicas(_),
+                    frame,
+                    ..
+                } => {
+                    let bare = core::mem::take(frame);
+                    *frame = client_frame(self.group, self.epoch.number, bare);
+                }
+                Effect::SetTimer { key, .. } | Effect::CancelTimer { key } => {
+                    key.generation = self.generation;
+                }
+                Effect::Done { batch, outcome } => {
+                    let certain = matches!(outcome, Outcome::NoQuorum | Outcome::Busy);
+                    if self.carried.remove(batch) && certain {
+                        *outcome = Outcome::Uncertain;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The bounds of an executor, and those that its replicas agree on.
+
+use crate::{KeptReplies, limits};
+use alloc::string::ToString;
+use core::time::Duration;
+
+/// The bounds of an executor.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecutorLimits {
+    /// An owner's sessions end when it is silent for this long.
+    pub session_lifetime: Duration,
+    /// The most batches of reads that wait for a slot; more are answered "busy" by silence, and
+    /// the frontend tries again.
+    pub queries_max: usize,
+    /// About so many bytes of a fetched snapshot are restored in one turn: a few milliseconds'
+    /// work, between which peers are answered.
+    pub restore_step: usize,
+    /// While somebody fetches this replica's state, so many bytes of what it executes are kept
+    /// for them at most, and no more than its last snapshot had; see [`crate::Feed`].
+    pub feed_bytes_max: u64,
+    /// So many bytes of a peer's state are asked for in a second at most; 0 for any number.
+    pub transfer_rate_max: u64,
+    /// A disk that has finished nothing for so long while a write waits hangs: the node hears and
+    /// says nothing until it answers. Zero: none ever does.
+    pub disk_hung_after: Duration,
+    /// How often the members' paces are measured, so that a slow leader hands over; zero: never.
+    pub pace_beat: Duration,
+    /// Once the results of a batch have so many bytes, its further commands are not executed and
+    /// answered [`RequestStatus::NotExecuted`]. Replicas must agree on it.
+    pub batch_reply_bytes_max: usize,
+    /// A request's reply that is longer is dropped, and nobody learns it. A state machine that
+    /// keeps to the limit itself, before it changes anything, comes never so far. Replicas must
+    /// agree on it.
+    pub request_reply_bytes_max: usize,
+    /// How much of the replies is kept. Replicas must agree on it.
+    pub kept_replies: KeptReplies,
+    /// How often this replica asks for digests of all replicas' states to be compared; zero for
+    /// never. It takes part whenever another one asks.
+    pub digest_interval: Duration,
+}
+
+impl ExecutorLimits {
+    /// Takes over those that an epoch's members have agreed on; others stay as they are.
+    pub fn agree(&mut self, terms: &crate::Terms) {
+        let kept = &mut self.kept_replies;
+        for (name, value) in terms {
+            let size = usize::try_from(*value).unwrap_or(usize::MAX);
+            match &name[..] {
+                "session_lifetime_ms" => self.session_lifetime = Duration::from_millis(*value),
+                "batch_reply_bytes_max" => self.batch_reply_bytes_max = size,
+                "request_reply_bytes_max" => self.request_reply_bytes_max = size,
+                "kept_reply_bytes_max" => kept.reply_bytes_max = size,
+                "kept_replies_bytes_max" => kept.bytes_max = size,
+                // The node's or the state machine's.
+                _ => {}
+            }
+        }
+    }
+
+    /// Those that results depend on, by name: equal at all replicas.
+    #[must_use]
+    pub fn terms(&self) -> crate::Terms {
+        let lifetime = u64::try_from(self.session_lifetime.as_millis()).unwrap_or(u64::MAX);
+        let kept = &self.kept_replies;
+        [
+            ("session_lifetime_ms", lifetime),
+            ("batch_reply_bytes_max", self.batch_reply_bytes_max as u64),
+            (
+                "request_reply_bytes_max",
+                self.request_reply_bytes_max as u64,
+            ),
+            ("kept_reply_bytes_max", kept.reply_bytes_max as u64),
+            ("kept_replies_bytes_max", kept.bytes_max as u64),
+        ]
+        .map(|(name, value)| (name.to_string(), value))
+        .to_vec()
+    }
+}
+
+/// What [`ExecutorLimits::feed_bytes_max`] is where nobody says otherwise.
+pub const FEED_BYTES_MAX: u64 = 1 << 30;
+
+impl Default for ExecutorLimits {
+    fn default() -> Self {
+        Self {
+            session_lifetime: Duration::from_secs(120),
+            queries_max: 65_536,
+            restore_step: 512 * 1024,
+            disk_hung_after: crate::DISK_HUNG_AFTER,
+            pace_beat: crate::parts::PACE_BEAT,
+            feed_bytes_max: FEED_BYTES_MAX,
+            transfer_rate_max: 0,
+            batch_reply_bytes_max: limits::BATCH_REPLY_BYTES,
+            request_reply_bytes_max: limits::REQUEST_REPLY_BYTES_MAX,
+            kept_replies: KeptReplies::default(),
+            digest_interval: Duration::ZERO,
+        }
+    }
+}

@@ -1,0 +1,764 @@
+//! From one epoch into the next, in place: the same node, executor, links and clients.
+//!
+//! ```text
+//!   Serving(e) ──the end is final──► Ended(e) ──a majority of e+1 has it──► Saving(e+1)
+//!       ▲                              the protocol of e goes on               │ its first state is
+//!       │                                                                      ▼ a durable snapshot
+//!       └──begin_epoch: the protocol of e+1 starts ◄──EpochBegins── Beginning(e+1)
+//!                                                                              ▲
+//!   a peer is further by an epoch or more ──► Following ──a state of it is here┘
+//! ```
+//!
+//! Nobody decides when an epoch begins: each member enters by itself. It leaves the epoch that has
+//! ended only when a majority of the next one's members has its end, too, so that nobody who is
+//! left behind is needed: who has missed the end takes a state of the next epoch from a member.
+//! From its first message on, the next epoch needs nothing of its predecessor, as its first state is
+//! durable here, and so is the fact that this replica is in it.
+//!
+//! What clients have under way is submitted again in the next epoch, whole, as the same bytes:
+//! sessions answer what was executed before the end, and nothing is executed behind it. Therefore
+//! nobody is answered that the epoch has ended. Of a batch that an earlier protocol had, nobody
+//! can say any more that it was certainly not executed.
+//!
+//! Links outlive epochs. A protocol sees a link to a peer that runs the same epoch, and no other.
+
+use super::{between::Between, rebased::Rebased, *};
+use crate::{Descriptor, DescriptorError};
+use alloc::collections::BTreeSet;
+
+/// How often peers are told where this replica is that may not know it.
+const TELL_EVERY: Duration = Duration::from_millis(50);
+/// A frame of another epoch is answered no more often than this.
+const ANSWER_EVERY: Duration = Duration::from_millis(20);
+/// Members that are linked and have not seen the end yet are waited for so long: they would have
+/// to take a whole state otherwise.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// A first state that could not be saved is written again after this.
+const SAVE_AGAIN: Duration = Duration::from_millis(500);
+
+/// What a replica has of the state of its epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Holds {
+    /// Nothing that can be used.
+    Nothing = 0,
+    /// All of it, not yet durably.
+    Soon = 1,
+    /// All of it: others may take it.
+    State = 2,
+}
+
+/// What a replica tells its peers of the epoch that it is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct EpochWord {
+    number: EpochNumber,
+    /// It has ended for good.
+    ended: bool,
+    holds: Holds,
+    /// Where it began.
+    base: Executed,
+    /// The public part of its descriptor.
+    descriptor: Bytes,
+    /// And where are you?
+    asks: bool,
+}
+
+impl Wire for EpochWord {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.number.0);
+        writer.bool(self.ended);
+        writer.u8(self.holds as u8);
+        writer.u64(self.base.slot.0);
+        writer.u64(self.base.position.0);
+        writer.slice(&self.descriptor);
+        writer.bool(self.asks);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            number: EpochNumber(reader.u64("epoch")?),
+            ended: reader.bool("ended")?,
+            holds: match reader.u8("what is held")? {
+                0 => Holds::Nothing,
+                1 => Holds::Soon,
+                2 => Holds::State,
+                _ => return Err(DecodeError::Bad("what is held")),
+            },
+            base: Executed {
+                slot: reader.slot("base")?,
+                position: crate::Position(reader.number("base")?),
+            },
+            descriptor: reader.blob("descriptor")?,
+            asks: reader.bool("asks")?,
+        })
+    }
+}
+
+impl EpochWord {
+    pub(super) fn into_descriptor(self) -> Bytes {
+        self.descriptor
+    }
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The epoch's protocol runs.
+    Serving,
+    /// It goes on, behind the end.
+    Ended { since: Time },
+    /// The next epoch's first state is being saved; not before this time when that has failed.
+    Saving { again: Option<Time> },
+    /// The state is here, and the world writes down that this replica is in the epoch.
+    Beginning,
+    /// A state of the epoch is fetched.
+    Following,
+}
+
+/// Where a node is between epochs, and where its peers are.
+pub(super) struct Succession {
+    phase: Phase,
+    /// Peers that are not known to run this node's epoch.
+    elsewhere: ReplicaSet,
+    /// Peers that have the end of this node's epoch, or a state of a later one.
+    past: ReplicaSet,
+    /// Peers in this node's epoch that have nothing of its state.
+    empty: ReplicaSet,
+    /// Peers that are linked.
+    links: BTreeMap<ReplicaId, Incarnation>,
+    /// Frontends that are linked and embedded in no member.
+    frontends: BTreeMap<FrontendId, Incarnation>,
+    /// When peers were answered last that they are in another epoch.
+    answered: BTreeMap<ReplicaId, Time>,
+    /// Batches that an earlier protocol had.
+    carried: BTreeSet<BatchId>,
+    /// What the protocol will start with once its state is here.
+    recovered: Option<RecoveredBytes>,
+    generation: u16,
+    timer_set: bool,
+}
+
+impl Succession {
+    pub(super) const fn new() -> Self {
+        Self {
+            phase: Phase::Serving,
+            elsewhere: ReplicaSet::EMPTY,
+            past: ReplicaSet::EMPTY,
+            empty: ReplicaSet::EMPTY,
+            links: BTreeMap::new(),
+            frontends: BTreeMap::new(),
+            answered: BTreeMap::new(),
+            carried: BTreeSet::new(),
+            recovered: None,
+            generation: 0,
+            timer_set: false,
+        }
+    }
+
+    /// Those of `to` that run this node's epoch, as far as is known.
+    pub(super) const fn present(&self, to: ReplicaSet) -> ReplicaSet {
+        ReplicaSet(to.0 & !self.elsewhere.0)
+    }
+
+    pub(super) const fn is_present(&self, peer: ReplicaId) -> bool {
+        !self.elsewhere.contains(peer)
+    }
+
+    /// Whether a snapshot that is saved now is the epoch's first.
+    const fn saves(&self) -> bool {
+        matches!(self.phase, Phase::Saving { .. })
+    }
+
+    /// How a batch ended, as far as its earlier protocols leave that certain.
+    pub(super) fn ended(&mut self, batch: BatchId, outcome: Outcome) -> Outcome {
+        let certain = matches!(outcome, Outcome::NoQuorum | Outcome::Busy);
+        match self.carried.remove(&batch) && certain {
+            true => Outcome::Uncertain,
+            false => outcome,
+        }
+    }
+}
+
+impl Node {
+    /// The epoch that the node is in.
+    #[must_use]
+    pub const fn epoch(&self) -> EpochNumber {
+        self.epoch
+    }
+
+    /// Whether no protocol runs, because the next epoch has not begun here.
+    #[must_use]
+    pub const fn is_between_epochs(&self) -> bool {
+        !matches!(self.succession.phase, Phase::Serving | Phase::Ended { .. })
+    }
+
+    fn word(&self, asks: bool) -> EpochWord {
+        let descriptor = self.executor.descriptor();
+        // A member keeps its addresses and the hash seed to itself.
+        let public = crate::public_part(descriptor).map_or(0, <[u8]>::len);
+        EpochWord {
+            number: self.epoch,
+            ended: matches!(self.succession.phase, Phase::Ended { .. }),
+            holds: match self.succession.phase {
+                Phase::Serving | Phase::Ended { .. } => Holds::State,
+                Phase::Saving { .. } | Phase::Beginning => Holds::Soon,
+                Phase::Following => Holds::Nothing,
+            },
+            base: self.executor.base(),
+            descriptor: descriptor.slice(..public),
+            asks,
+        }
+    }
+
+    fn tell_epoch(&mut self, to: ReplicaSet, asks: bool, out: &mut Vec<Output>) {
+        if to.is_empty() || self.executor.descriptor().is_empty() {
+            return;
+        }
+        let frame = self.epoch_frame(asks);
+        out.push(Output::Send {
+            to: Recipients::Replicas(to),
+            lane: Lane::Control,
+            frame,
+        });
+    }
+
+    fn epoch_frame(&mut self, asks: bool) -> Frame {
+        let word = self.word(asks);
+        let mut writer = Writer::new(&mut self.scratch);
+        word.encode(&mut writer);
+        let frame = writer.finish();
+        self.wrap(FrameKind::Epoch, frame)
+    }
+
+    fn peers(&self) -> ReplicaSet {
+        ReplicaSet::all(self.members).without(self.id)
+    }
+
+    fn linked(&self) -> ReplicaSet {
+        self.succession
+            .links
+            .keys()
+            .fold(ReplicaSet::EMPTY, |set, id| set.with(*id))
+    }
+
+    /// A frame of another epoch has come.
+    pub(super) fn on_stray_frame(
+        &mut self,
+        from: ReplicaId,
+        theirs: EpochNumber,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        let now = world.now();
+        let last = self.succession.answered.get(&from);
+        if last.is_some_and(|last| now < *last + ANSWER_EVERY) {
+            return;
+        }
+        self.succession.answered.insert(from, now);
+        self.tell_epoch(ReplicaSet::EMPTY.with(from), theirs > self.epoch, out);
+    }
+
+    /// A frame of this epoch has come from a peer: it is in it.
+    pub(super) fn note_present(
+        &mut self,
+        from: ReplicaId,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        self.succession.elsewhere = self.succession.elsewhere.without(from);
+        if let Some(incarnation) = self.succession.links.get(&from) {
+            let up = Link::Up {
+                incarnation: *incarnation,
+            };
+            self.events.push_back(Event::Link(Peer::Replica(from), up));
+            self.carry_out(world, out);
+        }
+    }
+
+    /// Something happened to a link; true when the protocol is to know.
+    pub(super) fn on_link(&mut self, peer: Peer, link: Link, out: &mut Vec<Output>) -> bool {
+        let id = match peer {
+            Peer::Replica(id) => id,
+            Peer::Frontend(frontend) => {
+                self.on_frontend_link(frontend, link, out);
+                return true;
+            }
+        };
+        match link {
+            Link::Up { incarnation } => {
+                let before = self.succession.links.insert(id, incarnation);
+                if before != Some(incarnation) {
+                    // It may have forgotten what it had.
+                    self.succession.past = self.succession.past.without(id);
+                    self.succession.empty = self.succession.empty.without(id);
+                }
+                let (away, first) = (!self.succession.is_present(id), EpochNumber(1));
+                if away || self.epoch > first {
+                    self.tell_epoch(ReplicaSet::EMPTY.with(id), away, out);
+                }
+            }
+            Link::Down => {
+                self.succession.links.remove(&id);
+            }
+            Link::Room(_) | Link::Reset => {}
+        }
+        self.succession.is_present(id)
+    }
+
+    fn on_frontend_link(&mut self, frontend: FrontendId, link: Link, out: &mut Vec<Output>) {
+        match link {
+            Link::Up { incarnation } => {
+                self.succession.frontends.insert(frontend, incarnation);
+                if self.epoch > EpochNumber(1) {
+                    self.tell_frontend(frontend, out);
+                }
+            }
+            Link::Down => {
+                self.succession.frontends.remove(&frontend);
+            }
+            Link::Room(_) | Link::Reset => {}
+        }
+    }
+
+    /// A frontend outside may be in an earlier epoch, and is told where this replica serves.
+    pub(super) fn tell_frontend(&mut self, frontend: FrontendId, out: &mut Vec<Output>) {
+        if !self.is_between_epochs() && self.executor.sealed().is_none() {
+            let frame = self.epoch_frame(false);
+            out.push(Output::Send {
+                to: Recipients::Frontend(frontend),
+                lane: Lane::Control,
+                frame,
+            });
+        }
+    }
+
+    pub(super) fn on_epoch_word(
+        &mut self,
+        from: ReplicaId,
+        word: EpochWord,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        if word.asks {
+            self.tell_epoch(ReplicaSet::EMPTY.with(from), false, out);
+        }
+        if word.number < self.epoch {
+            if self.succession.is_present(from) {
+                self.succession.elsewhere.insert(from);
+                let down = Event::Link(Peer::Replica(from), Link::Down);
+                self.events.push_back(down);
+            }
+            if !word.asks {
+                self.on_stray_frame(from, word.number, world, out);
+            }
+            return self.look_at_succession(world, out);
+        }
+        if word.number == self.epoch {
+            return self.on_word_of_this_epoch(from, &word, world, out);
+        }
+        if word.holds == Holds::Nothing {
+            return;
+        }
+        self.succession.past.insert(from);
+        self.look_at_succession(world, out);
+        let holds = word.holds == Holds::State;
+        if holds && word.number > self.epoch && self.may_follow(&word) {
+            self.follow(from, &word, world, out);
+        }
+    }
+
+    fn on_word_of_this_epoch(
+        &mut self,
+        from: ReplicaId,
+        word: &EpochWord,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        if word.base != self.executor.base() || !self.is_descriptor(&word.descriptor) {
+            let reason = format!(
+                "replica {} is in another epoch of the same number: it began at {:?}, this one at \
+                 {:?}. Their histories have parted; keep the data directories of both",
+                from.0,
+                word.base,
+                self.executor.base()
+            );
+            return self.halt(reason, out);
+        }
+        if word.ended {
+            self.succession.past.insert(from);
+        }
+        self.succession.empty = self.succession.empty.without(from);
+        if word.holds == Holds::Nothing {
+            self.succession.empty.insert(from);
+        }
+        if !self.succession.is_present(from) {
+            self.note_present(from, world, out);
+        }
+        self.look_at_succession(world, out);
+    }
+
+    fn is_descriptor(&self, public: &[u8]) -> bool {
+        crate::public_part(self.executor.descriptor()) == Some(public)
+    }
+
+    /// Whether the end of this epoch is missing here, or was reached too late.
+    fn may_follow(&self, word: &EpochWord) -> bool {
+        match self.succession.phase {
+            Phase::Serving | Phase::Following => true,
+            // It may have the end, and another state that is half restored.
+            Phase::Ended { .. } => word.number.0 > self.epoch.0 + 1 || self.installing.is_some(),
+            Phase::Saving { .. } | Phase::Beginning => false,
+        }
+    }
+
+    /// Looks after what is to be done next on the way into another epoch.
+    pub(super) fn look_at_succession(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        if self.halted {
+            return;
+        }
+        let now = world.now();
+        if self.succession.phase == Phase::Serving && self.sealed().is_some() {
+            self.succession.phase = Phase::Ended { since: now };
+            out.push(Output::Mark("epoch ended"));
+            self.tell_epoch(self.peers(), true, out);
+        }
+        if let Phase::Ended { since } = self.succession.phase {
+            self.maybe_enter(since, world, out);
+        }
+        self.arm_succession(world, out);
+    }
+
+    fn arm_succession(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let serves = self.succession.phase == Phase::Serving;
+        if self.succession.timer_set || serves && self.succession.elsewhere.is_empty() {
+            return;
+        }
+        self.succession.timer_set = true;
+        out.push(Output::SetTimer {
+            key: node_timer(TIMER_EPOCH),
+            at: Deadline::At(world.now() + TELL_EVERY),
+        });
+    }
+
+    pub(super) fn on_epoch_timer(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        self.succession.timer_set = false;
+        let ignorant = match self.succession.phase {
+            Phase::Ended { .. } => {
+                let past = self.succession.past;
+                ReplicaSet(self.peers().0 & !past.0)
+            }
+            _ => self.succession.elsewhere,
+        };
+        let linked = ReplicaSet(ignorant.0 & self.linked().0);
+        self.tell_epoch(linked, true, out);
+        let now = world.now();
+        match self.succession.phase {
+            Phase::Saving { again: Some(at) } if now >= at => self.save_first_state(out),
+            Phase::Following => self.fetch_on(world, out),
+            _ => {}
+        }
+        self.look_at_succession(world, out);
+    }
+
+    /// Whoever has come into the epoch meanwhile may give its state, too.
+    fn fetch_on(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let peers = self.peers();
+        let present = self.succession.present(peers);
+        if self.succession.recovered.is_some() && self.succession.empty == peers {
+            let reason = "no member has the state of this epoch any more: all have lost what they \
+                          had in memory. Begin a new cluster with a snapshot (quintet snapshot \
+                          restore), or with nothing (--bootstrap-again)";
+            return self.halt(String::from(reason), out);
+        }
+        let known = ReplicaSet(present.0 & !self.succession.empty.0);
+        let from = if known.is_empty() { peers } else { known };
+        self.fetch_first_state(from, world, out);
+    }
+
+    /// Enters the next epoch once those that it needs have the end of this one.
+    fn maybe_enter(&mut self, since: Time, world: &dyn World, out: &mut Vec<Output>) {
+        let past = self.succession.past.with(self.id);
+        let linked = self.linked();
+        let all = ReplicaSet(linked.0 & !past.0).is_empty();
+        let enough = past.len() > self.members / 2;
+        if !enough || !all && world.now() < since + PATIENCE {
+            return;
+        }
+        if self.installing.is_some() || !self.deferred.is_empty() {
+            return;
+        }
+        self.leave_protocol("entering an epoch", out);
+        let next = match self.executor.enter() {
+            Ok(next) => next,
+            Err(error) => return self.halt(unreadable(&error), out),
+        };
+        out.push(Output::Mark("epoch entered"));
+        self.become_member_of(&next);
+        self.save_first_state(out);
+        self.tell_epoch(self.peers(), false, out);
+        self.arm_succession(world, out);
+    }
+
+    /// The protocol ends; what it had under way is kept.
+    fn leave_protocol(&mut self, role: &'static str, out: &mut Vec<Output>) {
+        if let Some(under_way) = self.under_way.take() {
+            if matches!(under_way.kind, Under::Own { .. }) {
+                self.executor.abandon_snapshot();
+            }
+            out.push(Output::SnapshotAbandon);
+        }
+        if self.fetch.take().is_some() {
+            out.push(Output::CancelTimer {
+                key: node_timer(TIMER_FETCH),
+            });
+        }
+        self.installing = None;
+        self.deferred = Deferred::default();
+        self.effects.clear();
+        // What is left is the earlier protocol's, but for what clients want.
+        let mut open = self.replica.take_open();
+        for event in self.events.drain(..) {
+            if let Event::Submit(submission) = event {
+                open.push(submission);
+            }
+        }
+        open.retain(|submission| submission.id.0 < OWN_BATCHES);
+        self.replica = Box::new(Between::new(role, self.executor.stable(), open));
+        let key = TimerKey {
+            owner: TimerOwner::Frontend,
+            timer: 0,
+            generation: 0,
+        };
+        self.events.push_back(Event::Timer(key));
+        self.held.clear();
+        self.homes.clear();
+        self.ring = None;
+        self.summing_up = false;
+        self.checkpoint_asked = false;
+        (self.tick_at, self.tick_open, self.tick_last) = (None, None, None);
+        self.digests.epoch_ended();
+    }
+
+    fn become_member_of(&mut self, next: &Descriptor) {
+        self.epoch = next.number;
+        self.envelopes = FRAME_KINDS.map(|kind| envelope(kind, self.group, self.epoch));
+        self.executed_told = self.executor.progress();
+        self.pace = Pace::new(self.members);
+        // Until they say that they are in it.
+        self.succession.elsewhere = self.peers();
+        self.succession.past = ReplicaSet::EMPTY;
+        self.succession.empty = ReplicaSet::EMPTY;
+    }
+
+    fn save_first_state(&mut self, out: &mut Vec<Output>) {
+        self.succession.phase = Phase::Saving { again: None };
+        self.begin_snapshot(self.executor.base().slot, Bytes::new(), out);
+    }
+
+    /// A snapshot of this replica's own state is saved; true when it is the first of an epoch.
+    pub(super) fn first_state_saved(&mut self, out: &mut Vec<Output>) -> bool {
+        if !self.succession.saves() {
+            return false;
+        }
+        self.state_is_here(None, out);
+        true
+    }
+
+    pub(super) fn first_state_failed(&mut self, now: Time) {
+        if self.succession.saves() {
+            let again = Some(now + SAVE_AGAIN);
+            self.succession.phase = Phase::Saving { again };
+        }
+    }
+
+    /// The state of the epoch is here, durably, with what its protocol said of it.
+    fn state_is_here(&mut self, checkpoint: Option<(Slot, Bytes)>, out: &mut Vec<Output>) {
+        self.succession.phase = Phase::Beginning;
+        let first_boot = checkpoint.is_none() && self.succession.recovered.is_none();
+        let recovered = self.succession.recovered.get_or_insert_default();
+        recovered.first_boot = first_boot;
+        recovered.checkpoint = checkpoint;
+        out.push(Output::EpochBegins {
+            number: self.epoch,
+            descriptor: self.executor.descriptor().clone(),
+            base: self.executor.base(),
+        });
+    }
+
+    /// The state that this replica needs to be in its epoch has come.
+    pub(super) fn followed(&mut self, slot: Slot, summary: Bytes, out: &mut Vec<Output>) -> bool {
+        if self.succession.phase != Phase::Following {
+            return false;
+        }
+        out.push(Output::Mark("epoch followed"));
+        let past_base = slot > self.executor.base().slot;
+        self.state_is_here(past_base.then_some((slot, summary)), out);
+        true
+    }
+
+    /// A peer is in a later epoch, whose beginning is missing here.
+    fn follow(
+        &mut self,
+        from: ReplicaId,
+        word: &EpochWord,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        let ours = Descriptor::decode(self.executor.descriptor().clone());
+        let next = match Descriptor::decode(word.descriptor.clone()) {
+            Ok(next) => next,
+            Err(error @ DescriptorError::Level(_)) => return self.halt(unreadable(&error), out),
+            Err(DescriptorError::Malformed(_)) => return self.malformed += 1,
+        };
+        let Ok(ours) = ours else { return };
+        let follows_ours = next.predecessor == ours.fingerprint();
+        if word.number.0 == self.epoch.0 + 1 && !follows_ours {
+            let reason = format!(
+                "replica {} is in an epoch that does not follow this one: their histories have \
+                 parted; keep the data directories of both",
+                from.0
+            );
+            return self.halt(reason, out);
+        }
+        let nodes = |descriptor: &Descriptor| -> Vec<u64> {
+            descriptor.members.iter().map(|row| row.node).collect()
+        };
+        let fits = next.cluster == ours.cluster
+            && next.group == self.group
+            && next.number == word.number
+            && nodes(&next) == nodes(&ours)
+            && word.base.slot > self.executor.executed().slot.min(self.executor.stable());
+        if !fits {
+            return self.malformed += 1;
+        }
+        out.push(Output::Mark("epoch missed"));
+        self.leave_protocol("following an epoch", out);
+        let next = next.with_private_part_of(&ours);
+        self.executor.follow(&next, word.base);
+        self.become_member_of(&next);
+        self.succession.recovered = None;
+        self.succession.elsewhere = self.succession.elsewhere.without(from);
+        self.succession.phase = Phase::Following;
+        self.fetch_first_state(ReplicaSet::EMPTY.with(from), world, out);
+        self.arm_succession(world, out);
+    }
+
+    fn fetch_first_state(&mut self, from: ReplicaSet, world: &dyn World, out: &mut Vec<Output>) {
+        let base = self.executor.base().slot;
+        self.begin_fetch(from, base, world, out);
+    }
+
+    /// A replica starts in an epoch behind the first: its peers may be in others.
+    pub(super) fn meet_peers(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        self.succession.elsewhere = self.peers();
+        self.arm_succession(world, out);
+    }
+
+    /// This replica was in its epoch and has not the state that it began with: it takes one of a
+    /// peer's before its protocol starts.
+    pub(super) fn start_without_state(
+        &mut self,
+        recovered: RecoveredBytes,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        self.replica = Box::new(Between::new("following an epoch", Slot(0), Vec::new()));
+        self.succession.recovered = Some(recovered);
+        self.meet_peers(world, out);
+        self.succession.phase = Phase::Following;
+        self.fetch_first_state(self.peers(), world, out);
+    }
+
+    /// It is durable that this replica is in the epoch of [`Output::EpochBegins`]: its protocol
+    /// starts. `seed` as in [`NodeSetup`].
+    ///
+    /// # Errors
+    /// When the options are not the protocol's, or its state makes no sense to it; the node must not
+    /// be used then.
+    ///
+    /// # Panics
+    /// When no epoch waits to begin.
+    pub fn begin_epoch(
+        &mut self,
+        protocol: &Entry,
+        epoch: Epoch,
+        seed: u64,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) -> Result<(), StartError> {
+        assert!(
+            self.succession.phase == Phase::Beginning && epoch.number == self.epoch,
+            "an epoch begins once"
+        );
+        let open = self.replica.take_open();
+        self.carry_over(&open);
+        self.seed = seed;
+        self.planted = Planted::of(&epoch.options);
+        let base = self.executor.base().slot;
+        self.replica = self.protocol(protocol, epoch)?;
+        self.succession.generation = self.succession.generation.wrapping_add(1);
+        self.rebase(base);
+        if protocol.speculates {
+            self.executor.speculate();
+        }
+        self.executed_told = self.executor.progress();
+        self.succession.phase = Phase::Serving;
+        let recovered = self.succession.recovered.take().unwrap_or_default();
+        let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);
+        if !recovered.forgot {
+            // It has acknowledged nothing in this epoch, so that it misses nothing.
+            out.push(Output::Recovered);
+        }
+        self.start_protocol(recovered, world)?;
+        self.events.extend(covered.map(Event::Checkpointed));
+        let links = core::mem::take(&mut self.succession.links);
+        for (id, incarnation) in &links {
+            if self.succession.is_present(*id) {
+                let up = Link::Up {
+                    incarnation: *incarnation,
+                };
+                self.events.push_back(Event::Link(Peer::Replica(*id), up));
+            }
+        }
+        self.succession.links = links;
+        for (frontend, incarnation) in &self.succession.frontends {
+            let up = Link::Up {
+                incarnation: *incarnation,
+            };
+            self.events
+                .push_back(Event::Link(Peer::Frontend(*frontend), up));
+        }
+        self.events.extend(open.into_iter().map(Event::Submit));
+        out.push(Output::Mark("epoch begun"));
+        self.tell_epoch(self.peers(), true, out);
+        let frontends: Vec<FrontendId> = self.succession.frontends.keys().copied().collect();
+        for frontend in frontends {
+            self.tell_frontend(frontend, out);
+        }
+        self.carry_out(world, out);
+        self.look_at_succession(world, out);
+        Ok(())
+    }
+
+    fn carry_over(&mut self, open: &[Submission]) {
+        let ordered = open.iter().filter(|it| it.level == crate::Level::Ordered);
+        self.succession.carried = ordered.map(|it| it.id).collect();
+    }
+
+    /// The protocol counts from the epoch's beginning.
+    pub(super) fn rebase(&mut self, base: Slot) {
+        if base == Slot(0) {
+            return;
+        }
+        let inner = core::mem::replace(
+            &mut self.replica,
+            Box::new(Between::new("", Slot(0), Vec::new())),
+        );
+        let generation = self.succession.generation;
+        self.replica = Box::new(Rebased::new(inner, base, self.written, generation));
+    }
+}
+
+fn unreadable(error: &DescriptorError) -> String {
+    format!("this program cannot go on in the next epoch of the cluster: {error}")
+}
