@@ -92,7 +92,7 @@ pub fn get_with(
     path: &str,
     timeout: Duration,
 ) -> io::Result<Answer> {
-    send(Some(password), "GET", authority, path, timeout)
+    send(Some(password), "GET", authority, path, "", timeout)
 }
 
 /// Sends one request without a body.
@@ -100,8 +100,22 @@ pub fn get_with(
 /// # Errors
 /// As [`get`].
 pub fn request(method: &str, authority: &str, path: &str, timeout: Duration) -> io::Result<Answer> {
+    request_with(method, authority, path, "", timeout)
+}
+
+/// Sends one request with this body, which is JSON.
+///
+/// # Errors
+/// As [`get`].
+pub fn request_with(
+    method: &str,
+    authority: &str,
+    path: &str,
+    body: &str,
+    timeout: Duration,
+) -> io::Result<Answer> {
     let password = PASSWORD.get().map(String::as_str);
-    send(password, method, authority, path, timeout)
+    send(password, method, authority, path, body, timeout)
 }
 
 fn send(
@@ -109,13 +123,22 @@ fn send(
     method: &str,
     authority: &str,
     path: &str,
+    body: &str,
     timeout: Duration,
 ) -> io::Result<Answer> {
     let deadline = Instant::now() + timeout;
     let mut stream = connect(authority, timeout)?;
     let authorization = authorization(password);
+    let content = match body {
+        "" => String::new(),
+        _ => format!(
+            "Content-Type: application/json\r\nContent-Length: {}\r\n",
+            body.len()
+        ),
+    };
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n{authorization}\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n{authorization}\
+         {content}\r\n{body}"
     );
     stream.set_write_timeout(Some(timeout))?;
     stream

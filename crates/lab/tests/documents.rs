@@ -188,6 +188,7 @@ const SIZES_MAX: &[(&str, usize)] = &[
     ("docs/operations/monitoring.md", 5),
     ("docs/operations/failures.md", 6),
     ("docs/operations/backup.md", 2),
+    ("docs/operations/change.md", 3),
     ("docs/operations/transports.md", 5),
     ("docs/operations/security.md", 2),
     ("docs/protocols/choosing.md", 4),

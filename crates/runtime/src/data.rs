@@ -4,7 +4,7 @@
 //!   lock        held by the running process, holds its process id
 //!   identity    cluster, replica, durability, incarnation, boot; written anew at every start,
 //!   identity-2  twice, one after the other, so that one of them is always whole
-//!   epoch       what the members of the cluster agreed on when it began;
+//!   epoch       what the members of the cluster have agreed on, and where that began;
 //!   epoch-2     twice, as the identity
 //!   peers       the highest boot seen of every peer, so that a wiped one is recognised
 //!   promises    the two slots of the journal's promises
@@ -18,7 +18,8 @@ use crate::{
     transports::handshake::Refusal,
 };
 use quintet_replica::{
-    Boot, ClusterId, Descriptor, DescriptorError, Durability, Incarnation, ReplicaId, checksum,
+    Boot, ClusterId, Descriptor, DescriptorError, Durability, Executed, Incarnation, Position,
+    ReplicaId, Slot, checksum,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -84,6 +85,29 @@ struct EpochFile {
     format: u32,
     fingerprint: String,
     descriptor: String,
+    /// The slot and the position at which it began; nothing in a cluster's first epoch.
+    #[serde(default)]
+    base: (u64, u64),
+}
+
+/// An epoch that a replica is in, and where it began.
+pub(crate) type StoredEpoch = (Descriptor, Executed);
+
+fn epoch_file(descriptor: &Descriptor, base: Executed) -> EpochFile {
+    EpochFile {
+        format: FORMAT,
+        fingerprint: descriptor.fingerprint().to_string(),
+        descriptor: hex(&descriptor.encode()),
+        base: (base.slot.0, base.position.0),
+    }
+}
+
+/// Writes down, durably, that the replica of this directory is in this epoch.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn store_epoch(path: &Path, descriptor: &Descriptor, base: Executed) -> io::Result<()> {
+    write_copies(path, EPOCH_COPIES, &epoch_file(descriptor, base))
 }
 
 /// The peers that were seen, and by whom.
@@ -291,7 +315,7 @@ enum EpochFlaw {
     Newer(String),
 }
 
-fn epoch_of(file: &EpochFile) -> Result<Descriptor, EpochFlaw> {
+fn epoch_of(file: &EpochFile) -> Result<StoredEpoch, EpochFlaw> {
     if file.format > FORMAT {
         return Err(EpochFlaw::Newer(newer(file.format)));
     }
@@ -305,7 +329,11 @@ fn epoch_of(file: &EpochFile) -> Result<Descriptor, EpochFlaw> {
     if descriptor.fingerprint().to_string() != file.fingerprint {
         return Err(damaged("its fingerprint is another one"));
     }
-    Ok(descriptor)
+    let base = Executed {
+        slot: Slot(file.base.0),
+        position: Position(file.base.1),
+    };
+    Ok((descriptor, base))
 }
 
 /// Reads the stored epoch: none when no copy can be read, and with what is wrong with a copy. The
@@ -314,8 +342,8 @@ fn epoch_of(file: &EpochFile) -> Result<Descriptor, EpochFlaw> {
     clippy::type_complexity,
     reason = "each layer is another kind of answer"
 )]
-fn read_epoch(path: &Path) -> io::Result<Result<(Option<Descriptor>, Option<String>), String>> {
-    let (mut found, mut damaged) = (None, None);
+fn read_epoch(path: &Path) -> io::Result<Result<(Option<StoredEpoch>, Option<String>), String>> {
+    let (mut found, mut damaged) = (None::<StoredEpoch>, None);
     for name in EPOCH_COPIES {
         let read = read_file::<EpochFile>(&path.join(name))?;
         let read = read.map(|file| {
@@ -323,6 +351,16 @@ fn read_epoch(path: &Path) -> io::Result<Result<(Option<Descriptor>, Option<Stri
                 .and_then(|file| epoch_of(&file))
         });
         match read {
+            // A crash came between the two: nothing has been done in the newer one yet.
+            Some(Ok(epoch))
+                if found
+                    .as_ref()
+                    .is_some_and(|it| it.0.number != epoch.0.number) =>
+            {
+                damaged = Some(format!("{name} is of another epoch"));
+                let other = found.take().filter(|it| it.0.number > epoch.0.number);
+                found = Some(other.unwrap_or(epoch));
+            }
             Some(Ok(epoch)) if found.as_ref().is_some_and(|other| *other != epoch) => {
                 return Ok(Err(
                     "its files 'epoch' and 'epoch-2' differ; remove the one that was \
@@ -505,11 +543,16 @@ impl Data {
     }
 
     /// Compares what this replica is configured with to what is stored here, and gives that; at
-    /// the first start, and when a cluster in memory is begun again, it is stored.
+    /// the first start, and when a cluster in memory is begun again, it is stored. `saved` is the
+    /// epoch of the newest snapshot: a crash may have come before its file was written.
     ///
     /// # Errors
     /// [`StartError::DataRefused`] with every difference, or when what is stored cannot be read.
-    pub fn agree(&mut self, configured: Descriptor) -> Result<Descriptor, StartError> {
+    pub fn agree(
+        &mut self,
+        configured: Descriptor,
+        saved: Option<StoredEpoch>,
+    ) -> Result<StoredEpoch, StartError> {
         let path = self.path.clone();
         let refused = |reason| StartError::DataRefused {
             path: path.clone(),
@@ -519,14 +562,27 @@ impl Data {
             path: path.clone(),
             error,
         };
-        let (stored, damaged) = read_epoch(&path).map_err(failed)?.map_err(refused)?;
+        let (mut stored, mut damaged) = read_epoch(&path).map_err(failed)?.map_err(refused)?;
+        if let (Some(file), Some(saved)) = (&stored, saved)
+            && saved.0.number > file.0.number
+        {
+            damaged = Some("an epoch has begun since".to_owned());
+            stored = Some(saved);
+        }
+        let first = Executed::default();
         let agreed = match (stored, &self.identity.epoch) {
-            (Some(stored), _) => match terms::check_stored(&configured, &stored) {
-                Ok(()) => stored,
+            (Some((stored, base)), _) => match terms::check_stored(&configured, &stored) {
+                // Of later epochs nothing is left where all memories are given up.
+                Ok(()) if self.begins_again && stored.number > configured.number => {
+                    crate::journal_files::forget_promises(&path).map_err(failed)?;
+                    (configured, first)
+                }
+                Ok(()) => (stored, base),
                 // Nothing is left of what was executed by the earlier ones.
                 Err(differences) if self.begins_again => {
                     tracing::warn!(differences, "the cluster begins again with other settings");
-                    configured
+                    crate::journal_files::forget_promises(&path).map_err(failed)?;
+                    (configured, first)
                 }
                 Err(differences) => return Err(refused(differences)),
             },
@@ -538,20 +594,15 @@ impl Data {
                      from a backup"
                 )));
             }
-            (None, None) => configured,
+            (None, None) => (configured, first),
         };
-        let fingerprint = agreed.fingerprint().to_string();
+        let fingerprint = agreed.0.fingerprint().to_string();
         if let (Some(damaged), Some(_)) = (&damaged, &self.identity.epoch) {
             tracing::warn!(damaged, "a copy of the epoch's descriptor was repaired");
         }
         // First the files, then the identity's word that they are there.
         if damaged.is_some() || self.identity.epoch.as_ref() != Some(&fingerprint) {
-            let file = EpochFile {
-                format: FORMAT,
-                fingerprint: fingerprint.clone(),
-                descriptor: hex(&agreed.encode()),
-            };
-            write_copies(&path, EPOCH_COPIES, &file).map_err(failed)?;
+            store_epoch(&path, &agreed.0, agreed.1).map_err(failed)?;
             self.identity.epoch = Some(fingerprint);
             write_identity(&path, &self.identity).map_err(failed)?;
         }

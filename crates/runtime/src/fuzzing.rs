@@ -225,7 +225,8 @@ fn of_one(place: &Path) -> Config {
 /// What a replica does with its directory before anything else.
 fn start(config: &Config, entry: &Entry, machine: &dyn StateMachine) -> Result<(), StartError> {
     let mut data = Data::open(config)?;
-    data.agree(first_epoch(config, entry, machine)).map(drop)
+    data.agree(first_epoch(config, entry, machine), None)
+        .map(drop)
 }
 
 /// The files of a directory that is in order, made in an empty one.

@@ -189,7 +189,8 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
         cluster: owner.cluster,
         node: owner.node,
         group: GroupId(0),
-        epoch: EpochNumber(1),
+        // Records of all epochs are shown.
+        epoch: EpochNumber(u64::MAX),
     };
     let mut disk = FileDisk::new(path, false, path.join("aside"));
     let found = inspect_journal(&mut disk, &identity, record)
@@ -227,8 +228,8 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
     }
     // In memory durability nothing but the promises outlives the process.
     if owner.durability == Durability::Disk.name()
-        && let Ok(survey) =
-            Survey::of(&directory, owner.cluster).map_err(|error| failed(directory, error))?
+        && let Ok(survey) = Survey::of(&directory, owner.cluster, EpochNumber(0))
+            .map_err(|error| failed(directory, error))?
     {
         let lost = survey.lost(found.complete || found.verdict.is_some());
         let remedy = match lost {

@@ -64,6 +64,16 @@ pub(crate) fn reserve(root: &Path) -> io::Result<()> {
     sync_directory(root)
 }
 
+/// What was promised is given up, as a cluster begins again with nothing.
+pub(crate) fn forget_promises(root: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(root.join("promises"))?;
+    file.write_all_at(&vec![0; 2 * PROMISE_SLOT], 0)?;
+    file.sync_all()
+}
+
 fn at(path: &Path) -> impl FnOnce(io::Error) -> FileError {
     let path = path.to_path_buf();
     |error| FileError { path, error }

@@ -12,7 +12,7 @@ use crate::{
     mail::{Mail, Mailer, PanicAlarm},
 };
 use quintet_replica::{
-    PersistId, Slot, Write,
+    EpochNumber, PersistId, Slot, Write,
     journal::{Journal, JournalError},
 };
 use std::{
@@ -31,6 +31,8 @@ enum Order {
     Trim(Slot),
     /// A snapshot came from a peer.
     Skip,
+    /// Another epoch begins.
+    Enter(EpochNumber),
 }
 
 /// The event loop's side.
@@ -76,6 +78,11 @@ impl JournalThread {
     /// A snapshot came from a peer: what it covers was never written here.
     pub fn skip(&self) {
         self.order(Order::Skip);
+    }
+
+    /// Another epoch begins, with a state that is durable elsewhere.
+    pub fn enter(&self, epoch: EpochNumber) {
+        self.order(Order::Enter(epoch));
     }
 
     fn order(&self, order: Order) {
@@ -199,6 +206,10 @@ impl Worker<'_> {
                 },
                 Order::Trim(below) => trim = Some(*below),
                 Order::Skip => result = self.journal.skip(),
+                Order::Enter(epoch) => {
+                    trim = None;
+                    result = self.journal.enter(*epoch);
+                }
             }
             if result.is_err() || taken > GROUP_MAX {
                 break;

@@ -50,8 +50,8 @@ pub use replica::{
     Addresses, ExitReason, Handle, Listeners, Replica, Running, StartError, SubmitError,
 };
 pub use server::{
-    BranchReport, ClockReport, DifferReport, DigestReport, PeerClockReport, PeerReport,
-    SnapshotReport, StatusReport, TransferReport,
+    BranchReport, ChangeReport, ChangeRequest, ClockReport, DifferReport, DigestReport,
+    PeerClockReport, PeerReport, SnapshotReport, StatusReport, TransferReport,
 };
 pub use status::{Published, Snapshot};
 pub use terms::begin_with_state;

@@ -1,6 +1,10 @@
 //! How other threads reach the event loop: a queue, and a bell that ends its sleep.
 
-use crate::{SubmitError, kept::Kept, server::SnapshotReport};
+use crate::{
+    SubmitError,
+    kept::Kept,
+    server::{ChangeReport, ChangeRequest, SnapshotReport},
+};
 use quintet_replica::{Level, Payload, PersistId};
 use std::{
     io,
@@ -75,6 +79,7 @@ pub(crate) enum Mail {
     },
     Submit(Request),
     SnapshotNow(mpsc::Sender<Result<SnapshotReport, String>>),
+    Change(ChangeRequest, mpsc::Sender<Result<ChangeReport, String>>),
     /// A peer's name was looked up.
     Resolved {
         peer: usize,

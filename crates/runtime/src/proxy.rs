@@ -21,7 +21,7 @@ use crate::{
     },
 };
 use quintet_replica::{
-    Boot, FrontendId, FrontendSetup, Incarnation, Lane, Peer, ReplicaId, StateMachine,
+    Boot, ClientNode, FrontendId, FrontendSetup, Incarnation, Lane, Peer, ReplicaId, StateMachine,
 };
 use std::{cell::Cell, net::TcpListener, sync::Arc};
 
@@ -112,7 +112,8 @@ impl Proxy {
             durability: config.durability,
             options: (),
         };
-        let client = (entry.client)(setup, random())
+        let found = |name: &str| quintet_protocols::find(name).ok();
+        let client = ClientNode::new(setup, entry, found, random())
             .map_err(|error| StartError::Config(error.to_string()))?;
         let names = config.members.iter().map(|member| member.peer.clone());
         let apart = Apart::of(config)?;

@@ -14,17 +14,17 @@ use crate::{
     data::{Data, random},
     descriptors,
     event_loop::{
-        About, Apart, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS,
+        About, Apart, Epochs, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS,
     },
     journal_files::{FileDisk, FileError},
     journal_thread::JournalThread,
     mail::{Mail, Mailbox, Mailer, Request},
     port::Port,
     server::{
-        Admin, AdminOptions, Exposition, Gateway, GatewayConfig, NodePort, SnapshotReport,
-        StatusReport,
+        Admin, AdminOptions, ChangeReport, ChangeRequest, Exposition, Gateway, GatewayConfig,
+        NodePort, SnapshotReport, StatusReport,
     },
-    snapshots::{Snapshots, Survey},
+    snapshots::{self, Snapshots, Survey},
     terms,
     transports::{
         emulator::Emulator,
@@ -32,9 +32,10 @@ use crate::{
         tcp::Tcp,
     },
 };
+use quintet_protocols::find;
 use quintet_replica::{
-    Descriptor, Durability, Entry, FrontendId, GroupId, Lane, Level, Node, NodeSetup, Payload,
-    Peer, Position, RecoveredBytes, StateMachine, Time,
+    Descriptor, Durability, Entry, EpochNumber, Executed, FrontendId, GroupId, Lane, Level, Node,
+    NodeSetup, Payload, Peer, Position, RecoveredBytes, StateMachine, Time,
     journal::{Identity, Journal, JournalError, Opened},
     limits,
 };
@@ -247,7 +248,18 @@ impl Replica {
         config.clients_max = descriptors::grant(config.clients_max, config.descriptors_reserved());
         let mut machine = machine;
         let mut data = Data::open(&config)?;
-        let descriptor = data.agree(terms::first_epoch(&config, entry, &*machine))?;
+        // In memory durability nothing that an earlier run saved is of use.
+        let saved = match config.durability {
+            Durability::Disk => snapshots::newest_epoch(&data.path().join("snapshots")),
+            Durability::Memory => None,
+        };
+        let (descriptor, base) =
+            data.agree(terms::first_epoch(&config, entry, &*machine), saved)?;
+        let entry = find(&descriptor.protocol).map_err(|error| StartError::DataRefused {
+            path: config.data.clone(),
+            reason: format!("its members have changed to another protocol: {error}"),
+        })?;
+        config.protocol.clone_from(&descriptor.protocol);
         machine.set_hash_seed(descriptor.hash_seed);
         let poll = mio::Poll::new()?;
         let (mailbox, mailer) = Mailbox::new(poll.registry(), mio::Token(TOKEN_MAIL))?;
@@ -259,7 +271,7 @@ impl Replica {
         );
         let event_loop = assemble(
             &config,
-            (entry, descriptor),
+            (entry, descriptor, base),
             machine,
             (data, poll, mailbox, mailer),
             (peer, redis.zip(addresses.redis)),
@@ -372,7 +384,7 @@ fn open_storage(
     };
     let directory = data.path().join("snapshots");
     let survey = match config.durability {
-        Durability::Disk => Survey::of(&directory, config.cluster)
+        Durability::Disk => Survey::of(&directory, config.cluster, descriptor.number)
             .map_err(failed)?
             .map_err(refused)?,
         Durability::Memory => Survey::default(),
@@ -392,7 +404,8 @@ fn open_storage(
     for (_, reason) in &survey.bad {
         tracing::warn!(reason, "a snapshot cannot be read");
     }
-    if descriptor.base > Position(0) && survey.good.is_none() {
+    let first = descriptor.number == EpochNumber(1);
+    if first && descriptor.base > Position(0) && survey.good.is_none() {
         // Its log begins with a state that no log leads up to.
         return Err(refused(no_remedy_yet(
             "no snapshot of the state that this cluster began with can be read",
@@ -446,16 +459,23 @@ fn no_remedy_yet(lost: &str) -> String {
 
 fn assemble(
     config: &Config,
-    (entry, descriptor): (&'static Entry, Descriptor),
+    (entry, descriptor, base): (&'static Entry, Descriptor, Executed),
     machine: Box<dyn StateMachine>,
     (mut data, poll, mailbox, mailer): (Data, mio::Poll, Mailbox, Mailer),
     (peer, redis): (TcpListener, Option<(TcpListener, SocketAddr)>),
     published: Arc<Published>,
 ) -> Result<EventLoop, StartError> {
-    let mut epoch = descriptor.epoch(config.secret);
-    // The descriptor has every option; what a test build plants is none of them.
     let planted = config.options.iter().filter(|(name, _)| name == "plant");
-    epoch.options.extend(planted.cloned());
+    let epochs = Epochs {
+        path: config.data.clone(),
+        secret: config.secret,
+        planted: planted.cloned().collect(),
+        descriptor: descriptor.clone(),
+        datagrams: config.transport.uses_datagrams(),
+        shares_memory: config.transport == Transport::SharedMemory,
+        changing: None,
+    };
+    let epoch = epochs.epoch(&descriptor);
     let Storage {
         opened,
         snapshots,
@@ -524,7 +544,8 @@ fn assemble(
     };
     let node = Node::new(setup, entry, machine)
         .map_err(|error| StartError::Config(error.to_string()))?
-        .with_descriptor(descriptor.encode());
+        .with_descriptor(descriptor.encode())
+        .with_base(base);
     let names = config
         .members
         .iter()
@@ -614,6 +635,7 @@ fn assemble(
         journal,
         journal_queue_max: config.journal.queue_bytes_max,
         about,
+        epochs,
         viable: entry.viable_in,
     };
     EventLoop::new(parts)?.map_err(|reason| StartError::DataRefused {
@@ -825,6 +847,29 @@ impl Handle {
             })
     }
 
+    /// Has the cluster go on with another protocol or other options, and waits until this replica
+    /// does, `deadline` at most. Asked for again what is so already, it changes nothing.
+    ///
+    /// # Errors
+    /// Why it does not. Nothing has changed then, unless the text says that it may.
+    pub fn change(
+        &self,
+        request: ChangeRequest,
+        deadline: Duration,
+    ) -> Result<ChangeReport, String> {
+        let (sender, receiver) = mpsc::channel();
+        self.mailer.send(Mail::Change(request, sender));
+        receiver
+            .recv_timeout(deadline)
+            .unwrap_or_else(|error| match error {
+                RecvTimeoutError::Disconnected => Err("the replica has stopped".to_owned()),
+                RecvTimeoutError::Timeout => Err(format!(
+                    "not done within {deadline:?}; it may still come: look at the status, and ask \
+                     again"
+                )),
+            })
+    }
+
     /// Asks the replica to stop: hand leadership over, finish what is under way, close. Does not
     /// wait.
     pub fn stop(&self) {
@@ -851,5 +896,9 @@ impl NodePort for Handle {
 
     fn snapshot(&self, deadline: Duration) -> Result<SnapshotReport, String> {
         self.snapshot_now(deadline)
+    }
+
+    fn change(&self, request: ChangeRequest, deadline: Duration) -> Result<ChangeReport, String> {
+        Self::change(self, request, deadline)
     }
 }

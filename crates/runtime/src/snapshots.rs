@@ -25,9 +25,9 @@ use crate::{
     mail::{Mail, Mailer, PanicAlarm},
 };
 use quintet_replica::{
-    Bytes, ClusterId, Durability, Executed, Position, SNAPSHOT_OPEN_FOR, SNAPSHOTS_OPEN_MAX,
-    Sessions, Slot, SnapshotChunk, SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan,
-    StateCheck,
+    Bytes, ClusterId, Descriptor, Durability, EpochNumber, Executed, Position, SNAPSHOT_OPEN_FOR,
+    SNAPSHOTS_OPEN_MAX, Sessions, Slot, SnapshotChunk, SnapshotHeader, SnapshotInfo, SnapshotLeft,
+    SnapshotReader, SnapshotScan, StateCheck, snapshot_header,
 };
 use std::{
     cell::RefCell,
@@ -202,6 +202,25 @@ pub(crate) fn verify(path: &Path, id: Executed, cluster: ClusterId) -> io::Resul
     Check::new(name.into_owned(), id, cluster).finish(&file, None)
 }
 
+/// The header of a whole snapshot; none when it cannot be read.
+fn header_of(path: &Path) -> Option<SnapshotHeader> {
+    let file = retried(|| File::open(path)).ok()?;
+    snapshot_header(|offset| {
+        let mut piece = vec![0; 256 << 10];
+        let read = file.read_at(&mut piece, offset).ok()?;
+        piece.truncate(read);
+        Some(piece.into())
+    })
+}
+
+/// The epoch of the newest snapshot in `directory`, and where it began.
+pub(crate) fn newest_epoch(directory: &Path) -> Option<(Descriptor, Executed)> {
+    let newest = list(directory).ok()?.pop()?;
+    let header = header_of(&directory.join(name(newest.info.id, newest.fetched)))?;
+    let descriptor = Descriptor::decode(header.descriptor).ok()?;
+    Some((descriptor, header.base))
+}
+
 /// What can be gone on with of a peer's snapshot that an earlier run did not finish.
 fn left(path: &Path, cluster: ClusterId) -> Option<SnapshotLeft> {
     let file = retried(|| File::open(path)).ok()?;
@@ -234,15 +253,20 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// Looks through `directory`, newest first.
+    /// Looks through `directory`, newest first. Of an earlier epoch nothing can be relied on.
     ///
     /// # Errors
     /// The inner error tells of a file that belongs elsewhere.
-    pub fn of(directory: &Path, cluster: ClusterId) -> io::Result<Result<Self, String>> {
+    pub fn of(
+        directory: &Path,
+        cluster: ClusterId,
+        epoch: EpochNumber,
+    ) -> io::Result<Result<Self, String>> {
         let mut survey = Self::default();
         for kept in list(directory)?.into_iter().rev() {
             let path = directory.join(name(kept.info.id, kept.fetched));
             match verify(&path, kept.info.id, cluster)? {
+                None if header_of(&path).is_some_and(|header| header.epoch < epoch) => break,
                 None => {
                     survey.good = Some(kept);
                     break;

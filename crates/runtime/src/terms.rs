@@ -109,10 +109,25 @@ const OTHER_PROGRAM: &str = "this program executes commands otherwise than the o
 /// Every difference with both values, and what to do.
 pub(crate) fn check_stored(configured: &Descriptor, stored: &Descriptor) -> Result<(), String> {
     // An epoch goes on at the level that it began with.
-    let configured = Descriptor {
+    let mut configured = Descriptor {
         level: stored.level,
         ..configured.clone()
     };
+    if stored.number > configured.number {
+        // The members have agreed on another protocol or other options since.
+        let same = configured.protocol == stored.protocol && configured.options == stored.options;
+        if !same {
+            tracing::warn!(
+                epoch = stored.number.0,
+                protocol = stored.protocol,
+                "the members have changed protocol or options since the cluster began: what the \
+                 configuration says of them is ignored"
+            );
+        }
+        configured.number = stored.number;
+        configured.protocol.clone_from(&stored.protocol);
+        configured.options.clone_from(&stored.options);
+    }
     let differences = configured.differences_in_settings(stored);
     if differences.is_empty() {
         return Ok(());
@@ -189,7 +204,7 @@ pub fn begin_with_state(
         ..first_epoch(config, entry, machine)
     };
     let mut data = Data::open(config)?;
-    Ok(data.agree(descriptor)?.encode())
+    Ok(data.agree(descriptor, None)?.0.encode())
 }
 
 #[cfg(test)]

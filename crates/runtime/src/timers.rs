@@ -66,6 +66,7 @@ mod tests {
         let key = |timer| TimerKey {
             owner: TimerOwner::Replica,
             timer,
+            generation: 0,
         };
         let mut timers = Timers::default();
         timers.set(key(1), Deadline::At(Time(10)));

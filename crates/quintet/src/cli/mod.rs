@@ -10,6 +10,7 @@ mod config;
 mod demo;
 mod journal;
 mod origin;
+mod protocol;
 mod protocols;
 mod proxy;
 mod serve;
@@ -68,6 +69,7 @@ enum Command {
     Proxy(Box<proxy::Proxy>),
     Status(status::Status),
     Protocols(protocols::Protocols),
+    Protocol(protocol::Protocol),
     Snapshot(snapshot::Snapshot),
     Journal(journal::Journal),
     Config(config::Config),
@@ -87,6 +89,7 @@ impl Command {
         let given = match self {
             Self::Status(command) => command.password().map(str::to_owned),
             Self::Snapshot(command) => command.password().map(str::to_owned),
+            Self::Protocol(command) => command.password().map(str::to_owned),
             // What these start has it from the environment, too.
             _ => std::env::var("QUINTET_PASSWORD").ok(),
         };
@@ -100,6 +103,7 @@ impl Command {
             Self::Proxy(command) => command.run(),
             Self::Status(command) => command.run(),
             Self::Protocols(command) => command.run(),
+            Self::Protocol(command) => command.run(),
             Self::Snapshot(command) => command.run(),
             Self::Journal(command) => command.run(),
             Self::Config(command) => command.run(),

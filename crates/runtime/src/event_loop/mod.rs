@@ -16,6 +16,7 @@
 
 mod changes;
 mod clients;
+mod epochs;
 mod peers;
 mod proxy;
 mod publish;
@@ -26,6 +27,7 @@ mod stage;
 mod storage;
 mod world;
 
+pub(crate) use epochs::Epochs;
 pub(crate) use proxy::{Proxy, ProxyParts, ProxyWorld};
 pub(crate) use publish::About;
 pub(crate) use shell::{Apart, ShellParts, TOKEN_MAIL, TOKEN_PEERS};
@@ -71,6 +73,7 @@ pub(crate) struct Parts {
     pub journal: JournalThread,
     pub journal_queue_max: usize,
     pub about: About,
+    pub epochs: Epochs,
     pub viable: ViableIn,
 }
 
@@ -89,6 +92,7 @@ pub(crate) struct EventLoop {
     outputs: Vec<Output>,
     submissions: Vec<Submission>,
     about: About,
+    epochs: Epochs,
     journal_on_disk: u64,
     disk: DiskState,
     /// A leader without room for its journal asks others to lead, not before this.
@@ -127,6 +131,7 @@ impl EventLoop {
             outputs: Vec::new(),
             submissions: Vec::new(),
             about: parts.about,
+            epochs: parts.epochs,
             journal_on_disk: 0,
             disk: DiskState::Ok,
             step_down_at: Time(0),
@@ -276,6 +281,7 @@ impl EventLoop {
                 }
                 Mail::Submit(request) => self.submit(request, now),
                 Mail::SnapshotNow(waiter) => self.on_snapshot_now(waiter),
+                Mail::Change(request, waiter) => self.on_change(&request, waiter, now),
                 Mail::Resolved { peer, address } => {
                     self.shell.peers.on_resolved(peer, address, now)
                 }
@@ -336,6 +342,8 @@ impl EventLoop {
             self.carry_out();
         }
         self.shell.on_time(now);
+        self.step_change(now);
+        self.carry_out();
         count
     }
 
@@ -413,6 +421,7 @@ impl EventLoop {
         let now = self.now();
         let mut finished = false;
         let mut sent = false;
+        let mut begins = None;
         let mut outputs = std::mem::take(&mut self.outputs);
         for output in outputs.drain(..) {
             match output {
@@ -455,6 +464,11 @@ impl EventLoop {
                     self.repaired_at = Some(self.written);
                     self.maybe_repaired();
                 }
+                Output::EpochBegins {
+                    number,
+                    descriptor,
+                    base,
+                } => begins = Some((number, descriptor, base)),
                 Output::Digest(digest) => {
                     let position = digest.executed.position.0;
                     let digest = format!("{:032x}", digest.digest);
@@ -472,6 +486,10 @@ impl EventLoop {
         self.outputs = outputs;
         if sent {
             self.update_rooms();
+        }
+        if let Some((number, descriptor, base)) = begins {
+            self.begin_epoch(number, descriptor, base);
+            finished |= self.carry_out();
         }
         finished
     }

@@ -76,6 +76,7 @@ enum Order {
     Clock(bool, u64),
     ForgetClocks,
     BreakLinks,
+    Epoch(EpochNumber, String, Bytes),
 }
 
 /// Which links have changed since the protocol last saw them. What it sends before it knows of a
@@ -259,6 +260,16 @@ impl Peers {
         match self {
             Self::Here(tcp) => tcp.break_links(DISK_HUNG, now),
             Self::Apart(apart) => apart.orders.give(0, Order::BreakLinks),
+        }
+    }
+
+    /// What is told to peers of the epoch when links to them are made.
+    pub fn enter_epoch(&mut self, number: EpochNumber, protocol: String, descriptor: Bytes) {
+        match self {
+            Self::Here(tcp) => tcp.enter_epoch(number, protocol, descriptor),
+            Self::Apart(apart) => {
+                (apart.orders).give(0, Order::Epoch(number, protocol, descriptor));
+            }
         }
     }
 
@@ -477,6 +488,9 @@ impl Stage {
                 Order::Clock(disciplined, error) => self.tcp.tell_clock(disciplined, error),
                 Order::ForgetClocks => self.tcp.forget_clocks(),
                 Order::BreakLinks => self.tcp.break_links(DISK_HUNG, now),
+                Order::Epoch(number, protocol, descriptor) => {
+                    self.tcp.enter_epoch(number, protocol, descriptor);
+                }
             }
         }
         count

@@ -23,9 +23,8 @@ use crate::{
     transports::Arrival,
 };
 use quintet_replica::{
-    Bytes, Client, ClientFrame, ClockReading, Effect, EpochNumber, EventError, Executed, GroupId,
-    Lane, NodeStatus, Peer, Recipients, ReplicaId, SnapshotInfo, Status, Submission, Time,
-    ViableIn, Wake, World, client_frame, read_client_frame,
+    Bytes, ClientNode, ClockReading, Effect, EventError, Executed, Lane, NodeStatus, Peer,
+    Recipients, ReplicaId, SnapshotInfo, Status, Submission, Time, ViableIn, Wake, World,
 };
 use std::{cell::Cell, io};
 
@@ -61,7 +60,7 @@ impl World for ProxyWorld {
 /// What a proxy is made from.
 pub(crate) struct ProxyParts {
     pub shell: ShellParts,
-    pub client: Box<dyn Client>,
+    pub client: ClientNode,
     pub world: ProxyWorld,
     /// The status with all that does not change.
     pub about: StatusReport,
@@ -71,7 +70,7 @@ pub(crate) struct ProxyParts {
 /// See the module.
 pub(crate) struct Proxy {
     shell: Shell,
-    client: Box<dyn Client>,
+    client: ClientNode,
     world: ProxyWorld,
     effects: Vec<Effect>,
     submissions: Vec<Submission>,
@@ -176,6 +175,10 @@ impl Proxy {
                     // Who waited may have given up.
                     let _ = waiter.send(Err("a proxy holds no state; ask a replica".to_owned()));
                 }
+                Mail::Change(_, waiter) => {
+                    // Who waited may have given up.
+                    let _ = waiter.send(Err("a proxy changes nothing; ask a replica".to_owned()));
+                }
                 Mail::Resolved { peer, address } => {
                     self.shell.peers.on_resolved(peer, address, now)
                 }
@@ -231,14 +234,16 @@ impl Proxy {
     }
 
     fn on_frame(&mut self, from: ReplicaId, frame: Bytes) -> Result<(), EventError> {
+        let before = self.client.epoch().number;
         let (world, effects) = (&self.world, &mut self.effects);
-        match read_client_frame(frame)? {
-            ClientFrame::Message(message) => self.client.on_message(from, message, world, effects),
-            ClientFrame::Reply(batch, header, results) => {
-                let reply = (header, results);
-                self.client.on_reply(from, batch, reply, world, effects)
-            }
+        self.client.on_frame(from, frame, world, effects)?;
+        let epoch = self.client.epoch().number;
+        if epoch > before {
+            tracing::info!(epoch = epoch.0, "the cluster is in another epoch");
+            self.about.epoch = epoch.0;
+            self.about.protocol = self.client.protocol().to_owned();
         }
+        Ok(())
     }
 
     fn pass_time(&mut self, now: Time) -> usize {
@@ -247,8 +252,7 @@ impl Proxy {
             && let Some(key) = self.shell.take_timer(&self.world.clock, now)
         {
             count += 1;
-            self.client
-                .on_timer(key.timer, &self.world, &mut self.effects);
+            self.client.on_timer(key, &self.world, &mut self.effects);
             self.carry_out(now);
         }
         // A link that never comes up tells nothing but its error.
@@ -283,8 +287,6 @@ impl Proxy {
                     lane: _,
                     frame,
                 } => {
-                    let epoch = EpochNumber(self.about.epoch);
-                    let frame = client_frame(GroupId(0), epoch, frame);
                     // Frontends have one connection to each replica.
                     let lane = Lane::Control;
                     let to = Recipients::Replicas(to);

@@ -94,6 +94,7 @@ impl EventLoop {
             leads,
             preferred: Some(preferred),
             epoch: self.about.epoch,
+            protocol: self.about.protocol.clone(),
             incarnation: self.about.incarnation,
             disk_state: self.disk.name(),
             repairing: self.about.repairing.is_some(),

@@ -91,6 +91,12 @@ impl Reach {
         }
     }
 
+    /// Another protocol has its say on who suffices.
+    pub fn enter_epoch(&mut self, viable: ViableIn) {
+        self.viable = viable;
+        self.committed = Slot(0);
+    }
+
     pub fn must_look(&self, now: Time) -> bool {
         (self.looked_at).is_none_or(|at| now.since(at) >= LOOK_EVERY)
     }

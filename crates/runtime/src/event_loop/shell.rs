@@ -30,7 +30,9 @@ use crate::{
     transports::tcp::Tcp,
 };
 use mio::{Events, Poll};
-use quintet_replica::{BatchId, Outcome, ReplicaId, Submission, Time, TimerKey, Wake};
+use quintet_replica::{
+    BatchId, Bytes, EpochNumber, Outcome, ReplicaId, Submission, Time, TimerKey, ViableIn, Wake,
+};
 use std::{
     cell::Cell,
     io,
@@ -287,6 +289,18 @@ impl Shell {
         self.service.collect(now, clock, submissions);
         self.port.collect(now, submissions);
         self.metrics.batches += submissions.len() as u64;
+    }
+
+    /// The replica goes on in another epoch.
+    pub fn enter_epoch(
+        &mut self,
+        number: EpochNumber,
+        protocol: String,
+        descriptor: Bytes,
+        viable: ViableIn,
+    ) {
+        self.peers.enter_epoch(number, protocol, descriptor);
+        self.reach.enter_epoch(viable);
     }
 
     /// Looks, once in a while, whether there is a quorum, with what the node knows; what waits

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   GET /livez /healthz /readyz ── open to all; with a password set the others ask for it:
-//!   GET /status /metrics, POST /snapshot
+//!   GET /status /metrics, POST /snapshot, GET and POST /change
 //!     │ one thread serves all connections
 //!     ├── what is published ──────────────► NodePort::status, metrics      at once
-//!     └── what must go through the node ──► NodePort::probe, snapshot      on waiting threads
+//!     └── what must go through the node ──► NodePort::probe, snapshot …    on waiting threads
 //! ```
 
 use super::{
-    Exposition, MetricKind,
+    ChangeReport, ChangeRequest, Exposition, MetricKind,
     admin_connections::{AdminOptions, Door, serve},
 };
 use axum::{
@@ -334,6 +334,12 @@ pub trait NodePort: Send + Sync + 'static {
     /// # Errors
     /// Why there is none.
     fn snapshot(&self, deadline: Duration) -> Result<SnapshotReport, String>;
+    /// Has the cluster go on with another protocol or other options, and waits until this replica
+    /// does, `deadline` at most.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn change(&self, request: ChangeRequest, deadline: Duration) -> Result<ChangeReport, String>;
 }
 
 /// A running admin server; stops when dropped.
@@ -414,6 +420,8 @@ impl Drop for Admin {
 const WAITING_MAX: usize = 8;
 /// How long `/readyz` waits for an answer.
 const PROBE_MAX: Duration = Duration::from_secs(1);
+/// How long `POST /change` waits.
+const CHANGE_MAX: Duration = Duration::from_secs(60);
 /// How long `POST /snapshot` waits.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(600);
 
@@ -421,7 +429,9 @@ const PATHS: &str = "GET  /livez     200 while the process runs; also /healthz\n
                      GET  /readyz    200 while linearizable requests are served\n\
                      GET  /status    what the replica knows of itself, as JSON\n\
                      GET  /metrics   counters and gauges for Prometheus\n\
-                     POST /snapshot  take a snapshot now and wait until it is durable\n";
+                     POST /snapshot  take a snapshot now and wait until it is durable\n\
+                     GET  /change    the epoch with its protocol and options, as JSON\n\
+                     POST /change    {\"protocol\": NAME, \"options\": {…}}: go on with these; waits\n";
 
 #[derive(Clone)]
 struct State {
@@ -460,6 +470,7 @@ fn router(state: State) -> Router {
         .route("/status", get(status))
         .route("/metrics", get(metrics))
         .route("/snapshot", post(snapshot))
+        .route("/change", get(shown).post(change))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong)
         .with_state(state)
@@ -536,6 +547,34 @@ async fn snapshot(extract::State(state): extract::State<State>) -> Response {
             format!("no snapshot: {why}\n"),
         )
         .into_response(),
+    }
+}
+
+async fn shown(extract::State(state): extract::State<State>) -> Json<ChangeReport> {
+    let report = state.port.status();
+    Json(ChangeReport {
+        epoch: report.epoch,
+        protocol: report.protocol,
+        options: report.options,
+        fingerprint: report.fingerprint,
+    })
+}
+
+async fn change(extract::State(state): extract::State<State>, body: String) -> Response {
+    let request: ChangeRequest = match serde_json::from_str(&body) {
+        Ok(request) => request,
+        Err(error) => {
+            let text = format!(
+                "not a change: {error}; it looks like \
+                 {{\"protocol\": \"nezha\", \"options\": {{\"NAME\": \"VALUE\"}}}}\n"
+            );
+            return plain(StatusCode::BAD_REQUEST, text).into_response();
+        }
+    };
+    match state.wait(|port| port.change(request, CHANGE_MAX)).await {
+        None => busy().into_response(),
+        Some(Ok(report)) => Json(report).into_response(),
+        Some(Err(why)) => plain(StatusCode::CONFLICT, format!("{why}\n")).into_response(),
     }
 }
 
@@ -852,6 +891,17 @@ mod tests {
     }
 
     impl NodePort for Fake {
+        fn change(&self, request: ChangeRequest, _: Duration) -> Result<ChangeReport, String> {
+            match request.protocol {
+                Some(protocol) => Ok(ChangeReport {
+                    epoch: 2,
+                    protocol,
+                    options: request.options,
+                    fingerprint: String::new(),
+                }),
+                None => Err("nothing is asked for".to_owned()),
+            }
+        }
         fn status(&self) -> StatusReport {
             let clock = PeerClockReport {
                 offset_ns: -2_500_000_000,

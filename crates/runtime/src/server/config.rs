@@ -164,6 +164,8 @@ pub struct NodeView {
     pub peers: Vec<(ReplicaId, String, bool)>,
     /// The current epoch's number.
     pub epoch: u64,
+    /// Its protocol; empty for the one that was configured.
+    pub protocol: String,
     /// This replica's incarnation.
     pub incarnation: u64,
     /// Resident memory of the process, in bytes.

@@ -174,7 +174,10 @@ impl Gateway {
                     "reachable" = view.reachable;
                     "incarnation" = view.incarnation;
                     "epoch" = view.epoch;
-                    "protocol" = config.protocol;
+                    "protocol" = match view.protocol.is_empty() {
+                        true => &config.protocol,
+                        false => &view.protocol,
+                    };
                     "quintet_role" = node.protocol.role;
                 }
                 if let Some(leader) = node.protocol.leader {

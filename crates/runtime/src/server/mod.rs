@@ -16,6 +16,7 @@ mod admission;
 mod answers;
 mod batches;
 mod catalogue;
+mod change;
 mod config;
 mod connection;
 mod gateway;
@@ -36,6 +37,7 @@ pub use admin::{
     PeerReport, SnapshotReport, StatusReport, TransferReport,
 };
 pub use admin_connections::AdminOptions;
+pub use change::{ChangeReport, ChangeRequest};
 pub use config::{GatewayConfig, NodeView};
 pub use gateway::{ConnectionId, Gateway};
 pub use metrics::{Counters, Exposition, Family, MetricKind};

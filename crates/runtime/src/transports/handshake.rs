@@ -579,11 +579,8 @@ impl PeerIdentity {
                 me.0, theirs.to.0
             ));
         }
-        if theirs.epoch != self.epoch {
-            let (ours, theirs) = (self.epoch.0, theirs.epoch.0);
-            return refuse(format!("epoch mismatch: ours {ours}, theirs {theirs}"));
-        }
-        if theirs.protocol != self.protocol {
+        // Who is in another epoch is told of the newest one over the link.
+        if theirs.epoch == self.epoch && theirs.protocol != self.protocol {
             let (ours, theirs) = (&self.protocol, &theirs.protocol);
             return refuse(format!(
                 "protocol mismatch: ours '{ours}', theirs '{theirs}'"

@@ -308,7 +308,9 @@ fn every_mismatch_is_named_with_both_sides() {
     let same = reason(|it| it.from = Peer::Replica(ReplicaId(1)));
     assert_eq!(same, "duplicate node id: both are replica 1");
     assert!(reason(|it| it.to = ReplicaId(0)).contains("wrong address"));
-    assert!(reason(|it| it.epoch = EpochNumber(2)).contains("epoch mismatch"));
+    let mut later = theirs.clone();
+    (later.epoch, later.protocol) = (EpochNumber(2), "chain".to_owned());
+    assert_eq!(ours.check(&later), Ok(()), "it is told over the link");
     assert!(reason(|it| it.protocol = "chain".to_owned()).contains("'chain'"));
     assert!(reason(|it| it.members = 5).contains("membership mismatch"));
     assert!(reason(|it| it.from = Peer::Replica(ReplicaId(3))).contains("not a member"));

@@ -38,7 +38,8 @@ use mio::{
 };
 use opening::{Complaints, Shaken, refused_backoff};
 use quintet_replica::{
-    Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId, Time, limits,
+    Bytes, EpochNumber, Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId,
+    Time, limits,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -788,6 +789,13 @@ impl Tcp {
             }
             Some(Peer::Frontend(_)) | None => {}
         }
+    }
+
+    /// What is told of the epoch when links are made from now on.
+    pub fn enter_epoch(&mut self, number: EpochNumber, protocol: String, descriptor: Bytes) {
+        self.me.epoch = number;
+        self.me.protocol = protocol;
+        self.me.descriptor = descriptor;
     }
 
     /// Breaks the links to all members, which are made again.
