@@ -5,7 +5,7 @@ mod common;
 
 use common::Cluster;
 use quintet_replica::{Durability, limits};
-use quintet_runtime::{Listeners, Replica, Transport};
+use quintet_runtime::{Listeners, Proxy, Replica, Running, Transport};
 use quintet_store::{Store, StoreOptions};
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -22,13 +22,30 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// However busy the machine is, nobody takes the leader for dead while it sends what is longest.
+const PATIENT: (&str, &str) = ("election_timeout_ms", "60000");
+
 /// Three replicas with stores that serve Redis clients.
 fn start(root: &Path, protocol: &str, transport: Transport, durability: Durability) -> Cluster {
+    start_with(root, protocol, transport, durability, &[])
+}
+
+fn start_with(
+    root: &Path,
+    protocol: &str,
+    transport: Transport,
+    durability: Durability,
+    options: &[(&str, &str)],
+) -> Cluster {
     let (mut cluster, listeners) = Cluster::prepare(root, 3, durability);
     for (id, listener) in listeners.into_iter().enumerate() {
         let config = &mut cluster.configs[id];
         config.protocol = protocol.to_owned();
         config.transport = transport;
+        let options = options.iter();
+        config.options = options
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         config.redis_listen = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         config.client_deadline = Duration::from_secs(60);
         let listeners = Listeners {
@@ -46,7 +63,10 @@ struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn of(cluster: &Cluster, id: usize) -> Self {
-        let running = cluster.replicas[id].as_ref().expect("it runs");
+        Self::at(cluster.replicas[id].as_ref().expect("it runs"))
+    }
+
+    fn at(running: &Running) -> Self {
         let address = running.addresses().redis.expect("it serves");
         let stream = TcpStream::connect(address).expect("connects");
         let patience = Some(Duration::from_secs(90));
@@ -79,10 +99,15 @@ impl Client {
 fn sizes_pass(protocol: &str, transport: Transport) {
     let directory = tempfile::tempdir().expect("a directory");
     let cluster = start(directory.path(), protocol, transport, Durability::Memory);
-    let (mut leads, mut follows) = (Client::of(&cluster, 0), Client::of(&cluster, 2));
+    let clients = (Client::of(&cluster, 0), Client::of(&cluster, 2));
+    let name = format!("{protocol} over {}", transport.name());
+    sizes_pass_from(clients, &name, transport == Transport::Tcp);
+}
+
+/// The longest commands and transactions as well, if asked.
+fn sizes_pass_from((mut leads, mut follows): (Client, Client), name: &str, longest: bool) {
     let limit = limits::VALUE_BYTES_MAX;
     let value = vec![b'v'; limit + 1];
-    let name = format!("{protocol} over {}", transport.name());
     // Straight before the limit is where a batch was longer than any room.
     for (at_leader, length) in [(true, limit - 214), (false, limit - 1), (true, limit)] {
         let client = if at_leader { &mut leads } else { &mut follows };
@@ -95,7 +120,7 @@ fn sizes_pass(protocol: &str, transport: Transport) {
         limit + 1
     );
     assert_eq!(refused, expected, "{name}");
-    if transport != Transport::Tcp {
+    if !longest {
         assert_eq!(leads.ask(&[b"SET", b"k", b"small"]), "+OK", "{name}");
         return;
     }
@@ -149,6 +174,43 @@ fn accepted_sizes_pass_every_protocol_over_shared_memory() {
 #[test]
 fn accepted_sizes_pass_every_protocol_over_datagrams() {
     sizes_pass_with(Transport::Udp);
+}
+
+#[test]
+fn accepted_sizes_pass_from_the_disk() {
+    let _alone = alone();
+    let directory = tempfile::tempdir().expect("a directory");
+    let (tcp, disk) = (Transport::Tcp, Durability::Disk);
+    let cluster = start_with(directory.path(), "multipaxos", tcp, disk, &[PATIENT]);
+    let clients = (Client::of(&cluster, 0), Client::of(&cluster, 2));
+    sizes_pass_from(clients, "on disk", true);
+}
+
+#[test]
+fn accepted_sizes_pass_when_batches_are_disseminated_before_they_are_ordered() {
+    let _alone = alone();
+    let sadl = ("dissemination", "sadl");
+    for (protocol, options) in [("multipaxos", &[sadl, PATIENT][..]), ("racs", &[sadl])] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (tcp, memory) = (Transport::Tcp, Durability::Memory);
+        let cluster = start_with(directory.path(), protocol, tcp, memory, options);
+        let clients = (Client::of(&cluster, 0), Client::of(&cluster, 2));
+        sizes_pass_from(clients, &format!("{protocol} with SADL"), true);
+    }
+}
+
+#[test]
+fn accepted_sizes_pass_through_proxies() {
+    let _alone = alone();
+    let directory = tempfile::tempdir().expect("a directory");
+    let (tcp, memory) = (Transport::Tcp, Durability::Memory);
+    let cluster = start_with(directory.path(), "multipaxos", tcp, memory, &[PATIENT]);
+    let proxies = [0, 1].map(|_| {
+        let machine = Store::new(StoreOptions::default());
+        Proxy::start(&cluster.configs[0], &machine).expect("starts")
+    });
+    let clients = (Client::at(&proxies[0]), Client::at(&proxies[1]));
+    sizes_pass_from(clients, "behind proxies", true);
 }
 
 #[test]
