@@ -533,6 +533,11 @@ impl<P: Protocol> Group<P> {
     }
 
     pub fn submit(&mut self, id: u16, level: Level) -> BatchId {
+        self.submit_long(id, level, 0)
+    }
+
+    /// The same with so many bytes more.
+    pub fn submit_long(&mut self, id: u16, level: Level, more: usize) -> BatchId {
         let batch = BatchId(self.batch_next);
         self.batch_next += 1;
         let session = SessionId {
@@ -543,8 +548,10 @@ impl<P: Protocol> Group<P> {
             session,
             sequence: batch.0,
         };
+        let mut payload = batch.0.to_le_bytes().to_vec();
+        payload.resize(payload.len() + more, 0);
         self.builder
-            .push(request, RequestKind::Command, 0, &batch.0.to_le_bytes());
+            .push(request, RequestKind::Command, 0, &payload);
         let bytes = self.builder.finish(self.frontend(id), batch, level);
         let deadline = self.clock.now + MS * 60_000;
         self.event(

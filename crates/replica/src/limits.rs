@@ -39,6 +39,8 @@ pub const FRAME_BYTES_MAX: usize = 512 * MIB;
 pub const LINK_QUEUE_BYTES: usize = 64 * MIB;
 /// … but while it has at most so many it takes one message of any length.
 pub const LINK_QUEUE_LOW: usize = LINK_QUEUE_BYTES / 4;
+/// Whatever waits on the bulk lane, short messages find so much room on the control lane.
+pub const LINK_RESERVE: usize = MIB;
 /// A link is broken when more bytes than this are queued and another message comes: the sender does
 /// not look at the room. A handler that sends two of the longest messages in one turn, before the
 /// room shows it, and a proxy with as much under way as may be, stay below.
@@ -92,6 +94,20 @@ pub const fn reply_bytes_max(value_bytes_max: usize) -> usize {
     let least = 128 * MIB;
     let value = value_bytes_max + MIB;
     if value > least { value } else { least }
+}
+
+/// The room of a link whose queues have so many bytes, on the control lane and on all together:
+/// who sends large answers must see those that are still queued, on whatever lane.
+#[must_use]
+pub const fn link_room(control: usize, all: usize) -> usize {
+    let room = LINK_QUEUE_BYTES.saturating_sub(all);
+    let own = LINK_QUEUE_BYTES.saturating_sub(control);
+    let short = if own < LINK_RESERVE {
+        own
+    } else {
+        LINK_RESERVE
+    };
+    if room > short { room } else { short }
 }
 
 /// Whether a link whose queue has room for so many bytes takes a message of this length: one that is

@@ -1013,7 +1013,8 @@ impl Derecho {
         let live = ReplicaSet(self.live().without(self.id).0);
         self.lagging = ReplicaSet(self.lagging.0 & live.0);
         for peer in self.lagging.iter() {
-            if ctx.room(peer) >= self.row_bytes() && !self.down.contains(peer) {
+            let bytes = self.row_bytes() + self.bodies_missing(peer);
+            if ctx.takes(peer, bytes) && !self.down.contains(peer) {
                 self.lagging = self.lagging.without(peer);
                 self.push_all(peer, ctx);
             }
@@ -1087,12 +1088,10 @@ impl Derecho {
     /// The whole row, and what the peer has not taken of the ring.
     fn push_all(&mut self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
         let view = self.promise.view.number;
-        let taken = self.table.read(peer, self.table.layout.received(self.id));
-        let missing = |sent: &&Sent| sent.first + sent.count > taken;
         let mut words = Vec::new();
-        for sent in self.unacked.iter().filter(missing) {
+        for sent in self.missing(peer) {
             words.push((sent.slot, self.slot_words(sent)));
-            if sent.path == Path::Whole && ctx.takes(peer, sent.body.len() + 1024) {
+            if sent.path == Path::Whole {
                 let (index, body) = (sent.first, sent.body.clone());
                 ctx.send(peer, Lane::Bulk, &Message::Bulk { view, index, body });
             }
@@ -1104,6 +1103,19 @@ impl Derecho {
     }
 
     /// More than a push of the row and the ring takes.
+    /// What a peer has not said that it has received.
+    fn missing(&self, peer: ReplicaId) -> impl Iterator<Item = &Sent> {
+        let taken = self.table.read(peer, self.table.layout.received(self.id));
+        (self.unacked.iter()).filter(move |sent| sent.first + sent.count > taken)
+    }
+
+    /// What it takes to send a peer all of that which goes as a whole: to some of it, nothing would
+    /// bring the rest.
+    fn bodies_missing(&self, peer: ReplicaId) -> usize {
+        let whole = self.missing(peer).filter(|sent| sent.path == Path::Whole);
+        whole.map(|sent| sent.body.len() + 1024).sum()
+    }
+
     fn row_bytes(&self) -> usize {
         let small = self.unacked.iter().filter(|sent| sent.path == Path::Slot);
         let ring: usize = small.map(|sent| sent.body.len() + 64).sum();

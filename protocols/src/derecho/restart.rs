@@ -35,9 +35,6 @@ use quintet_replica::{
 /// How many views one answer carries.
 const VIEWS_SENT_MAX: usize = 16;
 
-/// A donor that has less room than this waits to be asked again.
-const TAIL_ROOM_MIN: usize = 4096;
-
 /// What one member answered to an inspector.
 #[derive(Clone, Debug, Hash)]
 struct Answer {
@@ -234,18 +231,22 @@ impl Derecho {
             let at_least = self.log.first().previous();
             return ctx.send(from, Lane::Control, &Message::Behind { at_least });
         }
-        let room = ctx.room(from) / 2;
-        if have >= last || room < TAIL_ROOM_MIN {
+        if have >= last {
             return;
         }
-        let bytes_max = self.config.batch_bytes_max.min(room);
+        let bytes_max = self.config.batch_bytes_max.min(ctx.room(from) / 2);
         let (mut bytes, mut entries) = (0, Vec::new());
         for (slot, entry) in self.log.iter_from(have.next()) {
-            bytes += entry.batch.len() + 32;
-            if slot > last || !entries.is_empty() && bytes > bytes_max {
+            let with_it = bytes + entry.batch.len() + 32;
+            if slot > last || !entries.is_empty() && with_it > bytes_max {
                 break;
             }
+            bytes = with_it;
             entries.push(entry.clone());
+        }
+        // What answers the question before may still be queued: this one comes again.
+        if !ctx.takes(from, bytes) {
+            return ctx.mark("a tail waits for room");
         }
         let message = Message::Tail {
             view: number,

@@ -17,7 +17,7 @@ use quintet_replica::{
 };
 
 /// More than a message takes besides its values, with so many members.
-const fn overhead(members: usize) -> usize {
+pub(super) const fn overhead(members: usize) -> usize {
     256 + 8 * members + 16 * 1024
 }
 

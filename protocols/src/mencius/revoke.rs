@@ -11,6 +11,7 @@
 use super::{
     Known, Mencius, Message, Range, Value,
     message::DECIDED,
+    normal::overhead,
     plant::Plant,
     replica::{REVOKED_AHEAD, SLOTS_MAX, USED_MAX},
 };
@@ -188,9 +189,18 @@ impl Mencius {
             if !voters.contains(self.id) {
                 continue;
             }
-            let to = self.others.iter().filter(|id| !voters.contains(*id));
             let message = Self::question(revocation);
-            ctx.multicast(to.collect(), Lane::Control, &message);
+            let bytes = match &message {
+                Message::Accept { values, .. } => {
+                    let each = values.iter().map(|(_, value)| value.bytes() + 8);
+                    overhead(self.members) + each.sum::<usize>()
+                }
+                _ => 0,
+            };
+            // What was sent before may still be queued.
+            let waits = |id: &ReplicaId| !voters.contains(*id) && ctx.takes(*id, bytes);
+            let to = self.others.iter().filter(waits).collect();
+            ctx.multicast(to, Lane::Control, &message);
         }
     }
 
@@ -245,6 +255,11 @@ impl Mencius {
             (true, true) => self.on_voted(self.id, range, self.incarnation, ctx),
             (false, false) => {
                 let accepted = self.accepted(range);
+                let each = accepted.iter().map(|(_, _, value)| value.bytes() + 32);
+                if !ctx.takes(owed.to, overhead(self.members) + each.sum::<usize>()) {
+                    // Whoever asked asks again.
+                    return ctx.mark("a promise waits for room");
+                }
                 let message = Message::Promise { range, accepted };
                 ctx.send(owed.to, Lane::Control, &message);
             }

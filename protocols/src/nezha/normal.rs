@@ -38,6 +38,8 @@ const MARKS_MAX: usize = 65_536;
 const READS_MAX: usize = 65_536;
 /// About how many bytes of batches go into one message.
 const PAGE_BYTES: usize = 1 << 20;
+/// More than a page has besides its batches.
+pub(super) const PART_BYTES: usize = 64 << 10;
 /// The most batches that are asked for at once.
 const NAMES_MAX: usize = 4096;
 /// The most fast replies in one message.
@@ -895,7 +897,8 @@ impl Nezha {
             })
             .cloned()
             .collect();
-        if !bodies.is_empty() {
+        let bytes: usize = bodies.iter().map(Bytes::len).sum();
+        if !bodies.is_empty() && ctx.takes(from, bytes + PART_BYTES) {
             self.send(from, Part::Bodies(bodies), ctx);
         }
     }

@@ -15,7 +15,7 @@
 use super::{
     Message, Nezha, Part, Placed, Record, Vote,
     dom::{Name, Stamp},
-    normal::STAMPS_MAX,
+    normal::{PART_BYTES, STAMPS_MAX},
     plant::Plant,
     quorum::{leader_of, survivor_quorum},
     replica::{Entry, Phase, Place, name_of},
@@ -619,7 +619,7 @@ impl Nezha {
             return self.send(from, Part::Trimmed(self.log.first()), ctx);
         }
         let mut bytes = 0;
-        let entries = self
+        let entries: Vec<Placed> = self
             .log
             .iter_from(first)
             .map(|(_, entry)| Placed {
@@ -631,6 +631,10 @@ impl Nezha {
                 bytes <= PAGE_BYTES || bytes == placed.batch.len()
             })
             .collect();
+        // The page before may still be queued: whoever joins asks again.
+        if !ctx.takes(from, bytes + PART_BYTES) {
+            return ctx.mark("a page waits for room");
+        }
         let part = Part::LogPage {
             first,
             entries,

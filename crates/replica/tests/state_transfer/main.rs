@@ -242,6 +242,8 @@ impl StateMachine for Counter {
 #[derive(Default)]
 struct Outside {
     now: Cell<u64>,
+    /// What its links have no room for.
+    queued: Cell<usize>,
     saved: RefCell<Option<(SnapshotInfo, Bytes)>>,
     /// A peer's snapshot as far as it has been written.
     coming: RefCell<Option<(Executed, Bytes)>>,
@@ -257,7 +259,7 @@ impl World for Outside {
         ClockReading::default()
     }
     fn room(&self, _: ReplicaId) -> usize {
-        usize::MAX
+        usize::MAX - self.queued.get()
     }
     fn snapshot_newest(&self) -> Option<SnapshotInfo> {
         self.saved.borrow().as_ref().map(|(info, _)| *info)
@@ -797,6 +799,11 @@ fn feed_that_breaks_off_leaves_the_state_alone() {
 
 /// What a donor answers to somebody who asks, out of turn, for what follows a slot and for an end.
 fn follow(donor: &mut Place, after: u64) -> Bytes {
+    let answer = ask_to_follow(donor, after).pop().expect("it answers");
+    answer.slice(16..)
+}
+
+fn ask_to_follow(donor: &mut Place, after: u64) -> Vec<Bytes> {
     let mut asker = Place::new(0);
     asker.pull("fetch", 1);
     let (asks, _) = asker.take();
@@ -805,10 +812,9 @@ fn follow(donor: &mut Place, after: u64) -> Bytes {
     frame.extend_from_slice(&[4, 1]);
     frame.extend_from_slice(&after.to_le_bytes());
     donor.hear(0, frame.into());
-    let (mut answers, begun) = donor.take();
+    let (answers, begun) = donor.take();
     assert!(!begun, "no snapshot is taken for that");
-    let answer = answers.pop().expect("it answers");
-    answer.slice(16..)
+    answers
 }
 
 /// The first byte of an answer with batches, and of one without.
@@ -834,6 +840,17 @@ fn batches_are_given_without_a_gap_or_not_at_all() {
     let upto = u64::from_le_bytes(*answer[10..].first_chunk().expect("a slot"));
     assert_eq!((answer[0], upto), (BATCHES, 3), "what was there before");
     assert_eq!(follow(&mut donor, 3)[0], GONE);
+}
+
+#[test]
+fn batches_are_given_when_there_is_room_however_often_they_are_asked_for() {
+    let mut donor = Place::new(1);
+    assert_eq!(follow(&mut donor, 0)[0], BATCHES);
+    donor.pull("execute", 1);
+    donor.world.queued.set(usize::MAX - 4);
+    assert!(ask_to_follow(&mut donor, 0).is_empty());
+    donor.world.queued.set(0);
+    assert_eq!(follow(&mut donor, 0)[0], BATCHES);
 }
 
 #[test]

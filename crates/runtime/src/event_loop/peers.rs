@@ -243,7 +243,7 @@ impl Peers {
         }
     }
 
-    /// How many bytes may be queued for a peer's control lane.
+    /// How many bytes may be queued for a peer.
     pub fn room(&self, id: ReplicaId) -> usize {
         match self {
             Self::Here(tcp) => tcp.room(id),

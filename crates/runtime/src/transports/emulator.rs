@@ -35,8 +35,8 @@ pub(crate) struct Emulator {
     ahead: i128,
     held: BTreeMap<(Time, u64), Held>,
     sequence: u64,
-    /// Bytes that wait for each member.
-    bytes: Vec<usize>,
+    /// Bytes that wait for each member, by lane.
+    bytes: Vec<[usize; 2]>,
     lost: u64,
 }
 
@@ -75,9 +75,9 @@ impl Emulator {
             return;
         };
         if self.bytes.len() <= to {
-            self.bytes.resize(to + 1, 0);
+            self.bytes.resize(to + 1, [0; 2]);
         }
-        self.bytes[to] += length;
+        self.bytes[to][lane] += length;
         self.sequence += 1;
         let due = now + Duration::from_nanos(arrival.0.saturating_sub(run));
         self.held.insert((due, self.sequence), held);
@@ -90,7 +90,7 @@ impl Emulator {
             return None;
         }
         let held = first.remove();
-        self.bytes[held.to.index()] -= HEADER + held.frame.len();
+        self.bytes[held.to.index()][held.lane as usize] -= HEADER + held.frame.len();
         Some(held)
     }
 
@@ -99,9 +99,9 @@ impl Emulator {
         self.held.keys().next().map_or(Time::NEVER, |key| key.0)
     }
 
-    /// Bytes that wait for a member.
-    pub fn held_for(&self, to: ReplicaId) -> usize {
-        self.bytes.get(to.index()).copied().unwrap_or(0)
+    /// Bytes that wait for a member on a lane.
+    pub fn held_for(&self, to: ReplicaId, lane: Lane) -> usize {
+        (self.bytes.get(to.index())).map_or(0, |lanes| lanes[lane as usize])
     }
 
     /// A link broke: what waits for it is never delivered.
@@ -109,7 +109,7 @@ impl Emulator {
         self.departures.reset(to.0);
         self.held.retain(|_, held| held.to != to);
         if let Some(bytes) = self.bytes.get_mut(to.index()) {
-            *bytes = 0;
+            *bytes = [0; 2];
         }
     }
 }
@@ -148,11 +148,11 @@ mod tests {
         emulator.hold(held(1, Lane::Control, 1), Time(MS));
         emulator.hold(held(1, Lane::Control, 2), Time(2 * MS));
         emulator.hold(held(2, Lane::Bulk, 3), Time(2 * MS));
-        assert_eq!(emulator.held_for(ReplicaId(1)), 200);
+        assert_eq!(emulator.held_for(ReplicaId(1), Lane::Control), 200);
         assert_eq!(released(&mut emulator, 2 * MS), [3]);
         assert_eq!(emulator.next_due(), Time(11 * MS));
         assert_eq!(released(&mut emulator, 11 * MS), [1]);
-        assert_eq!(emulator.held_for(ReplicaId(1)), 100);
+        assert_eq!(emulator.held_for(ReplicaId(1), Lane::Control), 100);
         assert_eq!(released(&mut emulator, 20 * MS), [2]);
         assert_eq!(emulator.next_due(), Time::NEVER);
     }
@@ -207,7 +207,7 @@ mod tests {
         emulator.hold(held(1, Lane::Control, 1), Time(0));
         emulator.hold(held(2, Lane::Control, 2), Time(0));
         emulator.reset(ReplicaId(1));
-        assert_eq!(emulator.held_for(ReplicaId(1)), 0);
+        assert_eq!(emulator.held_for(ReplicaId(1), Lane::Control), 0);
         assert_eq!(released(&mut emulator, 10 * MS), [2]);
     }
 }

@@ -345,7 +345,7 @@ impl Tcp {
             node_heard: link.node_heard,
             incarnation: link.incarnation,
             redis: link.redis.clone(),
-            queued: self.queued(link) + self.queued_in_memory(id),
+            queued: LANES.map(|lane| self.queued_of(id, lane)).iter().sum(),
             error: link.error.clone(),
             memory: self.by_memory(id),
             datagrams: way.is_some_and(udp::Way::is_open),
@@ -368,28 +368,29 @@ impl Tcp {
         self.links.iter().filter(|link| link.up).count()
     }
 
-    fn held_for(&self, id: ReplicaId) -> usize {
-        let emulator = self.emulator.as_ref();
-        emulator.map_or(0, |emulator| emulator.held_for(id))
+    /// How many bytes may be queued for a peer.
+    pub fn room(&self, id: ReplicaId) -> usize {
+        if !self.links[id.index()].up {
+            return 0;
+        }
+        let [control, bulk] = LANES.map(|lane| self.queued_of(id, lane));
+        limits::link_room(control, control + bulk)
     }
 
-    fn queued(&self, link: &MemberLink) -> usize {
-        (link.lanes.iter().flatten())
-            .filter_map(|index| self.connections[*index].as_ref())
+    /// How many bytes wait for a peer on a lane.
+    fn queued_of(&self, id: ReplicaId, lane: Lane) -> usize {
+        let index = self.links[id.index()].lanes[lane as usize];
+        let connection = index.and_then(|index| self.connections[index].as_ref());
+        let held = (self.emulator.as_ref()).map_or(0, |emulator| emulator.held_for(id, lane));
+        connection.map_or(0, |it| it.outgoing.len()) + held + self.queued_in_memory(id, lane)
+    }
+
+    /// How many bytes for a peer its connections have not taken yet.
+    fn written_later(&self, id: ReplicaId) -> usize {
+        let connections = self.links[id.index()].lanes.iter().flatten();
+        (connections.filter_map(|index| self.connections[*index].as_ref()))
             .map(|connection| connection.outgoing.len())
             .sum()
-    }
-
-    /// How many bytes may be queued for a peer's control lane.
-    pub fn room(&self, id: ReplicaId) -> usize {
-        let link = &self.links[id.index()];
-        match link.lanes[Lane::Control as usize].and_then(|i| self.connections[i].as_ref()) {
-            Some(connection) if link.up => {
-                let queued = connection.outgoing.len() + self.held_for(id);
-                QUEUE_MAX.saturating_sub(queued + self.queued_in_memory(id))
-            }
-            _ => 0,
-        }
     }
 
     // --- sending ---------------------------------------------------------------------------
@@ -427,7 +428,7 @@ impl Tcp {
         let mut queued = connection.outgoing.len();
         let loose = connection.goes_by_datagram(header, frame);
         if let (Some(emulator), Some(Peer::Replica(to))) = (&mut self.emulator, connection.peer) {
-            queued += emulator.held_for(to);
+            queued += emulator.held_for(to, connection.lane);
             if queued <= limits::LINK_QUEUE_HARD {
                 let held = Held {
                     to,
@@ -483,10 +484,8 @@ impl Tcp {
             connection.count_frame(index, self.datagrams.as_deref_mut());
         }
         connection.outgoing.push(header, frame);
-        if connection.outgoing.len() > QUEUE_LOW
-            && let Some(Peer::Replica(id)) = connection.peer
-        {
-            self.links[id.index()].crowded = true;
+        if let Some(Peer::Replica(id)) = connection.peer {
+            self.links[id.index()].crowded |= self.written_later(id) > QUEUE_LOW;
         }
         self.mark_dirty(index);
     }
@@ -526,15 +525,13 @@ impl Tcp {
                 if connection.stage == Stage::Closing && connection.outgoing.is_empty() {
                     return self.close(index, "refused", now);
                 }
-                let left = connection.outgoing.len();
-                if let Some(Peer::Replica(id)) = connection.peer {
-                    let link = &mut self.links[id.index()];
-                    if link.crowded && left <= QUEUE_LOW {
-                        link.crowded = false;
-                        let room = Link::Room(QUEUE_MAX - left);
-                        self.arrivals
-                            .push_back(Arrival::Link(Peer::Replica(id), room));
-                    }
+                if let Some(peer @ Peer::Replica(id)) = connection.peer
+                    && self.links[id.index()].crowded
+                    && self.written_later(id) <= QUEUE_LOW
+                {
+                    self.links[id.index()].crowded = false;
+                    let room = Link::Room(self.room(id));
+                    self.arrivals.push_back(Arrival::Link(peer, room));
                 }
             }
             Err(error) => self.close(index, &error.to_string(), now),

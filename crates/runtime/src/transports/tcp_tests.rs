@@ -527,6 +527,32 @@ fn peers_tell_how_their_clocks_stand_to_each_other() {
     let known = |side: &Side, of: u16| side.tcp.standing(ReplicaId(of), side.now());
     until("both have measured", &mut [&mut a, &mut b], |s| {
         known(s[0], 1).is_some() && known(s[1], 0).is_some()
+#[test]
+fn frames_of_any_lane_take_room_that_is_told_when_all_have_gone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair(directory.path(), |_| {});
+    until("up", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| !s.links.is_empty())
+    });
+    let one = ReplicaId(1);
+    a.send(1, Lane::Bulk, &vec![1; QUEUE_MAX]);
+    let room = a.tcp.room(one);
+    assert_eq!(room, limits::LINK_RESERVE, "for what is short");
+    assert!(!limits::link_takes(room, QUEUE_MAX), "but no second one");
+    a.send(1, Lane::Control, &vec![1; QUEUE_MAX]);
+    assert_eq!(a.tcp.room(one), 0);
+    until("frames", &mut [&mut a, &mut b], |s| s[1].frames.len() == 2);
+    let told = |(_, link): &&(Peer, Link)| matches!(link, Link::Room(_));
+    assert_eq!(a.links.iter().filter(told).count(), 1);
+    assert!(a.tcp.room(one) >= QUEUE_MAX - QUEUE_LOW);
+    // Neither lane has so much, and both together have.
+    for lane in LANES {
+        a.send(1, lane, &vec![1; QUEUE_LOW * 3 / 4]);
+    }
+    until("frames", &mut [&mut a, &mut b], |s| s[1].frames.len() == 4);
+    assert_eq!(a.links.iter().filter(told).count(), 2);
+}
+
     });
     let (ahead, behind) = (known(&a, 1), known(&b, 0));
     let (ahead, behind) = (ahead.expect("measured"), behind.expect("measured"));

@@ -1,7 +1,7 @@
 //! Which majorities the group goes on with, and which it waits for (Appendix C, D5, D18).
 
 use super::*;
-use quintet_replica::{Control, Event, ReplicaId};
+use quintet_replica::{Control, Event, Options, ReplicaId};
 
 /// How many packets pass between two answers of a disk.
 const DISKS: [usize; 3] = [1, 5, 23];
@@ -181,4 +181,44 @@ fn the_group_follows_the_majorities_of_its_views_and_not_that_of_the_epoch() {
     group.run(MS * 1000);
     assert!(group.answered(11, batch), "{:?}", group.status(11));
     assert_converged(&group, 4);
+}
+
+#[test]
+fn long_tail_is_sent_when_there_is_room_however_often_it_is_asked_for() {
+    let mut group = group(3);
+    group.crash(1);
+    let batch = group.submit_long(0, Level::Ordered, 64 << 10);
+    group.run(MS * 1000);
+    assert!(group.answered(0, batch));
+    // As if what answered an earlier question were still queued.
+    let room = core::mem::replace(&mut group.clock.room, 32 << 10);
+    group.start(1);
+    group.run(MS * 1000);
+    assert!(group.marked("a tail waits for room") > 1);
+    assert_eq!(group.marked("entries fetched"), 0);
+    group.clock.room = room;
+    group.run(MS * 1000);
+    assert_eq!(group.status(1).role, "member");
+    assert_converged(&group, 1);
+}
+
+#[test]
+fn member_gets_all_bodies_again_when_there_is_room_for_all() {
+    let mut config = Config::default();
+    config.set("smc_bytes_max", "64").expect("in its range");
+    let mut group = Group::<Derecho>::new(3, Durability::Disk, config);
+    group.run(MS * 100);
+    group.cut.extend([(0, 1), (0, 2)]);
+    let batch = group.submit_long(0, Level::Ordered, 60 << 10);
+    group.idle(0);
+    group.heal();
+    let room = core::mem::replace(&mut group.clock.room, 56 << 10);
+    group.reset(0, 1);
+    group.reset(0, 2);
+    group.run(MS * 60);
+    assert!(!group.answered(0, batch));
+    group.clock.room = room;
+    group.run(MS * 100);
+    assert!(group.answered(0, batch), "{:?}", group.status(0));
+    assert_eq!(group.status(0).view, 1);
 }

@@ -13,7 +13,7 @@
 //! then, or for ever, everything goes by the connections. These stay in any case: they tell who is
 //! who and who is alive, and the memory goes when the link does.
 
-use super::{Incoming, Outgoing, QUEUE_LOW, QUEUE_MAX, TURN_BYTES_MAX, Tcp, exchange::Own};
+use super::{Incoming, Outgoing, QUEUE_LOW, TURN_BYTES_MAX, Tcp, exchange::Own};
 use crate::{
     metrics::MemoryMetrics,
     transports::{
@@ -407,7 +407,7 @@ impl Tcp {
             return true;
         }
         outbound.push(lane, frame);
-        outbound.crowded |= outbound.queued_of(lane) > QUEUE_LOW;
+        outbound.crowded |= outbound.queued() > QUEUE_LOW;
         memories.counters.frames_out += 1;
         self.counters.frames_out += 1;
         true
@@ -467,10 +467,11 @@ impl Tcp {
             match outbound.write() {
                 Ok(written) => {
                     memories.counters.bytes_out += written as u64;
-                    let left = outbound.queued_of(Lane::Control);
                     if outbound.crowded && outbound.queued() <= QUEUE_LOW {
                         outbound.crowded = false;
-                        let room = Link::Room(QUEUE_MAX - left);
+                        let all = outbound.queued();
+                        let room = limits::link_room(outbound.queued_of(Lane::Control), all);
+                        let room = Link::Room(room);
                         self.arrivals
                             .push_back(Arrival::Link(Peer::Replica(id), room));
                     }
@@ -620,9 +621,9 @@ impl Tcp {
             .map_or_else(MemoryMetrics::default, |it| it.counters)
     }
 
-    /// How many bytes wait for room in the memory shared with a member.
-    pub(super) fn queued_in_memory(&self, id: ReplicaId) -> usize {
-        self.outbound(id).map_or(0, Outbound::queued)
+    /// How many bytes of a lane wait for room in the memory shared with a member.
+    pub(super) fn queued_in_memory(&self, id: ReplicaId, lane: Lane) -> usize {
+        self.outbound(id).map_or(0, |it| it.queued_of(lane))
     }
 
     /// Whether frames go to a member and come from it through memory.

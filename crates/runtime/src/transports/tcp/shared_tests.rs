@@ -143,7 +143,7 @@ fn who_sleeps_is_woken_once_and_nobody_sleeps_over_what_is_there() {
     }
     let now = a.now();
     a.tcp.flush(now);
-    assert_eq!(a.tcp.queued_in_memory(ReplicaId(1)) >> 20, 40);
+    assert_eq!(a.tcp.queued_in_memory(ReplicaId(1), Lane::Bulk) >> 20, 40);
     assert!(a.tcp.doze(), "nothing has been read");
     b.turn();
     assert_eq!(b.tcp.memory_counters().wakes, wakes + 1);
@@ -153,7 +153,7 @@ fn who_sleeps_is_woken_once_and_nobody_sleeps_over_what_is_there() {
     });
     let now = a.now();
     a.tcp.flush(now);
-    assert_eq!(a.tcp.queued_in_memory(ReplicaId(1)), 0);
+    assert_eq!(a.tcp.queued_in_memory(ReplicaId(1), Lane::Bulk), 0);
 }
 
 #[test]
