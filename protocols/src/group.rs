@@ -771,6 +771,34 @@ impl<P: Protocol> Group<P> {
         self.cut.clear();
     }
 
+    /// For so long nothing of this replica comes: all waits behind something long, whose parts come.
+    /// Gives whether nobody's view of who leads has changed, and makes the links anew.
+    pub fn wait_behind_bulk(&mut self, from: u16, time: Duration) -> bool {
+        let seen = |group: &Self| {
+            let each = group.live().into_iter().map(|id| {
+                let status = group.status(id);
+                (status.role, status.leader, status.view)
+            });
+            each.collect::<Vec<_>>()
+        };
+        let before = seen(self);
+        let others: Vec<u16> = self.live().into_iter().filter(|id| *id != from).collect();
+        self.cut.extend(others.iter().map(|to| (from, *to)));
+        let (step, peer) = (MS * 20, Peer::Replica(ReplicaId(from)));
+        for _ in 0..time.as_millis() / step.as_millis() {
+            for to in &others {
+                self.event(*to, Event::Link(peer, Link::Arriving));
+            }
+            self.run(step);
+        }
+        let after = seen(self);
+        self.heal();
+        for to in others {
+            self.reset(from, to);
+        }
+        before == after
+    }
+
     /// What the executed batches of a replica are named.
     pub fn batches(&self, id: u16) -> Vec<BatchId> {
         let state = &self.members[usize::from(id)].state;

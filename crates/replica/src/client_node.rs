@@ -154,7 +154,7 @@ impl ClientNode {
             Link::Down => {
                 self.links.remove(&to);
             }
-            Link::Room(_) | Link::Reset => {}
+            Link::Room(_) | Link::Arriving | Link::Reset => {}
         }
         let begun = effects.len();
         self.client.on_link(to, link, world, effects);

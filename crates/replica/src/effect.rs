@@ -243,6 +243,10 @@ pub enum Link {
     },
     /// There is room again for this many bytes.
     Room(usize),
+    /// A part of something long has come from the peer: it is there, though it may be long before
+    /// anything of it can be read, or what was sent behind it comes. For a bounded time only, lest
+    /// a link that takes for ever count as one that works.
+    Arriving,
     /// The connection broke and is being made anew: frames may have been lost.
     Reset,
     /// The peer cannot be reached, or its queue overflowed.

@@ -129,16 +129,33 @@ impl Links {
             links: self.clone(),
             from,
             random: self.seed ^ (u64::from(from) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
-            free_at: 0,
+            free: Bottleneck::default(),
             ways: Vec::new(),
         }
+    }
+}
+
+/// When a bottleneck is free for the control lane, and for the bulk lane, which gives way. Lanes are
+/// streams of their own: neither waits until all has left that is queued on the other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bottleneck([u64; 2]);
+
+impl Bottleneck {
+    /// When a frame has passed that comes at `at` and takes so long.
+    fn pass(&mut self, at: u64, lane: usize, takes: u64) -> u64 {
+        let [control, bulk] = &mut self.0;
+        *bulk = at.max(*bulk) + takes;
+        if lane == 0 {
+            *control = at.max(*control) + takes;
+        }
+        self.0[lane]
     }
 }
 
 /// When the way to one recipient is free, and when the last frame of each lane arrives.
 #[derive(Clone, Copy, Debug, Default)]
 struct Way {
-    free_at: u64,
+    free: Bottleneck,
     last: [u64; 2],
 }
 
@@ -148,7 +165,7 @@ pub struct Departures {
     links: Links,
     from: u16,
     random: u64,
-    free_at: u64,
+    free: Bottleneck,
     ways: Vec<Way>,
 }
 
@@ -178,8 +195,9 @@ impl Departures {
     /// A frame of `bytes` leaves for `to` at `now`, counted from the beginning of the run: when it
     /// arrives, in the order of its lane; `None` if it never does.
     pub fn depart(&mut self, now: Time, to: u16, lane: usize, bytes: usize) -> Option<Time> {
-        let at = self.way(now, to, bytes, true)?;
-        let last = &mut self.ways[usize::from(to)].last[lane & 1];
+        let lane = lane & 1;
+        let at = self.way(now, to, bytes, Some(lane))?;
+        let last = &mut self.ways[usize::from(to)].last[lane];
         *last = at.max(*last);
         Some(Time(*last))
     }
@@ -187,11 +205,12 @@ impl Departures {
     /// The same for a datagram: one that is lost, or meets a cut, never arrives, and none waits for
     /// another.
     pub fn depart_loose(&mut self, now: Time, to: u16, bytes: usize) -> Option<Time> {
-        self.way(now, to, bytes, false).map(Time)
+        self.way(now, to, bytes, None).map(Time)
     }
 
-    /// When what leaves now arrives if nothing holds it back.
-    fn way(&mut self, now: Time, to: u16, bytes: usize, ordered: bool) -> Option<u64> {
+    /// When what leaves now arrives if nothing holds it back; what goes by no lane is a datagram.
+    fn way(&mut self, now: Time, to: u16, bytes: usize, lane: Option<usize>) -> Option<u64> {
+        let ordered = lane.is_some();
         let index = usize::from(to);
         if self.ways.len() <= index {
             self.ways.resize(index + 1, Way::default());
@@ -225,14 +244,14 @@ impl Departures {
             bandwidth = change.bandwidth.unwrap_or(bandwidth);
         }
         let mut at = cut_until?;
-        at = at.max(self.free_at);
+        let lane = lane.unwrap_or(0);
         if self.links.egress > 0 {
-            at += transmission(bytes, self.links.egress);
-            self.free_at = at;
+            let takes = transmission(bytes, self.links.egress);
+            at = self.free.pass(at, lane, takes);
         }
         if bandwidth > 0 {
-            at = at.max(self.ways[index].free_at) + transmission(bytes, bandwidth);
-            self.ways[index].free_at = at;
+            let takes = transmission(bytes, bandwidth);
+            at = self.ways[index].free.pass(at, lane, takes);
         }
         at = at.saturating_add(delay).saturating_add(jitter);
         if loss > 0 && !ordered {
@@ -337,6 +356,26 @@ mod tests {
 
     fn mean(values: &[u64]) -> f64 {
         values.iter().sum::<u64>() as f64 / values.len() as f64
+    }
+
+    #[test]
+    fn control_lane_does_not_wait_until_all_of_the_bulk_lane_has_left() {
+        let mut slow = links(Model {
+            bandwidth: 5_000_000,
+            ..Model::default()
+        });
+        slow.egress = 5_000_000;
+        let mut departures = slow.departures(0);
+        let mut depart = |lane, bytes| {
+            let at = departures.depart(Time(0), 1, lane, bytes);
+            at.expect("it arrives").0
+        };
+        let large = depart(1, 64 << 20);
+        assert!(depart(0, 50) < 1_000_000);
+        // It has taken its part of the bandwidth.
+        assert!(depart(1, 50) >= large + 2 * transmission(50, 5_000_000));
+        let large = depart(0, 1 << 20);
+        assert!(depart(0, 50) > large, "a lane keeps its order");
     }
 
     #[test]

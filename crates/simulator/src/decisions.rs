@@ -100,7 +100,7 @@ impl Event {
             Self::Deliver { to, .. } => Scope::Place(*to),
             Self::Timer { place, .. } => Scope::Place(*place),
             Self::Connect { a, .. } => Scope::Place(*a),
-            Self::Broken { at, .. } => Scope::Place(*at),
+            Self::LinkTold { at, .. } => Scope::Place(*at),
             Self::Turn { client } | Self::Resubmit { client } => Scope::Client(*client),
             Self::Strike { strike, .. } | Self::StrikeEnds { strike } => Scope::Fault(*strike),
             // Kinds of events that this list does not know yet.

@@ -26,8 +26,8 @@ pub(crate) enum Event {
     },
     /// A connection is tried.
     Connect { a: u16, b: u16 },
-    /// A place learns that a connection broke.
-    Broken { at: u16, peer: u16, link: Link },
+    /// A place learns that a connection broke, or that something long is coming by it.
+    LinkTold { at: u16, peer: u16, link: Link },
     /// A timer may be due.
     Timer {
         place: u16,

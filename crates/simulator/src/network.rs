@@ -20,7 +20,7 @@
 //! session begins with `Up` at both ends; no frame of an older one comes after it.
 
 use crate::{event::Event, queue::Queue, random::Random};
-use quintet_replica::{Bytes, Lane};
+use quintet_replica::{Bytes, Lane, Link};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, collections::VecDeque};
 
@@ -178,6 +178,10 @@ pub(crate) struct Network {
 /// of times what a protocol under test waits, delays end after all.
 const DOUBLINGS_MAX: u32 = 9;
 const RETRANSMISSION: u64 = 20_000_000;
+/// A frame so long …
+const LONG: usize = 1024;
+/// … that is so long under way is told to be coming.
+const ARRIVING_AFTER: u64 = 20_000_000;
 /// Frames of a broken connection arrive for at most this long.
 const STRAGGLE_MAX: u64 = 50_000_000;
 
@@ -331,6 +335,14 @@ impl Network {
                 self.count("reorder");
             }
             let (from, to, frame) = (from as u16, to as u16, bytes.clone());
+            if transport == Transport::Stream && frame.len() >= LONG && at - now >= ARRIVING_AFTER {
+                let told = Event::LinkTold {
+                    at: to,
+                    peer: from,
+                    link: Link::Arriving,
+                };
+                queue.push(now.midpoint(at), told);
+            }
             queue.push(
                 at,
                 Event::Deliver {

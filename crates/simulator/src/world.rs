@@ -677,7 +677,7 @@ impl World {
                 frame,
             } => self.on_deliver(from, to, session, frame),
             Event::Connect { a, b } => self.on_connect(a.into(), b.into()),
-            Event::Broken { at, peer, link } => self.tell_link(at.into(), peer.into(), link),
+            Event::LinkTold { at, peer, link } => self.tell_link(at.into(), peer.into(), link),
             Event::Timer { place, boot, key } => self.on_timer(place, boot, key),
             Event::Synced { node, boot } => {
                 if self.lives(node, boot) && !self.holds_sync(node.into()) {
@@ -816,7 +816,7 @@ impl World {
         for (at, peer) in [(a, b), (b, a)] {
             let when = self.now + self.random.below(last - self.now + 200_000);
             let (at, peer) = (at as u16, peer as u16);
-            self.queue.push(when, Event::Broken { at, peer, link });
+            self.queue.push(when, Event::LinkTold { at, peer, link });
         }
         let again = last + self.random.between(1, 40) * MILLISECOND;
         self.network.connect_at(a, b, again, &mut self.queue);
@@ -861,6 +861,10 @@ impl World {
     pub fn tell_link(&mut self, at: usize, peer: usize, link: Link) {
         // A break is told late; a connection made meanwhile makes it old news.
         if matches!(link, Link::Reset | Link::Down) && self.network.is_up(at, peer) {
+            return;
+        }
+        let both = at.max(peer) < self.setup.replicas;
+        if link == Link::Arriving && !(both && self.network.is_up(at, peer)) {
             return;
         }
         if at < self.setup.replicas {

@@ -147,6 +147,12 @@ impl ChainPaxos {
                     self.on_leader_down(ctx);
                 }
             }
+            Link::Arriving => {
+                self.heard[peer.index()] = ctx.now();
+                if self.leader == Some(peer) {
+                    self.heard_at = ctx.now();
+                }
+            }
             Link::Room(_) => {}
         }
     }

@@ -593,6 +593,7 @@ impl Protocol for Chora {
             Link::Down => {
                 member.down_at.get_or_insert(now);
             }
+            Link::Arriving => member.heard_at = now,
             Link::Room(_) => {}
         }
     }

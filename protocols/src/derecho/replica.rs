@@ -804,6 +804,7 @@ impl Protocol for Derecho {
             Link::Down => {
                 self.down.insert(peer);
             }
+            Link::Arriving => self.heard[peer.index()] = ctx.now(),
             Link::Room(_) => {}
         }
     }
@@ -1102,7 +1103,6 @@ impl Derecho {
         ctx.put(ReplicaSet::EMPTY.with(peer), &ranges);
     }
 
-    /// More than a push of the row and the ring takes.
     /// What a peer has not said that it has received.
     fn missing(&self, peer: ReplicaId) -> impl Iterator<Item = &Sent> {
         let taken = self.table.read(peer, self.table.layout.received(self.id));
@@ -1116,6 +1116,7 @@ impl Derecho {
         whole.map(|sent| sent.body.len() + 1024).sum()
     }
 
+    /// More than a push of the row and the ring takes.
     fn row_bytes(&self) -> usize {
         let small = self.unacked.iter().filter(|sent| sent.path == Path::Slot);
         let ring: usize = small.map(|sent| sent.body.len() + 64).sum();

@@ -476,6 +476,7 @@ impl Protocol for Mencius {
                 member.down_at.get_or_insert(now);
                 self.look_for_slow(ctx);
             }
+            Link::Arriving => member.heard_at = now,
             Link::Room(_) => {}
         }
     }

@@ -268,6 +268,18 @@ impl MultiPaxos {
         self.log_bytes = bytes;
     }
 
+    /// Something long comes from the leader, and what asks for answers waits behind it: it is told
+    /// that this replica is there, too, and nothing that it could measure.
+    pub(super) fn on_leader_arriving(&mut self, ctx: &mut Context<'_, Self>) {
+        let (now, due) = (ctx.now(), self.answer_due);
+        if now.since(self.heard_at) >= self.config.heartbeat {
+            self.heard_at = now;
+            let stamp = core::mem::take(&mut self.stamp_seen);
+            self.send_accept_ok(ctx);
+            (self.stamp_seen, self.answer_due) = (stamp, due);
+        }
+    }
+
     pub(super) fn send_accept_ok(&mut self, ctx: &mut Context<'_, Self>) {
         let Some(leader) = self
             .leader

@@ -593,6 +593,7 @@ impl MultiPaxos {
                 progress.down = true;
                 progress.probe();
             }
+            Link::Arriving => progress.heard_at = ctx.now(),
             Link::Room(_) => {}
         }
     }

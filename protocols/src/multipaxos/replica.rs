@@ -412,6 +412,7 @@ impl Protocol for MultiPaxos {
                     self.repeat_reads(ctx);
                 }
                 Link::Down => self.on_leader_down(ctx),
+                Link::Arriving => self.on_leader_arriving(ctx),
                 Link::Room(_) => {}
             }
         }

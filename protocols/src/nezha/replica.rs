@@ -560,11 +560,12 @@ impl Protocol for Nezha {
         self.install(slot, summary, ctx);
     }
 
-    fn on_link(&mut self, peer: Peer, link: Link, _: &mut Context<'_, Self>) {
+    fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
         if peer == Peer::Replica(self.leader()) {
             match link {
                 Link::Down => self.leader_down = true,
                 Link::Up { .. } => self.leader_down = false,
+                Link::Arriving => self.heard_at = ctx.now(),
                 Link::Room(_) | Link::Reset => {}
             }
         }

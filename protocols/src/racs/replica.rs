@@ -625,6 +625,12 @@ impl Protocol for Racs {
                     self.on_leader_lost(ctx);
                 }
             }
+            Link::Arriving => {
+                let now = ctx.now();
+                if self.leader_of(self.view) == peer && !self.starving(now) {
+                    self.heard_at = now;
+                }
+            }
             Link::Room(_) => {}
         }
     }

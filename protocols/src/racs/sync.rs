@@ -501,7 +501,7 @@ impl Racs {
 
     /// Something of this replica's clients has waited for long, and nothing is decided: the
     /// leader is heard, but does not hear.
-    fn starving(&self, now: Time) -> bool {
+    pub(super) fn starving(&self, now: Time) -> bool {
         self.waiting_since
             .is_some_and(|since| now.since(since) > self.timeout() * 2)
     }

@@ -300,7 +300,7 @@ impl Node {
             Link::Down => {
                 self.succession.links.remove(&id);
             }
-            Link::Room(_) | Link::Reset => {}
+            Link::Room(_) | Link::Arriving | Link::Reset => {}
         }
         self.succession.is_present(id)
     }
@@ -316,7 +316,7 @@ impl Node {
             Link::Down => {
                 self.succession.frontends.remove(&frontend);
             }
-            Link::Room(_) | Link::Reset => {}
+            Link::Room(_) | Link::Arriving | Link::Reset => {}
         }
     }
 

@@ -123,8 +123,8 @@ impl LinkChanges {
 /// The replica whose link this says has changed.
 const fn changed_link(arrival: &Arrival) -> Option<ReplicaId> {
     match arrival {
-        // The same link has room again.
-        Arrival::Link(_, Link::Room(_)) => None,
+        // The same link has room again, or brings something.
+        Arrival::Link(_, Link::Room(_) | Link::Arriving) => None,
         Arrival::Link(Peer::Replica(id), _) => Some(*id),
         _ => None,
     }

@@ -5,16 +5,20 @@
 //! ```
 //!
 //! Frames wait here until they would have arrived, then go out over the real network, whose own
-//! delay comes on top, and the time that a sleeping replica takes to wake.
+//! delay comes on top, and the time that a sleeping replica takes to wake. Long ones go out part by
+//! part, as a network brings them: receivers look at whether they come.
 
 use super::queue::HEADER;
 use quintet_replica::{
-    Frame, Lane, ReplicaId, Time,
+    Bytes, Frame, Lane, ReplicaId, Time,
     links::{Departures, Links},
 };
 use std::{collections::BTreeMap, time::Duration};
 
-/// A frame that waits.
+/// So much of a long frame goes out at once.
+const PART: usize = 64 << 10;
+
+/// A frame that waits, or a part of it.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub to: ReplicaId,
@@ -25,6 +29,16 @@ pub(crate) struct Held {
     pub loose: bool,
     pub header: [u8; HEADER],
     pub frame: Frame,
+    /// It goes on one that was begun: the header is gone already.
+    pub goes_on: bool,
+}
+
+/// The parts of a frame, none longer than [`PART`].
+fn parts(frame: &Frame) -> impl Iterator<Item = Bytes> {
+    frame.parts().iter().flat_map(|part| {
+        let starts = (0..part.len()).step_by(PART);
+        starts.map(|at| part.slice(at..part.len().min(at + PART)))
+    })
 }
 
 /// See the module.
@@ -61,6 +75,20 @@ impl Emulator {
 
     /// Takes a frame that leaves now.
     pub fn hold(&mut self, held: Held, now: Time) {
+        if held.loose || held.frame.len() <= PART {
+            return self.hold_part(held, now);
+        }
+        for (number, part) in parts(&held.frame).enumerate() {
+            let part = Held {
+                frame: part.into(),
+                goes_on: number > 0,
+                ..held
+            };
+            self.hold_part(part, now);
+        }
+    }
+
+    fn hold_part(&mut self, held: Held, now: Time) {
         let run = u64::try_from(i128::from(now.0) + self.ahead).unwrap_or(0);
         let length = HEADER + held.frame.len();
         let to = held.to.index();
@@ -117,7 +145,7 @@ impl Emulator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quintet_replica::{Bytes, links::Change};
+    use quintet_replica::links::Change;
 
     const MS: u64 = 1_000_000;
 
@@ -128,6 +156,7 @@ mod tests {
             lane,
             loose: false,
             header: [0; HEADER],
+            goes_on: false,
             frame: Frame::from(Bytes::copy_from_slice(&[byte; 88])),
         }
     }

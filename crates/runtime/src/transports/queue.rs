@@ -96,8 +96,11 @@ impl Outgoing {
         self.push_slice(bytes);
     }
 
-    pub fn push(&mut self, header: &[u8; HEADER], frame: &Frame) {
-        self.push_slice(header);
+    /// A frame, or what follows of one whose header has been pushed with its first part.
+    pub fn push<'a>(&mut self, header: impl Into<Option<&'a [u8; HEADER]>>, frame: &Frame) {
+        if let Some(header) = header.into() {
+            self.push_slice(header);
+        }
         for part in frame.parts() {
             if part.len() <= COPIED_MAX {
                 self.push_slice(part);

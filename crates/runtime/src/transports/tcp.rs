@@ -62,6 +62,10 @@ const BACKOFF_MAX: Duration = Duration::from_millis(500);
 const BACKOFF_UNRESOLVED: Duration = Duration::from_secs(1);
 /// A link that broke and does not come back within this is down.
 const RESET_MAX: Duration = Duration::from_millis(250);
+/// How often it is told that a long frame is coming …
+const ARRIVING_PAUSE: Duration = Duration::from_millis(20);
+/// … and for how long: what takes longer is no better than silence, and another may lead.
+const ARRIVING_MAX: Duration = Duration::from_secs(10);
 const LANES: [Lane; 2] = [Lane::Control, Lane::Bulk];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +106,25 @@ struct Connection {
     /// How many of the node's frames it was given, and how many have come by it.
     frames_out: u64,
     frames_in: u64,
+    /// Since when a long frame has been coming, and when its recipient was last told.
+    arriving: Option<(Time, Time)>,
     /// The datagrams beside it, if it may have some.
     way: Option<Box<udp::Way>>,
+}
+
+impl Connection {
+    /// Some bytes have come: whether to tell that they are of a long frame.
+    fn is_arriving(&mut self, now: Time) -> bool {
+        if !self.incoming.is_amid_large() {
+            return false;
+        }
+        let (since, told) = self.arriving.get_or_insert((now, now));
+        let tells = now.since(*since) < ARRIVING_MAX && now.since(*told) >= ARRIVING_PAUSE;
+        if tells {
+            *told = now;
+        }
+        tells
+    }
 }
 
 /// The link to one member.
@@ -437,6 +458,7 @@ impl Tcp {
                     loose,
                     header: *header,
                     frame: frame.clone(),
+                    goes_on: false,
                 };
                 emulator.hold(held, now);
                 return;
@@ -456,7 +478,7 @@ impl Tcp {
             }
             return;
         }
-        self.push_frame(index, header, frame);
+        self.push_frame(index, Some(header), frame);
     }
 
     /// Hands on the frames that have been held back long enough.
@@ -467,21 +489,25 @@ impl Tcp {
                 && link.up
                 && link.session == held.session
             {
-                self.push_frame(index, &held.header, &held.frame);
+                let header = (!held.goes_on).then_some(&held.header);
+                self.push_frame(index, header, &held.frame);
             }
         }
     }
 
-    fn push_frame(&mut self, index: usize, header: &[u8; HEADER], frame: &Frame) {
+    /// A frame, or what follows of one whose header went out with its first part.
+    fn push_frame(&mut self, index: usize, header: Option<&[u8; HEADER]>, frame: &Frame) {
         let Some(connection) = &mut self.connections[index] else {
             return;
         };
-        self.counters.frames_out += 1;
-        if connection.goes_by_datagram(header, frame) {
-            return self.pack(index, frame);
-        }
-        if header[9] == Kind::Node as u8 {
-            connection.count_frame(index, self.datagrams.as_deref_mut());
+        if let Some(header) = header {
+            self.counters.frames_out += 1;
+            if connection.goes_by_datagram(header, frame) {
+                return self.pack(index, frame);
+            }
+            if header[9] == Kind::Node as u8 {
+                connection.count_frame(index, self.datagrams.as_deref_mut());
+            }
         }
         connection.outgoing.push(header, frame);
         if let Some(Peer::Replica(id)) = connection.peer {
@@ -653,6 +679,7 @@ impl Tcp {
             deadline: now + HANDSHAKE_MAX,
             frames_out: 0,
             frames_in: 0,
+            arriving: None,
             way: None,
         });
         Some(index)
@@ -684,6 +711,10 @@ impl Tcp {
                         link.heard = Some(now);
                         if connection.incoming.is_amid_large() {
                             link.node_heard = Some(now);
+                        }
+                        if connection.is_arriving(now) {
+                            let peer = Peer::Replica(id);
+                            self.arrivals.push_back(Arrival::Link(peer, Link::Arriving));
                         }
                     }
                     budget = budget.saturating_sub(count.max(1));
@@ -736,6 +767,7 @@ impl Tcp {
                         Ok(Some((Kind::Own, frame))) => self.on_own(index, peer, frame, now),
                         Ok(Some((Kind::Node, frame))) => {
                             connection.frames_in += 1;
+                            connection.arriving = None;
                             self.counters.frames_in += 1;
                             self.note_node(peer, now);
                             self.arrivals.push_back(Arrival::Frame(peer, frame));

@@ -390,6 +390,40 @@ fn frames_over_an_emulated_link_arrive_whole_and_in_order() {
 }
 
 #[test]
+fn sign_of_life_comes_while_a_long_frame_does_and_not_for_ever() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair(directory.path(), |_| {});
+    until("up", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| !s.links.is_empty())
+    });
+    // 64 MiB in 27 s.
+    let mut links = quintet_replica::links::Links::default();
+    links.other.bandwidth = 20_000_000;
+    let emulator = Emulator::new(&links, ReplicaId(0), a.now(), Duration::ZERO);
+    a.tcp.emulate(emulator);
+    let began = a.now();
+    a.send(1, Lane::Control, &vec![1; 64 << 20]);
+    a.send(1, Lane::Control, b"behind it");
+    let mut told = Vec::new();
+    while b.frames.len() < 2 {
+        for side in [&mut a, &mut b] {
+            side.ahead += Duration::from_millis(20);
+            side.turn();
+        }
+        let arriving = b
+            .links
+            .drain(..)
+            .filter(|(_, link)| *link == Link::Arriving);
+        told.extend(arriving.map(|_| a.now().since(began)));
+    }
+    assert_eq!(b.frames[1].1, "behind it");
+    assert!(a.now().since(began) > Duration::from_secs(20));
+    assert!(told.len() > 100, "{}", told.len());
+    let last = told.last().copied().unwrap_or_default();
+    assert!(last < ARRIVING_MAX * 2, "{last:?}");
+}
+
+#[test]
 fn a_broken_link_is_reset_and_made_anew() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair(directory.path(), |_| {});
@@ -494,6 +528,32 @@ fn strangers_and_damaged_frames_cost_their_connection_only() {
 }
 
 #[test]
+fn frames_of_any_lane_take_room_that_is_told_when_all_have_gone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut a, mut b) = pair(directory.path(), |_| {});
+    until("up", &mut [&mut a, &mut b], |s| {
+        s.iter().all(|s| !s.links.is_empty())
+    });
+    let one = ReplicaId(1);
+    a.send(1, Lane::Bulk, &vec![1; QUEUE_MAX]);
+    let room = a.tcp.room(one);
+    assert_eq!(room, limits::LINK_RESERVE, "for what is short");
+    assert!(!limits::link_takes(room, QUEUE_MAX), "but no second one");
+    a.send(1, Lane::Control, &vec![1; QUEUE_MAX]);
+    assert_eq!(a.tcp.room(one), 0);
+    until("frames", &mut [&mut a, &mut b], |s| s[1].frames.len() == 2);
+    let told = |(_, link): &&(Peer, Link)| matches!(link, Link::Room(_));
+    assert_eq!(a.links.iter().filter(told).count(), 1);
+    assert!(a.tcp.room(one) >= QUEUE_MAX - QUEUE_LOW);
+    // Neither lane has so much, and both together have.
+    for lane in LANES {
+        a.send(1, lane, &vec![1; QUEUE_LOW * 3 / 4]);
+    }
+    until("frames", &mut [&mut a, &mut b], |s| s[1].frames.len() == 4);
+    assert_eq!(a.links.iter().filter(told).count(), 2);
+}
+
+#[test]
 fn a_full_queue_takes_the_link_down_instead_of_losing_one_frame() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut a, mut b) = pair(directory.path(), |_| {});
@@ -527,32 +587,6 @@ fn peers_tell_how_their_clocks_stand_to_each_other() {
     let known = |side: &Side, of: u16| side.tcp.standing(ReplicaId(of), side.now());
     until("both have measured", &mut [&mut a, &mut b], |s| {
         known(s[0], 1).is_some() && known(s[1], 0).is_some()
-#[test]
-fn frames_of_any_lane_take_room_that_is_told_when_all_have_gone() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (mut a, mut b) = pair(directory.path(), |_| {});
-    until("up", &mut [&mut a, &mut b], |s| {
-        s.iter().all(|s| !s.links.is_empty())
-    });
-    let one = ReplicaId(1);
-    a.send(1, Lane::Bulk, &vec![1; QUEUE_MAX]);
-    let room = a.tcp.room(one);
-    assert_eq!(room, limits::LINK_RESERVE, "for what is short");
-    assert!(!limits::link_takes(room, QUEUE_MAX), "but no second one");
-    a.send(1, Lane::Control, &vec![1; QUEUE_MAX]);
-    assert_eq!(a.tcp.room(one), 0);
-    until("frames", &mut [&mut a, &mut b], |s| s[1].frames.len() == 2);
-    let told = |(_, link): &&(Peer, Link)| matches!(link, Link::Room(_));
-    assert_eq!(a.links.iter().filter(told).count(), 1);
-    assert!(a.tcp.room(one) >= QUEUE_MAX - QUEUE_LOW);
-    // Neither lane has so much, and both together have.
-    for lane in LANES {
-        a.send(1, lane, &vec![1; QUEUE_LOW * 3 / 4]);
-    }
-    until("frames", &mut [&mut a, &mut b], |s| s[1].frames.len() == 4);
-    assert_eq!(a.links.iter().filter(told).count(), 2);
-}
-
     });
     let (ahead, behind) = (known(&a, 1), known(&b, 0));
     let (ahead, behind) = (ahead.expect("measured"), behind.expect("measured"));

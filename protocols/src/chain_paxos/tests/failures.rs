@@ -807,3 +807,13 @@ fn replica_halts_when_decided_slot_has_another_value() {
     let reason = group.contradicts(&Packet::new(0, 1, &message));
     assert!(reason.contains("two decisions for slot"), "{reason}");
 }
+
+#[test]
+fn leader_stays_while_something_long_comes_from_it() {
+    let mut group = group(3, Durability::Disk);
+    group.run(MS * 100);
+    assert!(group.wait_behind_bulk(0, MS * 5000));
+    let batch = group.write(1);
+    group.run(MS * 1000);
+    assert!(group.answered(1, batch));
+}

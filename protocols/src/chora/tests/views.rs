@@ -776,3 +776,13 @@ fn replica_halts_when_view_has_two_values_for_one_slot() {
         assert!(reason.contains("two values for slot"), "{reason}");
     }
 }
+
+#[test]
+fn member_from_which_something_long_comes_stays_in_the_view() {
+    let mut group = Group::new(3, Durability::Disk, mode(Drive::Responsive));
+    group.run(MS * 100);
+    assert!(group.wait_behind_bulk(0, MS * 5000));
+    let batch = group.write(1);
+    group.run(MS * 1000);
+    assert!(group.answered(1, batch));
+}

@@ -454,3 +454,13 @@ fn the_log_keeps_more_while_somebody_is_on_its_way() {
         "{bytes:?}"
     );
 }
+
+#[test]
+fn member_from_which_something_long_comes_stays_in_the_view() {
+    let mut group = group(3);
+    group.run(MS * 100);
+    assert!(group.wait_behind_bulk(0, MS * 5000));
+    let batch = group.write(1);
+    group.run(MS * 1000);
+    assert!(group.answered(1, batch));
+}

@@ -421,3 +421,33 @@ fn replica_halts_when_decided_slot_has_another_value() {
     let reason = group.contradicts(&learn(Value::Noop));
     assert!(reason.contains("two decisions for slot"), "{reason}");
 }
+
+#[test]
+fn promise_with_long_values_waits_for_room() {
+    let mut group = group(3, Durability::Disk);
+    group.submit_long(1, Level::Ordered, 64 << 10);
+    group.idle(1);
+    for packet in core::mem::take(&mut group.network) {
+        group.deliver(packet);
+    }
+    group.crash(1);
+    // As if what answered an earlier question were still queued.
+    let room = core::mem::replace(&mut group.clock.room, 32 << 10);
+    let batch = group.write(0);
+    group.run(MS * 3000);
+    assert!(group.marked("a promise waits for room") > 1);
+    group.clock.room = room;
+    group.run(MS * 3000);
+    assert!(group.answered(0, batch));
+}
+
+#[test]
+fn slots_of_an_owner_from_whom_something_long_comes_are_not_revoked() {
+    let mut group = group(3, Durability::Disk);
+    group.run(MS * 100);
+    let batch = group.write(1);
+    assert!(group.wait_behind_bulk(0, MS * 5000));
+    assert_eq!(group.marked("revokes slots"), 0);
+    group.run(MS * 1000);
+    assert!(group.answered(1, batch));
+}

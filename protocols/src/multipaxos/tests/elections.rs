@@ -496,3 +496,13 @@ fn partial_connectivity_livelock() {
     assert_eq!(group.leaders(), [0]);
     assert_eq!(group.replica(0).promised, ballot(1, 0));
 }
+
+#[test]
+fn leader_stays_while_something_long_comes_from_it() {
+    let mut group = group(3);
+    group.run(MS * 100);
+    assert!(group.wait_behind_bulk(0, MS * 5000));
+    let batch = group.write(1);
+    group.run(MS * 1000);
+    assert!(group.answered(1, batch));
+}

@@ -1,9 +1,10 @@
 //! Losses are asked for, and dropped batches are told, without waiting for a timer.
 
 use super::logs::{Seat, pair, stamp};
-use crate::nezha::{Config, Message, Part, Vote};
+use crate::nezha::{Config, Message, Part, Timer, Vote};
 use alloc::{vec, vec::Vec};
-use quintet_replica::{BatchId, Control, Event, Slot, parts::Taken};
+use core::time::Duration;
+use quintet_replica::{BatchId, Control, Event, Link, Peer, ReplicaId, Slot, parts::Taken};
 
 fn lacked(seat: &Seat) -> Vec<(u64, u64)> {
     let of = |message: &Message| match message {
@@ -162,4 +163,48 @@ fn vote_lists_committed_slots_only_when_the_leader_lacks_them() {
     assert_eq!(listed(&mut voter), Some((Slot(4), 1)));
     voter.hear(1, 1, &[1, 1, 1], Part::ViewChange(Slot(1)));
     assert_eq!(listed(&mut voter), Some((Slot(2), 3)));
+}
+
+#[test]
+fn pages_of_the_log_and_batches_wait_for_room() {
+    let (mut leader, _) = pair(&Config::default());
+    leader.request(1, 10, b"wa");
+    leader.at(20);
+    let asks = |leader: &mut Seat| {
+        leader.said.clear();
+        let name = stamp(10, 1).name;
+        for part in [Part::GetLog(Slot(1)), Part::Fetch(vec![name])] {
+            leader.hear(1, 0, &[1, 1, 0], part);
+        }
+        leader.said.len()
+    };
+    // As if what answered an earlier question were still queued.
+    let room = core::mem::replace(&mut leader.clock.room, 4);
+    assert_eq!(asks(&mut leader), 0);
+    leader.clock.room = room;
+    assert_eq!(asks(&mut leader), 2);
+}
+
+#[test]
+fn leader_is_not_suspected_while_something_long_comes_from_it() {
+    let config = Config::default();
+    for comes in [true, false] {
+        let (_, mut follower) = pair(&config);
+        follower.said.clear();
+        for _ in 0..250 {
+            follower.clock.now = follower.clock.now + Duration::from_millis(20);
+            if comes {
+                let leader = Peer::Replica(ReplicaId(0));
+                follower.event(Event::Link(leader, Link::Arriving));
+            }
+            follower.wakes(Timer::Tick);
+        }
+        let suspects = |message: &Message| {
+            let Message::Between { part, .. } = message else {
+                return false;
+            };
+            matches!(part, Part::Suspect)
+        };
+        assert_eq!(follower.said.iter().any(suspects), !comes);
+    }
 }

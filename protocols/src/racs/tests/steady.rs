@@ -221,3 +221,13 @@ fn batches_on_their_way_are_shown_again_only_when_they_may_be_lost() {
     assert!(group.answered(1, batch));
     assert_converged(&group, 1);
 }
+
+#[test]
+fn leader_stays_while_something_long_comes_from_it() {
+    let mut group = Group::new(3, Durability::Disk, Config::default());
+    group.run(MS * 100);
+    assert!(group.wait_behind_bulk(0, MS * 5000));
+    let batch = group.write(1);
+    group.run(MS * 1000);
+    assert!(group.answered(1, batch));
+}
