@@ -16,7 +16,8 @@ use crate::{
     random::Random,
     world::{Phase, World, WorldSetup},
 };
-use quintet_replica::{Descriptor, EpochNumber, ReplicaId};
+use quintet_protocols::PROTOCOLS;
+use quintet_replica::{Descriptor, Entry, EpochNumber, ReplicaId};
 use serde::{Deserialize, Serialize};
 
 /// Of a thousand seeds with all faults, those in which the epoch ends.
@@ -74,10 +75,22 @@ impl World {
             let shown = self.processes[node].descriptor.clone();
             if let Ok(descriptor) = Descriptor::decode(shown) {
                 // Two that offer the end at once offer different ones.
-                let next = Descriptor {
+                let mut next = Descriptor {
                     leader_first: ReplicaId(node as u16),
                     ..descriptor.successor()
                 };
+                if self.ending_random.chance(500) {
+                    let entry = self.draw_protocol();
+                    next.protocol = entry.info.name.to_string();
+                    next.options = (entry.complete)(&[]);
+                    if self
+                        .protocols
+                        .iter()
+                        .all(|it| it.info.name != entry.info.name)
+                    {
+                        self.protocols.push(entry);
+                    }
+                }
                 self.trace
                     .say(self.now, || format!("r{node} offers the end of the epoch"));
                 let next = next.encode();
@@ -89,6 +102,16 @@ impl World {
         }
         let again = self.ending_random.between(AGAIN.0, AGAIN.1);
         self.queue.push(self.now + again, Event::OfferEnd);
+    }
+
+    /// A protocol that can follow.
+    fn draw_protocol(&mut self) -> Entry {
+        let datagrams = self.setup.transport == crate::network::Transport::Datagram;
+        let fits = |entry: &&Entry| {
+            entry.info.replicas_min <= self.setup.replicas && !(datagrams && entry.needs_streams)
+        };
+        let fitting: Vec<&Entry> = PROTOCOLS.iter().filter(fits).collect();
+        *fitting[self.ending_random.index(fitting.len())]
     }
 
     fn epoch_newest(&self) -> EpochNumber {

@@ -315,7 +315,8 @@ impl World {
 
     /// How long the core may take to the first new command.
     fn resumes_within(&self) -> u64 {
-        let promised = self.setup.entry.resumes_within.as_nanos() as u64;
+        let promised = self.protocols.iter().map(|entry| entry.resumes_within);
+        let promised = promised.max().unwrap_or_default().as_nanos() as u64;
         // Other timeouts than the usual, or a network that stays slow, are held to the wider bound
         // alone; and a shrunk case may have no client left.
         let usual = self.setup.has_usual_times() && !self.setup.faults.asynchrony;

@@ -379,7 +379,8 @@ impl World {
                 recovered.promise.is_some()
             )
         });
-        let mut node = match Node::new(setup, &self.setup.entry, machine) {
+        let entry = self.entry_of(&descriptor);
+        let mut node = match Node::new(setup, &entry, machine) {
             Ok(node) => node,
             Err(error) => return self.violate(Violation::new("options", error.to_string())),
         };

@@ -63,7 +63,11 @@ impl World {
 
     /// Whether the protocol promises to go on with them, by who takes part in it now or may soon.
     pub fn viable(&self, states: &[NodeState]) -> bool {
-        let viable = |route| (self.setup.entry.viable_in)(self.setup.replicas, states, route);
+        // Whichever of those that were offered comes next.
+        let viable = |route| {
+            let mut protocols = self.protocols.iter();
+            protocols.all(|entry| (entry.viable_in)(self.setup.replicas, states, route))
+        };
         viable(&self.route) && self.routes_ahead.iter().all(|(_, route)| viable(route))
     }
 

@@ -48,8 +48,8 @@ use crate::{
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quintet_replica::{
-    Bytes, ClientFrame, CommandId, Durability, Entry, Incarnation, Lane, Link, Output, Peer,
-    ReplicaId, Slot, StateDigest, TimerKey, TimerOwner, option_is_time, read_client_frame,
+    Bytes, ClientFrame, CommandId, Durability, Entry, EpochNumber, Incarnation, Lane, Link, Output,
+    Peer, ReplicaId, Slot, StateDigest, TimerKey, TimerOwner, option_is_time, read_client_frame,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -310,6 +310,10 @@ pub(crate) struct World {
     pub past_seal: PastSeal,
     /// When the epoch is to end.
     pub ending: Ending,
+    /// The protocols that epochs may have by now, the first one's first.
+    pub protocols: Vec<Entry>,
+    /// The newest epoch that has begun anywhere.
+    pub epoch_begun: EpochNumber,
     pub ending_random: Random,
     pub states: StateHash,
     pub digests: Digests,
@@ -586,6 +590,8 @@ impl World {
             once: ExactlyOnce::default(),
             past_seal: PastSeal::default(),
             ending,
+            protocols: vec![setup.entry],
+            epoch_begun: EpochNumber(1),
             ending_random: root.fork(21),
             states: StateHash::default(),
             digests: Digests::default(),
@@ -1030,13 +1036,7 @@ impl World {
     }
 
     /// Compares the whole state of replica `by` after `slot` with that of the others there.
-    pub fn check_state(
-        &mut self,
-        by: usize,
-        epoch: quintet_replica::EpochNumber,
-        slot: u64,
-        hash: Option<u128>,
-    ) {
+    pub fn check_state(&mut self, by: usize, epoch: EpochNumber, slot: u64, hash: Option<u128>) {
         let Some(hash) = hash else { return };
         // The digests alone are to find it.
         if self.plant_is(APPLIED_TWICE) {

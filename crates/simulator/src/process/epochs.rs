@@ -1,6 +1,7 @@
 //! A process goes on in another epoch.
 
 use super::*;
+use quintet_replica::Entry;
 
 impl World {
     /// A later epoch as a node is told of it. What is planted stays planted.
@@ -10,6 +11,13 @@ impl World {
         let planted = first.options.iter().filter(|(name, _)| name == "plant");
         epoch.options.extend(planted.cloned());
         epoch
+    }
+
+    /// The protocol of an epoch. (The rig's own toy is in no registry.)
+    pub(super) fn entry_of(&self, descriptor: &Descriptor) -> Entry {
+        let same = descriptor.protocol == self.setup.entry.info.name;
+        let found = quintet_protocols::find(&descriptor.protocol).ok();
+        found.filter(|_| !same).copied().unwrap_or(self.setup.entry)
     }
 
     /// The replica is in another epoch from now on, whatever happens.
@@ -35,8 +43,20 @@ impl World {
                 return self.violate(violation);
             }
         }
-        let epoch = self.epoch_of(&descriptor);
-        let (seed, entry) = (self.ending_random.draw(), self.setup.entry);
+        let (epoch, entry) = (self.epoch_of(&descriptor), self.entry_of(&descriptor));
+        let seed = self.ending_random.draw();
+        if descriptor.number > self.epoch_begun {
+            self.epoch_begun = descriptor.number;
+            // Who took part before says nothing of it.
+            self.route.clear();
+            self.routes_ahead.clear();
+        }
+        if entry.info.name != self.setup.entry.info.name {
+            *self
+                .branches
+                .entry("epoch of another protocol")
+                .or_default() += 1;
+        }
         let process = &mut self.processes[index];
         process.descriptor = descriptor.public();
         if let Some(latency) = process.disk.enter(descriptor, base, &mut self.random) {
