@@ -128,6 +128,8 @@ pub(crate) struct Process {
     pub damaged: Option<(Kind, Harm)>,
     /// It lost something durable, and what it may have acknowledged is not all here again.
     repairing: bool,
+    /// When it died, the state that its epoch began with was missing.
+    lacks: bool,
     /// It is repaired once this write is durable.
     repaired_at: Option<PersistId>,
     /// The last write handed over, and the last one that is durable.
@@ -208,6 +210,7 @@ impl Process {
             crash_in_transfer: None,
             damaged: None,
             repairing: false,
+            lacks: false,
             repaired_at: None,
             written: PersistId(0),
             durable: PersistId(0),
@@ -239,8 +242,9 @@ impl Process {
     }
 
     /// Whether the others must bring back what its disk no longer holds.
-    pub const fn is_damaged(&self) -> bool {
-        self.repairing || matches!(self.damaged, Some((_, Harm::Forgets)))
+    pub fn is_damaged(&self) -> bool {
+        let lacks = self.node.as_ref().is_some_and(Node::lacks_state);
+        self.repairing || self.lacks || lacks || matches!(self.damaged, Some((_, Harm::Forgets)))
     }
 
     /// Somebody has emptied its data directory.
@@ -309,6 +313,7 @@ impl World {
         let process = &mut self.processes[index];
         let planted = Planted::of(&epoch.options);
         process.disk.plant(planted, retries_syncs);
+        process.lacks = false;
         let first_boot = std::mem::take(&mut process.fresh);
         process.boot += 1;
         let memory = durability == Durability::Memory && !first_boot;
@@ -447,9 +452,10 @@ impl World {
     /// The process dies. Its disk keeps what was durable and a drawn prefix of the rest.
     pub fn crash(&mut self, index: usize) {
         let process = &mut self.processes[index];
-        if process.node.take().is_none() {
+        let Some(node) = process.node.take() else {
             return;
-        }
+        };
+        process.lacks = node.lacks_state();
         let lost = process.disk.crash(&mut self.random).writes;
         process.inbox.clear();
         process.timers.clear();

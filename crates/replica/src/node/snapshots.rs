@@ -301,7 +301,7 @@ impl Node {
 
     pub(super) fn maybe_ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let bytes_min = self.snapshot_bytes_min.max(self.snapshot_last);
-        if self.executor.bytes_since_snapshot() >= bytes_min {
+        if self.executor.bytes_since_snapshot() >= bytes_min || self.is_young() {
             self.ask_for_checkpoint(world, out);
         }
     }

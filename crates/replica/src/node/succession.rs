@@ -132,6 +132,8 @@ pub(super) struct Succession {
     answered: BTreeMap<ReplicaId, Time>,
     /// Batches that an earlier protocol had.
     carried: BTreeSet<BatchId>,
+    /// There is one snapshot of the epoch only: should it be damaged, nothing replaces it.
+    young: bool,
     /// What the protocol will start with once its state is here.
     recovered: Option<RecoveredBytes>,
     generation: u16,
@@ -149,6 +151,7 @@ impl Succession {
             frontends: BTreeMap::new(),
             answered: BTreeMap::new(),
             carried: BTreeSet::new(),
+            young: false,
             recovered: None,
             generation: 0,
             timer_set: false,
@@ -184,6 +187,17 @@ impl Node {
     #[must_use]
     pub const fn epoch(&self) -> EpochNumber {
         self.epoch
+    }
+
+    /// Whether the state that this replica's epoch began with is missing here.
+    #[must_use]
+    pub const fn lacks_state(&self) -> bool {
+        matches!(self.succession.phase, Phase::Following)
+    }
+
+    /// Whether a second snapshot of the epoch is due: there is something new in it.
+    pub(super) fn is_young(&self) -> bool {
+        self.succession.young && self.executor.bytes_since_snapshot() > 0
     }
 
     /// Whether no protocol runs, because the next epoch has not begun here.
@@ -558,6 +572,7 @@ impl Node {
     /// A snapshot of this replica's own state is saved; true when it is the first of an epoch.
     pub(super) fn first_state_saved(&mut self, out: &mut Vec<Output>) -> bool {
         if !self.succession.saves() {
+            self.succession.young = false;
             return false;
         }
         self.state_is_here(None, out);
@@ -702,6 +717,7 @@ impl Node {
             self.executor.speculate();
         }
         self.executed_told = self.executor.progress();
+        self.succession.young = true;
         self.succession.phase = Phase::Serving;
         let recovered = self.succession.recovered.take().unwrap_or_default();
         let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);
