@@ -320,7 +320,7 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Participants that trade a few symbols around one price, each with one order under way.
+/// Participants that trade a few symbols around one price, each with one order in progress.
 fn trade(cluster: &Cluster, participants: u32, orders: u32) -> Result<Outcome, Error> {
     let begun = Instant::now();
     let one = |participant: u32| -> Result<(Vec<Duration>, u64), Error> {
@@ -502,7 +502,8 @@ mod tests {
         assert_eq!(exchange, Exchange::default());
     }
 
-    /// Every order is matched once, whoever asks for it, and a replica that stops costs nothing.
+    /// Every order is matched once, the caller that asks for it, and a replica that stops costs
+    /// nothing.
     #[test]
     fn three_replicas_trade_as_one_would() {
         let mut cluster = Cluster::local(3)
@@ -512,7 +513,7 @@ mod tests {
             .expect("a cluster");
         trade(&cluster, 4, 20).expect("orders are matched");
         cluster.stop(2);
-        let found = trade(&cluster, 4, 20).expect("two of three go on");
+        let found = trade(&cluster, 4, 20).expect("two of three continue");
         assert_eq!(found.orders, 160);
         assert!(found.overtaken <= found.orders);
     }

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_named_as_its_protocol() {
+    fn folder_is_named_as_its_protocol() {
         macro_rules! folders {
             ($($folder:ident)*) => { [$(stringify!($folder)),*] };
         }

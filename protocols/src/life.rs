@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// Draws an option and its value, for so many members.
+/// Draws an option and its value, for that many members.
 pub type DrawOption = fn(&mut Random, u64) -> (&'static str, String);
 
 /// What a protocol adds to the lives of its groups.
@@ -166,7 +166,7 @@ fn turn<P: Lives>(
     }
 }
 
-/// A replica that goes on, and a network that delivers late, twice or never.
+/// A replica that continues, and a network that delivers late, twice or never.
 fn bustle<P: Lives>(group: &mut Group<P>, random: &mut Random, id: u16) {
     group.clock.now = group.clock.now + MS / 10;
     group.idle(id);
@@ -204,7 +204,7 @@ fn healed<P: Lives>(group: &mut Group<P>, written: &[(u16, BatchId)]) {
     group.run(MS * 3000);
     assert!(
         group.answered(0, last),
-        "a healed group goes on: {:#?}",
+        "a healed group continues: {:#?}",
         describe(group)
     );
     let executed = |id: usize| group.members[id].executed;

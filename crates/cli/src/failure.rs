@@ -12,7 +12,7 @@ use std::{fmt, process::ExitCode};
 pub enum Exit {
     /// It failed for a reason that has no code of its own.
     Failed = 1,
-    /// The command line or the configuration makes no sense, or a port is taken.
+    /// The command line or the configuration is invalid, or a port is taken.
     Usage = 2,
     /// Nobody answers at the address.
     Unreachable = 3,

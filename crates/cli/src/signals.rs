@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 pub enum Hangup {
     /// It stops what a person watches.
     Stops,
-    /// A server goes on, as Redis does.
+    /// A server continues, as Redis does.
     Ignored,
 }
 

@@ -1,4 +1,4 @@
-//! Measuring this machine: what the simulated bed charges for.
+//! Measuring this machine: what the simulated backend charges for.
 //!
 //! ```text
 //!   wake-up, write, read, per KiB   two sockets over loopback        ─┐
@@ -232,7 +232,7 @@ fn synchronise(
         // Past the page cache where the file system can, as the journal writes.
         open(OFlags::DSYNC | OFlags::DIRECT).or_else(|_| open(OFlags::DSYNC))
     })();
-    // Whoever failed must not keep the others waiting.
+    // A thread that failed must not keep the others waiting.
     begins.wait();
     let file = prepared?;
     let buffer = vec![7; length + ALIGNED];
@@ -253,8 +253,8 @@ fn synchronise(
     Ok((times, cpu() - cpu_begun, elapsed))
 }
 
-/// What each KiB of a value costs whoever executes a SET, in nanoseconds: the store has as many keys
-/// as the cell that is fitted, which are written in turn.
+/// What each KiB of a value costs the replica that executes a SET, in nanoseconds: the store has as
+/// many keys as the cell that is fitted, which are written in turn.
 fn executed_kib() -> Outcome<u64> {
     let set = lookup(b"SET").ok_or_else(|| Failure::failed("the store has no SET"))?;
     let session = SessionId {
@@ -423,10 +423,10 @@ fn step(measured: [f64; 2], simulated: [f64; 2], idle: [f64; 2]) -> (f64, f64) {
     }
 }
 
-/// What the bed makes of the fitted cell.
+/// What the backend makes of the fitted cell.
 fn simulate(profile: &Profile, clients: usize) -> Outcome<Baseline> {
     let measured = Duration::from_millis(300);
-    // As the real cell is told: whoever finds nothing to do sleeps.
+    // As the real cell is told: a thread that finds nothing to do sleeps.
     let profile = Profile {
         spin: 0,
         ..profile.clone()
@@ -451,7 +451,7 @@ fn simulate(profile: &Profile, clients: usize) -> Outcome<Baseline> {
     })
 }
 
-/// Measures this machine. `watch` is told what is measured and says whether to go on.
+/// Measures this machine. `watch` is told what is measured and says whether to continue.
 ///
 /// # Errors
 /// When something cannot be measured, or it was told to stop.
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn both_loads_are_met_where_two_factors_can_meet_them_and_else_the_greater() {
+    fn both_loads_are_met_where_two_factors_can_meet_them_and_else_greater() {
         // Idleness 80 of 100 and 4 of 14; what is wanted is half of that and twice the rest.
         let (idle, work) = step([80.0, 22.0], [100.0, 14.0], [80.0, 4.0]);
         assert!((idle - 0.5).abs() < 1e-9 && (work - 2.0).abs() < 1e-9);

@@ -59,8 +59,8 @@ pub struct ClusterPlan {
     pub parent: PathBuf,
     /// The first port; 300 are used.
     pub base_port: u16,
-    /// Each replica in a network namespace of its own, which sends at most so many bits per second
-    /// (0: no limit); `None` for loopback. Only inside a sandbox.
+    /// Each replica in a network namespace of its own, which sends at most that many bits per
+    /// second (0: no limit); `None` for loopback. Only inside a sandbox.
     pub namespaces: Option<u64>,
 }
 
@@ -95,7 +95,7 @@ impl Cluster {
         let last = usize::from(plan.base_port) + usize::from(PEER_OFFSET) + plan.replicas;
         if last > usize::from(u16::MAX) || plan.replicas > usize::from(ADMIN_OFFSET) {
             return Err(Failure::usage(
-                "the base port leaves no room for so many replicas",
+                "the base port leaves no room for that many replicas",
             ));
         }
         let mut cluster = Self {
@@ -348,7 +348,7 @@ impl Cluster {
         let all: Vec<usize> = (0..self.plan.replicas).collect();
         let ids = match (place, leader) {
             (Place::Leader, Some(leader)) => vec![leader],
-            // Proxies and frontends of their own are for the simulated bed; scenarios say so.
+            // Proxies and frontends of their own are for the simulated backend; scenarios say so.
             (Place::Leader, None) | (Place::All | Place::Proxies(_) | Place::Frontends(_), _) => {
                 all
             }

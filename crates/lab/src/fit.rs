@@ -88,7 +88,7 @@ fn profile(file: &ProfileFile) -> Outcome<Profile> {
 }
 
 /// Scales the costs of a profile until its baseline is met. `watch` is told each step and says
-/// whether to go on.
+/// whether to continue.
 ///
 /// # Errors
 /// When there is no baseline, or it cannot be met by scaling.

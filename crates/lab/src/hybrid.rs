@@ -38,7 +38,7 @@ pub struct PerformanceTable {
     pub source: String,
     /// From this median latency on the direct way counts as full: `hybrid_latency_ms`.
     pub hybrid_latency_ms: u64,
-    /// Below so many commands per second it is enough: `hybrid_throughput`.
+    /// Below that many commands per second it is enough: `hybrid_throughput`.
     pub hybrid_throughput: u64,
     /// Rate by rate, ascending.
     pub rates: Vec<Rate>,
@@ -46,7 +46,8 @@ pub struct PerformanceTable {
 
 /// A way keeps up with a rate when it answers this part of it.
 const KEEPS_UP: f64 = 0.95;
-/// And as long as it is not so many times as slow as with the least rate, and slower than the other.
+/// And as long as it is not that many times as slow as with the least rate, and slower than the
+/// other.
 const SLOW: f64 = 2.0;
 /// Of what the direct way can do, it must be this part at most before it is returned to.
 const RETURN: f64 = 0.8;
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_direct_way_is_left_between_keeping_up_and_not_and_returned_to_below() {
+    fn direct_way_is_left_between_keeping_up_and_not_and_returned_to_below() {
         let rates = vec![
             rate(1_000, (1_000.0, 50.0)),
             rate(2_000, (1_990.0, 60.0)),
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_slower_than_the_other_is_full_and_one_that_answers_nothing_has_no_median() {
+    fn way_slower_than_other_is_full_and_one_that_answers_nothing_has_no_median() {
         let found = |rates| PerformanceTable::from_rates("here".to_owned(), rates).expect("full");
         let slow = vec![rate(1_000, (1_000.0, 50.0)), rate(2_000, (2_000.0, 800.0))];
         assert_eq!(found(slow).hybrid_latency_ms, 200);
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_that_is_too_much_or_one_that_is_not_there_is_nothing_to_choose() {
+    fn without_rate_too_much_or_one_not_there_is_nothing_to_choose() {
         for rates in [
             vec![rate(1_000, (1_000.0, 50.0))],
             vec![rate(1_000, (100.0, 50.0))],

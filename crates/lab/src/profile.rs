@@ -148,7 +148,7 @@ costs_file! {
 }
 
 impl ProfileFile {
-    /// What the bed takes.
+    /// What the backend takes.
     ///
     /// # Errors
     /// When the placement is neither.
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_survives_its_file() {
+    fn profile_survives_its_file() {
         let (file, profile) = load("").unwrap();
         assert_eq!(ProfileFile::of(&profile, file.machine.clone()), file);
         let text = toml::to_string(&file).unwrap();

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_undo_reordering_and_more_of_it_the_longer_messages_are_held() {
+    fn deadlines_undo_reordering_and_more_of_it_longer_messages_are_held() {
         let [none, half, most] = [None, Some(50), Some(95)].map(|one| ask(&question(one)));
         assert!(none.reordered > 0.2, "{none:?}");
         assert!(most.reordered < half.reordered, "{half:?} {most:?}");

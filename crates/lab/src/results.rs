@@ -8,7 +8,7 @@
 use crate::{
     figures::{Machine, Spread},
     load::Latency,
-    scenario::{Axis, Bed, Parameter, Published, Shade},
+    scenario::{Axis, Backend, Parameter, Published, Shade},
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Where.
-    pub bed: Bed,
+    #[serde(alias = "bed")]
+    pub backend: Backend,
     /// The protocol.
     pub protocol: String,
     /// The sweep's value; 0 without one.
@@ -86,7 +87,8 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// Where.
-    pub bed: Bed,
+    #[serde(alias = "bed")]
+    pub backend: Backend,
     /// The protocol.
     pub protocol: String,
     /// The sweep's value.

@@ -6,9 +6,10 @@
 //!   two looks at /status of each replica of a running cluster ──► the same for its present rounds
 //! ```
 //!
-//! - The **ideal** round t̂ is the shortest in which a replica does all its work where no delay varies:
-//!   in virtual time, replicas divided by the most that any length makes there; of a running cluster,
-//!   what the messages of a round take to be handled in the mean, by the replica's own measure.
+//! - The **ideal** round t̂ is the shortest in which a replica does all its work where no delay
+//!   varies: in virtual time, replicas divided by the most that any length makes there; of a
+//!   running cluster, what the messages of a round take to be handled in the mean, by the replica's
+//!   own measure.
 //! - **Efficiency** α is t̂ divided by how long rounds last in the mean. (The paper divides by the
 //!   length that is set; rounds here also end early, or with the turn in which their time is over.)
 //! - **Effectiveness** β is the rounds that the work takes at least, one for each proposal of a
@@ -266,7 +267,7 @@ fn trial(
     })
 }
 
-/// Runs them all. `watch` is told how many of how many are done, and says whether to go on.
+/// Runs them all. `watch` is told how many of how many are done, and says whether to continue.
 ///
 /// # Errors
 /// When a run breaks, or it was told to stop.

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variant_is_read_and_written_alike() {
+    fn variant_is_read_and_written_alike() {
         for text in [
             "multipaxos",
             "multipaxos+stale",

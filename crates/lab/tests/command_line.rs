@@ -59,7 +59,7 @@ fn quintet_names_the_remedy_when_the_lab_is_missing() {
 }
 
 #[test]
-fn a_mistyped_protocol_or_option_gets_a_suggestion() {
+fn mistyped_protocol_or_option_gets_a_suggestion() {
     let wrong = ["simulate", "--protocol", "multipaxso"];
     fails(
         &wrong,
@@ -147,7 +147,7 @@ at = "100ms"
 "#;
 
 #[test]
-fn a_script_is_replayed_with_its_picture_and_says_by_its_code_whether_it_still_fails() {
+fn script_is_replayed_with_its_picture_and_says_by_its_code_whether_it_still_fails() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("script.toml");
     let path = file.display().to_string();
@@ -165,7 +165,7 @@ fn a_script_is_replayed_with_its_picture_and_says_by_its_code_whether_it_still_f
     let page = std::fs::read_to_string(directory.path().join("script.html")).unwrap();
     assert!(page.contains("<svg") && page.contains(">r2<"));
 
-    // After healing nobody asks for anything, so the core never shows that it goes on.
+    // After healing nobody asks for anything, so the core never shows that it continues.
     let silent = SCRIPT.replace("end = \"400ms\"", "heal = \"200ms\"\ncommits = 20");
     let output = replay(&silent);
     assert_eq!(output.status.code(), Some(6), "{}", stderr(&output));
@@ -196,7 +196,7 @@ fn a_script_is_replayed_with_its_picture_and_says_by_its_code_whether_it_still_f
 }
 
 #[test]
-fn a_small_scope_is_searched_whole() {
+fn small_scope_is_searched_whole() {
     let told = "commit_notice_us=0";
     let scope = [
         "simulate",
@@ -223,7 +223,7 @@ fn a_small_scope_is_searched_whole() {
 }
 
 #[test]
-fn a_history_gets_its_verdict_by_exit_code() {
+fn history_gets_its_verdict_by_exit_code() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("history.jsonl");
     let file = path.display().to_string();
@@ -266,7 +266,7 @@ fn a_history_gets_its_verdict_by_exit_code() {
 }
 
 #[test]
-fn a_demo_of_one_serves_and_its_load_is_measured() {
+fn demo_of_one_serves_and_its_load_is_measured() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo");
     let demo = Demo::start(

@@ -12,7 +12,7 @@ fn is_installed(program: &str) -> bool {
 }
 
 #[test]
-fn synchrony_is_measured_in_virtual_time_and_the_best_round_is_told() {
+fn synchrony_is_measured_in_virtual_time_and_best_round_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().to_str().unwrap();
     let arguments = [
@@ -42,7 +42,7 @@ fn synchrony_is_measured_in_virtual_time_and_the_best_round_is_told() {
 }
 
 #[test]
-fn a_comparison_measures_each_system_in_each_round_and_goes_on_where_it_stopped() {
+fn comparison_measures_each_system_in_each_round_and_continues_where_it_stopped() {
     if !is_installed("redis-server") {
         println!("skipped: redis-server is not installed");
         return;
@@ -164,7 +164,7 @@ fn what_cannot_be_compared_is_refused_with_what_can() {
     );
 }
 
-const SCENARIO: &str = "name = 'small'\nabout = 'a test'\nbeds = ['simulated', 'processes']\n\
+const SCENARIO: &str = "name = 'small'\nabout = 'a test'\nbackends = ['simulated', 'processes']\n\
                         protocols = ['multipaxos']\nreplicas = 3\ndurability = 'memory'\n\
                         warmup = '200ms'\nmeasured = '400ms'\nrepetitions = 2\n\
                         [workload]\nclients = 4\n[network]\ndelay = '5ms'\n\
@@ -187,13 +187,13 @@ fn lab_run(directory: &std::path::Path, out: &str, arguments: &[&str]) -> std::p
 }
 
 #[test]
-fn two_simulated_runs_give_the_same_csv_and_a_run_goes_on_where_it_stopped() {
+fn two_simulated_runs_give_same_csv_and_run_continues_where_it_stopped() {
     let directory = tempfile::tempdir().unwrap();
     let read = |out: &str, name: &str| {
         std::fs::read_to_string(directory.path().join(out).join(name)).unwrap()
     };
     for out in ["one", "two"] {
-        let output = lab_run(directory.path(), out, &["--bed", "simulated"]);
+        let output = lab_run(directory.path(), out, &["--backend", "simulated"]);
         assert!(output.status.success(), "{}", stderr(&output));
         assert!(
             stdout(&output).contains("multipaxos"),
@@ -208,7 +208,7 @@ fn two_simulated_runs_give_the_same_csv_and_a_run_goes_on_where_it_stopped() {
     let output = lab_run(
         directory.path(),
         "one",
-        &["--bed", "simulated", "--repetitions", "3"],
+        &["--backend", "simulated", "--repetitions", "3"],
     );
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(
@@ -221,7 +221,7 @@ fn two_simulated_runs_give_the_same_csv_and_a_run_goes_on_where_it_stopped() {
         "{}",
         stderr(&output)
     );
-    let again = ["--bed", "simulated", "--repetitions", "3"];
+    let again = ["--backend", "simulated", "--repetitions", "3"];
     let output = lab_run(directory.path(), "one", &again);
     assert!(stderr(&output).contains("--fresh"), "{}", stderr(&output));
     let output = lab_run(
@@ -290,6 +290,7 @@ fn real_processes_run_the_same_scenario_over_emulated_links() {
     let port = base_port(3).to_string();
     let data = directory.path().to_str().unwrap().to_owned();
     let arguments = [
+        // The name of an earlier version.
         "--bed",
         "processes",
         "--repetitions",
@@ -305,11 +306,11 @@ fn real_processes_run_the_same_scenario_over_emulated_links() {
     let row = &measured(|| lab_run(directory.path(), "out", &arguments));
     // There and back, 5 ms each: frames never arrive before they would have.
     assert!(row["latency"]["p50"].as_f64() >= Some(10_000.0), "{row}");
-    assert_eq!(row["bed"], "processes");
+    assert_eq!(row["backend"], "processes");
 }
 
 #[test]
-fn replicas_in_namespaces_send_no_more_than_the_kernel_lets_them() {
+fn replicas_in_namespaces_send_no_more_than_kernel_lets_them() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().to_str().unwrap().to_owned();
     // A leader sends each value twice: 1 MB/s are 50 values a second, and a burst is let through.
@@ -325,7 +326,7 @@ fn replicas_in_namespaces_send_no_more_than_the_kernel_lets_them() {
         file.to_str().unwrap(),
         "--out",
         out.to_str().unwrap(),
-        "--bed",
+        "--backend",
         "processes",
         "--network",
         "namespaces",
@@ -354,11 +355,11 @@ fn replicas_in_namespaces_send_no_more_than_the_kernel_lets_them() {
 }
 
 #[test]
-fn scenarios_are_listed_and_a_wrong_one_is_refused_with_its_line() {
+fn scenarios_are_listed_and_wrong_one_is_refused_with_its_line() {
     let output = run(&["lab", "list", "-o", "json"]);
     let listed: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     for one in listed.as_array().unwrap() {
-        for key in ["name", "beds", "protocols", "paper"] {
+        for key in ["name", "backends", "protocols", "paper"] {
             assert!(one.get(key).is_some(), "{one}");
         }
     }
@@ -383,7 +384,7 @@ fn scenarios_are_listed_and_a_wrong_one_is_refused_with_its_line() {
 }
 
 #[test]
-fn an_attack_shows_what_is_left_of_each_protocol_and_where_it_was_shaded() {
+fn attack_shows_what_is_left_of_each_protocol_and_where_it_was_shaded() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().to_str().unwrap();
     let arguments = [
@@ -414,7 +415,8 @@ fn an_attack_shows_what_is_left_of_each_protocol_and_where_it_was_shaded() {
         panic!("two protocols: {found}");
     };
     assert_eq!(patient["protocol"], "racs/slow");
-    // The leader is late only once: whoever waits for it hears it again before losing patience.
+    // The leader is late only once: the caller that waits for it hears it again before losing
+    // timeout.
     for one in [elected, patient] {
         assert!(one["calm_p50_ms"].as_f64() < Some(100.0), "{found}");
         assert!(one["attacked_p50_ms"].as_f64() > Some(500.0), "{found}");

@@ -31,7 +31,7 @@ fn report(output: &Output) -> Value {
 }
 
 #[test]
-fn killed_and_stopped_replicas_lose_nothing_and_the_history_can_be_judged_again() {
+fn killed_and_stopped_replicas_lose_nothing_and_history_can_be_judged_again() {
     let directory = tempfile::tempdir().unwrap();
     let output = torture(
         directory.path(),
@@ -56,7 +56,7 @@ fn killed_and_stopped_replicas_lose_nothing_and_the_history_can_be_judged_again(
 }
 
 #[test]
-fn a_write_that_was_acknowledged_and_never_sent_is_convicted() {
+fn write_that_was_acknowledged_and_never_sent_is_convicted() {
     // Lies are told by chance, and the last write of a key must be one for it to be missed in the
     // end: a machine that starves the clients may need longer for that.
     let (_directory, output, report) = ["2", "4", "8", "16", "32"]
@@ -85,7 +85,7 @@ fn a_write_that_was_acknowledged_and_never_sent_is_convicted() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_runs() {
+fn what_is_invalid_is_refused_before_anything_runs() {
     let directory = tempfile::tempdir().unwrap();
     for (arguments, word) in [
         (&["--faults", "flood"][..], "partition"),

@@ -42,8 +42,8 @@ pub enum Error {
     /// Perhaps executed: no answer came in time.
     #[error("no answer in time: the command may or may not have been executed")]
     Uncertain,
-    /// Certainly not executed: too much is under way.
-    #[error("too many commands are under way: the command was not executed")]
+    /// Certainly not executed: too much is in progress.
+    #[error("too many commands are in progress: the command was not executed")]
     Busy,
     /// Certainly not executed: the command is longer than any may be.
     #[error("the command has {bytes} bytes; accepted are at most {bytes_max}")]
@@ -127,7 +127,7 @@ impl Local {
     /// Starts the replicas, each with a copy of `machine`.
     ///
     /// # Errors
-    /// [`Error::Start`] when a setting makes no sense or the directory is not this cluster's,
+    /// [`Error::Start`] when a setting is invalid or the directory is not this cluster's,
     /// [`Error::System`] when the operating system refuses. Nothing is left running then.
     pub fn start<Kind>(self, machine: impl Replicated<Kind>) -> Result<Cluster, Error> {
         if self.replicas == 0 {
@@ -233,7 +233,7 @@ impl Cluster {
     }
 
     /// Executes a command on all replicas and gives its reply: exactly once, however many
-    /// replicas fail meanwhile. Commands that several threads have under way at once are executed
+    /// replicas fail meanwhile. Commands that several threads have in progress at once are executed
     /// in some order, not always the one in which they were handed over.
     ///
     /// # Errors
@@ -250,7 +250,7 @@ impl Cluster {
         self.submit(Level::Linearizable, command)
     }
 
-    /// Stops one replica, as if its process had been told to end; the others go on. One that has
+    /// Stops one replica, as if its process had been told to end; the others continue. One that has
     /// stopped already, or never was, is ignored.
     pub fn stop(&mut self, replica: usize) {
         if let Some(running) = self.replicas.get_mut(replica) {

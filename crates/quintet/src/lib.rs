@@ -46,7 +46,7 @@
 //! ```
 //!
 //! A state that fits into one buffer implements [`SmallStateMachine`]; a large one implements
-//! [`StateMachine`], whose snapshots are written in parts while commands go on. [`Cluster`] runs
+//! [`StateMachine`], whose snapshots are written in parts while commands continue. [`Cluster`] runs
 //! all replicas in this process, for tests and for a first look; [`runtime`] runs one replica per
 //! process, on addresses and in a directory that its configuration names, and is what the
 //! `quintet` program is made of. [`store`] is a state machine of its own: the data types and

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_of_the_state_when_it_began_in_parts_of_any_size() {
+    fn snapshot_is_of_the_state_when_it_began_in_parts_of_any_size() {
         for budget in [0, 1, 2, 3, 100] {
             let mut original = Small::new(Log::default());
             applied(&mut original, b"abcde");

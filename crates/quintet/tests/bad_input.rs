@@ -1,5 +1,5 @@
 //! What outsiders may send, and what operators may get wrong: each gets a clear answer, and the
-//! server goes on. Real processes, real sockets, real files.
+//! server continues. Real processes, real sockets, real files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -22,7 +22,7 @@ fn one(more: &[&str]) -> (Setup, Served) {
 }
 
 #[test]
-fn what_breaks_the_redis_protocol_gets_redis_s_error_and_the_end_of_the_connection() {
+fn what_breaks_redis_protocol_gets_redis_s_error_and_end_of_connection() {
     let (_setup, replica) = one(&[]);
     let too_big = "x".repeat(70_000);
     let cases: [(&str, &str); 9] = [
@@ -51,7 +51,7 @@ fn what_breaks_the_redis_protocol_gets_redis_s_error_and_the_end_of_the_connecti
 }
 
 #[test]
-fn what_no_command_can_mean_gets_an_error_and_the_connection_goes_on() {
+fn what_no_command_can_mean_gets_error_and_connection_continues() {
     let (_setup, replica) = one(&["--limits-value-bytes-max", "1MiB"]);
     let mut client = replica.client();
     let cases: [(&[&str], &str); 12] = [
@@ -125,7 +125,7 @@ fn lengths_that_are_only_announced_cost_no_memory() {
     for raw in &mut held {
         raw.send("*1000000000\r\n$500000000\r\n");
     }
-    // Whoever is served later: these bytes have been read.
+    // A client that is served later: these bytes have been read.
     assert_eq!(replica.client().ask(&["PING"]).unwrap(), "PONG");
     eventually("all was read", || {
         (replica.status()?["uptime_seconds"].as_u64()? >= 1).then_some(())
@@ -154,7 +154,7 @@ fn one_client_too_many_is_told_so_and_closed() {
 }
 
 #[test]
-fn a_client_without_the_password_gets_noauth_and_a_wrong_one_wrongpass() {
+fn client_without_password_gets_noauth_and_wrong_one_wrongpass() {
     let (_setup, replica) = one(&["--password", "secret"]);
     let mut client = replica.client();
     let noauth = "-NOAUTH Authentication required.";
@@ -168,7 +168,7 @@ fn a_client_without_the_password_gets_noauth_and_a_wrong_one_wrongpass() {
 }
 
 #[test]
-fn any_replica_answers_for_all_and_never_sends_a_client_elsewhere() {
+fn any_replica_answers_for_all_and_never_sends_client_elsewhere() {
     let setup = Setup::new(3);
     let replicas = setup.start_all(&[]);
     let mut clients: Vec<_> = replicas.iter().map(Served::client).collect();
@@ -181,7 +181,7 @@ fn any_replica_answers_for_all_and_never_sends_a_client_elsewhere() {
 }
 
 #[test]
-fn without_a_quorum_writes_and_reads_are_refused_within_the_deadline() {
+fn without_quorum_writes_and_reads_are_refused_within_deadline() {
     let setup = Setup::new(3);
     let mut replicas = setup.start_all(&["--client-deadline", "1s"]);
     let mut client = replicas[0].client();
@@ -189,7 +189,7 @@ fn without_a_quorum_writes_and_reads_are_refused_within_the_deadline() {
         (client.ask(&["SET", "k", "0"]).unwrap() == "OK").then_some(())
     });
     drop(replicas.drain(1..));
-    // What was under way when they died may have an open end; what comes later has not.
+    // What was in progress when they died may have an open end; what comes later has not.
     eventually("a definite refusal", || {
         let answer = client.ask(&["SET", "k", "1"]).ok()?;
         let refused = answer.starts_with("-CLUSTERDOWN no quorum (1 of 3 reachable; no answer");
@@ -236,7 +236,7 @@ fn lost_quorum_is_told_at_once_when_a_majority_hangs() {
 }
 
 #[test]
-fn server_goes_on_when_its_terminal_hangs_up() {
+fn server_continues_when_its_terminal_hangs_up() {
     let setup = Setup::new(1);
     let mut replica = setup.start(0, &[]);
     replica.ready();
@@ -249,12 +249,12 @@ fn server_goes_on_when_its_terminal_hangs_up() {
 }
 
 #[test]
-fn a_write_whose_outcome_is_open_at_the_deadline_is_uncertain() {
+fn write_whose_outcome_is_open_at_the_deadline_is_uncertain() {
     write_with_an_open_end("2s");
 }
 
 #[test]
-fn open_write_is_uncertain_as_soon_as_the_quorum_is_known_to_be_lost() {
+fn open_write_is_uncertain_as_soon_as_quorum_is_known_to_be_lost() {
     write_with_an_open_end("1h");
 }
 
@@ -267,7 +267,7 @@ fn write_with_an_open_end(client_deadline: &str) {
         (client.ask(&["SET", "k", "0"]).unwrap() == "OK").then_some(())
     });
     // On a busy machine another may lead by the time the others stand still; then this one may
-    // refuse the write for good, and it is tried again.
+    // refuse the write permanently, and it is tried again.
     eventually("an open outcome", || {
         let leader = replicas[0].status()?["leader"].as_u64()? as usize;
         let mut client = replicas[leader].client();
@@ -363,7 +363,7 @@ fn bytes_that_are_no_peer_s_cost_their_connection_only() {
 }
 
 #[test]
-fn a_wrong_configuration_ends_with_2_before_anything_is_served() {
+fn wrong_configuration_ends_with_2_before_anything_is_served() {
     let setup = Setup::new(1);
     let base = "cluster = \"000000000000000000000000000000c1\"\nid = 0\nmembers = \
                 [\"127.0.0.1:7201\"]\nredis_listen = \"none\"\nadmin_listen = \"none\"\n";
@@ -427,7 +427,7 @@ fn a_wrong_configuration_ends_with_2_before_anything_is_served() {
 }
 
 #[test]
-fn a_port_or_a_directory_that_cannot_be_had_is_named() {
+fn port_or_a_directory_that_cannot_be_had_is_named() {
     let setup = Setup::new(1);
     let taken = TcpListener::bind(setup.redis(0)).unwrap();
     let (code, text) = setup.refusal(0, &[]);
@@ -453,7 +453,7 @@ fn a_port_or_a_directory_that_cannot_be_had_is_named() {
 }
 
 #[test]
-fn a_wiped_directory_under_an_old_identity_is_refused() {
+fn wiped_directory_under_an_old_identity_is_refused() {
     let setup = Setup::new(3);
     let mut replicas = setup.start_all(&[]);
     assert_eq!(replicas[0].client().ask(&["SET", "k", "v"]).unwrap(), "OK");

@@ -65,7 +65,7 @@ fn no_command_shows_the_help_and_is_a_usage_error() {
 }
 
 #[test]
-fn a_mistyped_command_or_flag_gets_a_suggestion() {
+fn mistyped_command_or_flag_gets_a_suggestion() {
     fails(&["demos"], 2, &["demo"]);
     fails(&["demo", "--replica", "3"], 2, &["--replicas"]);
     fails(&["serve", "--clients-mx", "3"], 2, &["--clients-max"]);
@@ -74,7 +74,7 @@ fn a_mistyped_command_or_flag_gets_a_suggestion() {
 }
 
 #[test]
-fn a_mistyped_protocol_or_option_gets_a_suggestion() {
+fn mistyped_protocol_or_option_gets_a_suggestion() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo").display().to_string();
     let with = |more: &[&'static str]| -> Vec<&str> { [&["demo", "--dir", &dir], more].concat() };
@@ -228,7 +228,7 @@ fn configurations_are_written_checked_and_explained() {
 }
 
 #[test]
-fn a_demo_over_datagrams_of_a_protocol_that_needs_streams_is_refused() {
+fn demo_over_datagrams_of_protocol_that_needs_streams_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo").display().to_string();
     let wrong = [
@@ -244,7 +244,7 @@ fn a_demo_over_datagrams_of_a_protocol_that_needs_streams_is_refused() {
 }
 
 #[test]
-fn a_public_address_without_a_password_is_refused() {
+fn public_address_without_a_password_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("one.toml");
     std::fs::write(
@@ -258,7 +258,7 @@ fn a_public_address_without_a_password_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_no_snapshot_is_refused() {
+fn file_that_is_no_snapshot_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("x.snapshot");
     std::fs::write(

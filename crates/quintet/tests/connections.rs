@@ -11,7 +11,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use support::{Client, PATIENCE, eventually, http_get, quintet, run, served::Setup, stderr};
+use support::{Client, TIMEOUT, eventually, http_get, quintet, run, served::Setup, stderr};
 
 /// More than a process with 1,024 descriptors can hold.
 const IDLE: usize = 1_100;
@@ -65,7 +65,7 @@ fn replica_serves_on_when_clients_take_all_descriptors() {
         served.said()
     );
     assert_eq!(honest.ask(&["GET", "a"]).unwrap(), "1");
-    let refused = last_words(idle.last_mut().unwrap(), PATIENCE);
+    let refused = last_words(idle.last_mut().unwrap(), TIMEOUT);
     assert_eq!(
         refused.as_deref(),
         Some("-ERR max number of clients reached\r\n")
@@ -207,7 +207,7 @@ fn honest_client_is_answered_when_another_sends_long_commands() {
         "{:?}",
         begun.elapsed()
     );
-    other.set_read_timeout(Some(PATIENCE)).unwrap();
+    other.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut answers = BufReader::new(other).lines();
     assert_eq!(answers.next().unwrap().unwrap(), ":5000");
     let refused = answers.next().unwrap().unwrap();

@@ -90,7 +90,7 @@ fn what_one_replica_takes_all_have_and_a_second_start_still_has() {
 }
 
 #[test]
-fn no_acknowledged_write_is_lost_when_the_leader_is_killed_or_everybody_is() {
+fn no_acknowledged_write_is_lost_when_leader_is_killed_or_everybody_is() {
     let directory = tempfile::tempdir().unwrap();
     let demo = Demo::start(&directory.path().join("demo"), base_port(3), &[]);
     let load = Load::default();
@@ -144,7 +144,7 @@ fn no_acknowledged_write_is_lost_when_the_leader_is_killed_or_everybody_is() {
 }
 
 #[test]
-fn a_memory_demo_always_starts_empty_and_never_touches_a_disk_cluster() {
+fn memory_demo_always_starts_empty_and_never_touches_disk_cluster() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo");
     let base = base_port(3);
@@ -198,7 +198,7 @@ fn a_memory_demo_always_starts_empty_and_never_touches_a_disk_cluster() {
 }
 
 #[test]
-fn a_memory_demo_loses_nothing_while_a_majority_lives() {
+fn memory_demo_loses_nothing_while_a_majority_lives() {
     let directory = tempfile::tempdir().unwrap();
     let demo = Demo::start(
         &directory.path().join("demo"),
@@ -275,7 +275,7 @@ fn directories_that_are_not_this_demo_s_are_refused_and_left_alone() {
 }
 
 #[test]
-fn a_port_in_use_is_named_with_the_flag() {
+fn port_in_use_is_named_with_the_flag() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo").display().to_string();
     let base = base_port(3);
@@ -289,13 +289,21 @@ fn a_port_in_use_is_named_with_the_flag() {
         "{text}"
     );
     drop(taken);
-    let output = run(&["demo", "--base-port", "65500", "--replicas", "3"]);
+    let output = run(&[
+        "demo",
+        "--base-port",
+        "65500",
+        "--replicas",
+        "3",
+        "--patience",
+        "1m",
+    ]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("--base-port"));
 }
 
 #[test]
-fn the_replicas_of_a_killed_demo_do_not_stay_behind() {
+fn replicas_of_a_killed_demo_do_not_stay_behind() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo");
     let base = base_port(3);
@@ -360,7 +368,7 @@ fn one_replica_is_the_master_and_the_others_name_it() {
 }
 
 #[test]
-fn a_snapshot_starts_a_new_cluster_with_the_same_data() {
+fn snapshot_starts_a_new_cluster_with_the_same_data() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let base = base_port(3);
@@ -468,7 +476,7 @@ fn a_snapshot_starts_a_new_cluster_with_the_same_data() {
 }
 
 #[test]
-fn a_replica_started_by_hand_keeps_the_next_demo_off_its_data() {
+fn replica_started_by_hand_keeps_the_next_demo_off_its_data() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("demo");
     let demo = Demo::start(&dir, base_port(3), &["--durability", "memory"]);
@@ -498,7 +506,7 @@ fn a_replica_started_by_hand_keeps_the_next_demo_off_its_data() {
 }
 
 #[test]
-fn a_replica_says_why_it_cannot_serve() {
+fn replica_says_why_it_cannot_serve() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("one.toml");
     let (base, taken) = (base_port(1), TcpListener::bind("127.0.0.1:0").unwrap());

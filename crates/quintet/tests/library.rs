@@ -27,7 +27,7 @@ impl SmallStateMachine for Log {
 
 /// What the documentation shows is run as its first test.
 #[test]
-fn the_documentation_shows_the_example_as_it_is() {
+fn documentation_shows_the_example_as_it_is() {
     let example = include_str!("../../../examples/counter.rs");
     let example: Vec<_> = example
         .lines()
@@ -62,7 +62,7 @@ fn commands_are_ordered_and_reads_see_them_at_every_replica() {
 }
 
 #[test]
-fn a_minority_may_stop_and_a_majority_may_not() {
+fn minority_may_stop_and_a_majority_may_not() {
     let deadline = Duration::from_secs(8);
     let mut cluster = Cluster::local(3)
         .deadline(deadline)
@@ -81,7 +81,7 @@ fn a_minority_may_stop_and_a_majority_may_not() {
 }
 
 #[test]
-fn a_directory_keeps_the_data() {
+fn directory_keeps_the_data() {
     let directory = tempfile::tempdir().unwrap();
     let start = || {
         Cluster::local(3)
@@ -178,7 +178,7 @@ impl StateMachine for Sum {
 }
 
 #[test]
-fn a_whole_state_machine_is_replicated_too() {
+fn whole_state_machine_is_replicated_too() {
     let cluster = Cluster::local(3).start(Sum::default()).unwrap();
     assert_eq!(cluster.apply(b"40").unwrap(), b"40");
     assert_eq!(cluster.apply(b"2").unwrap(), b"42");

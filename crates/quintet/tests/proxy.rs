@@ -49,7 +49,7 @@ fn file_of(replica: &Replica) -> &Path {
 }
 
 #[test]
-fn no_acknowledged_write_is_lost_when_proxies_and_the_leader_are_killed() {
+fn no_acknowledged_write_is_lost_when_proxies_and_leader_are_killed() {
     let directory = tempfile::tempdir().unwrap();
     let options = ["--protocol", "nezha"];
     let demo = Demo::start(&directory.path().join("demo"), base_port(3), &options);
@@ -138,7 +138,7 @@ fn replicas_and_proxies_talk_in_datagrams_when_told_to() {
 }
 
 #[test]
-fn a_proxy_goes_on_when_the_replica_that_it_asks_is_killed() {
+fn proxy_continues_when_the_replica_that_it_asks_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let options = ["--protocol", "multipaxos"];
     let demo = Demo::start(&directory.path().join("demo"), base_port(3), &options);
@@ -156,7 +156,7 @@ fn a_proxy_goes_on_when_the_replica_that_it_asks_is_killed() {
 }
 
 #[test]
-fn a_proxy_of_another_secret_serves_nobody() {
+fn proxy_of_another_secret_serves_nobody() {
     let directory = tempfile::tempdir().unwrap();
     let options = ["--protocol", "multipaxos", "--durability", "memory"];
     let demo = Demo::start(&directory.path().join("demo"), base_port(3), &options);
@@ -186,7 +186,7 @@ fn a_proxy_of_another_secret_serves_nobody() {
 }
 
 #[test]
-fn proxies_of_a_demo_serve_are_reported_when_they_die_and_leave_with_it() {
+fn proxies_of_demo_serve_are_reported_when_they_die_and_leave_with_it() {
     let directory = tempfile::tempdir().unwrap();
     let base = base_port(5);
     let options = ["--protocol", "nezha", "--proxies", "2"];

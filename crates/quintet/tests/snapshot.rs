@@ -27,7 +27,7 @@ fn inspect(file: &Path) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Starts a demo on a restored directory: everything is there at every replica, goes on with
+/// Starts a demo on a restored directory: everything is there at every replica, continues with
 /// positions and takes writes, also after a restart.
 fn serves(dir: &Path, protocol: &str, position: u64) {
     let base = base_port(3);
@@ -46,7 +46,7 @@ fn serves(dir: &Path, protocol: &str, position: u64) {
         let status = demo.replicas[2].status().unwrap();
         assert_eq!(status["protocol"], protocol);
         // What is published may be a little old.
-        eventually("positions go on", || {
+        eventually("positions continue", || {
             let status = demo.replicas[2].status()?;
             (status["position"].as_u64()? > position).then_some(())
         });

@@ -104,7 +104,7 @@ impl Faulty {
 }
 
 #[test]
-fn a_leader_without_room_hands_over_refuses_writes_serves_reads_and_recovers() {
+fn leader_without_room_hands_over_refuses_writes_serves_reads_and_recovers() {
     let Some(cluster) = Faulty::start(3, &[]) else {
         return;
     };
@@ -143,7 +143,7 @@ fn a_leader_without_room_hands_over_refuses_writes_serves_reads_and_recovers() {
 }
 
 #[test]
-fn a_single_replica_without_room_refuses_writes_and_loses_none() {
+fn single_replica_without_room_refuses_writes_and_loses_none() {
     let Some(mut cluster) = Faulty::start(1, &["--client-deadline", "3s"]) else {
         return;
     };
@@ -173,7 +173,7 @@ fn a_single_replica_without_room_refuses_writes_and_loses_none() {
 }
 
 #[test]
-fn a_replica_that_starts_without_room_serves_what_it_has_and_recovers() {
+fn replica_that_starts_without_room_serves_what_it_has_and_recovers() {
     let Some(mut cluster) = Faulty::start(1, &["--client-deadline", "3s"]) else {
         return;
     };
@@ -231,7 +231,7 @@ fn fsync_error_then_retry() {
         replica.said()
     );
     let mut client = cluster.replicas[0].client();
-    eventually("the others go on", || {
+    eventually("the others continue", || {
         (client.ask(&["SET", "a", "2"]).ok()? == "OK").then_some(())
     });
 }
@@ -256,7 +256,7 @@ fn verify(directory: &Path) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_stopped_replica_s_journal_is_inspected_and_verified_and_a_running_one_s_is_refused() {
+fn stopped_replica_s_journal_is_inspected_and_verified_and_running_one_s_is_refused() {
     let setup = Setup::new(1);
     let replica = setup.start(0, &[]);
     replica.ready();

@@ -123,7 +123,7 @@ impl Clock {
         self.drift = drift;
     }
 
-    /// The synchronised clock stands still from now on, or goes on from where it stood.
+    /// The synchronised clock stands still from now on, or continues from where it stood.
     pub fn stop(&mut self, stop: bool, now: u64) {
         if stop {
             self.stopped.get_or_insert(now);
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timer_fires_when_the_drifting_clock_shows_it() {
+    fn timer_fires_when_the_drifting_clock_shows_it() {
         for drift in [-50_000, -3, 0, 7, 50_000] {
             let mut clock = Clock::default();
             clock.boot(1_000);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_clock_goes_on_from_where_it_stood_and_a_lying_one_hides_it() {
+    fn stopped_clock_continues_from_where_it_stood_and_lying_one_hides_it() {
         let mut clock = Clock::default();
         let before = clock.reading(0).now;
         clock.stop(true, 10);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drifting_clock_strays_and_tells_so() {
+    fn drifting_clock_strays_and_tells_so() {
         let mut clock = Clock::default();
         clock.set_drift(50_000, 0);
         let reading = clock.reading(1_000_000_000);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_moves_the_synchronised_clock_only() {
+    fn step_moves_the_synchronised_clock_only() {
         let mut clock = Clock::default();
         let (before, local) = (clock.reading(10).now, clock.now(10));
         clock.step(-5);

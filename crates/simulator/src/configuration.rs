@@ -9,7 +9,7 @@
 //! ```
 //!
 //! One replica that differs is refused by all others: to them it has never been there, and the
-//! rest must go on. Each refusal must name the value, and no other, with what either side has.
+//! rest must continue. Each refusal must name the value, and no other, with what either side has.
 
 use crate::{
     checkers::Violation,

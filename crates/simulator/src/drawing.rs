@@ -44,17 +44,17 @@ const fn holds(key: u32) -> Holds {
 pub(crate) struct Mix {
     /// What they talk to.
     pub service: Service,
-    /// Of 1,000 calls, so many are about several keys.
+    /// Of 1,000 calls, that many are about several keys.
     pub transactions: u64,
-    /// Of 1,000 turns, so many begin to watch keys.
+    /// Of 1,000 turns, that many begin to watch keys.
     pub watches: u64,
     /// Some values are large, so that snapshots take several pieces.
     pub big_values: bool,
-    /// Of 1,000 pipelines that only look, so many are content with what their replica has …
+    /// Of 1,000 pipelines that only look, that many are content with what their replica has …
     pub stale: u64,
-    /// … and so many are put into the order.
+    /// … and that many are put into the order.
     pub ordered: u64,
-    /// Of 1,000 turns, so many end the session before them.
+    /// Of 1,000 turns, that many end the session before them.
     pub ends: u64,
 }
 

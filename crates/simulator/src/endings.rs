@@ -4,7 +4,7 @@
 //!   Done(batch, outcome) ─┬─ Results ──► per request: answered, session lost, out of order
 //!                         ├─ NoQuorum, Busy ──► certainly not executed: failed
 //!                         └─ Uncertain ──► sent again under the same number, or given up
-//!   replica crashes ──► its clients are uncertain of all that was under way
+//!   replica crashes ──► its clients are uncertain of all that was in progress
 //! ```
 
 use crate::{
@@ -431,7 +431,7 @@ impl World {
         }
     }
 
-    /// A client goes away for good.
+    /// A client goes away permanently.
     pub fn abandon(&mut self, index: usize) {
         let client = &mut self.clients[index];
         client.gone = true;

@@ -28,7 +28,8 @@ pub struct FaultSet {
     pub clock: bool,
     /// Links on which every frame takes long and some take far longer, without a bound, from the
     /// first moment to the last: nothing heals it, and whatever a protocol promises it must keep
-    /// under it. Only protocols that go on without synchrony can; it is not part of [`Self::ALL`].
+    /// under it. Only protocols that continue without synchrony can; it is not part of
+    /// [`Self::ALL`].
     pub asynchrony: bool,
     /// One replica is configured otherwise than the others in one value that all must share: they
     /// must refuse each other. It is not part of [`Self::ALL`].
@@ -212,9 +213,9 @@ kinds! {
     Wipe "wipe",
     /// A replica is asked to hand over and stops a little later.
     Stop "stop",
-    /// A replica stands still and goes on.
+    /// A replica stands still and continues.
     Pause "pause",
-    /// A replica stands still for long and goes on with what has piled up.
+    /// A replica stands still for long and continues with what has piled up.
     PauseLong "pause_long",
     /// A replica's processor is many times slower.
     SlowReplica "slow_replica",
@@ -223,8 +224,8 @@ kinds! {
     /// Single syncs take long, some of them longer than anybody waits for a replica: packets,
     /// suspicions and elections come in between.
     LateSync "late_sync",
-    /// Votes wait for their disks until somebody else stands: syncs are held across a suspicion, and
-    /// some who wait for them crash.
+    /// Votes wait for their disks until somebody else stands: syncs are held across a suspicion,
+    /// and some who wait for them crash.
     HeldSync "held_sync",
     /// Clients hear the leader, the other replicas do not, and it crashes.
     OrphanedLeader "orphaned_leader",
@@ -254,7 +255,7 @@ kinds! {
     ClockStops "clock_stops",
     /// A clock says that it is right while it is not.
     ClockLies "clock_lies",
-    /// A client goes away for good in the middle of an operation.
+    /// A client goes away permanently in the middle of an operation.
     ClientAbandons "client_abandons",
     /// A client goes away in the middle of an operation and comes back after long.
     ClientReturns "client_returns",
@@ -301,12 +302,12 @@ pub(crate) struct Ground {
     pub repairs: bool,
     /// Sessions expire within the safety phase.
     pub sessions_expire: bool,
-    /// Faults strike within the first so many nanoseconds.
+    /// Faults strike within the first that many nanoseconds.
     pub horizon: u64,
 }
 
 impl Ground {
-    /// How many replicas may lose their data for good, so that the rest can still lose one more
+    /// How many replicas may lose their data permanently, so that the rest can still lose one more
     /// for a while.
     const fn losses_max(&self) -> usize {
         match self.durability {
@@ -473,7 +474,7 @@ impl Plan {
         if kinds.is_empty() && !pool.is_empty() {
             kinds.push(pool[random.index(pool.len())]);
         }
-        // Only so many replicas may be lost; which kinds get to do it is drawn.
+        // Only that many replicas may be lost; which kinds get to do it is drawn.
         let mut losses = ground.losses_max();
         random.shuffle(&mut kinds);
         kinds.retain(|kind| {

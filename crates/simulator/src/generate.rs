@@ -21,11 +21,11 @@ pub struct Shape {
     pub operations: usize,
     /// How many keys.
     pub keys: u64,
-    /// How many of them may be under way at once.
+    /// How many of them may be in progress at once.
     pub clients: usize,
-    /// Of 1,000 operations, so many are never answered.
+    /// Of 1,000 operations, that many are never answered.
     pub unknown: u64,
-    /// Of 1,000 operations, so many touch two keys.
+    /// Of 1,000 operations, that many touch two keys.
     pub transactions: u64,
 }
 
@@ -36,8 +36,8 @@ fn bytes(words: &[String]) -> Vec<Bytes> {
         .collect()
 }
 
-/// A command on key `key`. Keys take turns in being texts, numbers and lists; now and then a command
-/// meets the wrong kind.
+/// A command on key `key`. Keys take turns in being texts, numbers and lists; now and then a
+/// command meets the wrong kind.
 fn draw_command(number: usize, key: u64, random: &mut Random) -> Vec<String> {
     let kind = if random.chance(30) {
         random.below(3)

@@ -1,4 +1,4 @@
-//! Votes that wait for their disks while others go on.
+//! Votes that wait for their disks while others continue.
 //!
 //! ```text
 //!   somebody crashes, or some come back at once ──► first vote handed to a disk
@@ -8,9 +8,9 @@
 //!     ──► everything ends
 //! ```
 //!
-//! A vote is on its way to the disk for longer than its voter trusts the one that it is for: who counts
-//! votes meanwhile must count it as none, and it must never be shown. Without a vote within a
-//! while, syncs are held all the same, and some of those who wait for them crash.
+//! A vote is on its way to the disk for longer than its voter trusts the one that it is for: who
+//! counts votes meanwhile must count it as none, and it must never be shown. Without a vote within
+//! a while, syncs are held all the same, and some of those who wait for them crash.
 
 use crate::{
     clock::MILLISECOND,
@@ -332,8 +332,8 @@ impl World {
         }
     }
 
-    /// Nobody has voted for anything: the leader, or any, falls silent, and all syncs are held for a
-    /// while; some who wait for them crash.
+    /// Nobody has voted for anything: the leader, or any, falls silent, and all syncs are held for
+    /// a while; some who wait for them crash.
     fn silence_leader(&mut self) {
         let silent = self.leader().or_else(|| self.draw_running());
         if let Some(silent) = silent {

@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_in_small_chunks_is_that_of_its_beginning() {
+    fn snapshot_in_small_chunks_is_that_of_its_beginning() {
         let mut machine = Registers::new(4, 100, 7);
         let mut reply = Vec::new();
         let at = At::default();

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   clients are hurried ──► often another replica crashes and is back at once, and votes again
-//!     ──► nothing that the leader says reaches a replica any more, and clients go on
+//!     ──► nothing that the leader says reaches a replica any more, and clients continue
 //!     ──► it crashes with what only clients have heard, and stays down for longer than the others
 //!         wait for it
 //! ```
 //!
-//! What a client was told must be found by those who go on, though the only one that knew where it
-//! stands is gone. Where one of them has just forgotten what it said, that counts no more.
+//! What a client was told must be found by those who continue, though the only one that knew where
+//! it stands is gone. Where one of them has just forgotten what it said, that counts no more.
 
 use crate::{
     clock::MILLISECOND,

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_becomes_its_text_and_place() {
+    fn panic_becomes_its_text_and_place() {
         let what = catch(|| assert_eq!(1, 2, "the sum is wrong")).unwrap_err();
         assert!(
             what.contains("the sum is wrong") && what.contains("panics.rs"),

@@ -485,7 +485,7 @@ circle.violation{fill:var(--red)}.broken{stroke:var(--red);stroke-width:2}\
 .down{fill:url(#hatch);stroke:var(--amber);stroke-width:.5}.cut{fill:var(--amber);opacity:.09}";
 
 const LEGEND: &str = "<p class=\"legend\">Time runs down, one row per thing that happens. Arrows \
-are frames: dashed and crossed when lost, short and dotted when still under way at the end. \
+are frames: dashed and crossed when lost, short and dotted when still in progress at the end. \
 Hatched: a replica is down or stands still. Tinted: links are cut. Point at anything for its whole \
 text.</p>\n";
 
@@ -504,7 +504,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_shows_lanes_arrows_losses_shades_and_the_violation_and_loads_nothing() {
+    fn page_shows_lanes_arrows_losses_shades_and_violation_and_loads_nothing() {
         let mut scene = Scene::new(vec!["r0".into(), "r1".into()]);
         let idle = scene.lane("c9");
         let client = scene.lane("c0");

@@ -87,7 +87,7 @@ impl Random {
         drawn
     }
 
-    /// What the turn under way does, for people who read the script.
+    /// What the turn in progress does, for people who read the script.
     pub(crate) fn does(&self, what: impl FnOnce() -> Vec<String>) {
         if let Some(mut decisions) = self.decisions() {
             decisions.does(what());

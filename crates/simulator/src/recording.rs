@@ -4,7 +4,7 @@
 //!   {"client":"c1","invoked":100,"completed":250,"command":["SET","k","v"],"reply":"OK"}
 //!   {"client":"c2","invoked":120,"command":["INCR","n"]}                    never answered
 //!   {"client":"c1","invoked":300,"completed":420,"transaction":[["GET","k"]],"reply":["v"]}
-//!        │ read, with the number of the line that makes no sense
+//!        │ read, with the number of the line that is invalid
 //!        ▼
 //!   Operation { client, call, invoked, outcome } ──► checkers::linearizability
 //! ```
@@ -73,7 +73,7 @@ pub struct Operation {
 /// A file that is no recorded history.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// A line makes no sense.
+    /// A line is invalid.
     #[error("line {line}: {what}")]
     Line {
         /// Which, from 1.
@@ -271,7 +271,7 @@ pub struct Recording {
 /// Reads all histories of a file; each but the first begins with a header. Empty lines are skipped.
 ///
 /// # Errors
-/// With the number of the first line that makes no sense.
+/// With the number of the first line that is invalid.
 pub fn read_all(mut from: impl BufRead) -> Result<Vec<Recording>, RecordingError> {
     let mut recordings = Vec::new();
     let mut recording = Recording::default();
@@ -310,7 +310,7 @@ pub fn read_all(mut from: impl BufRead) -> Result<Vec<Recording>, RecordingError
 /// Reads a file that holds one history.
 ///
 /// # Errors
-/// With the number of the first line that makes no sense, that of a second history's header too.
+/// With the number of the first line that is invalid, that of a second history's header too.
 pub fn read(from: impl BufRead) -> Result<Recording, RecordingError> {
     let mut recordings = read_all(from)?.into_iter();
     let first = recordings.next().unwrap_or_default();

@@ -195,7 +195,7 @@ impl Script {
     /// Runs a seed of a campaign and writes it down whole.
     ///
     /// # Errors
-    /// When the campaign makes no sense.
+    /// When the campaign is invalid.
     pub fn record(campaign: &Campaign, seed: u64) -> Result<(Self, SeedReport), CampaignError> {
         let entry = campaign.check()?;
         let (case, outcome) = Case::record(campaign, entry, seed);

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_answers_calls_and_undoes_a_transaction_whose_key_changed() {
+    fn store_answers_calls_and_undoes_transaction_whose_key_changed() {
         let mut store = Store::new(StoreOptions::default());
         let mut sequence = 0;
         let mut ask = |call: &Call, watched: &[(Bytes, u64)]| {

@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Single choices are tried one by one when there are at most so many.
+/// Single choices are tried one by one when there are at most that many.
 const CHOICES_SINGLE_MAX: usize = 3000;
 /// More runs than this are not spent on leaving out one kind of thing at a time.
 const SWEEP_MAX: u64 = 2500;
@@ -68,7 +68,7 @@ pub struct Shrunk {
 /// Shrinks a seed of a campaign for at most `budget`; nothing when the seed does not fail.
 ///
 /// # Errors
-/// When the campaign makes no sense.
+/// When the campaign is invalid.
 pub fn shrink(
     campaign: &Campaign,
     seed: u64,
@@ -346,7 +346,7 @@ impl Shrinker<'_> {
         );
     }
 
-    /// Whole sites take their calm value; or, where that hides the failure, are drawn anew.
+    /// Whole sites take their calm value; or, where that hides the failure, are drawn again.
     fn sites(&mut self, draw: bool) {
         self.stage = "chance by kind";
         let all = |case: &Case| -> Vec<Site> {

@@ -7,7 +7,7 @@
 //!              takes effect (counted) ──duration──► StrikeEnds ──► undone
 //! ```
 //!
-//! The budget is the promise of the protocol: those that have lost their data for good, and in
+//! The budget is the promise of the protocol: those that have lost their data permanently, and in
 //! memory durability those that have forgotten and not yet recovered, must leave a set that the
 //! protocol calls viable. In disk durability every replica may crash: the disks survive.
 
@@ -54,14 +54,15 @@ impl World {
         self.viable(&self.states(dying))
     }
 
-    /// Whether this replica may lose its data for good.
+    /// Whether this replica may lose its data permanently.
     fn may_lose(&self, lost: usize) -> bool {
         let mut states = self.states(&[lost]);
         states[lost].up = false;
         self.viable(&states)
     }
 
-    /// Whether the protocol promises to go on with them, by who takes part in it now or may soon.
+    /// Whether the protocol promises to continue with them, by who takes part in it now or may
+    /// soon.
     pub fn viable(&self, states: &[NodeState]) -> bool {
         // Whichever of those that were offered comes next.
         let viable = |route| {
@@ -110,7 +111,7 @@ impl World {
         leader.map(|(_, id)| id)
     }
 
-    /// The clients invoke what they have, so that a fault finds much under way.
+    /// The clients invoke what they have, so that a fault finds much in progress.
     fn rouse_clients(&mut self) {
         if self.random.chance(self.shape.rouse) {
             for client in 0..self.clients.len() {
@@ -437,7 +438,7 @@ impl World {
             _ => Some(Damage::Rot),
         };
         // A fetched state is restored in pieces, and a replica that finds it damaged half way stops
-        // and says so: whoever rots it is to come when nobody reads it.
+        // and says so: the fault that rots it is to come when nobody reads it.
         let reads = |node: &quintet_replica::Node| damage.is_none() && node.is_fetching();
         if self.processes[node].node.as_ref().is_some_and(reads) || !self.may_lose(node) {
             return None;
@@ -584,7 +585,7 @@ impl World {
             .copied()
             .filter(|c| !remote || self.clients[*c].is_remote())
             .collect();
-        // Those who stay must be able to go on.
+        // Those who stay must be able to continue.
         if here.len() <= 3 || fit.is_empty() {
             return None;
         }
@@ -663,8 +664,8 @@ impl World {
         Some(still + MOMENT_MAX + duration)
     }
 
-    /// Somebody leads, in this view, or has promised something: if it is the one that was waited for,
-    /// it crashes soon.
+    /// Somebody leads, in this view, or has promised something: if it is the one that was waited
+    /// for, it crashes soon.
     pub fn found_leader(&mut self, index: usize, view: Option<u64>) {
         let Some((before, down)) = self.hunted else {
             return;
@@ -730,7 +731,7 @@ impl World {
     }
 
     /// The voter has crashed: whom it voted for stands still soon, and the silenced leader reaches
-    /// the voter again. If the vote was forgotten, both may go on.
+    /// the voter again. If the vote was forgotten, both may continue.
     pub fn after_vote(&mut self, voter: usize) {
         let Some(leader) = self.healing.silenced.take() else {
             return;

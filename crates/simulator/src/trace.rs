@@ -65,7 +65,7 @@ const LEFT_OUT: [&str; 8] = [
     "seed ",
 ];
 
-/// A line becomes a note on the lane of whoever it is about.
+/// A line becomes a note on the lane that it is about.
 fn note(scene: &mut Scene, now: u64, line: &str) {
     if LEFT_OUT.iter().any(|part| line.contains(part)) {
         return;

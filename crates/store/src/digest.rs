@@ -1,4 +1,4 @@
-//! Hashing the whole state while commands go on changing it, without copying it.
+//! Hashing the whole state while commands keep changing it, without copying it.
 //!
 //! ```text
 //!   slab    [ h h h h | · s · · · ]      h hashed, s hashed early or new since the beginning
@@ -7,9 +7,9 @@
 //!   FLUSHALL ──► the old slab is detached and hashed from there
 //! ```
 //!
-//! It is independent of a snapshot in progress: both may go on side by side. What has been hashed
-//! early is remembered in one bit per place. Long strings and collections of many elements are hashed
-//! in pieces, so that no step is long.
+//! It is independent of a snapshot in progress: both may continue side by side. What has been
+//! hashed early is remembered in one bit per place. Long strings and collections of many elements
+//! are hashed in pieces, so that no step is long.
 
 use crate::keyspace::{Database, Detached, Entry, Slab};
 use crate::value::Value;
@@ -20,7 +20,7 @@ use std::ops::Range;
 /// What looking at a place counts for that holds nothing to be hashed.
 const PLACE_COST: usize = 32;
 
-/// So many elements of a collection are a piece.
+/// That many elements of a collection are a piece.
 const PIECE_ELEMENTS: usize = 16;
 
 /// How many elements a value has; none in a string.

@@ -15,7 +15,7 @@ pub enum CommandError {
     /// An argument or a value is no number.
     #[error("ERR value is not a valid float")]
     NotFloat,
-    /// Options that make no sense.
+    /// Options that are invalid.
     #[error("ERR syntax error")]
     Syntax,
     /// Any other, with its code in front.

@@ -5,7 +5,7 @@
 //!                          4 of them   └─ passed: the latest time that was asked about
 //! ```
 //!
-//! What is asked about goes on with time, so each key is counted once however often it is asked.
+//! What is asked about continues with time, so each key is counted once however often it is asked.
 
 use crate::index::Slot;
 use core::cell::Cell;

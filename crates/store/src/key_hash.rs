@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_never_changes() {
+    fn hash_never_changes() {
         let bytes: Vec<u8> = (0..100).collect();
         let sum = (0..=100).fold(0u64, |sum, len| {
             sum.rotate_left(7) ^ hash_bytes(7, &bytes[..len])

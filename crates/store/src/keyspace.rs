@@ -124,8 +124,8 @@ impl Slab {
     }
 }
 
-/// What is left of emptied databases and of large values. Freeing millions of keys or elements takes
-/// longer than a command may take, so it is done bit by bit.
+/// What is left of emptied databases and of large values. Freeing millions of keys or elements
+/// takes longer than a command may take, so it is done bit by bit.
 #[derive(Debug, Default)]
 pub(crate) struct Graveyard {
     values: Vec<Value>,
@@ -440,7 +440,7 @@ impl Keyspace {
         self.graveyard.free_some();
     }
 
-    /// The mark of entries that the snapshot under way need not write.
+    /// The mark of entries that the snapshot in progress need not write.
     fn mark(&self) -> u32 {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.id)
     }
@@ -532,7 +532,7 @@ impl Keyspace {
         }
     }
 
-    /// Starts a snapshot; one under way is dropped.
+    /// Starts a snapshot; one in progress is dropped.
     pub(crate) fn begin_snapshot(&mut self, globals: Globals) {
         // Marks of older snapshots are only compared for equality, so a wrap-around is harmless
         // as long as 0, which free and restored entries carry, is left out.
@@ -561,7 +561,7 @@ impl Keyspace {
         done
     }
 
-    /// Forgets the snapshot under way.
+    /// Forgets the snapshot in progress.
     pub(crate) fn abandon_snapshot(&mut self) {
         self.snapshot = None;
         for detached in &mut self.detached {
@@ -635,7 +635,7 @@ pub enum Expiry {
 
 /// The keys as one command that may change them sees them: in one database, at one time.
 ///
-/// Whatever it changes gets the command's version, is written to a snapshot under way before, and
+/// Whatever it changes gets the command's version, is written to a snapshot in progress before, and
 /// is accounted for afterwards. A key that has expired is deleted as soon as it is touched.
 #[derive(Debug)]
 pub struct Keys<'a> {

@@ -12,7 +12,7 @@ pub struct StoreOptions {
     pub max_value_bytes: usize,
     /// The longest reply to one command, in bytes.
     pub max_reply_bytes: usize,
-    /// Once the replies of a request, or of a transaction, have so many bytes, its further
+    /// Once the replies of a request, or of a transaction, have that many bytes, its further
     /// commands are executed only if they answer with one line.
     pub max_request_reply_bytes: usize,
     /// How many databases there are, at least 1.

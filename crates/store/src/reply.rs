@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_may_be_counted_afterwards() {
+    fn array_may_be_counted_afterwards() {
         let text = written(false, |reply| {
             reply.integer(7);
             let begun = reply.begin_array();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_grows_too_large_becomes_an_error() {
+    fn reply_that_grows_too_large_becomes_an_error() {
         let mut out = b"+before\r\n".to_vec();
         let mut reply = Reply::new(&mut out, false, 100);
         for _ in 0..50 {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_one_line() {
+    fn error_is_one_line() {
         assert_eq!(
             written(false, |reply| reply.error("ERR a\r\nb")),
             "-ERR a  b\r\n"

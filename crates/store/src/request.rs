@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_cut_anywhere_is_an_error_or_shorter() {
+    fn request_cut_anywhere_is_an_error_or_shorter() {
         let mut queued = RequestBuilder::new();
         queued.command(
             lookup(b"set").unwrap(),

@@ -1,4 +1,4 @@
-//! Writing the whole state while commands go on changing it.
+//! Writing the whole state while commands keep changing it.
 //!
 //! ```text
 //!   slab    [ w w w w | n n n n n ]        w written, n not yet, + new since the beginning
@@ -50,7 +50,7 @@ impl Globals {
     }
 }
 
-/// A snapshot under way.
+/// A snapshot in progress.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     /// Its number: the mark of entries that it needs no more.
@@ -184,7 +184,7 @@ impl Restored {
     }
 }
 
-/// A restore under way: puts records together from chunks that were cut anywhere.
+/// A restore in progress: puts records together from chunks that were cut anywhere.
 #[derive(Debug, Default)]
 pub(crate) struct Restore {
     partial: Vec<u8>,

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn short_commands_go_on_when_long_ones_have_used_the_batch() {
+    fn short_commands_continue_when_long_ones_have_used_the_batch() {
         let meter = Meter::default();
         let mut executed = 0;
         while meter.take(keys(), REQUEST_STEPS_MAX / 4).is_ok() {

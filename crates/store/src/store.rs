@@ -193,7 +193,7 @@ impl Store {
         ));
     }
 
-    /// Why a transaction of so many commands is not executed, if so: each of them needs a line at
+    /// Why a transaction of that many commands is not executed, if so: each of them needs a line at
     /// least. Otherwise the length from which on they get no more.
     fn transaction_end(&self, count: usize, length: usize, end: usize) -> Result<usize, String> {
         let bytes_max = self.options.max_request_reply_bytes;

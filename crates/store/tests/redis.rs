@@ -8,7 +8,7 @@
 //! A `~` in place of `>`: the order of the elements is Redis's own affair. `! resp3` and `! resp2`
 //! switch the protocol. SELECT switches the database. Every file begins with empty databases.
 //!
-//! With `REDIS_ADDRESS=127.0.0.1:PORT` in the environment the replies are recorded anew, and
+//! With `REDIS_ADDRESS=127.0.0.1:PORT` in the environment the replies are recorded again, and
 //! `REDIS_SCRIPTS` names another folder of scripts.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]

@@ -268,7 +268,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_replica_made_from_a_snapshot_goes_on_like_the_others(
+    fn replica_made_from_a_snapshot_continues_like_the_others(
         steps in prop::collection::vec(step(), 1..60),
         begin in 0usize..60,
         budget in 1usize..300,
@@ -542,7 +542,7 @@ fn exec(store: &mut Store, sequence: u64, watched: &[Watched<'_>], lines: &[&str
 }
 
 #[test]
-fn a_transaction_runs_only_while_its_watched_keys_stay() {
+fn transaction_runs_only_while_its_watched_keys_stay() {
     let mut store = Store::default();
     call(&mut store, 1, BASE, "SET a 1");
     let seen = versions(&store, BASE, &[b"a", b"missing"]);
@@ -608,7 +608,7 @@ fn keys_expire_by_the_time_of_commands_alone() {
 }
 
 #[test]
-fn a_tick_deletes_a_bounded_number_and_the_rest_is_gone_all_the_same() {
+fn tick_deletes_bounded_number_and_rest_is_gone_all_same() {
     let mut store = Store::default();
     for number in 0..2500 {
         call(
@@ -634,7 +634,7 @@ fn a_tick_deletes_a_bounded_number_and_the_rest_is_gone_all_the_same() {
 }
 
 #[test]
-fn a_scan_returns_what_is_there_all_the_time_exactly_once() {
+fn scan_returns_what_is_there_all_the_time_exactly_once() {
     let mut store = Store::default();
     for number in 0..1000 {
         call(
@@ -774,7 +774,7 @@ fn writes_that_need_memory_are_refused_when_ordered_so() {
 }
 
 #[test]
-fn a_dump_is_restored() {
+fn dump_is_restored() {
     let mut store = Store::default();
     call(&mut store, 1, BASE, "RPUSH l a b c");
     let mut request = RequestBuilder::new();
@@ -925,7 +925,7 @@ fn keys_that_collide_under_a_known_seed_do_not_under_another() {
 }
 
 #[test]
-fn the_seed_of_the_hash_changes_the_order_and_nothing_else() {
+fn seed_of_the_hash_changes_the_order_and_nothing_else() {
     let mut stores = [1, 2].map(|hash_seed| {
         Store::new(StoreOptions {
             hash_seed,

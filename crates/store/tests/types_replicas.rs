@@ -51,7 +51,7 @@ fn steps(sessions: &mut [&mut Session], words: &mut Words, count: usize) {
 }
 
 #[test]
-fn a_restored_replica_goes_on_like_the_others() {
+fn restored_replica_continues_like_the_others() {
     for seed in 0..40 {
         let mut words = Words(Random::new(seed));
         let mut one = Session::new();
@@ -66,7 +66,7 @@ fn a_restored_replica_goes_on_like_the_others() {
 }
 
 #[test]
-fn a_snapshot_is_of_the_moment_it_was_begun() {
+fn snapshot_is_of_the_moment_it_was_begun() {
     let mut pieces = 0;
     for seed in 0..40 {
         let mut words = Words(Random::new(100 + seed));
@@ -99,7 +99,7 @@ fn memory_is_given_back_to_the_last_byte() {
 }
 
 #[test]
-fn the_last_member_takes_the_key_with_it() {
+fn last_member_takes_the_key_with_it() {
     for (fill, empty) in [
         ("HSET k a 1", "HDEL k a"),
         ("RPUSH k a b", "LTRIM k 5 9"),
@@ -175,7 +175,7 @@ fn walk(session: &mut Session, command: &str, options: &str) -> (Vec<String>, us
 }
 
 #[test]
-fn a_walk_in_pieces_sees_everything_once() {
+fn walk_in_pieces_sees_everything_once() {
     let mut session = Session::new();
     let mut expected = Vec::new();
     for number in 0..1000 {
@@ -236,7 +236,7 @@ fn every_member_may_be_chosen_and_none_twice() {
 }
 
 #[test]
-fn a_boundless_reply_is_cut_off() {
+fn boundless_reply_is_cut_off() {
     use quintet_store::{Store, StoreOptions};
     let mut session = Session::new();
     session.store = Store::new(StoreOptions {

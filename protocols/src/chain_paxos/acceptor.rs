@@ -25,7 +25,7 @@ use quintet_replica::{
     parts::{Ballot, request_key},
 };
 
-/// Over a hole of more slots the log is begun anew: room is kept for each.
+/// Over a hole of more slots the log is begun again: room is kept for each.
 const HOLE_MAX: u64 = 1 << 16;
 
 impl ChainPaxos {
@@ -55,8 +55,8 @@ impl ChainPaxos {
         self.leader = None;
         self.leader_down = false;
         self.promise_owed = None;
-        // Alg. 3, l. 20-21: whoever was marked for removal is back until the new leader's log
-        // removes it again.
+        // Alg. 3, l. 20-21: the replica that was marked for removal is back until the new leader's
+        // log removes it again.
         self.rework(ctx);
         self.reads.forget_rounds();
     }
@@ -153,7 +153,7 @@ impl ChainPaxos {
         }
     }
 
-    /// Whether to go on with a message sent under `ballot`. Takes a new leader for granted.
+    /// Whether to continue with a message sent under `ballot`. Takes a new leader for granted.
     pub(super) fn heed(
         &mut self,
         from: ReplicaId,
@@ -279,7 +279,7 @@ impl ChainPaxos {
         }
     }
 
-    /// Tells the sender where to go on; not again before something has come of it.
+    /// Tells the sender where to continue; not again before something has come of it.
     pub(super) fn ask_missing(&mut self, from: ReplicaId, ctx: &mut Context<'_, Self>) {
         let (now, patience) = (ctx.now(), self.config.heartbeat / 2);
         let held = self.held;
@@ -287,7 +287,7 @@ impl ChainPaxos {
         if self.missing_at.is_some_and(recent) || self.planted(Plant::NoResend) {
             return;
         }
-        // The one before may lack the same, and go on ahead of its own state.
+        // The one before may lack the same, and continue ahead of its own state.
         let in_vain = |(_, to, lacked)| to == from && lacked == held;
         let in_vain = self.missing_at.is_some_and(in_vain);
         self.missing_at = Some((now, from, held));
@@ -300,7 +300,7 @@ impl ChainPaxos {
         }
     }
 
-    /// What this replica lacks is no longer kept by the one before it: it goes on behind `base`,
+    /// What this replica lacks is no longer kept by the one before it: it continues behind `base`,
     /// passes on what comes, and fetches the state meanwhile (§3.4, "Adding a new replica").
     pub(super) fn on_skip(
         &mut self,
@@ -319,7 +319,7 @@ impl ChainPaxos {
         }
         ctx.mark("goes on ahead of its state");
         // What is held under this ballot up to there is decided as it is held here: executed, it
-        // stays, whatever becomes of whoever sends the state.
+        // stays, whatever becomes of the replica that sends the state.
         self.agreed = self.agreed.max(base);
         self.learn(ctx);
         self.execute(ctx);
@@ -429,8 +429,8 @@ impl ChainPaxos {
         let _ = self.execute_some(due, ctx);
     }
 
-    /// Executes so many slots of what is decided and held, and what this moment has room for
-    /// besides; says when to go on.
+    /// Executes that many slots of what is decided and held, and what this moment has room for
+    /// besides; says when to continue.
     pub(super) fn execute_some(&mut self, least: u64, ctx: &mut Context<'_, Self>) -> Wake {
         let least = Slot(self.executed.0 + least);
         let mut wake = Wake::Sleep;
@@ -586,7 +586,7 @@ impl ChainPaxos {
         let before = self.done.clone();
         self.done.apply(slot, op, self.majority);
         if let (Role::Leader(_), Op::Add { id, .. } | Op::Remove { id }) = (&self.role, op) {
-            // The others' stays go on, or have ended with a removal that is not executed yet.
+            // The others' stays continue, or have ended with a removal that is not executed yet.
             let life = |chain: &Chain, of| chain.life(of).filter(|_| of == *id);
             let (own, after) = (self.id, &self.done);
             self.admission

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A replica keeps three of them: as executed, as decided, and with every entry that it holds
-//! under the promised ballot (*working*). Messages follow the working chain, so that whoever is to
-//! be removed is passed over from the RemoveNode entry on (Alg. 3, l. 1-4: that is the paper's
-//! `marked`), and comes back when a new leader's log has no such entry (l. 20-21).
+//! under the promised ballot (*working*). Messages follow the working chain, so that the replica
+//! that is to be removed is passed over from the RemoveNode entry on (Alg. 3, l. 1-4: that is the
+//! paper's `marked`), and comes back when a new leader's log has no such entry (l. 20-21).
 
 use super::Op;
 use quintet_replica::{
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_route_begins_at_the_leader_and_goes_once_around() {
+    fn route_begins_at_the_leader_and_goes_once_around() {
         let mut chain = Chain::first(5);
         assert_eq!(ids(&chain.route(ReplicaId(3))), [3, 4, 0, 1, 2]);
         assert!(chain.apply(Slot(7), &Op::Remove { id: ReplicaId(0) }, 3));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joiner_comes_behind_the_tail_whoever_leads_later() {
+    fn joiner_comes_behind_the_tail_whoever_leads_later() {
         let mut chain = Chain::first(4);
         chain.apply(Slot(1), &Op::Remove { id: ReplicaId(0) }, 3);
         // Leader 2: its route is 2, 3, 1.

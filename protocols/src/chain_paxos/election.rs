@@ -86,7 +86,7 @@ impl Candidate {
 
 /// Slots further than this above the commit point are not believed: no leader proposes that far.
 const DISTANCE_MAX: u64 = 1 << 24;
-/// Who is not in the chain stands only when nobody has led for so many times the timeout; who has
+/// Who is not in the chain stands only when nobody has led for that many times the timeout; who has
 /// gone ahead of a state that does not come waits as long for it.
 const OUTSIDE_PATIENCE: u32 = 4;
 
@@ -164,7 +164,7 @@ impl ChainPaxos {
             let at = self.heard_at + patience + Self::random_duration(patience, ctx);
             return ctx.set_timer(Timer::Election, at.since(now));
         }
-        // Whoever asks now is told at once that nobody can order anything.
+        // A replica that asks now is told at once that nobody can order anything.
         self.leader = None;
         self.reroute(ctx);
         self.arm_election(ctx);
@@ -191,9 +191,9 @@ impl ChainPaxos {
     }
 
     /// Whether to stand without the state that was gone ahead of: it has not come for long, perhaps
-    /// because whoever had it lost it, and the own log holds all that was accepted behind it. What
-    /// a quorum decided, one of any quorum has accepted; each says from where on it keeps all that
-    /// it ever accepted. So the values of highest ballot are the decided ones there, too.
+    /// because the replica that had it lost it, and the own log holds all that was accepted behind
+    /// it. What a quorum decided, one of any quorum has accepted; each says from where on it keeps
+    /// all that it ever accepted. So the values of highest ballot are the decided ones there, too.
     fn may_go_back(&self, now: Time) -> bool {
         let long = self.patience() * OUTSIDE_PATIENCE;
         self.fetching
@@ -349,8 +349,8 @@ impl ChainPaxos {
                 if candidate.votes.reached(majority) {
                     return self.win(ctx);
                 }
-                // To all of the epoch, not only to the chain (Alg. 4, l. 3): whoever was removed
-                // and is intact is an acceptor still.
+                // To all of the epoch, not only to the chain (Alg. 4, l. 3): the replica that was
+                // removed and is intact is an acceptor still.
                 let message = Message::Prepare {
                     ballot,
                     from: self.committed.next(),

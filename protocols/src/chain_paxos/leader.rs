@@ -26,7 +26,7 @@ use quintet_replica::{
 };
 use smallvec::SmallVec;
 
-/// Rounds under way whose time is remembered.
+/// Rounds in progress whose time is remembered.
 const ROUNDS_MAX: usize = 256;
 
 /// For how long two replicas whose link was broken are not placed behind each other.
@@ -427,7 +427,7 @@ impl ChainPaxos {
     }
 
     /// A member says that another is silent. The leader does not remove whom it hears (A.5),
-    /// unless the complaint goes on: then the link between the two is what is broken.
+    /// unless the complaint continues: then the link between the two is what is broken.
     pub(super) fn on_suspect(
         &mut self,
         by: ReplicaId,
@@ -506,9 +506,10 @@ impl ChainPaxos {
         self.propose_op(Op::Add { id, life, after });
     }
 
-    /// Each time that a member is let in and fails, the chain stands still until it is removed. So a
-    /// member that fails again and again waits, if the chain has a margin without it. With its state
-    /// it is an acceptor meanwhile; the leader keeps it near and orders its clients' requests.
+    /// Each time that a member is let in and fails, the chain stands still until it is removed. So
+    /// a member that fails again and again waits, if the chain has a margin without it. With its
+    /// state it is an acceptor meanwhile; the leader keeps it near and orders its clients'
+    /// requests.
     fn must_wait(&mut self, id: ReplicaId, whole: bool, ctx: &mut Context<'_, Self>) -> bool {
         let now = ctx.now();
         let recent = self.config.heartbeat * 4;
@@ -535,7 +536,7 @@ impl ChainPaxos {
 
     /// The page after those that are on their way to a joiner that holds so much. What it says of
     /// itself is as old as the way is long: a slow link that is sent the same pages again each time
-    /// has room for nothing else. Only when nothing has arrived for a while do they begin anew.
+    /// has room for nothing else. Only when nothing has arrived for a while do they begin again.
     fn send_next_page(&mut self, id: ReplicaId, held: Slot, ctx: &mut Context<'_, Self>) {
         let (now, patience) = (
             ctx.now(),

@@ -5,7 +5,7 @@
 //!   frontend ◄── Taken ────── replica
 //!   leader ──── Accept ─────► next ── Accept ──► … ──► tail ── Ack ──► leader
 //!   leader ──── Ping ───────► each ── Pong ──► leader
-//!   replica ─── Missing ────► whoever sent with a gap, who answers with Accept or Skip
+//!   replica ─── Missing ────► the replica that sent with a gap, who answers with Accept or Skip
 //!   replica ─── Alive ──────► the one before it in the chain, and the leader
 //!   replica ─── Suspect ────► leader
 //!   candidate ─ PreVote, Prepare ──► all ── PreVoteOk, Promise, Reject ──► candidate
@@ -163,7 +163,7 @@ pub enum Message {
         /// The last entry that the tail holds.
         held: Slot,
     },
-    /// The sender no longer keeps what the receiver lacks: go on behind `base`, fetch the state.
+    /// The sender no longer keeps what the receiver lacks: continue behind `base`, fetch the state.
     Skip {
         /// The leader's ballot.
         ballot: Ballot,

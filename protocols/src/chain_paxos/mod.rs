@@ -13,9 +13,9 @@
 //!     │           ├─ next Accept ─► decided (or a header alone, when nothing follows)
 //! ```
 //!
-//! Each replica receives and sends every value once, whatever the number of replicas; whoever took
-//! a request answers it. When a neighbour fails, an ordinary entry of the log, RemoveNode, closes
-//! the chain around it, and AddNode lets it in again.
+//! Each replica receives and sends every value once, whatever the number of replicas; the replica
+//! that took a request answers it. When a neighbour fails, an ordinary entry of the log,
+//! RemoveNode, closes the chain around it, and AddNode lets it in again.
 //!
 //! **Paper.** Pedro Fouto, Nuno Preguiça, João Leitão, "High Throughput Replication with Integrated
 //! Membership Management", USENIX ATC 2022: the chain and Alg. 1-2 (§3.2-3.3), faults (§3.4,
@@ -34,7 +34,7 @@
 //! | `Forward` | REDIRECT_REQUEST | replica, leader | batches of my frontends, one message a turn |
 //! | `Accept` | ACCEPT | each, the next | entries; votes, round, commit point; heartbeat |
 //! | `Ack` | ACCEPT_ACK | tail, leader | the same without entries |
-//! | `Missing`, `Skip` | (none) | next, and back | I hold up to …; that is gone, go on behind … |
+//! | `Missing`, `Skip` | (none) | next, and back | I hold up to …; that is gone, continue behind … |
 //! | `Alive` | keep-alive | each, the one before and the leader | I am here, and hold up to … |
 //! | `Suspect` | (named in §3.4) | each, leader | the next one is silent |
 //! | `Ask` | (none) | each, leader | reads wait: make a round, or an entry |
@@ -69,8 +69,9 @@
 //!    leader proposed that after it had learned of the life, so before it in the log, or decided,
 //!    is everything that an earlier life voted for (under lower ballots: phase 1 found it; under
 //!    higher ones: the promise is on disk, and forbids following this leader).
-//! 9. Reads: see `reads.rs`. Whoever passed a round on had promised no higher ballot by then; a
-//!    quorum of such shows that nothing was decided elsewhere when the leader made the round.
+//! 9. Reads: see `reads.rs`. A replica that passed a round on had promised no higher ballot by
+//!    then; a quorum of such shows that nothing was decided elsewhere when the leader made the
+//!    round.
 //! 10. Times go up along the log: proposals take a time above all seen, and executing takes the
 //!     maximum along the way, which is the same on all replicas.
 //!
@@ -94,13 +95,14 @@
 //!   members would be left.
 //! - **K3, re-propagation** (Alg. 3, l. 5, against "from m_ack" in the prose): from the first entry
 //!   not known to be held by the next one, in order, before the entry that removes; also after a
-//!   connection was made anew, after a new leader's chain, and whenever the next one reports a gap.
+//!   connection was made again, after a new leader's chain, and whenever the next one reports a
+//!   gap.
 //! - **K4, where a new node goes**: behind the tail as the leader sees it when it proposes, and the
 //!   entry says behind whom, because another leader would see another tail. Behind the leader when
 //!   it was the link from the tail that had failed.
 //! - **K5, a joiner** first catches up from the leader's log when it lacks much that is still kept;
 //!   then AddNode puts it into the chain, where it forwards at once. When the one before it no
-//!   longer keeps what it lacks, it goes on behind a decided slot and fetches a snapshot from any
+//!   longer keeps what it lacks, it continues behind a decided slot and fetches a snapshot from any
 //!   replica, in pieces, from another one when the first fails. It neither reads, stands nor
 //!   executes until then. AddNode itself travels the working chain, in which a silent joiner is
 //!   removed like anyone else; its vote counts as soon as it holds AddNode in a life that forgot,
@@ -109,15 +111,16 @@
 //!   waits only while the chain has more members than a quorum. The leader keeps it near meanwhile,
 //!   and its clients' requests and reads go through the log.
 //! - **K6, `max_ack` and garbage collection**: entries stay in memory until all members of the
-//!   epoch have accepted them, or a bound is reached; whoever needs older ones takes the state.
-//!   Phase 1 begins behind the candidate's own commit point, and a candidate below what an acceptor
-//!   keeps fetches state instead of deciding its own copies.
+//!   epoch have accepted them, or a bound is reached; the replica that needs older ones takes the
+//!   state. Phase 1 begins behind the candidate's own commit point, and a candidate below what an
+//!   acceptor keeps fetches state instead of deciding its own copies.
 //! - **K7, an Accept of a decided slot under a higher ballot** keeps the value (asserted to be the
 //!   same) and is passed on like any other: votes are cumulative, so the round completes.
 //! - **K8, Alg. 4, l. 6** names `n_a` for `n_p`; l. 13 leaves the quorum open (see above); l. 15-17
 //!   leave gaps, which are filled with nothing.
 //! - **K9, marks are cleared** by every higher ballot (l. 20-21), and what is not acknowledged is
-//!   passed on again to whoever is next then; the paper recomputes the next node and sends nothing.
+//!   passed on again to the replica that is next then; the paper recomputes the next node and sends
+//!   nothing.
 //! - **K10, local reads** as printed are stale after a change of the leader, and with a lagging
 //!   executor even without: what comes round may be older than what others decided. The read waits
 //!   for a message made by the leader *after* it had arrived, for a quorum to have passed that on,
@@ -129,17 +132,17 @@
 //! - **K12, failure of the next, of several in a row, of the head, of the tail, chains of two**:
 //!   one rule, see `watch.rs`. When fewer than a quorum are left, the chain waits.
 //! - **K13, who may complain**: members, about the one that follows them. The leader ignores it
-//!   while it hears that one itself, unless the complaint goes on: then the link between the two is
-//!   broken. A replica that is not in the chain stands only when nobody has led for several
+//!   while it hears that one itself, unless the complaint continues: then the link between the two
+//!   is broken. A replica that is not in the chain stands only when nobody has led for several
 //!   timeouts, and then adds itself; an answer "removed" to its Prepare would leave an epoch
 //!   without a candidate when the only intact majority holds no member that knows that it is one.
 //! - **Who goes on ahead of its state** keeps what it had accepted until the state is there, for
-//!   candidates, and sends nobody else ahead: whoever lacks what it lacks asks the leader. So a
-//!   vote is never taken back by dropping what it was for. The same holds when trimmed entries were
-//!   in a snapshot that can no longer be read. When the state does not come for long and nobody
-//!   leads (whoever had it may have lost it), it stands from what it has executed on: what was
-//!   decided behind the state, one of any majority has accepted, and whoever does not keep all that
-//!   it accepted there says so.
+//!   candidates, and sends nobody else ahead: the replica that lacks what it lacks asks the leader.
+//!   So a vote is never taken back by dropping what it was for. The same holds when trimmed entries
+//!   were in a snapshot that can no longer be read. When the state does not come for long and
+//!   nobody leads (the replica that had it may have lost it), it stands from what it has executed
+//!   on: what was decided behind the state, one of any majority has accepted, and the replica that
+//!   does not keep all that it accepted there says so.
 //! - **K14, durability** (none in the paper): entries travel ahead of the disk, votes follow when
 //!   the write is durable, so n disks work at the same time and not one after the other. Promise,
 //!   entries with their ballot, and membership (it is in the log and in snapshots) are on disk.

@@ -9,7 +9,7 @@ quintet_replica::plants! {
     ReadServedAtOnce "read_served_at_once" 0 ""
         "a read is answered from the local state at once";
     AckDecides "ack_decides_without_quorum" 0 ""
-        "what comes back from the tail is decided, whoever voted for it (Alg. 2, l. 27-28)";
+        "what comes back from the tail is decided, whichever replica voted for it (Alg. 2, l. 27-28)";
     CandidateDecidesCopies "candidate_decides_own_copies" 0 ""
         "a candidate takes its own copies for decided as far as another knows a decision";
     ReplacedLifeCounts "promise_of_replaced_life_counted" 0 ""

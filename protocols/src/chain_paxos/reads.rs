@@ -145,7 +145,7 @@ impl Reads {
         }
     }
 
-    /// The ballot is another: rounds are counted anew, and nothing seen before counts.
+    /// The ballot is another: rounds are counted again, and nothing seen before counts.
     pub fn forget_rounds(&mut self) {
         self.bound.clear();
         self.own = None;
@@ -242,8 +242,8 @@ impl ChainPaxos {
         }
     }
 
-    /// Runs the reads that may run: so many, and what this moment has room for besides; says when
-    /// to go on.
+    /// Runs the reads that may run: that many, and what this moment has room for besides; says when
+    /// to continue.
     pub(super) fn release_reads(&mut self, least: u64, ctx: &mut Context<'_, Self>) -> Wake {
         if self.reads.is_empty() {
             return Wake::Sleep;

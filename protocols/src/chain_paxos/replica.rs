@@ -54,12 +54,12 @@ quintet_replica::timers! {
         Election,
         /// Keep-alives, suspicion, the leader's heartbeat, asking again.
         Beat,
-        /// Requests and reads under way are looked through.
+        /// Requests and reads in progress are looked through.
         Housekeeping,
     }
 }
 
-/// How often requests and reads under way are looked through.
+/// How often requests and reads in progress are looked through.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 
 /// One replica of ChainPaxos; see the module.

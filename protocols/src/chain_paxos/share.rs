@@ -15,7 +15,7 @@ use quintet_replica::{Time, Wake};
 
 /// What is run at one moment whatever else there is to do, in bytes of commands.
 const BYTES: usize = 4 << 10;
-/// A read costs as much as a command that is so many times as long: its answer goes to a client.
+/// A read costs as much as a command that is that many times as long: its answer goes to a client.
 const READ: usize = 4;
 /// Of the slots that wait, such a part is run at one moment at least: who falls behind runs more
 /// at a time, so that what waits stays in proportion to what comes.
@@ -33,7 +33,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// What of so many slots and reads is run now however long they are.
+    /// What of that many slots and reads is run now however long they are.
     pub fn of(&mut self, slots: u64, reads: u64, now: Time) -> (u64, u64) {
         if now == self.moment && self.spent > 0 {
             return (0, 0);
@@ -45,12 +45,12 @@ impl Share {
         (slots.div_ceil(SLOTS), reads.div_ceil(READS))
     }
 
-    /// A command of so many bytes is run.
+    /// A command of that many bytes is run.
     pub const fn execute(&mut self, bytes: usize) {
         self.spent += bytes;
     }
 
-    /// A read of so many bytes is run.
+    /// A read of that many bytes is run.
     pub const fn read(&mut self, bytes: usize) {
         self.spent += bytes * READ;
     }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_has_one_share_and_the_next_another() {
+    fn moment_has_one_share_and_the_next_another() {
         let mut share = Share::default();
         assert_eq!(share.of(100, 100, Time(5)), (25, 4));
         assert!(!share.is_spent());

@@ -26,11 +26,11 @@ use core::time::Duration;
 use quintet_replica::{Context, Lane, ReplicaId, ReplicaSet, Time};
 use smallvec::SmallVec;
 
-/// Slow is who takes so many times as long as the one in the middle of all …
+/// Slow is who takes that many times as long as the one in the middle of all …
 const TIMES: u32 = 8;
 /// … and longer than this …
 const LEAST: Duration = Duration::from_millis(5);
-/// … at so many heartbeats in a row.
+/// … at that many heartbeats in a row.
 const BEATS: u32 = 3;
 
 #[derive(Clone, Copy, Default, Hash)]
@@ -121,7 +121,7 @@ impl ChainPaxos {
         lead.distances.judge(&self.route, now);
         let slow = lead.distances.slow;
         let behind = self.route.get(majority..).unwrap_or_default();
-        // The last one before whoever is slow at the end; the tail itself needs no word.
+        // The last one before the replica that is slow at the end; the tail itself needs no word.
         let last = self.route.iter().rposition(|id| !slow.contains(*id));
         let turn = last.filter(|at| *at + 1 < self.route.len() && *at + 1 >= majority);
         let turn = turn.map(|at| self.route[at]);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_no_longer_answers_becomes_slow_and_one_that_does_again_is_not() {
+    fn replica_that_no_longer_answers_becomes_slow_and_one_that_does_again_is_not() {
         let mut distances = Distances::new(4);
         let at = |beat: u64| Time(beat * 100_000_000);
         let answer = |distances: &mut Distances, id: u16, beat: u64| {

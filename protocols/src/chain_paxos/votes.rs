@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quorum_is_counted_by_distinct_acceptors() {
+    fn quorum_is_counted_by_distinct_acceptors() {
         let mut votes = Votes::new(5);
         assert_eq!(votes.reached(3), Slot(0));
         for (id, upto) in [(0, 9), (1, 9), (2, 7), (1, 9), (0, 8)] {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_life_takes_back_what_an_earlier_one_said() {
+    fn later_life_takes_back_what_an_earlier_one_said() {
         let mut votes = Votes::new(3);
         votes.raise(ReplicaId(1), vote(1, 9));
         assert!(votes.raise(ReplicaId(1), vote(2, 4)));

@@ -21,7 +21,7 @@ pub enum Drive {
 /// Which live replicas propose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Proposers {
-    /// So many; 0 is all of them.
+    /// That many; 0 is all of them.
     Count(usize),
     /// Those that bring a part of the load.
     Loaded,
@@ -151,7 +151,7 @@ impl Options for Config {
         OptionSpec {
             name: "suspect_timeout_ms",
             default: "500",
-            help: "silence of a replica, in milliseconds, after which the others go on without it \
+            help: "silence of a replica, in milliseconds, after which the others continue without it \
                    (1 to 600000)",
         },
         OptionSpec {

@@ -14,14 +14,14 @@
 
 use quintet_replica::{ReplicaId, ReplicaSet};
 
-/// A judgement rests on at least so many batches: without load nothing changes.
+/// A judgement rests on at least that many batches: without load nothing changes.
 const BATCHES_MIN: u64 = 16;
-/// With n members, a replica with a part of `1 / (BEGINS · n)` of all batches, twice in a row, begins
-/// to count as loaded, and with less than `1 / (ENDS · n)`, twice in a row, it no longer does. An
-/// even load is `1 / n` each.
+/// With n members, a replica with a part of `1 / (BEGINS · n)` of all batches, twice in a row,
+/// begins to count as loaded, and with less than `1 / (ENDS · n)`, twice in a row, it no longer
+/// does. An even load is `1 / n` each.
 const BEGINS: u64 = 4;
 const ENDS: u64 = 16;
-/// For so many heartbeats in a row the same others must have been the better proposers: a view
+/// For that many heartbeats in a row the same others must have been the better proposers: a view
 /// change costs everybody's commands a few round trips.
 const PATIENCE: u32 = 5;
 
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_the_load_counts_until_it_is_much_smaller_than_where_it_began_to() {
+    fn part_of_load_counts_until_it_is_much_smaller_than_where_it_began_to() {
         let mut demand = Demand::default();
         let mut window = |own: u64, all: u64| {
             (0..all).for_each(|batch| demand.executed(batch < own));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn others_must_be_the_better_proposers_for_some_heartbeats_in_a_row() {
+    fn others_must_be_better_proposers_for_some_heartbeats_in_row() {
         let [one, two, all] = [0b1, 0b11, 0b111].map(ReplicaSet);
         let mut demand = Demand::default();
         let mut due = |loaded: ReplicaSet, times: u32| {

@@ -12,19 +12,19 @@
 //! come to oneself without any way to go. A replica that proposes nothing costs nobody anything;
 //! what its own clients ask for takes the way to a proposer and back.
 //!
-//! Whoever was found slow may propose again after a while, each time after a longer one. As with
-//! the load, only the speed depends on any of this.
+//! A replica that was found slow may propose again after a while, each time after a longer one. As
+//! with the load, only the speed depends on any of this.
 
 use super::Chora;
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{Context, ReplicaId, ReplicaSet, Slot, Time};
 
-/// A judgement rests on at least so many waits.
+/// A judgement rests on at least that many waits.
 const SAMPLES_MIN: u32 = 16;
 /// Who is waited for less than this is not slow, whatever the others are.
 const LATER_MIN: Duration = Duration::from_millis(5);
-/// Nor is who is waited for less than so many times as long as the median of the others.
+/// Nor is who is waited for less than that many times as long as the median of the others.
 const TIMES: u32 = 8;
 /// Who was found slow proposes again after this, the next time after twice as long, and so on.
 const AGAIN_FIRST: Duration = Duration::from_secs(10);

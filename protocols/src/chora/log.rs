@@ -83,7 +83,7 @@ impl Chora {
         }
     }
 
-    /// A proposal of this view for a slot, from whoever may propose there.
+    /// A proposal of this view for a slot, from the replica that may propose there.
     pub(super) fn offer(&mut self, slot: Slot, value: Value, ctx: &mut Context<'_, Self>) {
         if slot <= self.committed || slot.0 > self.committed.0 + SLOTS_MAX {
             return;

@@ -833,7 +833,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_dealt_out_behind_the_base_and_every_slot_has_one_owner() {
+    fn slots_are_dealt_out_behind_base_and_every_slot_has_one_owner() {
         let init = init();
         assert_eq!(init.owner(Slot(10)), None, "the base holds VIEW-INIT");
         assert_eq!(init.owner(Slot(11)), Some(ReplicaId(1)));

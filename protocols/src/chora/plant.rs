@@ -15,9 +15,9 @@ quintet_replica::plants! {
     SkipOverProposed "skip_over_proposed" 0 ""
         "SKIP covers slots that were proposed already";
     EarlyExitCountsMessages "early_exit_counts_messages" 0 "transcript"
-        "a round ends when as many messages as peers came, whoever sent them";
+        "a round ends when as many messages as peers came, whichever replica sent them";
     SlotReused "slot_reused_after_restart" 0 ""
-        "a restarted proposer goes on in the view in which it proposed before";
+        "a restarted proposer continues in the view in which it proposed before";
     VoteNotDurable "vote_lost_on_restart" 3 ""
         "a vote is sent before it is on disk";
     PromiseForgotten "term_regression_on_restart" 4 ""

@@ -28,7 +28,7 @@ use quintet_replica::{
 
 /// More than a pulse takes besides its values.
 const PULSE_BYTES: usize = 256;
-/// At most so many slots are asked for at a time, and at most so many requests kept.
+/// At most that many slots are asked for at a time, and at most that many requests kept.
 const NACK_MAX: u64 = 64;
 /// Behind by more than this, a replica fetches pieces of the log instead of asking slot by slot.
 const BEHIND_MAX: u64 = 256;
@@ -60,14 +60,15 @@ impl Chora {
         if self.due() {
             *self.rounds_quiet = 0;
         }
-        // Rounds that only wait for somebody become longer, up to when what is lacking is asked for.
+        // Rounds that only wait for somebody become longer, up to when what is lacking is asked
+        // for.
         let length = self
             .round_length
             .saturating_mul(1 << (*self.rounds_quiet).min(8));
         let most = self.config.coordination.max(*self.round_length);
         self.rounds.set_timeout(length.min(most));
         self.rounds.set_early_exit(self.config.early_exit);
-        // A round that ended early goes on to its full length while there is nothing new to say:
+        // A round that ended early continues to its full length while there is nothing new to say:
         // else replicas that wait for something would tell each other so as fast as they can.
         let ended = self.rounds.check(now);
         let over = |ended: &Ended| !pulsing || *ended == Ended::Timeout || self.due();
@@ -154,7 +155,7 @@ impl Chora {
         self.next_propose.is_some_and(|next| next <= waited) && self.skip_until().is_some()
     }
 
-    /// Whether rounds must go on: something is to be said, or to be heard.
+    /// Whether rounds must continue: something is to be said, or to be heard.
     fn busy(&self) -> bool {
         let live = self.live().without(self.id);
         self.due()
@@ -403,7 +404,7 @@ impl Chora {
     }
 
     /// Somebody lacks these slots. Its proposer answers for each; in a new view, and when the
-    /// proposer does not, whoever is asked (see `recovery.rs`).
+    /// proposer does not, whichever replica is asked (see `recovery.rs`).
     fn on_nack(&mut self, from: ReplicaId, first: Slot, last: Slot, ctx: &mut Context<'_, Self>) {
         let Some(init) = self.init.clone() else {
             return;

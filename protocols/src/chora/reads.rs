@@ -9,7 +9,7 @@
 //! are committed without holes, and nobody else proposes there. That the slot is committed in the
 //! same view shows that no later view had begun to commit before: a majority acknowledged the slot
 //! after the read came. If nothing is to be proposed, nothing is proposed there, once for all reads
-//! that wait. A change of the view aims all of them anew.
+//! that wait. A change of the view aims all of them again.
 
 use super::{Chora, Message, plant::Plant};
 use alloc::collections::VecDeque;

@@ -12,7 +12,7 @@
 //! long as their delays vary. Nothing interrupts the processing of a message: the timeout is looked
 //! at after each one and when there is nothing to do. Rounds have nothing to do with safety.
 //!
-//! This layer asks the world for nothing: whoever uses it passes times in and carries frames out.
+//! This layer asks the world for nothing: the caller passes times in and carries frames out.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -244,7 +244,7 @@ mod tests {
 
     /// Any row of events; what must hold is checked against a plain account of them.
     #[test]
-    fn a_round_ends_when_all_live_peers_were_heard_or_its_time_is_over_and_never_otherwise() {
+    fn round_ends_when_all_live_peers_were_heard_or_its_time_is_over_and_never_otherwise() {
         for seed in 1..2000 {
             let mut random = Random(seed * 0x9e37_79b9);
             let peers = ReplicaSet(u128::from(random.below(64)) << 1);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_send_in_a_round_fails_and_the_next_round_allows_one_again() {
+    fn second_send_in_round_fails_and_next_round_allows_one_again() {
         let mut rounds: Rounds<()> = Rounds::new(LENGTH);
         rounds.register(ReplicaSet(0b110));
         rounds.begin(Time(0));

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The bound on a round (Chora, Eq. 4) needs only how far a delay lies above its mean, and that is
-//! the same whatever the two clocks show: no common time is asked for. The coefficient is Eq. 5 with
-//! the sign of the propagation's terms as in Eq. 4: printed the other way, it would rise with the
-//! tail.
+//! the same whatever the two clocks show: no common time is asked for. The coefficient is Eq. 5
+//! with the sign of the propagation's terms as in Eq. 4: printed the other way, it would rise with
+//! the tail.
 
 use alloc::{
     collections::VecDeque,
@@ -26,11 +26,11 @@ use quintet_replica::{ReplicaId, Time};
 const SAMPLES: usize = 128;
 /// How many rounds the quantiles of their lengths rest on.
 const LENGTHS: usize = 512;
-/// After so many pulses the figures are worked out anew; the first time after fewer. Sorting costs
-/// more than handling a message does.
+/// After that many pulses the figures are worked out again; the first time after fewer. Sorting
+/// costs more than handling a message does.
 const FIGURES: u32 = 256;
 const FIGURES_FIRST: u32 = 32;
-/// After so many rounds the mode is thought over.
+/// After that many rounds the mode is thought over.
 const ROUNDS: u32 = 64;
 const ROUND_MIN: Duration = Duration::from_micros(50);
 const ROUND_MAX: Duration = Duration::from_millis(20);
@@ -184,7 +184,7 @@ impl Synchrony {
         u64::try_from(figures.processing_mean.as_nanos() * 1000 / bound).unwrap_or(u64::MAX)
     }
 
-    /// How long a round with so many peers should be.
+    /// How long a round with that many peers should be.
     pub fn round(&self, peers: usize) -> Duration {
         let peers = u32::try_from(peers.max(1)).unwrap_or(u32::MAX);
         let tail = self.figures.processing_p99.saturating_mul(peers);
@@ -239,8 +239,8 @@ impl Synchrony {
         self.nacks += 1;
     }
 
-    /// Thinks the mode over when enough rounds have been seen: rounds are kept while at most half of
-    /// them time out and a quarter bring a NACK, and begun when it is a tenth and a twentieth.
+    /// Thinks the mode over when enough rounds have been seen: rounds are kept while at most half
+    /// of them time out and a quarter bring a NACK, and begun when it is a tenth and a twentieth.
     pub fn reconsider(&mut self) -> Option<bool> {
         let rounds = self.in_time + self.timed_out;
         if rounds < ROUNDS {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_changes_with_hysteresis() {
+    fn mode_changes_with_hysteresis() {
         let mut synchrony = Synchrony::new(3, false);
         let mut window = |in_time: u32, timed_out: u32| {
             (0..in_time).for_each(|_| synchrony.ended(true, Duration::ZERO));

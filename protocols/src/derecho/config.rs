@@ -25,7 +25,7 @@ pub struct Config {
     pub rdmc_bytes_min: usize,
     /// The length of a block.
     pub rdmc_block_bytes: usize,
-    /// The most blocks under way to one member.
+    /// The most blocks in progress to one member.
     pub rdmc_credits: usize,
     /// Which schedule all large messages follow; by size and fan-out when there is none.
     pub rdmc_schedule: Option<Schedule>,
@@ -93,7 +93,7 @@ fn size(value: &str, low: u64, high: u64) -> Result<usize, String> {
 }
 
 impl Options for Config {
-    // Small limits, so that small messages go on every way that large ones do.
+    // Small limits, so that small messages continue every way that large ones do.
     const DRAWN: &'static [(&'static str, &'static [&'static str])] = &[
         ("smc_bytes_max", &["64", "256"]),
         ("rdmc_bytes_min", &["64", "65536"]),
@@ -110,12 +110,12 @@ impl Options for Config {
             name: "suspect_timeout_ms",
             default: "300",
             help: "silence of a member, in milliseconds, after which it is suspected and the next \
-                   view goes on without it (5 to 600000)",
+                   view continues without it (5 to 600000)",
         },
         OptionSpec {
             name: "restart_timeout_ms",
             default: "1000",
-            help: "when nobody was active for so many milliseconds, a majority of the last view \
+            help: "when nobody was active for that many milliseconds, a majority of the last view \
                    restarts the group from its logs; at least suspect_timeout_ms (10 to 600000)",
         },
         OptionSpec {
@@ -145,7 +145,7 @@ impl Options for Config {
         OptionSpec {
             name: "rdmc_credits",
             default: "8",
-            help: "the most blocks under way from one member to another (1 to 1024)",
+            help: "the most blocks in progress from one member to another (1 to 1024)",
         },
         OptionSpec {
             name: "rdmc_schedule",

@@ -6,9 +6,9 @@
 //!     ─► log, journal ─► PERSISTED ── put ──► all; min over all rows ─► delivered
 //! ```
 //!
-//! Whoever has nothing to send fills its places with nulls, as far as others are ahead: rank i is
-//! behind rank j when it has sent no more than j (i < j), or less than one fewer (i > j). A run of
-//! nulls takes one slot of the ring, and nulls are never written to disk.
+//! A replica that has nothing to send fills its places with nulls, as far as others are ahead: rank
+//! i is behind rank j when it has sent no more than j (i < j), or less than one fewer (i > j). A
+//! run of nulls takes one slot of the ring, and nulls are never written to disk.
 
 use super::{
     Derecho,
@@ -114,7 +114,8 @@ impl Derecho {
         }
     }
 
-    /// The planted bug: peers see a null where this member has its last message, and that behind it.
+    /// The planted bug: peers see a null where this member has its last message, and that behind
+    /// it.
     fn send_null_before(&mut self, ctx: &mut Context<'_, Self>) {
         if self.unacked.len() >= self.config.window || self.nulls_wanted() == 0 {
             return;
@@ -402,7 +403,7 @@ impl Derecho {
             }
         }
         if self.durability == Durability::Memory && self.acts.is_empty() {
-            // Nothing is written and no promise is under way: what is held counts. Said in this
+            // Nothing is written and no promise is in progress: what is held counts. Said in this
             // turn, and not when something else happens.
             self.persisted = self.ordered;
         }
@@ -420,7 +421,7 @@ impl Derecho {
         }
     }
 
-    /// The last slot after so many messages of the order.
+    /// The last slot after that many messages of the order.
     pub(super) fn last_slot(&self, ordered: u64) -> Slot {
         let undelivered = ordered.saturating_sub(self.delivered) as usize;
         let last = undelivered.checked_sub(1);

@@ -5,7 +5,7 @@
 //!   member ──── Bulk ─────► members          a message too large for a slot of the ring
 //!   member ──── Block ────► member           a part of one that is large even for that
 //!   outsider ── Join ─────► all              I am not in the view (or not complete in it)
-//!   anyone ──── Views ────► whoever knows an older view
+//!   anyone ──── Views ────► the replica that knows an older view
 //!   outsider ── Fetch ────► donor ── Tail, Behind ──► outsider
 //!   inspector ─ Prepare, Accept ──► members of the last view ── Promise, Accepted ──► inspector
 //! ```
@@ -178,7 +178,8 @@ pub enum Message {
         /// A [`Body`].
         body: Frame,
     },
-    /// A part of a large message, from whoever the schedule says; the slot announces the message.
+    /// A part of a large message, from the replica that the schedule says; the slot announces the
+    /// message.
     Block {
         /// The view.
         view: u64,

@@ -14,7 +14,7 @@
 //! rank by rank. Members tell each other by counters in a table how far they have come, and each
 //! deduces alone what is delivered. Nobody leads while nothing fails. When a member fails, the view
 //! wedges, the lowest rank that is not suspected proposes where it ends (the ragged trim) and who
-//! goes on, and a majority of the view logs that before anybody acts on it.
+//! continues, and a majority of the view logs that before anybody acts on it.
 //!
 //! **Paper.** Sagar Jha, Jonathan Behrens, Theo Gkountouvas, Matthew Milano, Weijia Song, Edward
 //! Tremel, Robbert van Renesse, Sydney Zink, Kenneth Birman, "Derecho: Fast State Machine
@@ -36,14 +36,14 @@
 //! | put: PROPOSED, proposal | leader; then each as its echo | trim, next members, whose rank |
 //! | put: BARRIER, ECHO | reader, others | reads wait; I had not wedged after that |
 //! | `Bulk` | sender, members | a message too large for a slot |
-//! | `Block` | whoever the schedule says, member | a part of one that is large even for that |
+//! | `Block` | the replica that the schedule says, member | a part of one that is large even for that |
 //! | `Request`, `Taken` | frontend, replica | order this; I could not take it |
 //! | `Join`, `Views` | outsider, anyone | I am here and hold up to …; what was agreed since |
 //! | `Fetch`, `Tail`, `Behind` | outsider, donor | entries; or fetch a snapshot |
 //! | `Prepare`, `Promise`, `Accept`, `Accepted` | inspector, last view | total restart |
 //!
 //! Words: a *life* counts a replica's starts; a member is a replica in one life. *Base* is the last
-//! slot of the view before, so the ragged trim. *Sure* is delivered for ever. A replica is
+//! slot of the view before, so the ragged trim. *Sure* is delivered forever. A replica is
 //! *complete* in a view when it holds everything up to its base, and above it only what is of that
 //! view.
 //!
@@ -57,12 +57,13 @@
 //!    it covers everything that anyone has delivered or will.
 //! 4. A view ends by one agreement, the paper's Synod in disguise: a ballot is a rank; to suspect
 //!    all lower ranks, with their rows frozen, is the promise to it; to echo is to accept; the
-//!    leader proposes when all rows that are not suspected have promised, and adopts the proposal of
-//!    the highest rank in any row. Nobody acts before a majority of the view has echoed, and a trim
-//!    is on disk before it is echoed. So one trim and one next view per view.
+//!    leader proposes when all rows that are not suspected have promised, and adopts the proposal
+//!    of the highest rank in any row. Nobody acts before a majority of the view has echoed, and a
+//!    trim is on disk before it is echoed. So one trim and one next view per view.
 //! 5. An inspector is a leader above all ranks: its rounds need a majority's logged promises, it
-//!    adopts the highest accepted proposal, and whoever answers it has left the table's agreement.
-//!    A restart never votes as the member that it was: its life is counted on disk first.
+//!    adopts the highest accepted proposal, and the replica that answers it has left the table's
+//!    agreement. A restart never votes as the member that it was: its life is counted on disk
+//!    first.
 //! 6. Without an accepted proposal the longest complete log of that majority is the end: what was
 //!    delivered was persisted by all members, so it is in every complete log, and answers are given
 //!    by logs that grow no more. It is accepted only by those who hold it durably.
@@ -77,31 +78,33 @@
 //! - **D2, the trim's rule**: rows count messages in the round-robin order and not per sender, so
 //!   the smallest count *is* the paper's per-sender minimum cut at the first gap. Restarts compare
 //!   the same thing, slots of that order.
-//! - **D3, which rows**: those not suspected, wedged and final; WEDGED follows the last count, after
-//!   everything received is in the order and on disk.
+//! - **D3, which rows**: those not suspected, wedged and final; WEDGED follows the last count,
+//!   after everything received is in the order and on disk.
 //! - **D4, D5, who must echo, and what is a majority**: all that are not suspected *and* a strict
-//!   majority of the view; [`view_change`](self) has the one function that trim, install and restart
-//!   use. An even split halts both halves.
-//! - **D6, takeover**: a leader waits until all rows it sees suspect all that it suspects, and adopts
-//!   trim and members together; what was suspected since then is a second view change.
+//!   majority of the view; [`view_change`](self) has the one function that trim, install and
+//!   restart use. An even split halts both halves.
+//! - **D6, takeover**: a leader waits until all rows it sees suspect all that it suspects, and
+//!   adopts trim and members together; what was suspected since then is a second view change.
 //! - **A vote whose disk answers late** is not shown when its proposer has been suspected here
-//!   meanwhile: the row that showed the suspicion and no vote was the promise to the next leader. (In
-//!   the paper an echo is a write to memory, which takes no time.) A member that counts echoes counts only
-//!   a proposal whose proposer it does not suspect, and installs what stands in the row that it
-//!   counted; what an earlier leader proposed, the next one adopts and proposes again.
-//! - **D7, joins**: a joiner first catches up from the log or a snapshot; the leader lets it in when
-//!   it lacks at most `join_lag` slots and all of them are in the log; it fetches the rest while the
-//!   new view waits for it. No more join at a time than leave those who remain a majority.
-//! - **D8, total restart**: a majority of the newest view known to any of them; its longest complete
-//!   log; a logged trim of that view binds, one of an older view does not count; accepted only by
-//!   those who hold it, so the state is copied before the view begins. Whoever has no log joins
-//!   afterwards.
-//!   A vote whose voter no longer holds what it was for is left aside when a majority without it did
-//!   not vote so: any majority of promises will do, and nobody could follow that vote.
-//!   Where complete logs are a majority they go on by themselves, and the others join afterwards. A
-//!   member that has not begun in a view within `restart_timeout_ms` is left out of the next one.
-//! - **Joiners that fail again and again** are let in after pauses that double (`Admission`), if the
-//!   view has more members than a majority of the group; the paper has no such rule.
+//!   meanwhile: the row that showed the suspicion and no vote was the promise to the next leader.
+//!   (In the paper an echo is a write to memory, which takes no time.) A member that counts echoes
+//!   counts only a proposal whose proposer it does not suspect, and installs what stands in the row
+//!   that it counted; what an earlier leader proposed, the next one adopts and proposes again.
+//! - **D7, joins**: a joiner first catches up from the log or a snapshot; the leader lets it in
+//!   when it lacks at most `join_lag` slots and all of them are in the log; it fetches the rest
+//!   while the new view waits for it. No more join at a time than leave those who remain a
+//!   majority.
+//! - **D8, total restart**: a majority of the newest view known to any of them; its longest
+//!   complete log; a logged trim of that view binds, one of an older view does not count; accepted
+//!   only by those who hold it, so the state is copied before the view begins. A replica that has
+//!   no log joins afterwards.
+//!   A vote whose voter no longer holds what it was for is left aside when a majority without it
+//!   did not vote so: any majority of promises will do, and nobody could follow that vote.
+//!   Where complete logs are a majority they continue by themselves, and the others join
+//!   afterwards. A member that has not begun in a view within `restart_timeout_ms` is left out of
+//!   the next one.
+//! - **Joiners that fail again and again** are let in after pauses that double (`Admission`), if
+//!   the view has more members than a majority of the group; the paper has no such rule.
 //! - **D9, a shard with all members dead**: there is one shard, so this is the total restart.
 //! - **D10, two steps**: the pending version is the journal's; nobody sees it. Delivered means
 //!   persisted everywhere, and only then it is executed and answered.
@@ -113,22 +116,24 @@
 //!   wait, and beyond `queue_bytes` they are refused as busy. Nothing blocks.
 //! - **D13**: views and counts are 64 bits.
 //! - **D14**: a put is a frame with ranges applied in order, all of them before the receiver does
-//!   anything else. Over shared memory it is written one-sidedly and read as what the row was at one
-//!   moment; guards follow what they guard, for transports that promise neither.
+//!   anything else. Over shared memory it is written one-sidedly and read as what the row was at
+//!   one moment; guards follow what they guard, for transports that promise neither.
 //! - **D15, the order's number** is g = k·|senders| + i: index k, rank i.
 //! - **D16, raw mode** (`delivery=raw`) executes a message where it is received, in its sender's
-//!   order, by an effect of its own: no slots, no nulls, no log. It is for state machines that allow
-//!   it, in memory durability, never for the store. A view change may lose it to some and repeats
-//!   nothing. With an order: when a majority of the last view has forgotten (memory durability) and
-//!   nobody is heard who remembers, replicas stop with the remedy; they never serve an empty state.
-//!   Whoever forgot counts as complete only in a later view than the one that it forgot in.
+//!   order, by an effect of its own: no slots, no nulls, no log. It is for state machines that
+//!   allow it, in memory durability, never for the store. A view change may lose it to some and
+//!   repeats nothing. With an order: when a majority of the last view has forgotten (memory
+//!   durability) and nobody is heard who remembers, replicas stop with the remedy; they never serve
+//!   an empty state. A replica that forgot counts as complete only in a later view than the one
+//!   that it forgot in.
 //! - **D17, reads**: by the barrier, from any member.
 //! - **D18**: views are subsets of the epoch's members; `viable_in` asks for a majority of the
 //!   newest view, not of the epoch. From the first vote for a next view on it asks for one of both:
-//!   whoever restarts the group cannot know who else voted for it, and must take it over. (B.6 takes
-//!   over the trim alone and counts the members anew; that may give one view two memberships.) Half
-//!   of the next view is enough when it has an even number of members: nobody can act in it without
-//!   one of them, so a third view of all who answered follows at once (`restart.rs`).
+//!   the replica that restarts the group cannot know who else voted for it, and must take it over.
+//!   (B.6 takes over the trim alone and counts the members again; that may give one view two
+//!   memberships.) Half of the next view is enough when it has an even number of members: nobody
+//!   can act in it without one of them, so a third view of all who answered follows at once
+//!   (`restart.rs`).
 //! - **Nulls** are sent by the rule of the public code, a run of them in one slot of the ring, and
 //!   are not written. What was received or persisted and is nothing but nulls is said with the next
 //!   put, a heartbeat at the latest: nobody waits for it, and n³ puts for a message among n members
@@ -136,21 +141,21 @@
 //!   whole at the end of a turn, so what #78 of the public code shows cannot happen.
 //! - **Durable from the first step**: messages are written ahead of delivery, so a total failure
 //!   cannot lose what was delivered (#74 of the public code).
-//! - **Retransmission**: the paper has none, a lost packet is a failure. Here a broken connection is
-//!   repaired: whoever reconnects gets the whole row and all slots that it has not taken. A member
-//!   fails by silence, or when it comes back as another life.
+//! - **Retransmission**: the paper has none, a lost packet is a failure. Here a broken connection
+//!   is repaired: the replica that reconnects gets the whole row and all slots that it has not
+//!   taken. A member fails by silence, or when it comes back as another life.
 //! - **A member that others suspect** and that is alive leaves at once and joins again in the same
-//!   life; the paper kills the process (G13 of the boundary: a member is a replica and a life, which
-//!   is counted by starts on disk).
+//!   life; the paper kills the process (G13 of the boundary: a member is a replica and a life,
+//!   which is counted by starts on disk).
 //! - **Failure detection** is by heartbeats through the same puts, by the operator's report, and by
 //!   what a peer says of itself: a Join of a later life is a failure of the earlier one.
 //! - **The SST's lambdas** are a table of plain functions with the columns they look at
 //!   (`triggers.rs`); a reducer's result is not stored in the table, because nobody else reads it.
 //! - **RDMC**: messages above `rdmc_bytes_min` go in blocks; what lies between that and a slot of
 //!   the ring goes whole from its sender to each member. The schedule is the binomial pipeline
-//!   wherever it saves a step (`schedule.rs`); blocks are sent as soon as they are there and may go,
-//!   not in lock step. A block says whose it is, so that one that a broken connection lost is sent
-//!   again on the same way instead of failing a member (`rdmc.rs`). Hybrids are not built.
+//!   wherever it saves a step (`schedule.rs`); blocks are sent as soon as they are there and may
+//!   go, not in lock step. A block says whose it is, so that one that a broken connection lost is
+//!   sent again on the same way instead of failing a member (`rdmc.rs`). Hybrids are not built.
 //! - **Handing off**: a member about to stop suspects itself, when the rest is a majority.
 
 mod config;

@@ -10,7 +10,7 @@ quintet_replica::plants! {
         "--replicas 6 --durability disk --set heartbeat_ms=8 --set suspect_timeout_ms=25 --set restart_timeout_ms=150"
         "a leader that takes over computes a trim of its own instead of adopting an earlier one";
     MinorityContinues "minority_continues" 0 ""
-        "whoever suspects a majority goes on by itself";
+        "the replica that suspects a majority continues by itself";
     PersistedEarly "persisted_before_fsync" 0 ""
         "a message counts as persisted before it is";
     ReadsLocal "read_without_barrier" 0 ""
@@ -26,7 +26,7 @@ quintet_replica::plants! {
     BlocksByArrival "blocks_in_order_of_arrival" 0 ""
         "a block of a large message takes the next free place and not its own";
     RestartAsMember "restart_counts_as_member" 0 ""
-        "a restarted replica goes on as the member that it was";
+        "a restarted replica continues as the member that it was";
 }
 
 impl Derecho {

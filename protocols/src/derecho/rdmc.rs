@@ -3,17 +3,17 @@
 //! ```text
 //!   own message ─► blocks ─┐                    ┌─► all there: the message, for its slot of the ring
 //!   Block ─► to its place ─┴─► transfer ────────┤
-//!                                  ▲            └─► Block ─► whoever the schedule names
+//!                                  ▲            └─► Block ─► the replica that the schedule names
 //!     BLOCKS ◄── put ── receivers ─┘ credit         (kept until BLOCKS says that it has come)
 //! ```
 //!
 //! Everybody computes the schedule from what each block says of its message, so a receiver knows
-//! where a block belongs, from whom it comes, and to whom it goes on. Blocks are numbered on each
+//! where a block belongs, from whom it comes, and to whom it continues. Blocks are numbered on each
 //! link; a receiver's column BLOCKS shows up to which number they have come, and a bounded number
-//! beyond that may be in flight. What a broken connection lost is sent again by its sender. Nothing goes to a member before its row shows the view: a member that drops a block
-//! acknowledges it with a later one's number. A view that wedges takes and forwards no block any
-//! more: a message that is incomplete then is no message, and its sender sends it again in the next
-//! view.
+//! beyond that may be in flight. What a broken connection lost is sent again by its sender. Nothing
+//! goes to a member before its row shows the view: a member that drops a block acknowledges it with
+//! a later one's number. A view that wedges takes and forwards no block any more: a message that is
+//! incomplete then is no message, and its sender sends it again in the next view.
 
 use super::{
     Derecho,
@@ -190,7 +190,7 @@ impl Derecho {
         if !self.rdmc.transfers.contains_key(&large) {
             let transfers = self.rdmc.transfers.keys();
             let same = transfers.filter(|other| other.sender == large.sender);
-            // A sender has no more than a window of messages under way; some of those that all
+            // A sender has no more than a window of messages in progress; some of those that all
             // have may still stand here.
             if large.sender == self.id || same.count() >= 2 * self.config.window {
                 return ctx.mark("ignored: more large messages than a window");

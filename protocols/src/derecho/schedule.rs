@@ -6,7 +6,7 @@
 //!   which schedule ───────────────────────┘
 //!
 //!   sequential  0 ═► 1, then 0 ═► 2, …        one whole message after the other
-//!   tree        0 ═► 1, then 0 ═► 2 and 1 ═► 3, …   whoever has it all passes it on
+//!   tree        0 ═► 1, then 0 ═► 2 and 1 ═► 3, …   the replica that has it all passes it on
 //!   chain       0 ─► 1 ─► 2 ─► …              each block moves on in the next step
 //!   binomial    a hypercube; in each step all its edges of one direction carry a block each way
 //! ```
@@ -23,7 +23,7 @@ use alloc::{vec, vec::Vec};
 pub enum Schedule {
     /// The sender gives the whole message to one member after the other.
     Sequential = 0,
-    /// Whoever has the whole message gives it to another that lacks it.
+    /// A replica that has the whole message gives it to another that lacks it.
     Tree = 1,
     /// Each member passes each block on to the next one.
     Chain = 2,
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn every_receiver_gets_every_block_once_in_the_steps_that_are_announced() {
+    fn every_receiver_gets_every_block_once_in_steps_that_are_announced() {
         for kind in Schedule::ALL {
             for members in 2..=17 {
                 for blocks in 1..=40 {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_binomial_pipeline_ends_everywhere_at_once_or_in_adjacent_steps() {
+    fn binomial_pipeline_ends_everywhere_at_once_or_in_adjacent_steps() {
         for members in 2..=17_usize {
             for blocks in 1..=40 {
                 let done = play(Schedule::Binomial, members, blocks);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn with_many_blocks_every_member_of_the_pipeline_sends_its_share() {
+    fn with_many_blocks_every_member_of_pipeline_sends_its_share() {
         for members in [3, 4, 5, 8, 11] {
             let blocks = 64;
             let hops = Schedule::Binomial.hops(members, blocks);

@@ -13,8 +13,8 @@
 //! Delivery waits for all members, so one with a bad link or a dying disk would slow the group to
 //! its own pace and never be silent enough to be suspected. Members are compared with each other
 //! and not with a clock: where all are far away, or all disks are busy, nobody stands out. Whoever
-//! is only somewhat slower than the others stays, and whoever stood still once: a smaller view
-//! tolerates fewer failures.
+//! is only somewhat slower than the others stays, and the replica that stood still once: a smaller
+//! view tolerates fewer failures.
 
 use super::{Derecho, sst::PERSISTED, view_change::has_quorum};
 use alloc::{vec, vec::Vec};
@@ -24,8 +24,8 @@ use quintet_replica::{Context, ReplicaId, ReplicaSet, Time};
 /// How much longer than for all others the group must have waited for a member.
 const FACTOR: u32 = 8;
 
-/// How much later than a majority it must hold a message. Less than the above, because whoever else
-/// waits for a slow member's places in the order holds the message later, too.
+/// How much later than a majority it must hold a message. Less than the above, because any
+/// other replica that waits for a slow member's places in the order holds the message later, too.
 const LAG_FACTOR: u32 = 2;
 
 /// The fewest messages that a judgement is about, and how many judgements in a row it takes.
@@ -89,7 +89,7 @@ impl Waits {
         }
     }
 
-    /// Counts anew from here on, as if nobody had been slow before.
+    /// Counts again from here on, as if nobody had been slow before.
     pub fn begin(&mut self, now: Time) {
         self.next(now);
         self.strikes.fill(0);
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_begin_anew_after_good_conduct() {
+    fn pauses_double_up_to_longest_and_begin_again_after_good_conduct() {
         let (id, mut waits) = (ReplicaId(1), Waits::new(2));
         let mut now = Time(0) + PAUSE_MAX * 2;
         let mut pause = PAUSE_MIN;

@@ -100,8 +100,8 @@ impl Layout {
         (self.slot_words as usize - 2) * 8
     }
 
-    /// Who alone looks at a column, if it is of that kind: whoever waits until its messages are
-    /// taken, for echoes, or for acknowledged blocks.
+    /// Who alone looks at a column, if it is of that kind: the caller that waits until its messages
+    /// are taken, for echoes, or for acknowledged blocks.
     pub fn concerns(&self, column: u32) -> Option<ReplicaId> {
         let behind = column.checked_sub(RECEIVED)?;
         (column < self.proposed()).then(|| ReplicaId((behind % self.members) as u16))

@@ -18,7 +18,7 @@ use super::{
 use alloc::vec::Vec;
 use quintet_replica::{Context, Lane, ReplicaId, ReplicaSet, Slot, parts::RequestQueue};
 
-/// How many past views are kept for whoever has missed some.
+/// How many past views are kept for the replica that has missed some.
 const VIEWS_MAX: usize = 32;
 
 /// Whether these members of a view may decide for it: a strict majority (D4, D5).
@@ -150,7 +150,7 @@ impl Derecho {
         }
     }
 
-    /// Stops taking part in this view for good; the way back is a new one.
+    /// Stops taking part in this view permanently; the way back is a new one.
     pub(super) fn leave(&mut self, ctx: &mut Context<'_, Self>) {
         self.phase = Phase::Out;
         self.left = true;
@@ -309,8 +309,8 @@ impl Derecho {
         self.accept_in_view(proposal, ctx);
     }
 
-    /// A vote is on disk. It is shown only while its proposer is not suspected here: who suspects it
-    /// has said to a later leader, by a row with no vote for it, that there will be none.
+    /// A vote is on disk. It is shown only while its proposer is not suspected here: who suspects
+    /// it has said to a later leader, by a row with no vote for it, that there will be none.
     pub(super) fn on_echo_durable(&mut self, proposal: &Proposal, ctx: &mut Context<'_, Self>) {
         let same = self.promise.view.number + 1 == proposal.view.number;
         if self.phase != Phase::Active || !same || self.proposing != proposal.ballot.proposer {
@@ -329,8 +329,9 @@ impl Derecho {
         member.is_some_and(|member| !self.suspected.contains(member.id))
     }
 
-    /// All that are not suspected, a majority, have logged and echoed the same proposal, of a leader
-    /// that is not suspected: what an earlier one proposed, the next one adopts and proposes again.
+    /// All that are not suspected, a majority, have logged and echoed the same proposal, of a
+    /// leader that is not suspected: what an earlier one proposed, the next one adopts and proposes
+    /// again.
     pub(super) fn is_agreed(&self) -> bool {
         let mine = self.table.proposed(self.id);
         let echoed = |id| self.table.valid(id) && self.table.proposed(id) == mine;
@@ -388,7 +389,8 @@ impl Derecho {
         let accepted = self.promise.accepted.take();
         let accepted = accepted.filter(|proposal| proposal.view == view);
         let holds = self.promise.complete || accepted.is_some();
-        // A vote for what follows the view goes over into it: whoever has given it never acts there.
+        // A vote for what follows the view goes over into it: a member that has given it never acts
+        // there.
         let follows = accepted.and_then(|Proposal { ballot, then, .. }| {
             let (view, then) = (then?, None);
             Some(Proposal { ballot, view, then })
@@ -540,8 +542,8 @@ impl Derecho {
         }
     }
 
-    /// From the first vote for a next view on, whoever restarts the group must assume that it was
-    /// agreed: its majority is needed as well as that of the present one.
+    /// From the first vote for a next view on, the replica that restarts the group must assume that
+    /// it was agreed: its majority is needed as well as that of the present one.
     pub(super) fn tell_route_ahead(&self, view: &View, ctx: &mut Context<'_, Self>) {
         ctx.route_may_become(Slot(view.number), &view.route());
     }

@@ -291,8 +291,8 @@ impl Mencius {
         self.time_seen = self.time_seen.max(summary.time);
     }
 
-    /// This peer has forgotten the log up to a slot: a state must do, of it or of whoever has come
-    /// as far. To ask those who are known not to have would only cost time.
+    /// This peer has forgotten the log up to a slot: a state must do, of it or of the replica that
+    /// has come as far. To ask those who are known not to have would only cost time.
     pub(super) fn on_trimmed(&mut self, from: ReplicaId, upto: Slot, ctx: &mut Context<'_, Self>) {
         let patience = self.config.suspect * 4;
         if (self.fetching.since()).is_some_and(|since| ctx.now().since(since) > patience) {

@@ -21,11 +21,11 @@
 //!
 //! 1. Each slot is an instance of Paxos in which ballot 0 belongs to the slot's owner. In ballot 0
 //!    an owner suggests one value, or says that it suggests nothing (SKIP), never both: slots are
-//!    used in their order, in blocks that are reserved on disk before, so that a restart goes on
+//!    used in their order, in blocks that are reserved on disk before, so that a restart continues
 //!    behind the last block.
-//! 2. In a higher ballot, whoever revokes proposes the value of the highest ballot that a majority
-//!    of promises tells, and nothing where none does. So a slot that its owner skipped can hold
-//!    nothing else, and is decided as soon as the SKIP is heard.
+//! 2. In a higher ballot, the replica that revokes proposes the value of the highest ballot that a
+//!    majority of promises tells, and nothing where none does. So a slot that its owner skipped can
+//!    hold nothing else, and is decided as soon as the SKIP is heard.
 //! 3. A promise covers all undecided slots of one owner up to a slot; it is on disk before it is
 //!    told, in every durability. A vote is durable before it is told.
 //! 4. Slots are executed without holes.
@@ -37,14 +37,15 @@
 //!   were revoked, and it suggests again what stood there.
 //! - An owner too far behind to use or skip the slots that are needed counts as failed, although it
 //!   is heard, until it has caught up.
-//! - One message says all that a replica has to say at the end of a turn: suggestions, votes, LEARN,
-//!   SKIP. The paper holds SKIPs for others back for a while; here they go at once when something
-//!   of this replica stands before a suggestion.
-//! - Revocation covers `REVOKED_AHEAD` turns beyond what was suggested, and goes on before they are
-//!   used up, as long as the owner is silent.
+//! - One message says all that a replica has to say at the end of a turn: suggestions, votes,
+//!   LEARN, SKIP. The paper holds SKIPs for others back for a while; here they go at once when
+//!   something of this replica stands before a suggestion.
+//! - Revocation covers `REVOKED_AHEAD` turns beyond what was suggested, and continues before they
+//!   are used up, as long as the owner is silent.
 //! - So does one that is up and far slower than a majority, while a majority is not: see
 //!   `bypass.rs`. The paper knows replicas that work and replicas that have failed. Members may
-//!   differ for about a minute in whom they find slow, which costs suggestions that lose their slots.
+//!   differ for about a minute in whom they find slow, which costs suggestions that lose their
+//!   slots.
 //! - A restarted owner revokes its own undecided slots: it does not know what it suggested there.
 //! - Recovery from lost memory, snapshots, catching up and linearizable reads are not in the paper.
 

@@ -13,7 +13,7 @@ quintet_replica::plants! {
     SkipOverSuggested "skip_over_suggested" 0 ""
         "SKIP covers slots in which this owner suggested something";
     SlotReused "slot_reused_after_restart" 0 ""
-        "a restarted owner goes on behind the last slot that it decided";
+        "a restarted owner continues behind the last slot that it decided";
     OldLifeCounts "vote_of_earlier_life_counts" 0 ""
         "votes of a replica that has forgotten them since still count";
     VoteNotDurable "vote_lost_on_restart" 3 ""

@@ -11,8 +11,8 @@
 //! decided it and the replicas that answered share one (a majority of all members, and all but one
 //! of another). If that one accepted the slot before it answered, the slot lies below what it told,
 //! and so is decided here before this replica votes again. If it accepted afterwards, its vote told
-//! whoever counts of the new life, and a vote of the earlier life counts no more. So no lost vote
-//! helps to decide anything that this replica does not hold.
+//! the replica that counts of the new life, and a vote of the earlier life counts no more. So no
+//! lost vote helps to decide anything that this replica does not hold.
 
 use super::{Mencius, Message};
 use alloc::{vec, vec::Vec};

@@ -1,4 +1,4 @@
-//! SADL beneath Multi-Paxos: batches go out by themselves, slots name them.
+//! SADL under Multi-Paxos: batches go out by themselves, slots name them.
 //!
 //! ```text
 //!   own requests ──► Sadl ──► journals of a quorum ──► completed ──► leader: names, one per slot
@@ -19,7 +19,7 @@ use quintet_replica::{Bytes, Context};
 
 /// The most names that wait for the leader's window.
 const NAMED_MAX: usize = 4096;
-/// So many decided slots are looked through for batches to ask for together.
+/// That many decided slots are looked through for batches to ask for together.
 const SCANNED_MAX: usize = 1024;
 
 impl Host for MultiPaxos {

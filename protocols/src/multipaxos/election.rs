@@ -168,8 +168,8 @@ impl MultiPaxos {
             if now.since(since) < patience * FETCH_PATIENCE {
                 return ctx.mark("does not stand while it fetches state");
             }
-            // Whoever had that state may be gone for good, and the others hold the entries
-            // between them. Should it come after all, it is installed all the same.
+            // A replica that had that state may be gone permanently, and the others hold the
+            // entries between them. Should it come after all, it is installed all the same.
             ctx.mark("stands although it fetches state");
             self.fetching.give_up();
         }

@@ -980,7 +980,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_out_of_order_or_out_of_its_page_is_refused() {
+    fn promise_out_of_order_or_out_of_its_page_is_refused() {
         let ballot = Ballot {
             round: 7,
             owner: ReplicaId(2),

@@ -19,7 +19,7 @@ quintet_replica::plants! {
     StalePromiseCounts "stale_promise_reply_counted" 8 "transcript --replicas 5"
         "promises of other ballots count";
     BallotReused "ballot_reuse_after_restart" 9 ""
-        "a restarted first leader goes on under the ballot that it used before";
+        "a restarted first leader continues under the ballot that it used before";
     AcceptRaisesNothing "accept_must_raise_promise" 10 ""
         "accepting a higher ballot promises it in memory only";
     RecoverySkipped "diskless_recovery_amnesia" 12 ""

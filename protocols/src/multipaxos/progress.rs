@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_life_takes_back_what_the_old_one_said() {
+    fn new_life_takes_back_what_the_old_one_said() {
         let mut progress = Progress::new(Incarnation(1), Time(0));
         progress.rewind(Slot(0));
         progress.sent(Slot(5), 100, 1, Slot(0));

@@ -214,8 +214,8 @@ impl MultiPaxos {
             recovery.lost_since = None;
         }
         let intact = || answers().filter(|(_, part)| *part != Part::Recovering);
-        // Whoever promised more than the leader's ballot may be a candidate that never wins, or is
-        // gone for good. Any majority will do, so its answer may as well not have come.
+        // A replica that promised more than the leader's ballot may be a candidate that never wins,
+        // or is gone permanently. Any majority will do, so its answer may as well not have come.
         let leads = |(promised, part): &(Ballot, Part)| match part {
             Part::Leader { end } => Some((*promised, *end)),
             _ => None,

@@ -118,7 +118,7 @@ impl Options for Config {
         OptionSpec {
             name: "quorum_checks",
             default: "sender",
-            help: "who finds out that a request is committed: whoever sent it, or the leader, which \
+            help: "who finds out that a request is committed: its sender, or the leader, which \
                    then hears every follower for every request (sender or leader; for comparisons)",
         },
         OptionSpec {

@@ -119,7 +119,7 @@ impl Marks {
         (self.quantum + 1).saturating_mul(QUANTUM)
     }
 
-    /// Whoever may still be put behind all that has been released need not wait for this.
+    /// A request that may still be put behind all that has been released need not wait for this.
     #[must_use]
     pub const fn deadline_past(&self) -> u64 {
         self.highest.deadline.saturating_add(1)
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_depends_on_the_set_and_not_on_how_it_came_about() {
+    fn hash_depends_on_the_set_and_not_on_how_it_came_about() {
         let (a, b, c) = (
             touching(&[(1, W)]),
             touching(&[(1, W)]),
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_of_two_keys_does_not_cancel_out_of_a_read_of_both() {
+    fn write_of_two_keys_does_not_cancel_out_of_a_read_of_both() {
         let (write, read) = (touching(&[(1, W), (2, W)]), touching(&[(1, R), (2, R)]));
         for same_for_all_keys in [false, true] {
             let without = SetHash::above(Slot(0), same_for_all_keys);

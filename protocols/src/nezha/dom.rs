@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_is_the_percentile_of_the_newest_delays() {
+    fn estimate_is_the_percentile_of_the_newest_delays() {
         assert_eq!(measured(&[]).estimate(SENDER, 0), None);
         assert_eq!(measured(&[10, 30, 20]).estimate(SENDER, 0), Some(20));
         let slid = measured(&[900, 900, 900, 1, 2, 3, 4, 5]);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_agrees_with_a_sort_of_the_newest() {
+    fn window_agrees_with_a_sort_of_the_newest() {
         for seed in 0..50 {
             let delays: Vec<i64> = numbers(seed)
                 .take(40)
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_are_told_by_the_median_of_the_newest_and_late_ones_are_none() {
+    fn holds_are_told_by_median_of_newest_and_late_ones_are_none() {
         let mut holds = Holds::default();
         assert_eq!(holds.median(), None);
         for deadline in [5, 130, 120] {
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn the_late_buffer_forgets_the_oldest_first() {
+    fn late_buffer_forgets_the_oldest_first() {
         let mut late = LateBuffer::default();
         let mut gone = Vec::new();
         for batch in 1..=5 {

@@ -43,14 +43,14 @@
 //!
 //! # Safety
 //!
-//! 1. In one view one leader fills slots, each once; a restarted leader never goes on under the
+//! 1. In one view one leader fills slots, each once; a restarted leader never continues under the
 //!    same view. Followers take over slots in order, so synced logs are prefixes of the leader's.
 //! 2. A follower appends beyond its sync-point only behind everything it holds that conflicts
 //!    (`Marks`), so of any two conflicting batches all logs that hold both at the same deadlines
 //!    hold them in the order of deadlines.
 //! 3. Slow: f + 1 logs hold the leader's slots up to the batch. The next view's majority meets
-//!    them; whoever took part in the latest view among its voters with the longest synced log
-//!    holds the batch in its slot.
+//!    them; the replica that took part in the latest view among its voters with the longest synced
+//!    log holds the batch in its slot.
 //! 4. Fast: f + ⌈f/2⌉ + 1 logs hold the batch at one deadline, with the same set of all that
 //!    conflicts with it. At least ⌈f/2⌉ + 1 of any majority do, and fewer than that can hold
 //!    anything that would have to stand before it. So the merge keeps it, and nothing else
@@ -94,9 +94,9 @@
 //! - **Duplicates** (N9) in the early buffer are ignored, in the log answered again. A batch in
 //!   the late buffer that comes again with a better deadline may still enter the early one. One
 //!   whose slot was trimmed may be ordered again: sessions execute it once.
-//! - **Deadlines** (N10): only the leader shortens one that lies more than four times `bound_max_us`
-//!   ahead; followers put it into the late buffer. An estimate outside (0, D) becomes D. A clock
-//!   that does not tell its deviation adds nothing to the percentile.
+//! - **Deadlines** (N10): only the leader shortens one that lies more than four times
+//!   `bound_max_us` ahead; followers put it into the late buffer. An estimate outside (0, D)
+//!   becomes D. A clock that does not tell its deviation adds nothing to the percentile.
 //! - **Commit point** (N11): of reports of this view, never going back; followers execute to it,
 //!   snapshots are taken there, and log, names and hashes below are dropped.
 //! - **First boot** (N12) is the world's to tell; too many that forgot stop with the remedy.

@@ -8,7 +8,7 @@ pub const fn slow_quorum(members: usize) -> usize {
     members / 2 + 1
 }
 
-/// A fast quorum: f + ⌈f/2⌉ + 1 of 2f + 1 replicas. For any number: so many that of the logs of
+/// A fast quorum: f + ⌈f/2⌉ + 1 of 2f + 1 replicas. For any number: enough that of the logs of
 /// every majority, more hold what it holds than replicas outside of it could hold against it.
 #[must_use]
 pub const fn fast_quorum(members: usize) -> usize {
@@ -44,7 +44,7 @@ mod tests {
         for members in 1..20 {
             let (fast, survivors) = (fast_quorum(members), survivor_quorum(members));
             assert!(fast <= members && survivors >= 1);
-            // Whoever is outside of a fast quorum is too few to survive against it.
+            // A replica that is outside of a fast quorum is too few to survive against it.
             assert!(members - fast < survivors, "{members}");
         }
     }

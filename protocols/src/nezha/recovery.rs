@@ -152,7 +152,7 @@ impl Nezha {
         let _ = self.take_barred(stamp, &footprint);
     }
 
-    /// Makes watermarks and hashes anew from the log and from the hashes of what lies before it.
+    /// Makes watermarks and hashes again from the log and from the hashes of what lies before it.
     fn recount(&mut self, before: SetHash) {
         self.marks = self.marks_trimmed.clone();
         for (_, entry) in self.log.iter_from(self.log.first()) {

@@ -33,7 +33,7 @@ const OTHERS_PART: usize = 2;
 /// An own block that nothing was lost of is sent again when it has been spoken of so often.
 const PATIENCE: u32 = 4;
 
-/// What a replica keeps for the asynchronous mode of its view. Made anew for each (R4).
+/// What a replica keeps for the asynchronous mode of its view. Made again for each (R4).
 #[derive(Debug, Default, Hash)]
 pub(super) struct Fallback {
     /// The own blocks of level 1 and 2, and whether they are durable and may be shown.
@@ -404,7 +404,7 @@ impl Racs {
         }
     }
 
-    /// Votes for what has come, and goes on to level 2 and to the end. True when something moved.
+    /// Votes for what has come, and continues to level 2 and to the end. True when something moved.
     pub(super) fn go_on_asynchronously(&mut self, ctx: &mut Context<'_, Self>) -> bool {
         if !matches!(self.mode, Mode::Asynchronous(_)) {
             return false;

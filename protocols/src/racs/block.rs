@@ -111,7 +111,7 @@ pub struct Block {
     pub first: Slot,
     /// The time given to its commands; never before its parent's.
     pub time: CommandTime,
-    /// Reads that it lets go on.
+    /// Reads that it lets continue.
     pub marks: Vec<Mark>,
     /// Batches as their frontends encoded them.
     pub batches: Vec<Bytes>,

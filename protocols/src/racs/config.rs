@@ -30,7 +30,7 @@ pub struct Config {
     pub hybrid: bool,
     /// From this median latency on the direct way is full.
     pub hybrid_latency: Duration,
-    /// Below so many commands per second the direct way is enough.
+    /// Below that many commands per second the direct way is enough.
     pub hybrid_throughput: u64,
     /// How long a way is kept at least.
     pub hybrid_hold: Duration,
@@ -141,7 +141,7 @@ impl Options for Config {
         OptionSpec {
             name: "hybrid_throughput",
             default: "100000",
-            help: "with dissemination=hybrid: below so many commands per second the direct way is \
+            help: "with dissemination=hybrid: below that many commands per second the direct way is \
                    enough; 'quintet lab hybrid' finds it (1 to 1000000000)",
         },
         OptionSpec {

@@ -1,4 +1,4 @@
-//! SADL beneath RACS: batches go out by themselves, blocks name them.
+//! SADL under RACS: batches go out by themselves, blocks name them.
 //!
 //! ```text
 //!   own requests ──► Sadl ──► journals of a quorum ──► completed
@@ -20,7 +20,7 @@ use quintet_replica::{Bytes, Context, ReplicaId};
 
 /// The most batches that a block names.
 const NAMED_MAX: u64 = 4096;
-/// So many decided blocks are looked through for batches to ask for together.
+/// That many decided blocks are looked through for batches to ask for together.
 const SCANNED_MAX: u64 = 1024;
 
 impl Host for Racs {

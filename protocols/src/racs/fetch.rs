@@ -8,9 +8,9 @@
 //!
 //! A question names some blocks that are here, so the answer begins behind the newest of them that
 //! leads to what is missing: nothing that a journal brought back is sent again. Of what is missing
-//! on one branch one page is under way at a time, and each tells how far it is decided, so that it
-//! is executed before the next one comes. A replica that is far behind asks for what is decided and
-//! for nothing else, and keeps little of what is newer: it would not carry the rest, too.
+//! on one branch one page is in progress at a time, and each tells how far it is decided, so that
+//! it is executed before the next one comes. A replica that is far behind asks for what is decided
+//! and for nothing else, and keeps little of what is newer: it would not carry the rest, too.
 
 use super::{
     Block, BlockId, Message, Racs, Summary, Why,
@@ -27,7 +27,7 @@ use quintet_replica::{Bytes, Context, Lane, ReplicaId, Slot, parts::request_key}
 const WANTED_MAX: usize = 64;
 /// About how many bytes of blocks are sent at a time, at most.
 const PAGE_BYTES: usize = 1 << 20;
-/// No more blocks are fetched when so many wait for batches.
+/// No more blocks are fetched when that many wait for batches.
 const AHEAD_MAX: u64 = 4096;
 /// A question's patience is doubled at most so often.
 const TRIES_MAX: u32 = 3;
@@ -147,7 +147,7 @@ impl Racs {
         } else if !self.tree.connected(self.high) {
             // It is decided with a block that stands upon it and has not come yet, and that one
             // outranks what was voted for here, which lost. The view's synchronous mode is over:
-            // a leader that went on from lower would use a round of its view once more.
+            // a leader that continued from lower would use a round of its view once more.
             ctx.mark("highest block lost");
             self.high = decided;
             if self.stopped.is_some() {
@@ -208,7 +208,7 @@ impl Racs {
         if self.others.is_empty() || !decided && self.far_behind() {
             return;
         }
-        // What is here and not decided yet is not missing, whoever names it.
+        // What is here and not decided yet is not missing, whichever replica names it.
         let Place::Missing(missing) = self.tree.place(tip) else {
             return;
         };
@@ -264,7 +264,7 @@ impl Racs {
         }
     }
 
-    /// Something that was asked for has come: what is left is waited for anew.
+    /// Something that was asked for has come: what is left is waited for again.
     pub(super) fn fetch_moves(&mut self, ctx: &mut Context<'_, Self>) {
         self.fetch_tries = 0;
         self.fetch_armed = false;

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! The switch stands in the order like a command, and snapshots carry it, so all replicas are of
-//! one mind about it, whoever leads. Nothing depends on the moment at which each learns of it: a
-//! block may carry batches and name others, and what is ordered both ways is executed once.
+//! one mind about it, whichever replica leads. Nothing depends on the moment at which each learns
+//! of it: a block may carry batches and name others, and what is ordered both ways is executed
+//! once.
 //!
 //! *Hysteresis.* Two different figures decide: a median latency to leave the direct way, a
 //! throughput to return. Each must hold for three seconds in a row, a way is kept for a while, and
@@ -23,11 +24,11 @@ use quintet_replica::{BatchView, CommandTime, Context, ReplicaId, Time, parts::R
 
 /// How long is looked at together.
 const WINDOW: Duration = Duration::from_secs(1);
-/// So many windows in a row must ask for it.
+/// That many windows in a row must ask for it.
 const ASKED_MIN: u32 = 3;
 /// How many latencies of a window are kept; more would not move the median.
 const SAMPLES_MAX: usize = 1024;
-/// A way that was left sooner than after so many times the least was chosen too soon.
+/// A way that was left sooner than after that many times the least was chosen too soon.
 const SOON: u32 = 2;
 /// How often the least time doubles.
 const DOUBLED_MAX: u32 = 4;
@@ -189,7 +190,7 @@ impl Racs {
         }
     }
 
-    /// The way is another one: requests that wait go on that one.
+    /// The way is another one: requests that wait continue that one.
     pub(super) fn on_dissemination(&mut self, ctx: &mut Context<'_, Self>) {
         ctx.mark("dissemination changed");
         let waiting: Vec<(RequestKey, quintet_replica::Bytes)> = self
@@ -226,7 +227,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_window_gives_commands_per_second_and_the_median_of_what_it_saw() {
+    fn window_gives_commands_per_second_and_median_of_what_it_saw() {
         let mut watch = Watch::new(3);
         watch.roll(Time(5_000 * MS));
         for took in [30, 10, 20] {

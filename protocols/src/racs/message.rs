@@ -746,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_is_read_as_it_was_written_and_a_cut_one_is_refused() {
+    fn every_message_is_read_as_it_was_written_and_cut_one_is_refused() {
         let certificate = Certificate {
             view: 3,
             completed: vec![id(3, 2, 9)],
@@ -920,7 +920,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_names_each_maker_once() {
+    fn certificate_names_each_maker_once() {
         let twice = Certificate {
             view: 3,
             completed: vec![id(3, 2, 9), id(3, 2, 10)],

@@ -1,4 +1,4 @@
-//! RACS: consensus that decides in one round trip while delays are known, and goes on deciding
+//! RACS: consensus that decides in one round trip while delays are known, and keeps deciding
 //! when they are not.
 //!
 //! ```text
@@ -23,8 +23,8 @@
 //! lost, doubled, delayed without bound and overtake each other. Of n members a minority f may be
 //! down at a time; in memory durability a replica that comes back counts as down until it has
 //! recovered. No clock matters for safety. Progress does not need timeouts to be right: each
-//! asynchronous mode decides with probability above one half, as long as whoever delays messages
-//! cannot tell before what the coin will show.
+//! asynchronous mode decides with probability above one half, as long as the adversary that delays
+//! messages cannot tell before what the coin will show.
 //!
 //! # Messages
 //!
@@ -56,11 +56,11 @@
 //! 5. Hence a block decided in the synchronous mode of v has n-f voters, of which one is in every
 //!    set of n-f timeouts of v, and in every set of n-f new-views of later views: all blocks of
 //!    level 1 of v, and all later first blocks, extend it.
-//! 6. A block elected in v has n-f voters with it in their B_fall, and whoever leaves v's
+//! 6. A block elected in v has n-f voters with it in their B_fall, and the replica that leaves v's
 //!    asynchronous mode, in whatever way, first looks whether the coin elected something there.
 //!    It outranks every synchronous block of v. So it is in every later quorum's reports, as the
 //!    highest of its view or below a later one that extends it.
-//! 7. A leader proposes in its view only after n-f new-views, and goes on from the highest block
+//! 7. A leader proposes in its view only after n-f new-views, and continues from the highest block
 //!    among them and its own.
 //! 8. What is reported counts only once it is here with all that leads to it, so no report of a
 //!    block that died with its holder can stop anything: n-f others have reports that count.
@@ -79,10 +79,11 @@
 //!   and a repeated timeout carries the same block. With the rank below, all three are needed.
 //! - *Rank* (R9, R15). An elected block outranks all synchronous blocks of its view, whatever
 //!   their rounds; a new view starts with no round voted for.
-//! - *Leaving the asynchronous mode* (R2). Whoever has left answers messages of older views with
-//!   the certificate, n-f completions, and nothing else; the receiver runs lines 57-64 with it and
-//!   its own B_fall. The certificate is part of the durable promise and of each new-view, so that
-//!   it cannot be lost while its holder matters. A certificate of any later view serves as well.
+//! - *Leaving the asynchronous mode* (R2). A replica that has left answers messages of older views
+//!   with the certificate, n-f completions, and nothing else; the receiver runs lines 57-64 with it
+//!   and its own B_fall. The certificate is part of the durable promise and of each new-view, so
+//!   that it cannot be lost while its holder matters. A certificate of any later view serves as
+//!   well.
 //! - *Catching up* (R3). Votes go to one replica only, so others take over a level 1 when they see
 //!   a level 2 upon it. A missing level 1 is fetched by id.
 //! - *Sets* (R4, R13). B_fall, votes and completions are kept per view; distinct senders count,
@@ -99,15 +100,15 @@
 //!   are dear, because a random minority is late, it is cheaper to wait; while they are cheap,
 //!   because leaders alone are late, it is cheaper not to. A follower whose clients wait while
 //!   nothing is decided stops believing a leader that it only hears.
-//! - *Timeouts of few.* A timeout binds for its whole view, while the others go on. Where they are
-//!   no more than a quorum, and those that timed out keep up, the leader leaves for the next view.
-//!   That is a timeout as in lines 31-32, which may expire at any time, and its followers' timeouts
-//!   follow it; those who timed out before say nothing new. So the view ends as any other, by n-f
-//!   timeouts (line 33) and n-f completions (lines 56-67). A replica that timed out in v takes its
-//!   timeout back only where it raises its view (line 65, or by hearing of a later view), hence
-//!   every vote after it is of a view above v, as line 22 wants it: B.rank > (v_cur, r_cur). No
-//!   vote of v or below follows a timeout of v, and what Theorem C.10 takes from the timeouts of v
-//!   holds: each carries a block at least as high as all that its sender voted for in v.
+//! - *Timeouts of few.* A timeout binds for its whole view, while the others continue. Where they
+//!   are no more than a quorum, and those that timed out keep up, the leader leaves for the next
+//!   view. That is a timeout as in lines 31-32, which may expire at any time, and its followers'
+//!   timeouts follow it; those who timed out before say nothing new. So the view ends as any other,
+//!   by n-f timeouts (line 33) and n-f completions (lines 56-67). A replica that timed out in v
+//!   takes its timeout back only where it raises its view (line 65, or by hearing of a later view),
+//!   hence every vote after it is of a view above v, as line 22 wants it: B.rank > (v_cur, r_cur).
+//!   No vote of v or below follows a timeout of v, and what Theorem C.10 takes from the timeouts of
+//!   v holds: each carries a block at least as high as all that its sender voted for in v.
 //! - *Idle* (R8). An idle leader sends proposals without a block, which write nothing. An empty
 //!   block is made where one is needed: to decide what a view inherited, and to mark reads.
 //! - *Future views* (R9). Of each member the newest timeout, new-view, completion and the newest

@@ -7,15 +7,15 @@ quintet_replica::plants! {
     HighAsPrinted "racs_line_35_as_printed" 0 ""
         "timeouts replace the highest block even when the own one is higher";
     KeepMaxOnly "racs_keep_max_only" 0 ""
-        "a replica that timed out goes on voting in the view, and an elected block has no higher rank";
+        "a replica that timed out keeps voting in the view, and an elected block has no higher rank";
     KeepMaxAndStop "racs_keep_max_and_stop" 0 ""
         "an elected block does not outrank the synchronous blocks of its view";
     KeepMaxAndRank "racs_keep_max_and_rank" 0 ""
-        "a replica that timed out goes on voting in the view";
+        "a replica that timed out keeps voting in the view";
     NoGate "racs_no_new_view_gate" 0 ""
         "a leader proposes in its view without a quorum of new-views";
     ExitByHigh "racs_exit_by_high" 0 ""
-        "whoever left a view hands out its highest block instead of the certificate";
+        "the replica that left a view hands out its highest block instead of the certificate";
     FallForgotten "racs_fall_forgotten" 0 ""
         "a replica that leaves the asynchronous mode does not look at the blocks that it voted for";
     FallKept "racs_fall_of_other_views" 0 ""

@@ -7,7 +7,7 @@
 //!
 //! The block was made after the reads came. What was acknowledged before they came was decided
 //! before the block was made, so it stands before it in the one decided chain: the state behind
-//! the block shows it, whoever leads now.
+//! the block shows it, whichever replica leads now.
 
 use super::{Mark, Racs, plant::Plant};
 use alloc::collections::{BTreeSet, VecDeque};

@@ -1,4 +1,4 @@
-//! Requests between the frontends of this replica and whoever orders them (R16).
+//! Requests between the frontends of this replica and the replica that orders them (R16).
 //!
 //! ```text
 //!   Request ──► kept until executed here ──┬── synchronous: Forward to the view's leader

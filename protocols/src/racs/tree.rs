@@ -399,7 +399,7 @@ impl Tree {
         }
     }
 
-    /// Works out anew what is connected.
+    /// Works out again what is connected.
     fn connect_again(&mut self) {
         for (id, held) in core::mem::take(&mut self.held) {
             self.loose_bytes += held.block.bytes();
@@ -438,7 +438,7 @@ impl Tree {
         }
     }
 
-    /// Keeps at most so many bytes of decided blocks.
+    /// Keeps at most that many bytes of decided blocks.
     pub fn trim_history(&mut self, bytes_max: usize) {
         while self.history_bytes > bytes_max {
             let Some(block) = self.history.pop_front() else {

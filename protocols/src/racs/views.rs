@@ -81,8 +81,8 @@ impl Racs {
         }
     }
 
-    /// Only those say "new view" who can prove that the view before has ended: whoever left it
-    /// must be able to help those who did not (R2).
+    /// Only those say "new view" who can prove that the view before has ended: the replica that
+    /// left it must be able to help those who did not (R2).
     fn may_say_new_view(&self) -> bool {
         self.view == 1
             || self
@@ -361,7 +361,7 @@ impl Racs {
         self.enter_view(view + 1, ctx);
     }
 
-    /// A later view's synchronous mode goes on already.
+    /// A later view's synchronous mode continues already.
     pub(super) fn jump(&mut self, view: u64, ctx: &mut Context<'_, Self>) {
         self.look_back(None, ctx);
         self.enter_view(view, ctx);

@@ -71,7 +71,7 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// Nothing yet, in a group of so many members.
+    /// Nothing yet, in a group of that many members.
     #[must_use]
     pub fn new(id: ReplicaId, members: usize, quorum: usize) -> Self {
         Self {
@@ -166,7 +166,7 @@ impl Chains {
         }
     }
 
-    /// An own batch is to be replicated. What is under way already is not begun again.
+    /// An own batch is to be replicated. What is in progress already is not begun again.
     pub fn submit(&mut self, key: RequestKey, batch: Bytes) {
         if self.in_flight.insert(key) {
             self.queue.push_back(batch);
@@ -231,7 +231,7 @@ impl Chains {
     }
 
     /// A member shows batches of its chain, and how much of it is completed. The names that the
-    /// host has to write; then it says [`Self::on_durable`]. Not more than so many bytes are held
+    /// host has to write; then it says [`Self::on_durable`]. Not more than that many bytes are held
     /// before they are executed: what is left out is fetched when it is needed.
     pub fn on_new(
         &mut self,
@@ -422,8 +422,8 @@ impl Chains {
         self.votes.get(peer.index()).copied().unwrap_or(0)
     }
 
-    /// The completed rounds behind `from`, at most so many: what a block with these heads below it
-    /// may name.
+    /// The completed rounds behind `from`, at most that many: what a block with these heads below
+    /// it may name.
     #[must_use]
     pub fn ranges(&self, from: &[Head], count_max: u64) -> Vec<Range> {
         let mut left = count_max.min(RANGE_MAX);
@@ -467,8 +467,8 @@ impl Chains {
         Some(Range { first, ..range })
     }
 
-    /// What was asked for has come. The names that the host has to write: whoever recovers what it
-    /// forgot must hold it as one that voted for it does.
+    /// What was asked for has come. The names that the host has to write: the replica that recovers
+    /// what it forgot must hold it as one that voted for it does.
     pub fn on_found(&mut self, first: Name, batches: Vec<Bytes>) -> Vec<Name> {
         let mut new = Vec::new();
         for (round, batch) in (first.round..).zip(batches) {
@@ -484,7 +484,7 @@ impl Chains {
         new
     }
 
-    /// The first batches of a range that somebody asks for, about so many bytes. None when they
+    /// The first batches of a range that somebody asks for, about that many bytes. None when they
     /// were held once and are not any more.
     #[must_use]
     pub fn find(&self, range: Range, bytes_max: usize) -> Option<Vec<Bytes>> {
@@ -594,7 +594,7 @@ impl Chains {
         }
     }
 
-    /// Keeps at most so many bytes of executed batches.
+    /// Keeps at most that many bytes of executed batches.
     pub fn trim_history(&mut self, bytes_max: usize) {
         while self.history_bytes > bytes_max {
             let Some(name) = self.history.pop_front() else {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Members outside learn only how far the chain is completed, which they answer, too, and fetch
-//! what they need once it is ordered. A place changes hands reluctantly: whoever comes in is sent
-//! all that it missed.
+//! what they need once it is ordered. A place changes hands reluctantly: the replica that comes in
+//! is sent all that it missed.
 
 use alloc::{vec, vec::Vec};
 use core::time::Duration;

@@ -10,12 +10,12 @@
 //! ```
 //!
 //! Each replica is the creator of a chain of batches and works at its own pace; bytes leave each
-//! replica once per other replica, whoever leads. Nothing here knows how the names are ordered: an
-//! ordering protocol is a [`Host`], and holds something that implements [`Dissemination`]. It asks
-//! for [`Dissemination::completed`] when it has something to order, for [`Dissemination::fetch`]
-//! when it executes what is decided, and for [`Dissemination::fetch_causal`] when that is not here.
-//! [`Sadl`] is the one implementation; behind it, [`Chains`] is the paper's algorithm without
-//! messages, timers or a disk.
+//! replica once per other replica, whichever replica leads. Nothing here knows how the names are
+//! ordered: an ordering protocol is a [`Host`], and holds something that implements
+//! [`Dissemination`]. It asks for [`Dissemination::completed`] when it has something to order, for
+//! [`Dissemination::fetch`] when it executes what is decided, and for
+//! [`Dissemination::fetch_causal`] when that is not here. [`Sadl`] is the one implementation;
+//! behind it, [`Chains`] is the paper's algorithm without messages, timers or a disk.
 //!
 //! **Paper.** Tennage, Desjardins, Kokoris-Kogias, "RACS and SADL: Towards Robust SMR in the
 //! Wide-Area Network", 2024. Section 5, Algorithm 2.
@@ -48,15 +48,16 @@
 //!   executed, what is left of the older ones is nothing any more.
 //! - *The tail* (S1). A creator tells at once when rounds are completed, with its next batches or
 //!   alone, and again until they are executed.
-//! - *Line 15, lines 5 and 11* (S2). Heads only rise. Votes are cumulative; whoever does not
-//!   go on voting is sent the batches again, ever more rarely unless its connection broke.
+//! - *Line 15, lines 5 and 11* (S2). Heads only rise. Votes are cumulative; the replica that does
+//!   not keep voting is sent the batches again, ever more rarely unless its connection broke.
 //! - *One batch outstanding* (S4). A window of them: the chain keeps their order all the same.
-//! - *The vector* (S3). What is ordered names, for each creator in turn, the rounds after those that
-//!   were named before. So nothing is named twice and each batch has its slot when it is ordered.
-//! - *Missing batches* (S4) are asked for at their creator, then at all others in turn. Whoever has
-//!   given them up says so, and a state is fetched.
-//! - *Garbage* (S5). Executed batches are kept for others within a bound of bytes, and those further
-//!   behind receive a state: a dead replica stops nothing.
+//! - *The vector* (S3). What is ordered names, for each creator in turn, the rounds after those
+//!   that were named before. So nothing is named twice and each batch has its slot when it is
+//!   ordered.
+//! - *Missing batches* (S4) are asked for at their creator, then at all others in turn. A replica
+//!   that has given them up says so, and a state is fetched.
+//! - *Garbage* (S5). Executed batches are kept for others within a bound of bytes, and those
+//!   further behind receive a state: a dead replica stops nothing.
 //! - *Votes* (S6) wait for the journal.
 //! - *To whom* (the published program's selective mode). A creator may show its batches to a
 //!   quorum's worth of those that answer soonest, see `healthy.rs`; the others fetch them once they
@@ -177,7 +178,7 @@ pub trait Dissemination<H: Host> {
     /// way is not begun again.
     fn replicate(&mut self, key: RequestKey, batch: Bytes);
 
-    /// `getClientCommands`: what a quorum holds and what lies behind these heads, at most so many
+    /// `getClientCommands`: what a quorum holds and what lies behind these heads, at most that many
     /// batches. This may be ordered.
     fn completed(&self, behind: &[Head], count_max: u64) -> alloc::vec::Vec<Range>;
 

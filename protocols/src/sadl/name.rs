@@ -15,7 +15,7 @@ fn number(reader: &mut Reader, what: &'static str) -> Result<u64, DecodeError> {
     }
 }
 
-/// Names a batch, for ever: a creator begins a chain of a higher number with every start.
+/// Names a batch, forever: a creator begins a chain of a higher number with every start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// Who made it.
@@ -339,7 +339,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn every_message_is_read_as_it_was_written_and_a_cut_one_is_refused() {
+    fn every_message_is_read_as_it_was_written_and_cut_one_is_refused() {
         let first = Name {
             creator: ReplicaId(2),
             chain: 3,
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_batch_is_that_of_the_chain_or_the_first_of_a_newer_one() {
+    fn next_batch_is_that_of_the_chain_or_the_first_of_a_newer_one() {
         let leads = |chain, round| {
             let creator = ReplicaId(2);
             let name = Name {

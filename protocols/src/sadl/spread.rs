@@ -115,7 +115,7 @@ pub struct Sadl<H> {
 }
 
 impl<H: Host> Sadl<H> {
-    /// Nothing yet, in a group of so many members; `life` is the own one.
+    /// Nothing yet, in a group of that many members; `life` is the own one.
     #[must_use]
     pub fn new(
         id: ReplicaId,
@@ -362,7 +362,7 @@ impl<H: Host> Sadl<H> {
     }
 
     /// Forgets questions of which something was answered, or that everybody was asked twice: the
-    /// host looks anew at what it needs. True when there were any.
+    /// host looks again at what it needs. True when there were any.
     fn drop_found(&mut self) -> bool {
         let (chains, tries_max) = (&self.chains, 2 * self.members as u32);
         let before = self.wanted.len();

@@ -57,7 +57,7 @@ fn voter() -> Chains {
 }
 
 #[test]
-fn a_vote_waits_for_the_journal_and_for_what_stands_before() {
+fn vote_waits_for_the_journal_and_for_what_stands_before() {
     let creator = creator(&["a", "b", "c"]);
     let mut voter = voter();
     let later = take(&mut voter, creator.show(1, u64::MAX, 1 << 20));
@@ -108,7 +108,7 @@ fn only_what_a_quorum_holds_is_ordered_and_everything_once() {
 }
 
 #[test]
-fn a_voter_that_forgot_is_no_longer_counted() {
+fn voter_that_forgot_is_no_longer_counted() {
     let mut creator = creator(&["a"]);
     creator.on_vote(VOTER, 1, 1);
     creator.forget(VOTER);
@@ -120,7 +120,7 @@ fn a_voter_that_forgot_is_no_longer_counted() {
 }
 
 #[test]
-fn the_window_bounds_what_is_under_way() {
+fn window_bounds_what_is_in_progress() {
     let mut sadl = creator(&[]);
     for id in 0..5 {
         sadl.submit(key(id), bytes("12345"));
@@ -138,7 +138,7 @@ fn the_window_bounds_what_is_under_way() {
 }
 
 #[test]
-fn a_batch_of_a_newer_chain_ends_the_older_ones() {
+fn batch_of_a_newer_chain_ends_the_older_ones() {
     let mut voter = voter();
     for chain in 1..=2 {
         let first = name(chain, 1);
@@ -167,7 +167,7 @@ fn a_batch_of_a_newer_chain_ends_the_older_ones() {
 }
 
 #[test]
-fn the_journal_keeps_what_no_snapshot_has() {
+fn journal_keeps_what_no_snapshot_has() {
     let mut voter = voter();
     let batches = alloc::vec![bytes("a"), bytes("b"), bytes("c")];
     for name in voter.on_new(name(1, 1), batches, 3, 1 << 20) {

@@ -223,7 +223,7 @@ impl Protocol for Chain {
 }
 
 #[test]
-fn a_chain_fits_the_boundary() {
+fn chain_fits_the_boundary() {
     let mut bed = Bed::<Chain>::new(4);
     for number in 1..=8 {
         bed.submit(number as u16 % 4, number);

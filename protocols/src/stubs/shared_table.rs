@@ -211,7 +211,7 @@ impl Protocol for SharedTable {
 }
 
 #[test]
-fn a_shared_table_fits_the_boundary() {
+fn shared_table_fits_the_boundary() {
     let mut bed = Bed::<SharedTable>::new(3);
     for number in 1..=7 {
         bed.submit(if number < 6 { 1 } else { 2 }, number);

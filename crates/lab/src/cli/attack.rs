@@ -7,7 +7,7 @@
 
 use super::{
     measuring::{Ground, complete, measure},
-    scenarios::BedName,
+    scenarios::BackendName,
 };
 use clap::Args;
 use quintet_cli::{
@@ -18,7 +18,7 @@ use quintet_cli::{
 use quintet_lab::{
     results::{Results, Row},
     run::Ran,
-    scenario::{self, AttackKind, Bed},
+    scenario::{self, AttackKind, Backend},
 };
 use serde::Serialize;
 use std::{fmt::Write as _, path::PathBuf};
@@ -31,12 +31,12 @@ Examples:
   quintet lab attack hunt --protocol racs --protocol multipaxos
   quintet lab attack loss --replicas 3 --rate 2000 --out results
   quintet lab attack minority --protocol racs/slow --set racs/slow:view_timeout_ms=1000
-  quintet lab attack --bed processes --replicas 3 --rate 1000
+  quintet lab attack --backend processes --replicas 3 --rate 1000
 
 Attacks:
-  minority   every half second up to a minority, drawn anew, sends half a second late
+  minority   every half second up to a minority, drawn again, sends half a second late
   leader     the first leader sends half a second late
-  hunt       whoever leads sends half a second late, looked up every half second (simulated)
+  hunt       the present leader sends half a second late, looked up every half second (simulated)
   loss       30 % of what is sent is lost
   one-way    nothing that the first leader sends arrives
   bridge     two halves that hear each other through one replica only
@@ -86,8 +86,14 @@ pub struct Attack {
     value_size: u32,
 
     /// In virtual time, or on real processes of this machine, whose transports emulate the links
-    #[arg(long, value_enum, value_name = "BED", default_value = "simulated")]
-    bed: BedName,
+    #[arg(
+        long,
+        alias = "bed",
+        value_enum,
+        value_name = "BACKEND",
+        default_value = "simulated"
+    )]
+    backend: BackendName,
 
     /// Seconds measured
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=3600))]
@@ -200,14 +206,14 @@ impl Attack {
         };
         let mut text = format!(
             "name = \"attack-{}\"\nabout = \"Calm, then {}, then calm\"\n\
-             paper = \"RACS and SADL, Fig. 7\"\nbeds = [{:?}]\nprotocols = {}\n\
+             paper = \"RACS and SADL, Fig. 7\"\nbackends = [{:?}]\nprotocols = {}\n\
              replicas = {}\ndurability = \"memory\"\nprofile = {:?}\nwarmup = \"3s\"\n\
              measured = \"{}s\"\nrepetitions = 1\nseed = {}\n\n[attack]\nkind = \"{}\"\n\
              at = \"{from}s\"\nuntil = \"{until}s\"\n\n[workload]\nclients = {}\nvalue_size = {}\n\
              at = \"all\"\n",
             self.kind.name(),
             self.kind.about(),
-            Bed::from(self.bed).name(),
+            Backend::from(self.backend).name(),
             quoted(&protocols),
             self.replicas,
             self.profile,

@@ -75,7 +75,7 @@ pub struct Bench {
     #[arg(short, long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clients: u32,
 
-    /// Requests under way per connection
+    /// Requests in progress per connection
     #[arg(short = 'P', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pipeline: u32,
 
@@ -457,13 +457,13 @@ impl Line {
         Ok(line)
     }
 
-    fn ask(&mut self, words: &[&[u8]], patience: Duration) -> Outcome {
+    fn ask(&mut self, words: &[&[u8]], timeout: Duration) -> Outcome {
         let mut bytes = Vec::new();
         resp::encode(&mut bytes, words);
         self.stream
             .write_all(&bytes)
             .map_err(|error| self.lost(&error.to_string()))?;
-        self.reply(patience)
+        self.reply(timeout)
     }
 
     fn lost(&self, reason: &str) -> Failure {
@@ -471,8 +471,8 @@ impl Line {
     }
 
     /// Waits for one reply; an error reply is a failure.
-    fn reply(&mut self, patience: Duration) -> Outcome {
-        let deadline = Instant::now() + patience;
+    fn reply(&mut self, timeout: Duration) -> Outcome {
+        let deadline = Instant::now() + timeout;
         loop {
             match resp::scan(&self.input) {
                 Scan::Nonsense => return Err(self.lost("this is no Redis server")),

@@ -1,4 +1,4 @@
-//! `quintet lab calibrate`: a profile of this machine for the simulated bed.
+//! `quintet lab calibrate`: a profile of this machine for the simulated backend.
 //!
 //! ```text
 //!   sockets, files, one real cell ──► quintet_lab::calibrate ──► PROFILE.toml
@@ -13,7 +13,7 @@ use quintet_lab::{
 };
 use std::{fs, path::PathBuf, time::Duration};
 
-/// Measure this machine and write a profile for the simulated bed
+/// Measure this machine and write a profile for the simulated backend
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -37,7 +37,7 @@ A line of the file is one operation, for example
 of which the second was never answered. docs/design/histories.md describes the format and the commands.
 
 Exit code 0 when the history is linearizable, 6 when it is not, 1 when neither was found within the
-limits, 2 when the file makes no sense.")]
+limits, 2 when the file is invalid.")]
 pub struct Check {
     /// The history, one JSON object per line; '-' for standard input
     file: PathBuf,

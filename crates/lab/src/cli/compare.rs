@@ -29,13 +29,13 @@ A system is quintet[:PROTOCOL], etcd, zookeeper, openraft, redis or redis-replic
 default) or /memory behind it. Behind a protocol, '+OPTION=VALUE' sets an option of it, and '+stale'
 reads the state of the replica that is asked, however old (READONLY), '+ordered' orders reads like writes (GETEX); 'zookeeper+sync' sends a sync before
 each read. Replicated systems have --members members on loopback; clients are at the leader, or at all
-members (--at), each with one request under way. All start empty; the ones that are not under load are stopped by a
+members (--at), each with one request in progress. All start empty; the ones that are not under load are stopped by a
 signal. Figures are medians over the rounds, with the smallest and the largest. CPU and memory are
 those of all members; wire bytes are all that went over loopback, clients' included; syncs are how
 often members waited for the disk (root's rights and a mounted tracefs needed), per thousand
 operations. Own CPU is the load generator's, in cores. What is compared must be quiet: nothing else should run on the machine.
 'just peers' installs the other systems. With --out, Ctrl-C keeps the rounds that are done, and the
-same command goes on from there.")]
+same command continues from there.")]
 pub struct Compare {
     /// What to compare [default: all, with disk and with memory]
     #[arg(value_name = "SYSTEM", value_parser = spec)]
@@ -216,8 +216,8 @@ impl Compare {
             return Err(
                 Failure::new(Exit::Failed, "stopped before all was measured").help(
                     match self.out {
-                        Some(_) => "the same command goes on from here",
-                        None => "with --out DIR the same command would go on from here",
+                        Some(_) => "the same command continues from here",
+                        None => "with --out DIR the same command would continue from here",
                     },
                 ),
             );

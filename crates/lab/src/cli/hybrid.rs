@@ -6,7 +6,7 @@
 
 use super::{
     measuring::{Ground, complete, measure},
-    scenarios::BedName,
+    scenarios::BackendName,
 };
 use clap::Args;
 use quintet_cli::{
@@ -17,7 +17,7 @@ use quintet_cli::{
 use quintet_lab::{
     hybrid::PerformanceTable,
     run::{Options, Ran},
-    scenario::{self, Bed},
+    scenario::{self, Backend},
 };
 use std::{fs, path::PathBuf};
 
@@ -26,7 +26,7 @@ use std::{fs, path::PathBuf};
 #[command(after_help = "\
 Examples:
   quintet lab hybrid                                 5 sites, simulated
-  quintet lab hybrid mine.toml --bed processes       a scenario of your own, on real replicas
+  quintet lab hybrid mine.toml --backend processes       a scenario of your own, on real replicas
 
 The scenario sweeps the rate for the protocols racs and racs/sadl. The table says at which median
 latency of its clients the leader is to leave the direct way, and below which throughput to return:
@@ -37,8 +37,14 @@ pub struct Hybrid {
     scenario: String,
 
     /// Where it runs
-    #[arg(long, value_enum, value_name = "BED", default_value = "simulated")]
-    bed: BedName,
+    #[arg(
+        long,
+        alias = "bed",
+        value_enum,
+        value_name = "BACKEND",
+        default_value = "simulated"
+    )]
+    backend: BackendName,
 
     /// Where results are written [default: ./quintet-lab/hybrid-SCENARIO]
     #[arg(long, value_name = "DIR")]
@@ -75,7 +81,7 @@ impl Hybrid {
             .clone()
             .unwrap_or_else(|| PathBuf::from(format!("./quintet-lab/hybrid-{}", scenario.name)));
         let options = Options {
-            bed: Some(Bed::from(self.bed)),
+            backend: Some(Backend::from(self.backend)),
             ..self.ground.options(out.clone())?
         };
         let Ran { results, .. } = measure(&scenario, &options, "", &stops)?;

@@ -39,7 +39,7 @@ impl Ground {
         Ok(Options {
             quick: false,
             repetitions: None,
-            bed: None,
+            backend: None,
             profile: None,
             program: programs::find(programs::QUINTET)?,
             data: self.dir.clone(),
@@ -78,13 +78,13 @@ pub fn measure(
 /// Refuses results that are not all there.
 ///
 /// # Errors
-/// Says how to go on.
+/// Says how to continue.
 pub fn complete(results: &Results) -> Outcome {
     if results.is_complete {
         return Ok(());
     }
     Err(
         Failure::new(Exit::Failed, "stopped before all was measured")
-            .help("the same command goes on from here"),
+            .help("the same command continues from here"),
     )
 }

@@ -37,7 +37,7 @@ Examples:
   quintet simulate --seeds 0..100                    a protocol under faults, in virtual time
   quintet torture --seconds 60                       real replicas under real faults
   quintet lab list                                   what can be measured
-  quintet lab run wan-five-sites --bed simulated     one scenario, in virtual time
+  quintet lab run wan-five-sites --backend simulated     one scenario, in virtual time
   quintet lab compare --quick                        Quintet beside etcd, ZooKeeper and Redis
   quintet lab compare quintet/memory redis/memory    only these two, on the same load";
 

@@ -16,7 +16,7 @@ use quintet_lab::{
     report,
     results::Results,
     run::{Options, Ran},
-    scenario::{self, Bed},
+    scenario::{self, Backend},
     torture::{NetworkKind, sandbox},
 };
 use serde::Serialize;
@@ -37,7 +37,7 @@ pub struct List {
 #[derive(Serialize)]
 struct Listed {
     name: String,
-    beds: Vec<Bed>,
+    backends: Vec<Backend>,
     protocols: Vec<String>,
     paper: String,
     about: String,
@@ -51,7 +51,7 @@ impl List {
             let scenario = scenario::load(name)?;
             listed.push(Listed {
                 name: scenario.name,
-                beds: scenario.beds,
+                backends: scenario.backends,
                 protocols: scenario.protocols,
                 paper: scenario.paper,
                 about: scenario.about,
@@ -60,12 +60,12 @@ impl List {
         if self.output == Format::Json {
             return output::print_json(&listed);
         }
-        let mut table = output::table(&["name", "beds", "protocols", "about"]);
+        let mut table = output::table(&["name", "backends", "protocols", "about"]);
         for one in listed {
-            let beds: Vec<_> = one.beds.iter().map(|bed| bed.name()).collect();
+            let backends: Vec<_> = one.backends.iter().map(|backend| backend.name()).collect();
             table.add_row([
                 one.name,
-                beds.join(", "),
+                backends.join(", "),
                 one.protocols.join(", "),
                 one.about,
             ]);
@@ -76,18 +76,18 @@ impl List {
 
 /// Where a scenario runs.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum BedName {
+pub(super) enum BackendName {
     /// In virtual time, on a machine that a profile describes.
     Simulated,
     /// On real processes on this machine.
     Processes,
 }
 
-impl From<BedName> for Bed {
-    fn from(name: BedName) -> Self {
+impl From<BackendName> for Backend {
+    fn from(name: BackendName) -> Self {
         match name {
-            BedName::Simulated => Self::Simulated,
-            BedName::Processes => Self::Processes,
+            BackendName::Simulated => Self::Simulated,
+            BackendName::Processes => Self::Processes,
         }
     }
 }
@@ -97,12 +97,12 @@ impl From<BedName> for Bed {
 #[command(after_help = "\
 Examples:
   quintet lab run batch-growth --quick
-  quintet lab run wan-five-sites --bed simulated --out results
+  quintet lab run wan-five-sites --backend simulated --out results
   quintet lab run mine.toml --repetitions 7
 
 Each scenario writes report.html, results.json and results.csv into --out, into a directory of its
-name there when several are run. Ctrl-C keeps what is done, and the same command goes on from there;
-what was done by another build of this program is measured anew. Two simulated runs of a scenario
+name there when several are run. Ctrl-C keeps what is done, and the same command continues from there;
+what was done by another build of this program is measured again. Two simulated runs of a scenario
 give the same results.csv to the last byte.")]
 pub struct Run {
     /// Scenarios: names from 'quintet lab list', or files
@@ -117,9 +117,9 @@ pub struct Run {
     #[arg(long)]
     full: bool,
 
-    /// One bed only [default: all of the scenario]
-    #[arg(long, value_enum, value_name = "BED")]
-    bed: Option<BedName>,
+    /// One backend only [default: all of the scenario]
+    #[arg(long, alias = "bed", value_enum, value_name = "BACKEND")]
+    backend: Option<BackendName>,
 
     /// Repetitions [default: the scenario's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -190,7 +190,7 @@ impl Run {
             let options = Options {
                 quick: self.quick,
                 repetitions: self.repetitions.map(|count| count as usize),
-                bed: self.bed.map(Bed::from),
+                backend: self.backend.map(Backend::from),
                 profile: self.profile.clone(),
                 namespaces,
                 threads: self.threads as usize,
@@ -205,7 +205,7 @@ impl Run {
             let place = options.out.display();
             match earlier {
                 _ if replaced => eprintln!(
-                    "what was in {place} was measured by another run or another build: begun anew"
+                    "what was in {place} was measured by another run or another build: begun again"
                 ),
                 0 => {}
                 all if all == found.rows.len() => eprintln!(

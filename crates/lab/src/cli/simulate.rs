@@ -45,7 +45,7 @@ Examples:
 
 One seed is one world, bit for bit: the same seed runs the same way on every machine. Checked are
 agreement, linearizability, exactly-once, durability of what was acknowledged, and that a healed
-cluster goes on. The last line is one JSON object. Exit code 6 on a violation or a stall, with the
+cluster continues. The last line is one JSON object. Exit code 6 on a violation or a stall, with the
 seed, a script of the little that is needed to see it again, and the command that replays that; 1
 when more than a fifth of the seeds (give or take chance) proved nothing. --coverage exits with 6, too, when something was
 never hit. --replay exits with 6 when the script still
@@ -84,8 +84,8 @@ pub struct Simulate {
     #[arg(long, value_name = "OPTION=VALUE", value_parser = protocols::assignment)]
     set: Vec<(String, String)>,
 
-    /// What is replicated: 'store', the Redis data model, or 'registers', a machine made for checking
-    /// [default: drawn per seed]
+    /// What is replicated: 'store', the Redis data model, or 'registers', a machine made for
+    /// checking [default: drawn per seed]
     #[arg(long, value_name = "MACHINE")]
     machine: Option<Service>,
 
@@ -114,8 +114,8 @@ pub struct Simulate {
     #[arg(long, value_name = "DIR")]
     save_to: Option<PathBuf>,
 
-    /// Fail, too, when a fault that may be drawn never took effect, or a rare branch was never taken;
-    /// short campaigns cannot hit all
+    /// Fail, too, when a fault that may be drawn never took effect, or a rare branch was never
+    /// taken; short campaigns cannot hit all
     #[arg(long)]
     coverage: bool,
 
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_violation_ends_with_its_code_and_the_command_that_replays_it() {
+    fn violation_ends_with_its_code_and_the_command_that_replays_it() {
         let story = quintet_simulator::Story {
             seed: 3,
             what: "two orders".to_owned(),

@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_violation_ends_with_its_code_and_where_the_evidence_is() {
+    fn violation_ends_with_its_code_and_where_the_evidence_is() {
         let report = Report {
             acknowledged: 5,
             history: "h.jsonl".to_owned(),
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_answers_faults_or_decisions_proves_nothing() {
+    fn run_without_answers_faults_or_decisions_proves_nothing() {
         let exit = |report: &Report, faults| verdict(report, &plan(faults)).err().map(|f| f.exit);
         let mut report = Report::default();
         assert_eq!(exit(&report, "none"), Some(Exit::Failed));

@@ -88,7 +88,7 @@ pub struct Plan {
     pub quick: bool,
     /// Where the programs are.
     pub installed: Installed,
-    /// Where rounds are kept, for a later run that goes on from there.
+    /// Where rounds are kept, for a later run that continues from there.
     pub out: Option<PathBuf>,
 }
 
@@ -222,7 +222,7 @@ pub struct Comparison {
     pub samples: Vec<Sample>,
 }
 
-/// How far a comparison is, for whoever watches.
+/// How far a comparison is, for an observer.
 #[derive(Clone, Debug)]
 pub struct Step<'a> {
     /// Cells done.
@@ -233,11 +233,11 @@ pub struct Step<'a> {
     pub now: &'a str,
 }
 
-/// Runs a comparison, or what is left of it. `watch` is told each step and says whether to go on;
-/// what was measured until then is kept, and rounds that are whole are not run again.
+/// Runs a comparison, or what is left of it. `watch` is told each step and says whether to
+/// continue; what was measured until then is kept, and rounds that are whole are not run again.
 ///
 /// # Errors
-/// When a system cannot be started, or loses its data or its leader for good.
+/// When a system cannot be started, or loses its data or its leader permanently.
 pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Outcome<Comparison> {
     if plan.systems.is_empty() || plan.cells.is_empty() || plan.rounds == 0 {
         return Err(Failure::usage("nothing to compare"));
@@ -343,7 +343,7 @@ pub fn compare(plan: &Plan, mut watch: impl FnMut(Step<'_>) -> bool) -> Outcome<
 
 fn load(plan: &Plan, system: &mut System, cell: &Cell, round: usize) -> Outcome<Load> {
     Ok(Load {
-        // Asked anew each time: a leader may have changed while all were stopped.
+        // Asked again each time: a leader may have changed while all were stopped.
         targets: system.targets()?,
         clients: cell.clients,
         sharing: system.sharing(),

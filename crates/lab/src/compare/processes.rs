@@ -45,7 +45,8 @@ impl Processes {
                 Stdio::from(file.try_clone()?)
             })
             .stderr(file)
-            // Ctrl-C in a terminal reaches the whole process group: this process alone shall get it.
+            // Ctrl-C in a terminal reaches the whole process group: this process alone shall get
+            // it.
             .process_group(0);
         let child = command.spawn().map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
@@ -80,7 +81,7 @@ impl Processes {
         self.signal(Signal::STOP);
     }
 
-    /// Lets them go on.
+    /// Lets them continue.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -96,7 +97,7 @@ impl Processes {
         self.members.iter().map(resident).sum()
     }
 
-    /// Why it cannot go on, if a process has ended.
+    /// Why it cannot continue, if a process has ended.
     pub fn ended(&mut self, name: &str, log: &Path) -> Option<Failure> {
         let ended = |child: &mut Child| child.try_wait().ok().flatten();
         let status = self.children.iter_mut().find_map(ended)?;

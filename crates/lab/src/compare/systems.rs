@@ -225,7 +225,7 @@ impl System {
         let base = u16::try_from(usize::from(plan.base_port) + block)
             .ok()
             .filter(|base| *base < u16::MAX - 300)
-            .ok_or_else(|| Failure::usage("the base port leaves no room for so many systems"))?;
+            .ok_or_else(|| Failure::usage("the base port leaves no room for that many systems"))?;
         let mut system = Self {
             spec: spec.clone(),
             processes: Processes::default(),
@@ -622,7 +622,7 @@ impl System {
         Ok(())
     }
 
-    /// Lets it go on, and waits until it acknowledges writes again: members may have to elect a
+    /// Lets it continue, and waits until it acknowledges writes again: members may have to elect a
     /// leader after such a time.
     ///
     /// # Errors

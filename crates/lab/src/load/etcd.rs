@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_put_is_a_message_with_key_and_value() {
+    fn put_is_a_message_with_key_and_value() {
         let mut out = Vec::new();
         Channel::new(true).request(&request(Kind::Write), &[b'v'; 200], &mut out);
         let data = HEADER_LENGTH + usize::from(out[2]);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_goes_in_frames_as_there_is_room_for_it() {
+    fn long_message_goes_in_frames_as_there_is_room_for_it() {
         let mut channel = Channel::new(true);
         let (mut out, mut ended) = (Vec::new(), Vec::new());
         channel.request(&request(Kind::Write), &vec![b'v'; 200_000], &mut out);

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes under way at once: no server's buffers need more.
+/// Bytes in progress at once: no server's buffers need more.
 const STEP_BYTES: usize = 32 << 10;
 const STEP_MAX: u64 = 128;
 const READ_STEP: usize = 16 << 10;
@@ -20,15 +20,15 @@ const READ_STEP: usize = 16 << 10;
 /// hears how many are written.
 ///
 /// # Errors
-/// When the server is gone, refuses, or needs longer than `patience` for a few of them.
+/// When the server is gone, refuses, or needs longer than `timeout` for a few of them.
 pub fn fill(
     target: &Target,
     keys: u64,
     value_size: usize,
-    patience: Duration,
+    timeout: Duration,
     mut told: impl FnMut(u64),
 ) -> io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&target.address, patience)?;
+    let mut stream = TcpStream::connect_timeout(&target.address, timeout)?;
     // Only speed depends on it.
     let _ = stream.set_nodelay(true);
     let mut dialect = target.language.dialect();
@@ -49,7 +49,7 @@ pub fn fill(
             dialect.request(&request, &value, &mut out);
         }
         key = last;
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         while left > 0 {
             stream.write_all(&out)?;
             out.clear();
@@ -65,10 +65,8 @@ pub fn fill(
                 Err(error) => return Err(error),
             }
             let digested = dialect.digest(&input, &mut out, &mut ended);
-            let consumed = digested.ok_or(Error::new(
-                ErrorKind::InvalidData,
-                "the answer makes no sense",
-            ))?;
+            let consumed =
+                digested.ok_or(Error::new(ErrorKind::InvalidData, "the answer is invalid"))?;
             input.drain(..consumed);
             for one in ended.drain(..) {
                 if let Some(error) = one.error {

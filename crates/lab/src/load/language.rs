@@ -16,8 +16,8 @@ pub enum Language {
         password: Option<String>,
         /// Follow each write with `WAIT n`, and count it when that many replicas have it.
         wait: Option<u32>,
-        /// `Stale`: say `READONLY` first, reads are of the state of whoever is asked, however old.
-        /// `Ordered`: read with a command that counts as a write.
+        /// `Stale`: say `READONLY` first, reads are of the state of the replica that is asked,
+        /// however old. `Ordered`: read with a command that counts as a write.
         reads: Level,
     },
     /// ZooKeeper's own protocol; every connection is a session.

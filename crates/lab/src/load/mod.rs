@@ -6,7 +6,7 @@
 //!                       latency histogram ◄──┴──────── whole answers ◄──────┘
 //! ```
 //!
-//! The event loop, the clock and the bookkeeping are the same whoever is asked; only the
+//! The event loop, the clock and the bookkeeping are the same for each kind of server; only the
 //! [`Dialect`] differs, which turns a request into bytes and finds the ends of answers. So no
 //! system is measured with a better client than another.
 

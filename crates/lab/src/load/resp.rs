@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_found_whole_or_not_at_all() {
+    fn reply_is_found_whole_or_not_at_all() {
         let whole: [&[u8]; 6] = [
             b"+OK\r\n",
             b":12\r\n",
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greeting_is_no_request_and_errors_are_named() {
+    fn greeting_is_no_request_and_errors_are_named() {
         let mut line = Resp::new(Some("secret".to_owned()), None, Level::Stale);
         let (mut out, mut ended) = (Vec::new(), Vec::new());
         line.greet(&mut out);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_waits_ends_when_enough_replicas_have_it() {
+    fn write_that_waits_ends_when_enough_replicas_have_it() {
         let mut line = Resp::new(None, Some(1), Level::Linearizable);
         let (mut out, mut ended) = (Vec::new(), Vec::new());
         line.request(&request(Kind::Write), b"x", &mut out);

@@ -30,7 +30,7 @@ const GREETING: Duration = Duration::from_millis(1);
 pub struct Load {
     /// Where to connect, connections taking turns.
     pub targets: Vec<Target>,
-    /// Clients; each has one request under way.
+    /// Clients; each has one request in progress.
     pub clients: usize,
     /// How many clients share a connection.
     pub sharing: usize,
@@ -118,7 +118,7 @@ pub struct Summary {
     pub stolen: Option<f64>,
 }
 
-/// How long a load takes to connect so many clients, so many of which share a connection: its
+/// How long a load takes to connect that many clients, that many of which share a connection: its
 /// first requests leave after that.
 #[must_use]
 pub fn greeting(clients: usize, sharing: usize) -> Duration {

@@ -29,7 +29,7 @@ use std::{
 const ALARM: Token = Token(usize::MAX - 1);
 const READ_STEP: usize = 64 << 10;
 const RECONNECT: Duration = Duration::from_millis(50);
-/// How long to wait at the end for what is still under way.
+/// How long to wait at the end for what is still in progress.
 const DRAIN: Duration = Duration::from_secs(3);
 /// Requests that are due but find no room on any connection; beyond it they are given up.
 const BACKLOG_MAX: usize = 1 << 20;
@@ -51,7 +51,7 @@ pub struct Orders {
     pub targets: Vec<Target>,
     /// How many connections.
     pub clients: usize,
-    /// Requests per connection under way at once.
+    /// Requests per connection in progress at once.
     pub pipeline: usize,
     /// In a closed loop: whether each answer is followed by a request, as if `pipeline` clients
     /// shared the connection, rather than all answers by all requests.
@@ -83,7 +83,7 @@ pub struct Measured {
     pub unanswered: u64,
     /// Requests that were due but never sent, for want of room.
     pub unsent: u64,
-    /// Connections opened anew.
+    /// Connections opened again.
     pub reconnects: u64,
     /// The longest time without any good answer, in the measured time.
     pub pause_max: Duration,
@@ -156,7 +156,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker with its connections under way.
+    /// A worker with its connections in progress.
     ///
     /// # Errors
     /// When the operating system has no more sockets.
@@ -420,7 +420,7 @@ impl Worker {
     }
 
     /// Takes the whole replies out of what a connection received and gives their length; `None`
-    /// when they make no sense.
+    /// when they are invalid.
     fn digest(
         &mut self,
         index: usize,
@@ -473,7 +473,7 @@ impl Worker {
         Some(consumed)
     }
 
-    /// A connection is gone, and with it whatever was under way on it.
+    /// A connection is gone, and with it whatever was in progress on it.
     fn lose(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         if let Some(mut stream) = connection.stream.take() {

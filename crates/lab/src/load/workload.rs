@@ -22,7 +22,7 @@ impl Random {
         Self::from_state(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6a09_e667_f3bc_c909)
     }
 
-    /// A source that goes on from this state.
+    /// A source that continues from this state.
     pub const fn from_state(state: u64) -> Self {
         Self(state)
     }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_read_to_be_modified_is_written_next() {
+    fn key_that_is_read_to_be_modified_is_written_next() {
         let mix = Mix {
             read_ratio: 0.5,
             modify_ratio: 1.0,

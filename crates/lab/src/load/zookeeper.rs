@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_opens_and_then_its_answers_come_in_order() {
+    fn session_opens_and_then_its_answers_come_in_order() {
         let mut session = Session::new(false);
         let (mut out, mut ended) = (Vec::new(), Vec::new());
         session.greet(&mut out);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_goes_before_each_read_and_the_two_are_one_request() {
+    fn sync_goes_before_each_read_and_the_two_are_one_request() {
         let mut session = Session::new(true);
         let (mut out, mut ended) = (Vec::new(), Vec::new());
         session.is_open = true;
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_session_and_nonsense_end_the_connection() {
+    fn refused_session_and_nonsense_end_the_connection() {
         let mut out = Vec::new();
         let refused = [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0];
         let digest = |input: &[u8], out: &mut Vec<u8>| {

@@ -13,7 +13,7 @@ pub use svg::{Chart, Point, Series, bars, chart};
 use crate::{
     figures::{Spread, stolen_note},
     results::{Line, Results, Row},
-    scenario::{Axis, Bed, Parameter},
+    scenario::{Axis, Backend, Parameter},
 };
 use quintet_cli::{Failure, Outcome};
 use std::{collections::BTreeMap, fs, path::Path};
@@ -51,7 +51,7 @@ pub fn read(directory: &Path) -> Outcome<Results> {
 
 /// A line per repetition. Nothing here depends on when or where it was written.
 fn csv(rows: &[Row]) -> String {
-    let mut text = "bed,protocol,value,repetition,replicas,clients,rate,value_size,throughput,\
+    let mut text = "backend,protocol,value,repetition,replicas,clients,rate,value_size,throughput,\
                     mean_us,p50_us,p90_us,p99_us,p999_us,max_us,failed,unanswered,\
                     cpu_s_per_million,bytes_per_operation,syncs_per_thousand,resident,\
                     generator_cores,generator_bound,paths,busiest_s_per_million,\
@@ -63,7 +63,7 @@ fn csv(rows: &[Row]) -> String {
         text.push_str(&format!(
             "{},{},{},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{},{},\
              {},{},{},{},{},{}\n",
-            row.bed.name(),
+            row.backend.name(),
             row.protocol,
             row.value,
             row.repetition,
@@ -122,10 +122,10 @@ fn spread_of(axis: Axis, line: &Line) -> Spread {
     }
 }
 
-fn series_name(results: &Results, bed: Bed, protocol: &str) -> String {
-    let beds = results.lines.iter().any(|line| line.bed != bed);
-    if beds {
-        format!("{protocol}, {}", bed.name())
+fn series_name(results: &Results, backend: Backend, protocol: &str) -> String {
+    let backends = results.lines.iter().any(|line| line.backend != backend);
+    if backends {
+        format!("{protocol}, {}", backend.name())
     } else {
         protocol.to_owned()
     }
@@ -135,10 +135,10 @@ fn series_name(results: &Results, bed: Bed, protocol: &str) -> String {
 fn charts(results: &Results) -> Vec<Chart> {
     let mut charts = Vec::new();
     for (x, y) in &results.plots {
-        let mut series: BTreeMap<(Bed, String), Series> = BTreeMap::new();
+        let mut series: BTreeMap<(Backend, String), Series> = BTreeMap::new();
         if *x == Axis::Time {
             for row in results.rows.iter().filter(|row| row.repetition == 0) {
-                let name = series_name(results, row.bed, &row.protocol);
+                let name = series_name(results, row.backend, &row.protocol);
                 let heights: Vec<f64> = match y {
                     Axis::P50 => row.delays.iter().map(|delays| delays[0] / 1e3).collect(),
                     Axis::P99 => row.delays.iter().map(|delays| delays[1] / 1e3).collect(),
@@ -148,7 +148,7 @@ fn charts(results: &Results) -> Vec<Chart> {
                     x: (step as f64 + 0.5) / 10.0,
                     y: Spread::of([height]),
                 });
-                let key = (row.bed, format!("{}{}", row.protocol, row.value));
+                let key = (row.backend, format!("{}{}", row.protocol, row.value));
                 series.entry(key).or_insert(Series {
                     name,
                     points: points.collect(),
@@ -157,8 +157,8 @@ fn charts(results: &Results) -> Vec<Chart> {
             }
         } else {
             for line in &results.lines {
-                let key = (line.bed, line.protocol.clone());
-                let name = series_name(results, line.bed, &line.protocol);
+                let key = (line.backend, line.protocol.clone());
+                let name = series_name(results, line.backend, &line.protocol);
                 let one = series.entry(key).or_insert(Series {
                     name,
                     points: Vec::new(),
@@ -234,7 +234,11 @@ fn report(results: &Results) -> String {
         ("seed".to_owned(), results.seed.to_string()),
         ("commit".to_owned(), results.commit.clone()),
     ];
-    if results.lines.iter().any(|line| line.bed == Bed::Simulated) {
+    if results
+        .lines
+        .iter()
+        .any(|line| line.backend == Backend::Simulated)
+    {
         facts.push(("simulated machine".to_owned(), results.profile.clone()));
     }
     if !results.paper.is_empty() {
@@ -263,7 +267,7 @@ fn regained(results: &Results, line: &Line) -> Option<String> {
     let shade = results.shades.first().filter(|_| !is_calm)?;
     let from = (shade.from * 10.0) as usize;
     let own = |row: &&Row| {
-        (row.bed, &row.protocol, row.value) == (line.bed, &line.protocol, line.value)
+        (row.backend, &row.protocol, row.value) == (line.backend, &line.protocol, line.value)
             && (1..row.timeline.len()).contains(&from)
     };
     let rows: Vec<&Row> = results.rows.iter().filter(own).collect();
@@ -305,7 +309,7 @@ fn regained(results: &Results, line: &Line) -> Option<String> {
 /// The table's columns, on the page and on the terminal.
 pub fn header(results: &Results) -> [&'static str; 14] {
     [
-        "bed",
+        "backend",
         "protocol",
         results.swept.map_or("", Parameter::name),
         "per second",
@@ -369,7 +373,7 @@ pub fn cells(results: &Results, line: &Line) -> Vec<String> {
         ));
     }
     vec![
-        line.bed.name().to_owned(),
+        line.backend.name().to_owned(),
         line.protocol.clone(),
         results
             .swept

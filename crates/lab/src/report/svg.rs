@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_has_its_lines_its_shades_and_no_markup_of_others() {
+    fn plot_has_its_lines_its_shades_and_no_markup_of_others() {
         let point = |x, y| Point {
             x,
             y: Spread::of([y, y * 1.1]),

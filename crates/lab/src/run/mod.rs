@@ -1,8 +1,8 @@
-//! Running scenarios: every cell on every bed, repetition by repetition, so that a slow minute
+//! Running scenarios: every cell on every backend, repetition by repetition, so that a slow minute
 //! strikes all alike.
 //!
 //! ```text
-//!   Scenario ──► jobs: repetition × bed × cell ──► Row ──append──► DIR/NAME.rows
+//!   Scenario ──► jobs: repetition × backend × cell ──► Row ──append──► DIR/NAME.rows
 //!                  │ those already there are not run again             │
 //!                  └──────────────── all ──► results.json, results.csv, report.html
 //! ```
@@ -15,7 +15,7 @@ use crate::{
     kept::{self, Kept},
     profile,
     results::{Line, Results, Row},
-    scenario::{Bed, Parameter, Plot, Scenario},
+    scenario::{Backend, Parameter, Plot, Scenario},
 };
 use quintet_cli::{Failure, Outcome};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
@@ -27,8 +27,8 @@ pub struct Options {
     pub quick: bool,
     /// Repetitions, if not the scenario's.
     pub repetitions: Option<usize>,
-    /// One bed only.
-    pub bed: Option<Bed>,
+    /// One backend only.
+    pub backend: Option<Backend>,
     /// The profile, if not the scenario's.
     pub profile: Option<String>,
     /// The `quintet` program.
@@ -43,7 +43,7 @@ pub struct Options {
     pub threads: usize,
     /// Where results are written.
     pub out: PathBuf,
-    /// Measure all anew, whatever is there already.
+    /// Measure all again, whatever is there already.
     pub fresh: bool,
     /// The command that was given.
     pub command: String,
@@ -57,7 +57,7 @@ pub const QUICK: usize = 3;
 pub struct Ran {
     /// All that is known now.
     pub results: Results,
-    /// So many rows of it were measured by an earlier run of the same.
+    /// That many rows of it were measured by an earlier run of the same.
     pub earlier: usize,
     /// The directory held another run, or one of another build, which is gone.
     pub replaced: bool,
@@ -83,23 +83,23 @@ struct Job<'a> {
     repetition: usize,
 }
 
-/// Runs a scenario, or what is left of it. `watch` is told each step and says whether to go on;
+/// Runs a scenario, or what is left of it. `watch` is told each step and says whether to continue;
 /// what was measured until then is kept.
 ///
 /// # Errors
-/// When a bed cannot be set up or results cannot be written.
+/// When a backend cannot be set up or results cannot be written.
 pub fn run(
     scenario: &Scenario,
     options: &Options,
     mut watch: impl FnMut(Step<'_>) -> bool,
 ) -> Outcome<Ran> {
-    let beds: Vec<Bed> = (scenario.beds.iter().copied())
-        .filter(|bed| options.bed.is_none_or(|only| only == *bed))
+    let backends: Vec<Backend> = (scenario.backends.iter().copied())
+        .filter(|backend| options.backend.is_none_or(|only| only == *backend))
         .collect();
-    if beds.is_empty() {
-        let bed = options.bed.map_or("", Bed::name);
+    if backends.is_empty() {
+        let backend = options.backend.map_or("", Backend::name);
         return Err(Failure::usage(format!(
-            "{}: it does not run on the bed '{bed}'",
+            "{}: it does not run on the backend '{backend}'",
             scenario.name
         )));
     }
@@ -124,13 +124,13 @@ pub fn run(
         kept.drop_where(|_| true)?;
     }
     let found = kept.rows.len();
-    let all = repetitions * beds.len() * cells.len();
+    let all = repetitions * backends.len() * cells.len();
     let mut done = 0;
     'jobs: for repetition in 0..repetitions {
         for cell in &cells {
-            for bed in &beds {
+            for backend in &backends {
                 let known = kept.rows.iter().any(|row| {
-                    row.bed == *bed
+                    row.backend == *backend
                         && row.protocol == cell.protocol
                         && row.value == cell.value
                         && row.repetition == repetition
@@ -144,7 +144,7 @@ pub fn run(
                 });
                 let now = format!(
                     "{} {}{swept}, {} of {repetitions}",
-                    bed.name(),
+                    backend.name(),
                     cell.protocol,
                     repetition + 1
                 );
@@ -152,7 +152,7 @@ pub fn run(
                 if !watch(Step { done, all, now }) {
                     break 'jobs;
                 }
-                let rows = kept.rows.iter().filter(|row| row.bed == *bed);
+                let rows = kept.rows.iter().filter(|row| row.backend == *backend);
                 let cell = &loaded(scenario, cell, rows);
                 let job = Job {
                     scenario,
@@ -160,9 +160,9 @@ pub fn run(
                     measured,
                     repetition,
                 };
-                let row = match bed {
-                    Bed::Simulated => simulated::run(&job, &profile)?,
-                    Bed::Processes => processes::run(&job, options)?,
+                let row = match backend {
+                    Backend::Simulated => simulated::run(&job, &profile)?,
+                    Backend::Processes => processes::run(&job, options)?,
                 };
                 kept.append(row)?;
                 done += 1;
@@ -171,13 +171,13 @@ pub fn run(
     }
     let mut rows = kept.rows;
     rows.retain(|row| {
-        beds.contains(&row.bed)
+        backends.contains(&row.backend)
             && row.repetition < repetitions
             && cells
                 .iter()
                 .any(|cell| cell.protocol == row.protocol && cell.value == row.value)
     });
-    rows.sort_by_key(|row| (row.bed, row.repetition));
+    rows.sort_by_key(|row| (row.backend, row.repetition));
     let results = Results {
         name: scenario.name.clone(),
         about: scenario.about.clone(),
@@ -274,10 +274,11 @@ pub fn commit() -> String {
 fn lines(rows: &[Row]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in rows {
-        let of_line =
-            |one: &&Row| (one.bed, &one.protocol, one.value) == (row.bed, &row.protocol, row.value);
+        let of_line = |one: &&Row| {
+            (one.backend, &one.protocol, one.value) == (row.backend, &row.protocol, row.value)
+        };
         let is_known = lines.iter().any(|line| {
-            (line.bed, &line.protocol, line.value) == (row.bed, &row.protocol, row.value)
+            (line.backend, &line.protocol, line.value) == (row.backend, &row.protocol, row.value)
         });
         if is_known {
             continue;
@@ -289,7 +290,7 @@ fn lines(rows: &[Row]) -> Vec<Line> {
             figures.map(Spread::of)
         };
         lines.push(Line {
-            bed: row.bed,
+            backend: row.backend,
             protocol: row.protocol.clone(),
             value: row.value,
             repetitions: own.len(),

@@ -11,7 +11,7 @@ use crate::{
     figures::{self, Syncs},
     load::{Load, fill, greeting, run as run_load},
     results::Row,
-    scenario::Bed,
+    scenario::Backend,
     variant::base,
 };
 use quintet_cli::{Failure, Outcome};
@@ -146,7 +146,7 @@ pub(super) fn run(job: &Job<'_>, options: &Options) -> Outcome<Row> {
     let of = |before: u64, after: u64| after.saturating_sub(before) as f64;
     let resident = locked().resident();
     Ok(Row {
-        bed: Bed::Processes,
+        backend: Backend::Processes,
         protocol: cell.protocol.clone(),
         value: cell.value,
         repetition: job.repetition,

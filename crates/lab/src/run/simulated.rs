@@ -8,7 +8,7 @@ use super::Job;
 use crate::{
     load::{Latency, TIMELINE_STEP},
     results::Row,
-    scenario::{Bed, Place, Scenario},
+    scenario::{Backend, Place, Scenario},
 };
 use quintet_cli::{Failure, Outcome};
 use quintet_simulator::bed::{self, Load, Placement, Profile, Setup, Slowed};
@@ -100,7 +100,7 @@ pub(super) fn run(job: &Job<'_>, profile: &Profile) -> Outcome<Row> {
     let busy: u64 = found.busy.iter().sum();
     let generator = found.generator as f64 / 1e9 / seconds;
     Ok(Row {
-        bed: Bed::Simulated,
+        backend: Backend::Simulated,
         protocol: cell.protocol.clone(),
         value: cell.value,
         repetition: job.repetition,

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   [attack] kind = "minority", at = "5s", until = "15s"
-//!      │ every half second: others, drawn        ┌─► Links::changes, known beforehand: both beds
+//!      │ every half second: others, drawn        ┌─► Links::changes, known beforehand: both backends
 //!      └──────────────────────────────────────►──┤
-//!        "hunt": whoever leads just then         └─► bed::Hunt, decided as it goes: simulated only
+//!        "hunt": the present leader               └─► bed::Hunt, decided as it goes: simulated only
 //! ```
 
 use crate::load::Random;
@@ -20,11 +20,11 @@ use std::time::Duration;
 pub enum AttackKind {
     /// Nothing: to compare with.
     None,
-    /// Up to a minority, drawn anew every half second, sends half a second late.
+    /// Up to a minority, drawn again every half second, sends half a second late.
     Minority,
-    /// The first leader sends half a second late, whoever leads meanwhile.
+    /// The first leader sends half a second late, also when another one leads.
     Leader,
-    /// Whoever leads sends half a second late, looked up every half second.
+    /// The present leader sends half a second late, looked up every half second.
     Hunt,
     /// Of everything that is sent, 30 % is lost.
     Loss,
@@ -68,11 +68,11 @@ impl AttackKind {
         match self {
             Self::None => "nothing, to compare with",
             Self::Minority => {
-                "every half second up to a minority, drawn anew, sends half a second late"
+                "every half second up to a minority, drawn again, sends half a second late"
             }
             Self::Leader => "the first leader sends half a second late",
             Self::Hunt => {
-                "whoever leads sends half a second late, looked up every half second (simulated)"
+                "the present leader sends half a second late, looked up every half second (simulated)"
             }
             Self::Loss => "30 % of what is sent is lost",
             Self::OneWay => "nothing that the first leader sends arrives",
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minority_is_drawn_anew_every_half_second_and_is_never_more() {
+    fn minority_is_drawn_again_every_half_second_and_is_never_more() {
         for replicas in [3, 5, 11] {
             let found = attack(AttackKind::Minority, replicas);
             assert_eq!(found.changes.len(), 6);

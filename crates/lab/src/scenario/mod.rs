@@ -24,14 +24,14 @@ use std::time::Duration;
 /// Where a scenario runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Bed {
+pub enum Backend {
     /// In virtual time, on a machine that a profile describes.
     Simulated,
     /// On real processes on this machine.
     Processes,
 }
 
-impl Bed {
+impl Backend {
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,9 +55,9 @@ pub enum Parameter {
     ValueSize,
     /// Per cent of the requests that are reads.
     Reads,
-    /// By how many microseconds clocks are wrong at most; simulated bed only.
+    /// By how many microseconds clocks are wrong at most; simulated backend only.
     ClockError,
-    /// Per cent of the turns that slowed replicas would have otherwise; simulated bed only.
+    /// Per cent of the turns that slowed replicas would have otherwise; simulated backend only.
     Efficiency,
     /// Per cent of the most that the same clients get in a closed loop in which nothing happens,
     /// which is measured first: the value 0.
@@ -93,7 +93,7 @@ pub enum Axis {
     /// 99th percentile.
     P99,
     /// Per cent of the commands that were executed behind one that was submitted later; simulated
-    /// bed only.
+    /// backend only.
     Overtaken,
     /// Seconds since the measuring began: a timeline.
     Time,
@@ -114,10 +114,10 @@ pub enum Place {
     Last,
     /// At these.
     At(Vec<u16>),
-    /// At so many proxies, each on a machine of its own; simulated bed only.
+    /// At that many proxies, each on a machine of its own; simulated backend only.
     Proxies(usize),
-    /// On so many machines, each with a frontend of its own: clients that ask replicas themselves;
-    /// simulated bed only.
+    /// On that many machines, each with a frontend of its own: clients that ask replicas
+    /// themselves; simulated backend only.
     Frontends(usize),
 }
 
@@ -134,9 +134,9 @@ pub struct Workload {
     pub value_size: usize,
     /// The most requests that a replica orders together; 0 for as many as there are.
     pub batch: usize,
-    /// A batch of so many bytes is full: more requests become a further one at once.
+    /// A batch of that many bytes is full: more requests become a further one at once.
     pub batch_bytes: usize,
-    /// The same for so many requests.
+    /// The same for that many requests.
     pub batch_requests: usize,
     /// Which requests.
     pub mix: Mix,
@@ -148,9 +148,9 @@ pub struct Workload {
     pub place: Place,
     /// What reads need.
     pub level: Level,
-    /// Clients reach replicas and proxies over links like theirs, on the simulated bed.
+    /// Clients reach replicas and proxies over links like theirs, on the simulated backend.
     pub remote: bool,
-    /// How unevenly the simulated bed draws keys, if requests have keys there: see
+    /// How unevenly the simulated backend draws keys, if requests have keys there: see
     /// `quintet_simulator::bed::Load`.
     pub skew: Option<u32>,
 }
@@ -197,7 +197,7 @@ pub struct Scenario {
     /// The paper and the figure that it answers to; empty for none.
     pub paper: String,
     /// Where it can run.
-    pub beds: Vec<Bed>,
+    pub backends: Vec<Backend>,
     /// The protocols, or variants of theirs: see [`Variant`].
     pub protocols: Vec<String>,
     /// Protocols whose clients are elsewhere than the workload says.
@@ -214,15 +214,15 @@ pub struct Scenario {
     pub workload: Workload,
     /// How links behave.
     pub links: Links,
-    /// How clocks are wrong, on the simulated bed.
+    /// How clocks are wrong, on the simulated backend.
     pub clocks: Clocks,
-    /// The machines' network cards, on the simulated bed.
+    /// The machines' network cards, on the simulated backend.
     pub cards: Cards,
     /// Which replicas are slow when the sweep is about that.
     pub slowed: Vec<u16>,
     /// What happens to replicas, counted from the beginning of the run.
     pub faults: Vec<Fault>,
-    /// What happens to whoever leads, on the simulated bed.
+    /// What happens to the present leader, on the simulated backend.
     pub hunt: Option<Hunt>,
     /// The same and what happens to links, counted from the beginning of the measuring.
     pub shades: Vec<Shade>,
@@ -230,7 +230,7 @@ pub struct Scenario {
     pub sweep: Option<(Parameter, Vec<u64>)>,
     /// Which of the values a quick run has.
     pub sweep_quick: Option<Vec<u64>>,
-    /// The machine of the simulated bed.
+    /// The machine of the simulated backend.
     pub profile: String,
     /// What is not counted.
     pub warmup: Duration,

@@ -6,7 +6,7 @@
 //! ```
 
 use super::{
-    Axis, Bed, Parameter, Place, Plot, Published, Scenario, Shade, Workload,
+    Axis, Backend, Parameter, Place, Plot, Published, Scenario, Shade, Workload,
     attack::{Attack, AttackText},
 };
 use crate::{
@@ -471,7 +471,8 @@ struct Text {
     about: String,
     #[serde(default)]
     paper: String,
-    beds: Vec<Bed>,
+    #[serde(alias = "beds")]
+    backends: Vec<Backend>,
     protocols: Vec<String>,
     #[serde(default)]
     options: BTreeMap<String, BTreeMap<String, toml::Value>>,
@@ -559,8 +560,8 @@ fn check(text: Text) -> Result<Scenario, String> {
             text.name
         ));
     }
-    if text.beds.is_empty() || text.protocols.is_empty() {
-        return Err("beds and protocols: at least one each".to_owned());
+    if text.backends.is_empty() || text.protocols.is_empty() {
+        return Err("backends and protocols: at least one each".to_owned());
     }
     for protocol in &text.protocols {
         Variant::parse(protocol).map_err(|error| format!("protocols: {error}"))?;
@@ -584,7 +585,7 @@ fn check(text: Text) -> Result<Scenario, String> {
     };
     match text.transport.as_str() {
         "tcp" => {}
-        other @ ("udp" | "shared-memory") if text.beds.contains(&Bed::Simulated) => {
+        other @ ("udp" | "shared-memory") if text.backends.contains(&Backend::Simulated) => {
             return Err(format!("transport: '{other}' is for real processes only"));
         }
         "shared-memory" => {}
@@ -626,32 +627,34 @@ fn check(text: Text) -> Result<Scenario, String> {
         let own = given.into_iter();
         options.extend(own.map(|(name, value)| (protocol.clone(), name, value)));
     }
-    if text.workload.batch > 0 && text.beds.contains(&Bed::Processes) {
-        return Err("workload: batch: real replicas always batch; beds = ['simulated']".to_owned());
+    if text.workload.batch > 0 && text.backends.contains(&Backend::Processes) {
+        return Err(
+            "workload: batch: real replicas always batch; backends = ['simulated']".to_owned(),
+        );
     }
     let (workload, places) = workload(text.workload, text.replicas)?;
     let begins = text.warmup.0;
     let clocks = (text.clocks.clocks(begins)).map_err(|why| format!("clocks: {why}"))?;
-    if text.beds.contains(&Bed::Processes) {
+    if text.backends.contains(&Backend::Processes) {
         let own = |place: &Place| matches!(place, Place::Proxies(_) | Place::Frontends(_));
         let places = places.iter().map(|(_, place)| place);
         if own(&workload.place) || places.into_iter().any(own) {
             return Err(
                 "workload: at: proxies and frontends of their own are simulated only; \
-                 beds = ['simulated']"
+                 backends = ['simulated']"
                     .to_owned(),
             );
         }
         if clocks != Clocks::default() {
             return Err("clocks: those of real machines are as they are; \
-                 beds = ['simulated']"
+                 backends = ['simulated']"
                 .to_owned());
         }
     }
     let (cards, slowed) = (text.machines.cards(), text.machines.slowed);
     let own = !cards.is_plain() || cards.stands_for > 1 || !slowed.is_empty();
-    if text.beds.contains(&Bed::Processes) && own {
-        return Err("machines: real ones are as they are; beds = ['simulated']".to_owned());
+    if text.backends.contains(&Backend::Processes) && own {
+        return Err("machines: real ones are as they are; backends = ['simulated']".to_owned());
     }
     if cards.stands_for > 1_000 {
         return Err("machines: stands_for: accepted are 1 to 1000".to_owned());
@@ -713,10 +716,10 @@ fn check(text: Text) -> Result<Scenario, String> {
             .map_err(|why| format!("attack: {why}"))?,
         None => Attack::default(),
     };
-    if attack.hunt.is_some() && text.beds.contains(&Bed::Processes) {
+    if attack.hunt.is_some() && text.backends.contains(&Backend::Processes) {
         return Err(
             "attack: kind: links of real replicas change as they were told before; \
-             beds = ['simulated']"
+             backends = ['simulated']"
                 .to_owned(),
         );
     }
@@ -749,7 +752,7 @@ fn check(text: Text) -> Result<Scenario, String> {
         name: text.name,
         about: text.about,
         paper: text.paper,
-        beds: text.beds,
+        backends: text.backends,
         protocols: text.protocols,
         places,
         options,
@@ -919,7 +922,7 @@ mod tests {
     use super::*;
     use crate::scenario::Cell;
 
-    const GOOD: &str = "name = 'x'\nabout = 'y'\nbeds = ['simulated']\n\
+    const GOOD: &str = "name = 'x'\nabout = 'y'\nbackends = ['simulated']\n\
                         protocols = ['multipaxos']\nreplicas = 3\ndurability = 'disk'\n\
                         warmup = '100ms'\nmeasured = '1s'\n[workload]\nclients = 8\n";
 
@@ -979,7 +982,13 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_makes_a_cell_for_each_value_and_protocol() {
+    fn earlier_name_of_backends_is_accepted() {
+        let earlier = parse(&GOOD.replace("backends", "beds"), "f").unwrap();
+        assert_eq!(earlier.backends, parse(GOOD, "f").unwrap().backends);
+    }
+
+    #[test]
+    fn sweep_makes_a_cell_for_each_value_and_protocol() {
         let text = format!("{GOOD}[sweep]\nparameter = 'clients'\nvalues = [1, 8]\nquick = [8]\n");
         let scenario = parse(&text, "f").unwrap();
         let clients = |quick| -> Vec<usize> {
@@ -1023,7 +1032,11 @@ mod tests {
                 "f:9: workload: distribution 'zip'",
             ),
             ("replicas = 3", "replicas = 'three'", "f:5:"),
-            ("beds = ['simulated']", "beds = []", "beds and protocols"),
+            (
+                "backends = ['simulated']",
+                "backends = []",
+                "backends and protocols",
+            ),
             ("name = 'x'", "name = '../x'", "f:1: name: '../x'"),
             ("replicas = 3\n", "", "missing field `replicas`"),
         ] {

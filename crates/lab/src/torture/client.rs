@@ -66,8 +66,8 @@ impl Connection {
     ///
     /// # Errors
     /// When nobody answers in time.
-    pub fn open(address: SocketAddr, password: &str, patience: Duration) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, patience)?;
+    pub fn open(address: SocketAddr, password: &str, timeout: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
         let mut connection = Self {
             stream,
@@ -78,7 +78,7 @@ impl Connection {
         let mut out = Vec::new();
         encode(&mut out, &[b"AUTH", password.as_bytes()]);
         connection.send(&out)?;
-        match connection.reply(Instant::now() + patience)? {
+        match connection.reply(Instant::now() + timeout)? {
             Value::Simple(_) => Ok(connection),
             other => Err(io::Error::other(format!("AUTH was answered {other:?}"))),
         }
@@ -227,9 +227,9 @@ mod tests {
                 stream.write_all(piece.as_bytes()).unwrap();
             }
         });
-        let patience = Duration::from_secs(10);
-        let mut connection = Connection::open(address, "x", patience).unwrap();
-        let deadline = Instant::now() + patience;
+        let timeout = Duration::from_secs(10);
+        let mut connection = Connection::open(address, "x", timeout).unwrap();
+        let deadline = Instant::now() + timeout;
         let array = Value::Array(vec![
             Value::Number(7),
             Value::Bulk(b"a\rb".to_vec()),

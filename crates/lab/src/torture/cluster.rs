@@ -163,7 +163,7 @@ impl Replica {
 
     /// How it ended and what it said last, for a report.
     #[must_use]
-    pub fn epitaph(&self) -> String {
+    pub fn exit_message(&self) -> String {
         let how = self.ended.map_or_else(|| "runs".to_owned(), shown);
         let kind = if self.is_proxy { "proxy" } else { "replica" };
         let mut text = format!("{kind} {} {how}", self.id);
@@ -206,7 +206,7 @@ fn last_words(log: &Path) -> Option<String> {
 pub struct Cluster {
     /// By id.
     pub replicas: Vec<Replica>,
-    /// By id, which goes on behind the replicas.
+    /// By id, which continues behind the replicas.
     pub proxies: Vec<Replica>,
     /// What lies between them.
     pub network: Network,

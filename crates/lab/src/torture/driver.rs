@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(10);
 const ATTACK_MIN: Duration = Duration::from_millis(500);
 /// How long a disk stays full at most while the replica does not need more room.
 const FILL_MAX: Duration = Duration::from_secs(20);
-/// Requests that were under way when a fault ended are excused for this long.
+/// Requests that were in progress when a fault ended are excused for this long.
 const GRACE: u64 = 3_000_000_000;
 
 const BREAKS: &[Trouble] = &[Trouble::Connection];
@@ -53,7 +53,7 @@ pub enum Halt {
     Asked,
     /// Something happened that must not happen.
     Violation(String),
-    /// The torture itself cannot go on.
+    /// The torture itself cannot continue.
     Broken(TortureError),
 }
 
@@ -150,7 +150,7 @@ impl<'a> Driver<'a> {
             if let Some(status) = replica.look()
                 && !replica.may_end
             {
-                let what = format!("{} without being asked to", replica.epitaph());
+                let what = format!("{} without being asked to", replica.exit_message());
                 let log = replica.log();
                 return Err(Halt::Violation(format!(
                     "{what} ({}; its log: {})",
@@ -191,11 +191,10 @@ impl<'a> Driver<'a> {
                 return Ok(found);
             }
             if Instant::now() > end {
-                let states = self
-                    .cluster
-                    .replicas
-                    .iter()
-                    .map(|replica| format!("{}: {:?}", replica.epitaph(), replica.status()));
+                let states =
+                    self.cluster.replicas.iter().map(|replica| {
+                        format!("{}: {:?}", replica.exit_message(), replica.status())
+                    });
                 return Err(Halt::Violation(format!(
                     "not within {} s: {what} ({})",
                     PATIENCE.as_secs(),
@@ -657,7 +656,7 @@ impl<'a> Driver<'a> {
         if let Some(status) = self.cluster.replicas[at].ended {
             self.note_exit("disk full", status);
             if status.code().is_some_and(|code| code != 8) {
-                let text = self.cluster.replicas[at].epitaph();
+                let text = self.cluster.replicas[at].exit_message();
                 return Err(Halt::Violation(format!(
                     "{text}; a full disk ends with code 8"
                 )));
@@ -666,7 +665,7 @@ impl<'a> Driver<'a> {
         } else {
             *self
                 .exits
-                .entry("disk full: went on".to_owned())
+                .entry("disk full: continued".to_owned())
                 .or_default() += 1;
             self.cluster.replicas[at].may_end = false;
         }
@@ -747,7 +746,7 @@ impl<'a> Driver<'a> {
         };
         self.note_exit(&format!("corrupt {}", target.name()), status);
         if status.code() != Some(7) {
-            let text = self.cluster.replicas[at].epitaph();
+            let text = self.cluster.replicas[at].exit_message();
             return Err(Halt::Violation(format!(
                 "{text}; damaged data (byte {} of {}) must be repaired or refused with code 7",
                 damage.offset,
@@ -776,7 +775,7 @@ impl<'a> Driver<'a> {
             let status = self.until(&what, watch, |driver| driver.cluster.replicas[at].ended)?;
             self.note_exit("SIGTERM", status);
             if !status.success() {
-                let text = self.cluster.replicas[at].epitaph();
+                let text = self.cluster.replicas[at].exit_message();
                 return Err(Halt::Violation(format!("{text}; SIGTERM ends with code 0")));
             }
             self.cluster.start(id)?;
@@ -949,7 +948,7 @@ impl<'a> Driver<'a> {
             driver.cluster.running().is_empty().then_some(())
         })?;
         let ended = self.cluster.all();
-        let ended: Vec<_> = ended.map(|it| (it.ended, it.epitaph())).collect();
+        let ended: Vec<_> = ended.map(|it| (it.ended, it.exit_message())).collect();
         for (status, text) in ended {
             let Some(status) = status else {
                 continue;

@@ -15,7 +15,7 @@ pub enum Kind {
     Stop,
     /// Links that carry nothing, in one direction or both.
     Partition,
-    /// Connections that break, what was under way lost.
+    /// Connections that break, what was in progress lost.
     Reset,
     /// A disk without room.
     Disk,

@@ -32,7 +32,7 @@ const LIMITS: Limits = Limits {
     memory: 1 << 30,
     evidence: 2_000_000,
 };
-/// After so many groups without an order the rest says nothing new, and each takes long.
+/// After that many groups without an order the rest says nothing new, and each takes long.
 const CONVICTED_MAX: u64 = 5;
 /// The client that reads everything in the end; one per replica from here on.
 const READER: u32 = 1_000_000;
@@ -82,7 +82,7 @@ pub fn read_everything(shared: &Arc<Shared>, replicas: u16, report: &mut Report)
                 for ((key, one), other) in keys.iter().zip(first).zip(&found) {
                     if one != other {
                         report.violation(format!(
-                            "replicas 0 and {replica} differ at {key} with nothing under way: \
+                            "replicas 0 and {replica} differ at {key} with nothing in progress: \
                              {one:?}, {other:?}"
                         ));
                     }
@@ -138,7 +138,7 @@ pub fn judge(
     Ok(())
 }
 
-/// What was done when, for whoever reads the replicas' logs beside it.
+/// What was done when, for a reader of the replicas' logs beside it.
 fn write_faults(
     plan: &Plan,
     timeline: &Timeline,

@@ -109,7 +109,7 @@ pub struct Plan {
 /// Why there is no verdict.
 #[derive(Debug, thiserror::Error)]
 pub enum TortureError {
-    /// The plan makes no sense.
+    /// The plan is invalid.
     #[error("{0}")]
     Plan(String),
     /// The operating system refused something to the torture itself.
@@ -301,7 +301,7 @@ fn data_of(plan: &Plan, id: u16) -> PathBuf {
 /// Carries the plan out. `progress` is called now and then and asks to stop by `false`.
 ///
 /// # Errors
-/// When there is nothing to judge: the plan makes no sense, the cluster did not come up, or the
+/// When there is nothing to judge: the plan is invalid, the cluster did not come up, or the
 /// operating system refused something.
 pub fn run(
     plan: &Plan,
@@ -367,7 +367,7 @@ pub fn run(
     report.faults = std::mem::take(&mut driver.counts);
     report.exits = std::mem::take(&mut driver.exits);
     report.hostile = driver.hostile.take();
-    // Whoever still runs is killed.
+    // Processes that still run are killed.
     drop(driver);
     keep_small_disks(plan, &small, report.holds())?;
     let mut asked = Progress {
@@ -381,7 +381,7 @@ pub fn run(
         .iter()
         .filter_map(|kind| report.faults.get(kind.name()))
         .sum();
-    // Whoever has asked to stop once gets a verdict; asked again, it stops here, too.
+    // A user who has asked to stop once gets a verdict; asked again, it stops here, too.
     judge::judge(plan, &shared, &mut report, &mut || progress(&asked))?;
     Ok(report)
 }

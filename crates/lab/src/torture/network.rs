@@ -247,7 +247,7 @@ pub(crate) fn inside(id: u16, program: &Path) -> Command {
     command
 }
 
-/// Lets everything that replica `id` sends pass a token bucket of so many bits per second, not 0.
+/// Lets everything that replica `id` sends pass a token bucket of that many bits per second, not 0.
 pub(crate) fn limit(id: u16, bits_per_second: u64) -> io::Result<()> {
     let name = namespace(id);
     // What passes at once: 2 ms at this rate, at least a few packets of the largest size.
@@ -260,7 +260,7 @@ pub(crate) fn limit(id: u16, bits_per_second: u64) -> io::Result<()> {
     command("tc", &words)
 }
 
-/// Namespaces, cables and bridge for so many replicas, in a sandbox. What an earlier call left
+/// Namespaces, cables and bridge for that many replicas, in a sandbox. What an earlier call left
 /// there goes.
 pub(crate) fn lay(replicas: u16) -> io::Result<()> {
     for id in 0..REPLICAS_MAX {
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_replica_sees_itself_where_it_listens_and_the_others_through_cables() {
+    fn every_replica_sees_itself_where_it_listens_and_others_through_cables() {
         let base = free_base(24_200).unwrap();
         let network = Network::start(NetworkKind::Loopback, base, 3).unwrap();
         let mut all = std::collections::BTreeSet::new();

@@ -4,7 +4,7 @@
 //! ```text
 //!   replica 0 ──dials──► listener (0 → 1) ══ pipe ══► replica 1
 //!                           cut 0 → 1: bytes wait    reset: both ends see ECONNRESET,
-//!                           cut 1 → 0: answers wait   what was under way is lost
+//!                           cut 1 → 0: answers wait   what was in progress is lost
 //! ```
 //!
 //! A cut holds bytes back and delivers them when it heals, as retransmission does; a reset loses
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_holds_one_direction_only_and_healing_delivers() {
+    fn cut_holds_one_direction_only_and_healing_delivers() {
         let (proxy, mut dialler, mut dialled) = pair();
         dialler.write_all(b"one").unwrap();
         assert_eq!(read(&mut dialled, 3), b"one");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_reaches_both_ends() {
+    fn reset_reaches_both_ends() {
         let (proxy, mut dialler, mut dialled) = pair();
         dialler.write_all(b"one").unwrap();
         assert_eq!(read(&mut dialled, 3), b"one");
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_one_side_is_passed_on_after_its_bytes() {
+    fn end_of_one_side_is_passed_on_after_its_bytes() {
         let (_proxy, mut dialler, mut dialled) = pair();
         dialler.write_all(b"last").unwrap();
         drop(dialler);

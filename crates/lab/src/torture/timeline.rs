@@ -86,7 +86,7 @@ struct Inner {
     windows: Vec<Window>,
 }
 
-/// Written by whoever does the faults, read by the judge.
+/// Written by the driver of the faults, read by the judge.
 #[derive(Debug)]
 pub struct Timeline {
     began: Instant,
@@ -130,7 +130,7 @@ impl Timeline {
         inner.excuses.len() - 1
     }
 
-    /// The excuse holds for so many more nanoseconds.
+    /// The excuse holds for that many more nanoseconds.
     pub fn end_excuse(&self, number: usize, grace: u64) {
         let to = self.now() + grace;
         if let Some(excuse) = self.inner().excuses.get_mut(number) {
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_excuse_covers_its_replica_its_trouble_and_its_time_only() {
+    fn excuse_covers_its_replica_its_trouble_and_its_time_only() {
         let timeline = Timeline::default();
         let number = timeline.excuse(Some(1), &[Trouble::Connection]);
         let from = timeline.now();

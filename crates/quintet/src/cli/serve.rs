@@ -26,7 +26,7 @@ Examples:
   quintet serve --config replica-0.toml --log debug
   QUINTET_PASSWORD=… quintet serve --config replica-0.toml --redis-listen 0.0.0.0:7001
 
-SIGTERM and Ctrl-C stop it gracefully: it hands leadership over, finishes what is under way, and
+SIGTERM and Ctrl-C stop it gracefully: it hands leadership over, finishes what is in progress, and
 exits with 0. It exits with 2 when a setting is wrong or a port is taken, 7 when the data directory
 is refused, 8 when the storage failed.")]
 pub struct Serve {
@@ -34,7 +34,7 @@ pub struct Serve {
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Start a 'memory' cluster anew after the memories of a majority were lost; what they held
+    /// Start a 'memory' cluster again after the memories of a majority were lost; what they held
     /// is gone
     #[arg(long)]
     bootstrap_again: bool,
@@ -55,7 +55,7 @@ pub struct Serve {
 /// What every long-running process of a cluster can be told.
 #[derive(Args, Debug)]
 pub struct Process {
-    /// Set this process's clock wrong by so many microseconds, for measuring and for trying out
+    /// Set this process's clock wrong by that many microseconds, for measuring and for trying out
     #[arg(
         long,
         value_name = "US",
@@ -65,7 +65,7 @@ pub struct Process {
     )]
     clock_skew_us: i64,
 
-    /// Stop when standard input ends: whoever started this process is gone
+    /// Stop when standard input ends: the process that started this one is gone
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
 
@@ -184,7 +184,7 @@ pub fn refusal(error: StartError) -> Failure {
     }
 }
 
-/// Whoever holds the other end of the pipe wants no replica to outlive it.
+/// The process that holds the other end of the pipe wants no replica to outlive it.
 fn stop_with_stdin(handle: Handle) -> Outcome {
     thread::Builder::new()
         .name("stdin".to_owned())
@@ -198,7 +198,7 @@ fn stop_with_stdin(handle: Handle) -> Outcome {
                     _ => break,
                 }
             }
-            tracing::info!("whoever started this replica is gone");
+            tracing::info!("the process that started this replica is gone");
             handle.stop();
         })?;
     Ok(())

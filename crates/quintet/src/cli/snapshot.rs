@@ -107,8 +107,14 @@ struct Save {
     replica: u16,
 
     /// How long to wait, such as 1m
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = units::duration)]
-    patience: Duration,
+    #[arg(
+        long,
+        alias = "patience",
+        value_name = "TIME",
+        default_value = "1m",
+        value_parser = units::duration
+    )]
+    timeout: Duration,
 }
 
 /// Check a snapshot and show what is in it
@@ -182,14 +188,13 @@ impl Save {
                     .help("choose another file"),
             );
         }
-        let answer =
-            http::request("POST", &admin, "/snapshot", self.patience).map_err(|error| {
-                Failure::new(
-                    Exit::Unreachable,
-                    format!("no answer from http://{admin}: {error}"),
-                )
-                .help("is the replica running?")
-            })?;
+        let answer = http::request("POST", &admin, "/snapshot", self.timeout).map_err(|error| {
+            Failure::new(
+                Exit::Unreachable,
+                format!("no answer from http://{admin}: {error}"),
+            )
+            .help("is the replica running?")
+        })?;
         let text = String::from_utf8_lossy(&answer.body).trim().to_owned();
         if answer.code != 200 {
             let failure = Failure::new(Exit::Failed, format!("no snapshot was taken: {text}"));
@@ -580,7 +585,7 @@ impl Restore {
             let descriptor = descriptor.map_err(|error| {
                 Failure::new(Exit::from_code(i32::from(error.exit_code())), error)
             })?;
-            // The state that the new cluster begins with: positions go on, its log is empty.
+            // The state that the new cluster begins with: positions continue, its log is empty.
             let header = SnapshotHeader {
                 cluster: config.cluster,
                 group: GroupId(0),

@@ -478,7 +478,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_clock_is_shown_with_its_correction_deviation_and_bound() {
+    fn clock_is_shown_with_its_correction_deviation_and_bound() {
         let of = |told: Value| clock(&json!({ "clock": told }));
         let free = json!({"disciplined": false, "correction_ns": -1_500, "deviation_ns": 900,
                           "bound_ns": 250_000});

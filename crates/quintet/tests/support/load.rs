@@ -29,7 +29,7 @@ impl Drop for Stop<'_> {
 }
 
 impl Load {
-    /// Lets so many writers write at these addresses meanwhile.
+    /// Lets that many writers write at these addresses meanwhile.
     pub fn during(&self, writers: usize, addresses: &[String], meanwhile: impl FnOnce()) {
         thread::scope(|scope| {
             let _stop = Stop(self);
@@ -41,7 +41,7 @@ impl Load {
         assert_eq!(*self.errors.lock().unwrap(), Vec::<String>::new());
     }
 
-    /// Writes at one address; goes to the next when whoever served there dies. An error reply from
+    /// Writes at one address; goes to the next when the server there dies. An error reply from
     /// one that lives is remembered as a failure.
     fn write(&self, writer: usize, addresses: &[String]) {
         let mut turn = writer;
@@ -68,7 +68,7 @@ impl Load {
         }
     }
 
-    /// Waits until so many more writes are acknowledged.
+    /// Waits until that many more writes are acknowledged.
     pub fn waits_for(&self, more: u64) {
         let from = self.acknowledged.load(Ordering::Relaxed);
         eventually("more writes are acknowledged", || {

@@ -21,7 +21,7 @@ use std::{
 };
 
 /// Long enough for anything on a busy machine; nothing waits that long when all is well.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The program: this package's, or the one beside `quintet-lab`.
 pub fn program() -> PathBuf {
@@ -75,7 +75,7 @@ pub fn fails(arguments: &[&str], code: i32, parts: &[&str]) {
 
 /// Waits until `check` gives something.
 pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(value) = check() {
             return value;
@@ -303,7 +303,7 @@ pub struct Client {
 impl Client {
     pub fn connect(address: &str) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
         Ok(Self {
             stream: BufReader::new(stream),
@@ -339,7 +339,7 @@ impl Client {
 
 pub fn http_get(address: &str, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut text = String::new();

@@ -260,7 +260,7 @@ impl Served {
         });
     }
 
-    /// Lets it go on after `freeze`.
+    /// Lets it continue after `freeze`.
     pub fn thaw(&self) {
         super::signal(self.process.0.id(), rustix::process::Signal::CONT);
     }
@@ -278,7 +278,7 @@ pub struct Raw(pub TcpStream);
 impl Raw {
     pub fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(super::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(super::TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self(stream)
     }
@@ -316,7 +316,7 @@ impl Raw {
             .unwrap();
         let open = matches!(self.0.peek(&mut [0]), Err(error)
             if error.kind() == std::io::ErrorKind::WouldBlock);
-        self.0.set_read_timeout(Some(super::PATIENCE)).unwrap();
+        self.0.set_read_timeout(Some(super::TIMEOUT)).unwrap();
         open
     }
 }

@@ -21,7 +21,7 @@ pub struct Cards {
     /// What goes between card and memory, in both directions together, in bits per second; 0 for no
     /// limit.
     pub memory: u64,
-    /// For so many bytes each one of the bulk lane stands, on its whole way: large messages that
+    /// For that many bytes each one of the bulk lane stands, on its whole way: large messages that
     /// are not to take as much memory here as they would there. 0 is 1.
     pub stands_for: u64,
 }
@@ -39,7 +39,7 @@ impl Cards {
         self.ingress == 0 && self.memory == 0
     }
 
-    /// For how many bytes a frame of so many stands.
+    /// For how many bytes a frame of that many stands.
     pub const fn weight(&self, lane: Lane, bytes: usize) -> usize {
         match lane {
             Lane::Bulk if self.stands_for > 1 => bytes * self.stands_for as usize,
@@ -49,7 +49,7 @@ impl Cards {
 }
 
 impl Card {
-    /// So many bytes are to leave: when the memory has given them out.
+    /// That many bytes are to leave: when the memory has given them out.
     pub fn leaves(&mut self, cards: Cards, now: u64, bytes: usize) -> u64 {
         if cards.memory == 0 {
             return now;
@@ -58,7 +58,7 @@ impl Card {
         self.memory_free
     }
 
-    /// The last of so many bytes arrives: when they are in memory.
+    /// The last of that many bytes arrives: when they are in memory.
     pub fn arrives(&mut self, cards: Cards, now: u64, bytes: usize) -> u64 {
         let mut at = now;
         for (free, speed) in [
@@ -89,7 +89,7 @@ mod tests {
     const SPEED: u64 = 8_000_000_000;
 
     #[test]
-    fn a_card_that_is_idle_costs_nothing_and_a_busy_one_its_time() {
+    fn card_that_is_idle_costs_nothing_and_a_busy_one_its_time() {
         let cards = Cards {
             ingress: SPEED,
             ..Cards::default()

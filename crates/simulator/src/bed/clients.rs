@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug, Default)]
 struct Client {
     replica: usize,
-    /// The request under way and when it was due.
+    /// The request in progress and when it was due.
     under_way: Option<(u64, u64)>,
     number: u64,
 }

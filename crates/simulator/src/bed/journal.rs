@@ -17,7 +17,7 @@ pub(super) struct Journal {
     waiting: VecDeque<(PersistId, Write)>,
     waiting_bytes: usize,
     syncing: Option<PersistId>,
-    /// A synchronisation was asked for or is under way.
+    /// A synchronisation was asked for or is in progress.
     pub busy: bool,
     snapshots: VecDeque<(SnapshotInfo, Bytes)>,
     writing: Option<(Executed, bool, Vec<u8>)>,
@@ -70,7 +70,7 @@ impl Journal {
         written.len() as u64
     }
 
-    /// Cuts the snapshot under way off.
+    /// Cuts the snapshot in progress off.
     pub fn snapshot_truncate(&mut self, length: u64) {
         if let Some((.., written)) = &mut self.writing {
             written.truncate(length as usize);
@@ -81,7 +81,7 @@ impl Journal {
         self.writing = None;
     }
 
-    /// The snapshot under way is whole and durable.
+    /// The snapshot in progress is whole and durable.
     pub fn snapshot_finish(&mut self) -> Option<SnapshotInfo> {
         let (id, _, bytes) = self.writing.take()?;
         let info = SnapshotInfo {

@@ -36,7 +36,7 @@ use std::{collections::BTreeMap, time::Duration};
 /// How the clients ask.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// Clients, one request each under way in a closed loop.
+    /// Clients, one request each in progress in a closed loop.
     pub clients: usize,
     /// Requests per second of all clients together, at random moments (Poisson); `None` for a
     /// closed loop.
@@ -45,11 +45,11 @@ pub struct Load {
     pub value_size: usize,
     /// The most requests that a replica orders together; 0 for as many as there are.
     pub batch: usize,
-    /// A batch of so many bytes of values is full, and need not wait for those before it.
+    /// A batch of that many bytes of values is full, and need not wait for those before it.
     pub batch_bytes: usize,
-    /// The same for so many requests.
+    /// The same for that many requests.
     pub batch_requests: usize,
-    /// Of a thousand requests, so many are reads.
+    /// Of a thousand requests, that many are reads.
     pub reads: u64,
     /// What reads need.
     pub level: Level,
@@ -105,7 +105,7 @@ pub struct Clocks {
 pub struct ClockStep {
     /// When, from the beginning of the run.
     pub at: Duration,
-    /// Until when; `None` for ever.
+    /// Until when; `None` forever.
     pub until: Option<Duration>,
     /// Whose: a replica, or a frontend behind them.
     pub machine: u16,
@@ -159,7 +159,7 @@ pub struct Hunt {
 pub struct Slowed {
     /// Which.
     pub replicas: Vec<u16>,
-    /// Of a hundred turns that they would have, so many; 0 for all of them.
+    /// Of a hundred turns that they would have, that many; 0 for all of them.
     pub efficiency: u64,
 }
 
@@ -176,8 +176,8 @@ pub struct Setup {
     pub durability: Durability,
     /// How links behave, beside what loopback costs.
     pub links: Links,
-    /// What replicas send on the lane for control may overtake each other, as datagrams do. Only for
-    /// protocols that do not need streams.
+    /// What replicas send on the lane for control may overtake each other, as datagrams do. Only
+    /// for protocols that do not need streams.
     pub datagrams: bool,
     /// The machine.
     pub profile: Profile,
@@ -189,7 +189,7 @@ pub struct Setup {
     pub load: Load,
     /// What happens to replicas.
     pub faults: Vec<Fault>,
-    /// What happens to whoever leads.
+    /// What happens to the present leader.
     pub hunt: Option<Hunt>,
     /// How clocks are wrong.
     pub clocks: Clocks,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_run_gives_the_same_numbers_to_the_last() {
+    fn same_run_gives_the_same_numbers_to_the_last() {
         let found = run(setup(16));
         assert_eq!((found.broken.as_ref(), found.failed), (None, 0));
         assert!(found.answered.len() > 1_000, "{}", found.answered.len());
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_to_be_woken_in_the_middle_of_a_turn_is_woken_after_it() {
+    fn who_asks_to_be_woken_in_middle_of_turn_is_woken_after_it() {
         // When turns and rounds end together depends on how long both are.
         for round in (20..100).step_by(2) {
             let found = run(Setup {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adversary_that_looks_who_leads_delays_what_that_one_sends() {
+    fn adversary_that_looks_who_leads_delays_what_that_one_sends() {
         let hunted = Setup {
             hunt: Some(Hunt {
                 at: Duration::from_millis(100),
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_way_shows_in_the_latency_and_reads_need_a_quorum() {
+    fn long_way_shows_in_the_latency_and_reads_need_a_quorum() {
         let mut far = setup(8);
         far.durability = Durability::Memory;
         far.links.other.delay = Duration::from_millis(10);
@@ -417,7 +417,7 @@ mod tests {
             )
             .0
         };
-        // Bytes in a second of three machines, each at so many bits in a second.
+        // Bytes in a second of three machines, each at that many bits in a second.
         let most = |bits: u64| 3 * bits / 8;
         assert!(free > most(700_000_000), "{free}");
         let taken = of(400_000_000, 0);
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_loop_offers_its_rate() {
+    fn open_loop_offers_its_rate() {
         let mut open = setup(64);
         open.load.rate = Some(5_000);
         open.measured = Duration::from_secs(1);
@@ -497,7 +497,8 @@ mod tests {
         );
     }
 
-    /// Small requests of 10 frontends on machines of their own, to a protocol that orders by clocks.
+    /// Small requests of 10 frontends on machines of their own, to a protocol that orders by
+    /// clocks.
     fn by_clocks(error: Duration, rate: u64) -> Found {
         let mut own = setup(64);
         own.entry = quintet_protocols::find("nezha").unwrap();
@@ -533,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_while_everybody_works_costs_time_only() {
+    fn clock_that_is_set_while_everybody_works_costs_time_only() {
         let mut set = setup(16);
         set.entry = quintet_protocols::find("nezha").unwrap();
         set.durability = Durability::Memory;
@@ -556,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_of_the_leader_is_survived() {
+    fn crash_of_the_leader_is_survived() {
         let mut crashed = setup(8);
         crashed.measured = Duration::from_secs(4);
         crashed.load.at = vec![1];

@@ -14,7 +14,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// What the service has done, for whoever charges for it.
+/// What the service has done, for the code that charges for it.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub commands: AtomicU64,

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A turn looks at everything that waits when it begins. What it causes happens when its work is
-//! done, one thing after the other: whoever gets the first reply asks again while others wait for
-//! theirs.
+//! done, one thing after the other: the client that gets the first reply asks again while others
+//! wait for theirs.
 
 use super::{
     Fault, FaultKind, Found, Moment, Placement, Setup,
@@ -134,7 +134,7 @@ const CONNECT: u64 = 200_000;
 const RECONNECT: u64 = 10_000_000;
 const DOWN_AFTER: u64 = 250_000_000;
 const CLIENT_RETRY: u64 = 50_000_000;
-/// How long to wait at the end for what is still under way.
+/// How long to wait at the end for what is still in progress.
 const DRAIN: Duration = Duration::from_secs(3);
 const CONNECTION_QUEUE_MAX: usize = 64 << 20;
 
@@ -631,7 +631,7 @@ impl World {
         }
     }
 
-    /// Whoever leads by its own word in the newest view sends late until the next look.
+    /// The leader by its own word in the newest view sends late until the next look.
     fn on_hunt(&mut self) {
         let Some(hunt) = self.setup.hunt else { return };
         let now = Duration::from_nanos(self.now);

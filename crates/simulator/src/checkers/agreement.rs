@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_batch_everywhere_is_agreement_and_another_is_not() {
+    fn same_batch_everywhere_is_agreement_and_another_is_not() {
         let mut agreement = Agreement::default();
         let time = CommandTime(5);
         assert_eq!(agreement.executed(0, 1, time, &[command(1)]), Ok(true));

@@ -1,7 +1,7 @@
 //! Bounded queues: nothing in a world may grow without limit.
 //!
 //! ```text
-//!   link ──► bytes under way ≤ capacity        embedded frontend ──► batches under way
+//!   link ──► bytes in progress ≤ capacity    embedded frontend ──► batches in progress
 //!   journal ──► records after trimming         executor ──► (its own assertion)
 //! ```
 
@@ -10,22 +10,22 @@ use super::Violation;
 /// The bounds of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Bytes under way on one link.
+    /// Bytes in progress on one link.
     pub link_bytes: usize,
     /// Records in one journal.
     pub journal_records: usize,
-    /// Batches under way in one embedded frontend.
+    /// Batches in progress in one embedded frontend.
     pub batches_open: usize,
 }
 
 /// The largest sizes seen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Largest {
-    /// Bytes under way on one link.
+    /// Bytes in progress on one link.
     pub link_bytes: usize,
     /// Records in one journal.
     pub journal_records: usize,
-    /// Batches under way in one embedded frontend.
+    /// Batches in progress in one embedded frontend.
     pub batches_open: usize,
 }
 
@@ -36,7 +36,7 @@ pub struct Largest {
 pub fn check(largest: Largest, bounds: Bounds) -> Result<(), Violation> {
     let pairs = [
         (
-            "bytes under way on a link",
+            "bytes in progress on a link",
             largest.link_bytes,
             bounds.link_bytes,
         ),
@@ -46,7 +46,7 @@ pub fn check(largest: Largest, bounds: Bounds) -> Result<(), Violation> {
             bounds.journal_records,
         ),
         (
-            "batches under way",
+            "batches in progress",
             largest.batches_open,
             bounds.batches_open,
         ),

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn an_uncertain_write_may_appear_late_or_never_but_not_flicker() {
+    fn uncertain_write_may_appear_late_or_never_but_not_flicker() {
         let lost = interval(1, None, Operation::Write(9), None);
         let see = |from, value| interval(from, Some(from + 1), Operation::Read, read(value));
         assert_eq!(
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_comparison_tells_of_an_uncertain_write() {
+    fn failed_comparison_tells_of_an_uncertain_write() {
         let lost = interval(1, None, Operation::Write(9), None);
         let swap = Operation::CompareAndSet {
             expected: 0,
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn an_increment_applied_twice_is_seen() {
+    fn increment_applied_twice_is_seen() {
         let add = |at, sum| interval(at, Some(at + 1), Operation::Add(1), Some(Reply::Sum(sum)));
         assert_eq!(judge(&[add(1, 1), add(3, 2)]), Judgement::Linearizable);
         assert!(matches!(
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_operations_over_a_thousand_keys_are_decided() {
+    fn hundred_thousand_operations_over_a_thousand_keys_are_decided() {
         let history = atomic(100_000, 1000, 50, &mut Random::new(9));
         assert_eq!(check(history.operations(), |_| None), Ok(()));
     }

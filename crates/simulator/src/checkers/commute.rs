@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_footprint_that_leaves_something_out_is_seen() {
+    fn footprint_that_leaves_something_out_is_seen() {
         let fresh = || Box::new(Liar::default()) as Box<dyn StateMachine>;
         assert_eq!(check(&fresh, &[], [b"a", b"a"]), Ok(false));
         let violation = check(&fresh, &[], [b"a", b"b"]).unwrap_err();

@@ -54,7 +54,7 @@ mod tests {
     use quintet_replica::{CommandId, SessionId};
 
     #[test]
-    fn an_acknowledged_write_must_be_everywhere() {
+    fn acknowledged_write_must_be_everywhere() {
         let mut history = History::default();
         let number = history.invoke(0, 0, Operation::Write(1));
         let mut order = ExactlyOnce::default();

@@ -19,7 +19,7 @@ use std::fmt::Debug;
 pub struct ExactlyOnce {
     /// By operation number: where it was executed, 0 for not yet.
     positions: Vec<u64>,
-    /// By operation number: how many had been executed before it, by whoever was first.
+    /// By operation number: how many had been executed before it, by the first replica.
     ranks: Vec<u32>,
     count: u32,
     sessions: HashMap<SessionId, (u64, u64), FixedState>,
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_out_of_order_is_seen() {
+    fn session_out_of_order_is_seen() {
         let mut once = ExactlyOnce::default();
         assert_eq!(once.executed(1, &command(0, 1, 2)), Ok(()));
         assert!(once.executed(2, &command(1, 1, 1)).is_err());

@@ -1,15 +1,15 @@
-//! Acknowledged is held: at the moment at which a client is told that its command is done, so many
-//! disks hold it durably that no set of replicas without it could go on.
+//! Acknowledged is held: at the moment at which a client is told that its command is done, that
+//! many disks hold it durably that no set of replicas without it could continue.
 //!
 //! ```text
 //!   record handed to a disk ──► which commands are in it ──(synced)──► held by that disk
 //!   crash ──► what a restart reads back is held, nothing else
-//!   acknowledged ──► held here, there: could the others go on alone? ──yes──► violation
+//!   acknowledged ──► held here, there: could the others continue alone? ──yes──► violation
 //! ```
 //!
-//! A command is found in a record by its id, which no encoding changes: a batch is one blob from the
-//! client's server to the journal. This convicts at once what `durable` sees only when the right
-//! replicas crash at the right time.
+//! A command is found in a record by its id, which no encoding changes: a batch is one blob from
+//! the client's server to the journal. This convicts at once what `durable` sees only when the
+//! right replicas crash at the right time.
 
 use super::Violation;
 use foldhash::fast::FixedState;
@@ -94,8 +94,8 @@ impl Held {
         };
     }
 
-    /// A client is told that `id`, executed at `position`, is done. `snapshots` gives the position of
-    /// each disk's newest snapshot; `viable` says whether replicas could go on by themselves.
+    /// A client is told that `id`, executed at `position`, is done. `snapshots` gives the position
+    /// of each disk's newest snapshot; `viable` says whether replicas could continue by themselves.
     ///
     /// # Errors
     /// When those that do not hold it could.
@@ -118,7 +118,7 @@ impl Held {
             "held",
             format!(
                 "{id:?} at position {position} was acknowledged; only the disks of {with:?} hold it, \
-                 and {without:?} could go on without it"
+                 and {without:?} could continue without it"
             ),
         ))
     }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_of_disks_must_hold_what_was_acknowledged() {
+    fn majority_of_disks_must_hold_what_was_acknowledged() {
         let mut held = Held::new(3);
         held.sent(ID);
         let check = |held: &Held| held.acknowledged(ID, 5, &[0, 0, 0], majority);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_holds_what_it_covers() {
+    fn snapshot_holds_what_it_covers() {
         let held = Held::new(3);
         assert!(held.acknowledged(ID, 5, &[5, 4, 4], majority).is_err());
         assert_eq!(held.acknowledged(ID, 5, &[5, 4, 5], majority), Ok(()));

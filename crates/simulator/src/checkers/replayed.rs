@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_was_never_true_is_seen() {
+    fn read_that_was_never_true_is_seen() {
         let (order, states, mut queries) = watched();
         queries[0].1.reply[9] ^= 1;
         assert!(judge(&order, &states, &queries).is_err());
     }
 
     #[test]
-    fn a_state_that_does_not_follow_is_seen() {
+    fn state_that_does_not_follow_is_seen() {
         let (order, _, queries) = watched();
         let mut states = StateHash::default();
         states.before(0, 2, 7).unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_differs_is_told() {
+    fn reply_that_differs_is_told() {
         let (order, states, queries) = watched();
         let mut machine = Registers::new(1, 0, 100);
         let refuse = |replayed: Replayed<'_>| match replayed.number {

@@ -15,7 +15,7 @@ pub(super) fn open(setting: Setting) -> Stage {
     stage
 }
 
-/// Whoever orders; the first of the route where nobody says so.
+/// The orderer; the first of the route where nobody says so.
 pub(super) fn leader(stage: &Stage) -> usize {
     stage.leader().unwrap_or_else(|| stage.route()[0])
 }

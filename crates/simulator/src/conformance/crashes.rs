@@ -5,7 +5,7 @@ use crate::clock::{MILLISECOND, SECOND};
 use crate::stage::{Setting, Stage};
 use quintet_replica::{Control, Durability};
 
-/// The replica dies under load; the others go on; it comes back.
+/// The replica dies under load; the others continue; it comes back.
 fn dies_and_comes_back(mut stage: Stage, seat: usize) -> Result<(), Skip> {
     cast::dispensable(&stage, seat)?;
     let numbers = stage.load(6, 20);

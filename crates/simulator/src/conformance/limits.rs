@@ -29,7 +29,7 @@ fn work(stage: &mut Stage, without: usize, rounds: u64) -> u64 {
                 )
             })
             .collect();
-        stage.until("the others go on", |stage| stage.answered(&numbers));
+        stage.until("the others continue", |stage| stage.answered(&numbers));
     }
     stage.now - began
 }

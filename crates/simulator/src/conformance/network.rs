@@ -66,14 +66,14 @@ pub(super) fn resets(setting: Setting) -> Result<(), Skip> {
     Ok(())
 }
 
-/// Writes somewhere until one is answered: the rest goes on. The load may hang at those that are
+/// Writes somewhere until one is answered: the rest continues. The load may hang at those that are
 /// cut off.
 fn goes_on(stage: &mut Stage, at: &[usize]) {
     for seat in at {
         let client = stage.client(Place::At(*seat));
         let write = stage.ask(client, Level::Ordered, 5, Operation::Add(1));
         let read = stage.ask(client, Level::Linearizable, 5, Operation::Read);
-        stage.until("those that reach each other go on", |stage| {
+        stage.until("those that reach each other continue", |stage| {
             stage.answered(&[write, read])
         });
     }

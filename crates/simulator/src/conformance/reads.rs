@@ -36,7 +36,7 @@ fn writes_behind_its_back(stage: &mut Stage, seat: usize, value: u64) -> usize {
     let other = (0..stage.seats.len()).find(|it| *it != seat).unwrap_or(0);
     let writer = stage.client(Place::At(other));
     let write = stage.ask(writer, Level::Ordered, 0, Operation::Write(value));
-    stage.until("the others go on", |stage| stage.answered(&[write]));
+    stage.until("the others continue", |stage| stage.answered(&[write]));
     write
 }
 

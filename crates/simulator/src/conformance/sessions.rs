@@ -25,7 +25,7 @@ pub(super) fn exactly_once_across_retries(setting: Setting) -> Result<(), Skip> 
             numbers.push((*client, stage.invoke(*client, Level::Ordered, &adds)));
         }
         stage.run(round * MILLISECOND / 5);
-        // Everybody sends everything again, somewhere else, while the first copy is under way.
+        // Everybody sends everything again, somewhere else, while the first copy is in progress.
         for (client, _) in &numbers {
             stage.move_client(*client, (client + 1) % count);
             stage.repeat(*client, &[]);

@@ -76,9 +76,9 @@ pub(super) fn lagging_replica_past_a_trimmed_log(mut setting: Setting) -> Result
     Ok(())
 }
 
-/// Within so many rounds of writes a replica must be back.
+/// Within that many rounds of writes a replica must be back.
 const ROUNDS: usize = 1500;
-/// Back is who is no further behind than so many rounds.
+/// Back is who is no further behind than that many rounds.
 const NEAR: usize = 25;
 
 pub(super) fn laggard_catches_up_when_restoring_outlasts_the_log(
@@ -135,7 +135,7 @@ pub(super) fn laggard_catches_up_while_writes_go_on_and_logs_are_short(
     stage.payload_extra = 0;
     assert!(
         back.is_some(),
-        "it is still behind while writes go on: {}",
+        "it is still behind while writes continue: {}",
         stage.describe()
     );
     stage.finale();

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Breadth first, so what is found is found by a shortest way. The code is the shipped one, driven
-//! as [`Node`](quintet_replica::Node)s; nothing is told to the protocol. See `docs/design/small-scopes.md`
-//! for what is bounded, and what the bounds leave out.
+//! as [`Node`](quintet_replica::Node)s; nothing is told to the protocol. See
+//! `docs/design/small-scopes.md` for what is bounded, and what the bounds leave out.
 
 mod seat;
 mod show;
@@ -42,7 +42,7 @@ pub struct Bounds {
     pub replicas: usize,
     /// Commands, each of a client of its own: additions to one counter, submitted at replica 0, 1 …
     pub commands: usize,
-    /// Of these, so many are reads: the last ones.
+    /// Of these, that many are reads: the last ones.
     pub reads: usize,
     /// Crashes, each of any replica at any moment, followed by at most one restart.
     pub crashes: usize,
@@ -121,7 +121,7 @@ pub struct Exploration {
     pub told_apart_by: &'static str,
     /// Rare branches taken, in how many steps of single replicas.
     pub branches: BTreeMap<&'static str, u64>,
-    /// How many worlds have so many commands answered.
+    /// How many worlds have that many commands answered.
     pub answered: Vec<usize>,
     /// What does not hold, if something does not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -139,7 +139,7 @@ pub struct Exploration {
 /// Why a search cannot begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExploreError {
-    /// The campaign makes no sense.
+    /// The campaign is invalid.
     #[error(transparent)]
     Campaign(#[from] CampaignError),
     /// A bound is out of range.
@@ -174,7 +174,7 @@ impl Bounds {
 /// count; durability is `disk`.
 ///
 /// # Errors
-/// When the protocol, an option or a bound makes no sense.
+/// When the protocol, an option or a bound is invalid.
 pub fn explore(
     campaign: &Campaign,
     bounds: Bounds,

@@ -25,7 +25,7 @@ fn one_crash() -> Bounds {
 }
 
 #[test]
-fn a_protocol_that_does_not_show_its_state_is_searched_by_what_its_replicas_have_seen() {
+fn protocol_that_does_not_show_its_state_is_searched_by_what_its_replicas_have_seen() {
     let found = toy("none", one_crash());
     assert_eq!(found.violation, None, "{}", found.lines.join("\n"));
     assert!(found.complete && found.answered[1] > 0);
@@ -33,7 +33,7 @@ fn a_protocol_that_does_not_show_its_state_is_searched_by_what_its_replicas_have
 }
 
 #[test]
-fn an_answer_before_anything_is_durable_is_found_in_the_fewest_steps() {
+fn answer_before_anything_is_durable_is_found_in_fewest_steps() {
     let found = toy("early_answer", one_crash());
     let violation = found.violation.unwrap();
     assert!(violation.starts_with("durable"), "{violation}");
@@ -44,14 +44,14 @@ fn an_answer_before_anything_is_durable_is_found_in_the_fewest_steps() {
 }
 
 #[test]
-fn a_copy_acknowledged_before_it_is_durable_is_found() {
+fn copy_acknowledged_before_it_is_durable_is_found() {
     let found = toy("early_ack", one_crash());
     let violation = found.violation.unwrap();
     assert!(violation.starts_with("durable"), "{violation}");
 }
 
 #[test]
-fn a_stale_read_is_found() {
+fn stale_read_is_found() {
     let bounds = Bounds {
         commands: 2,
         reads: 1,

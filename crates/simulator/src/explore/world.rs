@@ -1,7 +1,7 @@
-//! A world of the search: which seat each replica sits in, what is under way, what clients saw.
+//! A world of the search: which seat each replica sits in, what is in progress, what clients saw.
 //!
 //! ```text
-//!   words: seats · firings, crashes · decided · client events … · frames under way …
+//!   words: seats · firings, crashes · decided · client events … · frames in progress …
 //! ```
 //!
 //! A world is a row of numbers, the same for the same world however it was reached: frames that
@@ -15,7 +15,7 @@ use crate::{
 use quintet_replica::{NodeState, ReplicaId, TimerKey};
 use std::sync::Arc;
 
-/// What follows from booting is over after so many steps.
+/// What follows from booting is over after that many steps.
 const SETTLING_MAX: usize = 10_000;
 /// A client event is an ended command when this is set; then how it ended stands above.
 const ENDED: u32 = 1 << 7;
@@ -23,7 +23,7 @@ const ENDED: u32 = 1 << 7;
 /// What may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// The frame at this place of those under way arrives.
+    /// The frame at this place of those in progress arrives.
     Deliver(u16),
     Persist(u16),
     Fire(u16, TimerKey),
@@ -32,7 +32,7 @@ pub(super) enum Action {
     Restart(u16),
 }
 
-/// A frame under way.
+/// A frame in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Flight {
     pub from: u8,
@@ -388,7 +388,7 @@ impl Parts {
         }
     }
 
-    /// No set that may go on by itself is without a durable copy of what was acknowledged.
+    /// No set that may continue by itself is without a durable copy of what was acknowledged.
     fn check_durable(&self, command: u8, cast: &Cast) -> Result<(), Violation> {
         if cast.commands[usize::from(command)].operation == crate::machine::Operation::Read {
             return Ok(());
@@ -407,7 +407,7 @@ impl Parts {
             let on: Vec<usize> = (0..holders.len()).filter(|id| holders[*id]).collect();
             let what = format!(
                 "operation {command} is acknowledged and durable on replicas {on:?} alone: the \
-                 others may go on without it"
+                 others may continue without it"
             );
             return Err(Violation::new("durable", what));
         }

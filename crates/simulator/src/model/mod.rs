@@ -8,7 +8,7 @@
 //!   KeyState a key's value, whether it may expire, who watches it
 //! ```
 //!
-//! The words are those of Redis, and the meaning was written anew from its documentation: sharing
+//! The words are those of Redis, and the meaning was written again from its documentation: sharing
 //! code with the store would let both be wrong in the same way. Only commands stand here that
 //! clients use in histories; [`Call::new`] refuses any other by name.
 

@@ -14,7 +14,7 @@ fn campaign(bug: &str) -> Campaign {
 }
 
 #[test]
-fn a_noted_run_and_its_file_are_the_seed_bit_for_bit() {
+fn noted_run_and_its_file_are_the_seed_bit_for_bit() {
     let entry = Entry::of::<Toy>();
     for (seed, bug) in [
         (0, "none"),

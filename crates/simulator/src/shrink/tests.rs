@@ -43,17 +43,17 @@ fn shrinks(bug: &str, faults: &str, operations_max: usize) {
 }
 
 #[test]
-fn a_batch_left_out_shrinks_to_the_batches_before_it() {
+fn batch_left_out_shrinks_to_the_batches_before_it() {
     shrinks("leaves_out", "none", 18);
 }
 
 #[test]
-fn a_stale_read_shrinks_to_a_write_and_a_read() {
+fn stale_read_shrinks_to_a_write_and_a_read() {
     shrinks("stale_read", "network", 6);
 }
 
 #[test]
-fn an_early_acknowledgement_shrinks_to_a_crash() {
+fn early_acknowledgement_shrinks_to_a_crash() {
     shrinks("early_ack", "crash", 12);
 }
 

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Frontends of remote clients have this number plus their place.
 pub(super) const REMOTE: u64 = 1 << 20;
-/// Bytes that may be under way on a link before it is declared down.
+/// Bytes that may be in progress on a link before it is declared down.
 pub(crate) const CAPACITY: usize = 8 << 20;
 
 /// A frame on its way.
@@ -43,9 +43,9 @@ pub(super) struct Wires {
     /// … to this much longer.
     jitter: u64,
     slow: BTreeMap<(usize, usize), u64>,
-    /// Of 1,000 frames between replicas, so many are lost …
+    /// Of 1,000 frames between replicas, that many are lost …
     loss: u64,
-    /// … and so many doubled.
+    /// … and that many doubled.
     duplicate: u64,
     datagram: bool,
     /// How many frames were lost, doubled, held back.

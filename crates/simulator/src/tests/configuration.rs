@@ -22,7 +22,7 @@ fn mixed(
 }
 
 /// Both ends of every link to it refuse, with the name and both values, which the world asserts;
-/// the others go on.
+/// the others continue.
 #[test]
 fn replica_with_another_configuration_is_refused() {
     for protocol in PROTOCOLS {

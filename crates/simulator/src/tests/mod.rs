@@ -76,7 +76,7 @@ fn successor_crashes_where_nobody_leads() {
 }
 
 #[test]
-fn the_sound_toy_passes_under_every_kind_of_fault() {
+fn sound_toy_passes_under_every_kind_of_fault() {
     for faults in ["none", "network", "crash", "disk", "clock", "all"] {
         let report = judge(&toy(0..25, faults, "none"));
         assert!(report.is_clean(), "{faults}: {:?}", report.failures);
@@ -102,7 +102,7 @@ fn the_sound_toy_passes_under_every_kind_of_fault() {
 }
 
 #[test]
-fn the_sound_toy_replicates_the_store() {
+fn sound_toy_replicates_the_store() {
     let campaign = Campaign {
         machine: Some(Service::Store),
         ..toy(0..12, "all", "none")
@@ -161,17 +161,17 @@ fn acknowledging_before_the_copy_is_durable_is_found() {
 }
 
 #[test]
-fn a_stale_read_is_found() {
+fn stale_read_is_found() {
     is_found_by("network", "stale_read", &["linearizability"]);
 }
 
 #[test]
-fn a_batch_left_out_is_found() {
+fn batch_left_out_is_found() {
     is_found_by("none", "leaves_out", &["agreement", "state_hash"]);
 }
 
 #[test]
-fn a_time_of_ones_own_is_found() {
+fn time_of_ones_own_is_found() {
     is_found_by("none", "own_time", &["agreement"]);
 }
 
@@ -190,12 +190,12 @@ fn what_was_called_busy_and_executed_is_found() {
 }
 
 #[test]
-fn a_promise_not_read_back_is_found() {
+fn promise_not_read_back_is_found() {
     is_found_by("crash", "forgets_promise", &["monotone"]);
 }
 
 #[test]
-fn a_cluster_that_stops_is_a_stall() {
+fn cluster_that_stops_is_a_stall() {
     let (_, what) = first_failure("none", "stalls", 1);
     assert!(
         what.contains("acknowledged no new command in 5s") && what.contains("committed s100"),
@@ -204,7 +204,7 @@ fn a_cluster_that_stops_is_a_stall() {
 }
 
 #[test]
-fn a_panic_is_a_violation_with_the_command_that_replays_it() {
+fn panic_is_a_violation_with_the_command_that_replays_it() {
     let report = judge(&toy(3..5, "none", "panics"));
     assert_eq!((report.violations, report.counted), (2, 0));
     let story = report.first_violation.unwrap();
@@ -221,7 +221,7 @@ fn a_panic_is_a_violation_with_the_command_that_replays_it() {
 }
 
 #[test]
-fn a_retry_under_a_new_session_is_found_to_execute_twice() {
+fn retry_under_a_new_session_is_found_to_execute_twice() {
     let found = (0..150).any(|seed| {
         let campaign = Campaign {
             plant: Some(String::from("retry_under_new_session")),
@@ -259,7 +259,7 @@ fn digests_find_a_state_that_differs_in_silence() {
 }
 
 #[test]
-fn the_canary_dies_in_every_seed() {
+fn canary_dies_in_every_seed() {
     let campaign = Campaign {
         plant: Some(String::from("canary")),
         ..toy(0..5, "all", "none")
@@ -310,7 +310,7 @@ fn multipaxos_survives_a_few_seeds_of_everything() {
 /// Members are suspected so soon that views follow each other all the time, often sooner than they
 /// are installed everywhere. Where links are slower than that nobody promises progress.
 #[test]
-fn a_storm_of_view_changes_breaks_nothing() {
+fn storm_of_view_changes_breaks_nothing() {
     let storm = |replicas, seeds| {
         let options = [
             ("heartbeat_ms", "8"),
@@ -339,7 +339,7 @@ fn a_storm_of_view_changes_breaks_nothing() {
 }
 
 #[test]
-fn without_synchrony_a_common_coin_goes_on_and_a_leader_with_a_timeout_does_not() {
+fn without_synchrony_common_coin_continues_and_leader_with_timeout_does_not() {
     let asynchronous = |protocol: &str, seeds, options: [(&str, &str); 2]| {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let campaign = Campaign {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The leader never changes, so a set is viable only with replica 0 in it, and only in disk
-//! durability. There are no snapshots: a restart executes the journal anew.
+//! durability. There are no snapshots: a restart executes the journal again.
 
 use quintet_replica::{
     BatchId, BatchView, Bytes, CommandTime, Context, Control, DecodeError, Info, Lane, Level,
@@ -231,7 +231,7 @@ impl Toy {
         }
     }
 
-    /// The leader passes on only what it cannot lose, so that a slot has one entry for ever.
+    /// The leader passes on only what it cannot lose, so that a slot has one entry forever.
     fn becomes_durable(&mut self, upto: u64, ctx: &mut Context<'_, Self>) {
         let before = self.durable;
         if upto <= before {

@@ -46,9 +46,9 @@ timers R                  those that are set
 disk R hold|go            writes wait for `persist`, or become durable at once
 persist R [COUNT]         the oldest writes become durable
 cut A->B | cut A,B|C,D    nothing gets through, one way or between two sides; it waits
-heal                      everything gets through, and whoever runs is connected
+heal                      everything gets through, and all that run are connected
 link A B up|reset|down    a connection is made, or breaks with all that is on it
-pause R, resume R         it stands still, it goes on
+pause R, resume R         it stands still, it continues
 checkpoint R, handoff R, suspect R OTHER
                           instructions to the protocol
 clock R SECONDS           its synchronised clock is off by so much
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_makes_no_sense_is_told() {
+    fn command_that_is_invalid_is_told() {
         let text = "dance\ncluster 2 speed=9\nstate\n";
         let found = perform("multipaxos", text, &[]).unwrap();
         assert!(found.contains("there is no command 'dance'"), "{found}");

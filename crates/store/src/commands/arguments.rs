@@ -108,7 +108,7 @@ pub(super) fn check_reply<'e>(
     check_reply_len(options, elements.map(|element| element.len() + HEAD).sum())
 }
 
-/// Refuses a reply of so many bytes before it is made, if it would be too large.
+/// Refuses a reply of that many bytes before it is made, if it would be too large.
 pub(super) fn check_reply_len(options: &StoreOptions, bytes: usize) -> Result<(), CommandError> {
     if bytes > options.max_reply_bytes {
         return Err(CommandError::Owned(format!(
@@ -139,7 +139,7 @@ pub(super) fn peek<'k, T: Stored>(
 /// What SSCAN, HSCAN and ZSCAN are asked for.
 #[derive(Debug)]
 pub(super) struct Scan<'a> {
-    /// Where to go on, and how far.
+    /// Where to continue, and how far.
     pub(super) walk: Walk,
     /// Only what matches this.
     pub(super) pattern: Option<&'a [u8]>,
@@ -204,7 +204,7 @@ pub(super) fn reply_nothing_scanned(reply: &mut Reply<'_>) {
     reply.array(0);
 }
 
-/// Answers a scan: where to go on, then what `emit` appends for each item. It says how many
+/// Answers a scan: where to continue, then what `emit` appends for each item. It says how many
 /// elements those were.
 pub(super) fn reply_scanned<T>(
     reply: &mut Reply<'_>,

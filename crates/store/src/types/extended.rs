@@ -30,7 +30,7 @@ pub struct Extended {
     exponent: i32,
 }
 
-/// Why a text or a sum is no number to go on with.
+/// Why a text or a sum is no number to continue with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotFinite {
     /// It is not how a number is written, or it is out of range.

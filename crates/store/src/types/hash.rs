@@ -28,7 +28,7 @@ impl Hash {
         self.table.len()
     }
 
-    /// Whether there are none. A hash that became empty must be deleted by whoever holds it.
+    /// Whether there are none. A hash that became empty must be deleted by its holder.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()

@@ -40,7 +40,7 @@ impl List {
         self.elements.len()
     }
 
-    /// Whether there are none. A list that became empty must be deleted by whoever holds it.
+    /// Whether there are none. A list that became empty must be deleted by its holder.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.elements.is_empty()
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_or_boasting_list_is_refused() {
+    fn empty_or_boasting_list_is_refused() {
         assert!(List::deserialize(&mut Reader::new(&[0])).is_err());
         assert!(List::deserialize(&mut Reader::new(&[0xff, 0xff, 0xff, 0xff, 0x0f])).is_err());
     }

@@ -104,7 +104,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
 /// The same; false when it would take more than is `left`.
 fn compare(pattern: &[u8], text: &[u8], left: &mut u64) -> bool {
     let (mut in_pattern, mut in_text) = (0, 0);
-    // Where to go on when a star has to take one byte more.
+    // Where to continue when a star has to take one byte more.
     let mut retry: Option<(usize, usize)> = None;
     while in_text < text.len() {
         if pattern.get(in_pattern) == Some(&b'*') {

@@ -64,7 +64,7 @@ impl Set {
         self.table.len()
     }
 
-    /// Whether there are none. A set that became empty must be deleted by whoever holds it.
+    /// Whether there are none. A set that became empty must be deleted by its holder.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_double_member_is_refused() {
+    fn double_member_is_refused() {
         let mut out = vec![0];
         put_number(&mut out, 2);
         put_bytes(&mut out, b"a");

@@ -125,7 +125,7 @@ impl SortedSet {
         self.members.len()
     }
 
-    /// Whether there are none. A set that became empty must be deleted by whoever holds it.
+    /// Whether there are none. A set that became empty must be deleted by its holder.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()

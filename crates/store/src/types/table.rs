@@ -245,7 +245,7 @@ impl<V> Table<V> {
     }
 }
 
-/// Asked to walk a collection piece by piece: where to go on, and how many to return.
+/// Asked to walk a collection piece by piece: where to continue, and how many to return.
 ///
 /// The walk goes from the end to the front: what a removal moves comes from behind the cursor or
 /// stays before it, and what is added lies behind it. So an entry that is there from the first
@@ -309,9 +309,10 @@ mod tests {
             prop_assert_eq!(table.memory(), key_bytes + model.len() * (ENTRY_OVERHEAD + 4));
         }
 
-        /// Entries that stay from the first piece to the last are all seen, whatever else goes on.
+        /// Entries that stay from the first piece to the last are all seen, whatever else
+        /// continues.
         #[test]
-        fn a_walk_misses_nothing_that_stays(
+        fn walk_misses_nothing_that_stays(
             changes in prop::collection::vec((any::<bool>(), 0u16..200), 0..200),
             count in 1usize..9,
         ) {

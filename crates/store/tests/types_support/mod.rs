@@ -65,7 +65,7 @@ impl Session {
     }
 
     /// A session like this one on a store that was restored from a snapshot of this one's, taken
-    /// while `meanwhile` goes on changing it.
+    /// while `meanwhile` keeps changing it.
     #[allow(dead_code, reason = "not every test file uses everything here")]
     pub fn restored(&mut self, mut meanwhile: impl FnMut(&mut Self)) -> Self {
         let mut copy = Self {

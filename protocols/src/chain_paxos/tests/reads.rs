@@ -50,7 +50,7 @@ fn many_reads_hold_no_round_up() {
 }
 
 #[test]
-fn a_read_asks_at_once_and_those_that_come_meanwhile_ask_together() {
+fn read_asks_at_once_and_those_that_come_meanwhile_ask_together() {
     let mut group = group(3, Durability::Memory);
     assert!(write_within(&mut group, 0, MS * 10));
     let questions = |group: &Group| {
@@ -138,7 +138,7 @@ fn second_question_is_open_when_a_loop_takes_long() {
 }
 
 #[test]
-fn a_lost_question_is_asked_again_with_the_next_read() {
+fn lost_question_is_asked_again_with_the_next_read() {
     let mut group = group(3, Durability::Memory);
     assert!(write_within(&mut group, 0, MS * 10));
     group.cut.insert((1, 0));
@@ -172,7 +172,7 @@ fn reads_through_the_chain_take_one_entry_per_turn() {
 }
 
 #[test]
-fn a_local_read_that_has_waited_for_long_is_ordered_instead() {
+fn local_read_that_has_waited_for_long_is_ordered_instead() {
     // The tail hears everything, and what it says is lost: neither its question nor a round that
     // it passed on comes to the head.
     let mut group = group(3, Durability::Disk);
@@ -194,7 +194,7 @@ fn a_local_read_that_has_waited_for_long_is_ordered_instead() {
 }
 
 #[test]
-fn a_read_waits_for_a_round_made_after_it_came() {
+fn read_waits_for_a_round_made_after_it_came() {
     // A round is on its way to replica 1 when the read arrives; it does not do.
     let mut group = group(3, Durability::Memory);
     assert!(write_within(&mut group, 0, MS * 10));
@@ -214,7 +214,7 @@ fn a_read_waits_for_a_round_made_after_it_came() {
 }
 
 #[test]
-fn a_replica_that_is_cut_off_answers_no_read() {
+fn replica_that_is_cut_off_answers_no_read() {
     let mut group = group(3, Durability::Disk);
     assert!(write_within(&mut group, 0, MS * 10));
     for id in [0, 1, 2] {
@@ -256,7 +256,7 @@ fn reads_as_printed_would_be_stale_after_a_change_of_the_leader() {
 }
 
 #[test]
-fn a_replica_out_of_the_chain_refuses_reads() {
+fn replica_out_of_the_chain_refuses_reads() {
     let mut group = group(5, Durability::Disk);
     group.isolate(4);
     assert!(write_within(&mut group, 0, MS * 3000));
@@ -317,7 +317,7 @@ fn read_before_a_round(round: impl FnOnce(&Group, Round) -> Round) -> (Group, Ba
 }
 
 #[test]
-fn a_round_that_an_earlier_run_passed_on_is_no_proof_for_a_read() {
+fn round_that_an_earlier_run_passed_on_is_no_proof_for_a_read() {
     let passed_on = |_: &Group, round| Round {
         looped: 11,
         looped_by: ReplicaSet::EMPTY.with(ReplicaId(0)).with(ReplicaId(1)),
@@ -332,7 +332,7 @@ fn a_round_that_an_earlier_run_passed_on_is_no_proof_for_a_read() {
 }
 
 #[test]
-fn an_answer_to_an_earlier_run_is_no_proof_for_a_read() {
+fn answer_to_an_earlier_run_is_no_proof_for_a_read() {
     // Runs number their questions from anywhere.
     let other_run = |_: &Group, round| Round {
         asked: smallvec![(ReplicaId(1), u64::MAX >> 1)],
@@ -347,7 +347,7 @@ fn an_answer_to_an_earlier_run_is_no_proof_for_a_read() {
 }
 
 #[test]
-fn an_answer_to_this_run_is_proof_for_a_read() {
+fn answer_to_this_run_is_proof_for_a_read() {
     let answer = |group: &Group, round| Round {
         asked: smallvec![(ReplicaId(1), group.replica(1).reads.newest())],
         ..round

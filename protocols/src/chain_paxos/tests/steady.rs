@@ -13,7 +13,7 @@ fn groups() -> impl Iterator<Item = (usize, Durability)> {
 }
 
 #[test]
-fn the_head_serves_every_frontend() {
+fn head_serves_every_frontend() {
     for (members, durability) in groups() {
         let mut group = group(members, durability);
         for id in 0..members as u16 {
@@ -100,7 +100,7 @@ fn with_three_replicas_three_messages_do() {
 }
 
 #[test]
-fn an_entry_travels_on_while_disks_write_it() {
+fn entry_travels_on_while_disks_write_it() {
     let mut group = group(3, Durability::Disk);
     for id in 0..3 {
         group.members[id].slow_disk = true;
@@ -153,7 +153,7 @@ fn rounds_pass_when_values_find_no_room() {
 }
 
 #[test]
-fn a_gap_is_asked_for_and_filled() {
+fn gap_is_asked_for_and_filled() {
     let mut group = group(4, Durability::Memory);
     for round in 0..20 {
         group.write(round % 4);
@@ -170,11 +170,11 @@ fn a_gap_is_asked_for_and_filled() {
 }
 
 #[test]
-fn a_reset_without_a_crash_loses_nothing_and_waits_for_no_timer() {
+fn reset_without_a_crash_loses_nothing_and_waits_for_no_timer() {
     for (a, b) in [(0, 1), (1, 2), (2, 0)] {
         let mut group = group(3, Durability::Memory);
         let write = group.write(1);
-        // Everything that is under way between two neighbours is lost, and they notice.
+        // Everything that is in progress between two neighbours is lost, and they notice.
         for id in 0..3 {
             group.idle(id);
         }
@@ -202,7 +202,7 @@ fn a_reset_without_a_crash_loses_nothing_and_waits_for_no_timer() {
 }
 
 #[test]
-fn the_window_bounds_what_is_undecided() {
+fn window_bounds_what_is_undecided() {
     let config = Config {
         window: 3,
         ..small()
@@ -221,7 +221,7 @@ fn the_window_bounds_what_is_undecided() {
 }
 
 #[test]
-fn a_replica_far_behind_takes_the_state_and_forwards_meanwhile() {
+fn replica_far_behind_takes_the_state_and_forwards_meanwhile() {
     for durability in [Durability::Disk, Durability::Memory] {
         let mut group = Group::new(3, durability, small());
         group.run(MS * 20);
@@ -242,7 +242,7 @@ fn a_replica_far_behind_takes_the_state_and_forwards_meanwhile() {
 }
 
 #[test]
-fn what_it_voted_for_stays_held_when_the_chain_outruns_the_state_transfer() {
+fn what_it_voted_for_stays_held_when_chain_outruns_state_transfer() {
     let mut group = Group::new(3, Durability::Memory, small());
     group.run(MS * 20);
     let ballot = group.replica(0).promised;

@@ -194,7 +194,7 @@ fn everything_reads_back_and_bad_bytes_are_refused_or_read_but_never_panic() {
 }
 
 #[test]
-fn a_promise_out_of_order_or_out_of_its_page_is_refused() {
+fn promise_out_of_order_or_out_of_its_page_is_refused() {
     let read = |message: Message| Message::decode_all(message.encode_to_bytes());
     assert!(read(promise(&[1, 3], 1, None)).is_ok());
     assert!(read(promise(&[3, 1], 1, None)).is_err());
@@ -204,7 +204,7 @@ fn a_promise_out_of_order_or_out_of_its_page_is_refused() {
 }
 
 #[test]
-fn a_chain_with_a_replica_twice_is_refused() {
+fn chain_with_a_replica_twice_is_refused() {
     let mut twice = chain();
     twice.members[1] = twice.members[0];
     assert!(Chain::decode_all(twice.encode_to_bytes()).is_err());

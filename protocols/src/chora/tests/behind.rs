@@ -5,9 +5,9 @@ use crate::chora::{Config, Drive, Message, Pulse};
 use alloc::vec::Vec;
 use quintet_replica::{Durability, ReplicaId};
 
-/// Replica 2 needs a state that does not come, and the others go on.
+/// Replica 2 needs a state that does not come, and the others continue.
 #[test]
-fn working_view_goes_on_when_a_replica_fetches_its_state() {
+fn working_view_continues_when_a_replica_fetches_its_state() {
     for drive in [Drive::Responsive, Drive::Pulsing] {
         let config = Config {
             log_memory_bytes: 2048,

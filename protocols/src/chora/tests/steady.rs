@@ -37,7 +37,7 @@ fn every_replica_proposes_and_all_execute_the_same() {
 }
 
 #[test]
-fn an_idle_group_sends_heartbeats_and_nothing_else() {
+fn idle_group_sends_heartbeats_and_nothing_else() {
     for drive in MODES {
         let mut group = Group::new(3, Durability::Disk, mode(drive));
         group.write(0);
@@ -57,7 +57,7 @@ fn an_idle_group_sends_heartbeats_and_nothing_else() {
 }
 
 #[test]
-fn a_lone_busy_proposer_does_not_wait_for_the_idle_ones() {
+fn lone_busy_proposer_does_not_wait_for_the_idle_ones() {
     // After its first proposal the others have skipped a turn ahead: a proposal and its
     // acknowledgements are all that a commit takes.
     let mut group = Group::new(3, Durability::Memory, mode(Drive::Responsive));
@@ -97,7 +97,7 @@ fn one_proposer_is_a_single_leader_and_the_others_forward() {
 }
 
 #[test]
-fn a_read_waits_for_the_own_next_slot() {
+fn read_waits_for_the_own_next_slot() {
     for drive in MODES {
         let mut group = Group::new(3, Durability::Disk, mode(drive));
         group.run(MS * 10);
@@ -114,7 +114,7 @@ fn a_read_waits_for_the_own_next_slot() {
 }
 
 #[test]
-fn a_lost_proposal_is_asked_for_and_repeated_by_its_proposer_alone() {
+fn lost_proposal_is_asked_for_and_repeated_by_its_proposer_alone() {
     let mut group = Group::new(3, Durability::Disk, mode(Drive::Responsive));
     group.run(MS * 10);
     group.write(0);
@@ -140,7 +140,7 @@ fn a_lost_proposal_is_asked_for_and_repeated_by_its_proposer_alone() {
 }
 
 #[test]
-fn a_window_bounds_what_is_outstanding_and_batches_take_what_waits() {
+fn window_bounds_what_is_outstanding_and_batches_take_what_waits() {
     let config = Config {
         window: 2,
         ..mode(Drive::Responsive)

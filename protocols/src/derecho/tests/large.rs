@@ -34,7 +34,7 @@ fn is_block(packet: &Packet<Derecho>) -> bool {
     !packet.put && matches!(packet.message(), Message::Block { .. })
 }
 
-/// Delivers so many packets, one after the other; disks work, and every turn ends.
+/// Delivers that many packets, one after the other; disks work, and every turn ends.
 fn deliver(group: &mut Group<Derecho>, packets: usize) {
     for _ in 0..packets {
         let Some(packet) = group.network.pop_front() else {
@@ -75,7 +75,7 @@ fn by_each_schedule_a_large_message_comes_whole_to_all() {
 }
 
 #[test]
-fn no_more_blocks_are_under_way_than_there_is_credit() {
+fn no_more_blocks_are_in_progress_than_there_is_credit() {
     let mut group = Group::new(4, Durability::Disk, in_blocks("sequential"));
     let mut most = 0;
     for _ in 0..3 {
@@ -117,7 +117,7 @@ fn blocks_that_a_broken_connection_lost_come_again() {
 /// A member dies after every number of packets while large messages pass through it: the view
 /// wedges, the trim says what of them is delivered, and the rest is sent in the next view.
 #[test]
-fn a_member_that_dies_while_it_passes_blocks_on_leaves_nothing_half_delivered() {
+fn member_that_dies_while_it_passes_blocks_on_leaves_nothing_half_delivered() {
     for dies in [0, 1, 2] {
         for packets in (0..120).step_by(5) {
             let mut group = Group::new(4, Durability::Disk, in_blocks("binomial"));
@@ -145,7 +145,7 @@ fn a_member_that_dies_while_it_passes_blocks_on_leaves_nothing_half_delivered() 
 }
 
 #[test]
-fn a_member_that_joins_gets_blocks_that_came_before_its_view() {
+fn member_that_joins_gets_blocks_that_came_before_its_view() {
     let mut group = Group::new(3, Durability::Disk, in_blocks("chain"));
     group.crash(2);
     group.run(MS * 1000);
@@ -167,7 +167,7 @@ fn a_member_that_joins_gets_blocks_that_came_before_its_view() {
 }
 
 #[test]
-fn member_that_is_still_starting_gets_all_blocks_when_it_is_in_the_view() {
+fn member_still_starting_gets_all_blocks_when_it_is_in_view() {
     let mut group = Group::unstarted(3, Durability::Disk, in_blocks("chain"));
     group.members[0].slow_disk = true;
     for id in 0..3 {
@@ -188,9 +188,9 @@ fn member_that_is_still_starting_gets_all_blocks_when_it_is_in_the_view() {
     assert_converged(&group, batches.len() as u64);
 }
 
-/// What a slot says of a run of nulls is bounded by its receivers, whoever wrote it.
+/// What a slot says of a run of nulls is bounded by its receivers, whichever replica wrote it.
 #[test]
-fn a_slot_that_announces_a_huge_run_of_nulls_is_not_taken_at_its_word() {
+fn slot_that_announces_huge_run_of_nulls_is_not_taken_at_its_word() {
     let mut group = group(3);
     let layout = group.replica(1).table.layout;
     let slot = layout.area(1) + layout.slot(0);

@@ -63,7 +63,7 @@ fn in_memory_a_turn_says_at_once_what_it_holds() {
 }
 
 #[test]
-fn a_message_among_many_costs_each_pair_a_few_puts_and_not_one_for_each_null() {
+fn message_among_many_costs_each_pair_few_puts_and_not_one_for_each_null() {
     let (members, messages) = (8, 4);
     let mut group = Group::<Derecho>::new(members, Durability::Memory, Config::default());
     let mut packets = 0;
@@ -87,7 +87,7 @@ fn a_message_among_many_costs_each_pair_a_few_puts_and_not_one_for_each_null() {
 }
 
 #[test]
-fn a_crashed_member_is_left_out_and_comes_back() {
+fn crashed_member_is_left_out_and_comes_back() {
     let mut group = group(3);
     group.write(0);
     group.settle();
@@ -96,7 +96,7 @@ fn a_crashed_member_is_left_out_and_comes_back() {
     group.run(MS * 1000);
     assert!(
         group.answered(0, batch),
-        "the view goes on without it: {:?}",
+        "the view continues without it: {:?}",
         (group.status(0), group.status(2))
     );
     assert_eq!(group.status(0).view, 2);

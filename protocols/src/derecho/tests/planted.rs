@@ -15,7 +15,7 @@ fn with(plant: Plant) -> Config {
     config
 }
 
-/// Plays what is under way until replica 0 is in the second view; the disks of `synced` work.
+/// Plays what is in progress until replica 0 is in the second view; the disks of `synced` work.
 fn until_the_first_learns(group: &mut Group<Derecho>, synced: &[u16]) {
     for _ in 0..300 {
         for id in 0..4 {
@@ -27,7 +27,7 @@ fn until_the_first_learns(group: &mut Group<Derecho>, synced: &[u16]) {
         if group.replica(0).promise.view.number > 1 {
             return;
         }
-        // Nothing may be under way while a disk has yet to answer.
+        // Nothing may be in progress while a disk has yet to answer.
         if let Some(packet) = group.network.pop_front() {
             group.deliver(packet);
         }
@@ -50,7 +50,7 @@ fn members(view: &View) -> Vec<u16> {
 }
 
 /// Replica 0 alone hears all echoes, turns to the next view and dies. Gives that view as it had it,
-/// and as those had it that went on.
+/// and as those had it that continued.
 fn first_learns_alone(config: Config) -> (Vec<u16>, Vec<u16>) {
     let mut group = five_of_which_one_fails(config);
     for from in 1..4 {
@@ -76,12 +76,12 @@ fn first_learns_alone(config: Config) -> (Vec<u16>, Vec<u16>) {
     group.heal();
     group.run(MS * 3000);
     let mut views = group.replica(1).views.iter();
-    let second = views.find(|view| view.number == 2).expect("they go on");
+    let second = views.find(|view| view.number == 2).expect("they continue");
     (members(&first), members(second))
 }
 
 #[test]
-fn a_trim_that_is_computed_anew_gives_one_view_two_memberships() {
+fn trim_that_is_computed_again_gives_one_view_two_memberships() {
     let (first, second) = first_learns_alone(Config::default());
     assert_eq!(first, [0, 1, 2, 3]);
     assert_eq!(first, second, "what may have been agreed is adopted");
@@ -90,7 +90,7 @@ fn a_trim_that_is_computed_anew_gives_one_view_two_memberships() {
 }
 
 #[test]
-fn an_echo_waits_for_the_disk() {
+fn echo_waits_for_the_disk() {
     let mut group = five_of_which_one_fails(Config::default());
     until_the_first_learns(&mut group, &[0]);
     assert_eq!(
@@ -131,7 +131,7 @@ fn missed_a_view(config: Config) -> bool {
 }
 
 #[test]
-fn a_read_waits_for_the_barrier() {
+fn read_waits_for_the_barrier() {
     assert!(!missed_a_view(Config::default()));
     assert!(missed_a_view(with(Plant::ReadsLocal)), "the bug shows");
 }
@@ -170,7 +170,7 @@ fn same_order(config: Config) -> bool {
 }
 
 #[test]
-fn a_place_once_given_holds_the_message_and_a_guard_follows_its_words() {
+fn place_once_given_holds_message_and_guard_follows_its_words() {
     assert!(same_order(Config::default()));
     assert!(!same_order(with(Plant::NullInside)), "the bug shows");
     assert!(!same_order(with(Plant::PutTorn)), "the bug shows");
@@ -190,7 +190,7 @@ fn answered_without(config: Config, received: bool) -> bool {
 }
 
 #[test]
-fn a_message_is_delivered_when_all_have_received_and_persisted_it() {
+fn message_is_delivered_when_all_have_received_and_persisted_it() {
     assert!(!answered_without(Config::default(), false));
     assert!(!answered_without(Config::default(), true));
     let early = answered_without(with(Plant::DeliverBeforeAll), false);
@@ -199,7 +199,7 @@ fn a_message_is_delivered_when_all_have_received_and_persisted_it() {
     assert!(early, "the bug shows");
 }
 
-/// Whether one of three goes on alone.
+/// Whether one of three continues alone.
 fn one_of_three_goes_on(config: Config) -> bool {
     let mut group = Group::<Derecho>::new(3, Durability::Disk, config);
     group.isolate(0);
@@ -258,7 +258,7 @@ fn comes_as_it_was(plant: Option<Plant>) -> bool {
 }
 
 #[test]
-fn a_block_takes_its_own_place() {
+fn block_takes_its_own_place() {
     assert!(comes_as_it_was(None));
     assert!(
         !comes_as_it_was(Some(Plant::BlocksByArrival)),

@@ -24,7 +24,7 @@ fn of(group: &Group<Derecho>, id: u16, sender: &[BatchId]) -> Vec<BatchId> {
 }
 
 #[test]
-fn a_message_is_executed_where_it_is_received_without_waiting_for_anybody() {
+fn message_is_executed_where_it_is_received_without_waiting_for_anybody() {
     let mut group = group(3, |_| {});
     let mut sent = [const { Vec::new() }; 3];
     for round in 0..40 {
@@ -57,7 +57,7 @@ fn a_message_is_executed_where_it_is_received_without_waiting_for_anybody() {
 }
 
 #[test]
-fn a_sender_waits_for_members_that_do_not_take_what_it_sends() {
+fn sender_waits_for_members_that_do_not_take_what_it_sends() {
     let mut group = group(3, |config| config.window = 4);
     group.settle();
     group.isolate(2);
@@ -70,7 +70,7 @@ fn a_sender_waits_for_members_that_do_not_take_what_it_sends() {
         .collect();
     group.settle();
     assert_eq!(of(&group, 1, &batches), batches[..4], "as the window says");
-    // Without it they go on, and it is let in again with nothing of what it missed.
+    // Without it they continue, and it is let in again with nothing of what it missed.
     group.run(MS * 1000);
     assert_eq!(of(&group, 1, &batches), batches);
     assert!(group.answered(0, batches[19]));
@@ -84,7 +84,7 @@ fn a_sender_waits_for_members_that_do_not_take_what_it_sends() {
 }
 
 #[test]
-fn a_view_change_repeats_nothing() {
+fn view_change_repeats_nothing() {
     let mut group = group(5, |_| {});
     let batches: Vec<_> = (0..5).map(|id| group.write(id)).collect();
     for id in 0..5 {

@@ -3,7 +3,7 @@
 use super::*;
 use alloc::vec::Vec;
 
-/// So many messages, each of which waits 100 ms for the disks of `slow`.
+/// That many messages, each of which waits 100 ms for the disks of `slow`.
 fn write_slowly(group: &mut Group<Derecho>, slow: &[u16], messages: usize) {
     for id in slow {
         group.members[usize::from(*id)].slow_disk = true;
@@ -22,7 +22,7 @@ fn write_slowly(group: &mut Group<Derecho>, slow: &[u16], messages: usize) {
 }
 
 #[test]
-fn a_member_for_which_alone_everybody_waits_is_left_out_and_comes_back_after_a_pause() {
+fn member_for_which_alone_everybody_waits_is_left_out_and_comes_back_after_pause() {
     let mut group = group(3);
     write_slowly(&mut group, &[2], 10);
     let early = group.marked("sluggish member removed");
@@ -53,7 +53,7 @@ fn who_is_as_slow_as_the_others_stays() {
 }
 
 #[test]
-fn nobody_is_left_out_where_that_is_switched_off_or_would_leave_no_majority() {
+fn nobody_is_left_out_where_switched_off_or_would_leave_no_majority() {
     let config = Config {
         sluggish: core::time::Duration::ZERO,
         ..Config::default()

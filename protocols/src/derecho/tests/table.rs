@@ -34,7 +34,7 @@ fn proposal(proposer: u64, base: u64) -> Proposal {
 }
 
 #[test]
-fn a_row_counts_only_between_its_two_guards_and_never_goes_back() {
+fn row_counts_only_between_its_two_guards_and_never_goes_back() {
     let mut table = table(7);
     let area = table.layout.area(7);
     table.merge(PEER, area + HEAD, &[7]);
@@ -45,7 +45,7 @@ fn a_row_counts_only_between_its_two_guards_and_never_goes_back() {
     assert_eq!(table.read(PEER, PERSISTED), 5);
     let merged = table.merge(PEER, area + PERSISTED, &[4]);
     assert_eq!((merged.refused, table.read(PEER, PERSISTED)), (1, 5));
-    // The peer goes on to view 9, in the same area: nothing of it is read as view 7.
+    // The peer continues to view 9, in the same area: nothing of it is read as view 7.
     table.merge(PEER, area + HEAD, &[9]);
     table.merge(PEER, area + PERSISTED, &[2]);
     assert_eq!(table.read(PEER, PERSISTED), 0);
@@ -62,15 +62,16 @@ fn put_is_refused_when_its_offset_ends_the_range() {
 
 #[test]
 #[should_panic(expected = "only rises")]
-fn the_own_row_is_asserted_to_rise() {
+fn own_row_is_asserted_to_rise() {
     let mut table = table(7);
     table.set(ME, PERSISTED, 3);
     table.set(ME, PERSISTED, 2);
 }
 
-/// Word by word, as shared memory may show it: whoever sees a proposal's guard sees all of it.
+/// Word by word, as shared memory may show it: a reader that sees a proposal's guard sees all of
+/// it.
 #[test]
-fn a_put_torn_at_any_word_shows_no_guard_before_what_it_guards() {
+fn put_torn_at_any_word_shows_no_guard_before_what_it_guards() {
     let mut writer = table(7);
     writer.set_proposal(ME, &proposal(1, 10));
     let first: Vec<(u32, Vec<u64>)> = owned(writer.own_ranges(ME).to_vec());

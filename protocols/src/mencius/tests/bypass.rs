@@ -172,7 +172,7 @@ fn nobody_is_bypassed_when_those_that_are_quick_are_no_majority() {
 }
 
 #[test]
-fn what_was_forwarded_to_a_member_that_dies_is_forwarded_to_another() {
+fn what_was_forwarded_to_member_that_dies_is_forwarded_to_another() {
     let mut group = group(5, Durability::Disk);
     all_find_slow(&mut group, &[2]);
     group.run(MS * 10);
@@ -225,7 +225,7 @@ fn forwarded_request_is_suggested_again_when_its_slot_is_lost() {
 }
 
 #[test]
-fn reads_are_answered_at_a_member_that_does_not_know_that_it_is_bypassed() {
+fn reads_are_answered_at_member_that_does_not_know_that_it_is_bypassed() {
     let mut group = group(3, Durability::Disk);
     finds_slow(&mut group, 0, &[2]);
     for _ in 0..5 {

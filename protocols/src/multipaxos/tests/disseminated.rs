@@ -80,7 +80,7 @@ fn name(round: u64) -> Name {
 }
 
 #[test]
-fn a_name_that_does_not_follow_is_nothing_and_one_that_is_missing_is_fetched() {
+fn name_that_does_not_follow_is_nothing_and_one_missing_is_fetched() {
     let mut group = Group::new(3, Durability::Disk, disseminating());
     group.run(MS * 20);
     let slots = |rounds: &[u64]| -> Vec<Proposal> {
@@ -131,7 +131,7 @@ fn a_name_that_does_not_follow_is_nothing_and_one_that_is_missing_is_fetched() {
 }
 
 #[test]
-fn who_has_no_leader_goes_on_disseminating_and_the_next_leader_orders_it() {
+fn who_has_no_leader_continues_disseminating_and_next_leader_orders_it() {
     let mut group = Group::new(3, Durability::Disk, disseminating());
     group.run(MS * 20);
     group.crash(0);
@@ -147,7 +147,7 @@ fn who_has_no_leader_goes_on_disseminating_and_the_next_leader_orders_it() {
 }
 
 #[test]
-fn the_way_can_be_changed_while_requests_wait() {
+fn way_can_be_changed_while_requests_wait() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
     let mut asked = Vec::new();
@@ -167,7 +167,7 @@ fn the_way_can_be_changed_while_requests_wait() {
 }
 
 #[test]
-fn a_replica_far_behind_takes_a_state_and_goes_on_with_names_from_there() {
+fn replica_far_behind_takes_state_and_continues_with_names_from_there() {
     let config = Config {
         log_memory_bytes: 2048,
         ..disseminating()

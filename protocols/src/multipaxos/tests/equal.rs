@@ -23,7 +23,7 @@ fn send(group: &mut Group, from: u16, to: u16, message: &Message) {
 }
 
 #[test]
-fn an_answer_for_the_slot_behind_the_last_one_answers_nothing() {
+fn answer_for_the_slot_behind_the_last_one_answers_nothing() {
     let mut group = group();
     group.write(0);
     group.settle();
@@ -46,7 +46,7 @@ fn an_answer_for_the_slot_behind_the_last_one_answers_nothing() {
 }
 
 #[test]
-fn a_ballot_that_is_promised_is_not_offered_again() {
+fn ballot_that_is_promised_is_not_offered_again() {
     let mut group = group();
     let leader = Peer::Replica(ReplicaId(0));
     group.event(1, Event::Link(leader, Link::Down));
@@ -69,7 +69,7 @@ fn a_ballot_that_is_promised_is_not_offered_again() {
 }
 
 #[test]
-fn a_leader_that_keeps_the_next_slot_makes_nobody_fetch_a_state() {
+fn leader_that_keeps_the_next_slot_makes_nobody_fetch_a_state() {
     let mut group = group();
     group.members[1].slow_disk = true;
     group.members[2].slow_disk = true;
@@ -88,7 +88,7 @@ fn a_leader_that_keeps_the_next_slot_makes_nobody_fetch_a_state() {
 }
 
 #[test]
-fn a_state_that_is_no_newer_leaves_the_log_alone() {
+fn state_that_is_no_newer_leaves_the_log_alone() {
     let mut group = group();
     for _ in 0..3 {
         group.write(1);
@@ -106,7 +106,7 @@ fn a_state_that_is_no_newer_leaves_the_log_alone() {
 }
 
 #[test]
-fn a_refusal_in_favour_of_the_leader_s_own_ballot_does_not_depose_it() {
+fn refusal_in_favour_of_leader_s_own_ballot_does_not_depose_it() {
     let mut group = group();
     let refusal = |promised| Message::Reject {
         ballot: FIRST,

@@ -12,7 +12,7 @@ fn group(members: usize) -> Group {
 }
 
 #[test]
-fn a_forgetful_follower_takes_the_leaders_log_over_before_it_votes() {
+fn forgetful_follower_takes_leaders_log_over_before_it_votes() {
     for members in [3, 4, 5] {
         let mut group = group(members);
         for _ in 0..20 {
@@ -31,7 +31,7 @@ fn a_forgetful_follower_takes_the_leaders_log_over_before_it_votes() {
 }
 
 #[test]
-fn a_forgetful_leader_comes_back_as_a_follower() {
+fn forgetful_leader_comes_back_as_a_follower() {
     let mut group = group(3);
     for _ in 0..20 {
         group.write(1);
@@ -93,7 +93,7 @@ fn diskless_recovery_amnesia() {
 }
 
 #[test]
-fn a_forgetful_replica_behind_a_trimmed_log_fetches_state() {
+fn forgetful_replica_behind_a_trimmed_log_fetches_state() {
     let mut group = Group::new(3, Durability::Memory, small());
     group.run(MS * 20);
     for _ in 0..1200 {
@@ -129,7 +129,7 @@ fn old_votes_of_a_forgetful_replica_no_longer_count() {
 }
 
 #[test]
-fn a_majority_that_forgot_is_told_what_to_do() {
+fn majority_that_forgot_is_told_what_to_do() {
     let mut group = group(3);
     group.write(0);
     group.run(MS * 5);
@@ -168,7 +168,7 @@ fn one_memory_too_many_is_told_what_to_do_though_others_are_intact() {
     assert_eq!(halted, [false, false, true, true, true]);
 }
 
-/// Starts a forgetful replica 2 anew and answers its question; what others send is lost.
+/// Starts a forgetful replica 2 again and answers its question; what others send is lost.
 fn answered(members: usize, answers: impl Fn(Ballot) -> Vec<(u16, Ballot, Part)>) -> Group {
     let mut group = group(members);
     group.crash(2);
@@ -206,7 +206,7 @@ fn answered_by_the_leader() -> Group {
 }
 
 #[test]
-fn a_higher_promise_of_one_that_never_led_does_not_keep_it_waiting() {
+fn higher_promise_of_one_that_never_led_does_not_keep_it_waiting() {
     let leads = Part::Leader { end: Slot(1) };
     let above = |ballot: Ballot| ballot.next(ReplicaId(4));
     let group = answered(5, |ballot| {
@@ -243,7 +243,7 @@ fn it_votes_when_it_has_all_that_the_leader_had_and_not_before() {
 }
 
 #[test]
-fn a_newer_leader_makes_a_recovering_replica_ask_again() {
+fn newer_leader_makes_a_recovering_replica_ask_again() {
     let mut group = answered_by_the_leader();
     let newer = group.replica(0).promised.next(ReplicaId(1));
     group.deliver(Packet::new(1, 2, &accept(newer, 1)));
@@ -254,7 +254,7 @@ fn a_newer_leader_makes_a_recovering_replica_ask_again() {
 }
 
 #[test]
-fn a_question_of_an_earlier_life_is_not_answered() {
+fn question_of_an_earlier_life_is_not_answered() {
     let mut group = group(3);
     let incarnation = Incarnation(3);
     let up = Link::Up { incarnation };

@@ -22,7 +22,7 @@ fn read_at(group: &Group, id: u16, batch: quintet_replica::BatchId) -> Option<Sl
 }
 
 #[test]
-fn a_read_at_any_replica_sees_what_was_acknowledged_before_and_writes_nothing() {
+fn read_at_any_replica_sees_what_was_acknowledged_before_and_writes_nothing() {
     for members in [1, 2, 3, 5] {
         let mut group = Group::new(members, Durability::Memory, Config::default());
         group.run(MS * 20);
@@ -155,7 +155,7 @@ fn read_before_first_commit_of_term() {
 }
 
 #[test]
-fn a_lost_question_is_asked_again() {
+fn lost_question_is_asked_again() {
     let mut group = group();
     group.cut.insert((1, 0));
     let read = group.submit(1, Level::Linearizable);
@@ -166,7 +166,7 @@ fn a_lost_question_is_asked_again() {
 }
 
 #[test]
-fn an_answer_to_another_run_of_the_process_fits_no_question() {
+fn answer_to_another_run_of_the_process_fits_no_question() {
     let mut group = group();
     let read = group.submit(1, Level::Linearizable);
     group.isolate(1);

@@ -14,7 +14,7 @@ fn groups() -> impl Iterator<Item = (usize, Durability)> {
 }
 
 #[test]
-fn the_first_leader_serves_every_frontend() {
+fn first_leader_serves_every_frontend() {
     for (members, durability) in groups() {
         let mut group = Group::new(members, durability, Config::default());
         group.run(MS * 20);
@@ -58,7 +58,7 @@ fn all_requests_of_a_turn_travel_in_one_accept() {
 }
 
 #[test]
-fn a_leader_does_not_count_its_own_vote_before_it_is_durable() {
+fn leader_does_not_count_its_own_vote_before_it_is_durable() {
     let mut group = Group::new(3, Durability::Disk, Config::default());
     group.run(MS * 20);
     group.members[0].slow_disk = true;
@@ -76,7 +76,7 @@ fn a_leader_does_not_count_its_own_vote_before_it_is_durable() {
 }
 
 #[test]
-fn requests_that_wait_for_the_window_are_proposed_when_it_reopens_in_the_same_turn() {
+fn requests_that_wait_for_window_are_proposed_when_it_reopens_in_same_turn() {
     let config = Config {
         window: 1,
         ..Config::default()
@@ -93,7 +93,7 @@ fn requests_that_wait_for_the_window_are_proposed_when_it_reopens_in_the_same_tu
 }
 
 #[test]
-fn over_a_long_round_trip_several_accepts_are_under_way() {
+fn over_a_long_round_trip_several_accepts_are_in_progress() {
     let mut group = Group::new(3, Durability::Memory, Config::default());
     group.run(MS * 20);
     group.isolate(0);
@@ -153,7 +153,7 @@ fn leave_behind(group: &mut Group, writer: u16, writes: usize) {
 }
 
 #[test]
-fn a_follower_that_lags_catches_up_from_the_log() {
+fn follower_that_lags_catches_up_from_the_log() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
     leave_behind(&mut group, 1, 200);
@@ -163,7 +163,7 @@ fn a_follower_that_lags_catches_up_from_the_log() {
 }
 
 #[test]
-fn a_follower_behind_a_trimmed_log_fetches_state() {
+fn follower_behind_a_trimmed_log_fetches_state() {
     for durability in [Durability::Disk, Durability::Memory] {
         let mut group = Group::new(3, durability, small());
         group.run(MS * 20);
@@ -175,11 +175,12 @@ fn a_follower_behind_a_trimmed_log_fetches_state() {
 }
 
 #[test]
-fn a_follower_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_is() {
+fn follower_that_waits_for_state_that_nobody_has_any_more_takes_what_there_is() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
     leave_behind(&mut group, 0, 1200);
-    // What it is told comes from a log that went further, and whoever kept that log is gone.
+    // What it is told comes from a log that went further, and the replica that kept that log is
+    // gone.
     let trimmed = Message::Trimmed {
         ballot: group.replica(0).promised,
         first: Slot(5000),
@@ -237,7 +238,7 @@ fn one_that_is_alone_writes_nothing_a_second_time() {
 }
 
 #[test]
-fn a_journal_that_knows_more_to_be_decided_than_it_holds_is_refused() {
+fn journal_that_knows_more_to_be_decided_than_it_holds_is_refused() {
     let mut group = Group::new(3, Durability::Disk, Config::default());
     group.run(MS * 20);
     for _ in 0..3 {
@@ -252,12 +253,15 @@ fn a_journal_that_knows_more_to_be_decided_than_it_holds_is_refused() {
     }
     *bytes = record.encode_to_bytes();
     group.start(1);
-    let why = group.members[1].halted.clone().expect("it does not go on");
+    let why = group.members[1]
+        .halted
+        .clone()
+        .expect("it does not continue");
     assert!(why.contains("missing in its middle"), "{why}");
 }
 
 #[test]
-fn a_checkpoint_trims_the_journal_and_a_restart_goes_on_from_it() {
+fn checkpoint_trims_the_journal_and_a_restart_continues_from_it() {
     let mut group = Group::new(3, Durability::Disk, Config::default());
     group.run(MS * 20);
     for _ in 0..10 {
@@ -278,7 +282,7 @@ fn a_checkpoint_trims_the_journal_and_a_restart_goes_on_from_it() {
 }
 
 #[test]
-fn a_full_queue_answers_busy_and_keeps_nothing() {
+fn full_queue_answers_busy_and_keeps_nothing() {
     let config = Config {
         queue_bytes: 64,
         ..Config::default()
@@ -294,7 +298,7 @@ fn a_full_queue_answers_busy_and_keeps_nothing() {
 }
 
 #[test]
-fn a_reset_link_loses_no_request() {
+fn reset_link_loses_no_request() {
     let mut group = Group::new(3, Durability::Memory, Config::default());
     group.run(MS * 20);
     group.isolate(1);
@@ -314,7 +318,7 @@ fn a_reset_link_loses_no_request() {
 }
 
 #[test]
-fn a_batch_in_flight_is_not_proposed_twice() {
+fn batch_in_flight_is_not_proposed_twice() {
     let mut group = Group::new(3, Durability::Memory, Config::default());
     group.run(MS * 299);
     group.isolate(0);
@@ -356,7 +360,7 @@ fn stale_reads_are_answered_at_once() {
 fn slow_replica_isolated() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
-    // Its disk accepts nothing and its link loses what it says; the others go on, and what is
+    // Its disk accepts nothing and its link loses what it says; the others continue, and what is
     // kept for it is bounded.
     group.members[2].slow_disk = true;
     group.cut.insert((2, 0));
@@ -373,7 +377,7 @@ fn slow_replica_isolated() {
 }
 
 #[test]
-fn a_replica_that_has_fetched_state_stands_as_soon_as_the_leader_is_gone() {
+fn replica_that_has_fetched_state_stands_as_soon_as_leader_is_gone() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 20);
     leave_behind(&mut group, 0, 1200);
@@ -389,7 +393,7 @@ fn a_replica_that_has_fetched_state_stands_as_soon_as_the_leader_is_gone() {
 }
 
 #[test]
-fn followers_whose_clients_wait_hear_at_once_what_is_decided_and_the_others_a_little_later() {
+fn followers_whose_clients_wait_hear_at_once_what_is_decided_and_others_little_later() {
     let mut group = Group::new(3, Durability::Memory, Config::default());
     group.run(MS * 20);
     let committed = |group: &Group| [0, 1, 2].map(|id| group.status(id).committed);
@@ -430,7 +434,7 @@ fn write_from_far(group: &mut Group) -> usize {
 }
 
 #[test]
-fn a_frontend_learns_how_long_answers_take_and_repeats_nothing_before() {
+fn frontend_learns_how_long_answers_take_and_repeats_nothing_before() {
     let mut group = Group::new(3, Durability::Memory, Config::default());
     group.run(MS * 20);
     assert_eq!(write_from_far(&mut group), 2, "nothing is known yet");

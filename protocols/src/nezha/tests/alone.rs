@@ -15,7 +15,7 @@ fn asked(seat: &mut Seat, turns: usize) -> Vec<u16> {
 }
 
 #[test]
-fn a_missing_batch_is_asked_of_the_leader_and_of_the_others_in_turn_until_it_comes() {
+fn missing_batch_is_asked_of_leader_and_of_others_in_turn_until_it_comes() {
     let (_, mut follower) = pair(&Config::default());
     follower.follows([stamp(10, 1), stamp(20, 2)].to_vec());
     assert_eq!(
@@ -23,7 +23,7 @@ fn a_missing_batch_is_asked_of_the_leader_and_of_the_others_in_turn_until_it_com
         [0, 2, 0, 2],
         "its own turn is nobody's"
     );
-    // Whoever had one is not left before it has been asked for the next.
+    // A replica that had one is not left before it has been asked for the next.
     let bodies = Part::Bodies([batch(1, b"wa", Level::Ordered)].to_vec());
     follower.hear(2, 0, &[1, 1, 0], bodies);
     assert_eq!(asked(&mut follower, 1), [0], "the leader has all of them");
@@ -34,7 +34,7 @@ fn a_missing_batch_is_asked_of_the_leader_and_of_the_others_in_turn_until_it_com
 }
 
 #[test]
-fn a_leader_whose_clock_was_set_back_goes_on_where_its_log_is() {
+fn leader_whose_clock_was_set_back_continues_where_its_log_is() {
     let (mut leader, _) = pair(&Config::default());
     leader.request(1, 10, b"wa");
     leader.at(10);
@@ -54,7 +54,7 @@ fn checked_by_the_leader() -> Config {
 }
 
 #[test]
-fn a_leader_that_checks_quorums_answers_once_a_fast_or_a_slow_one_holds_the_batch() {
+fn leader_that_checks_quorums_answers_once_fast_or_slow_one_holds_batch() {
     let (mut leader, mut follower) = pair(&checked_by_the_leader());
     for seat in [&mut leader, &mut follower] {
         seat.request(1, 10, b"wa");
@@ -90,7 +90,7 @@ fn a_leader_that_checks_quorums_answers_once_a_fast_or_a_slow_one_holds_the_batc
 }
 
 #[test]
-fn a_leader_that_hears_of_another_log_does_not_take_it_for_its_own() {
+fn leader_that_hears_of_another_log_does_not_take_it_for_its_own() {
     let (mut leader, mut follower) = pair(&checked_by_the_leader());
     leader.request(1, 5, b"wa");
     for seat in [&mut leader, &mut follower] {
@@ -116,7 +116,7 @@ fn a_leader_that_hears_of_another_log_does_not_take_it_for_its_own() {
 }
 
 #[test]
-fn without_multicast_the_leader_sends_batches_ahead_of_their_places() {
+fn without_multicast_leader_sends_batches_ahead_of_their_places() {
     let mut config = Config::default();
     config.set("multicast", "false").expect("an option");
     let (mut leader, mut follower) = pair(&config);
@@ -153,7 +153,7 @@ fn told(seat: &Seat) -> usize {
 }
 
 #[test]
-fn a_leader_tells_its_log_a_few_times_in_a_round_trip_and_not_each_turn() {
+fn leader_tells_its_log_few_times_in_round_trip_and_not_each_turn() {
     let (mut leader, _) = pair(&Config::default());
     let micros = |micros: u64| micros * 1_000;
     leader.request(1, 10, b"wa");

@@ -1,5 +1,5 @@
-//! One clock that is wrong, at each role: what it costs the clients of a healthy sender, or those of
-//! the sender whose clock it is.
+//! One clock that is wrong, at each role: what it costs the clients of a healthy sender, or those
+//! of the sender whose clock it is.
 //!
 //! ```text
 //!   sender ──50 µs──► leader, two followers ──50 µs──► each other, and the sender
@@ -28,7 +28,7 @@ enum Packet {
     Results(u16, BatchId, Bytes),
 }
 
-/// The first three clocks are the replicas', the last one the sender's; each is so many
+/// The first three clocks are the replicas', the last one the sender's; each is that many
 /// nanoseconds ahead.
 struct Scene {
     seats: Vec<Seat>,

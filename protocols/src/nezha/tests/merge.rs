@@ -39,7 +39,7 @@ fn vote(view_normal: u64, synced: &[Stamp], unsynced: &[Stamp]) -> Vote {
 }
 
 #[test]
-fn of_three_both_logs_of_a_majority_must_hold_a_survivor_the_new_leaders_own_among_them() {
+fn of_three_both_logs_of_majority_must_hold_survivor_new_leaders_own_among_them() {
     let new = replica(1, 3);
     let (a, b, c) = (stamp(1, 1), stamp(2, 2), stamp(3, 3));
     let votes = [
@@ -52,7 +52,7 @@ fn of_three_both_logs_of_a_majority_must_hold_a_survivor_the_new_leaders_own_amo
 }
 
 #[test]
-fn a_lower_deadline_than_the_sync_points_does_not_keep_an_entry_from_surviving() {
+fn lower_deadline_than_sync_points_does_not_keep_entry_from_surviving() {
     let new = replica(1, 3);
     let (early, synced) = (stamp(8, 2), stamp(10, 1));
     let votes = [
@@ -77,7 +77,7 @@ fn only_the_latest_view_in_which_somebody_took_part_counts() {
 }
 
 #[test]
-fn a_batch_that_was_placed_under_another_deadline_survives_once() {
+fn batch_that_was_placed_under_another_deadline_survives_once() {
     let new = replica(1, 3);
     let (placed, own) = (stamp(20, 1), stamp(10, 1));
     let votes = [

@@ -137,7 +137,7 @@ impl Case {
 }
 
 #[test]
-fn a_fast_quorum_is_the_leader_and_enough_followers_with_its_hash() {
+fn fast_quorum_is_the_leader_and_enough_followers_with_its_hash() {
     let mut case = Case::new(5);
     for follower in 1..=4 {
         case.fast(follower, 0, HASH);
@@ -183,7 +183,7 @@ fn another_log_another_view_or_another_life_does_not_count() {
 }
 
 #[test]
-fn a_slow_quorum_is_a_majority_that_has_synced_in_the_same_view_and_lives() {
+fn slow_quorum_is_majority_that_has_synced_in_same_view_and_lives() {
     let mut case = Case::new(5);
     case.results(1, 7, HASH);
     case.slow(2, 1, 5, 6);
@@ -197,7 +197,7 @@ fn a_slow_quorum_is_a_majority_that_has_synced_in_the_same_view_and_lives() {
 }
 
 #[test]
-fn a_slow_reply_stands_in_for_a_fast_one_and_never_the_other_way_round() {
+fn slow_reply_stands_in_for_fast_one_and_never_other_way_round() {
     let mut case = Case::new(5);
     case.results(0, 3, HASH);
     case.fast(1, 0, HASH);
@@ -213,7 +213,7 @@ fn a_slow_reply_stands_in_for_a_fast_one_and_never_the_other_way_round() {
 }
 
 #[test]
-fn what_a_deposed_leader_said_is_dropped_when_its_successor_answers() {
+fn what_deposed_leader_said_is_dropped_when_its_successor_answers() {
     let mut case = Case::new(3);
     case.results(0, 1, HASH);
     case.fast(1, 0, HASH);

@@ -45,7 +45,7 @@ fn view_of_a_leader_whose_links_are_broken_is_passed_over() {
 }
 
 #[test]
-fn a_leader_is_waited_for_as_long_as_an_asynchronous_mode_takes() {
+fn leader_is_waited_for_as_long_as_an_asynchronous_mode_takes() {
     let mut group = timed_out(&[1, 2]);
     let calm = group.replica(0).timeout();
     pump(&mut group, |_, message| {
@@ -68,7 +68,7 @@ fn a_leader_is_waited_for_as_long_as_an_asynchronous_mode_takes() {
 }
 
 #[test]
-fn a_replica_left_behind_in_the_asynchronous_mode_gets_the_certificate() {
+fn replica_left_behind_in_asynchronous_mode_gets_certificate() {
     let mut group = timed_out(&[1, 2]);
     // Nobody's completion reaches replica 2; the others leave the view.
     pump(&mut group, |packet, message| {
@@ -84,14 +84,14 @@ fn a_replica_left_behind_in_the_asynchronous_mode_gets_the_certificate() {
     assert!(group.marked("exit by another's certificate") > 0);
     let batch = group.write(2);
     group.run(MS * 2000);
-    assert!(group.answered(2, batch), "two of three go on");
+    assert!(group.answered(2, batch), "two of three continue");
     group.start(1);
     group.run(MS * 4000);
     assert_converged(&group, 1);
 }
 
 #[test]
-fn votes_for_a_level_1_that_lost_meanwhile_lead_nowhere_and_stop_nothing() {
+fn votes_for_level_1_that_lost_meanwhile_lead_nowhere_and_stop_nothing() {
     let mut group = timed_out(&[1, 2]);
     let coin = group.replica(0).coin.flip(1).0;
     let behind = if coin == 2 { 1 } else { 2 };
@@ -169,7 +169,7 @@ fn views_end_ever_more_rarely_when_one_times_out_again() {
 }
 
 #[test]
-fn a_replica_that_timed_out_votes_no_more_in_that_view_and_still_serves_its_clients() {
+fn replica_that_timed_out_votes_no_more_in_that_view_and_still_serves_its_clients() {
     let mut group = timed_out(&[2]);
     group.settle();
     let batch = group.write(2);
@@ -187,7 +187,7 @@ fn a_replica_that_timed_out_votes_no_more_in_that_view_and_still_serves_its_clie
 }
 
 #[test]
-fn a_block_decided_before_a_quorum_timed_out_stands_in_what_the_coin_elects() {
+fn block_decided_before_quorum_timed_out_stands_in_what_coin_elects() {
     // Replica 1 votes for a block, which decides it, and times out afterwards; replica 2 never
     // saw the block.
     let mut group = timed_out(&[2]);
@@ -205,7 +205,7 @@ fn a_block_decided_before_a_quorum_timed_out_stands_in_what_the_coin_elects() {
 }
 
 #[test]
-fn a_leader_without_a_quorum_of_new_views_proposes_nothing() {
+fn leader_without_a_quorum_of_new_views_proposes_nothing() {
     let mut group = timed_out(&[1, 2]);
     pump(&mut group, |_, message| {
         !matches!(message, Message::NewView { .. })
@@ -244,7 +244,7 @@ fn commands_of_blocks_that_lost_are_ordered_once_all_the_same() {
 }
 
 #[test]
-fn a_missing_block_is_fetched_before_anything_upon_it_is_voted_for() {
+fn missing_block_is_fetched_before_anything_upon_it_is_voted_for() {
     let mut group = timed_out(&[]);
     group.write(0);
     // The first block does not reach replica 2, the second does.
@@ -269,7 +269,7 @@ fn a_missing_block_is_fetched_before_anything_upon_it_is_voted_for() {
 }
 
 #[test]
-fn a_restart_in_the_asynchronous_mode_shows_the_same_blocks_again() {
+fn restart_in_the_asynchronous_mode_shows_the_same_blocks_again() {
     let mut group = timed_out(&[1, 2]);
     let own = |group: &Group, id: u16| -> Vec<BlockId> {
         let shown = |packet: &Packet| match packet.message() {
@@ -314,7 +314,7 @@ const fn proposes(message: &Message) -> bool {
 }
 
 #[test]
-fn one_asynchronous_mode_orders_what_the_clients_of_all_wait_for() {
+fn one_asynchronous_mode_orders_what_clients_of_all_wait_for() {
     let mut group = timed_out(&[1, 2]);
     let coin = ReplicaId(group.replica(0).coin.flip(1).0);
     let asked: Vec<_> = (0..3).map(|id| (id, group.write(id))).collect();
@@ -335,7 +335,7 @@ fn one_asynchronous_mode_orders_what_the_clients_of_all_wait_for() {
 }
 
 #[test]
-fn what_a_leader_was_sent_and_could_not_propose_stands_in_its_level_1() {
+fn what_leader_was_sent_and_could_not_propose_stands_in_its_level_1() {
     let mut group = Group::new(
         3,
         Durability::Disk,
@@ -371,7 +371,7 @@ fn what_a_leader_was_sent_and_could_not_propose_stands_in_its_level_1() {
 }
 
 #[test]
-fn a_view_begins_with_what_the_clients_of_all_wait_for() {
+fn view_begins_with_what_the_clients_of_all_wait_for() {
     let mut group = timed_out(&[1, 2]);
     // The asynchronous mode is over but for its completions when clients ask.
     pump(&mut group, |_, message| {
@@ -434,7 +434,7 @@ fn shows(packet: &Packet, level: u8, maker: u16) -> bool {
 }
 
 #[test]
-fn a_level_2_quotes_what_all_were_sent_and_is_said_whole_to_one_that_was_not() {
+fn level_2_quotes_what_all_were_sent_and_is_said_whole_to_one_that_was_not() {
     let mut group = timed_out(&[1, 2]);
     let asked: Vec<_> = (0..3).map(|id| (id, group.write(id))).collect();
     // Replica 0 is never sent the level 1 of replica 2; replica 1 has it before its own goes out.

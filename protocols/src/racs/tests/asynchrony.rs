@@ -1,4 +1,4 @@
-//! Delays without bound, for ever: no proposal of a leader ever comes in time, and everything else
+//! Delays without bound, forever: no proposal of a leader ever comes in time, and everything else
 //! in whatever order chance likes. What is decided, the coin decides.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!   all else ─► any order, any wait ──► timeouts, levels 1 and 2, completions, coin ──► decided
 //! ```
 //!
-//! `QUINTET_ASYNCHRONY=2000 cargo test -p quintet-protocols asynchrony` runs so many seeds for each
-//! number of replicas, 3, 5 and 7, and each way of the batches, instead of a few with 3 and 5.
+//! `QUINTET_ASYNCHRONY=2000 cargo test -p quintet-protocols asynchrony` runs that many seeds for
+//! each number of replicas, 3, 5 and 7, and each way of the batches, instead of a few with 3 and 5.
 
 use super::group::{Group, MS, assert_converged, small};
 use crate::{
@@ -18,9 +18,9 @@ use crate::{
 use alloc::vec::Vec;
 use quintet_replica::{BatchId, Durability};
 
-/// So many batches must be decided …
+/// That many batches must be decided …
 const BATCHES: usize = 12;
-/// … within so many steps for each replica. Chance needs a quarter of it, usually.
+/// … within that many steps for each replica. Chance needs a quarter of it, usually.
 const STEPS: u64 = 60_000;
 
 /// Seeds of an ordinary run.
@@ -101,7 +101,7 @@ fn endless(members: u16, way: Way, seed: u64) -> Count {
     }
     assert_eq!(
         done, BATCHES,
-        "{members} replicas, {way}, seed {seed}: it goes on"
+        "{members} replicas, {way}, seed {seed}: it continues"
     );
     let count = Count {
         views: group.status(0).view,
@@ -120,7 +120,7 @@ fn seeds() -> u64 {
 }
 
 #[test]
-fn the_coin_alone_decides_all_that_is_asked_for() {
+fn coin_alone_decides_all_that_is_asked_for() {
     let seeds = seeds();
     let (mut asynchronous, mut elected) = (0, 0);
     let most = if seeds > FEW { 7 } else { 5 };

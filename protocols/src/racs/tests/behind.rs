@@ -1,4 +1,4 @@
-//! Replicas that are far behind, while the others go on.
+//! Replicas that are far behind, while the others continue.
 
 use super::group::{Group, MS, Packet, assert_converged, small};
 use crate::racs::{Block, BlockId, Config, Message, Timer};
@@ -37,8 +37,9 @@ fn turn(group: &mut Group, lagging: u16, lost: impl Fn(&Message) -> bool) -> usi
     sent
 }
 
-/// Replica 0 dies with much in its journal and comes back while the others go on: so many blocks
-/// before, and meanwhile. Gives the group when it has caught up, and how many blocks it was sent.
+/// Replica 0 dies with much in its journal and comes back while the others continue: that many
+/// blocks before, and meanwhile. Gives the group when it has caught up, and how many blocks it was
+/// sent.
 fn comes_back(config: &Config, before: u64, meanwhile: u64) -> (Group, usize) {
     let mut group = Group::new(3, Durability::Disk, config.clone());
     group.run(MS * 100);
@@ -74,7 +75,7 @@ fn comes_back(config: &Config, before: u64, meanwhile: u64) -> (Group, usize) {
 }
 
 #[test]
-fn a_replica_with_a_long_journal_catches_up_under_load_and_is_sent_only_what_it_lacks() {
+fn replica_with_long_journal_catches_up_under_load_and_is_sent_only_what_it_lacks() {
     let (mut group, sent) = comes_back(&small(), 200, 150);
     let missed = 150;
     assert!(sent < 2 * missed, "{sent} blocks were sent");
@@ -94,7 +95,7 @@ fn and_with_batches_disseminated_before() {
 }
 
 #[test]
-fn a_replica_that_lacks_what_nobody_keeps_any_more_takes_a_state_and_goes_on_from_there() {
+fn replica_that_lacks_what_nobody_keeps_any_more_takes_state_and_continues_from_there() {
     let config = Config {
         log_memory_bytes: 8 << 10,
         ..small()
@@ -106,7 +107,7 @@ fn a_replica_that_lacks_what_nobody_keeps_any_more_takes_a_state_and_goes_on_fro
 }
 
 #[test]
-fn a_replica_that_is_sent_nothing_that_it_asks_for_keeps_little_of_what_is_new() {
+fn replica_sent_nothing_that_it_asks_for_keeps_little_of_what_is_new() {
     let config = Config {
         window: 4,
         ..small()
@@ -161,7 +162,7 @@ fn first_block(view: u64, owner: u16) -> Arc<Block> {
 }
 
 #[test]
-fn what_is_decided_with_a_block_above_it_may_lie_beside_the_highest_block_which_has_lost() {
+fn what_is_decided_with_block_above_it_may_lie_beside_highest_block_which_has_lost() {
     let mut group = Group::new(3, Durability::Disk, small());
     group.run(MS * 100);
     // View 4's leader proposes what nobody decides; a block of view 2 is decided with one of view
@@ -199,7 +200,7 @@ fn what_is_decided_with_a_block_above_it_may_lie_beside_the_highest_block_which_
 }
 
 #[test]
-fn a_page_that_is_here_already_leads_to_the_next_one() {
+fn page_that_is_here_already_leads_to_the_next_one() {
     let config = Config {
         window: 64,
         ..small()

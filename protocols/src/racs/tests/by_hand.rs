@@ -100,7 +100,7 @@ fn a_vote_after_a_timeout(bug: Option<Plant>) {
 }
 
 #[test]
-fn a_vote_after_a_timeout_loses_a_decided_block() {
+fn vote_after_a_timeout_loses_a_decided_block() {
     convicts(Plant::KeepMaxAndRank, a_vote_after_a_timeout);
 }
 
@@ -149,7 +149,7 @@ fn a_suffix_that_nobody_saw(bug: Option<Plant>) {
 }
 
 #[test]
-fn an_elected_block_outranks_what_its_views_leader_alone_has() {
+fn elected_block_outranks_what_its_views_leader_alone_has() {
     convicts(Plant::KeepMaxAndStop, a_suffix_that_nobody_saw);
 }
 
@@ -247,11 +247,11 @@ fn a_batch_voted_for_too_early(bug: Option<Plant>) {
     group.run(MS * 60_000);
     let batch = group.write(0);
     group.run(MS * 60_000);
-    assert!(group.answered(0, batch), "two of three go on");
+    assert!(group.answered(0, batch), "two of three continue");
 }
 
 #[test]
-fn a_batch_is_on_disk_before_it_is_voted_for() {
+fn batch_is_on_disk_before_it_is_voted_for() {
     convicts(Plant::BatchVoteNotDurable, a_batch_voted_for_too_early);
 }
 
@@ -289,11 +289,11 @@ fn a_batch_that_its_voter_forgot(bug: Option<Plant>) {
     group.run(MS * 60_000);
     let batch = group.write(0);
     group.run(MS * 60_000);
-    assert!(group.answered(0, batch), "two of three go on");
+    assert!(group.answered(0, batch), "two of three continue");
 }
 
 #[test]
-fn who_forgot_has_the_batches_that_it_voted_for_before_it_counts() {
+fn who_forgot_has_batches_that_it_voted_for_before_it_counts() {
     convicts(Plant::BatchesNotRecovered, a_batch_that_its_voter_forgot);
 }
 
@@ -376,6 +376,6 @@ fn a_vote_of_the_view_before(bug: Option<Plant>) {
 }
 
 #[test]
-fn a_vote_of_one_view_counts_in_no_other() {
+fn vote_of_one_view_counts_in_no_other() {
     convicts(Plant::FallKept, a_vote_of_the_view_before);
 }

@@ -45,7 +45,7 @@ fn changes(group: &Group, id: u16) -> u64 {
 }
 
 #[test]
-fn the_leader_changes_the_way_of_all_by_an_ordered_command_and_back() {
+fn leader_changes_the_way_of_all_by_an_ordered_command_and_back() {
     for members in [1, 3, 5] {
         let mut group = Group::new(members, Durability::Disk, chosen(true));
         group.run(MS * 100);
@@ -67,7 +67,7 @@ fn the_leader_changes_the_way_of_all_by_an_ordered_command_and_back() {
 }
 
 #[test]
-fn a_way_that_is_left_soon_is_kept_longer_the_next_time() {
+fn way_that_is_left_soon_is_kept_longer_the_next_time() {
     let mut group = Group::new(3, Durability::Disk, chosen(true));
     group.run(MS * 100);
     let mut asked = Vec::new();

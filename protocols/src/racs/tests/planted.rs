@@ -118,7 +118,7 @@ fn storm(seed: u64, bug: Option<Plant>) {
     }
     let last = group.write(0);
     group.run(MS * 6000);
-    assert!(group.answered(0, last), "it goes on");
+    assert!(group.answered(0, last), "it continues");
     assert_converged(&group, 1);
 }
 
@@ -160,7 +160,7 @@ fn answers_cut_off(config: Config) -> bool {
 }
 
 #[test]
-fn a_replica_that_is_cut_off_answers_no_reads_unless_they_need_no_marker() {
+fn replica_cut_off_answers_no_reads_unless_they_need_no_marker() {
     assert!(!answers_cut_off(small()));
     let mut config = small();
     plant(Plant::ReadsUnmarked, &mut config);
@@ -190,7 +190,7 @@ fn leader_comes_back(config: Config) {
 }
 
 #[test]
-fn a_leader_that_comes_back_makes_no_second_block_of_one_name() {
+fn leader_that_comes_back_makes_no_second_block_of_one_name() {
     leader_comes_back(small());
     let mut config = small();
     plant(Plant::LeaderGoesOn, &mut config);

@@ -211,7 +211,7 @@ fn assert_holds_vote(group: &Group) {
 }
 
 #[test]
-fn restart_completes_a_block_that_the_journal_holds_by_its_quotes() {
+fn restart_completes_block_that_journal_holds_by_its_quotes() {
     let mut group = voted_for_quoting();
     assert_holds_vote(&group);
     assert_eq!(written(&group, SECOND), (0, false), "no batch twice");
@@ -223,7 +223,7 @@ fn restart_completes_a_block_that_the_journal_holds_by_its_quotes() {
 }
 
 #[test]
-fn restart_finds_a_vote_when_a_checkpoint_trims_what_the_block_quotes() {
+fn restart_finds_vote_when_checkpoint_trims_what_block_quotes() {
     let mut group = voted_for_quoting();
     let decided = Message::Blocks {
         tip: LOST[1],
@@ -246,7 +246,7 @@ fn restart_finds_a_vote_when_a_checkpoint_trims_what_the_block_quotes() {
 
 /// A state from a peer is saved before the protocol hears of it, and a crash may come in between.
 #[test]
-fn second_restart_finds_a_vote_when_the_first_began_with_a_fetched_state() {
+fn second_restart_finds_vote_when_first_began_with_fetched_state() {
     let mut group = voted_for_quoting();
     let summary = Summary {
         decided: LOST[1],

@@ -41,7 +41,7 @@ fn begin(group: &mut Group) {
 }
 
 #[test]
-fn the_others_are_sent_no_batch_and_fetch_what_is_ordered() {
+fn others_are_sent_no_batch_and_fetch_what_is_ordered() {
     let mut group = to_majorities(5);
     begin(&mut group);
     assert_eq!(shown(&group), BTreeSet::from([1, 2]));

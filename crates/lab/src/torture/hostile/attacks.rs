@@ -45,7 +45,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 const HOLD: Duration = Duration::from_secs(3);
 /// Connections of all attackers together.
 const IDLE: u64 = 10_000;
-/// So many that are not accepted are enough.
+/// That many that are not accepted are enough.
 const REFUSED_MAX: u64 = 30;
 /// Descriptors that the torture needs beside them.
 const SPARE: u64 = 700;
@@ -148,7 +148,7 @@ impl Attacker {
         }
     }
 
-    /// Sends and waits for so many answers.
+    /// Sends and waits for that many answers.
     fn ask(&self, connection: &mut Connection, bytes: &[u8], count: u64) -> io::Result<Vec<Value>> {
         // What was refused half-way may have been answered all the same.
         let sent = connection.send(bytes);

@@ -15,7 +15,7 @@ const STEP: Duration = Duration::from_millis(200);
 /// What came back before time was over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Came {
-    /// So many bytes.
+    /// That many bytes.
     pub bytes: u64,
     /// The other side closed, or reset.
     pub closed: bool,
@@ -58,7 +58,7 @@ impl Raw {
         out
     }
 
-    /// Reads and forgets until so many bytes came, the other side closes, time is over or it is
+    /// Reads and forgets until that many bytes came, the other side closes, time is over or it is
     /// told to stop.
     pub fn read(&mut self, most: u64, time: Duration, stop: &AtomicBool) -> Came {
         let end = Instant::now() + time;

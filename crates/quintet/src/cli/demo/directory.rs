@@ -199,7 +199,7 @@ impl Directory {
     /// to notice.
     ///
     /// # Errors
-    /// When one goes on, with its process id.
+    /// When one continues, with its process id.
     pub fn wait_until_unused(&self) -> Outcome {
         let deadline = Instant::now() + PATIENCE;
         let replicas = self.marker.as_ref().map_or(0, |held| held.replicas);
@@ -369,7 +369,7 @@ fn refuse_foreign(path: &Path) -> Outcome {
 
 /// Writes a file that only its owner reads, whole or not at all.
 fn write_whole(path: &Path, text: &str) -> Outcome {
-    // A demo that goes on as before goes on with a full disk, too.
+    // A demo that continues as before continues with a full disk, too.
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return Ok(());
     }

@@ -97,8 +97,14 @@ pub struct Demo {
     base_port: Option<u16>,
 
     /// How long to wait until all replicas are ready, such as 2m
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = units::duration)]
-    patience: Duration,
+    #[arg(
+        long,
+        alias = "patience",
+        value_name = "TIME",
+        default_value = "2m",
+        value_parser = units::duration
+    )]
+    timeout: Duration,
 
     /// Print one JSON line per replica and proxy when all are ready, instead of text
     #[arg(long)]
@@ -205,7 +211,7 @@ impl Demo {
             eprintln!("ports from {port}, as at the last start; --base-port chooses others");
         }
         let mut supervisor = Supervisor::start(&prepared, self.dir.clone())?;
-        if !supervisor.wait_until_ready(&stops, self.patience)? {
+        if !supervisor.wait_until_ready(&stops, self.timeout)? {
             return supervisor.stop(&stops);
         }
         self.announce(&plan, &supervisor)?;
@@ -351,8 +357,8 @@ fn check_last_port(base: u16, replicas: u16) -> Outcome {
 }
 
 /// Asks for every port once, so that a taken one is named before anything is started or removed.
-fn check_ports(plan: &Plan, patience: Duration) -> Outcome {
-    let deadline = Instant::now() + patience;
+fn check_ports(plan: &Plan, timeout: Duration) -> Outcome {
+    let deadline = Instant::now() + timeout;
     for what in What::all(plan) {
         let ports = what.ports(plan);
         let mut uses = vec![

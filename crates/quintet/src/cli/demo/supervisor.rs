@@ -213,7 +213,7 @@ impl Managed {
         Some(status)
     }
 
-    fn epitaph(&self, status: ExitStatus) -> String {
+    fn exit_message(&self, status: ExitStatus) -> String {
         let how = match (status.code(), status.signal()) {
             (Some(code), _) => format!("exited with code {code}"),
             (None, Some(signal)) => format!("was killed by signal {signal}{}", name_of(signal)),
@@ -296,8 +296,8 @@ impl Supervisor {
     /// Waits until every `/readyz` answers 200. `false`: asked to stop before that.
     ///
     /// # Errors
-    /// When one ends instead, or patience does.
-    pub fn wait_until_ready(&mut self, stops: &Receiver<()>, patience: Duration) -> Outcome<bool> {
+    /// When one ends instead, or the time is over.
+    pub fn wait_until_ready(&mut self, stops: &Receiver<()>, timeout: Duration) -> Outcome<bool> {
         let began = Instant::now();
         let mut ready = vec![false; self.processes.len()];
         let bar = output::bar(
@@ -308,10 +308,10 @@ impl Supervisor {
             for (process, ready) in self.processes.iter_mut().zip(&mut ready) {
                 if let Some(status) = process.ended() {
                     bar.finish_and_clear();
-                    let epitaph = process.epitaph(status);
+                    let exit_message = process.exit_message(status);
                     let exit = status.code().map_or(Exit::Failed, Exit::from_code);
                     self.kill();
-                    return Err(Failure::new(exit, format!("cannot start: {epitaph}")));
+                    return Err(Failure::new(exit, format!("cannot start: {exit_message}")));
                 }
                 *ready = *ready || process.is_ready();
             }
@@ -320,9 +320,9 @@ impl Supervisor {
                 bar.finish_and_clear();
                 return Ok(true);
             }
-            if began.elapsed() > patience {
+            if began.elapsed() > timeout {
                 bar.finish_and_clear();
-                return Err(self.give_up(&ready, patience));
+                return Err(self.give_up(&ready, timeout));
             }
             self.say_who_is_missing(&bar, &ready);
             if stop_asked(stops, LOOK) {
@@ -343,7 +343,7 @@ impl Supervisor {
         bar.set_message(format!("(waiting for {})", missing.join(", ")));
     }
 
-    fn give_up(&mut self, ready: &[bool], patience: Duration) -> Failure {
+    fn give_up(&mut self, ready: &[bool], timeout: Duration) -> Failure {
         let missing: Vec<_> = self
             .processes
             .iter()
@@ -358,11 +358,11 @@ impl Supervisor {
                 "{} of {} processes were not ready within {}",
                 missing.len(),
                 ready.len(),
-                humantime::format_duration(patience)
+                humantime::format_duration(timeout)
             ),
         )
         .help(format!(
-            "see {}; a longer --patience waits longer",
+            "see {}; a longer --timeout waits longer",
             missing.join(", ")
         ))
     }
@@ -391,8 +391,8 @@ impl Supervisor {
                 first.pid,
                 "the only replica: the store is gone until it is back",
             ),
-            Some(leader) => (leader.pid, "the leader; the store goes on"),
-            None => (first.pid, "a replica; the store goes on"),
+            Some(leader) => (leader.pid, "the leader; the store continues"),
+            None => (first.pid, "a replica; the store continues"),
         }
     }
 
@@ -401,8 +401,8 @@ impl Supervisor {
         while !stop_asked(stops, LOOK) {
             for process in &mut self.processes {
                 if let Some(status) = process.ended() {
-                    let epitaph = process.epitaph(status);
-                    eprintln!("{epitaph}\n  bring it back: {}", process.serve_line());
+                    let exit_message = process.exit_message(status);
+                    eprintln!("{exit_message}\n  bring it back: {}", process.serve_line());
                 }
                 process.ask();
             }
@@ -418,7 +418,7 @@ impl Supervisor {
         for process in &mut self.processes {
             // One that has died since the last look was not stopped by us.
             if let Some(status) = process.ended() {
-                eprintln!("{}", process.epitaph(status));
+                eprintln!("{}", process.exit_message(status));
             }
             process.signal(Signal::TERM);
         }
@@ -432,7 +432,7 @@ impl Supervisor {
                 if let Some(status) = process.ended()
                     && !status.success()
                 {
-                    failed = Some(process.epitaph(status));
+                    failed = Some(process.exit_message(status));
                 }
             }
             if began.elapsed() > STOP || stop_asked(stops, Duration::from_millis(10)) {
@@ -446,7 +446,7 @@ impl Supervisor {
         for process in &self.processes {
             if let State::ByHand { pid } = process.state {
                 let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
-                eprintln!("{}{pid} was started by hand and goes on", process.what);
+                eprintln!("{}{pid} was started by hand and continues", process.what);
             }
         }
         match failed {
@@ -454,7 +454,7 @@ impl Supervisor {
                 eprintln!("stopped; the data is in {}", self.directory.display());
                 Ok(())
             }
-            Some(epitaph) => Err(Failure::new(Exit::Failed, epitaph)),
+            Some(exit_message) => Err(Failure::new(Exit::Failed, exit_message)),
         }
     }
 
@@ -478,9 +478,9 @@ impl Drop for Supervisor {
     }
 }
 
-/// Waits for `patience` and says whether to stop.
-fn stop_asked(stops: &Receiver<()>, patience: Duration) -> bool {
-    !matches!(stops.recv_timeout(patience), Err(RecvTimeoutError::Timeout))
+/// Waits for `timeout` and says whether to stop.
+fn stop_asked(stops: &Receiver<()>, timeout: Duration) -> bool {
+    !matches!(stops.recv_timeout(timeout), Err(RecvTimeoutError::Timeout))
 }
 
 const fn name_of(signal: i32) -> &'static str {
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_error_counts_more_than_the_last_line() {
+    fn last_error_counts_more_than_the_last_line() {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
         std::fs::write(&log, "one\nerror: two\n  help: three\n\n").unwrap();

@@ -360,7 +360,7 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "limits.batch_bytes",
-        "Requests are ordered together up to so many bytes, 4KiB to 4MiB",
+        "Requests are ordered together up to that many bytes, 4KiB to 4MiB",
         |config, text| {
             config.limits.batch_bytes = units::length(text)?;
             Ok(())
@@ -369,7 +369,7 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "limits.batch_requests",
-        "Requests of so many connections are ordered together, 1 to 65536",
+        "Requests of that many connections are ordered together, 1 to 65536",
         |config, text| {
             config.limits.batch_requests = number(text)?;
             Ok(())

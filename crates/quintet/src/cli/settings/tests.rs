@@ -71,7 +71,7 @@ fn datagrams_are_refused_where_the_protocol_needs_streams() {
 }
 
 #[test]
-fn a_file_is_read_and_paths_are_meant_from_it() {
+fn file_is_read_and_paths_are_meant_from_it() {
     let case = Case::new(GOOD);
     let loaded = case.load(&[], &[]).unwrap();
     assert_eq!(loaded.config.id, ReplicaId(1));
@@ -83,7 +83,7 @@ fn a_file_is_read_and_paths_are_meant_from_it() {
 }
 
 #[test]
-fn a_proxy_needs_the_clusters_part_of_a_members_file_only() {
+fn proxy_needs_the_clusters_part_of_a_members_file_only() {
     let case = Case::new(GOOD);
     let path = case.directory.path().join("quintet.toml");
     let whole = std::fs::read_to_string(&path).unwrap();
@@ -130,7 +130,7 @@ fn later_sources_win_and_the_origin_is_kept() {
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_its_line_and_a_suggestion() {
+fn unknown_key_is_refused_with_its_line_and_a_suggestion() {
     let refusal = Case::new(&GOOD.replace("clients_max", "client_max")).refusal(&[], &[]);
     assert!(
         refusal.contains("quintet.toml:6: unknown key 'client_max'"),
@@ -150,7 +150,7 @@ fn an_unknown_key_is_refused_with_its_line_and_a_suggestion() {
 }
 
 #[test]
-fn a_bad_value_is_refused_with_its_place_and_what_is_accepted() {
+fn bad_value_is_refused_with_its_place_and_what_is_accepted() {
     let refusal = Case::new(&GOOD.replace("500", "\"many\"")).refusal(&[], &[]);
     assert!(
         refusal.contains("quintet.toml:6: clients_max: 'many' is not a whole"),
@@ -170,7 +170,7 @@ fn a_bad_value_is_refused_with_its_place_and_what_is_accepted() {
 }
 
 #[test]
-fn a_missing_key_is_named() {
+fn missing_key_is_named() {
     let refusal = Case::new(&GOOD.replace("id = 1\n", "")).refusal(&[], &[]);
     assert!(refusal.contains("id is not set"), "{refusal}");
     assert!(
@@ -197,7 +197,7 @@ fn protocols_and_options_get_suggestions() {
 }
 
 #[test]
-fn a_public_address_needs_a_password() {
+fn public_address_needs_a_password() {
     let case = Case::new(GOOD);
     let refusal = case.refusal(&[], &["--redis-listen", "0.0.0.0:7001"]);
     assert!(refusal.contains("--redis-listen: redis_listen: 0.0.0.0:7001 is reachable"));

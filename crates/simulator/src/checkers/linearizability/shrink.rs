@@ -15,8 +15,8 @@ use super::{
     search::{Found, Limits, Search},
 };
 
-/// Of what all tries together may cost, one part in so many is for each; one that is given up keeps
-/// what it wanted to forget.
+/// Of what all tries together may cost, one part in that many is for each; one that is given up
+/// keeps what it wanted to forget.
 const TRIES: u64 = 100;
 /// The same for looking for the first hopeless moment.
 const PREFIXES: u64 = 4;

@@ -94,7 +94,7 @@ fn overlapping_operations_may_take_effect_in_either_order() {
 }
 
 #[test]
-fn a_moment_that_two_share_puts_neither_first() {
+fn moment_that_two_share_puts_neither_first() {
     passes(&[
         ("a", 1, 5, &["SET", "k", "7"], ok()),
         ("b", 5, 6, &["GET", "k"], NIL),
@@ -102,7 +102,7 @@ fn a_moment_that_two_share_puts_neither_first() {
 }
 
 #[test]
-fn a_read_may_not_go_back() {
+fn read_may_not_go_back() {
     fails(
         &[
             ("a", 1, 9, &["SET", "k", "7"], ok()),
@@ -114,7 +114,7 @@ fn a_read_may_not_go_back() {
 }
 
 #[test]
-fn an_unknown_write_may_happen_late_or_never_but_not_before_it_was_asked_for() {
+fn unknown_write_may_happen_late_or_never_but_not_before_it_was_asked_for() {
     passes(&[
         ("a", 1, 0, &["SET", "k", "7"], NIL),
         ("b", 2, 3, &["GET", "k"], NIL),
@@ -134,7 +134,7 @@ fn an_unknown_write_may_happen_late_or_never_but_not_before_it_was_asked_for() {
 }
 
 #[test]
-fn an_unknown_increment_happens_once_at_most() {
+fn unknown_increment_happens_once_at_most() {
     passes(&[
         ("a", 1, 0, &["INCR", "k"], NIL),
         ("b", 2, 3, &["INCR", "k"], n(2)),
@@ -149,7 +149,7 @@ fn an_unknown_increment_happens_once_at_most() {
 }
 
 #[test]
-fn a_failed_operation_never_happened() {
+fn failed_operation_never_happened() {
     let mut operations = history(&[
         ("a", 1, 0, &["SET", "k", "7"], NIL),
         ("b", 2, 3, &["GET", "k"], t("7")),
@@ -161,7 +161,7 @@ fn a_failed_operation_never_happened() {
 }
 
 #[test]
-fn a_transaction_is_seen_whole_or_not_at_all() {
+fn transaction_is_seen_whole_or_not_at_all() {
     let pair = |a: &str, b: &str| Answer::List(vec![t(a), t(b)]);
     let writes = |read: Answer| -> Verdict {
         judge(&[
@@ -205,7 +205,7 @@ fn a_transaction_is_seen_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_watched_key_that_changed_undoes_its_transaction() {
+fn watched_key_that_changed_undoes_its_transaction() {
     let watched = |between: &[&str], answer: Answer| -> Verdict {
         judge(&[
             ("a", 1, 2, &["SET", "k", "1"], ok()),
@@ -257,7 +257,7 @@ fn a_watched_key_that_changed_undoes_its_transaction() {
 }
 
 #[test]
-fn a_key_with_a_deadline_goes_once_and_does_not_come_back() {
+fn key_with_a_deadline_goes_once_and_does_not_come_back() {
     passes(&[
         ("a", 1, 2, &["SET", "k", "1", "PX", "5"], ok()),
         ("a", 3, 4, &["GET", "k"], t("1")),
@@ -504,7 +504,7 @@ fn hints_find_the_order_of_many_unknown_appends() {
 }
 
 #[test]
-fn a_hundred_thousand_operations_over_a_thousand_keys_are_decided() {
+fn hundred_thousand_operations_over_a_thousand_keys_are_decided() {
     let shape = Shape {
         operations: 100_000,
         keys: 1000,
