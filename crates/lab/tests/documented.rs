@@ -15,15 +15,16 @@
 #[path = "../../quintet/tests/support/mod.rs"]
 mod support;
 
+use quintet_store::{Kind, command::COMMANDS};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, panic,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
-use support::{Demo, Guard, PATIENCE, base_port, eventually, http_get, run, stderr, stdout};
+use support::{Client, Demo, Guard, TIMEOUT, base_port, eventually, http_get, run, stderr, stdout};
 
 /// Below the repository's root.
 fn root() -> PathBuf {
@@ -323,7 +324,7 @@ impl Sandbox {
         let mut command = self.shell(line);
         command.stdout(file.try_clone().unwrap()).stderr(file);
         let mut process = Guard(command.spawn().unwrap());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
             match process.0.try_wait().unwrap() {
                 Some(status) if status.success() => return Ok(()),
@@ -625,4 +626,104 @@ fn every_command_in_a_sentence_exists() {
         failed.len(),
         failed.join("\n")
     );
+}
+
+/// The page has exactly these rows in its only table.
+fn table_agrees(page: &str, rows: &[String]) {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let table = text.lines().filter(|line| line.starts_with('|')).skip(2);
+    let table: Vec<_> = table.map(str::to_owned).collect();
+    assert!(table == rows, "{page} should have:\n{}", rows.join("\n"));
+}
+
+#[test]
+fn metrics_and_commands_of_a_replica_are_listed() {
+    let directory = tempfile::tempdir().unwrap();
+    let base = base_port(3);
+    let demo = Demo::start(&directory.path().join("demo"), base, &[]);
+    let admin = format!("127.0.0.1:{}", base + 100);
+    let (_, metrics) = http_get(&admin, "/metrics").unwrap();
+    let words = |mark: &str| -> BTreeMap<String, String> {
+        let lines = metrics.lines().filter_map(|line| line.strip_prefix(mark));
+        let pairs = lines.filter_map(|line| line.trim().split_once(' '));
+        pairs
+            .map(|(name, rest)| (name.into(), rest.into()))
+            .collect()
+    };
+    let (helps, kinds) = (words("# HELP"), words("# TYPE"));
+    assert!(helps.len() > 100, "found only {}", helps.len());
+    let rows = helps
+        .iter()
+        .map(|(name, help)| format!("| `{name}` | {} | {help} |", kinds[name]));
+    table_agrees("docs/operations/metrics.md", &rows.collect::<Vec<_>>());
+
+    // Offered is what gets another answer than that it is not.
+    let mut groups: Vec<(String, [Vec<String>; 2])> = Vec::new();
+    for spec in COMMANDS.iter().filter(|spec| spec.kind != Kind::Internal) {
+        let mut client = Client::connect(&format!("127.0.0.1:{base}")).unwrap();
+        let arguments = usize::from(spec.arity.unsigned_abs()) - 1;
+        let words = [vec![spec.name], vec!["x"; arguments]].concat();
+        let reply = client.ask(&words).unwrap_or_default();
+        let (name, group) = (spec.name.to_uppercase(), format!("{:?}", spec.group));
+        let is_missing = reply.contains(&format!("'{name}' is not supported"))
+            || reply.contains("support disabled");
+        if groups.last().is_none_or(|(last, _)| *last != group) {
+            groups.push((group, Default::default()));
+        }
+        let (_, lists) = groups.last_mut().unwrap();
+        lists[usize::from(is_missing)].push(format!("`{name}`"));
+    }
+    let rows = groups.into_iter().map(|(group, lists)| {
+        let [offered, missing] = lists.map(|mut names| {
+            names.sort();
+            match names.is_empty() {
+                true => "–".to_owned(),
+                false => names.join(", "),
+            }
+        });
+        format!("| {group} | {offered} | {missing} |")
+    });
+    table_agrees("docs/guide/command-list.md", &rows.collect::<Vec<_>>());
+    assert_eq!(demo.interrupt(), Some(0));
+}
+
+/// The first block of a kind on a page.
+fn block(page: &str, kind: &str) -> String {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let begin = format!("```{kind}\n");
+    let rest = text.split_once(&begin).unwrap().1;
+    rest.split_once("```").unwrap().0.to_owned()
+}
+
+#[test]
+fn files_in_documents_are_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    for (page, kind, words) in [
+        (
+            "docs/guide/configuration.md",
+            "toml",
+            &["config", "check", "--config"][..],
+        ),
+        ("docs/design/histories.md", "json", &["check"]),
+    ] {
+        let path = directory.path().join(kind);
+        fs::write(&path, block(page, kind)).unwrap();
+        let output = run(&[words, &[path.to_str().unwrap()]].concat());
+        assert!(output.status.success(), "{page}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn rust_of_readme_is_part_of_the_example() {
+    let bare = |text: String| {
+        text.replace("quintet::", "")
+            .replace(char::is_whitespace, "")
+            .replace(",)", ")")
+    };
+    let example = bare(fs::read_to_string(root().join("examples/counter.rs")).unwrap());
+    let block = block("README.md", "rust");
+    assert!(block.lines().count() > 3);
+    for line in block.lines() {
+        assert!(example.contains(&bare(line.to_owned())), "{line}");
+    }
 }

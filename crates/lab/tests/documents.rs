@@ -135,6 +135,18 @@ fn summary_lists_each_page_once() {
     assert_eq!(listed.iter().collect::<Vec<_>>(), pages);
 }
 
+/// What mdBook makes a book of: titles, and lists of links to pages below the source's folder.
+#[test]
+fn summary_is_a_table_of_contents_of_a_book() {
+    let book: toml::Table = source("book.toml").parse().unwrap();
+    assert_eq!(book["book"]["src"].as_str(), Some("docs"));
+    let summary = &documents()["docs/SUMMARY.md"];
+    for line in summary.lines().filter(|line| !line.is_empty()) {
+        let is_link = line.trim_start().starts_with("- [") && line.ends_with(".md)");
+        assert!(line.starts_with("# ") || is_link, "{line}");
+    }
+}
+
 #[test]
 fn sources_name_pages_that_exist() {
     let (root, mut paths, mut failed) = (root(), Vec::new(), Vec::new());
@@ -179,6 +191,7 @@ const SIZES_MAX: &[(&str, usize)] = &[
     ("docs/SUMMARY.md", 3),
     ("docs/guide/quickstart.md", 3),
     ("docs/guide/redis-commands.md", 4),
+    ("docs/guide/command-list.md", 4),
     ("docs/guide/library.md", 5),
     ("docs/guide/configuration.md", 6),
     ("docs/guide/cli.md", 4),
@@ -186,6 +199,7 @@ const SIZES_MAX: &[(&str, usize)] = &[
     ("docs/guide/scenarios.md", 6),
     ("docs/operations/deploy.md", 4),
     ("docs/operations/monitoring.md", 5),
+    ("docs/operations/metrics.md", 12),
     ("docs/operations/failures.md", 6),
     ("docs/operations/backup.md", 2),
     ("docs/operations/change.md", 3),
