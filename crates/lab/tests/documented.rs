@@ -642,7 +642,16 @@ fn metrics_and_commands_of_a_replica_are_listed() {
     let base = base_port(3);
     let demo = Demo::start(&directory.path().join("demo"), base, &[]);
     let admin = format!("127.0.0.1:{}", base + 100);
-    let (_, metrics) = http_get(&admin, "/metrics").unwrap();
+    // Some are there once the members' clocks are known.
+    let begun = Instant::now();
+    let metrics = loop {
+        let (_, metrics) = http_get(&admin, "/metrics").unwrap();
+        if metrics.contains("quintet_peer_clock_offset_seconds") {
+            break metrics;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{metrics}");
+        thread::sleep(Duration::from_millis(20));
+    };
     let words = |mark: &str| -> BTreeMap<String, String> {
         let lines = metrics.lines().filter_map(|line| line.strip_prefix(mark));
         let pairs = lines.filter_map(|line| line.trim().split_once(' '));

@@ -35,6 +35,8 @@ pub struct ClientNode {
     protocol: &'static str,
     client: Box<dyn Client>,
     links: BTreeMap<ReplicaId, Incarnation>,
+    /// The epoch's description, if this frontend did not begin with it.
+    descriptor: Option<Descriptor>,
     /// See [`TimerKey::generation`].
     generation: u16,
     /// Batches that an earlier epoch's protocol had.
@@ -63,6 +65,7 @@ impl ClientNode {
             protocol: entry.info.name,
             client: (entry.client)(setup, seed)?,
             links: BTreeMap::new(),
+            descriptor: None,
             generation: 0,
             carried: BTreeSet::new(),
         })
@@ -72,6 +75,12 @@ impl ClientNode {
     #[must_use]
     pub const fn epoch(&self) -> &Epoch {
         &self.epoch
+    }
+
+    /// The description of that epoch, if this frontend did not begin with it.
+    #[must_use]
+    pub const fn descriptor(&self) -> Option<&Descriptor> {
+        self.descriptor.as_ref()
     }
 
     /// The protocol of that epoch.
@@ -186,6 +195,7 @@ impl ClientNode {
         let mut earlier = core::mem::replace(&mut self.client, client);
         self.epoch = epoch;
         self.protocol = entry.info.name;
+        self.descriptor = Some(next);
         self.generation = self.generation.wrapping_add(1);
         effects.push(Effect::Mark("epoch entered by a frontend"));
         let begun = effects.len();

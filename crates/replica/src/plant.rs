@@ -138,12 +138,18 @@ crate::plants! {
         "a journal knows of no mark outside of it: the last write may be lost unnoticed";
     SnapshotCountsEarly "snapshot_log_gap_on_start" 23 ""
         "a snapshot counts, and the log is trimmed, before it is durable";
-    ExecutesPastSeal "executes_past_the_seal" 0 "conformance multipaxos seal_ends_the_epoch"
+    ExecutesPastSeal "executes_past_the_seal" 0 "conformance multipaxos epochs_follow_each_other"
         "what comes behind the end of an epoch is executed";
-    LastSealWins "last_seal_wins" 0 "conformance multipaxos seal_ends_the_epoch"
+    LastSealWins "last_seal_wins" 0 "conformance multipaxos epochs_follow_each_other"
         "of two ends of an epoch the last one executed counts";
-    TellsProvisionalSeal "tells_of_a_provisional_seal" 0 "conformance nezha seal_ends_the_epoch"
+    TellsProvisionalSeal "tells_of_a_provisional_seal" 0 "conformance nezha epochs_follow_each_other"
         "the end of an epoch is told, and answered by, before it is final";
+    SessionsEndWithTheEpoch "sessions_end_with_the_epoch" 0 "--faults all,ended"
+        "the next epoch knows no sessions of the one before";
+    BeginsBeforeItIsDurable "begins_before_it_is_durable" 0 "--faults all,ended --durability disk"
+        "an epoch begins before its first state is durable";
+    FirstBootAgain "first_boot_again" 0 "--faults all,ended"
+        "a protocol that starts again in its epoch is told that nothing was ever written";
 }
 
 #[cfg(feature = "plant")]

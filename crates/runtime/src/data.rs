@@ -378,6 +378,13 @@ fn read_epoch(path: &Path) -> io::Result<Result<(Option<StoredEpoch>, Option<Str
     Ok(Ok((found, damaged)))
 }
 
+/// The epoch that the replica of this data directory is in, as far as it can be read.
+#[must_use]
+pub fn stored_epoch(path: &Path) -> Option<Descriptor> {
+    let (stored, _) = read_epoch(path).ok()?.ok()?;
+    stored.map(|(descriptor, _)| descriptor)
+}
+
 fn newer(format: u32) -> String {
     format!("it is of format {format}, this program knows up to {FORMAT}; start a newer version")
 }
@@ -570,6 +577,7 @@ impl Data {
             stored = Some(saved);
         }
         let first = Executed::default();
+        let on_file = stored.clone();
         let agreed = match (stored, &self.identity.epoch) {
             (Some((stored, base)), _) => match terms::check_stored(&configured, &stored) {
                 // Of later epochs nothing is left where all memories are given up.
@@ -601,7 +609,8 @@ impl Data {
             tracing::warn!(damaged, "a copy of the epoch's descriptor was repaired");
         }
         // First the files, then the identity's word that they are there.
-        if damaged.is_some() || self.identity.epoch.as_ref() != Some(&fingerprint) {
+        let other = on_file.as_ref() != Some(&agreed);
+        if other || damaged.is_some() || self.identity.epoch.as_ref() != Some(&fingerprint) {
             store_epoch(&path, &agreed.0, agreed.1).map_err(failed)?;
             self.identity.epoch = Some(fingerprint);
             write_identity(&path, &self.identity).map_err(failed)?;

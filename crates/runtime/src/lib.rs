@@ -43,6 +43,7 @@ pub use config::{
     ClientLimits, Config, Emulation, JournalOptions, Limits, Member, Threads, TransferOptions,
     Transport,
 };
+pub use data::stored_epoch;
 pub use directories::sync_directory;
 pub use metrics::{DatagramMetrics, Metrics};
 pub use proxy::Proxy;

@@ -371,8 +371,6 @@ impl Port {
         if ordered.opening {
             match results.next() {
                 Some((RequestStatus::Done, _)) => self.open = true,
-                // The epoch has ended, for the requests as well.
-                Some((RequestStatus::Sealed, _)) => {}
                 Some((RequestStatus::OpenRefused, clock)) => {
                     let clock = clock
                         .first_chunk()
@@ -595,33 +593,6 @@ mod tests {
         assert_eq!(rest.len(), 1, "what is not full waits for company");
         assert_eq!(kinds(&rest[0]), [(RequestKind::Command, 2, 2)]);
         assert!(small.try_recv().is_err());
-    }
-
-    #[test]
-    fn requests_behind_the_end_of_an_epoch_are_uncertain_and_not_sent_again() {
-        let mut port = port();
-        let answer = push(&mut port, Level::Ordered, b"a");
-        let batch = collect(&mut port, Time(1));
-        let ended = || results(&[(RequestStatus::Sealed, b""), (RequestStatus::Sealed, b"")]);
-        port.on_done(batch[0].id, ended(), Time(2));
-        assert!(collect(&mut port, Time(2)).is_empty());
-        let answer = answer.recv().expect("answered");
-        assert!(matches!(answer, Err(SubmitError::Uncertain)), "{answer:?}");
-        // The next one opens the session again.
-        let answer = push(&mut port, Level::Ordered, b"b");
-        let batch = collect(&mut port, Time(3));
-        assert_eq!(kinds(&batch[0])[0].0, RequestKind::Open);
-        port.on_done(batch[0].id, ended(), Time(4));
-        assert!(answer.recv().expect("answered").is_err());
-        let read = push(&mut port, Level::Linearizable, b"c");
-        let batch = collect(&mut port, Time(5));
-        port.on_done(
-            batch[0].id,
-            results(&[(RequestStatus::Sealed, b"")]),
-            Time(6),
-        );
-        let read = read.recv().expect("answered");
-        assert!(matches!(read, Err(SubmitError::NoQuorum)), "{read:?}");
     }
 
     #[test]

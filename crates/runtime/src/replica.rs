@@ -260,6 +260,13 @@ impl Replica {
             reason: format!("its members have changed to another protocol: {error}"),
         })?;
         config.protocol.clone_from(&descriptor.protocol);
+        if config.transport.uses_datagrams() && entry.needs_streams {
+            return Err(StartError::Config(format!(
+                "transport: the members have changed to protocol '{}', which relies on links that \
+                 lose and reorder nothing; accepted is 'tcp'",
+                config.protocol
+            )));
+        }
         machine.set_hash_seed(descriptor.hash_seed);
         let poll = mio::Poll::new()?;
         let (mailbox, mailer) = Mailbox::new(poll.registry(), mio::Token(TOKEN_MAIL))?;

@@ -94,7 +94,8 @@ pub(crate) fn first_epoch(
 }
 
 /// What to do about a configuration that differs from what the members agreed on.
-const REMEDY: &str = "give every member the values that the cluster began with; to change them, \
+const REMEDY: &str = "give every member the values that the cluster began with; protocol and \
+                      options change while it runs (quintet protocol switch), for all else \
                       save the data (quintet snapshot save) and begin a new cluster with it \
                       (quintet snapshot restore)";
 

@@ -32,7 +32,7 @@ fn switch(cluster: &Cluster, id: usize, request: ChangeRequest) -> Result<Change
 }
 
 /// Commands are executed once each, in every epoch, at every replica.
-fn goes_on(cluster: &Cluster, sum: &mut u64) {
+fn continues(cluster: &Cluster, sum: &mut u64) {
     for id in 0..3 {
         *sum += 1;
         assert_eq!(add(cluster, id), *sum, "replica {id}");
@@ -44,7 +44,7 @@ fn cluster_goes_through_protocols_and_finds_the_last_one_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(directory.path(), 3, Durability::Disk);
     let mut sum = 0;
-    goes_on(&cluster, &mut sum);
+    continues(&cluster, &mut sum);
     for (number, name) in ["chain_paxos", "nezha", "derecho", "multipaxos"]
         .iter()
         .enumerate()
@@ -54,7 +54,7 @@ fn cluster_goes_through_protocols_and_finds_the_last_one_after_a_restart() {
             (report.epoch, &report.protocol[..]),
             (number as u64 + 2, *name)
         );
-        goes_on(&cluster, &mut sum);
+        continues(&cluster, &mut sum);
     }
     // What is so already changes nothing.
     let again = switch(&cluster, 1, to("multipaxos", &[])).unwrap();
@@ -64,7 +64,7 @@ fn cluster_goes_through_protocols_and_finds_the_last_one_after_a_restart() {
         (options.epoch, &options.options["heartbeat_ms"][..]),
         (6, "50")
     );
-    goes_on(&cluster, &mut sum);
+    continues(&cluster, &mut sum);
 
     // One is away while the epoch changes, and then all are.
     drop(cluster.replicas[2].take());
@@ -72,14 +72,14 @@ fn cluster_goes_through_protocols_and_finds_the_last_one_after_a_restart() {
     sum += 1;
     assert_eq!(add(&cluster, 0), sum);
     cluster.restart(2);
-    goes_on(&cluster, &mut sum);
+    continues(&cluster, &mut sum);
     for id in 0..3 {
         drop(cluster.replicas[id].take());
     }
     for id in 0..3 {
         cluster.restart(id);
     }
-    goes_on(&cluster, &mut sum);
+    continues(&cluster, &mut sum);
     let status = cluster.handle(2).status();
     assert_eq!((status.epoch, &status.protocol[..]), (7, "mencius"));
 }
@@ -89,14 +89,45 @@ fn cluster_in_memory_goes_on_and_takes_back_who_has_forgotten() {
     let directory = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(directory.path(), 3, Durability::Memory);
     let mut sum = 0;
-    goes_on(&cluster, &mut sum);
+    continues(&cluster, &mut sum);
     switch(&cluster, 0, to("nezha", &[])).unwrap();
-    goes_on(&cluster, &mut sum);
+    continues(&cluster, &mut sum);
     for id in 0..3 {
         drop(cluster.replicas[id].take());
         cluster.restart(id);
-        goes_on(&cluster, &mut sum);
+        continues(&cluster, &mut sum);
     }
+}
+
+#[test]
+fn cluster_without_a_write_changes_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(directory.path(), 3, Durability::Memory);
+    assert_eq!(switch(&cluster, 1, to("chora", &[])).unwrap().epoch, 2);
+    continues(&cluster, &mut 0);
+}
+
+#[test]
+fn bootstrap_again_forgets_later_epochs() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(directory.path(), 3, Durability::Memory);
+    let mut sum = 0;
+    continues(&cluster, &mut sum);
+    switch(&cluster, 1, to("mencius", &[])).unwrap();
+    for id in 0..3 {
+        drop(cluster.replicas[id].take());
+        cluster.configs[id].bootstrap_again = true;
+    }
+    for id in 0..3 {
+        cluster.restart(id);
+        cluster.configs[id].bootstrap_again = false;
+    }
+    let mut sum = 0;
+    continues(&cluster, &mut sum);
+    assert_eq!(cluster.handle(0).status().epoch, 1);
+    drop(cluster.replicas[2].take());
+    cluster.restart(2);
+    continues(&cluster, &mut sum);
 }
 
 #[test]
@@ -104,7 +135,7 @@ fn change_that_cannot_work_is_refused_and_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(directory.path(), 3, Durability::Memory);
     let mut sum = 0;
-    goes_on(&cluster, &mut sum);
+    continues(&cluster, &mut sum);
     for (request, reason) in [
         (to("nosuch", &[]), "no protocol"),
         (to("multipaxos", &[("window", "0")]), "window"),
@@ -114,6 +145,6 @@ fn change_that_cannot_work_is_refused_and_changes_nothing() {
         let refused = switch(&cluster, 0, request).unwrap_err();
         assert!(refused.contains(reason), "{refused}");
     }
-    goes_on(&cluster, &mut sum);
+    continues(&cluster, &mut sum);
     assert_eq!(cluster.handle(0).status().epoch, 1);
 }

@@ -56,6 +56,9 @@ impl Executor {
         };
         self.begin(&next, self.executed);
         let (lifetime, kept) = (self.limits.session_lifetime, self.limits.kept_replies);
+        if self.planted.is(Plant::SessionsEndWithTheEpoch) {
+            self.sessions = sessions(&self.limits).with_plant(self.planted);
+        }
         self.sessions.enter_epoch(lifetime, kept, self.time);
         Ok(next)
     }

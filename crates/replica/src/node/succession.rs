@@ -509,6 +509,9 @@ impl Node {
         out.push(Output::Mark("epoch entered"));
         self.become_member_of(&next);
         self.save_first_state(out);
+        if self.planted.is(Plant::BeginsBeforeItIsDurable) {
+            self.state_is_here(None, out);
+        }
         self.tell_epoch(self.peers(), false, out);
         self.arm_succession(world, out);
     }
@@ -627,7 +630,10 @@ impl Node {
         };
         let Ok(ours) = ours else { return };
         let follows_ours = next.predecessor == ours.fingerprint();
-        if word.number.0 == self.epoch.0 + 1 && !follows_ours {
+        // One that has executed nothing has no history: its settings were mistaken for the first
+        // epoch's.
+        let has_history = self.executor.executed() != Executed::default();
+        if word.number.0 == self.epoch.0 + 1 && !follows_ours && has_history {
             let reason = format!(
                 "replica {} is in an epoch that does not follow this one: their histories have \
                  parted; keep the data directories of both",

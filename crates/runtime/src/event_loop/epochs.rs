@@ -10,9 +10,12 @@ use crate::{
 use quintet_protocols::find;
 use quintet_replica::{
     Bytes, CommandTime, Descriptor, Entry, Epoch, EpochNumber, Executed, ReplicaId, Time,
+    World as _,
 };
 use std::{path::PathBuf, sync::mpsc, time::Duration};
 
+/// Why links through shared memory are made again.
+const NEXT_EPOCH: &str = "the cluster continues in another epoch";
 /// A change that is ordered later than this, by the log's clock, is void.
 const VOID_AFTER: Duration = Duration::from_secs(30);
 /// An end that is offered and has not come is offered again after this.
@@ -54,7 +57,6 @@ impl Epochs {
     fn next(
         &self,
         request: &ChangeRequest,
-        log: CommandTime,
         leader: Option<ReplicaId>,
     ) -> Result<(Descriptor, &'static Entry), String> {
         let now = &self.descriptor;
@@ -87,11 +89,9 @@ impl Epochs {
             ));
         }
         let options = (entry.complete)(&options);
-        let void_after = u64::try_from(VOID_AFTER.as_nanos()).unwrap_or(u64::MAX);
         let next = Descriptor {
             protocol: name.clone(),
             options,
-            not_after: CommandTime(log.0.saturating_add(void_after)),
             leader_first: leader.unwrap_or(now.leader_first),
             ..now.successor()
         };
@@ -145,7 +145,7 @@ impl EventLoop {
             .enter_epoch(number, name, public, entry.viable_in);
         if self.epochs.shares_memory {
             // What is in the tables is of the earlier epoch.
-            self.shell.peers.break_links(now);
+            self.shell.peers.break_links(NEXT_EPOCH, now);
         }
         let epoch = self.epochs.epoch(&self.epochs.descriptor);
         self.route.clear();
@@ -168,7 +168,7 @@ impl EventLoop {
             let _ = waiter.send(answer);
         };
         let leader = self.node.protocol_status().leader;
-        let next = self.epochs.next(request, self.node.log_time(), leader);
+        let next = self.epochs.next(request, leader);
         let (next, _) = match next {
             Ok(next) => next,
             Err(reason) => return answer(&waiter, Err(reason)),
@@ -197,9 +197,6 @@ impl EventLoop {
         };
         let current = &self.epochs.descriptor;
         if current.number >= changing.next.number {
-            if self.node.is_between_epochs() {
-                return;
-            }
             let ours = current.protocol == changing.next.protocol
                 && current.options == changing.next.options;
             let report = match ours {
@@ -212,22 +209,37 @@ impl EventLoop {
             };
             return self.end_change(report);
         }
+        if self.node.sealed().is_some() || self.node.is_between_epochs() {
+            // It is ordered, be it this one or another: the state is being saved or fetched.
+            return;
+        }
         if now >= changing.ends_at {
             let reason = "the change was not ordered in time: is there a quorum? Look at the \
                           cluster's status; nothing has changed so far, and the change may still \
                           come for some seconds";
             return self.end_change(Err(reason.to_owned()));
         }
-        if now < changing.offer_at || self.node.sealed().is_some() {
+        if now < changing.offer_at {
             return;
         }
         changing.offer_at = now + OFFER_AGAIN;
+        // The log's time stands still without writes, and leaps to the clock's with the next
+        // batch.
+        let clock = self.world.clock().now.max(self.node.log_time().0);
+        let void_after = u64::try_from(VOID_AFTER.as_nanos()).unwrap_or(u64::MAX);
+        changing.next.not_after = CommandTime(clock.saturating_add(void_after));
         let next = changing.next.public();
         match self.node.offer_seal(&next, &self.world, &mut self.outputs) {
             Ok(())
             | Err(quintet_replica::SealError::Ended | quintet_replica::SealError::Pending) => {}
             Err(error) => self.end_change(Err(error.to_string())),
         }
+    }
+
+    /// When a change that was asked for here is to be looked at again.
+    pub(super) fn change_due(&self) -> Option<Time> {
+        let changing = self.epochs.changing.as_ref()?;
+        Some(changing.offer_at.min(changing.ends_at))
     }
 
     fn end_change(&mut self, answer: Result<ChangeReport, String>) {

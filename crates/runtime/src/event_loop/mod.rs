@@ -28,6 +28,7 @@ mod storage;
 mod world;
 
 pub(crate) use epochs::Epochs;
+use peers::DISK_HUNG;
 pub(crate) use proxy::{Proxy, ProxyParts, ProxyWorld};
 pub(crate) use publish::About;
 pub(crate) use shell::{Apart, ShellParts, TOKEN_MAIL, TOKEN_PEERS};
@@ -476,7 +477,7 @@ impl EventLoop {
                 }
                 Output::Diverged(found) => self.on_diverged(&found),
                 Output::Mark(branch) => self.shell.metrics.mark(branch, now),
-                Output::BreakLinks => self.shell.peers.break_links(now),
+                Output::BreakLinks => self.shell.peers.break_links(DISK_HUNG, now),
                 Output::Halt(reason) => {
                     tracing::error!(reason, "the replica cannot go on");
                     self.exit = Some(ExitReason::DataRefused(reason));
@@ -554,7 +555,10 @@ impl EventLoop {
             wake,
             hears_peers: !self.choked(),
             hears_clients: self.hears_clients(),
-            stops_at: self.stopping.as_ref().map(|stopping| stopping.deadline),
+            stops_at: (self.stopping.as_ref().map(|stopping| stopping.deadline))
+                .into_iter()
+                .chain(self.change_due())
+                .min(),
         }
     }
 

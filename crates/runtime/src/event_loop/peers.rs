@@ -65,7 +65,7 @@ fn figures(tcp: &Tcp, now: Time) -> PeerFigures {
     }
 }
 
-const DISK_HUNG: &str = "the disk did not answer for seconds; it does again";
+pub(super) const DISK_HUNG: &str = "the disk did not answer for seconds; it does again";
 
 enum Order {
     /// With how many changes of links the protocol had seen then.
@@ -75,7 +75,7 @@ enum Order {
     /// How good this side's clock is.
     Clock(bool, u64),
     ForgetClocks,
-    BreakLinks,
+    BreakLinks(&'static str),
     Epoch(EpochNumber, String, Bytes),
 }
 
@@ -256,10 +256,10 @@ impl Peers {
     }
 
     /// Breaks the links to all members, which are made again.
-    pub fn break_links(&mut self, now: Time) {
+    pub fn break_links(&mut self, reason: &'static str, now: Time) {
         match self {
-            Self::Here(tcp) => tcp.break_links(DISK_HUNG, now),
-            Self::Apart(apart) => apart.orders.give(0, Order::BreakLinks),
+            Self::Here(tcp) => tcp.break_links(reason, now),
+            Self::Apart(apart) => apart.orders.give(0, Order::BreakLinks(reason)),
         }
     }
 
@@ -487,7 +487,7 @@ impl Stage {
                 Order::Resolved(peer, address) => self.tcp.on_resolved(peer, address, now),
                 Order::Clock(disciplined, error) => self.tcp.tell_clock(disciplined, error),
                 Order::ForgetClocks => self.tcp.forget_clocks(),
-                Order::BreakLinks => self.tcp.break_links(DISK_HUNG, now),
+                Order::BreakLinks(reason) => self.tcp.break_links(reason, now),
                 Order::Epoch(number, protocol, descriptor) => {
                     self.tcp.enter_epoch(number, protocol, descriptor);
                 }

@@ -20,6 +20,7 @@ use crate::{
     clock::Clock,
     mail::Mail,
     server::{ClockReport, NodeView, StatusReport},
+    terms,
     transports::Arrival,
 };
 use quintet_replica::{
@@ -242,6 +243,13 @@ impl Proxy {
             tracing::info!(epoch = epoch.0, "the cluster is in another epoch");
             self.about.epoch = epoch.0;
             self.about.protocol = self.client.protocol().to_owned();
+            if let Some(descriptor) = self.client.descriptor() {
+                (self.about.options, self.about.limits) = terms::shown(descriptor);
+                self.about.fingerprint = descriptor.fingerprint().to_string();
+            }
+            if let Ok(entry) = quintet_protocols::find(self.client.protocol()) {
+                self.shell.reach_by(entry.viable_in);
+            }
         }
         Ok(())
     }
@@ -331,6 +339,7 @@ impl Proxy {
             reachable,
             silent,
             epoch: self.about.epoch,
+            protocol: self.about.protocol.clone(),
             disk_state: "none",
             ..NodeView::default()
         };

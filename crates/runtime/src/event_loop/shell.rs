@@ -300,6 +300,11 @@ impl Shell {
         viable: ViableIn,
     ) {
         self.peers.enter_epoch(number, protocol, descriptor);
+        self.reach_by(viable);
+    }
+
+    /// Another protocol has its say on who suffices.
+    pub fn reach_by(&mut self, viable: ViableIn) {
         self.reach.enter_epoch(viable);
     }
 

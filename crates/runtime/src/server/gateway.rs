@@ -62,8 +62,8 @@ const ROOM_MIN: usize = INPUT_AHEAD_MAX + (64 << 10);
 /// Empty buffers larger than this are given back.
 const BUFFER_KEPT: usize = 64 << 10;
 
-/// A request that waits for the owner's registration, for the next epoch, or because the batch that
-/// it was in had too much to answer.
+/// A request that waits for the owner's registration, or because the batch that it was in had too
+/// much to answer.
 #[derive(Debug)]
 pub(super) struct Parked {
     pub connection: usize,

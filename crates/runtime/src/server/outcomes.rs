@@ -3,7 +3,6 @@
 //! ```text
 //!   Results ──► one status per request ──► Done: copy the reply
 //!                                          SessionUnknown, Forgotten: UNCERTAIN, another session
-//!                                          Sealed: the epoch has ended, an error per command
 //!                                          NotExecuted: parked, sent again
 //!   NoQuorum ────────► certainly not executed: an error per command
 //!   Busy ────────────► certainly not executed: parked, sent again until its deadline
@@ -28,9 +27,6 @@ const UNCERTAIN: &str = "UNCERTAIN may or may not have been applied";
 const APPLIED: &str = "UNCERTAIN was applied, but its reply has been lost";
 const BUSY: &str = "BUSY request queue is full; the command was not executed, retry";
 const MALFORMED: &str = "ERR the request could not be read";
-const ENDED: &str = "CLUSTERDOWN this epoch of the cluster has ended; the command was not executed";
-const ENDED_UNCERTAIN: &str =
-    "UNCERTAIN may or may not have been applied; this epoch of the cluster has ended";
 const SESSIONS: &str = "ERR max number of sessions reached";
 /// An error names no more members that do not answer.
 const SILENT_SHOWN: usize = 8;
@@ -107,7 +103,6 @@ impl Gateway {
                 Entry::Close(_) => {}
                 Entry::Register => self.on_registered(in_flight, status, reply),
                 Entry::Renew if status == RequestStatus::Done => self.confirm(in_flight.submitted),
-                Entry::Renew if status == RequestStatus::Sealed => self.postpone_own(),
                 Entry::Renew => {
                     self.counters.sessions_lost += self.owner.open as u64;
                     self.replace_owner();
@@ -177,16 +172,16 @@ impl Gateway {
                 self.on_session_unknown(&mut connection, opened)
             }
             RequestStatus::Forgotten => APPLIED,
-            // Neither can happen while a session has one request under way; another session is
-            // the way out of whatever it was.
-            RequestStatus::OutOfOrder | RequestStatus::OpenRefused => UNCERTAIN,
+            // None can happen while a session has one request under way, and the node submits again
+            // what comes behind the end of an epoch; another session is the way out of whatever it
+            // was.
+            RequestStatus::OutOfOrder | RequestStatus::OpenRefused | RequestStatus::Sealed => {
+                UNCERTAIN
+            }
             RequestStatus::Malformed | RequestStatus::Refused => MALFORMED,
-            // A copy of it may have been executed before the end.
-            RequestStatus::Sealed if in_flight.level == Level::Ordered => ENDED_UNCERTAIN,
-            RequestStatus::Sealed => ENDED,
         };
         self.abandon_session(&mut connection);
-        let uncertain = [UNCERTAIN, APPLIED, ENDED_UNCERTAIN].contains(&text);
+        let uncertain = [UNCERTAIN, APPLIED].contains(&text);
         let errors = self.error_replies(&mut connection, request, text);
         self.counters.errors_uncertain += if uncertain { errors } else { 0 };
         self.resume(index, connection);
@@ -283,11 +278,6 @@ impl Gateway {
                     self.fail_all_parked(SESSIONS);
                     self.postpone_own();
                 }
-            }
-            RequestStatus::Sealed => {
-                self.replace_owner();
-                self.fail_all_parked(ENDED);
-                self.postpone_own();
             }
             _ => self.replace_owner(),
         }

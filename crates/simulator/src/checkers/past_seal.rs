@@ -22,7 +22,7 @@ impl PastSeal {
     /// What the node of replica `by` tells of the end of its epoch.
     ///
     /// # Errors
-    /// See [`OneEpoch::told`].
+    /// When that is told too early, or differently elsewhere, or something was executed behind it.
     pub fn shows(&mut self, by: u16, node: &Node) -> Result<(), Violation> {
         let Some(seal) = node.sealed() else {
             return Ok(());
@@ -37,7 +37,7 @@ impl PastSeal {
     /// The state that the node of replica `by` has once it tells of the end.
     ///
     /// # Errors
-    /// See [`OneEpoch::stands`].
+    /// When it is not that of the others that tell of the end.
     pub fn shows_state(&mut self, by: u16, node: &mut Node) -> Result<(), Violation> {
         // While another state is being restored, this one is in pieces.
         match node.sealed().is_some() && !node.is_fetching() {

@@ -63,3 +63,25 @@ fn survivor_dropped_for_its_deadline_is_found_by_orphaned_leaders() {
     let lost = what.contains("nowhere executed") || what.contains("no order explains");
     assert!(lost, "{what}");
 }
+
+/// A command that was executed in one epoch runs again in the next when its client repeats it.
+#[test]
+fn end_of_sessions_with_their_epoch_is_found_by_epochs() {
+    let what = found_by("multipaxos", "sessions_end_with_the_epoch", 0..120);
+    assert!(what.contains("exactly_once"), "{what}");
+}
+
+/// The machine dies between the first acknowledgement and the snapshot that the epoch begins with.
+#[test]
+fn epoch_that_begins_before_it_is_durable_is_found_by_epochs() {
+    let what = found_by("multipaxos", "begins_before_it_is_durable", 0..160);
+    let lost = what.contains("durable") || what.contains("lost something");
+    assert!(lost, "{what}");
+}
+
+/// A protocol that starts again takes what it is allowed the first time only.
+#[test]
+fn first_boot_told_twice_is_found_by_epochs() {
+    let what = found_by("racs", "first_boot_again", 0..120);
+    assert!(!what.is_empty());
+}

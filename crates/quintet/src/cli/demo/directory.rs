@@ -83,9 +83,21 @@ impl Marker {
             ))),
             _ => table
                 .try_into()
-                .map(Some)
+                .map(|marker: Self| Some(marker.after_changes(directory)))
                 .map_err(|error| refuse(format!("it is damaged: {}", error.to_string().trim()))),
         }
+    }
+
+    /// With the protocol and the options that its members have changed to since it began.
+    fn after_changes(mut self, directory: &Path) -> Self {
+        let data = |id: u16| directory.join(format!("replica-{id}")).join("data");
+        let epochs = (0..self.replicas).filter_map(|id| quintet_runtime::stored_epoch(&data(id)));
+        let newest = epochs.max_by_key(|epoch| epoch.number);
+        if let Some(epoch) = newest.filter(|epoch| epoch.number.0 > 1 && !self.is_memory()) {
+            self.protocol = epoch.protocol;
+            self.options = epoch.options.into_iter().collect();
+        }
+        self
     }
 
     /// Whether its acknowledgements promise memory only.
@@ -309,8 +321,9 @@ impl Directory {
         }
         if plan.protocol != held.protocol {
             return refuse(format!(
-                "this directory holds a cluster of protocol '{}', not '{}'",
-                held.protocol, plan.protocol
+                "this directory holds a cluster of protocol '{}', not '{}'. Start it without that, \
+                 and change it while it runs (quintet protocol switch {})",
+                held.protocol, plan.protocol, plan.protocol
             ));
         }
         let entry = protocols::find(&plan.protocol)?;
@@ -323,10 +336,10 @@ impl Directory {
             .collect();
         if !differing.is_empty() {
             return refuse(format!(
-                "this directory holds a cluster with {}. A cluster keeps the options that it \
-                 began with; to change them, save the data (quintet snapshot save) and restore it \
-                 into a new directory (quintet snapshot restore --set OPTION=VALUE)",
-                differing.join("; ")
+                "this directory holds a cluster with {}. Start it without these, and change them \
+                 while it runs (quintet protocol switch {} --set OPTION=VALUE)",
+                differing.join("; "),
+                plan.protocol
             ));
         }
         Ok(())

@@ -262,27 +262,6 @@ fn when_the_log_s_clock_leaps_new_sessions_are_opened() {
 }
 
 #[test]
-fn sealed_write_is_uncertain_and_a_sealed_read_was_not_executed() {
-    let (mut rig, id) = rig();
-    let sealed = || statuses(&[(RequestStatus::Sealed, b"")]);
-    let submission = submit(&mut rig, id, "INCR a\r\n");
-    rig.done(&submission, sealed());
-    let output = rig.output(id);
-    assert!(output.starts_with("-UNCERTAIN"), "{output}");
-    assert!(
-        output.contains("epoch of the cluster has ended"),
-        "{output}"
-    );
-    assert_eq!(rig.gateway.counters().errors_uncertain, 1);
-    let submission = submit(&mut rig, id, "GET a\r\n");
-    assert_eq!(submission.level, Level::Linearizable);
-    rig.done(&submission, sealed());
-    let output = rig.output(id);
-    assert!(output.starts_with("-CLUSTERDOWN"), "{output}");
-    assert_eq!(rig.gateway.counters().errors_uncertain, 1);
-}
-
-#[test]
 fn request_that_did_not_fit_its_batch_is_sent_again_at_once() {
     let (mut rig, id) = rig();
     let not_executed = || statuses(&[(RequestStatus::NotExecuted, b"")]);
