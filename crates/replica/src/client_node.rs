@@ -12,15 +12,11 @@
 //! executed; of that nobody can say any more that it was certainly not.
 
 use crate::{
-    BatchId, Bytes, Client, ClientFrame, Descriptor, Durability, Effect, Entry, Epoch, EventError,
-    FrontendId, FrontendSetup, GroupId, Incarnation, Level, Link, OptionError, Outcome, Recipients,
-    ReplicaId, Submission, TimerKey, World, client_frame, read_client_frame,
+    Bytes, Client, ClientFrame, Descriptor, Durability, Effect, Entry, Epoch, EventError,
+    FrontendId, FrontendSetup, GroupId, Incarnation, Link, OptionError, Recipients, ReplicaId,
+    Submission, TimerKey, World, carried::Carried, client_frame, read_client_frame,
 };
-use alloc::{
-    boxed::Box,
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
 /// Gives a protocol's entry by its name.
 pub type FindProtocol = fn(&str) -> Option<&'static Entry>;
@@ -39,8 +35,7 @@ pub struct ClientNode {
     descriptor: Option<Descriptor>,
     /// See [`TimerKey::generation`].
     generation: u16,
-    /// Batches that an earlier epoch's protocol had.
-    carried: BTreeSet<BatchId>,
+    carried: Carried,
 }
 
 impl ClientNode {
@@ -67,7 +62,7 @@ impl ClientNode {
             links: BTreeMap::new(),
             descriptor: None,
             generation: 0,
-            carried: BTreeSet::new(),
+            carried: Carried::default(),
         })
     }
 
@@ -183,12 +178,7 @@ impl ClientNode {
             return;
         }
         let mut epoch = next.epoch(self.epoch.secret);
-        let planted = self
-            .epoch
-            .options
-            .iter()
-            .filter(|(name, _)| name == "plant");
-        epoch.options.extend(planted.cloned());
+        epoch.inject_bugs_of(&self.epoch.options);
         let Ok(client) = self.client_of(entry, epoch.clone(), next.durability) else {
             return effects.push(Effect::Mark("epoch of an unknown protocol"));
         };
@@ -204,9 +194,7 @@ impl ClientNode {
             self.client.on_link(to, up, world, effects);
         }
         for submission in earlier.take_open() {
-            if submission.level == Level::Ordered {
-                self.carried.insert(submission.id);
-            }
+            self.carried.carry(&submission);
             self.client.submit(submission, world, effects);
         }
         self.outward(begun, effects);
@@ -244,10 +232,7 @@ impl ClientNode {
                     key.generation = self.generation;
                 }
                 Effect::Done { batch, outcome } => {
-                    let certain = matches!(outcome, Outcome::NoQuorum | Outcome::Busy);
-                    if self.carried.remove(batch) && certain {
-                        *outcome = Outcome::Uncertain;
-                    }
+                    self.carried.end(*batch, outcome);
                 }
                 _ => {}
             }

@@ -20,6 +20,7 @@
 extern crate alloc;
 
 mod batch;
+mod carried;
 mod client_node;
 mod clock_limit;
 mod context;

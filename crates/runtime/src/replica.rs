@@ -472,11 +472,10 @@ fn assemble(
     (peer, redis): (TcpListener, Option<(TcpListener, SocketAddr)>),
     published: Arc<Published>,
 ) -> Result<EventLoop, StartError> {
-    let planted = config.options.iter().filter(|(name, _)| name == "plant");
     let epochs = Epochs {
         path: config.data.clone(),
         secret: config.secret,
-        planted: planted.cloned().collect(),
+        configured: config.options.clone(),
         descriptor: descriptor.clone(),
         datagrams: config.transport.uses_datagrams(),
         shares_memory: config.transport == Transport::SharedMemory,

@@ -15,7 +15,7 @@ use quintet_replica::{
     StateMachine,
 };
 use sha2::Sha256;
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 /// 32 bytes that tell nothing of `key`, for one purpose.
 fn derive(key: &[u8], purpose: &str, input: &[u8]) -> [u8; 32] {
@@ -165,25 +165,8 @@ pub(crate) fn shown(descriptor: &Descriptor) -> (BTreeMap<String, String>, BTree
 /// The limits that the executor works by.
 pub(crate) fn agreed_limits(config: &Config, descriptor: &Descriptor) -> ExecutorLimits {
     let mut limits = executor_limits(config);
-    if let Some(lifetime) = descriptor.number_of("session_lifetime_ms") {
-        limits.session_lifetime = Duration::from_millis(lifetime);
-    }
     // What the descriptor does not name keeps the value of this build.
-    let agree = |name: &str, limit: &mut usize| {
-        if let Some(value) = descriptor.number_of(name) {
-            *limit = usize::try_from(value).unwrap_or(usize::MAX);
-        }
-    };
-    agree("batch_reply_bytes_max", &mut limits.batch_reply_bytes_max);
-    agree(
-        "request_reply_bytes_max",
-        &mut limits.request_reply_bytes_max,
-    );
-    agree(
-        "kept_reply_bytes_max",
-        &mut limits.kept_replies.reply_bytes_max,
-    );
-    agree("kept_replies_bytes_max", &mut limits.kept_replies.bytes_max);
+    limits.agree(&descriptor.limits);
     limits
 }
 

@@ -16,7 +16,7 @@ mod epochs;
 mod open;
 
 use self::open::OpenFiles;
-use crate::random::Random;
+use crate::{random::Random, stored_epoch::StoredEpoch};
 use quintet_replica::{
     Bytes, Descriptor, Durability, EpochNumber, Executed, PersistId, Planted, RecoveredBytes, Slot,
     SnapshotChunk, SnapshotInfo, SnapshotLeft, SnapshotReader, SnapshotScan, Time, Write,
@@ -428,8 +428,7 @@ pub(crate) struct Disk {
     stuck: bool,
     /// The snapshot under way is whole and being made durable.
     finishing: bool,
-    /// The files `epoch`: a descriptor, and where that epoch began; none in the first.
-    pub epoch: Option<(Descriptor, Executed)>,
+    pub epoch: StoredEpoch,
     /// The slots of the records that are still needed.
     needed: VecDeque<Slot>,
     /// Most records ever needed at once.

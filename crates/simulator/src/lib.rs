@@ -55,6 +55,7 @@ mod replay;
 mod service;
 mod shrink;
 mod stage;
+mod stored_epoch;
 mod strike;
 #[cfg(test)]
 mod tests;

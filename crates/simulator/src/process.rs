@@ -28,6 +28,7 @@ use crate::{
     machine::{Executed as Recorded, Queried, Queries, Record, Recorder},
     network::Network,
     plants::{APPLIED_TWICE, UNCOMPARED},
+    stored_epoch,
     timers::Timers,
     workload::{Request, Server},
     world::World,
@@ -296,7 +297,7 @@ impl World {
             configuration.limits.agree(&descriptor.limits);
         }
         let epoch = match &later {
-            Some((descriptor, _)) => self.epoch_of(descriptor),
+            Some((descriptor, _)) => stored_epoch::later(descriptor, &epoch(self)),
             None => Epoch {
                 options: configuration.options.clone(),
                 ..epoch(self)
@@ -384,7 +385,7 @@ impl World {
                 recovered.promise.is_some()
             )
         });
-        let entry = self.entry_of(&descriptor);
+        let entry = stored_epoch::protocol(&descriptor, self.setup.entry);
         let mut node = match Node::new(setup, &entry, machine) {
             Ok(node) => node,
             Err(error) => return self.violate(Violation::new("options", error.to_string())),

@@ -10,6 +10,7 @@ mod config;
 mod demo;
 mod journal;
 mod origin;
+mod password;
 mod protocol;
 mod protocols;
 mod proxy;

@@ -5,7 +5,7 @@
 //!   switch  ──POST /change──► any replica ──► the cluster goes on in the next epoch
 //! ```
 
-use crate::cli::{demo, status};
+use crate::cli::{demo, password::Password, status};
 use clap::{Args, Subcommand};
 use quintet_cli::{
     Exit, Failure, Outcome, http,
@@ -41,14 +41,8 @@ struct At {
     #[arg(long, value_name = "URL", value_parser = http::authority)]
     admin: Option<String>,
 
-    /// The cluster's password; better given by the environment, where others do not see it
-    #[arg(
-        long,
-        env = "QUINTET_PASSWORD",
-        value_name = "PASSWORD",
-        hide_env_values = true
-    )]
-    password: Option<String>,
+    #[command(flatten)]
+    password: Password,
 
     /// A demo's directory, to ask one of its replicas
     #[arg(long, value_name = "DIR", default_value = demo::DIRECTORY, conflicts_with = "admin")]

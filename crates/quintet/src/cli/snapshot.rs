@@ -8,6 +8,7 @@
 
 use crate::cli::{
     demo::{self, Directory, Plan, Prepared},
+    password::Password,
     settings::{self, schema},
     status,
 };
@@ -85,14 +86,8 @@ struct Save {
     #[arg(long, value_name = "URL", value_parser = http::authority)]
     admin: Option<String>,
 
-    /// The cluster's password; better given by the environment, where others do not see it
-    #[arg(
-        long,
-        env = "QUINTET_PASSWORD",
-        value_name = "PASSWORD",
-        hide_env_values = true
-    )]
-    password: Option<String>,
+    #[command(flatten)]
+    password: Password,
 
     /// The replica's data directory as it is seen here [default: where the replica says that it is]
     #[arg(long, value_name = "DIR", requires = "admin")]

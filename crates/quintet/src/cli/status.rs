@@ -4,7 +4,10 @@
 //!   admin addresses (--admin, or a demo's directory) ──GET /status, /readyz──► one row per replica
 //! ```
 
-use crate::cli::demo::{self, Marker, Ports};
+use crate::cli::{
+    demo::{self, Marker, Ports},
+    password::Password,
+};
 use clap::Args;
 use quintet_cli::output::ContentArrangement;
 use quintet_cli::{
@@ -36,14 +39,8 @@ pub struct Status {
     #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = http::authority)]
     admin: Vec<String>,
 
-    /// The cluster's password; better given by the environment, where others do not see it
-    #[arg(
-        long,
-        env = "QUINTET_PASSWORD",
-        value_name = "PASSWORD",
-        hide_env_values = true
-    )]
-    password: Option<String>,
+    #[command(flatten)]
+    password: Password,
 
     /// A demo's directory, to ask all its replicas
     #[arg(long, value_name = "DIR", default_value = demo::DIRECTORY, conflicts_with = "admin")]

@@ -26,7 +26,8 @@ pub struct ExecutorLimits {
     /// How often the members' paces are measured, so that a slow leader hands over; zero: never.
     pub pace_beat: Duration,
     /// Once the results of a batch have so many bytes, its further commands are not executed and
-    /// answered [`RequestStatus::NotExecuted`](crate::RequestStatus::NotExecuted). Replicas must agree on it.
+    /// answered [`RequestStatus::NotExecuted`](crate::RequestStatus::NotExecuted). Replicas must
+    /// agree on it.
     pub batch_reply_bytes_max: usize,
     /// A request's reply that is longer is dropped, and nobody learns it. A state machine that
     /// keeps to the limit itself, before it changes anything, comes never so far. Replicas must

@@ -7,7 +7,7 @@
 //!   … 5  6 ─► follow ─► no state, until one of the later epoch has been restored
 //! ```
 //!
-//! The beginning of an epoch is a position of its own: sessions count from there anew, so that the
+//! The beginning of an epoch is a position of its own: sessions count from there again, so that the
 //! state is another one than that of the end.
 
 use super::*;
@@ -25,17 +25,6 @@ impl Executor {
         self.base = base;
     }
 
-    /// The next epoch, once this one has ended for good.
-    ///
-    /// # Errors
-    /// When this program cannot read what it is.
-    pub fn successor(&self) -> Option<Result<Descriptor, DescriptorError>> {
-        let seal = self.sealed()?;
-        let ours = Descriptor::decode(self.descriptor.clone());
-        let next = Descriptor::decode(seal.successor.clone());
-        Some(next.and_then(|next| Ok(next.with_private_part_of(&ours?))))
-    }
-
     /// The epoch begins that the seal names, over the state that is here: what is ordered in it is
     /// executed behind the seal's slot. Whatever waits for a slot of the epoch that has ended is
     /// dropped: who asked for it asks again. What is executed from now on is final.
@@ -47,8 +36,9 @@ impl Executor {
     /// When the epoch has not ended for good, or a state is being restored.
     pub fn enter(&mut self) -> Result<Descriptor, DescriptorError> {
         assert!(self.restoring.is_idle(), "the state is whole");
-        let next = self.successor();
-        let next = next.expect("the epoch has ended for good")?;
+        let seal = self.sealed().expect("the epoch has ended for good");
+        let next = Descriptor::decode(seal.successor.clone())?;
+        let next = next.with_private_part_of(&Descriptor::decode(self.descriptor.clone())?);
         let seal = self.sealed.take().expect("the epoch has ended").seal;
         self.executed = Executed {
             slot: seal.base.slot,

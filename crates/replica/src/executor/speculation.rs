@@ -23,10 +23,19 @@ pub(super) struct Speculation {
     /// What was executed since the newest snapshot.
     kept: VecDeque<(Slot, CommandTime, Bytes)>,
     /// Answers that wait until what they saw is stable, in the order of their slots.
-    pub(super) held: VecDeque<Answer>,
+    held: VecDeque<Answer>,
 }
 
 impl Speculation {
+    const fn new(stable: Slot, base: Bytes) -> Self {
+        Self {
+            stable,
+            base,
+            kept: VecDeque::new(),
+            held: VecDeque::new(),
+        }
+    }
+
     pub(super) fn retain(&mut self, slot: Slot, time: CommandTime, batch: &Bytes) {
         if !batch.is_empty() {
             self.kept.push_back((slot, time, batch.clone()));
@@ -58,12 +67,7 @@ impl Executor {
     pub fn speculate(&mut self) {
         let stable = self.executed.slot;
         if stable > Slot(0) {
-            self.speculation = Some(Speculation {
-                stable,
-                base: Bytes::new(),
-                kept: VecDeque::new(),
-                held: VecDeque::new(),
-            });
+            self.speculation = Some(Speculation::new(stable, Bytes::new()));
             return;
         }
         let (_, first) = self.begin_snapshot(Slot(0), Bytes::new());
@@ -75,12 +79,7 @@ impl Executor {
                 break;
             }
         }
-        self.speculation = Some(Speculation {
-            stable,
-            base: base.freeze(),
-            kept: VecDeque::new(),
-            held: VecDeque::new(),
-        });
+        self.speculation = Some(Speculation::new(stable, base.freeze()));
     }
 
     /// Whether batches are executed before they are final.

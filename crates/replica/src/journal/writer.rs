@@ -410,7 +410,7 @@ impl<D: Disk> Journal<D> {
         self.commit()?;
         self.identity.epoch = epoch;
         for kept in self.closed.iter_mut().chain(&mut self.current) {
-            // Slots begin anew.
+            // Slots begin again.
             kept.slot_max = Slot(0);
         }
         self.skip()?;

@@ -4,12 +4,12 @@ use super::*;
 use crate::{RequestStatus, Results};
 
 impl Node {
-    pub(super) fn done(&mut self, batch: BatchId, outcome: Outcome, out: &mut Vec<Output>) {
+    pub(super) fn done(&mut self, batch: BatchId, mut outcome: Outcome, out: &mut Vec<Output>) {
         if self.tick_open == Some(batch) {
             self.tick_open = None;
             self.tick_at = None;
         } else if !self.digests.done(batch, &outcome) && batch.0 < OWN_BATCHES {
-            let outcome = self.succession.ended(batch, outcome);
+            self.succession.carried.end(batch, &mut outcome);
             out.push(Output::Done { batch, outcome });
         }
     }

@@ -250,7 +250,6 @@ pub struct Node {
     succession: Succession,
     incarnation: Incarnation,
     durability: Durability,
-    seed: u64,
     malformed: u64,
     foreign: u64,
     started: bool,
@@ -295,7 +294,7 @@ impl Node {
                 return Err(OptionError::UnorderedOnDisk(protocol.info.name));
             }
         }
-        let (incarnation, durability, seed) = (setup.incarnation, setup.durability, setup.seed);
+        let (incarnation, durability) = (setup.incarnation, setup.durability);
         let replica = (protocol.replica)(
             Setup {
                 id: setup.id,
@@ -304,7 +303,7 @@ impl Node {
                 epoch: setup.epoch,
                 durability,
                 options: (),
-                seed,
+                seed: setup.seed,
             },
             setup.frontend,
         )?;
@@ -366,7 +365,6 @@ impl Node {
             succession: Succession::new(),
             incarnation,
             durability,
-            seed,
             malformed: 0,
             foreign: 0,
             started: false,
@@ -386,11 +384,16 @@ impl Node {
     #[must_use]
     pub fn with_base(mut self, base: Executed) -> Self {
         self.executor.set_base(base);
-        self.rebase(base.slot);
+        self.replica = rebased::Rebased::over(self.replica, base.slot, self.written, 0);
         self
     }
 
-    fn protocol(&self, protocol: &Entry, epoch: Epoch) -> Result<Box<dyn Replica>, OptionError> {
+    fn protocol(
+        &self,
+        protocol: &Entry,
+        epoch: Epoch,
+        seed: u64,
+    ) -> Result<Box<dyn Replica>, OptionError> {
         let setup = Setup {
             id: self.id,
             incarnation: self.incarnation,
@@ -398,7 +401,7 @@ impl Node {
             epoch,
             durability: self.durability,
             options: (),
-            seed: self.seed,
+            seed,
         };
         (protocol.replica)(setup, self.frontend)
     }

@@ -21,18 +21,22 @@ pub(super) struct Rebased {
 }
 
 impl Rebased {
-    pub(super) const fn new(
+    /// The protocol of an epoch that began at this slot; as it is when nothing was before.
+    pub(super) fn over(
         inner: Box<dyn Replica>,
         base: Slot,
         written: PersistId,
         generation: u16,
-    ) -> Self {
-        Self {
+    ) -> Box<dyn Replica> {
+        if base == Slot(0) {
+            return inner;
+        }
+        Box::new(Self {
             inner,
             base: base.0,
             written: written.0,
             generation,
-        }
+        })
     }
 
     fn inward(&self, slot: Slot) -> Slot {

@@ -23,8 +23,7 @@
 //! Links outlive epochs. A protocol sees a link to a peer that runs the same epoch, and no other.
 
 use super::{between::Between, rebased::Rebased, *};
-use crate::{Descriptor, DescriptorError};
-use alloc::collections::BTreeSet;
+use crate::{Descriptor, DescriptorError, carried::Carried};
 
 /// How often peers are told where this replica is that may not know it.
 const TELL_EVERY: Duration = Duration::from_millis(50);
@@ -130,8 +129,7 @@ pub(super) struct Succession {
     frontends: BTreeMap<FrontendId, Incarnation>,
     /// When peers were answered last that they are in another epoch.
     answered: BTreeMap<ReplicaId, Time>,
-    /// Batches that an earlier protocol had.
-    carried: BTreeSet<BatchId>,
+    pub(super) carried: Carried,
     /// There is one snapshot of the epoch only: should it be damaged, nothing replaces it.
     young: bool,
     /// What the protocol will start with once its state is here.
@@ -141,7 +139,7 @@ pub(super) struct Succession {
 }
 
 impl Succession {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             phase: Phase::Serving,
             elsewhere: ReplicaSet::EMPTY,
@@ -150,7 +148,7 @@ impl Succession {
             links: BTreeMap::new(),
             frontends: BTreeMap::new(),
             answered: BTreeMap::new(),
-            carried: BTreeSet::new(),
+            carried: Carried::default(),
             young: false,
             recovered: None,
             generation: 0,
@@ -170,15 +168,6 @@ impl Succession {
     /// Whether a snapshot that is saved now is the epoch's first.
     const fn saves(&self) -> bool {
         matches!(self.phase, Phase::Saving { .. })
-    }
-
-    /// How a batch ended, as far as its earlier protocols leave that certain.
-    pub(super) fn ended(&mut self, batch: BatchId, outcome: Outcome) -> Outcome {
-        let certain = matches!(outcome, Outcome::NoQuorum | Outcome::Busy);
-        match self.carried.remove(&batch) && certain {
-            true => Outcome::Uncertain,
-            false => outcome,
-        }
     }
 }
 
@@ -281,10 +270,8 @@ impl Node {
     ) {
         self.succession.elsewhere = self.succession.elsewhere.without(from);
         if let Some(incarnation) = self.succession.links.get(&from) {
-            let up = Link::Up {
-                incarnation: *incarnation,
-            };
-            self.events.push_back(Event::Link(Peer::Replica(from), up));
+            let up = link_up(Peer::Replica(from), *incarnation);
+            self.events.push_back(up);
             self.carry_out(world, out);
         }
     }
@@ -474,7 +461,7 @@ impl Node {
         self.look_at_succession(world, out);
     }
 
-    /// Whoever has come into the epoch meanwhile may give its state, too.
+    /// A member that has come into the epoch meanwhile may give its state, too.
     fn fetch_on(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let peers = self.peers();
         let present = self.succession.present(peers);
@@ -694,8 +681,8 @@ impl Node {
     /// starts. `seed` as in [`NodeSetup`].
     ///
     /// # Errors
-    /// When the options are not the protocol's, or its state makes no sense to it; the node must not
-    /// be used then.
+    /// When the options are not the protocol's, or it cannot use its state; the node must not be used
+    /// then.
     ///
     /// # Panics
     /// When no epoch waits to begin.
@@ -712,13 +699,16 @@ impl Node {
             "an epoch begins once"
         );
         let open = self.replica.take_open();
-        self.carry_over(&open);
-        self.seed = seed;
+        self.succession.carried = Carried::default();
+        for submission in &open {
+            self.succession.carried.carry(submission);
+        }
         self.planted = Planted::of(&epoch.options);
         let base = self.executor.base().slot;
-        self.replica = self.protocol(protocol, epoch)?;
+        let inner = self.protocol(protocol, epoch, seed)?;
         self.succession.generation = self.succession.generation.wrapping_add(1);
-        self.rebase(base);
+        let generation = self.succession.generation;
+        self.replica = Rebased::over(inner, base, self.written, generation);
         if protocol.speculates {
             self.executor.speculate();
         }
@@ -733,22 +723,16 @@ impl Node {
         }
         self.start_protocol(recovered, world)?;
         self.events.extend(covered.map(Event::Checkpointed));
-        let links = core::mem::take(&mut self.succession.links);
-        for (id, incarnation) in &links {
-            if self.succession.is_present(*id) {
-                let up = Link::Up {
-                    incarnation: *incarnation,
-                };
-                self.events.push_back(Event::Link(Peer::Replica(*id), up));
+        let succession = &self.succession;
+        for (id, incarnation) in &succession.links {
+            if succession.is_present(*id) {
+                let up = link_up(Peer::Replica(*id), *incarnation);
+                self.events.push_back(up);
             }
         }
-        self.succession.links = links;
-        for (frontend, incarnation) in &self.succession.frontends {
-            let up = Link::Up {
-                incarnation: *incarnation,
-            };
-            self.events
-                .push_back(Event::Link(Peer::Frontend(*frontend), up));
+        for (frontend, incarnation) in &succession.frontends {
+            let up = link_up(Peer::Frontend(*frontend), *incarnation);
+            self.events.push_back(up);
         }
         self.events.extend(open.into_iter().map(Event::Submit));
         out.push(Output::Mark("epoch begun"));
@@ -761,24 +745,10 @@ impl Node {
         self.look_at_succession(world, out);
         Ok(())
     }
+}
 
-    fn carry_over(&mut self, open: &[Submission]) {
-        let ordered = open.iter().filter(|it| it.level == crate::Level::Ordered);
-        self.succession.carried = ordered.map(|it| it.id).collect();
-    }
-
-    /// The protocol counts from the epoch's beginning.
-    pub(super) fn rebase(&mut self, base: Slot) {
-        if base == Slot(0) {
-            return;
-        }
-        let inner = core::mem::replace(
-            &mut self.replica,
-            Box::new(Between::new("", Slot(0), Vec::new())),
-        );
-        let generation = self.succession.generation;
-        self.replica = Box::new(Rebased::new(inner, base, self.written, generation));
-    }
+const fn link_up(peer: Peer, incarnation: Incarnation) -> Event {
+    Event::Link(peer, Link::Up { incarnation })
 }
 
 fn unreadable(error: &DescriptorError) -> String {

@@ -9,8 +9,7 @@ use crate::{
 };
 use quintet_protocols::find;
 use quintet_replica::{
-    Bytes, CommandTime, Descriptor, Entry, Epoch, EpochNumber, Executed, ReplicaId, Time,
-    World as _,
+    Bytes, CommandTime, Descriptor, Epoch, EpochNumber, Executed, ReplicaId, Time, World as _,
 };
 use std::{path::PathBuf, sync::mpsc, time::Duration};
 
@@ -26,8 +25,8 @@ pub(crate) struct Epochs {
     /// The data directory.
     pub path: PathBuf,
     pub secret: [u8; 32],
-    /// What a test build plants.
-    pub planted: Vec<(String, String)>,
+    /// The options as configured: a test build injects bugs by them.
+    pub configured: Vec<(String, String)>,
     pub descriptor: Descriptor,
     /// Frames to peers may be lost and reordered.
     pub datagrams: bool,
@@ -48,17 +47,16 @@ impl Epochs {
     /// An epoch as a node is told of it.
     pub fn epoch(&self, descriptor: &Descriptor) -> Epoch {
         let mut epoch = descriptor.epoch(self.secret);
-        // The descriptor has every option; what a test build plants is none of them.
-        epoch.options.extend(self.planted.iter().cloned());
+        epoch.inject_bugs_of(&self.configured);
         epoch
     }
 
-    /// The epoch that follows with what is asked for, and its protocol.
+    /// The epoch that follows with what is asked for.
     fn next(
         &self,
         request: &ChangeRequest,
         leader: Option<ReplicaId>,
-    ) -> Result<(Descriptor, &'static Entry), String> {
+    ) -> Result<Descriptor, String> {
         let now = &self.descriptor;
         let name = request.protocol.as_ref().unwrap_or(&now.protocol);
         let entry = find(name).map_err(|error| error.to_string())?;
@@ -89,13 +87,12 @@ impl Epochs {
             ));
         }
         let options = (entry.complete)(&options);
-        let next = Descriptor {
+        Ok(Descriptor {
             protocol: name.clone(),
             options,
             leader_first: leader.unwrap_or(now.leader_first),
             ..now.successor()
-        };
-        Ok((next, entry))
+        })
     }
 }
 
@@ -169,7 +166,7 @@ impl EventLoop {
         };
         let leader = self.node.protocol_status().leader;
         let next = self.epochs.next(request, leader);
-        let (next, _) = match next {
+        let next = match next {
             Ok(next) => next,
             Err(reason) => return answer(&waiter, Err(reason)),
         };

@@ -343,8 +343,10 @@ impl EventLoop {
             self.carry_out();
         }
         self.shell.on_time(now);
-        self.step_change(now);
-        self.carry_out();
+        if self.epochs.changing.is_some() {
+            self.step_change(now);
+            self.carry_out();
+        }
         count
     }
 

@@ -1,25 +1,9 @@
 //! A process goes on in another epoch.
 
 use super::*;
-use quintet_replica::Entry;
+use crate::stored_epoch;
 
 impl World {
-    /// A later epoch as a node is told of it. What is planted stays planted.
-    pub(super) fn epoch_of(&self, descriptor: &Descriptor) -> Epoch {
-        let first = epoch(self);
-        let mut epoch = descriptor.epoch(first.secret);
-        let planted = first.options.iter().filter(|(name, _)| name == "plant");
-        epoch.options.extend(planted.cloned());
-        epoch
-    }
-
-    /// The protocol of an epoch. (The rig's own toy is in no registry.)
-    pub(super) fn entry_of(&self, descriptor: &Descriptor) -> Entry {
-        let same = descriptor.protocol == self.setup.entry.info.name;
-        let found = quintet_protocols::find(&descriptor.protocol).ok();
-        found.filter(|_| !same).copied().unwrap_or(self.setup.entry)
-    }
-
     /// The replica is in another epoch from now on, whatever happens.
     pub(super) fn begin_epoch(&mut self, index: usize, descriptor: Bytes, base: Executed) {
         let Ok(descriptor) = Descriptor::decode(descriptor) else {
@@ -43,7 +27,8 @@ impl World {
                 return self.violate(violation);
             }
         }
-        let (epoch, entry) = (self.epoch_of(&descriptor), self.entry_of(&descriptor));
+        let epoch = stored_epoch::later(&descriptor, &epoch(self));
+        let entry = stored_epoch::protocol(&descriptor, self.setup.entry);
         let seed = self.ending_random.draw();
         if descriptor.number > self.epoch_begun {
             self.epoch_begun = descriptor.number;

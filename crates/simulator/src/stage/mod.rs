@@ -32,6 +32,7 @@ use crate::{
     configuration::first_descriptor,
     history::History,
     random::Random,
+    stored_epoch,
 };
 use clients::Client;
 use quintet_replica::{
@@ -471,7 +472,8 @@ impl Stage {
 
     /// The protocol that runs, in the latest epoch of any replica.
     fn entry(&self) -> &Entry {
-        let newest = self.seats.iter().max_by_key(|seat| seat.epoch_number());
+        let replicas = self.seats.iter();
+        let newest = replicas.max_by_key(|replica| stored_epoch::number(&replica.epoch));
         newest
             .and_then(|seat| seat.entry.as_ref())
             .unwrap_or(&self.setting.entry)

@@ -9,6 +9,7 @@
 
 use super::{EPOCH, Event, KEYS, Stage, clients::Request, wires::Wires};
 use crate::clock::SECOND;
+use crate::stored_epoch::{self, StoredEpoch};
 use crate::{
     checkers::speculated::{Run, Speculated},
     machine::{Executed as Recorded, Record, Recorder, Registers},
@@ -18,7 +19,7 @@ use quintet_replica::{
     Entry, Epoch, EpochNumber, Executed, ExecutorLimits, FrameError, FrontendId, GroupId,
     Incarnation, Input, Link, Node, NodeSetup, Output, PersistId, Recipients, RecoveredBytes,
     ReplicaId, SealError, Slot, SnapshotInfo, Submission, Time, TimerKey, TimerOwner, Wake,
-    World as Outside, Write, put_frame, read_client_frame, snapshot_header,
+    World as Outside, Write, put_frame, read_client_frame,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -116,8 +117,7 @@ pub(crate) struct Seat {
     pub(super) epoch_shown: EpochNumber,
     /// Executed and not final.
     speculated: Speculated,
-    /// The files `epoch`: what it describes, and where that began; none in the first.
-    pub(super) epoch: Option<(Descriptor, Executed)>,
+    pub(super) epoch: StoredEpoch,
     /// The protocol of its epoch.
     pub(super) entry: Option<Entry>,
 }
@@ -230,25 +230,6 @@ impl Seat {
         Time(now - self.started)
     }
 
-    pub(super) fn epoch_number(&self) -> EpochNumber {
-        let epoch = self.epoch.as_ref();
-        epoch.map_or(EpochNumber(1), |(descriptor, _)| descriptor.number)
-    }
-
-    /// A crash may have come between the first state of an epoch and its file.
-    fn find_epoch(&mut self) {
-        let newest = self.disk.snapshots.last();
-        let header = newest.and_then(|(_, bytes)| {
-            snapshot_header(|offset| Some(bytes.slice((offset as usize).min(bytes.len())..)))
-        });
-        if let Some(header) = header
-            && header.epoch > self.epoch_number()
-            && let Ok(descriptor) = Descriptor::decode(header.descriptor)
-        {
-            self.epoch = Some((descriptor, header.base));
-        }
-    }
-
     /// How far execution has come.
     pub fn executed(&self) -> Executed {
         self.node
@@ -274,7 +255,8 @@ impl Stage {
             seat.disk.records.clear();
             seat.disk.snapshots.clear();
         }
-        seat.find_epoch();
+        let newest = seat.disk.snapshots.last().map(|(_, bytes)| bytes);
+        stored_epoch::find_newer(&mut seat.epoch, newest);
         let base = (seat.epoch.as_ref()).map_or_else(Executed::default, |(_, base)| *base);
         (seat.started, seat.idle_at, seat.touched) = (self.now, u64::MAX, true);
         (seat.halted, seat.paused) = (None, false);
@@ -332,16 +314,11 @@ impl Stage {
         }
     }
 
-    /// An epoch as a node is told of it, and its protocol. What is planted stays planted.
+    /// An epoch as a node is told of it, and its protocol.
     fn epoch_of(&self, descriptor: &Descriptor) -> (Epoch, Entry) {
-        let first = self.first_epoch();
-        let mut epoch = descriptor.epoch(first.secret);
-        let planted = first.options.iter().filter(|(name, _)| name == "plant");
-        epoch.options.extend(planted.cloned());
-        let same = descriptor.protocol == self.setting.entry.info.name;
-        let found = quintet_protocols::find(&descriptor.protocol);
-        let entry = found.ok().filter(|_| !same).copied();
-        (epoch, entry.unwrap_or(self.setting.entry))
+        let epoch = stored_epoch::later(descriptor, &self.first_epoch());
+        let entry = stored_epoch::protocol(descriptor, self.setting.entry);
+        (epoch, entry)
     }
 
     /// The replica is in another epoch from now on, whatever happens.
@@ -356,7 +333,7 @@ impl Stage {
         });
         let seed = self.random.draw();
         let seat = &mut self.seats[index];
-        if seat.epoch_number() < descriptor.number {
+        if stored_epoch::number(&seat.epoch) < descriptor.number {
             seat.disk.promise = None;
             seat.disk.records.clear();
         }

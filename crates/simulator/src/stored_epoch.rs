@@ -1,0 +1,40 @@
+//! The epoch that a replica is in, as its disk has it, and what starts from it.
+
+use quintet_replica::{Bytes, Descriptor, Entry, Epoch, EpochNumber, Executed, snapshot_header};
+
+/// The files `epoch`: a descriptor, and where that epoch began; none in the first.
+pub(crate) type StoredEpoch = Option<(Descriptor, Executed)>;
+
+pub(crate) fn number(stored: &StoredEpoch) -> EpochNumber {
+    let stored = stored.as_ref();
+    stored.map_or(EpochNumber(1), |(descriptor, _)| descriptor.number)
+}
+
+/// A crash may have come between the first state of an epoch and its file: the newest snapshot
+/// tells of the later one then.
+pub(crate) fn find_newer(stored: &mut StoredEpoch, newest: Option<&Bytes>) {
+    let header = newest.and_then(|bytes| {
+        snapshot_header(|offset| Some(bytes.slice((offset as usize).min(bytes.len())..)))
+    });
+    if let Some(header) = header
+        && header.epoch > number(stored)
+        && let Ok(descriptor) = Descriptor::decode(header.descriptor)
+    {
+        *stored = Some((descriptor, header.base));
+    }
+}
+
+/// A later epoch as a node is told of it. A bug that is injected stays.
+pub(crate) fn later(descriptor: &Descriptor, first: &Epoch) -> Epoch {
+    let mut epoch = descriptor.epoch(first.secret);
+    epoch.inject_bugs_of(&first.options);
+    epoch
+}
+
+/// The protocol of an epoch, where the first one's was this. (The simulator's own toy is in no
+/// registry.)
+pub(crate) fn protocol(descriptor: &Descriptor, first: Entry) -> Entry {
+    let same = descriptor.protocol == first.info.name;
+    let found = quintet_protocols::find(&descriptor.protocol).ok();
+    found.filter(|_| !same).copied().unwrap_or(first)
+}
