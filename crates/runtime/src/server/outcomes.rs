@@ -26,6 +26,7 @@ use std::time::Duration;
 const UNCERTAIN: &str = "UNCERTAIN may or may not have been applied";
 const APPLIED: &str = "UNCERTAIN was applied, but its reply has been lost";
 const BUSY: &str = "BUSY request queue is full; the command was not executed, retry";
+const HUNG: &str = "BUSY the disk of this replica does not respond; the command was not executed, retry at another";
 const MALFORMED: &str = "ERR the request could not be read";
 const SESSIONS: &str = "ERR max number of sessions reached";
 /// An error names no more members that do not answer.
@@ -54,6 +55,11 @@ impl Gateway {
             Outcome::Busy => self.fail(&in_flight, 0, Failure::Busy),
         }
         self.keep_entries(in_flight.entries);
+    }
+
+    /// What is answered when a request certainly was not executed.
+    const fn busy(&self) -> &'static str {
+        if self.refuses { HUNG } else { BUSY }
     }
 
     /// What is answered while there is no quorum.
@@ -233,7 +239,7 @@ impl Gateway {
         busy: bool,
     ) {
         let Some(request) = request else {
-            self.error_replies(&mut connection, None, BUSY);
+            self.error_replies(&mut connection, None, self.busy());
             self.resume(index, connection);
             return;
         };
@@ -305,7 +311,7 @@ impl Gateway {
     pub(super) fn fail_parked(&mut self, mut connection: Box<Connection>, parked: &Parked) {
         let payload = &parked.payload;
         if parked.busy {
-            self.counters.errors_busy += self.payload_errors(&mut connection, payload, BUSY);
+            self.counters.errors_busy += self.payload_errors(&mut connection, payload, self.busy());
         } else {
             let text = self.no_quorum();
             self.counters.errors_no_quorum += self.payload_errors(&mut connection, payload, &text);
@@ -357,7 +363,7 @@ impl Gateway {
                     let text = match shown {
                         Failure::NoQuorum => &no_quorum,
                         Failure::Uncertain => UNCERTAIN,
-                        Failure::Busy => BUSY,
+                        Failure::Busy => self.busy(),
                     };
                     let errors = self.error_replies(&mut connection, Some(request), text);
                     match shown {
@@ -375,7 +381,7 @@ impl Gateway {
                 Entry::Register => {
                     self.replace_owner();
                     let text = if failure == Failure::Busy {
-                        BUSY
+                        self.busy()
                     } else {
                         &no_quorum
                     };

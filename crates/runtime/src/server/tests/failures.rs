@@ -188,6 +188,23 @@ fn request_is_refused_when_the_queue_stays_full() {
 }
 
 #[test]
+fn request_is_refused_with_the_disk_as_reason_while_the_disk_hangs() {
+    let (mut rig, id) = rig();
+    rig.gateway.set_view(NodeView {
+        disk_state: "hung",
+        ..NodeView::default()
+    });
+    rig.push(id, "INCR a\r\n");
+    for submission in rig.collect() {
+        rig.done(&submission, Outcome::Busy);
+    }
+    rig.pass(Duration::from_secs(6));
+    rig.gateway.on_time(rig.now);
+    let hung = "-BUSY the disk of this replica does not respond; the command was not executed, retry at another\\r\\n";
+    assert_eq!(rig.output(id), hung);
+}
+
+#[test]
 fn without_a_quorum_the_first_write_ever_fails_in_time() {
     let mut rig = Rig::with(GatewayConfig {
         members: 5,
