@@ -195,10 +195,12 @@ impl Index {
         self.shards[(hash >> (32 - SHARDS_LOG)) as usize].insert(Cell { hash, slot }, before);
     }
 
-    /// Removes a key, if it is there.
-    pub(crate) fn remove(&mut self, hash: u32, slot: Slot) {
+    /// Removes a key; whether it was there.
+    pub(crate) fn remove(&mut self, hash: u32, slot: Slot) -> bool {
         let shard = &mut self.shards[(hash >> (32 - SHARDS_LOG)) as usize];
-        self.len -= usize::from(shard.remove(hash, slot));
+        let removed = shard.remove(hash, slot);
+        self.len -= usize::from(removed);
+        removed
     }
 
     /// All keys with this hash or a higher one, in order.

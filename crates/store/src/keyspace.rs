@@ -26,6 +26,10 @@ use std::collections::BTreeSet;
 /// The `expire_at` of a key that does not expire.
 pub const NEVER: u64 = u64::MAX;
 
+/// The `mark` of an entry that has expired and that the index knows no more: it waits in the slab to
+/// be deleted.
+pub(crate) const GONE: u32 = u32::MAX;
+
 const CHUNK_LOG: u32 = 9;
 const CHUNK_LEN: usize = 1 << CHUNK_LOG;
 
@@ -43,14 +47,26 @@ pub(crate) struct Entry {
     pub(crate) expire_at: u64,
     /// Of the command that changed the key last; never 0.
     pub(crate) version: u64,
+    /// Of the key; of one that is gone the snapshot that has still to write it, or 0.
     hash: u32,
-    /// The last snapshot that need not write this entry any more.
+    /// The last snapshot that need not write this entry any more, or [`GONE`].
     pub(crate) mark: u32,
 }
 
 impl Entry {
     pub(crate) fn memory(&self) -> usize {
         ENTRY_BYTES + heap_of(&self.key) + self.value.memory()
+    }
+
+    /// Whether this snapshot has to write the entry; from now on it has not. One that was gone
+    /// when the snapshot began is none of its: the key may stand in the slab again.
+    pub(crate) fn mark_for(&mut self, snapshot: u32) -> bool {
+        if self.mark == GONE {
+            let wanted = self.hash == snapshot;
+            self.hash = 0;
+            return wanted;
+        }
+        core::mem::replace(&mut self.mark, snapshot) != snapshot
     }
 }
 
@@ -237,6 +253,8 @@ pub(crate) struct Database {
     index: Index,
     pub(crate) slab: Slab,
     expiry: Expiries,
+    /// Entries that are [`GONE`].
+    gone: usize,
     memory: usize,
     pub(crate) snapshot: SnapshotCursor,
     pub(crate) digest: DigestCursor,
@@ -257,7 +275,7 @@ impl Database {
 
     /// How many keys exist at `now`.
     pub(crate) fn len(&self, now: u64) -> usize {
-        self.index.len() - self.expiry.passed(now)
+        self.index.len() + self.gone - self.expiry.passed(now)
     }
 
     #[inline]
@@ -329,19 +347,27 @@ impl Database {
     }
 
     fn remove(&mut self, slot: Slot) -> Entry {
-        let entry = self.take(slot);
-        self.index.remove(entry.hash, slot);
-        entry
-    }
-
-    /// Takes out what the index knows no more.
-    fn take(&mut self, slot: Slot) -> Entry {
         let entry = self.slab.take(slot);
+        if entry.mark == GONE {
+            self.gone -= 1;
+        } else {
+            self.index.remove(entry.hash, slot);
+        }
         if entry.expire_at != NEVER {
             self.expiry.remove(entry.expire_at, slot);
         }
         self.memory -= entry.memory();
         entry
+    }
+
+    /// Takes an expired key out of the index: no walk comes by it again.
+    fn lose(&mut self, hash: u32, slot: Slot, snapshot: u32) {
+        if self.index.remove(hash, slot) {
+            self.gone += 1;
+            let entry = self.slab.entry_mut(slot);
+            let written = core::mem::replace(&mut entry.mark, GONE);
+            entry.hash = if written == snapshot { 0 } else { snapshot };
+        }
     }
 
     fn set_expire_at(&mut self, slot: Slot, expire_at: u64) {
@@ -418,20 +444,13 @@ impl Keyspace {
         }
     }
 
-    /// Deletes these keys, which have expired; each has its hash and its slot. The index is gone
-    /// through in its order, and the entries and expiries in theirs: with millions of keys each
-    /// place that is not near the last one costs more than all the rest.
-    pub(crate) fn remove_expired(&mut self, database: u8, mut keys: Vec<(u32, Slot)>) {
-        let index = &mut self.database_mut(database).index;
-        for (hash, slot) in &keys {
-            index.remove(*hash, *slot);
-        }
-        keys.sort_unstable_by_key(|(_, slot)| *slot);
-        keys.dedup();
-        for (_, slot) in keys {
-            self.before_change(database, slot);
-            let entry = self.database_mut(database).take(slot);
-            self.graveyard.bury_value(entry.value);
+    /// Takes these keys, which have expired, out of the index; each has its hash and its slot. There
+    /// may be millions of them, so the rest of them is left to ticks: that costs many times more.
+    pub(crate) fn lose_expired(&mut self, database: u8, keys: &[(u32, Slot)]) {
+        let snapshot = self.mark();
+        let database = self.database_mut(database);
+        for (hash, slot) in keys {
+            database.lose(*hash, *slot, snapshot);
         }
     }
 
@@ -535,8 +554,9 @@ impl Keyspace {
     /// Starts a snapshot; one in progress is dropped.
     pub(crate) fn begin_snapshot(&mut self, globals: Globals) {
         // Marks of older snapshots are only compared for equality, so a wrap-around is harmless
-        // as long as 0, which free and restored entries carry, is left out.
-        self.snapshot_last = self.snapshot_last.wrapping_add(1).max(1);
+        // as long as 0, which free and restored entries carry, and GONE are left out.
+        self.snapshot_last = (self.snapshot_last + 1) % GONE;
+        self.snapshot_last = self.snapshot_last.max(1);
         for (number, database) in self.databases.iter_mut().enumerate() {
             database.snapshot = SnapshotCursor {
                 origin: number as u8,

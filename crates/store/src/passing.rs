@@ -3,7 +3,7 @@
 //! ```text
 //!   a walk ──► key exists ──► shown
 //!         └──► key has expired, is not deleted yet
-//!                 ├── ordered: noted, and deleted after the command
+//!                 ├── ordered: noted, and out of the index after the command
 //!                 └── read of this replica alone: one step each
 //! ```
 //!
@@ -19,7 +19,7 @@ use core::cell::RefCell;
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Passing<'a> {
-    /// They are deleted afterwards: their hashes and slots.
+    /// No walk passes them afterwards: their hashes and slots.
     Noted(&'a RefCell<Vec<(u32, Slot)>>),
     /// They cost steps.
     Counted(&'a Meter, &'static CommandSpec),

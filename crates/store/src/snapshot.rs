@@ -98,10 +98,9 @@ impl Snapshot {
 
     /// Writes `entry` as it is now, if that has not been done, and marks it.
     pub(crate) fn save(&mut self, origin: u8, entry: &mut Entry) {
-        if entry.mark == self.id {
+        if !entry.mark_for(self.id) {
             return;
         }
-        entry.mark = self.id;
         let start = self.stream.len();
         put_entry(&mut self.stream, origin, entry);
         self.checksum = chain(self.checksum, &self.stream[start..]);

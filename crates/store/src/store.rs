@@ -137,7 +137,7 @@ impl Store {
             self.read_one(now, at.time.0, seed, command, args, (out, true));
             if !self.passed.get_mut().is_empty() {
                 let passed = self.passed.take();
-                self.keyspace.remove_expired(mode.database, passed);
+                self.keyspace.lose_expired(mode.database, &passed);
             }
             return;
         }

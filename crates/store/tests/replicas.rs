@@ -336,6 +336,68 @@ proptest! {
         prop_assert_eq!(restored.next_deadline(), plain.next_deadline());
     }
 
+    /// How many of the expired keys a replica has deleted is its own affair.
+    #[test]
+    fn replica_that_deletes_late_answers_like_the_others(
+        steps in prop::collection::vec((step(), prop::bool::weighted(0.1)), 1..60),
+        begin in 0usize..60,
+        budget in 1usize..300,
+        every in 1usize..4,
+        hash_begin in 0usize..60,
+        hash_budget in 1usize..3000,
+    ) {
+        let (begin, hash_begin) = (begin % steps.len(), hash_begin % steps.len());
+        let (mut prompt, mut late) = (Store::default(), Store::default());
+        let (mut snapshot, mut under_way) = (Vec::new(), false);
+        let (mut hash_then, mut hashed) = (0, None);
+        let (mut digest_then, mut replies, mut now) = (0, Vec::new(), BASE);
+        for (number, (step, ticks)) in steps.iter().enumerate() {
+            let sequence = number as u64 + 1;
+            if number == begin {
+                late.begin_snapshot();
+                (digest_then, under_way) = (prompt.digest(), true);
+            }
+            if number == hash_begin {
+                hash_then = prompt.digest();
+                prop_assert_eq!(late.begin_digest(), DigestBegun::Steps);
+            }
+            now += step.later;
+            let expected = execute(&mut prompt, sequence, now, step);
+            let (at, mut reply) = (at(sequence, now), Vec::new());
+            if *ticks {
+                late.tick(&at);
+            }
+            late.apply(&at, &payload(step), &mut reply);
+            prop_assert_eq!(&reply, &expected);
+            prop_assert_eq!(late.entries(), prompt.entries());
+            prop_assert_eq!(late.digest(), prompt.digest());
+            replies.push((sequence, now, step, expected));
+            if under_way && number % every == 0 {
+                let progress = late.snapshot_chunk(&mut snapshot, budget);
+                under_way = progress == SnapshotProgress::More;
+            }
+            if number >= hash_begin && hashed.is_none() {
+                hashed = late.digest_step(hash_budget);
+            }
+        }
+        while hashed.is_none() {
+            hashed = late.digest_step(hash_budget);
+        }
+        prop_assert_eq!(hashed, Some(hash_then));
+        while under_way {
+            under_way = late.snapshot_chunk(&mut snapshot, budget) == SnapshotProgress::More;
+        }
+        let mut restored = restore(&snapshot, 50);
+        prop_assert_eq!(restored.digest(), digest_then);
+        for (sequence, now, step, expected) in replies.drain(begin..) {
+            prop_assert_eq!(execute(&mut restored, sequence, now, step), expected);
+        }
+        prop_assert_eq!(restored.digest(), prompt.digest());
+        late.tick(&at(0, now));
+        prop_assert_eq!(late.memory(), prompt.memory());
+        prop_assert_eq!(late.next_deadline(), prompt.next_deadline());
+    }
+
     /// Two commands whose footprints do not meet may be executed in either order.
     #[test]
     fn commands_on_different_keys_commute(
