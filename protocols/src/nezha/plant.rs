@@ -6,8 +6,7 @@ use super::Nezha;
 quintet_replica::plants! {
     FastQuorumIsMajority "fast_quorum_is_majority" 0 ""
         "a majority with the same hash commits, the leader among it";
-    LivesIgnored "crash_vector_ignored" 0
-        "--faults all,orphaned --durability memory --set beta=100 --set bound_max_us=1000000"
+    LivesIgnored "crash_vector_ignored" 0 "transcript"
         "messages of an earlier life of a replica that forgot still count";
     FastReplyCountsAsSlow "fast_reply_counts_as_slow" 0 ""
         "a follower's fast reply stands for its slow reply, whatever its hash";
