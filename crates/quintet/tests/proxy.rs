@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::{path::Path, process::Stdio};
 use support::{
-    Demo, Guard, Replica, base_port, eventually, http_get, load::Load, run, signal, stderr,
+    Client, Demo, Guard, Replica, base_port, eventually, http_get, load::Load, run, signal, stderr,
 };
 
 /// A proxy that runs.
@@ -79,6 +79,9 @@ fn no_acknowledged_write_is_lost_when_proxies_and_leader_are_killed() {
     assert_eq!(shown.status.code(), Some(0), "{}", stderr(&shown));
     let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(shown[0]["role"], "proxy");
+    let mut client = Client::connect(&proxies[2].redis).unwrap();
+    let told = client.ask(&["INFO", "quintet"]).unwrap();
+    assert!(told.contains("quintet_role:proxy"), "{told}");
     let paths = &shown[0]["paths"];
     let committed = ["fast", "slow"].map(|path| paths[path].as_u64().unwrap());
     assert!(committed.iter().sum::<u64>() > 0, "{paths}");

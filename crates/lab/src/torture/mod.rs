@@ -317,8 +317,9 @@ pub fn run(
         true => mount_small_disks(plan)?,
         false => BTreeSet::new(),
     };
+    let is_hostile = kinds.contains(&Kind::Clients);
     let redis = cluster.all().map(|process| process.addresses.redis);
-    let shared = Arc::new(Shared::new(redis.collect(), plan.lie));
+    let shared = Arc::new(Shared::new(redis.collect(), plan.lie, is_hostile));
     let mut report = Report {
         protocol: plan.protocol.clone(),
         replicas: plan.replicas,

@@ -32,6 +32,7 @@ use std::{
 
 /// A server that runs answers before this, or says that it cannot.
 const PATIENCE: Duration = Duration::from_secs(CLIENT_DEADLINE.as_secs() + 5);
+/// A server that stands still is left after this.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Operations per group, on average.
 const GROUP: u64 = 130;
@@ -92,12 +93,14 @@ pub struct Shared {
     pub value_next: AtomicU64,
     /// A lie told on purpose.
     pub lie: Option<Lie>,
+    /// Nobody stops a server: one that is slow to take a connection is slow, like any answer.
+    pub hostile: bool,
 }
 
 impl Shared {
     /// Nothing seen yet.
     #[must_use]
-    pub fn new(replicas: Vec<SocketAddr>, lie: Option<Lie>) -> Self {
+    pub fn new(replicas: Vec<SocketAddr>, lie: Option<Lie>, hostile: bool) -> Self {
         Self {
             replicas,
             recording: Recording::default(),
@@ -111,6 +114,7 @@ impl Shared {
             once: Mutex::default(),
             value_next: AtomicU64::new(1),
             lie,
+            hostile,
         }
     }
 
@@ -225,7 +229,12 @@ impl Client {
         let from = self.shared.timeline.now();
         if self.connection.is_none() {
             let address = self.shared.replicas[usize::from(self.replica)];
-            match Connection::open(address, PASSWORD, CONNECT) {
+            let patience = if self.shared.hostile {
+                PATIENCE
+            } else {
+                CONNECT
+            };
+            match Connection::open(address, PASSWORD, patience) {
                 Ok(connection) => self.connection = Some(connection),
                 Err(error) => {
                     let what = format!("cannot connect: {error}");
