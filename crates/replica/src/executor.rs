@@ -107,6 +107,9 @@ struct Waiting {
 /// several memory accesses at once, little enough to be still in the cache when their turn comes.
 const WARM_BYTES: usize = 8 * 1024;
 
+/// Making and copying so many bytes of results takes as long as a step.
+const RESULT_BYTES_PER_STEP: u64 = 64;
+
 /// Announces the commands of a batch to the state machine, a group ahead of their execution.
 struct Warm<'a> {
     ahead: crate::Requests<'a>,
@@ -165,6 +168,8 @@ pub struct Executor {
     /// Of the state that was restored last.
     state_bytes: u64,
     commands: u64,
+    /// Bytes of all results that were built.
+    results_bytes: u64,
     planted: Planted,
     /// The epoch's descriptor, encoded, for the headers of snapshots.
     descriptor: Bytes,
@@ -214,6 +219,7 @@ impl Executor {
             bytes_since: 0,
             state_bytes: 0,
             commands: 0,
+            results_bytes: 0,
             planted: Planted::default(),
             descriptor: Bytes::new(),
             fingerprint: None,
@@ -277,6 +283,12 @@ impl Executor {
     #[must_use]
     pub fn memory(&self) -> u64 {
         self.machine.memory() + self.sessions.memory() as u64
+    }
+
+    /// What has been done so far, in steps of the machine: those of commands that take long, and of
+    /// the bytes of all results.
+    pub(crate) fn work(&self) -> u64 {
+        self.machine.steps() + self.results_bytes / RESULT_BYTES_PER_STEP
     }
 
     /// How many commands have been executed by this process (a replayed reply counts too).
@@ -399,6 +411,7 @@ impl Executor {
             warm.before(&*self.machine);
             self.execute_request(&request);
         }
+        self.results_bytes += self.results.len() as u64;
         reply.map(|route| self.finish_answer(view.id(), route))
     }
 
@@ -563,9 +576,9 @@ impl Executor {
         first.is_some_and(|(slot, _)| *slot <= self.reached())
     }
 
-    /// Answers what waited for slots that have been executed by now, until the machine's steps
-    /// are `steps_max`.
-    pub fn released(&mut self, clock: u64, steps_max: u64, mut answer: impl FnMut(Answer)) {
+    /// Answers what waited for slots that have been executed by now, until [`Self::work`] is
+    /// `work_max`.
+    pub fn released(&mut self, clock: u64, work_max: u64, mut answer: impl FnMut(Answer)) {
         let reached = self.reached();
         while let Some(first) = self.waiting.first_entry() {
             if *first.key() > reached {
@@ -583,7 +596,7 @@ impl Executor {
                 if let Some(done) = self.answer_wanted(&batch, wanted, route, clock) {
                     answer(done);
                 }
-                if self.machine.steps() >= steps_max {
+                if self.work() >= work_max {
                     let rest: Vec<Waiting> = released.collect();
                     if !rest.is_empty() {
                         self.waiting.insert(slot, rest);
@@ -627,6 +640,7 @@ impl Executor {
                 }
             }
         }
+        self.results_bytes += self.results.len() as u64;
         let id = view.map_or(BatchId::default(), |view| view.id());
         self.finish_answer(id, route)
     }
@@ -662,6 +676,7 @@ impl Executor {
                 self.commands += 1;
             }
         }
+        self.results_bytes += self.results.len() as u64;
         let id = view.map_or(BatchId::default(), |view| view.id());
         self.finish_answer(id, route)
     }

@@ -7,7 +7,8 @@ use common::NoTimer;
 use quintet_replica::*;
 use std::cell::Cell;
 
-/// Executes each batch ten times, all in one turn, then asks about the last of them.
+/// Executes each batch ten times, all in one turn, then asks about the last of them; reads what is
+/// to be read.
 struct Bursts {
     executed: Slot,
 }
@@ -51,6 +52,10 @@ impl Protocol for Bursts {
         let Peer::Frontend(from) = from else {
             panic!("a frontend's message is a frontend's");
         };
+        let view = BatchView::new(&message.0).expect("a batch");
+        if view.level() == Level::Stale {
+            return ctx.query(message.0, Slot(0), false, from, &());
+        }
         for place in 1..=10 {
             self.executed = self.executed.next();
             let time = CommandTime(self.executed.0);
@@ -101,7 +106,7 @@ impl Frontend<Bursts> for Plain {
     }
 }
 
-/// Every batch takes that many steps.
+/// Every batch takes that many steps, and every read gives a long result.
 struct Slow {
     per_batch: u64,
     steps: Cell<u64>,
@@ -109,7 +114,9 @@ struct Slow {
 
 impl StateMachine for Slow {
     fn apply(&mut self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
-    fn query(&self, _: &At, _: &[u8], _: &mut Vec<u8>) {}
+    fn query(&self, _: &At, _: &[u8], reply: &mut Vec<u8>) {
+        reply.resize(reply.len() + RESULT_BYTES, 0);
+    }
     fn tick(&mut self, _: &At) {
         self.steps.set(self.steps.get() + self.per_batch);
     }
@@ -129,6 +136,8 @@ impl StateMachine for Slow {
         0
     }
 }
+
+const RESULT_BYTES: usize = 16 << 20;
 
 struct Outside;
 
@@ -189,12 +198,16 @@ fn node(per_batch: u64) -> Node {
 
 /// A client's batch comes: what the node did, and whether the client has its answer.
 fn submit(node: &mut Node, id: u64, out: &mut Vec<Output>) {
+    submit_at(node, id, (Level::Ordered, RequestKind::Tick), out);
+}
+
+fn submit_at(node: &mut Node, id: u64, (level, kind): (Level, RequestKind), out: &mut Vec<Output>) {
     let mut builder = BatchBuilder::new();
-    builder.push(CommandId::default(), RequestKind::Tick, 0, &[]);
-    let batch = builder.finish(FRONTEND, BatchId(id), Level::Ordered);
+    builder.push(CommandId::default(), kind, 0, &[]);
+    let batch = builder.finish(FRONTEND, BatchId(id), level);
     let submission = Submission {
         id: BatchId(id),
-        level: Level::Ordered,
+        level,
         batch,
         deadline: Time(u64::MAX),
     };
@@ -223,6 +236,25 @@ fn batches_wait_for_later_turns_when_commands_take_long() {
     }
     assert_eq!(node.on_idle(&Outside, &mut out), Wake::Sleep);
     assert_eq!((node.executed().slot, answered(&out)), (Slot(20), 2));
+}
+
+#[test]
+fn reads_wait_for_later_turns_when_their_results_are_long() {
+    let mut node = node(0);
+    let mut out = Vec::new();
+    for id in 1..=10 {
+        submit_at(
+            &mut node,
+            id,
+            (Level::Stale, RequestKind::Command),
+            &mut out,
+        );
+    }
+    assert_eq!(answered(&out), 4, "64 MiB take the whole turn");
+    assert_eq!(node.on_idle(&Outside, &mut out), Wake::Spin);
+    assert_eq!(answered(&out), 8);
+    assert_eq!(node.on_idle(&Outside, &mut out), Wake::Sleep);
+    assert_eq!(answered(&out), 10);
 }
 
 #[test]

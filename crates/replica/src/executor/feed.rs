@@ -89,7 +89,8 @@ pub(super) struct FedPart {
     end: Option<FeedEnd>,
 }
 
-/// Once long commands among them have taken this many steps, the other batches wait for the next turn.
+/// Once long commands and results among them have taken this many steps, the other batches wait for
+/// the next turn.
 const FED_STEPS: u64 = 1 << 20;
 
 impl Executor {
@@ -147,12 +148,12 @@ impl Executor {
     /// Executes batches of the part that was taken, as many as `left` bytes of them; it goes down.
     /// Peers must not take a replica that has much to execute for a dead one.
     pub(super) fn execute_fed(&mut self, left: &mut usize) -> Result<(), RestoreError> {
-        let begun = self.machine.steps();
+        let begun = self.work();
         let Some(mut part) = self.restoring.fed.take() else {
             return Ok(());
         };
         while let Some(fed) = part.batches.as_slice().first() {
-            let worked = self.machine.steps() - begun >= FED_STEPS;
+            let worked = self.work() - begun >= FED_STEPS;
             if *left == 0 || worked {
                 *left = 0;
                 self.restoring.fed = Some(part);

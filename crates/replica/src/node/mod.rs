@@ -162,8 +162,8 @@ enum Source {
     Lost,
 }
 
-/// Once long commands have taken this many steps, the replica does what else is due before it
-/// executes the next batch: some 20 to 50 ms.
+/// Once long commands and long results have taken this many steps, the replica does what else is
+/// due before it executes or answers the next batch: some 20 to 50 ms, or 64 MiB of results.
 const STEPS_PER_TURN: u64 = 1 << 20;
 
 struct UnderWay {
@@ -212,8 +212,8 @@ pub struct Node {
     under_way: Option<UnderWay>,
     /// What waits for a state that long commands have kept busy, in order.
     deferred: Deferred,
-    /// The machine's steps when the turn began.
-    steps_begun: u64,
+    /// The executor's work when the turn began.
+    work_begun: u64,
     installing: Option<Installing>,
     restore_step: usize,
     feed_bytes_max: u64,
@@ -336,7 +336,7 @@ impl Node {
             held: VecDeque::new(),
             under_way: None,
             deferred: Deferred::default(),
-            steps_begun: 0,
+            work_begun: 0,
             installing: None,
             restore_step: setup.limits.restore_step.max(1),
             feed_bytes_max: setup.limits.feed_bytes_max,
@@ -814,9 +814,9 @@ impl Node {
         }
     }
 
-    /// Executes what had to wait because long commands had taken this turn's time.
+    /// Executes what had to wait because long commands or results had taken this turn's time.
     fn carry_out_deferred(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        self.steps_begun = self.executor.machine().steps();
+        self.work_begun = self.executor.work();
         while !self.halted
             && !self.has_worked_enough()
             && let Some(effect) = self.deferred.pop()
@@ -834,22 +834,22 @@ impl Node {
             return;
         }
         let clock = world.clock().now;
-        let steps_max = self.steps_begun + STEPS_PER_TURN;
+        let work_max = self.work_begun + STEPS_PER_TURN;
         let mut answers = SmallVec::<[Answer; 4]>::new();
         let answer = |answer| answers.push(answer);
-        self.executor.released(clock, steps_max, answer);
+        self.executor.released(clock, work_max, answer);
         for answer in answers {
             self.answer(answer, out);
         }
     }
 
-    /// Whether long commands have left something for the next turn.
+    /// Whether this turn has left something for the next.
     fn has_work_left(&self) -> bool {
         !self.deferred.is_empty() || self.executor.has_released() && self.has_worked_enough()
     }
 
     fn has_worked_enough(&self) -> bool {
-        self.executor.machine().steps() - self.steps_begun >= STEPS_PER_TURN
+        self.executor.work() - self.work_begun >= STEPS_PER_TURN
     }
 
     fn carry_out_effect(&mut self, effect: Effect, world: &dyn World, out: &mut Vec<Output>) {
