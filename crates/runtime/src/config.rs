@@ -9,8 +9,8 @@ use crate::{
     transports::datagrams::{BYTES_MAX, BYTES_MIN},
 };
 use quintet_replica::{
-    ClusterId, Durability, Entry, FEED_BYTES_MAX, FULL_BATCH_BYTES, FULL_BATCH_REQUESTS, ReplicaId,
-    ReplicaSet, SNAPSHOT_BYTES_MIN, limits, links::Links,
+    ClusterId, Descriptor, Durability, Entry, FEED_BYTES_MAX, FULL_BATCH_BYTES,
+    FULL_BATCH_REQUESTS, ReplicaId, ReplicaSet, SNAPSHOT_BYTES_MIN, limits, links::Links,
 };
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -339,6 +339,32 @@ impl Config {
             emulation: None,
             clock_skew: 0,
             secret: [0; 32],
+        }
+    }
+
+    /// Takes over what the members of an epoch have agreed on, for its member `id`.
+    pub(crate) fn adopt(&mut self, id: ReplicaId, descriptor: &Descriptor) {
+        self.cluster = descriptor.cluster;
+        self.id = id;
+        let members = descriptor.members.iter().map(|row| Member {
+            peer: row.peer.clone(),
+        });
+        self.members = members.collect();
+        self.protocol.clone_from(&descriptor.protocol);
+        self.options.clone_from(&descriptor.options);
+        self.durability = descriptor.durability;
+        if let Some(lifetime) = descriptor.number_of("session_lifetime_ms") {
+            self.session_lifetime = Duration::from_millis(lifetime);
+        }
+        if let Some(bytes) = descriptor.number_of("memory_max") {
+            self.limits.memory_max = bytes;
+        }
+        let length = |name| descriptor.number_of(name).and_then(|it| it.try_into().ok());
+        if let Some(bytes) = length("key_bytes_max") {
+            self.limits.key_bytes_max = bytes;
+        }
+        if let Some(bytes) = length("value_bytes_max") {
+            self.limits.value_bytes_max = bytes;
         }
     }
 

@@ -389,6 +389,95 @@ fn newer(format: u32) -> String {
     format!("it is of format {format}, this program knows up to {FORMAT}; start a newer version")
 }
 
+/// Of a directory whose replica is to become a member: who it is.
+#[derive(Debug, Serialize, Deserialize)]
+struct JoiningFile {
+    directory: u64,
+}
+
+fn joining(path: &Path) -> io::Result<Option<u64>> {
+    let file = read_file::<JoiningFile>(&path.join("joining"))?;
+    Ok(file.and_then(Result::ok).map(|file| file.directory))
+}
+
+/// The directory of a replica that is to become a member, or is one; locked until this is dropped.
+pub(crate) struct Joiner {
+    _lock: File,
+    pub directory: u64,
+    /// Its row and its epoch, once it is a member.
+    pub member: Option<(ReplicaId, Descriptor)>,
+}
+
+/// Makes or finds the directory of a replica that is to become a member.
+///
+/// # Errors
+/// See [`StartError`].
+pub(crate) fn join(path: &Path) -> Result<Joiner, StartError> {
+    let failed = |error| StartError::StorageFailed {
+        path: path.to_path_buf(),
+        error,
+    };
+    let refused = |reason| StartError::DataRefused {
+        path: path.to_path_buf(),
+        reason,
+    };
+    fs::create_dir_all(path).map_err(|error| unwritable(path, error))?;
+    let lock = lock(path)?;
+    let identity = read_identity(path).map_err(failed)?.map_err(refused)?;
+    let stored = read_epoch(path).map_err(failed)?.map_err(refused)?.0;
+    let stored = stored.map(|(descriptor, _)| descriptor);
+    if let Some((identity, _)) = identity {
+        let stored = stored.ok_or_else(|| {
+            refused("what its members agreed on cannot be read; start it with its file".to_owned())
+        })?;
+        return Ok(Joiner {
+            _lock: lock,
+            directory: identity.directory,
+            member: Some((ReplicaId(identity.node), stored)),
+        });
+    }
+    if !never_used(path).map_err(failed)? {
+        return Err(refused(NO_IDENTITY.to_owned()));
+    }
+    let directory = match joining(path).map_err(failed)? {
+        Some(directory) => directory,
+        None => {
+            let directory = random();
+            replace_file(path, "joining", &JoiningFile { directory }).map_err(failed)?;
+            directory
+        }
+    };
+    let member = stored.and_then(|stored| Some((stored.row_of(directory)?, stored)));
+    Ok(Joiner {
+        _lock: lock,
+        directory,
+        member,
+    })
+}
+
+/// Writes down what a new member is told: its epoch, and which directories the others have.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn store_member(
+    path: &Path,
+    (id, descriptor, base): (ReplicaId, &Descriptor, Executed),
+    seen: &[(u16, u64, u64)],
+) -> io::Result<()> {
+    let others = seen.iter().filter(|(row, ..)| *row != id.0);
+    let peers = others.map(|(row, directory, boot)| {
+        let (directory, boot) = (*directory, *boot);
+        (*row, PeerSeen { directory, boot })
+    });
+    let file = PeersFile {
+        cluster: descriptor.cluster.to_string(),
+        node: id.0,
+        peers: peers.collect(),
+    };
+    replace_file(path, "peers", &file)?;
+    store_epoch(path, descriptor, base)
+}
+
 /// Whether nothing that a replica could rely on was ever written here: a first start may have
 /// been interrupted.
 fn never_used(path: &Path) -> io::Result<bool> {
@@ -494,7 +583,7 @@ impl Data {
                     durability: config.durability.name().to_owned(),
                     incarnation: 0,
                     boot: 0,
-                    directory: random(),
+                    directory: joining(path).map_err(failed)?.unwrap_or_else(random),
                     repairing: false,
                     epoch: None,
                 }
@@ -604,6 +693,14 @@ impl Data {
             }
             (None, None) => (configured, first),
         };
+        let rows = terms::Rows::of(&agreed.0);
+        let expected = rows.directory(ReplicaId(self.identity.node));
+        if expected.is_some_and(|expected| expected != self.identity.directory) {
+            return Err(refused(
+                "its file 'epoch' names another directory in this replica's place; was it copied?"
+                    .to_owned(),
+            ));
+        }
         let fingerprint = agreed.0.fingerprint().to_string();
         if let (Some(damaged), Some(_)) = (&damaged, &self.identity.epoch) {
             tracing::warn!(damaged, "a copy of the epoch's descriptor was repaired");
@@ -629,6 +726,14 @@ impl Data {
         self.incarnation = Incarnation(self.identity.incarnation);
         self.forgot = true;
         Ok(())
+    }
+
+    /// The directories that are known, with the boots they were last seen in, this one's too.
+    pub fn seen(&self) -> Vec<(u16, u64, u64)> {
+        let peers = self.peers.iter();
+        let others = peers.map(|(row, seen)| (*row, seen.directory, seen.boot));
+        let this = (self.identity.node, self.directory, self.boot.0);
+        others.chain([this]).collect()
     }
 
     /// Where damaged files are put.
@@ -665,11 +770,22 @@ impl Data {
     }
 
     /// Checks what a peer tells of itself against what it told before, and remembers it; durably
-    /// before long, because nobody's link should wait for a disk.
+    /// before long, because no link should wait for a disk. `replaces`: the directory of the
+    /// one that has this row in place of another.
     ///
     /// # Errors
     /// What is wrong with the peer.
-    pub fn check_peer(&mut self, id: ReplicaId, told: PeerSeen) -> Result<(), Refusal> {
+    pub fn check_peer(
+        &mut self,
+        id: ReplicaId,
+        told: PeerSeen,
+        replaces: Option<u64>,
+    ) -> Result<(), Refusal> {
+        if replaces == Some(told.directory) {
+            // The entry is that of the node that it replaced.
+            self.peers
+                .retain(|row, seen| *row != id.0 || seen.directory == told.directory);
+        }
         let fatal = |reason| {
             Err(Refusal {
                 fatal: true,
@@ -980,12 +1096,14 @@ mod tests {
         let config = config(directory.path(), Durability::Disk);
         let mut data = Data::open(&config).expect("opens");
         let seen = |directory, boot| PeerSeen { directory, boot };
-        assert_eq!(data.check_peer(ReplicaId(2), seen(11, 4)), Ok(()));
+        assert_eq!(data.check_peer(ReplicaId(2), seen(11, 4), None), Ok(()));
         drop(data);
         let mut data = Data::open(&config).expect("opens");
-        assert_eq!(data.check_peer(ReplicaId(2), seen(11, 5)), Ok(()));
+        assert_eq!(data.check_peer(ReplicaId(2), seen(11, 5), None), Ok(()));
         for (told, part) in [(seen(12, 1), "voted before"), (seen(11, 4), "older copy")] {
-            let error = data.check_peer(ReplicaId(2), told).expect_err("refused");
+            let error = data
+                .check_peer(ReplicaId(2), told, None)
+                .expect_err("refused");
             assert!(error.fatal && error.reason.contains(part), "{error:?}");
         }
     }
@@ -1000,12 +1118,12 @@ mod tests {
         };
         for boot in [u64::MAX, BOOTS_AHEAD_MAX + 1] {
             let refusal = data
-                .check_peer(ReplicaId(2), seen(boot))
+                .check_peer(ReplicaId(2), seen(boot), None)
                 .expect_err("refused");
             assert!(!refusal.fatal && refusal.reason.contains("too far ahead"));
         }
-        assert_eq!(data.check_peer(ReplicaId(2), seen(4)), Ok(()));
-        assert!(data.check_peer(ReplicaId(2), seen(u64::MAX)).is_err());
-        assert_eq!(data.check_peer(ReplicaId(2), seen(5)), Ok(()));
+        assert_eq!(data.check_peer(ReplicaId(2), seen(4), None), Ok(()));
+        assert!(data.check_peer(ReplicaId(2), seen(u64::MAX), None).is_err());
+        assert_eq!(data.check_peer(ReplicaId(2), seen(5), None), Ok(()));
     }
 }

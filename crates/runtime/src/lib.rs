@@ -20,6 +20,7 @@ mod event_loop;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod inspect;
+mod join;
 mod journal_files;
 mod journal_thread;
 mod kept;
@@ -45,6 +46,7 @@ pub use config::{
 };
 pub use data::stored_epoch;
 pub use directories::sync_directory;
+pub use join::{Join, join};
 pub use metrics::{DatagramMetrics, Metrics};
 pub use proxy::Proxy;
 pub use replica::{
@@ -52,7 +54,7 @@ pub use replica::{
 };
 pub use server::{
     BranchReport, ChangeReport, ChangeRequest, ClockReport, DifferReport, DigestReport,
-    PeerClockReport, PeerReport, SnapshotReport, StatusReport, TransferReport,
+    MemberReport, PeerClockReport, PeerReport, SnapshotReport, StatusReport, TransferReport,
 };
 pub use status::{Published, Snapshot};
 pub use terms::begin_with_state;

@@ -80,6 +80,8 @@ pub(crate) enum Mail {
     Submit(Request),
     SnapshotNow(mpsc::Sender<Result<SnapshotReport, String>>),
     Change(ChangeRequest, mpsc::Sender<Result<ChangeReport, String>>),
+    /// This replica is no member any more, and why that is certain.
+    NoMember(String),
     /// A peer's name was looked up.
     Resolved {
         peer: usize,

@@ -121,6 +121,7 @@ impl Proxy {
         let registry = registry.registry().try_clone()?;
         let key = PeerKey::new(&config.secret, config.cluster);
         let mut tcp = Tcp::of_frontend((me, key), registry, names.collect(), TOKEN_PEERS, mailer);
+        tcp.set_rows(&descriptor);
         tcp.skew_clock(config.clock_skew);
         if config.transport == Transport::AfXdp {
             return Err(StartError::Config(

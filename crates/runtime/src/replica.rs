@@ -8,7 +8,7 @@
 //! ```
 
 use crate::{
-    Config, Published, Snapshot, Transport, announce,
+    Config, Member, Published, Snapshot, Transport, announce,
     clock::{Clock, unix_time},
     config::time_for,
     data::{Data, random},
@@ -37,7 +37,7 @@ use quintet_replica::{
     Descriptor, Durability, Entry, EpochNumber, Executed, FrontendId, GroupId, Lane, Level, Node,
     NodeSetup, Payload, Peer, Position, RecoveredBytes, StateMachine, Time,
     journal::{Identity, Journal, JournalError, Opened},
-    limits,
+    limits, no_member,
 };
 use std::{
     cell::Cell,
@@ -124,6 +124,8 @@ pub enum ExitReason {
     Halted(String),
     /// Its peers, or its own data, do not let it take part.
     DataRefused(String),
+    /// It cannot go on with what it has in memory; started again, it does with what is on its disk.
+    StartAgain(String),
     /// The storage failed; what was not acknowledged may be lost, nothing else is.
     StorageFailed(String),
     /// A check inside failed: a bug.
@@ -136,7 +138,7 @@ impl ExitReason {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Stopped => 0,
-            Self::Halted(_) | Self::Panicked(_) => 1,
+            Self::Halted(_) | Self::StartAgain(_) | Self::Panicked(_) => 1,
             Self::DataRefused(_) => 7,
             Self::StorageFailed(_) => 8,
         }
@@ -149,6 +151,7 @@ impl std::fmt::Display for ExitReason {
             Self::Stopped => f.write_str("stopped"),
             Self::Halted(why) => write!(f, "halted: {why}"),
             Self::DataRefused(why) => write!(f, "refused: {why}"),
+            Self::StartAgain(why) => write!(f, "stopped to start again: {why}"),
             Self::StorageFailed(why) => write!(f, "storage failed: {why}"),
             Self::Panicked(why) => write!(f, "a check failed, please report this: {why}"),
         }
@@ -253,13 +256,21 @@ impl Replica {
             Durability::Disk => snapshots::newest_epoch(&data.path().join("snapshots")),
             Durability::Memory => None,
         };
-        let (descriptor, base) =
-            data.agree(terms::first_epoch(&config, entry, &*machine), saved)?;
+        let configured = terms::first_epoch(&config, entry, &*machine);
+        let (descriptor, base) = data.agree(configured.clone(), saved)?;
         let entry = find(&descriptor.protocol).map_err(|error| StartError::DataRefused {
             path: config.data.clone(),
             reason: format!("its members have changed to another protocol: {error}"),
         })?;
         config.protocol.clone_from(&descriptor.protocol);
+        let names = terms::addresses(&configured, &descriptor);
+        config.members = names.into_iter().map(|peer| Member { peer }).collect();
+        if config.id.index() >= config.members.len() {
+            return Err(StartError::DataRefused {
+                path: config.data.clone(),
+                reason: no_member(config.id, descriptor.number),
+            });
+        }
         if config.transport.uses_datagrams() && entry.needs_streams {
             return Err(StartError::Config(format!(
                 "transport: the members have changed to protocol '{}', which relies on links that \
@@ -473,13 +484,25 @@ fn assemble(
     published: Arc<Published>,
 ) -> Result<EventLoop, StartError> {
     let epochs = Epochs {
+        me: config.id,
         path: config.data.clone(),
         secret: config.secret,
         configured: config.options.clone(),
         descriptor: descriptor.clone(),
         datagrams: config.transport.uses_datagrams(),
         shares_memory: config.transport == Transport::SharedMemory,
+        fixed: match config.transport {
+            Transport::Tcp if config.emulation.is_some() => Some("links are emulated"),
+            Transport::Tcp => None,
+            Transport::Udp | Transport::AfXdp | Transport::SharedMemory => {
+                Some("it can change only with transport 'tcp'")
+            }
+        },
         changing: None,
+        directory: data.directory,
+        mailer: mailer.clone(),
+        ask_at: Time(0),
+        joining: None,
     };
     let epoch = epochs.epoch(&descriptor);
     let Storage {
@@ -552,11 +575,7 @@ fn assemble(
         .map_err(|error| StartError::Config(error.to_string()))?
         .with_descriptor(descriptor.encode())
         .with_base(base);
-    let names = config
-        .members
-        .iter()
-        .map(|member| member.peer.clone())
-        .collect();
+    let names = config.members.iter().map(|it| it.peer.clone()).collect();
     let apart = Apart::of(config)?;
     let registry = apart.as_ref().map_or(&poll, |apart| &apart.peers);
     let registry = registry.registry().try_clone()?;
@@ -589,6 +608,7 @@ fn assemble(
             "the clock is set wrong on purpose, by so many nanoseconds"
         );
     }
+    tcp.set_rows(&descriptor);
     tcp.skew_clock(config.clock_skew);
     let clock = Clock::new(config.clock_skew);
     let (disciplined, error) = clock.discipline();

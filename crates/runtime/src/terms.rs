@@ -12,7 +12,7 @@ use crate::{Config, StartError, data::Data, data::random};
 use hmac::{Hmac, KeyInit, Mac};
 use quintet_replica::{
     Bytes, ClusterId, Descriptor, Entry, ExecutorLimits, MemberRole, MemberRow, Position,
-    StateMachine,
+    ReplicaId, ReplicaSet, StateMachine,
 };
 use sha2::Sha256;
 use std::collections::BTreeMap;
@@ -40,6 +40,26 @@ fn hash_seed(config: &Config) -> u64 {
     u64::from_le_bytes(first(&derive(&config.secret, "hash seed", &cluster)))
 }
 
+/// Completes a descriptor that was told without the hash seed.
+///
+/// # Errors
+/// When the seed is not the one that the members share the secret of.
+pub(crate) fn find_hash_seed(config: &Config, descriptor: &mut Descriptor) -> Result<(), String> {
+    if descriptor.hash_seed == 0 {
+        let cluster = descriptor.cluster.0.to_le_bytes();
+        let seed = derive(&config.secret, "hash seed", &cluster);
+        descriptor.hash_seed = u64::from_le_bytes(first(&seed));
+    }
+    match commitment(descriptor.hash_seed, descriptor.cluster) == descriptor.seed_commitment {
+        true => Ok(()),
+        false => Err(
+            "the cluster's hash seed is not made of this secret: save the data (quintet snapshot \
+             save) and begin a new cluster with it (quintet snapshot restore)"
+                .to_owned(),
+        ),
+    }
+}
+
 /// Commits to a seed without telling it.
 fn commitment(seed: u64, cluster: ClusterId) -> u128 {
     let tag = derive(&cluster.0.to_le_bytes(), "commitment", &seed.to_le_bytes());
@@ -50,6 +70,44 @@ fn commitment(seed: u64, cluster: ClusterId) -> u128 {
 fn first_node(cluster: ClusterId, row: u64) -> u64 {
     let id = derive(&cluster.0.to_le_bytes(), "node", &row.to_le_bytes());
     u64::from_le_bytes(first(&id)).max(1)
+}
+
+/// The nodes that have the rows of an epoch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rows(Vec<Row>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Row {
+    node: u64,
+    /// The number of its data directory, unless it has been a member from the beginning.
+    directory: Option<u64>,
+}
+
+impl Rows {
+    pub fn of(descriptor: &Descriptor) -> Self {
+        let first = |node: u64| {
+            let mut rows = 0..ReplicaSet::MEMBERS_MAX as u64;
+            rows.any(|row| first_node(descriptor.cluster, row) == node)
+        };
+        let rows = descriptor.members.iter().map(|member| Row {
+            node: member.node,
+            directory: Some(member.node).filter(|node| !first(*node)),
+        });
+        Self(rows.collect())
+    }
+
+    /// The directory of the node that must have this row; none of a node that has had it from the
+    /// beginning.
+    pub fn directory(&self, id: ReplicaId) -> Option<u64> {
+        self.0.get(id.index())?.directory
+    }
+
+    /// The rows that others have there.
+    pub fn changed(&self, other: &Self) -> Vec<usize> {
+        let rows = 0..self.0.len().max(other.0.len());
+        rows.filter(|row| self.0.get(*row) != other.0.get(*row))
+            .collect()
+    }
 }
 
 /// The executor's limits of a configuration.
@@ -128,6 +186,7 @@ pub(crate) fn check_stored(configured: &Descriptor, stored: &Descriptor) -> Resu
         configured.number = stored.number;
         configured.protocol.clone_from(&stored.protocol);
         configured.options.clone_from(&stored.options);
+        configured.members.clone_from(&stored.members);
     }
     let differences = configured.differences_in_settings(stored);
     if differences.is_empty() {
@@ -151,6 +210,12 @@ pub(crate) fn check_stored(configured: &Descriptor, stored: &Descriptor) -> Resu
          {remedy}",
         all.join("; ")
     ))
+}
+
+/// Where members are reached: as the configuration has it for those that it names.
+pub(crate) fn addresses(configured: &Descriptor, agreed: &Descriptor) -> Vec<String> {
+    let known = agreed.clone().with_private_part_of(configured);
+    known.members.into_iter().map(|row| row.peer).collect()
 }
 
 /// What a replica shows of its descriptor: options, and limits and terms. Never the hash seed.

@@ -4,10 +4,13 @@
 
 mod common;
 
-use common::Cluster;
-use quintet_replica::{Durability, Level};
-use quintet_runtime::{ChangeReport, ChangeRequest};
-use std::time::Duration;
+use common::{Cluster, Counter};
+use quintet_replica::{Durability, Level, ReplicaId};
+use quintet_runtime::{ChangeReport, ChangeRequest, Config, Join, Listeners, Replica, join};
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    time::Duration,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -18,6 +21,7 @@ fn to(protocol: &str, options: &[(&str, &str)]) -> ChangeRequest {
         options: options
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
+        ..ChangeRequest::default()
     }
 }
 
@@ -33,7 +37,7 @@ fn switch(cluster: &Cluster, id: usize, request: ChangeRequest) -> Result<Change
 
 /// Commands are executed once each, in every epoch, at every replica.
 fn continues(cluster: &Cluster, sum: &mut u64) {
-    for id in 0..3 {
+    for id in 0..cluster.replicas.len() {
         *sum += 1;
         assert_eq!(add(cluster, id), *sum, "replica {id}");
     }
@@ -105,6 +109,244 @@ fn cluster_without_a_write_changes_too() {
     let cluster = Cluster::start(directory.path(), 3, Durability::Memory);
     assert_eq!(switch(&cluster, 1, to("chora", &[])).unwrap().epoch, 2);
     continues(&cluster, &mut 0);
+}
+
+/// What another replica needs that takes this one's place, or is one more where there is none: an
+/// empty directory, a free port.
+fn newcomer(cluster: &Cluster, id: usize, name: &str) -> (Config, TcpListener, Join) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let old = cluster.configs.get(id).unwrap_or(&cluster.configs[0]);
+    let data = old.data.with_file_name(name);
+    let mut config = Config::new(old.cluster, ReplicaId(0), Vec::new(), data);
+    config.threads = old.threads;
+    config.redis_listen = None;
+    config.admin_listen = None;
+    config.peer_listen = address;
+    let seeds = cluster.configs.iter().enumerate();
+    let seeds = seeds.filter(|(at, _)| *at != id);
+    let join = Join {
+        seeds: seeds.map(|(_, it)| it.peer_listen.to_string()).collect(),
+        replaces: (id < cluster.configs.len()).then_some(ReplicaId(id as u16)),
+        peer: address.to_string(),
+        timeout: PATIENCE,
+    };
+    (config, listener, join)
+}
+
+/// Another replica takes this one's place, and is started.
+fn replace(cluster: &mut Cluster, id: usize, name: &str) {
+    let (mut config, listener, wanted) = newcomer(cluster, id, name);
+    join(&mut config, Some(&wanted)).unwrap();
+    assert_eq!(config.id.index(), id);
+    let listeners = Listeners {
+        peer: Some(listener),
+        ..Listeners::default()
+    };
+    let machine = Box::new(Counter::default());
+    let running = Replica::start_on(config.clone(), machine, listeners).unwrap();
+    cluster
+        .replicas
+        .resize_with(cluster.replicas.len().max(id + 1), || None);
+    cluster.replicas[id] = Some(running);
+    match cluster.configs.get_mut(id) {
+        Some(place) => *place = config,
+        None => cluster.configs.push(config),
+    }
+}
+
+fn remove(cluster: &Cluster, asked: usize, id: u16) -> Result<ChangeReport, String> {
+    let request = ChangeRequest {
+        remove: Some(id),
+        ..ChangeRequest::default()
+    };
+    switch(cluster, asked, request)
+}
+
+#[test]
+fn cluster_grows_and_shrinks_by_one_member_at_a_time() {
+    for (durability, count) in [(Durability::Disk, 3), (Durability::Memory, 1)] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut cluster = Cluster::start(directory.path(), count, durability);
+        let mut sum = 0;
+        continues(&cluster, &mut sum);
+        for id in count..5 {
+            replace(&mut cluster, id, &format!("another-{id}"));
+            continues(&cluster, &mut sum);
+        }
+        let status = cluster.handle(4).status();
+        assert_eq!((status.members, status.rows.len()), (5, 5));
+        // Two of five may be lost, old or new.
+        for lost in [0, 4] {
+            drop(cluster.replicas[lost].take());
+        }
+        sum += 1;
+        assert_eq!(add(&cluster, 1), sum);
+        for lost in [0, 4] {
+            cluster.restart(lost);
+        }
+        continues(&cluster, &mut sum);
+        switch(&cluster, 3, to("nezha", &[])).unwrap();
+        continues(&cluster, &mut sum);
+
+        let refused = remove(&cluster, 0, 2).unwrap_err();
+        assert!(refused.contains("replica 4"), "{refused}");
+        let refused = remove(&cluster, 4, 4).unwrap_err();
+        assert!(refused.contains("ask another one"), "{refused}");
+        for id in (3..5).rev() {
+            let report = remove(&cluster, 0, id as u16).unwrap();
+            assert_eq!(report.members.len(), id);
+            let removed = cluster.replicas.pop().unwrap().unwrap().join();
+            assert_eq!(removed.exit_code(), 7, "{removed}");
+            assert!(
+                removed.to_string().contains("no member any more"),
+                "{removed}"
+            );
+            continues(&cluster, &mut sum);
+        }
+        if durability == Durability::Disk {
+            for id in 0..3 {
+                drop(cluster.replicas[id].take());
+            }
+            for id in 0..3 {
+                cluster.restart(id);
+            }
+            continues(&cluster, &mut sum);
+        }
+    }
+}
+
+#[test]
+fn cluster_grows_shrinks_and_replaces_under_every_protocol() {
+    for entry in quintet_protocols::PROTOCOLS {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Disk);
+        for config in &mut cluster.configs {
+            config.protocol = entry.info.name.to_owned();
+        }
+        cluster.start_on(listeners);
+        let mut sum = 0;
+        continues(&cluster, &mut sum);
+        for id in 3..5 {
+            replace(&mut cluster, id, &format!("another-{id}"));
+            continues(&cluster, &mut sum);
+        }
+        drop(cluster.replicas[1].take());
+        replace(&mut cluster, 1, "another-1");
+        continues(&cluster, &mut sum);
+        let report = remove(&cluster, 1, 4).unwrap();
+        assert_eq!((report.epoch, report.members.len()), (5, 4));
+        assert_eq!(report.protocol, entry.info.name);
+        drop(cluster.replicas.pop());
+        continues(&cluster, &mut sum);
+    }
+}
+
+#[test]
+fn lost_replica_is_replaced_by_another_in_each_place() {
+    for durability in [Durability::Disk, Durability::Memory] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut cluster = Cluster::start(directory.path(), 3, durability);
+        let mut sum = 0;
+        continues(&cluster, &mut sum);
+        for id in 0..3 {
+            drop(cluster.replicas[id].take());
+            sum += 1;
+            assert_eq!(add(&cluster, (id + 1) % 3), sum);
+            let old = cluster.configs[id].clone();
+            replace(&mut cluster, id, &format!("another-{id}"));
+            continues(&cluster, &mut sum);
+            let status = cluster.handle(id).status();
+            assert_eq!((status.epoch, status.repairing), (id as u64 + 2, None));
+
+            // The new one is a member as any other: asked again, it is what it is.
+            drop(cluster.replicas[id].take());
+            let mut again = cluster.configs[id].clone();
+            join(&mut again, None).unwrap();
+            assert_eq!((again.id, again.members.len()), (ReplicaId(id as u16), 3));
+            cluster.restart(id);
+            continues(&cluster, &mut sum);
+
+            // The old one is told, also where the others do not dial it.
+            let machine = Box::new(Counter::default());
+            let listeners = Listeners {
+                peer: Some(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()),
+                ..Listeners::default()
+            };
+            let found = Replica::start_on(old, machine, listeners).unwrap();
+            let reason = found.join();
+            assert_eq!(reason.exit_code(), 7, "{reason}");
+            let text = reason.to_string();
+            assert!(text.contains("no member any more since epoch"), "{text}");
+        }
+        // All of them know where all are, also after a restart.
+        if durability == Durability::Disk {
+            for id in 0..3 {
+                drop(cluster.replicas[id].take());
+            }
+            for id in 0..3 {
+                cluster.restart(id);
+            }
+        }
+        continues(&cluster, &mut sum);
+    }
+}
+
+#[test]
+fn replacement_that_cannot_work_is_refused_and_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(directory.path(), 3, Durability::Disk);
+    let mut sum = 0;
+    continues(&cluster, &mut sum);
+    let (config, _listener, wanted) = newcomer(&cluster, 2, "another");
+    let refused = |wanted: &Join, config: &Config| {
+        let error = join(&mut config.clone(), Some(wanted)).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
+        error.to_string()
+    };
+    let other = Join {
+        replaces: Some(ReplicaId(7)),
+        ..wanted.clone()
+    };
+    assert!(refused(&other, &config).contains("there is no replica 7"));
+    let other = Join {
+        replaces: Some(ReplicaId(0)),
+        seeds: wanted.seeds[..1].to_vec(),
+        ..wanted.clone()
+    };
+    assert!(refused(&other, &config).contains("ask another member"));
+    let other = Join {
+        peer: cluster.configs[1].peer_listen.to_string(),
+        ..wanted.clone()
+    };
+    assert!(refused(&other, &config).contains("is the address of replica 1"));
+    let stranger = Config {
+        secret: [7; 32],
+        ..config.clone()
+    };
+    assert!(refused(&wanted, &stranger).contains("secret"));
+    assert!(refused(&wanted, &config).contains("replica 2 is connected"));
+    let other = Join {
+        peer: "10.0.0.9".to_owned(),
+        ..wanted.clone()
+    };
+    assert!(refused(&other, &config).contains("host:port"));
+    let without = join(&mut config.clone(), None).unwrap_err().to_string();
+    assert!(without.contains("--seed"), "{without}");
+    // Without replica 1 the one that stays is no quorum.
+    for id in 1..3 {
+        drop(cluster.replicas[id].take());
+    }
+    let text = refused(&wanted, &config);
+    assert!(text.contains("there would be no quorum"), "{text}");
+    for id in 1..3 {
+        cluster.restart(id);
+    }
+    cluster.wait(0, "a leader", |status| {
+        status.leader.is_some() && status.peers.iter().all(|peer| peer.connected)
+    });
+    continues(&cluster, &mut sum);
+    assert_eq!(cluster.handle(0).status().epoch, 1);
 }
 
 #[test]

@@ -30,7 +30,7 @@ const PATIENT: (&str, &str) = ("election_timeout_ms", "60000");
 const TRY_AGAIN: [&str; 3] = ["-BUSY", "-CLUSTERDOWN", "-UNCERTAIN"];
 
 /// How long it tries again.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Three replicas with stores that serve Redis clients.
 fn start(root: &Path, protocol: &str, transport: Transport, durability: Durability) -> Cluster {
@@ -109,7 +109,7 @@ impl Client {
             let answers = commands.iter().map(|words| self.ask(words));
             let answer = answers.last().expect("a command");
             let again = TRY_AGAIN.iter().any(|error| answer.starts_with(error));
-            if !again || began.elapsed() > PATIENCE {
+            if !again || began.elapsed() > TIMEOUT {
                 return answer;
             }
         }

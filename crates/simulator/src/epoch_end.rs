@@ -93,6 +93,7 @@ impl World {
                         self.protocols.push(entry);
                     }
                 }
+                self.draw_replacement(node, &mut next);
                 self.trace
                     .say(self.now, || format!("r{node} offers the end of the epoch"));
                 let next = next.encode();

@@ -243,6 +243,7 @@ impl World {
         }
         self.trace.say(self.now, || format!("HEALED core {core:?}"));
         self.phase = Phase::Liveness;
+        self.replace_members();
         self.healed_at = self.now;
         self.healing.states = Some(self.core_states(&core));
         self.healing.core = core;

@@ -51,6 +51,7 @@ mod queue;
 mod random;
 pub mod recording;
 mod remote;
+mod replacement;
 mod replay;
 mod service;
 mod shrink;

@@ -37,7 +37,8 @@ use quintet_replica::{
     Boot, Bytes, ClockReading, ClusterId, CommandTime, Control, Deadline, Descriptor, Durability,
     Epoch, EpochNumber, Executed, FrameError, FrontendId, GroupId, Incarnation, Input, Level, Link,
     NOT_UNDONE, Node, NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId,
-    ReplicaSet, Slot, SnapshotInfo, SnapshotLeft, Time, TimerKey, Wake, World as Outside, Write,
+    ReplicaSet, START_AGAIN, Slot, SnapshotInfo, SnapshotLeft, Time, TimerKey, Wake,
+    World as Outside, Write,
     journal::{Identity, JournalError},
     put_frame,
 };
@@ -143,7 +144,9 @@ pub(crate) struct Process {
     /// It is configured otherwise than the others, who refuse it.
     pub refused: bool,
     /// Drawn when its data directory was made.
-    directory: u64,
+    pub directory: u64,
+    /// The epoch in which another replica has its row.
+    pub replaced_in: Option<(Descriptor, Executed)>,
     /// What it knows of its peers' directories.
     peers: BTreeMap<usize, u64>,
     /// Nothing was ever written to its disk.
@@ -219,6 +222,7 @@ impl Process {
             descriptor: Bytes::new(),
             refused: false,
             directory: 0,
+            replaced_in: None,
             peers: BTreeMap::new(),
             fresh: true,
             record: Record::default(),
@@ -1025,6 +1029,22 @@ impl World {
                 *self.branches.entry(branch).or_default() += 1;
             }
             Output::BreakLinks => self.break_links(index, self.setup.replicas),
+            // Its supervisor does not start it again.
+            Output::Halt(reason) if reason.contains(REPLACED) => {
+                self.trace
+                    .say(self.now, || format!("r{index} stops: {reason}"));
+                *self
+                    .branches
+                    .entry("member told that it is replaced")
+                    .or_default() += 1;
+                self.crash(index);
+            }
+            Output::Halt(reason) if reason.contains(START_AGAIN) => {
+                self.trace
+                    .say(self.now, || format!("r{index} stops: {reason}"));
+                *self.branches.entry("epoch given up").or_default() += 1;
+                self.crash_for(index, 5 * MILLISECOND);
+            }
             Output::Halt(reason) => {
                 let what = format!("replica {index}: {reason}");
                 self.violate(Violation::new("halt", what));
@@ -1128,6 +1148,9 @@ impl World {
         );
     }
 }
+
+/// What a replica says that another has replaced.
+const REPLACED: &str = "no member any more since epoch";
 
 /// The replicas to which something is sent.
 fn recipients(outputs: &[Output]) -> ReplicaSet {

@@ -55,7 +55,7 @@ impl World {
     }
 
     /// Whether this replica may lose its data permanently.
-    fn may_lose(&self, lost: usize) -> bool {
+    pub fn may_lose(&self, lost: usize) -> bool {
         let mut states = self.states(&[lost]);
         states[lost].up = false;
         self.viable(&states)

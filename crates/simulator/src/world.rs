@@ -315,6 +315,8 @@ pub(crate) struct World {
     /// The newest epoch that has begun anywhere.
     pub epoch_begun: EpochNumber,
     pub ending_random: Random,
+    /// How many data directories were made later.
+    pub directories: u64,
     pub states: StateHash,
     pub digests: Digests,
     pub monotone: Vec<Monotone>,
@@ -593,6 +595,7 @@ impl World {
             protocols: vec![setup.entry],
             epoch_begun: EpochNumber(1),
             ending_random: root.fork(21),
+            directories: 0,
             states: StateHash::default(),
             digests: Digests::default(),
             monotone: vec![Monotone::default(); setup.replicas],

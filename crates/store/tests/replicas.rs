@@ -283,14 +283,14 @@ proptest! {
         let (mut plain, mut busy) = (Store::default(), Store::default());
         let mut now = BASE;
         let mut snapshot = Vec::new();
-        let mut under_way = false;
+        let mut more = false;
         let mut digest_then = 0;
         for (number, step) in steps.iter().enumerate() {
             now += step.later;
             if number == begin {
                 busy.begin_snapshot();
                 digest_then = busy.digest();
-                under_way = true;
+                more = true;
             }
             if number == hash_begin {
                 hash_then = busy.digest();
@@ -298,9 +298,9 @@ proptest! {
             }
             let reply = execute(&mut plain, number as u64 + 1, now, step);
             prop_assert_eq!(&execute(&mut busy, number as u64 + 1, now, step), &reply);
-            if under_way && number % every == 0 {
+            if more && number % every == 0 {
                 let progress = busy.snapshot_chunk(&mut snapshot, budget);
-                under_way = progress == SnapshotProgress::More;
+                more = progress == SnapshotProgress::More;
             }
             if number >= hash_begin && hashed.is_none() {
                 hashed = busy.digest_step(hash_budget);
@@ -311,8 +311,8 @@ proptest! {
             hashed = busy.digest_step(hash_budget);
         }
         prop_assert_eq!(hashed, Some(hash_then));
-        while under_way {
-            under_way = busy.snapshot_chunk(&mut snapshot, budget) == SnapshotProgress::More;
+        while more {
+            more = busy.snapshot_chunk(&mut snapshot, budget) == SnapshotProgress::More;
         }
         prop_assert_eq!(busy.digest(), plain.digest());
 
@@ -348,14 +348,14 @@ proptest! {
     ) {
         let (begin, hash_begin) = (begin % steps.len(), hash_begin % steps.len());
         let (mut prompt, mut late) = (Store::default(), Store::default());
-        let (mut snapshot, mut under_way) = (Vec::new(), false);
+        let (mut snapshot, mut more) = (Vec::new(), false);
         let (mut hash_then, mut hashed) = (0, None);
         let (mut digest_then, mut replies, mut now) = (0, Vec::new(), BASE);
         for (number, (step, ticks)) in steps.iter().enumerate() {
             let sequence = number as u64 + 1;
             if number == begin {
                 late.begin_snapshot();
-                (digest_then, under_way) = (prompt.digest(), true);
+                (digest_then, more) = (prompt.digest(), true);
             }
             if number == hash_begin {
                 hash_then = prompt.digest();
@@ -372,9 +372,9 @@ proptest! {
             prop_assert_eq!(late.entries(), prompt.entries());
             prop_assert_eq!(late.digest(), prompt.digest());
             replies.push((sequence, now, step, expected));
-            if under_way && number % every == 0 {
+            if more && number % every == 0 {
                 let progress = late.snapshot_chunk(&mut snapshot, budget);
-                under_way = progress == SnapshotProgress::More;
+                more = progress == SnapshotProgress::More;
             }
             if number >= hash_begin && hashed.is_none() {
                 hashed = late.digest_step(hash_budget);
@@ -384,8 +384,8 @@ proptest! {
             hashed = late.digest_step(hash_budget);
         }
         prop_assert_eq!(hashed, Some(hash_then));
-        while under_way {
-            under_way = late.snapshot_chunk(&mut snapshot, budget) == SnapshotProgress::More;
+        while more {
+            more = late.snapshot_chunk(&mut snapshot, budget) == SnapshotProgress::More;
         }
         let mut restored = restore(&snapshot, 50);
         prop_assert_eq!(restored.digest(), digest_then);

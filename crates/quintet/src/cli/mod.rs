@@ -5,10 +5,13 @@
 //!                     └─ a command of the lab ──► exec quintet-lab
 //! ```
 
+mod change;
 mod completions;
 mod config;
 mod demo;
+mod join;
 mod journal;
+mod member;
 mod origin;
 mod password;
 mod protocol;
@@ -68,6 +71,8 @@ enum Command {
     Demo(demo::Demo),
     Serve(Box<serve::Serve>),
     Proxy(Box<proxy::Proxy>),
+    Join(Box<join::Join>),
+    Member(member::Member),
     Status(status::Status),
     Protocols(protocols::Protocols),
     Protocol(protocol::Protocol),
@@ -80,7 +85,7 @@ enum Command {
 impl Command {
     const fn log_default(&self) -> &'static str {
         match self {
-            Self::Serve(_) | Self::Proxy(_) => "info",
+            Self::Serve(_) | Self::Proxy(_) | Self::Join(_) => "info",
             _ => "warn",
         }
     }
@@ -91,6 +96,7 @@ impl Command {
             Self::Status(command) => command.password().map(str::to_owned),
             Self::Snapshot(command) => command.password().map(str::to_owned),
             Self::Protocol(command) => command.password().map(str::to_owned),
+            Self::Member(command) => command.password().map(str::to_owned),
             // What these start has it from the environment, too.
             _ => std::env::var("QUINTET_PASSWORD").ok(),
         };
@@ -102,6 +108,8 @@ impl Command {
             Self::Demo(command) => command.run(),
             Self::Serve(command) => command.run(),
             Self::Proxy(command) => command.run(),
+            Self::Join(command) => command.run(),
+            Self::Member(command) => command.run(),
             Self::Status(command) => command.run(),
             Self::Protocols(command) => command.run(),
             Self::Protocol(command) => command.run(),

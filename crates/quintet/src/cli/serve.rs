@@ -12,7 +12,9 @@ use quintet_runtime::{Config, Emulation, ExitReason, Handle, Replica, Running, S
 use std::{
     fs,
     io::Read,
+    os::unix::process::CommandExt,
     path::PathBuf,
+    process::Command,
     sync::mpsc::Receiver,
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -117,7 +119,11 @@ pub fn shown(address: Option<std::net::SocketAddr>, scheme: &str) -> String {
     address.map_or_else(|| "none".to_owned(), |it| format!("{scheme}://{it}"))
 }
 
-fn serve(config: Config, stops: Receiver<()>, process: &Process) -> Outcome {
+/// Runs a replica until it is stopped.
+///
+/// # Errors
+/// When it cannot start, or ended otherwise.
+pub fn serve(config: Config, stops: Receiver<()>, process: &Process) -> Outcome {
     let (id, members) = (config.id.0, config.members.len());
     let machine = crate::cli::store(&config);
     let running = Replica::start(config, machine).map_err(refusal)?;
@@ -156,6 +162,13 @@ pub fn attend(running: Running, name: &str, stops: Receiver<()>, process: &Proce
         ExitReason::Stopped => {
             tracing::info!("stopped");
             Ok(())
+        }
+        ExitReason::StartAgain(reason) => {
+            tracing::warn!(reason, "this process begins again");
+            let mut arguments = std::env::args_os();
+            let name = arguments.next().unwrap_or_default();
+            let mut again = Command::new(std::env::current_exe()?);
+            Err(again.arg0(name).args(arguments).exec().into())
         }
         reason => Err(Failure::new(
             Exit::from_code(i32::from(reason.exit_code())),

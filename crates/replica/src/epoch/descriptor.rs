@@ -6,8 +6,9 @@
 //!   length u32 | private part                                     addresses, the hash seed
 //! ```
 //!
-//! Prefix and body make the fingerprint. The private part never leaves the members' own storage:
-//! addresses may change without an agreement, and clients must not learn the hash seed.
+//! Prefix and body make the fingerprint. Addresses may change without an agreement; they are told to
+//! peers and frontends, which must find members that they have not met. The hash seed never leaves
+//! the members' own storage: clients must not learn it.
 
 use crate::{
     ClusterId, CommandTime, DecodeError, Durability, Epoch, EpochNumber, GroupId, Position, Reader,
@@ -337,7 +338,8 @@ impl Descriptor {
         }
     }
 
-    /// With what a member keeps to itself, as this one, an earlier epoch's, has it.
+    /// With what a member keeps to itself, and the addresses by which it knows the members, as this
+    /// one, an earlier epoch's, has them.
     #[must_use]
     pub fn with_private_part_of(mut self, earlier: &Self) -> Self {
         self.hash_seed = earlier.hash_seed;
@@ -386,9 +388,33 @@ impl Descriptor {
     /// All of it, for the members' own storage.
     #[must_use]
     pub fn encode(&self) -> Bytes {
+        self.with_private(self.hash_seed)
+    }
+
+    /// All but the hash seed: the form that is ordered, and told to peers and frontends.
+    #[must_use]
+    pub fn told(&self) -> Bytes {
+        self.with_private(0)
+    }
+
+    /// The row of the member with this identity.
+    #[must_use]
+    pub fn row_of(&self, node: u64) -> Option<ReplicaId> {
+        let row = self.members.iter().position(|row| row.node == node)?;
+        u16::try_from(row).ok().map(ReplicaId)
+    }
+
+    /// Whether this member of the epoch before is none of this one: another has its row.
+    #[must_use]
+    pub fn replaces(&self, earlier: &Self, id: ReplicaId) -> bool {
+        let node = |descriptor: &Self| descriptor.members.get(id.index()).map(|row| row.node);
+        node(self) != node(earlier)
+    }
+
+    fn with_private(&self, hash_seed: u64) -> Bytes {
         let mut scratch = BytesMut::new();
         let mut writer = Writer::new(&mut scratch);
-        writer.u64(self.hash_seed);
+        writer.u64(hash_seed);
         writer.length(self.members.len());
         for member in &self.members {
             writer.slice(member.peer.as_bytes());
@@ -401,8 +427,8 @@ impl Descriptor {
         writer.finish().into_bytes()
     }
 
-    /// Reads what [`Self::encode`] or [`Self::public`] wrote. Without the private part there are
-    /// no addresses, and the hash seed is 0.
+    /// Reads what [`Self::encode`], [`Self::told`] or [`Self::public`] wrote. The last has no
+    /// addresses, and only the first has the hash seed, which is 0 otherwise.
     ///
     /// # Errors
     /// When a newer build made it, or the bytes are none.

@@ -87,6 +87,7 @@ pub use seal::SealError;
 use snapshots::refused_state;
 pub use speculation::NOT_UNDONE;
 use succession::{EpochWord, Succession};
+pub use succession::{START_AGAIN, no_member};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -625,7 +626,7 @@ impl Node {
             return Err(FrameError::Group { theirs: group });
         }
         if let Peer::Replica(from) = from {
-            if from.index() >= self.members {
+            if from.index() >= self.members && epoch == self.epoch {
                 return Err(DecodeError::Bad("sender").into());
             }
             if kind == FrameKind::Epoch as u8 {

@@ -15,7 +15,7 @@
 //! From its first message on, the next epoch needs nothing of its predecessor, as its first state is
 //! durable here, and so is the fact that this replica is in it.
 //!
-//! What clients have under way is submitted again in the next epoch, whole, as the same bytes:
+//! Unanswered batches of clients are submitted again in the next epoch, whole, as the same bytes:
 //! sessions answer what was executed before the end, and nothing is executed behind it. Therefore
 //! nobody is answered that the epoch has ended. Of a batch that an earlier protocol had, nobody
 //! can say any more that it was certainly not executed.
@@ -32,6 +32,8 @@ const ANSWER_EVERY: Duration = Duration::from_millis(20);
 /// Members that are linked and have not seen the end yet are waited for so long: they would have
 /// to take a whole state otherwise.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// In reasons to halt: what is on the disk suffices, and a restart finds it.
+pub const START_AGAIN: &str = "start this replica again";
 /// A first state that could not be saved is written again after this.
 const SAVE_AGAIN: Duration = Duration::from_millis(500);
 
@@ -56,7 +58,7 @@ pub(super) struct EpochWord {
     holds: Holds,
     /// Where it began.
     base: Executed,
-    /// The public part of its descriptor.
+    /// Its descriptor, as [`Descriptor::told`] has it.
     descriptor: Bytes,
     /// And where are you?
     asks: bool,
@@ -121,6 +123,8 @@ pub(super) struct Succession {
     elsewhere: ReplicaSet,
     /// Peers that have the end of this node's epoch, or a state of a later one.
     past: ReplicaSet,
+    /// Peers that have the state of a later epoch.
+    later: ReplicaSet,
     /// Peers in this node's epoch that have nothing of its state.
     empty: ReplicaSet,
     /// Peers that are linked.
@@ -144,6 +148,7 @@ impl Succession {
             phase: Phase::Serving,
             elsewhere: ReplicaSet::EMPTY,
             past: ReplicaSet::EMPTY,
+            later: ReplicaSet::EMPTY,
             empty: ReplicaSet::EMPTY,
             links: BTreeMap::new(),
             frontends: BTreeMap::new(),
@@ -178,6 +183,12 @@ impl Node {
         self.epoch
     }
 
+    /// Where that epoch began.
+    #[must_use]
+    pub const fn base(&self) -> Executed {
+        self.executor.base()
+    }
+
     /// Whether the state that this replica's epoch began with is missing here.
     #[must_use]
     pub const fn lacks_state(&self) -> bool {
@@ -197,8 +208,7 @@ impl Node {
 
     fn word(&self, asks: bool) -> EpochWord {
         let descriptor = self.executor.descriptor();
-        // A member keeps its addresses and the hash seed to itself.
-        let public = crate::public_part(descriptor).map_or(0, <[u8]>::len);
+        let told = Descriptor::decode(descriptor.clone()).map(|it| it.told());
         EpochWord {
             number: self.epoch,
             ended: matches!(self.succession.phase, Phase::Ended { .. }),
@@ -208,7 +218,7 @@ impl Node {
                 Phase::Following => Holds::Nothing,
             },
             base: self.executor.base(),
-            descriptor: descriptor.slice(..public),
+            descriptor: told.unwrap_or_default(),
             asks,
         }
     }
@@ -279,6 +289,8 @@ impl Node {
     /// Something happened to a link; true when the protocol is to know.
     pub(super) fn on_link(&mut self, peer: Peer, link: Link, out: &mut Vec<Output>) -> bool {
         let id = match peer {
+            // It is a member no more.
+            Peer::Replica(id) if id.index() >= self.members => return false,
             Peer::Replica(id) => id,
             Peer::Frontend(frontend) => {
                 self.on_frontend_link(frontend, link, out);
@@ -343,8 +355,9 @@ impl Node {
         if word.asks {
             self.tell_epoch(ReplicaSet::EMPTY.with(from), false, out);
         }
+        let is_member = from.index() < self.members;
         if word.number < self.epoch {
-            if self.succession.is_present(from) {
+            if is_member && self.succession.is_present(from) {
                 self.succession.elsewhere.insert(from);
                 let down = Event::Link(Peer::Replica(from), Link::Down);
                 self.events.push_back(down);
@@ -354,15 +367,26 @@ impl Node {
             }
             return self.look_at_succession(world, out);
         }
+        if word.number == self.epoch && !is_member {
+            return self.malformed += 1;
+        }
         if word.number == self.epoch {
             return self.on_word_of_this_epoch(from, &word, world, out);
         }
         if word.holds == Holds::Nothing {
             return;
         }
-        self.succession.past.insert(from);
+        if is_member {
+            self.succession.past.insert(from);
+        }
         self.look_at_succession(world, out);
         let holds = word.holds == Holds::State;
+        if holds {
+            self.succession.later.insert(from);
+        }
+        if self.is_leaving() && self.is_settled_without() {
+            return self.halt(no_member(self.id, EpochNumber(self.epoch.0 + 1)), out);
+        }
         if holds && word.number > self.epoch && self.may_follow(&word) {
             self.follow(from, &word, world, out);
         }
@@ -398,8 +422,34 @@ impl Node {
         self.look_at_succession(world, out);
     }
 
-    fn is_descriptor(&self, public: &[u8]) -> bool {
-        crate::public_part(self.executor.descriptor()) == Some(public)
+    fn is_descriptor(&self, told: &[u8]) -> bool {
+        crate::public_part(self.executor.descriptor()) == crate::public_part(told)
+    }
+
+    /// Whether another member has this replica's row in the next epoch.
+    fn is_replaced_by(&self, next: &Descriptor) -> bool {
+        let ours = Descriptor::decode(self.executor.descriptor().clone());
+        ours.is_ok_and(|ours| next.replaces(&ours, self.id))
+    }
+
+    /// Whether a majority has a state of a later epoch: what is here is not needed any more.
+    fn is_settled_without(&self) -> bool {
+        self.succession.later.len() > self.members / 2
+    }
+
+    /// Peers that are in this epoch and have its state.
+    #[must_use]
+    pub fn holders(&self) -> ReplicaSet {
+        let present = self.succession.present(self.peers());
+        ReplicaSet(present.0 & !self.succession.empty.0)
+    }
+
+    /// Whether this replica is none of the epoch that its own has ended for.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        let next = self.sealed().map(|seal| seal.successor.clone());
+        let next = next.and_then(|next| Descriptor::decode(next).ok());
+        next.is_some_and(|next| self.is_replaced_by(&next))
     }
 
     /// Whether the end of this epoch is missing here, or was reached too late.
@@ -472,6 +522,17 @@ impl Node {
             return self.halt(String::from(reason), out);
         }
         let known = ReplicaSet(present.0 & !self.succession.empty.0);
+        // It has given up what it had in memory of the earlier epoch, not what is on its disk.
+        let has_earlier =
+            self.durability == Durability::Disk && self.succession.recovered.is_none();
+        if has_earlier && known.is_empty() && !present.is_empty() {
+            let reason = format!(
+                "no member has the state of epoch {} any more: {START_AGAIN}, to end the epoch before \
+                 with those that are still in it",
+                self.epoch
+            );
+            return self.halt(reason, out);
+        }
         let from = if known.is_empty() { peers } else { known };
         self.fetch_first_state(from, world, out);
     }
@@ -488,18 +549,24 @@ impl Node {
         if self.installing.is_some() || !self.deferred.is_empty() {
             return;
         }
+        if self.is_leaving() {
+            // Its protocol goes on for those that need it, until the next epoch is settled.
+            return;
+        }
         self.leave_protocol("entering an epoch", out);
         let next = match self.executor.enter() {
             Ok(next) => next,
             Err(error) => return self.halt(unreadable(&error), out),
         };
         out.push(Output::Mark("epoch entered"));
+        // Those that are members no more are told, too, as long as they are linked.
+        let all = self.peers();
         self.become_member_of(&next);
         self.save_first_state(out);
         if self.planted.is(Plant::BeginsBeforeItIsDurable) {
             self.state_is_here(None, out);
         }
-        self.tell_epoch(self.peers(), false, out);
+        self.tell_epoch(ReplicaSet(all.0 | self.peers().0), false, out);
         self.arm_succession(world, out);
     }
 
@@ -545,12 +612,16 @@ impl Node {
 
     fn become_member_of(&mut self, next: &Descriptor) {
         self.epoch = next.number;
+        self.members = next.members.len();
+        let members = self.members;
+        self.succession.links.retain(|id, _| id.index() < members);
         self.envelopes = FRAME_KINDS.map(|kind| envelope(kind, self.group, self.epoch));
         self.executed_told = self.executor.progress();
         self.pace = Pace::new(self.members);
         // Until they say that they are in it.
         self.succession.elsewhere = self.peers();
         self.succession.past = ReplicaSet::EMPTY;
+        self.succession.later = ReplicaSet::EMPTY;
         self.succession.empty = ReplicaSet::EMPTY;
     }
 
@@ -628,16 +699,18 @@ impl Node {
             );
             return self.halt(reason, out);
         }
-        let nodes = |descriptor: &Descriptor| -> Vec<u64> {
-            descriptor.members.iter().map(|row| row.node).collect()
-        };
         let fits = next.cluster == ours.cluster
             && next.group == self.group
             && next.number == word.number
-            && nodes(&next) == nodes(&ours)
             && word.base.slot > self.executor.executed().slot.min(self.executor.stable());
         if !fits {
             return self.malformed += 1;
+        }
+        if next.replaces(&ours, self.id) {
+            if self.is_settled_without() {
+                self.halt(no_member(self.id, next.number), out);
+            }
+            return;
         }
         out.push(Output::Mark("epoch missed"));
         self.leave_protocol("following an epoch", out);
@@ -749,6 +822,16 @@ impl Node {
 
 const fn link_up(peer: Peer, incarnation: Incarnation) -> Event {
     Event::Link(peer, Link::Up { incarnation })
+}
+
+/// The reason that a replica is told that was removed, or whose row another member has.
+#[must_use]
+pub fn no_member(id: ReplicaId, since: EpochNumber) -> String {
+    format!(
+        "replica {} is no member any more since epoch {since}: it was removed, or replaced by \
+         another. To take part again, start it with an empty data directory (quintet join)",
+        id.0
+    )
 }
 
 fn unreadable(error: &DescriptorError) -> String {

@@ -45,6 +45,11 @@ impl Changes {
         }
     }
 
+    /// The epoch has this number of members.
+    pub const fn enter_epoch(&mut self, members: usize) {
+        self.members = members;
+    }
+
     /// The line to log, if something changed and the budget allows it.
     pub fn observe(&mut self, status: &Status, route: &[u16], now: Time) -> Option<String> {
         let same = self.last.as_ref().is_some_and(|last| {

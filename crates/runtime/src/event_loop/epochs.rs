@@ -4,24 +4,33 @@ use super::EventLoop;
 use crate::{
     ExitReason, data,
     data::random,
+    join,
+    mail::{Mail, Mailer},
     server::{ChangeReport, ChangeRequest},
     terms,
+    transports::handshake::{JoinAnswer, JoinPlace, JoinRequest, PeerKey},
 };
 use quintet_protocols::find;
 use quintet_replica::{
-    Bytes, CommandTime, Descriptor, Epoch, EpochNumber, Executed, ReplicaId, Time, World as _,
+    Bytes, CommandTime, Descriptor, Epoch, EpochNumber, Executed, MemberRole, MemberRow, ReplicaId,
+    ReplicaSet, Time, World as _, no_member,
 };
-use std::{path::PathBuf, sync::mpsc, time::Duration};
+use std::{cell::Cell, path::PathBuf, sync::mpsc, time::Duration};
 
 /// Why links through shared memory are made again.
 const NEXT_EPOCH: &str = "the cluster continues in another epoch";
 /// A change that is ordered later than this, by the log's clock, is void.
 const VOID_AFTER: Duration = Duration::from_secs(30);
+/// The longest host name, and a port.
+const ADDRESS_MAX: usize = 261;
+/// A replica without a quorum, or that leaves, asks so often whether it is a member still.
+const ASK_EVERY: Duration = Duration::from_secs(3);
 /// An end that is offered and has not come is offered again after this.
 const OFFER_AGAIN: Duration = Duration::from_secs(5);
 
 /// What the event loop needs to begin an epoch.
 pub(crate) struct Epochs {
+    pub me: ReplicaId,
     /// The data directory.
     pub path: PathBuf,
     pub secret: [u8; 32],
@@ -32,7 +41,28 @@ pub(crate) struct Epochs {
     pub datagrams: bool,
     /// Words of other members' rows are read from memory.
     pub shares_memory: bool,
+    /// Why there are always as many members.
+    pub fixed: Option<&'static str>,
     pub changing: Option<Changing>,
+    /// The number of this replica's data directory.
+    pub directory: u64,
+    pub mailer: Mailer,
+    /// When it asks next whether it is a member still.
+    pub ask_at: Time,
+    /// The replica that asked here to become a member.
+    pub joining: Option<Joining>,
+}
+
+/// One that wants to become a member.
+pub(crate) struct Joining {
+    directory: u64,
+    answer: mpsc::Receiver<Result<ChangeReport, String>>,
+}
+
+/// A change that is asked for: protocol, options, or members.
+pub(super) enum Wish<'a> {
+    Settings(&'a ChangeRequest),
+    Replacement(&'a JoinRequest),
 }
 
 /// A change that was asked for here.
@@ -52,11 +82,100 @@ impl Epochs {
     }
 
     /// The epoch that follows with what is asked for.
-    fn next(
-        &self,
-        request: &ChangeRequest,
-        leader: Option<ReplicaId>,
-    ) -> Result<Descriptor, String> {
+    fn next(&self, wish: &Wish<'_>, leader: ReplicaId) -> Result<Descriptor, String> {
+        let next = match wish {
+            Wish::Settings(request) => match request.remove {
+                Some(_) if request.protocol.is_some() || !request.options.is_empty() => {
+                    let reason = "one change at a time: a member, or protocol and options";
+                    return Err(reason.to_owned());
+                }
+                Some(id) => self.without_member(id)?,
+                None => self.with_settings(request)?,
+            },
+            Wish::Replacement(request) => self.with_member(request)?,
+        };
+        Ok(Descriptor {
+            leader_first: leader,
+            ..next
+        })
+    }
+
+    /// The same with one more member, or one in the place of another.
+    fn with_member(&self, request: &JoinRequest) -> Result<Descriptor, String> {
+        let mut next = self.descriptor.successor();
+        let row = MemberRow {
+            node: request.directory,
+            role: MemberRole::Voter,
+            peer: request.peer.clone(),
+        };
+        let at = self.place_of(request)?;
+        let mut others = next.members.iter().enumerate();
+        let taken = others.find(|(other, it)| *other != at && it.peer == row.peer);
+        if let Some((other, _)) = taken {
+            return Err(format!("{} is the address of replica {other}", row.peer));
+        }
+        match next.members.get_mut(at) {
+            Some(place) => *place = row,
+            None => next.members.push(row),
+        }
+        Ok(next)
+    }
+
+    /// The row of one that wants to become a member.
+    fn place_of(&self, request: &JoinRequest) -> Result<usize, String> {
+        let members = self.descriptor.members.len();
+        match request.place {
+            JoinPlace::Of(id) if id.index() < members => Ok(id.index()),
+            JoinPlace::Of(id) => Err(format!(
+                "there is no replica {} to replace: they are 0 to {}",
+                id.0,
+                members - 1
+            )),
+            JoinPlace::Still(..) | JoinPlace::New => {
+                self.may_change_number()?;
+                match members < ReplicaSet::MEMBERS_MAX {
+                    true => Ok(members),
+                    false => Err(format!("there are {members} members, which is the most")),
+                }
+            }
+        }
+    }
+
+    fn may_change_number(&self) -> Result<(), String> {
+        match self.fixed {
+            Some(why) => Err(format!("the number of members stays as it is: {why}")),
+            None => Ok(()),
+        }
+    }
+
+    /// The same without a member.
+    fn without_member(&self, id: u16) -> Result<Descriptor, String> {
+        self.may_change_number()?;
+        let mut next = self.descriptor.successor();
+        let members = next.members.len();
+        let last = members - 1;
+        if usize::from(id) != last {
+            return Err(match usize::from(id) < last {
+                true => format!(
+                    "only the member with the highest number can be removed, replica {last}: \
+                     replace replica {id} by another one instead (quintet join --replace {id})"
+                ),
+                false => format!("there is no replica {id}: they are 0 to {last}"),
+            });
+        }
+        let entry = find(&next.protocol).map_err(|error| error.to_string())?;
+        let least = entry.info.replicas_min.max(1);
+        if last < least {
+            return Err(format!(
+                "protocol '{}' needs {least} members at least, and there are {members}",
+                next.protocol
+            ));
+        }
+        next.members.pop();
+        Ok(next)
+    }
+
+    fn with_settings(&self, request: &ChangeRequest) -> Result<Descriptor, String> {
         let now = &self.descriptor;
         let name = request.protocol.as_ref().unwrap_or(&now.protocol);
         let entry = find(name).map_err(|error| error.to_string())?;
@@ -90,10 +209,33 @@ impl Epochs {
         Ok(Descriptor {
             protocol: name.clone(),
             options,
-            leader_first: leader.unwrap_or(now.leader_first),
             ..now.successor()
         })
     }
+}
+
+/// Whether an address of a member can be one.
+pub(crate) fn check_address(address: &str) -> Result<(), String> {
+    let good = |(host, port): (&str, &str)| {
+        let port = port.parse::<u16>().is_ok_and(|port| port > 0);
+        port && !host.is_empty() && !host.contains(char::is_whitespace)
+    };
+    match address.len() <= ADDRESS_MAX && address.rsplit_once(':').is_some_and(good) {
+        true => Ok(()),
+        false => Err(format!(
+            "'{address}' is not the address of a member: it takes host:port, with a port above 0"
+        )),
+    }
+}
+
+/// Whether nothing would change.
+fn is_same(next: &Descriptor, current: &Descriptor) -> bool {
+    let nodes = |descriptor: &Descriptor| -> Vec<u64> {
+        descriptor.members.iter().map(|row| row.node).collect()
+    };
+    next.protocol == current.protocol
+        && next.options == current.options
+        && nodes(next) == nodes(current)
 }
 
 impl EventLoop {
@@ -131,15 +273,16 @@ impl EventLoop {
             self.journal.enter(number);
             self.trims.clear();
         }
+        let members = descriptor.members.len();
+        self.about.members = members;
+        self.changes.enter_epoch(members);
+        self.world.rooms.resize_with(members, Cell::default);
         (self.about.options, self.about.limits) = terms::shown(descriptor);
         self.about.epoch = number.0;
         self.about.protocol.clone_from(&descriptor.protocol);
         self.about.fingerprint = descriptor.fingerprint().to_string();
-        let public = descriptor.public();
         let now = self.now();
-        let name = self.about.protocol.clone();
-        self.shell
-            .enter_epoch(number, name, public, entry.viable_in);
+        self.shell.enter_epoch(descriptor, entry.viable_in, now);
         if self.epochs.shares_memory {
             // What is in the tables is of the earlier epoch.
             self.shell.peers.break_links(NEXT_EPOCH, now);
@@ -153,10 +296,130 @@ impl EventLoop {
         Ok(())
     }
 
+    /// One that is no member wants to become one. It asks again and again until it is, or is told
+    /// why not.
+    pub(super) fn on_join(&mut self, connection: u64, request: JoinRequest, now: Time) {
+        let answer = self.answer_to(&request, now);
+        self.shell.peers.answer_join(connection, answer, now);
+    }
+
+    fn answer_to(&mut self, request: &JoinRequest, now: Time) -> JoinAnswer {
+        if self.node.is_between_epochs() {
+            // Descriptor and beginning are not of the same epoch now.
+            return JoinAnswer::Waits;
+        }
+        let current = &self.epochs.descriptor;
+        if let JoinPlace::Still(id, epoch) = request.place {
+            let rows = terms::Rows::of(current);
+            let other = rows.directory(id).is_some_and(|it| it != request.directory);
+            let gone = other || id.index() >= current.members.len();
+            let settled = self.node.holders().len() + 1 > current.members.len() / 2;
+            return match epoch < current.number && gone && settled {
+                true => JoinAnswer::Refused(no_member(id, current.number)),
+                false => JoinAnswer::Waits,
+            };
+        }
+        if current.row_of(request.directory).is_some() {
+            return JoinAnswer::Member {
+                // Without a secret, the new one cannot find out the seed by itself.
+                descriptor: match self.epochs.secret == [0; 32] {
+                    true => current.encode(),
+                    false => current.told(),
+                },
+                base: self.node.base(),
+                seen: self.shell.peers.seen(),
+            };
+        }
+        let is_own = |it: &Joining| it.directory == request.directory;
+        if let Some(joining) = self.epochs.joining.take_if(|it| is_own(it)) {
+            return match joining.answer.try_recv() {
+                Ok(Err(reason)) => JoinAnswer::Refused(reason),
+                Ok(Ok(_)) | Err(mpsc::TryRecvError::Disconnected) => JoinAnswer::Waits,
+                Err(mpsc::TryRecvError::Empty) => {
+                    self.epochs.joining = Some(joining);
+                    JoinAnswer::Waits
+                }
+            };
+        }
+        if self.epochs.changing.is_some() {
+            return JoinAnswer::Waits;
+        }
+        if let Err(reason) = self.may_join(request, now) {
+            return JoinAnswer::Refused(reason);
+        }
+        let (waiter, answer) = mpsc::channel();
+        self.on_wish(&Wish::Replacement(request), waiter, now);
+        let directory = request.directory;
+        self.epochs.joining = Some(Joining { directory, answer });
+        JoinAnswer::Waits
+    }
+
+    /// Whether a replica can become a member now.
+    fn may_join(&mut self, request: &JoinRequest, now: Time) -> Result<(), String> {
+        check_address(&request.peer)?;
+        self.epochs.with_member(request)?;
+        let members = self.epochs.descriptor.members.len();
+        let JoinPlace::Of(id) = request.place else {
+            // The only member has no quorum until the second one has its state.
+            return match members {
+                1 => Ok(()),
+                _ => self.would_serve(None, members + 1, now),
+            };
+        };
+        if id == self.epochs.me {
+            return Err(format!(
+                "this is replica {}, the one to be replaced: ask another member (--seed)",
+                id.0
+            ));
+        }
+        let figures = self.shell.peers.figures(now);
+        if (figures.links.get(id.index())).is_some_and(|link| link.up) {
+            return Err(format!(
+                "replica {} is connected: only a lost member is replaced; stop it first",
+                id.0
+            ));
+        }
+        self.would_serve(Some(id), members, now)
+    }
+
+    /// Whether the members that stay are a quorum of `members`, as long as a new one has no state.
+    fn would_serve(
+        &mut self,
+        leaves: Option<ReplicaId>,
+        members: usize,
+        now: Time,
+    ) -> Result<(), String> {
+        let ids = (0..self.epochs.descriptor.members.len() as u16).map(ReplicaId);
+        let (me, holders) = (self.epochs.me, self.node.holders());
+        let figures = self.shell.peers.figures(now);
+        let up = |id: &ReplicaId| {
+            let link = figures.links.get(id.index());
+            *id == me || holders.contains(*id) && link.is_some_and(|link| link.up)
+        };
+        let staying = ids.filter(|id| Some(*id) != leaves && up(id)).count();
+        let least = members / 2 + 1;
+        if staying >= least {
+            return Ok(());
+        }
+        Err(format!(
+            "there would be no quorum: {staying} of the members that stay are connected and have the \
+             state, and it takes {least} of {members}; start the others first"
+        ))
+    }
+
     /// Somebody wants another protocol or other options.
     pub(super) fn on_change(
         &mut self,
         request: &ChangeRequest,
+        waiter: mpsc::Sender<Result<ChangeReport, String>>,
+        now: Time,
+    ) {
+        self.on_wish(&Wish::Settings(request), waiter, now);
+    }
+
+    fn on_wish(
+        &mut self,
+        wish: &Wish<'_>,
         waiter: mpsc::Sender<Result<ChangeReport, String>>,
         now: Time,
     ) {
@@ -165,13 +428,36 @@ impl EventLoop {
             let _ = waiter.send(answer);
         };
         let leader = self.node.protocol_status().leader;
-        let next = self.epochs.next(request, leader);
+        let leader = leader.unwrap_or(self.epochs.descriptor.leader_first);
+        let leader = match wish {
+            // The new one leads nothing before it has the state.
+            Wish::Replacement(request) if request.place == JoinPlace::Of(leader) => self.epochs.me,
+            Wish::Settings(request) if request.remove == Some(leader.0) => self.epochs.me,
+            _ => leader,
+        };
+        if let Wish::Settings(ChangeRequest {
+            remove: Some(id), ..
+        }) = wish
+        {
+            let members = self.epochs.descriptor.members.len();
+            let id = ReplicaId(*id);
+            if id == self.epochs.me {
+                let reason = "this is the replica to be removed: ask another one (--admin)";
+                return answer(&waiter, Err(reason.to_owned()));
+            }
+            // An impossible removal is refused below, with its own reason.
+            let enough = self.would_serve(Some(id), members.saturating_sub(1), now);
+            if let (Ok(_), Err(reason)) = (self.epochs.without_member(id.0), enough) {
+                return answer(&waiter, Err(reason));
+            }
+        }
+        let next = self.epochs.next(wish, leader);
         let next = match next {
             Ok(next) => next,
             Err(reason) => return answer(&waiter, Err(reason)),
         };
         let current = &self.epochs.descriptor;
-        if next.protocol == current.protocol && next.options == current.options {
+        if is_same(&next, current) {
             return answer(&waiter, Ok(self.change_report()));
         }
         if self.epochs.changing.is_some() {
@@ -194,8 +480,7 @@ impl EventLoop {
         };
         let current = &self.epochs.descriptor;
         if current.number >= changing.next.number {
-            let ours = current.protocol == changing.next.protocol
-                && current.options == changing.next.options;
+            let ours = is_same(&changing.next, current);
             let report = match ours {
                 true => Ok(self.change_report()),
                 false => Err(format!(
@@ -225,11 +510,51 @@ impl EventLoop {
         let clock = self.world.clock().now.max(self.node.log_time().0);
         let void_after = u64::try_from(VOID_AFTER.as_nanos()).unwrap_or(u64::MAX);
         changing.next.not_after = CommandTime(clock.saturating_add(void_after));
-        let next = changing.next.public();
+        let next = changing.next.told();
         match self.node.offer_seal(&next, &self.world, &mut self.outputs) {
             Ok(())
             | Err(quintet_replica::SealError::Ended | quintet_replica::SealError::Pending) => {}
             Err(error) => self.end_change(Err(error.to_string())),
+        }
+    }
+
+    /// A replica that leaves, or that has been without a quorum for a while, asks the others whether
+    /// it is a member still.
+    pub(super) fn ask_membership(&mut self, now: Time) {
+        let (reachable, _) = self.shell.reachable(now);
+        let members = self.epochs.descriptor.members.len();
+        let doubts = self.node.is_leaving() || 2 * reachable <= members && members > 1;
+        if !doubts {
+            self.epochs.ask_at = now + ASK_EVERY;
+        }
+        if now < self.epochs.ask_at {
+            return;
+        }
+        self.epochs.ask_at = now + ASK_EVERY;
+        let links = self.shell.peers.figures(now).links;
+        let addresses = links.into_iter().enumerate();
+        let addresses = addresses.filter(|(id, _)| *id != self.epochs.me.index());
+        let addresses: Vec<String> = addresses.map(|(_, link)| link.name).collect();
+        let request = JoinRequest {
+            directory: self.epochs.directory,
+            place: JoinPlace::Still(self.epochs.me, self.epochs.descriptor.number),
+            peer: String::new(),
+        };
+        let key = PeerKey::new(&self.epochs.secret, self.epochs.descriptor.cluster);
+        let mailer = self.epochs.mailer.clone();
+        let asks = move || {
+            for address in addresses {
+                if let Ok(JoinAnswer::Refused(reason)) = join::ask(&address, &key, &request) {
+                    mailer.send(Mail::NoMember(reason));
+                    return;
+                }
+            }
+        };
+        let started = std::thread::Builder::new()
+            .name("membership".to_owned())
+            .spawn(asks);
+        if let Err(error) = started {
+            tracing::debug!(%error, "cannot ask whether this is a member still");
         }
     }
 
@@ -252,6 +577,7 @@ impl EventLoop {
             protocol: self.about.protocol.clone(),
             options: self.about.options.clone(),
             fingerprint: self.about.fingerprint.clone(),
+            members: self.member_rows(self.now()),
         }
     }
 }

@@ -27,7 +27,7 @@ mod stage;
 mod storage;
 mod world;
 
-pub(crate) use epochs::Epochs;
+pub(crate) use epochs::{Epochs, check_address};
 use peers::DISK_HUNG;
 pub(crate) use proxy::{Proxy, ProxyParts, ProxyWorld};
 pub(crate) use publish::About;
@@ -40,7 +40,8 @@ use crate::{
 use changes::Changes;
 use quintet_replica::{
     CommandTime, Control, EpochNumber, Executed, Incarnation, Input, Link, Node, Output, Peer,
-    PersistId, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time, ViableIn, Wake,
+    PersistId, RecoveredBytes, ReplicaId, START_AGAIN, Slot, SnapshotInfo, Submission, Time,
+    ViableIn, Wake,
 };
 use reach::{Known, Reach};
 use shell::{Pause, Shell};
@@ -149,7 +150,7 @@ impl EventLoop {
         };
         // On the first start, too: one clock that is hours ahead would move the log's time there
         // before the others' are known. What clients want waits for those.
-        let members = this.world.rooms.len();
+        let members = this.about.members;
         this.world.clock.begin_log(CommandTime(0), members);
         if let Err(error) = this
             .node
@@ -200,7 +201,7 @@ impl EventLoop {
         let hears_peers = !self.choked();
         self.shell.peers.receive(hears_peers, now);
         count += self.take_arrivals(now);
-        let members = self.world.rooms.len();
+        let members = self.about.members;
         self.shell.follow_clocks(&self.world.clock, members, now);
         count += self.shell.receive_clients(now);
         count += self.pass_time(now);
@@ -283,6 +284,10 @@ impl EventLoop {
                 Mail::Submit(request) => self.submit(request, now),
                 Mail::SnapshotNow(waiter) => self.on_snapshot_now(waiter),
                 Mail::Change(request, waiter) => self.on_change(&request, waiter, now),
+                Mail::NoMember(reason) => {
+                    tracing::error!(reason, "this replica is no member any more");
+                    self.exit = Some(ExitReason::DataRefused(reason));
+                }
                 Mail::Resolved { peer, address } => {
                     self.shell.peers.on_resolved(peer, address, now)
                 }
@@ -326,6 +331,7 @@ impl EventLoop {
                     tracing::error!(reason, "refused by a peer");
                     self.exit = Some(ExitReason::DataRefused(reason));
                 }
+                Arrival::Join(connection, request) => self.on_join(connection, request, now),
             }
             self.carry_out();
         }
@@ -343,6 +349,7 @@ impl EventLoop {
             self.carry_out();
         }
         self.shell.on_time(now);
+        self.ask_membership(now);
         if self.epochs.changing.is_some() {
             self.step_change(now);
             self.carry_out();
@@ -482,7 +489,10 @@ impl EventLoop {
                 Output::BreakLinks => self.shell.peers.break_links(DISK_HUNG, now),
                 Output::Halt(reason) => {
                     tracing::error!(reason, "the replica cannot go on");
-                    self.exit = Some(ExitReason::DataRefused(reason));
+                    self.exit = Some(match reason.contains(START_AGAIN) {
+                        true => ExitReason::StartAgain(reason),
+                        false => ExitReason::DataRefused(reason),
+                    });
                 }
             }
         }

@@ -13,18 +13,20 @@
 
 use super::stage::{ITEM_BYTES, Orders, Rest, Setting, taken};
 use crate::{
+    data::Data,
     metrics::{DatagramMetrics, MemoryMetrics},
     peer_clock::Standing,
     rings::{Receiver, Sender},
     transports::{
         Arrival,
+        handshake::JoinAnswer,
         tcp::{LinkReport, Tcp, TcpCounters},
     },
 };
 use mio::event::Event;
 use quintet_replica::{
-    Bytes, EpochNumber, Frame, GroupId, Lane, Link, Peer, Recipients, ReplicaId, ReplicaSet, Time,
-    put_frame,
+    Bytes, Descriptor, EpochNumber, Frame, GroupId, Lane, Link, Peer, Recipients, ReplicaId,
+    ReplicaSet, Time, put_frame,
 };
 use std::{
     collections::VecDeque,
@@ -76,7 +78,8 @@ enum Order {
     Clock(bool, u64),
     ForgetClocks,
     BreakLinks(&'static str),
-    Epoch(EpochNumber, String, Bytes),
+    Epoch(Box<Descriptor>),
+    Join(u64, JoinAnswer),
 }
 
 /// Which links have changed since the protocol last saw them. What it sends before it knows of a
@@ -161,6 +164,7 @@ pub(super) struct Apart {
     turn: usize,
     /// How many changes of links have been taken.
     seen: u64,
+    data: Option<Arc<Mutex<Data>>>,
 }
 
 impl Peers {
@@ -171,10 +175,14 @@ impl Peers {
     /// When there is no thread or bell to be had.
     pub fn apart(tcp: Tcp, setting: Setting) -> io::Result<Self> {
         let (bell, (orders, given), (sender, arrivals)) = setting.rings()?;
+        let data = tcp.data();
         let now = setting.clock.now();
         let figures = figures(&tcp, now);
         let shared = Arc::new(Shared {
-            rooms: figures.links.iter().map(|_| AtomicUsize::new(0)).collect(),
+            // Members may come.
+            rooms: (0..ReplicaSet::MEMBERS_MAX)
+                .map(|_| AtomicUsize::new(0))
+                .collect(),
             figures: Mutex::new(figures),
             clock_news: AtomicBool::new(false),
             changed: AtomicBool::new(true),
@@ -197,6 +205,7 @@ impl Peers {
             shared,
             turn: 0,
             seen: 0,
+            data,
         }))
     }
 
@@ -264,12 +273,31 @@ impl Peers {
     }
 
     /// What is told to peers of the epoch when links to them are made.
-    pub fn enter_epoch(&mut self, number: EpochNumber, protocol: String, descriptor: Bytes) {
+    pub fn enter_epoch(&mut self, descriptor: &Descriptor, now: Time) {
         match self {
-            Self::Here(tcp) => tcp.enter_epoch(number, protocol, descriptor),
+            Self::Here(tcp) => tcp.enter_epoch(descriptor, now),
             Self::Apart(apart) => {
-                (apart.orders).give(0, Order::Epoch(number, protocol, descriptor));
+                (apart.orders).give(0, Order::Epoch(Box::new(descriptor.clone())));
             }
+        }
+    }
+
+    /// The directories of members that are known here.
+    pub fn seen(&self) -> Vec<(u16, u64, u64)> {
+        let data = match self {
+            Self::Here(tcp) => tcp.data(),
+            Self::Apart(apart) => apart.data.clone(),
+        };
+        data.map_or_else(Vec::new, |data| {
+            data.lock().unwrap_or_else(PoisonError::into_inner).seen()
+        })
+    }
+
+    /// Answers one that wants to become a member.
+    pub fn answer_join(&mut self, connection: u64, answer: JoinAnswer, now: Time) {
+        match self {
+            Self::Here(tcp) => tcp.answer_join(connection, &answer, now),
+            Self::Apart(apart) => apart.orders.give(0, Order::Join(connection, answer)),
         }
     }
 
@@ -416,7 +444,7 @@ fn put(tcp: &mut Tcp, to: ReplicaSet, epoch: EpochNumber, ranges: Bytes, now: Ti
 fn weight(arrival: &Arrival) -> usize {
     let bytes = match arrival {
         Arrival::Frame(_, bytes) | Arrival::Put(_, bytes) => bytes.len(),
-        Arrival::Link(..) | Arrival::Refused(_) => 0,
+        Arrival::Link(..) | Arrival::Refused(_) | Arrival::Join(..) => 0,
     };
     bytes + ITEM_BYTES
 }
@@ -488,9 +516,8 @@ impl Stage {
                 Order::Clock(disciplined, error) => self.tcp.tell_clock(disciplined, error),
                 Order::ForgetClocks => self.tcp.forget_clocks(),
                 Order::BreakLinks(reason) => self.tcp.break_links(reason, now),
-                Order::Epoch(number, protocol, descriptor) => {
-                    self.tcp.enter_epoch(number, protocol, descriptor);
-                }
+                Order::Epoch(descriptor) => self.tcp.enter_epoch(&descriptor, now),
+                Order::Join(connection, answer) => self.tcp.answer_join(connection, &answer, now),
             }
         }
         count
@@ -519,7 +546,8 @@ impl Stage {
     }
 
     fn update_rooms(&self) {
-        for (index, room) in self.shared.rooms.iter().enumerate() {
+        let rooms = self.shared.rooms.iter().take(self.tcp.places());
+        for (index, room) in rooms.enumerate() {
             room.store(self.tcp.room(ReplicaId(index as u16)), Release);
         }
     }

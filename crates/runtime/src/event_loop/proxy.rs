@@ -184,8 +184,9 @@ impl Proxy {
                     self.shell.peers.on_resolved(peer, address, now)
                 }
                 Mail::Stop => self.begin_stop(now),
-                // Nothing here writes to a disk.
-                Mail::Persisted { .. }
+                // Nothing here is a member, or writes to a disk.
+                Mail::NoMember(_)
+                | Mail::Persisted { .. }
                 | Mail::DiskFull(_)
                 | Mail::StorageFailed(_)
                 | Mail::SnapshotWritten { .. }
@@ -226,6 +227,8 @@ impl Proxy {
                 Arrival::Frame(Peer::Frontend(_), _) | Arrival::Link(Peer::Frontend(_), _) => {}
                 // Nobody shares memory with a proxy.
                 Arrival::Put(..) => {}
+                // A proxy does not listen.
+                Arrival::Join(..) => {}
                 // The text stands with the link; perhaps the replica is being replaced.
                 Arrival::Refused(reason) => tracing::error!(reason, "refused by a replica"),
             }
@@ -246,9 +249,13 @@ impl Proxy {
             if let Some(descriptor) = self.client.descriptor() {
                 (self.about.options, self.about.limits) = terms::shown(descriptor);
                 self.about.fingerprint = descriptor.fingerprint().to_string();
-            }
-            if let Ok(entry) = quintet_protocols::find(self.client.protocol()) {
-                self.shell.reach_by(entry.viable_in);
+                let members = descriptor.members.len();
+                self.about.members = members;
+                self.world.rooms.resize_with(members, Cell::default);
+                if let Ok(entry) = quintet_protocols::find(self.client.protocol()) {
+                    let now = self.world.now();
+                    self.shell.enter_epoch(descriptor, entry.viable_in, now);
+                }
             }
         }
         Ok(())
@@ -336,6 +343,7 @@ impl Proxy {
                 open: report.open,
                 ..NodeStatus::default()
             },
+            members: self.about.members,
             reachable,
             silent,
             epoch: self.about.epoch,

@@ -6,8 +6,8 @@ use crate::{
     metrics::Taken,
     peer_clock::Standing,
     server::{
-        BranchReport, ClockReport, DigestReport, NodeView, PeerClockReport, SnapshotReport,
-        StatusReport, TransferReport,
+        BranchReport, ClockReport, DigestReport, MemberReport, NodeView, PeerClockReport,
+        SnapshotReport, StatusReport, TransferReport,
     },
 };
 use quintet_replica::{Divergence, NodeStatus, ReplicaId, Time};
@@ -93,6 +93,7 @@ impl EventLoop {
             silent,
             leads,
             preferred: Some(preferred),
+            members: self.about.members,
             epoch: self.about.epoch,
             protocol: self.about.protocol.clone(),
             incarnation: self.about.incarnation,
@@ -119,6 +120,24 @@ impl EventLoop {
         metrics.journal_queued = self.journal.queued() as u64;
         metrics.disk_full = u64::from(self.disk == DiskState::Full);
         metrics.repairing = u64::from(self.about.repairing.is_some());
+    }
+
+    /// The members, with what is known of where they are.
+    pub(super) fn member_rows(&self, now: Time) -> Vec<MemberReport> {
+        let (me, rows) = (self.node.id(), &self.epochs.descriptor.members);
+        let ids = (0..rows.len() as u16).map(ReplicaId);
+        let links = self.shell.peer_reports(ids, now);
+        let rows = rows.iter().zip(links).map(|(row, link)| MemberReport {
+            id: link.id,
+            node: format!("{:016x}", row.node),
+            role: "voter".to_owned(),
+            peer: link.address,
+            redis: match link.id == me.0 {
+                true => self.about.redis.clone(),
+                false => link.redis,
+            },
+        });
+        rows.collect()
     }
 
     fn report(&self, node: &NodeStatus, route: Vec<u16>, now: Time) -> StatusReport {
@@ -154,6 +173,7 @@ impl EventLoop {
             uptime_seconds: now.0 / 1_000_000_000,
             pid: std::process::id(),
             members: self.about.members,
+            rows: self.member_rows(now),
             redis: self.about.redis.clone(),
             entries: node.entries,
             memory: node.memory,

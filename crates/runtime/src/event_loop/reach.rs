@@ -92,8 +92,8 @@ impl Reach {
     }
 
     /// Another protocol has its say on who suffices.
-    pub fn enter_epoch(&mut self, viable: ViableIn) {
-        self.viable = viable;
+    pub fn enter_epoch(&mut self, members: usize, viable: ViableIn) {
+        (self.members, self.viable) = (members, viable);
         self.committed = Slot(0);
     }
 

@@ -31,7 +31,7 @@ use crate::{
 };
 use mio::{Events, Poll};
 use quintet_replica::{
-    BatchId, Bytes, EpochNumber, Outcome, ReplicaId, Submission, Time, TimerKey, ViableIn, Wake,
+    BatchId, Descriptor, Outcome, ReplicaId, Submission, Time, TimerKey, ViableIn, Wake,
 };
 use std::{
     cell::Cell,
@@ -292,20 +292,9 @@ impl Shell {
     }
 
     /// The replica goes on in another epoch.
-    pub fn enter_epoch(
-        &mut self,
-        number: EpochNumber,
-        protocol: String,
-        descriptor: Bytes,
-        viable: ViableIn,
-    ) {
-        self.peers.enter_epoch(number, protocol, descriptor);
-        self.reach_by(viable);
-    }
-
-    /// Another protocol has its say on who suffices.
-    pub fn reach_by(&mut self, viable: ViableIn) {
-        self.reach.enter_epoch(viable);
+    pub fn enter_epoch(&mut self, descriptor: &Descriptor, viable: ViableIn, now: Time) {
+        self.peers.enter_epoch(descriptor, now);
+        self.reach.enter_epoch(descriptor.members.len(), viable);
     }
 
     /// Looks, once in a while, whether there is a quorum, with what the node knows; what waits

@@ -9,7 +9,7 @@
 //! ```
 
 use super::{
-    ChangeReport, ChangeRequest, Exposition, MetricKind,
+    ChangeReport, ChangeRequest, Exposition, MemberReport, MetricKind,
     admin_connections::{AdminOptions, Door, serve},
 };
 use axum::{
@@ -274,6 +274,8 @@ pub struct StatusReport {
     pub pid: u32,
     /// How many members the cluster has.
     pub members: usize,
+    /// Which; a proxy shows none.
+    pub rows: Vec<MemberReport>,
     /// Where Redis clients connect, as it is told to the other members.
     pub redis: Option<String>,
     /// Keys in the store.
@@ -557,6 +559,7 @@ async fn shown(extract::State(state): extract::State<State>) -> Json<ChangeRepor
         protocol: report.protocol,
         options: report.options,
         fingerprint: report.fingerprint,
+        members: report.rows,
     })
 }
 
@@ -898,6 +901,7 @@ mod tests {
                     protocol,
                     options: request.options,
                     fingerprint: String::new(),
+                    members: Vec::new(),
                 }),
                 None => Err("nothing is asked for".to_owned()),
             }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What `POST /change` asks for: another protocol, other options, or both.
+/// The request of `POST /change`: another protocol, other options, or both; or a member less.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeRequest {
@@ -14,6 +14,9 @@ pub struct ChangeRequest {
     /// changes, have by default.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
+    /// A member that is removed: the one with the highest number.
+    #[serde(default)]
+    pub remove: Option<u16>,
 }
 
 /// What `POST /change` and `GET /change` tell: how the cluster works.
@@ -27,4 +30,22 @@ pub struct ChangeReport {
     pub options: BTreeMap<String, String>,
     /// Tells what the members have agreed on from all else.
     pub fingerprint: String,
+    /// The members.
+    #[serde(default)]
+    pub members: Vec<MemberReport>,
+}
+
+/// A member of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberReport {
+    /// Its row, by which replicas are called.
+    pub id: u16,
+    /// Its identity, which no other replica ever has.
+    pub node: String,
+    /// `voter`: it counts in quorums.
+    pub role: String,
+    /// Where its peers reach it.
+    pub peer: String,
+    /// Where its Redis clients connect, if that is known.
+    pub redis: Option<String>,
 }

@@ -149,6 +149,8 @@ impl Default for GatewayConfig {
 pub struct NodeView {
     /// The node's own status.
     pub node: NodeStatus,
+    /// How many members there are; 0 for as many as are configured.
+    pub members: usize,
     /// How many members answer now, this one included.
     pub reachable: usize,
     /// The members that do not, with the time since they last did.

@@ -994,6 +994,9 @@ impl Gateway {
         if view.leads && !self.view.leads {
             self.memory_limit.told = None;
         }
+        if view.members > 0 {
+            self.config.members = view.members;
+        }
         self.read_only = view.disk_state == "full";
         self.refuses = view.disk_state == "hung";
         self.view = view;

@@ -7,6 +7,9 @@
 //!                    ◄──────────────────────── Answer{nonce, proof}
 //!   Proof, Identity  ────────────────────────►                   proven from here on
 //!                    ◄──────────────────────── Identity, or Refusal
+//!   or, from one that wants to become a member, on a connection of its own:
+//!   Proof, Join      ────────────────────────►
+//!                    ◄──────────────────────── Told
 //!
 //!   packet = magic u64 | format u16 | kind u8 | zero u8 | length u32 | crc32c u32 | body
 //! ```
@@ -23,8 +26,8 @@
 use crate::announce;
 use hmac::{Hmac, KeyInit, Mac};
 use quintet_replica::{
-    Boot, Bytes, ClusterId, DecodeError, EpochNumber, FrontendId, Incarnation, Lane, Peer, Reader,
-    ReplicaId, Wire, Writer, check_peer, checksum,
+    Boot, Bytes, ClusterId, DecodeError, EpochNumber, Executed, FrontendId, Incarnation, Lane,
+    Peer, Position, Reader, ReplicaId, ReplicaSet, Wire, Writer, check_peer, checksum, no_member,
 };
 use sha2::Sha256;
 use std::fmt;
@@ -53,6 +56,8 @@ enum Kind {
     Refusal = 7,
     /// The other side's packet was not accepted; nothing else is told.
     Denied = 8,
+    Join = 9,
+    Told = 10,
 }
 
 impl Kind {
@@ -64,6 +69,8 @@ impl Kind {
             Self::Identity,
             Self::Refusal,
             Self::Denied,
+            Self::Join,
+            Self::Told,
         ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
@@ -74,7 +81,7 @@ impl Kind {
             Self::Challenge => (NONCE, NONCE),
             Self::Answer => (NONCE + TAG, NONCE + TAG),
             Self::Proof => (TAG, TAG),
-            Self::Identity | Self::Refusal => (TAG, BODY_MAX),
+            Self::Identity | Self::Refusal | Self::Join | Self::Told => (TAG, BODY_MAX),
             Self::Denied => (0, 0),
         }
     }
@@ -128,6 +135,43 @@ pub(crate) struct Refusal {
     /// Trying again cannot help: the replica must stop.
     pub fatal: bool,
     pub reason: String,
+}
+
+/// The request of a replica that wants to become a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JoinRequest {
+    /// Drawn when its data directory was made: who it is.
+    pub directory: u64,
+    pub place: JoinPlace,
+    /// Where members reach it.
+    pub peer: String,
+}
+
+/// The place that it wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JoinPlace {
+    /// One more.
+    New,
+    /// That of a member that is lost.
+    Of(ReplicaId),
+    /// None: it has this row in this epoch, and asks whether it is a member still.
+    Still(ReplicaId, EpochNumber),
+}
+
+/// The answer to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum JoinAnswer {
+    /// It is in progress: ask again.
+    Waits,
+    /// Why not.
+    Refused(String),
+    /// It is a member of this epoch, whose descriptor this is, whole, and that began here.
+    Member {
+        descriptor: Bytes,
+        base: Executed,
+        /// Rows with the directories that the answering member knows there, and their boots.
+        seen: Vec<(u16, u64, u64)>,
+    },
 }
 
 /// Why a handshake has failed.
@@ -282,6 +326,100 @@ impl Wire for PeerIdentity {
     }
 }
 
+impl Wire for JoinRequest {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.directory);
+        let (kind, id, epoch) = match self.place {
+            JoinPlace::New => (0, ReplicaId(0), EpochNumber(0)),
+            JoinPlace::Of(id) => (1, id, EpochNumber(0)),
+            JoinPlace::Still(id, epoch) => (2, id, epoch),
+        };
+        writer.u8(kind);
+        writer.u16(id.0);
+        writer.u64(epoch.0);
+        writer.slice(self.peer.as_bytes());
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            directory: reader.u64("directory")?,
+            place: {
+                let (kind, id) = (reader.u8("place")?, ReplicaId(reader.u16("row")?));
+                let epoch = EpochNumber(reader.u64("epoch")?);
+                match kind {
+                    0 => JoinPlace::New,
+                    1 => JoinPlace::Of(id),
+                    2 => JoinPlace::Still(id, epoch),
+                    _ => return Err(DecodeError::Bad("place")),
+                }
+            },
+            peer: text(reader, "address")?,
+        })
+    }
+}
+
+impl Wire for JoinAnswer {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        match self {
+            Self::Waits => writer.u8(0),
+            Self::Refused(reason) => {
+                writer.u8(1);
+                writer.slice(reason.as_bytes());
+            }
+            Self::Member {
+                descriptor,
+                base,
+                seen,
+            } => {
+                writer.u8(2);
+                writer.slice(descriptor);
+                writer.u64(base.slot.0);
+                writer.u64(base.position.0);
+                writer.length(seen.len());
+                for (row, directory, boot) in seen {
+                    writer.u16(*row);
+                    writer.u64(*directory);
+                    writer.u64(*boot);
+                }
+            }
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match reader.u8("answer")? {
+            0 => Self::Waits,
+            1 => Self::Refused(text(reader, "reason")?),
+            2 => Self::Member {
+                descriptor: reader.blob("descriptor")?,
+                base: Executed {
+                    slot: reader.slot("base")?,
+                    position: Position(reader.number("base")?),
+                },
+                seen: {
+                    let count = reader.u32("members")? as usize;
+                    if count > ReplicaSet::MEMBERS_MAX {
+                        return Err(DecodeError::Bad("members"));
+                    }
+                    let member = |_| {
+                        let row = reader.u16("row")?;
+                        Ok((row, reader.u64("directory")?, reader.u64("boot")?))
+                    };
+                    (0..count).map(member).collect::<Result<_, DecodeError>>()?
+                },
+            },
+            _ => return Err(DecodeError::Bad("answer")),
+        })
+    }
+}
+
+/// A text from outside, without control characters: it goes into logs.
+fn text(reader: &mut Reader, field: &'static str) -> Result<String, DecodeError> {
+    let bytes = reader.blob(field)?;
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.chars().map(clean).collect())
+}
+
 impl Wire for Refusal {
     fn encode(&self, writer: &mut Writer<'_>) {
         writer.bool(self.fatal);
@@ -289,15 +427,10 @@ impl Wire for Refusal {
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let fatal = reader.bool("fatal")?;
-        let reason = reader.blob("reason")?;
-        // The text goes into a log: no control characters from outside.
-        let clean = |c: char| if c.is_control() { ' ' } else { c };
-        let reason = String::from_utf8_lossy(&reason)
-            .chars()
-            .map(clean)
-            .collect();
-        Ok(Self { fatal, reason })
+        Ok(Self {
+            fatal: reader.bool("fatal")?,
+            reason: text(reader, "reason")?,
+        })
     }
 }
 
@@ -373,6 +506,10 @@ pub(crate) enum Step {
     Identity(PeerIdentity),
     /// The proven other side does not want this connection.
     Refusal(Refusal),
+    /// The proven other side wants to become a member.
+    Join(JoinRequest),
+    /// The answer to this side, which wants to become one.
+    Told(JoinAnswer),
 }
 
 /// One side of the handshake on one connection.
@@ -471,7 +608,12 @@ impl Handshake {
             (State::Nonce, Role::Initiator) => &[Kind::Answer, Kind::Denied],
             (State::Nonce, Role::Acceptor) => &[Kind::Challenge],
             (State::Proof, _) => &[Kind::Proof, Kind::Denied],
-            (State::Identity, _) => &[Kind::Identity, Kind::Refusal, Kind::Denied],
+            (State::Identity, Role::Initiator) => {
+                &[Kind::Identity, Kind::Refusal, Kind::Denied, Kind::Told]
+            }
+            (State::Identity, Role::Acceptor) => {
+                &[Kind::Identity, Kind::Refusal, Kind::Denied, Kind::Join]
+            }
             (State::Open, _) => &[Kind::Refusal, Kind::Denied],
         };
         let Some((kind, body)) = first_packet(bytes, expected)? else {
@@ -487,6 +629,13 @@ impl Handshake {
                 Step::Identity(identity)
             }
             Kind::Refusal => Step::Refusal(Refusal::decode_all(self.authentic(kind, body)?)?),
+            Kind::Join => {
+                let request = JoinRequest::decode_all(self.authentic(kind, body)?)?;
+                // One question each connection.
+                self.state = State::Open;
+                Step::Join(request)
+            }
+            Kind::Told => Step::Told(JoinAnswer::decode_all(self.authentic(kind, body)?)?),
             Kind::Denied => return Err(HandshakeError::Denied),
         };
         Ok(Some((step, HEADER + body.len())))
@@ -532,6 +681,16 @@ impl Handshake {
     /// The packet that tells a proven other side this one's identity; an unproven one gets none.
     pub fn identity(&self, identity: &PeerIdentity) -> Option<Vec<u8>> {
         self.sealed(Kind::Identity, &identity.encode_to_bytes())
+    }
+
+    /// The packet by which this side asks a proven one to become a member.
+    pub fn join(&self, request: &JoinRequest) -> Option<Vec<u8>> {
+        self.sealed(Kind::Join, &request.encode_to_bytes())
+    }
+
+    /// The packet that answers it.
+    pub fn told(&self, answer: &JoinAnswer) -> Option<Vec<u8>> {
+        self.sealed(Kind::Told, &answer.encode_to_bytes())
     }
 
     /// The packet that tells why the connection is not wanted; an unproven other side gets none.
@@ -586,15 +745,22 @@ impl PeerIdentity {
                 "protocol mismatch: ours '{ours}', theirs '{theirs}'"
             ));
         }
-        if (theirs.groups, theirs.members) != (self.groups, self.members) {
+        let members = match theirs.epoch == self.epoch {
+            true => theirs.members,
+            false => self.members,
+        };
+        if (theirs.groups, members) != (self.groups, self.members) {
             return refuse(format!(
                 "membership mismatch: ours {} members in {} groups, theirs {} in {}",
                 self.members, self.groups, theirs.members, theirs.groups
             ));
         }
         match theirs.from {
+            Peer::Replica(id) if id.0 >= self.members && theirs.epoch < self.epoch => {
+                refuse(no_member(id, self.epoch))
+            }
             Peer::Replica(id) if id.0 >= self.members => {
-                refuse(format!("replica {} is not a member", id.0))
+                refuse(format!("replica {} is not a member, or not yet", id.0))
             }
             from => {
                 let with_proxy = matches!(from, Peer::Frontend(_));

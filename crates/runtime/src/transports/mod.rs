@@ -25,6 +25,7 @@ mod memory;
 mod queue;
 pub(crate) mod tcp;
 
+use handshake::JoinRequest;
 use quintet_replica::{Bytes, Link, Peer, ReplicaId};
 
 /// What a transport hands to the event loop, in order.
@@ -36,4 +37,6 @@ pub(crate) enum Arrival {
     Link(Peer, Link),
     /// This replica must not take part; the reason is for the operator.
     Refused(String),
+    /// One that has proved itself on this connection wants to become a member.
+    Join(u64, JoinRequest),
 }

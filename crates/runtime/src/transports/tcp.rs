@@ -24,6 +24,7 @@ use super::{
     handshake::{Handshake, MAGIC, PeerIdentity, PeerKey},
     queue::{Got, HEADER, Incoming, Kind, Outgoing, frame_header},
 };
+use crate::terms::Rows;
 use crate::{
     data::{Data, nonce, random},
     mail::{Mail, Mailer},
@@ -38,8 +39,8 @@ use mio::{
 };
 use opening::{Complaints, Shaken, refused_backoff};
 use quintet_replica::{
-    Bytes, EpochNumber, Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId,
-    Time, limits,
+    Descriptor, Frame, FrontendId, Incarnation, Lane, Link, Peer, Recipients, ReplicaId, Time,
+    limits,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -133,6 +134,8 @@ struct MemberLink {
     name: String,
     address: Option<SocketAddr>,
     resolving: bool,
+    /// It is another name that is being looked up.
+    renamed: bool,
     /// The number of the newest link; both lanes share it.
     session: u64,
     lanes: [Option<usize>; 2],
@@ -155,6 +158,36 @@ struct MemberLink {
     error: Option<String>,
     /// The queue has been more than half full since it was last told to have room.
     crowded: bool,
+    /// The epoch has no such row.
+    absent: bool,
+}
+
+impl MemberLink {
+    /// A link to be made to the member at this address.
+    fn to(name: String) -> Self {
+        Self {
+            address: name.parse().ok(),
+            name,
+            resolving: false,
+            renamed: false,
+            session: 0,
+            lanes: [None; 2],
+            up: false,
+            heard: None,
+            node_heard: None,
+            told_down: true,
+            down_at: Time::NEVER,
+            dial_at: Time(0),
+            backoff: BACKOFF_FIRST,
+            refusals: 0,
+            refused_session: 0,
+            incarnation: Incarnation(0),
+            redis: None,
+            error: None,
+            crowded: false,
+            absent: false,
+        }
+    }
 }
 
 /// What is shown of a link.
@@ -228,6 +261,8 @@ pub(crate) struct Tcp {
     datagrams: Option<Box<udp::Datagrams>>,
     datagram_counters: DatagramMetrics,
     memories: Option<Box<shared::Memories>>,
+    /// The nodes that have the rows of this side's epoch.
+    rows: Rows,
 }
 
 impl Tcp {
@@ -266,29 +301,7 @@ impl Tcp {
             Peer::Frontend(_) => None,
         };
         let members = names.len();
-        let links = names
-            .into_iter()
-            .map(|name| MemberLink {
-                address: name.parse().ok(),
-                name,
-                resolving: false,
-                session: 0,
-                lanes: [None; 2],
-                up: false,
-                heard: None,
-                node_heard: None,
-                told_down: true,
-                down_at: Time::NEVER,
-                dial_at: Time(0),
-                backoff: BACKOFF_FIRST,
-                refusals: 0,
-                refused_session: 0,
-                incarnation: Incarnation(0),
-                redis: None,
-                error: None,
-                crowded: false,
-            })
-            .collect();
+        let links = names.into_iter().map(MemberLink::to).collect();
         let session_next = me.boot.0 << 32;
         Self {
             me,
@@ -318,12 +331,14 @@ impl Tcp {
             datagrams: None,
             datagram_counters: DatagramMetrics::default(),
             memories: None,
+            rows: Rows::default(),
         }
     }
 
     /// Whether this side dials that member.
     fn dials(&self, member: usize) -> bool {
-        self.id.is_none_or(|id| member > id.index())
+        let higher = self.id.is_none_or(|id| member > id.index());
+        higher && !self.links[member].absent
     }
 
     /// The lanes of a link to a member.
@@ -385,13 +400,18 @@ impl Tcp {
         self.data.clone()
     }
 
+    /// How many rows there are links for.
+    pub fn places(&self) -> usize {
+        self.links.len()
+    }
+
     pub fn links_up(&self) -> usize {
         self.links.iter().filter(|link| link.up).count()
     }
 
     /// How many bytes may be queued for a peer.
     pub fn room(&self, id: ReplicaId) -> usize {
-        if !self.links[id.index()].up {
+        if !self.links.get(id.index()).is_some_and(|link| link.up) {
             return 0;
         }
         let [control, bulk] = LANES.map(|lane| self.queued_of(id, lane));
@@ -820,11 +840,45 @@ impl Tcp {
         }
     }
 
-    /// What is told of the epoch when links are made from now on.
-    pub fn enter_epoch(&mut self, number: EpochNumber, protocol: String, descriptor: Bytes) {
-        self.me.epoch = number;
-        self.me.protocol = protocol;
-        self.me.descriptor = descriptor;
+    /// Links that are made from now on tell of this epoch; those to members that others
+    /// replace are broken.
+    pub fn enter_epoch(&mut self, descriptor: &Descriptor, now: Time) {
+        self.me.epoch = descriptor.number;
+        self.me.protocol.clone_from(&descriptor.protocol);
+        self.me.descriptor = descriptor.public();
+        self.me.members = descriptor.members.len() as u16;
+        while self.links.len() < descriptor.members.len() {
+            self.links.push(MemberLink::to(String::new()));
+        }
+        self.exchanges.grow(self.links.len());
+        let rows = Rows::of(descriptor);
+        for member in std::mem::replace(&mut self.rows, rows.clone()).changed(&rows) {
+            let Some(link) = self.links.get_mut(member) else {
+                continue;
+            };
+            let row = descriptor.members.get(member);
+            link.absent = row.is_none();
+            let Some(row) = row else {
+                self.drop_link(member, "it is no member any more", now);
+                continue;
+            };
+            link.name.clone_from(&row.peer);
+            link.renamed = link.resolving;
+            link.address = row.peer.parse().ok();
+            link.error = None;
+            // It counts its links from the beginning.
+            (link.session, link.refused_session, link.refusals) = (0, 0, 0);
+            self.complaints.clear(member as u16);
+            self.exchanges.forget(member);
+            self.drop_link(member, "another replica has its place", now);
+            let link = &mut self.links[member];
+            (link.backoff, link.dial_at) = (BACKOFF_FIRST, now);
+        }
+    }
+
+    /// Sets the nodes that have the rows of the epoch that this side begins in.
+    pub fn set_rows(&mut self, descriptor: &Descriptor) {
+        self.rows = Rows::of(descriptor);
     }
 
     /// Breaks the links to all members, which are made again.
@@ -955,6 +1009,10 @@ impl Tcp {
             return;
         };
         link.resolving = false;
+        if std::mem::take(&mut link.renamed) {
+            link.dial_at = now;
+            return;
+        }
         match address {
             Ok(address) => {
                 link.address = Some(address);

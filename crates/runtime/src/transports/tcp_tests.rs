@@ -142,6 +142,7 @@ impl Side {
                 Arrival::Put(from, ranges) => self.puts.push((from, ranges)),
                 Arrival::Link(peer, link) => self.links.push((peer, link)),
                 Arrival::Refused(reason) => self.refused = Some(reason),
+                Arrival::Join(..) => {}
             }
         }
         self.tcp.flush(now);

@@ -9,19 +9,31 @@ use quintet_replica::{Durability, EpochNumber, Level};
 
 /// These offer the end of an epoch, again and again, each another one, until all of them serve in
 /// the next.
-fn change(stage: &mut Stage, seats: &[usize], from: EpochNumber) {
+fn change(stage: &mut Stage, replicas: &[usize], from: EpochNumber) {
+    // It may be ordered already.
+    change_by(stage, replicas, from, |stage, replica| {
+        let _ = stage.offer_seal(replica, replica);
+    });
+}
+
+/// The same with ends that `offer` offers.
+fn change_by(
+    stage: &mut Stage,
+    replicas: &[usize],
+    from: EpochNumber,
+    offer: impl Fn(&mut Stage, usize),
+) {
     let next = EpochNumber(from.0 + 1);
     for _ in 0..30 {
-        if seats
+        if replicas
             .iter()
-            .all(|seat| stage.serves_in(*seat) == Some(next))
+            .all(|replica| stage.serves_in(*replica) == Some(next))
         {
             return;
         }
-        for seat in seats {
-            if stage.serves_in(*seat) == Some(from) {
-                // It may be ordered already.
-                let _ = stage.offer_seal(*seat, *seat);
+        for replica in replicas {
+            if stage.serves_in(*replica) == Some(from) {
+                offer(stage, *replica);
             }
         }
         stage.run(SECOND);
@@ -31,22 +43,22 @@ fn change(stage: &mut Stage, seats: &[usize], from: EpochNumber) {
 }
 
 /// Waits until these serve in the epoch.
-fn serve(stage: &mut Stage, seats: &[usize], number: EpochNumber) {
+fn serve(stage: &mut Stage, replicas: &[usize], number: EpochNumber) {
     stage.until("all serve in the epoch", |stage| {
-        let mut seats = seats.iter();
-        seats.all(|seat| stage.serves_in(*seat) == Some(number))
+        let mut replicas = replicas.iter();
+        replicas.all(|replica| stage.serves_in(*replica) == Some(number))
     });
 }
 
 /// New commands and reads are answered at every replica that runs.
 fn goes_on(stage: &mut Stage) {
     let mut numbers = Vec::new();
-    for seat in stage.up() {
+    for replica in stage.up() {
         for (level, operation) in [
             (Level::Ordered, Operation::Add(1)),
             (Level::Linearizable, Operation::Read),
         ] {
-            let client = stage.client(Place::At(seat));
+            let client = stage.client(Place::At(replica));
             numbers.push(stage.ask(client, level, 2, operation));
         }
     }
@@ -54,11 +66,11 @@ fn goes_on(stage: &mut Stage) {
 }
 
 /// All that run have died; these start again and serve in the epoch.
-fn start(stage: &mut Stage, seats: &[usize], number: EpochNumber) {
-    for seat in seats {
-        stage.start(*seat);
+fn start(stage: &mut Stage, replicas: &[usize], number: EpochNumber) {
+    for replica in replicas {
+        stage.start(*replica);
     }
-    serve(stage, seats, number);
+    serve(stage, replicas, number);
     goes_on(stage);
 }
 
@@ -75,9 +87,9 @@ fn follows(
     let proposer = cast::dispensable(&stage, proposer(&stage)?)?;
     let mut numbers = stage.load(6, 20);
     stage.run(MILLISECOND / 4);
-    for (leader, seat) in [proposer].into_iter().chain(stage.up()).enumerate() {
-        let offered = stage.offer_seal(seat, leader);
-        assert_eq!(offered, Ok(()), "replica {seat}");
+    for (leader, replica) in [proposer].into_iter().chain(stage.up()).enumerate() {
+        let offered = stage.offer_seal(replica, leader);
+        assert_eq!(offered, Ok(()), "replica {replica}");
     }
     numbers.extend(stage.load(6, 20));
     stage.run(MILLISECOND / 2);
@@ -89,17 +101,17 @@ fn follows(
     assert!(stage.answered(&numbers));
     let all: Vec<usize> = (0..stage.seats.len()).collect();
     if disk {
-        for seat in &all {
-            stage.crash(*seat);
+        for replica in &all {
+            stage.crash(*replica);
         }
         start(&mut stage, &all, SECOND_EPOCH);
     } else {
         // One that has forgotten takes part again, so that others may be lost.
-        for seat in all.clone() {
-            if cast::dispensable(&stage, seat).is_ok() {
-                stage.crash(seat);
+        for replica in all.clone() {
+            if cast::dispensable(&stage, replica).is_ok() {
+                stage.crash(replica);
                 stage.run(SECOND);
-                start(&mut stage, &[seat], SECOND_EPOCH);
+                start(&mut stage, &[replica], SECOND_EPOCH);
             }
         }
     }
@@ -140,24 +152,24 @@ pub(super) fn laggard_past_a_trimmed_log_comes_into_the_next_epoch(
 
 fn laggard_comes_into(setting: Setting, down: bool, epochs: u64) -> Result<(), Skip> {
     let mut stage = cast::open(setting);
-    let seat = cast::dispensable(&stage, cast::member(&stage)?)?;
+    let replica = cast::dispensable(&stage, cast::member(&stage)?)?;
     if down {
-        stage.crash(seat);
+        stage.crash(replica);
     } else {
-        stage.isolate(seat, true);
+        stage.isolate(replica, true);
     }
-    cast::outgrow_logs(&mut stage, seat);
-    let others: Vec<usize> = (0..stage.seats.len()).filter(|at| *at != seat).collect();
+    cast::outgrow_logs(&mut stage, replica);
+    let others: Vec<usize> = (0..stage.seats.len()).filter(|at| *at != replica).collect();
     for number in 1..=epochs {
         change(&mut stage, &others, EpochNumber(number));
-        cast::outgrow_logs(&mut stage, seat);
+        cast::outgrow_logs(&mut stage, replica);
     }
     if down {
-        stage.start(seat);
+        stage.start(replica);
     } else {
         stage.heal();
     }
-    serve(&mut stage, &[seat], EpochNumber(epochs + 1));
+    serve(&mut stage, &[replica], EpochNumber(epochs + 1));
     goes_on(&mut stage);
     let followed = stage.marked("epoch followed");
     assert!(followed > 0, "it has missed the end");
@@ -179,16 +191,16 @@ pub(super) fn switch_to_every_other(setting: Setting) -> Result<(), Skip> {
             stage.run(MILLISECOND / 4);
             let from = EpochNumber(number);
             for _ in 0..30 {
-                let seats = stage.up();
-                if seats
+                let replicas = stage.up();
+                if replicas
                     .iter()
-                    .all(|seat| stage.serves_in(*seat) == Some(EpochNumber(number + 1)))
+                    .all(|replica| stage.serves_in(*replica) == Some(EpochNumber(number + 1)))
                 {
                     break;
                 }
-                for seat in seats {
-                    if stage.serves_in(seat) == Some(from) {
-                        let _ = stage.offer_protocol(seat, entry);
+                for replica in replicas {
+                    if stage.serves_in(replica) == Some(from) {
+                        let _ = stage.offer_protocol(replica, entry);
                     }
                 }
                 stage.run(SECOND / 4);
@@ -201,6 +213,102 @@ pub(super) fn switch_to_every_other(setting: Setting) -> Result<(), Skip> {
         }
         stage.finale();
     }
+    Ok(())
+}
+
+/// A replica whose disk is lost is replaced by another, while clients work; then that one, and the
+/// one that leads, which runs until it is told.
+pub(super) fn lost_replica_is_replaced(setting: Setting) -> Result<(), Skip> {
+    let mut stage = cast::open(setting);
+    let mut number = EpochNumber(1);
+    for (runs, pick) in [
+        (false, cast::member as fn(&Stage) -> Result<usize, Skip>),
+        (false, cast::member),
+        (true, |stage| Ok(cast::leader(stage))),
+    ] {
+        let lost = cast::dispensable(&stage, pick(&stage)?)?;
+        let numbers = stage.load(6, 20);
+        stage.run(MILLISECOND / 4);
+        if !runs {
+            stage.crash(lost);
+        }
+        let others: Vec<usize> = (0..stage.seats.len()).filter(|at| *at != lost).collect();
+        change_by(&mut stage, &others, number, |stage, replica| {
+            let _ = stage.offer_replacement(replica, lost);
+        });
+        number = EpochNumber(number.0 + 1);
+        if runs {
+            stage.until("the replica that is replaced is told so", |stage| {
+                stage.seats[lost].halted.is_some()
+            });
+        } else {
+            // Its directory is found again: it is no member any more.
+            stage.start(lost);
+            stage.until("the replica that was replaced is told so", |stage| {
+                stage.seats[lost].halted.is_some()
+            });
+        }
+        let why = stage.seats[lost].halted.clone().unwrap_or_default();
+        assert!(why.contains("no member any more since epoch"), "{why}");
+        stage.join(lost, others[0]);
+        let all: Vec<usize> = (0..stage.seats.len()).collect();
+        serve(&mut stage, &all, number);
+        goes_on(&mut stage);
+        // Clients of the one that died are not answered any more.
+        stage.until("the load is over", Stage::quiet);
+        assert!(!numbers.is_empty());
+        // It counts: others may be lost now.
+        for replica in others {
+            if cast::dispensable(&stage, replica).is_ok() {
+                stage.crash(replica);
+                stage.talk(1);
+                start(&mut stage, &[replica], number);
+            }
+        }
+    }
+    stage.finale();
+    Ok(())
+}
+
+/// Members come, one after the other, and go again, while clients work.
+pub(super) fn members_come_and_go(mut setting: Setting) -> Result<(), Skip> {
+    let first = setting.replicas;
+    setting.spare = 2;
+    let mut stage = cast::open(setting);
+    let mut number = EpochNumber(1);
+    let mut change_to = |stage: &mut Stage, members: usize| {
+        let numbers = stage.load(6, 20);
+        stage.run(MILLISECOND / 4);
+        let stay: Vec<usize> = stage.up().into_iter().filter(|at| *at < members).collect();
+        change_by(stage, &stay, number, |stage, replica| {
+            let _ = stage.offer_members(replica, members);
+        });
+        number = EpochNumber(number.0 + 1);
+        if let Some(new) = (stay.len() < members).then_some(members - 1) {
+            stage.join(new, stay[0]);
+            serve(stage, &[new], number);
+            stage.until("the load is answered", |stage| stage.answered(&numbers));
+        } else {
+            let removed = &stage.seats[members];
+            let why = removed.halted.clone().unwrap_or_default();
+            assert!(why.contains("no member any more since epoch"), "{why}");
+        }
+        goes_on(stage);
+        // Each replica that the protocol can do without may be lost, old or new.
+        for replica in 0..members {
+            if cast::dispensable(stage, replica).is_ok() {
+                stage.crash(replica);
+                stage.talk(1);
+                start(stage, &[replica], number);
+            }
+        }
+        number
+    };
+    for members in [first + 1, first + 2, first + 1, first] {
+        change_to(&mut stage, members);
+    }
+    stage.until("the load is over", Stage::quiet);
+    stage.finale();
     Ok(())
 }
 
@@ -218,8 +326,8 @@ pub(super) fn clients_cannot_end_the_epoch(setting: Setting) -> Result<(), Skip>
     });
     stage.forge_seals = false;
     stage.talk(1);
-    for seat in stage.up() {
-        assert_eq!(stage.serves_in(seat), Some(EpochNumber(1)));
+    for replica in stage.up() {
+        assert_eq!(stage.serves_in(replica), Some(EpochNumber(1)));
     }
     stage.finale();
     Ok(())

@@ -4,7 +4,7 @@
 //!   registry ──► protocol × scenario ──► one named test, conformance::NAME::SCENARIO
 //!                              │ for several numbers of replicas, both durabilities
 //!                              ▼
-//!                           Stage ──► finale: healed, level, new commands commit, reads agree,
+//!                           Stage ──► the end: healed, level, new commands commit, reads agree,
 //!                                     the history is linearizable, acknowledged is durable
 //! ```
 //!
@@ -163,6 +163,10 @@ scenarios! {
         "epochs end while one is away for longer than logs reach back: it comes after";
     epochs::switch_to_every_other [3] Both
         "the protocol changes under load to each of the others, and back";
+    epochs::lost_replica_is_replaced [3, 5] Both
+        "a replica that is lost, and one that leads, are replaced by others under load";
+    epochs::members_come_and_go [3] Both
+        "members are added and removed under load, and others are lost";
     epochs::clients_cannot_end_the_epoch [3] Both
         "a client whose requests would end the epoch is not heard; the others go on";
     limits::slow_replica_isolated [3, 5] Both

@@ -133,7 +133,7 @@ pub(super) fn partition_one_way(setting: Setting) -> Result<(), Skip> {
     Ok(())
 }
 
-/// Cuts all pairs that `apart` names, places in the order of the route; the load and the finale
+/// Cuts all pairs that `apart` names, places in the order of the route; the load and the end
 /// are the same for all shapes.
 fn shape(setting: &Setting, apart: impl Fn(usize, usize) -> bool, progress: bool) {
     for resets in [false, true] {

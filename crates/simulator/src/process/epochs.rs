@@ -42,6 +42,7 @@ impl World {
                 .entry("epoch of another protocol")
                 .or_default() += 1;
         }
+        let entered = descriptor.clone();
         let process = &mut self.processes[index];
         process.descriptor = descriptor.public();
         if let Some(latency) = process.disk.enter(descriptor, base, &mut self.random) {
@@ -54,7 +55,8 @@ impl World {
         });
         if let Some(Err(error)) = begun {
             let what = format!("replica {index}: {error}");
-            self.violate(Violation::new("epochs", what));
+            return self.violate(Violation::new("epochs", what));
         }
+        self.note_members(&entered, base);
     }
 }

@@ -69,11 +69,29 @@ impl World {
         }
         for (at, peer) in [(a, b), (b, a)] {
             let directory = self.processes[peer].directory;
+            match self.belongs(at, peer) {
+                Some(true) => {
+                    self.processes[at].peers.insert(peer, directory);
+                    continue;
+                }
+                Some(false) => {
+                    self.trace.say(self.now, || {
+                        format!("r{at} refuses r{peer}: it was replaced")
+                    });
+                    *self.branches.entry("replaced member refused").or_default() += 1;
+                    self.network.refuse(a, b);
+                    self.crash(peer);
+                    return false;
+                }
+                None => {}
+            }
             let known = self.processes[at].peers.entry(peer).or_insert(directory);
             if *known != directory {
                 self.trace.say(self.now, || {
                     format!("r{at} refuses r{peer}: it has voted before")
                 });
+                // Another may come in its place.
+                self.network.refuse(a, b);
                 self.crash(peer);
                 self.processes[peer].gone = true;
                 self.effective(Kind::Wipe.name());

@@ -55,7 +55,7 @@ impl Stage {
     /// Whether all replicas are up and have executed equally far.
     pub fn level(&self) -> bool {
         let first = self.seats[0].executed().slot;
-        self.seats
+        self.seats[..self.members()]
             .iter()
             .all(|seat| seat.node.is_some() && seat.executed().slot == first)
     }
@@ -68,7 +68,7 @@ impl Stage {
     pub fn recover(&mut self) {
         self.weather(0, 0);
         self.heal();
-        for seat in 0..self.seats.len() {
+        for seat in 0..self.members() {
             self.hold_disk(seat, false);
             if self.seats[seat].paused {
                 self.resume(seat);
@@ -95,14 +95,14 @@ impl Stage {
     /// With what does not hold.
     pub fn finale(&mut self) {
         self.recover();
-        for seat in 0..self.seats.len() {
+        for seat in 0..self.members() {
             let client = self.client(Place::At(seat));
             self.ask(client, Level::Ordered, 2, Operation::Add(1));
         }
         self.until("new commands commit at every replica", |stage| {
             stage.quiet() && stage.level()
         });
-        for seat in 0..self.seats.len() {
+        for seat in 0..self.members() {
             let client = self.client(Place::At(seat));
             let reads: Vec<_> = (0..KEYS).map(|key| (key, Operation::Read)).collect();
             self.invoke(client, Level::Linearizable, &reads);
@@ -113,7 +113,7 @@ impl Stage {
         let checked = self.judge();
         self.demand(checked);
         self.assert_sound();
-        for (index, seat) in self.seats.iter().enumerate() {
+        for (index, seat) in self.seats[..self.members()].iter().enumerate() {
             assert!(
                 seat.halted.is_none(),
                 "replica {index} halted: {:?}",

@@ -37,7 +37,7 @@ use crate::{
 use clients::Client;
 use quintet_replica::{
     ClusterId, Descriptor, Durability, Entry, Epoch, EpochNumber, Executed, ExecutorLimits, Link,
-    NodeState, PersistId, ReplicaId, SealError,
+    MemberRole, MemberRow, NodeState, PersistId, ReplicaId, SealError,
 };
 use std::collections::BTreeMap;
 use wires::Wires;
@@ -52,6 +52,8 @@ pub(crate) const KEYS: u32 = 12;
 pub(crate) struct Setting {
     pub entry: Entry,
     pub replicas: usize,
+    /// Seats for replicas that become members later.
+    pub spare: usize,
     pub durability: Durability,
     pub options: Vec<(String, String)>,
     pub seed: u64,
@@ -70,6 +72,7 @@ impl Setting {
         Self {
             entry,
             replicas,
+            spare: 0,
             durability,
             options: Vec::new(),
             seed: 1,
@@ -150,7 +153,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// A stage whose seats are all empty.
     pub fn empty(setting: Setting) -> Self {
-        let replicas = setting.replicas;
+        let replicas = setting.replicas + setting.spare;
         Self {
             now: SECOND,
             seats: (0..replicas).map(|_| Seat::default()).collect(),
@@ -235,9 +238,32 @@ impl Stage {
         self.offer_epoch(seat, &next)
     }
 
+    /// The same with another member in the place of one.
+    pub fn offer_replacement(&mut self, seat: usize, replaced: usize) -> Result<(), SealError> {
+        let mut next = self.descriptor_of(seat).successor();
+        next.leader_first = ReplicaId(seat as u16);
+        let row = &mut next.members[replaced];
+        row.node += 100;
+        row.peer = format!("r{replaced} of {}", row.node);
+        self.offer_epoch(seat, &next)
+    }
+
+    /// The same with one more member, or without the last.
+    pub fn offer_members(&mut self, seat: usize, members: usize) -> Result<(), SealError> {
+        let mut next = self.descriptor_of(seat).successor();
+        next.leader_first = ReplicaId(seat as u16);
+        let rows = next.members.len() as u64;
+        next.members.resize_with(members, || MemberRow {
+            node: 200 + rows,
+            role: MemberRole::Voter,
+            peer: format!("r{rows}"),
+        });
+        self.offer_epoch(seat, &next)
+    }
+
     fn offer_epoch(&mut self, seat: usize, next: &Descriptor) -> Result<(), SealError> {
         self.say(|| format!("{seat}: offers the end of the epoch"));
-        self.offer(seat, &next.public())
+        self.offer(seat, &next.told())
     }
 
     /// The epoch that a replica serves in; none while it is on its way into one.
@@ -466,8 +492,17 @@ impl Stage {
             .max_by_key(|(slot, _)| *slot);
         match newest {
             Some((_, members)) if !members.is_empty() => members.clone(),
-            _ => (0..self.seats.len()).collect(),
+            _ => (0..self.members()).collect(),
         }
+    }
+
+    /// How many members the latest epoch of any replica has.
+    pub fn members(&self) -> usize {
+        let stored = self.seats.iter().filter_map(|seat| seat.epoch.as_ref());
+        let newest = stored.max_by_key(|(descriptor, _)| descriptor.number);
+        newest.map_or(self.setting.replicas, |(descriptor, _)| {
+            descriptor.members.len()
+        })
     }
 
     /// The protocol that runs, in the latest epoch of any replica.
@@ -483,14 +518,15 @@ impl Stage {
     /// memories.
     fn viable_without(&self, down: &[usize]) -> bool {
         let memory = self.setting.durability == Durability::Memory;
-        let states: Vec<NodeState> = (0..self.seats.len())
+        let members = self.members();
+        let states: Vec<NodeState> = (0..members)
             .map(|id| NodeState {
                 id: ReplicaId(id as u16),
                 up: !down.contains(&id),
                 forgot: memory && down.contains(&id),
             })
             .collect();
-        (self.entry().viable)(self.seats.len(), &states)
+        (self.entry().viable)(members, &states)
     }
 
     /// The largest part of `wish`, from its front, that the protocol can lose at once.

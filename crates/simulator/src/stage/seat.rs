@@ -118,6 +118,8 @@ pub(crate) struct Seat {
     /// Executed and not final.
     speculated: Speculated,
     pub(super) epoch: StoredEpoch,
+    /// Its directory was never started from.
+    is_new: bool,
     /// The protocol of its epoch.
     pub(super) entry: Option<Entry>,
 }
@@ -146,6 +148,7 @@ impl Default for Seat {
             epoch_shown: EpochNumber(1),
             speculated: Speculated::default(),
             epoch: None,
+            is_new: true,
             entry: None,
         }
     }
@@ -247,7 +250,7 @@ impl Stage {
         let frontend = FrontendId(EMBEDDED + self.frontend_next);
         let seat = &mut self.seats[index];
         assert!(seat.node.is_none(), "stopped before it starts");
-        let first_boot = seat.boot == 0;
+        let first_boot = std::mem::take(&mut seat.is_new);
         seat.boot += 1;
         let forgot = durability == Durability::Memory && !first_boot;
         if forgot {
@@ -312,6 +315,23 @@ impl Stage {
                 self.connect(index, other);
             }
         }
+    }
+
+    /// Another replica starts in this one's place, whose disk is lost: with nothing but the epoch of
+    /// a member that is in it.
+    pub fn join(&mut self, index: usize, from: usize) {
+        self.crash(index);
+        self.say(|| format!("{index}: is another replica from now on"));
+        let seat = Seat {
+            boot: self.seats[index].boot,
+            clock: self.seats[index].clock,
+            told: self.seats[index].told,
+            epoch: self.seats[from].epoch.clone(),
+            ..Seat::default()
+        };
+        self.seats[index] = seat;
+        self.monotone[index] = crate::checkers::monotone::Monotone::default();
+        self.start(index);
     }
 
     /// An epoch as a node is told of it, and its protocol.

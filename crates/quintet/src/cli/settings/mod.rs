@@ -242,6 +242,33 @@ pub fn load_to_show(file: Option<&Path>, overrides: &Overrides) -> Outcome<Loade
     })
 }
 
+/// Loads the configuration of a replica that becomes, or is, a member by its directory alone:
+/// `agree` adds what the members have in common.
+///
+/// # Errors
+/// As [`load`], and what `agree` says.
+pub fn load_to_join(
+    file: Option<&Path>,
+    overrides: &Overrides,
+    directory: &Path,
+    agree: impl FnOnce(&mut Config) -> Outcome,
+) -> Outcome<Loaded> {
+    let mut draft = gather(file, std::env::vars_os(), overrides)?;
+    if draft.origin("peer_listen") == &Origin::Default {
+        return Err(Failure::usage("peer_listen is not set")
+            .help("say where this replica listens for the others with --peer-listen HOST:PORT"));
+    }
+    draft.config.data = directory.to_owned();
+    draft.check_exposure()?;
+    agree(&mut draft.config)?;
+    for key in ["cluster", "id", "members", "data"] {
+        draft
+            .origins
+            .insert(key.to_owned(), Origin::Flag("dir".to_owned()));
+    }
+    draft.finish()
+}
+
 /// A configuration of flags alone, checked as a file would be.
 ///
 /// # Errors

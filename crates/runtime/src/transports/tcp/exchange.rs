@@ -176,6 +176,20 @@ pub(super) struct Exchanges {
 }
 
 impl Exchanges {
+    /// Another replica has this member's row.
+    pub fn forget(&mut self, member: usize) {
+        if let Some((clock, asked)) = self.peers.get_mut(member) {
+            clock.forget();
+            *asked = None;
+        }
+    }
+
+    /// Makes room for this number of members.
+    pub fn grow(&mut self, members: usize) {
+        let members = members.max(self.peers.len());
+        self.peers.resize_with(members, Default::default);
+    }
+
     pub fn new(members: usize) -> Self {
         Self {
             peers: vec![Default::default(); members],

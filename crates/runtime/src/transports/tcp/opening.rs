@@ -12,16 +12,19 @@
 //! intervals, and each reason is logged at once and then at most once a minute.
 
 use super::{Connection, LANES, Stage, Tcp};
+use crate::terms::Rows;
 use crate::{
     announce,
     data::{Data, PeerSeen, nonce},
     descriptors::{STRANGERS, STRANGERS_PER_PEER},
     transports::{
         Arrival,
-        handshake::{Handshake, HandshakeError, PeerIdentity, Refusal, Role, Step},
+        handshake::{Handshake, HandshakeError, JoinAnswer, PeerIdentity, Refusal, Role, Step},
     },
 };
-use quintet_replica::{FrontendId, Incarnation, Lane, Link, Peer, ReplicaId, Time};
+use quintet_replica::{
+    Descriptor, FrontendId, Incarnation, Lane, Link, Peer, ReplicaId, Time, no_member,
+};
 use std::{
     collections::BTreeMap,
     io,
@@ -255,6 +258,33 @@ impl Tcp {
                 }
             }
             Step::Refusal(refusal) => self.on_refusal(index, &refusal, now),
+            Step::Join(request) => {
+                let connection = self.connections[index].as_mut();
+                if let Some(connection) = connection.filter(|_| self.data.is_some()) {
+                    connection.deadline = now + super::HANDSHAKE_MAX;
+                    let number = connection.number;
+                    self.arrivals.push_back(Arrival::Join(number, request));
+                }
+            }
+            // Members do not ask.
+            Step::Told(_) => self.close(index, "it answers what was not asked", now),
+        }
+    }
+
+    /// Answers one that wants to become a member, if it is still there.
+    pub fn answer_join(&mut self, number: u64, answer: &JoinAnswer, now: Time) {
+        let is_it = |it: &Connection| it.number == number && it.stage == Stage::Handshake;
+        let mut connections = self.connections.iter();
+        let found = connections.position(|it| it.as_ref().is_some_and(is_it));
+        let Some((index, Some(connection))) =
+            found.map(|index| (index, self.connections[index].as_mut()))
+        else {
+            return;
+        };
+        connection.stage = Stage::Closing;
+        connection.deadline = now + CLOSING_MAX;
+        if let Some(bytes) = connection.handshake.told(answer) {
+            self.push_raw(index, &bytes);
         }
     }
 
@@ -427,6 +457,9 @@ impl Tcp {
             }
             Peer::Frontend(id) => return self.on_frontend(index, id, identity.lane, now),
         };
+        if self.links.get(id.index()).is_none_or(|link| link.absent) {
+            return soft("it is not a member, or not yet");
+        }
         if let Some(Peer::Replica(dialled)) = connection.peer
             && dialled != id
         {
@@ -454,11 +487,15 @@ impl Tcp {
             directory: identity.directory,
             boot: identity.boot.0,
         };
+        self.check_row(id, identity)?;
+        let replaces = self.rows.directory(id);
         let check = |data: &Arc<Mutex<Data>>| {
             let mut data = data.lock().unwrap_or_else(PoisonError::into_inner);
-            data.check_peer(id, seen)
+            data.check_peer(id, seen, replaces)
         };
-        if let Some(Err(refusal)) = self.data.as_ref().map(check) {
+        // Of a later epoch this side knows no members.
+        let data = (self.data.as_ref()).filter(|_| identity.epoch <= self.me.epoch);
+        if let Some(Err(refusal)) = data.map(check) {
             return Err(refusal);
         }
         if role == Role::Acceptor {
@@ -477,6 +514,22 @@ impl Tcp {
         Ok(())
     }
 
+    /// Whether a member is the one that has its row, in the later one of its epoch and this side's.
+    fn check_row(&self, id: ReplicaId, identity: &PeerIdentity) -> Result<(), Refusal> {
+        let theirs = (identity.epoch > self.me.epoch)
+            .then(|| Descriptor::decode(identity.descriptor.clone()))
+            .and_then(Result::ok);
+        let (since, expected) = match &theirs {
+            Some(later) => (later.number, Rows::of(later).directory(id)),
+            None => (self.me.epoch, self.rows.directory(id)),
+        };
+        if expected.is_none_or(|expected| expected == identity.directory) {
+            return Ok(());
+        }
+        // It finds out by itself, once it is not needed any more, that it is none.
+        soft(&no_member(id, since))
+    }
+
     /// An accepted connection becomes a lane of the link to its member.
     fn take_lane(
         &mut self,
@@ -486,10 +539,11 @@ impl Tcp {
         now: Time,
     ) -> Result<(), Refusal> {
         let link = &self.links[id.index()];
-        if identity.session < link.session {
+        // Another replica may have the row of a later epoch, which counts from the beginning.
+        if identity.session < link.session && identity.epoch <= self.me.epoch {
             return soft("there is a newer link");
         }
-        if identity.session > link.session {
+        if identity.session != link.session {
             self.drop_link(id.index(), "a newer link replaces it", now);
             self.links[id.index()].session = identity.session;
         }
