@@ -107,7 +107,7 @@ struct Waiting {
 /// several memory accesses at once, little enough to be still in the cache when their turn comes.
 const WARM_BYTES: usize = 8 * 1024;
 
-/// Making and copying so many bytes of results takes as long as a step.
+/// Making and copying this many bytes of results takes as long as a step.
 const RESULT_BYTES_PER_STEP: u64 = 64;
 
 /// Announces the commands of a batch to the state machine, a group ahead of their execution.
@@ -576,7 +576,7 @@ impl Executor {
         first.is_some_and(|(slot, _)| *slot <= self.reached())
     }
 
-    /// Answers what waited for slots that have been executed by now, until [`Self::work`] is
+    /// Answers what waited for slots that have been executed by now, until its work is
     /// `work_max`.
     pub fn released(&mut self, clock: u64, work_max: u64, mut answer: impl FnMut(Answer)) {
         let reached = self.reached();

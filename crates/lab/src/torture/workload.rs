@@ -229,12 +229,12 @@ impl Client {
         let from = self.shared.timeline.now();
         if self.connection.is_none() {
             let address = self.shared.replicas[usize::from(self.replica)];
-            let patience = if self.shared.hostile {
+            let timeout = if self.shared.hostile {
                 PATIENCE
             } else {
                 CONNECT
             };
-            match Connection::open(address, PASSWORD, patience) {
+            match Connection::open(address, PASSWORD, timeout) {
                 Ok(connection) => self.connection = Some(connection),
                 Err(error) => {
                     let what = format!("cannot connect: {error}");
