@@ -626,7 +626,10 @@ impl Node {
             return Err(FrameError::Group { theirs: group });
         }
         if let Peer::Replica(from) = from {
-            if from.index() >= self.members && epoch == self.epoch {
+            let is_member = from.index() < self.members;
+            // Of another epoch there may be other members.
+            let may_be = from.index() < ReplicaSet::MEMBERS_MAX && epoch != self.epoch;
+            if !is_member && !may_be {
                 return Err(DecodeError::Bad("sender").into());
             }
             if kind == FrameKind::Epoch as u8 {
