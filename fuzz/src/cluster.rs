@@ -333,7 +333,7 @@ impl Cluster {
                     }
                 }
                 Output::SnapshotAbandon => self.replicas[me].disk.writing = None,
-                Output::Halt(_) => self.replicas[me].node = None,
+                Output::Halt(..) => self.replicas[me].node = None,
                 _ => {}
             }
         }

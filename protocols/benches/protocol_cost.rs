@@ -199,7 +199,7 @@ impl Bed {
                     assert!(matches!(outcome, Outcome::Results(_)), "{outcome:?}");
                     self.done[id] += 1;
                 }
-                Output::Halt(reason) => panic!("{reason}"),
+                Output::Halt(_, reason) => panic!("{reason}"),
                 _ => {}
             }
         }

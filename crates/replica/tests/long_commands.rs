@@ -292,7 +292,7 @@ fn node_does_nothing_more_when_members_contradict_each_other() {
     let control = Input::Control(Control::HandOff);
     node.on_input(control, &Outside, &mut out)
         .expect("no frame");
-    let [Output::Mark("before"), Output::Halt(reason)] = &out[..] else {
+    let [Output::Mark("before"), Output::Halt(_, reason)] = &out[..] else {
         panic!("nothing is carried out behind a halt: {out:?}");
     };
     let told = "members contradict each other: two values for slot s1.";

@@ -413,14 +413,7 @@ pub(crate) struct Joiner {
 /// # Errors
 /// See [`StartError`].
 pub(crate) fn join(path: &Path) -> Result<Joiner, StartError> {
-    let failed = |error| StartError::StorageFailed {
-        path: path.to_path_buf(),
-        error,
-    };
-    let refused = |reason| StartError::DataRefused {
-        path: path.to_path_buf(),
-        reason,
-    };
+    let (failed, refused) = (StartError::failed(path), StartError::refused(path));
     fs::create_dir_all(path).map_err(|error| unwritable(path, error))?;
     let lock = lock(path)?;
     let identity = read_identity(path).map_err(failed)?.map_err(refused)?;
@@ -548,14 +541,7 @@ impl Data {
     /// Opens or makes the directory of `config` and begins a new boot.
     pub fn open(config: &Config) -> Result<Self, StartError> {
         let path = &config.data;
-        let failed = |error| StartError::StorageFailed {
-            path: path.clone(),
-            error,
-        };
-        let refused = |reason| StartError::DataRefused {
-            path: path.clone(),
-            reason,
-        };
+        let (failed, refused) = (StartError::failed(path), StartError::refused(path));
         fs::create_dir_all(path).map_err(|error| unwritable(path, error))?;
         let lock = lock(path)?;
         let found = read_identity(path).map_err(failed)?;
@@ -650,14 +636,7 @@ impl Data {
         saved: Option<StoredEpoch>,
     ) -> Result<StoredEpoch, StartError> {
         let path = self.path.clone();
-        let refused = |reason| StartError::DataRefused {
-            path: path.clone(),
-            reason,
-        };
-        let failed = |error| StartError::StorageFailed {
-            path: path.clone(),
-            error,
-        };
+        let (failed, refused) = (StartError::failed(&path), StartError::refused(&path));
         let (mut stored, mut damaged) = read_epoch(&path).map_err(failed)?.map_err(refused)?;
         if let (Some(file), Some(saved)) = (&stored, saved)
             && saved.0.number > file.0.number
@@ -860,18 +839,12 @@ fn unwritable(path: &Path, error: io::Error) -> StartError {
             "data: {} cannot be written: {error}; choose a directory that this user may write",
             path.display()
         )),
-        _ => StartError::StorageFailed {
-            path: path.to_path_buf(),
-            error,
-        },
+        _ => StartError::failed(path)(error),
     }
 }
 
 fn lock(path: &Path) -> Result<File, StartError> {
-    let failed = |error| StartError::StorageFailed {
-        path: path.to_path_buf(),
-        error,
-    };
+    let failed = StartError::failed(path);
     let mut file = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -884,10 +857,7 @@ fn lock(path: &Path) -> Result<File, StartError> {
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
             let _ = file.read_to_string(&mut holder);
-            return Err(StartError::DataRefused {
-                path: path.to_path_buf(),
-                reason: in_use(&holder),
-            });
+            return Err(StartError::refused(path)(in_use(&holder)));
         }
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }

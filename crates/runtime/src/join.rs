@@ -10,9 +10,8 @@
 //! a step that was done changes nothing.
 
 use crate::{
-    Config, StartError, data,
+    Config, StartError, announce, data,
     data::Joiner,
-    event_loop::check_address,
     terms,
     transports::handshake::{Handshake, JoinAnswer, JoinPlace, JoinRequest, PeerKey, Step},
 };
@@ -74,7 +73,7 @@ pub fn join(config: &mut Config, wanted: Option<&Join>) -> Result<(), StartError
     let wanted = wanted.ok_or_else(|| {
         StartError::Config("it is no member yet: name one to ask (--seed HOST:PORT)".to_owned())
     })?;
-    check_address(&wanted.peer).map_err(StartError::Config)?;
+    announce::check(&wanted.peer).map_err(StartError::Config)?;
     let (mut descriptor, base, seen) = wanted.ask_all(config, *directory)?;
     let Some(id) = descriptor.row_of(*directory) else {
         return Err(StartError::Config(
@@ -82,14 +81,9 @@ pub fn join(config: &mut Config, wanted: Option<&Join>) -> Result<(), StartError
                 .to_owned(),
         ));
     };
-    config.cluster = descriptor.cluster;
-    terms::find_hash_seed(config, &mut descriptor).map_err(StartError::Config)?;
-    data::store_member(&config.data, (id, &descriptor, base), &seen).map_err(|error| {
-        StartError::StorageFailed {
-            path: config.data.clone(),
-            error,
-        }
-    })?;
+    terms::find_hash_seed(&config.secret, &mut descriptor).map_err(StartError::Config)?;
+    data::store_member(&config.data, (id, &descriptor, base), &seen)
+        .map_err(StartError::failed(&config.data))?;
     config.adopt(id, &descriptor);
     Ok(())
 }

@@ -14,7 +14,8 @@ use crate::{
     data::{Data, random},
     descriptors,
     event_loop::{
-        About, Apart, Epochs, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL, TOKEN_PEERS,
+        ASK_EVERY, About, Apart, Epochs, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL,
+        TOKEN_PEERS,
     },
     journal_files::{FileDisk, FileError},
     journal_thread::JournalThread,
@@ -43,7 +44,7 @@ use std::{
     cell::Cell,
     io,
     net::{SocketAddr, TcpListener},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{self, RecvTimeoutError},
@@ -103,6 +104,22 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// A failure of the storage at this path.
+    pub(crate) fn failed(path: &Path) -> impl Fn(io::Error) -> Self + Copy {
+        |error| Self::StorageFailed {
+            path: path.to_path_buf(),
+            error,
+        }
+    }
+
+    /// A refusal of the data at this path, with the reason.
+    pub(crate) fn refused(path: &Path) -> impl Fn(String) -> Self + Copy {
+        |reason| Self::DataRefused {
+            path: path.to_path_buf(),
+            reason,
+        }
+    }
+
     /// The process's exit code: 2 for settings, 7 for refused data, 8 for failed storage, else 1.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
@@ -258,18 +275,16 @@ impl Replica {
         };
         let configured = terms::first_epoch(&config, entry, &*machine);
         let (descriptor, base) = data.agree(configured.clone(), saved)?;
-        let entry = find(&descriptor.protocol).map_err(|error| StartError::DataRefused {
-            path: config.data.clone(),
-            reason: format!("its members have changed to another protocol: {error}"),
+        let entry = find(&descriptor.protocol).map_err(|error| {
+            let reason = format!("its members have changed to another protocol: {error}");
+            StartError::refused(&config.data)(reason)
         })?;
         config.protocol.clone_from(&descriptor.protocol);
         let names = terms::addresses(&configured, &descriptor);
         config.members = names.into_iter().map(|peer| Member { peer }).collect();
         if config.id.index() >= config.members.len() {
-            return Err(StartError::DataRefused {
-                path: config.data.clone(),
-                reason: no_member(config.id, descriptor.number),
-            });
+            let reason = no_member(config.id, descriptor.number);
+            return Err(StartError::refused(&config.data)(reason));
         }
         if config.transport.uses_datagrams() && entry.needs_streams {
             return Err(StartError::Config(format!(
@@ -378,15 +393,8 @@ fn open_storage(
     data: &mut Data,
     mailer: &Mailer,
 ) -> Result<Storage, StartError> {
-    let path = config.data.clone();
-    let refused = |reason: String| StartError::DataRefused {
-        path: path.clone(),
-        reason,
-    };
-    let failed = |error| StartError::StorageFailed {
-        path: path.clone(),
-        error,
-    };
+    let refused = StartError::refused(&config.data);
+    let failed = StartError::failed(&config.data);
     let unusable = |error: JournalError<FileError>| match error {
         JournalError::Disk(FileError { path, error })
         | JournalError::Full(FileError { path, error }) => {
@@ -501,7 +509,7 @@ fn assemble(
         changing: None,
         directory: data.directory,
         mailer: mailer.clone(),
-        ask_at: Time(0),
+        ask_at: Time(0) + ASK_EVERY,
         joining: None,
     };
     let epoch = epochs.epoch(&descriptor);
@@ -664,10 +672,7 @@ fn assemble(
         epochs,
         viable: entry.viable_in,
     };
-    EventLoop::new(parts)?.map_err(|reason| StartError::DataRefused {
-        path: config.data.clone(),
-        reason,
-    })
+    EventLoop::new(parts)?.map_err(StartError::refused(&config.data))
 }
 
 pub(crate) fn gateway_config(config: &Config, address: SocketAddr) -> GatewayConfig {

@@ -33,22 +33,24 @@ fn first<const N: usize>(bytes: &[u8; 32]) -> [u8; N] {
 /// The seed of a cluster's hash tables. The same at every member; clients cannot know it where
 /// there is a secret, and where the only member draws it.
 fn hash_seed(config: &Config) -> u64 {
-    let cluster = config.cluster.0.to_le_bytes();
     if config.secret == [0; 32] && config.members.len() == 1 {
         return random();
     }
-    u64::from_le_bytes(first(&derive(&config.secret, "hash seed", &cluster)))
+    shared_seed(&config.secret, config.cluster)
+}
+
+fn shared_seed(secret: &[u8; 32], cluster: ClusterId) -> u64 {
+    let seed = derive(secret, "hash seed", &cluster.0.to_le_bytes());
+    u64::from_le_bytes(first(&seed))
 }
 
 /// Completes a descriptor that was told without the hash seed.
 ///
 /// # Errors
-/// When the seed is not the one that the members share the secret of.
-pub(crate) fn find_hash_seed(config: &Config, descriptor: &mut Descriptor) -> Result<(), String> {
+/// When the members' seed is not made of this secret.
+pub(crate) fn find_hash_seed(secret: &[u8; 32], descriptor: &mut Descriptor) -> Result<(), String> {
     if descriptor.hash_seed == 0 {
-        let cluster = descriptor.cluster.0.to_le_bytes();
-        let seed = derive(&config.secret, "hash seed", &cluster);
-        descriptor.hash_seed = u64::from_le_bytes(first(&seed));
+        descriptor.hash_seed = shared_seed(secret, descriptor.cluster);
     }
     match commitment(descriptor.hash_seed, descriptor.cluster) == descriptor.seed_commitment {
         true => Ok(()),

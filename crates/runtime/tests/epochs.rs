@@ -6,7 +6,9 @@ mod common;
 
 use common::{Cluster, Counter};
 use quintet_replica::{Durability, Level, ReplicaId};
-use quintet_runtime::{ChangeReport, ChangeRequest, Config, Join, Listeners, Replica, join};
+use quintet_runtime::{
+    ChangeReport, ChangeRequest, Config, Join, Listeners, Replica, Running, join,
+};
 use std::{
     net::{Ipv4Addr, TcpListener},
     time::Duration,
@@ -134,17 +136,21 @@ fn newcomer(cluster: &Cluster, id: usize, name: &str) -> (Config, TcpListener, J
     (config, listener, join)
 }
 
+/// Starts a replica that listens there for its peers.
+fn start(config: Config, listener: TcpListener) -> Running {
+    let listeners = Listeners {
+        peer: Some(listener),
+        ..Listeners::default()
+    };
+    Replica::start_on(config, Box::new(Counter::default()), listeners).unwrap()
+}
+
 /// Another replica takes this one's place, and is started.
 fn replace(cluster: &mut Cluster, id: usize, name: &str) {
     let (mut config, listener, wanted) = newcomer(cluster, id, name);
     join(&mut config, Some(&wanted)).unwrap();
     assert_eq!(config.id.index(), id);
-    let listeners = Listeners {
-        peer: Some(listener),
-        ..Listeners::default()
-    };
-    let machine = Box::new(Counter::default());
-    let running = Replica::start_on(config.clone(), machine, listeners).unwrap();
+    let running = start(config.clone(), listener);
     cluster
         .replicas
         .resize_with(cluster.replicas.len().max(id + 1), || None);
@@ -268,12 +274,8 @@ fn lost_replica_is_replaced_by_another_in_each_place() {
             continues(&cluster, &mut sum);
 
             // The old one is told, also where the others do not dial it.
-            let machine = Box::new(Counter::default());
-            let listeners = Listeners {
-                peer: Some(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()),
-                ..Listeners::default()
-            };
-            let found = Replica::start_on(old, machine, listeners).unwrap();
+            let elsewhere = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let found = start(old, elsewhere);
             let reason = found.join();
             assert_eq!(reason.exit_code(), 7, "{reason}");
             let text = reason.to_string();

@@ -35,9 +35,9 @@ use crate::{
 };
 use quintet_replica::{
     Boot, Bytes, ClockReading, ClusterId, CommandTime, Control, Deadline, Descriptor, Durability,
-    Epoch, EpochNumber, Executed, FrameError, FrontendId, GroupId, Incarnation, Input, Level, Link,
-    NOT_UNDONE, Node, NodeSetup, Output, Peer, PersistId, Planted, Recipients, ReplicaId,
-    ReplicaSet, START_AGAIN, Slot, SnapshotInfo, SnapshotLeft, Time, TimerKey, Wake,
+    Epoch, EpochNumber, Executed, FrameError, FrontendId, GroupId, HaltKind, Incarnation, Input,
+    Level, Link, NOT_UNDONE, Node, NodeSetup, Output, Peer, PersistId, Planted, Recipients,
+    ReplicaId, ReplicaSet, Slot, SnapshotInfo, SnapshotLeft, Time, TimerKey, Wake,
     World as Outside, Write,
     journal::{Identity, JournalError},
     put_frame,
@@ -865,7 +865,7 @@ impl World {
         };
         // A snapshot that the disk damaged is met when something must be undone.
         let stops = (outputs.iter())
-            .position(|it| matches!(it, Output::Halt(reason) if reason.starts_with(NOT_UNDONE)))
+            .position(|it| matches!(it, Output::Halt(_, reason) if reason.starts_with(NOT_UNDONE)))
             .filter(|_| matches!(self.processes[index].damaged, Some((Kind::RotSnapshot, _))));
         outputs.truncate(stops.unwrap_or(outputs.len()));
         for (at, output) in outputs.drain(..).enumerate() {
@@ -1030,7 +1030,7 @@ impl World {
             }
             Output::BreakLinks => self.break_links(index, self.setup.replicas),
             // Its supervisor does not start it again.
-            Output::Halt(reason) if reason.contains(REPLACED) => {
+            Output::Halt(HaltKind::NoMember, reason) => {
                 self.trace
                     .say(self.now, || format!("r{index} stops: {reason}"));
                 *self
@@ -1039,13 +1039,13 @@ impl World {
                     .or_default() += 1;
                 self.crash(index);
             }
-            Output::Halt(reason) if reason.contains(START_AGAIN) => {
+            Output::Halt(HaltKind::StartAgain, reason) => {
                 self.trace
                     .say(self.now, || format!("r{index} stops: {reason}"));
                 *self.branches.entry("epoch given up").or_default() += 1;
                 self.crash_for(index, 5 * MILLISECOND);
             }
-            Output::Halt(reason) => {
+            Output::Halt(HaltKind::Refused, reason) => {
                 let what = format!("replica {index}: {reason}");
                 self.violate(Violation::new("halt", what));
             }
@@ -1148,9 +1148,6 @@ impl World {
         );
     }
 }
-
-/// What a replica says that another has replaced.
-const REPLACED: &str = "no member any more since epoch";
 
 /// The replicas to which something is sent.
 fn recipients(outputs: &[Output]) -> ReplicaSet {

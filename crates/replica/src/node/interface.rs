@@ -174,7 +174,18 @@ pub enum Output {
     /// Break the links to all replicas and make them again: frames were dropped.
     BreakLinks,
     /// The node must stop with this message.
-    Halt(String),
+    Halt(HaltKind, String),
+}
+
+/// What a node that must stop can do afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HaltKind {
+    /// Nothing by itself: the message says what the operator must do.
+    Refused,
+    /// It is no member any more.
+    NoMember,
+    /// It gave up what it had in memory; started again, it continues with its disk.
+    StartAgain,
 }
 
 /// Why a frame was dropped.

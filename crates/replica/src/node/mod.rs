@@ -86,8 +86,8 @@ pub use interface::*;
 pub use seal::SealError;
 use snapshots::refused_state;
 pub use speculation::NOT_UNDONE;
+pub use succession::no_member;
 use succession::{EpochWord, Succession};
-pub use succession::{START_AGAIN, no_member};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -981,8 +981,12 @@ impl Node {
     }
 
     fn halt(&mut self, reason: String, out: &mut Vec<Output>) {
+        self.halt_as(HaltKind::Refused, reason, out);
+    }
+
+    fn halt_as(&mut self, kind: HaltKind, reason: String, out: &mut Vec<Output>) {
         self.halted = true;
-        out.push(Output::Halt(reason));
+        out.push(Output::Halt(kind, reason));
     }
 
     /// The replica that embeds this frontend, if one is known to.

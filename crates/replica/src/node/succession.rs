@@ -32,8 +32,6 @@ const ANSWER_EVERY: Duration = Duration::from_millis(20);
 /// Members that are linked and have not seen the end yet are waited for so long: they would have
 /// to take a whole state otherwise.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// In reasons to halt: what is on the disk suffices, and a restart finds it.
-pub const START_AGAIN: &str = "start this replica again";
 /// A first state that could not be saved is written again after this.
 const SAVE_AGAIN: Duration = Duration::from_millis(500);
 
@@ -385,7 +383,7 @@ impl Node {
             self.succession.later.insert(from);
         }
         if self.is_leaving() && self.is_settled_without() {
-            return self.halt(no_member(self.id, EpochNumber(self.epoch.0 + 1)), out);
+            return self.end_membership(EpochNumber(self.epoch.0 + 1), out);
         }
         if holds && word.number > self.epoch && self.may_follow(&word) {
             self.follow(from, &word, world, out);
@@ -430,6 +428,10 @@ impl Node {
     fn is_replaced_by(&self, next: &Descriptor) -> bool {
         let ours = Descriptor::decode(self.executor.descriptor().clone());
         ours.is_ok_and(|ours| next.replaces(&ours, self.id))
+    }
+
+    fn end_membership(&mut self, since: EpochNumber, out: &mut Vec<Output>) {
+        self.halt_as(HaltKind::NoMember, no_member(self.id, since), out);
     }
 
     /// Whether a majority has a state of a later epoch: what is here is not needed any more.
@@ -521,17 +523,17 @@ impl Node {
                           restore), or with nothing (--bootstrap-again)";
             return self.halt(String::from(reason), out);
         }
-        let known = ReplicaSet(present.0 & !self.succession.empty.0);
+        let known = self.holders();
         // It has given up what it had in memory of the earlier epoch, not what is on its disk.
         let has_earlier =
             self.durability == Durability::Disk && self.succession.recovered.is_none();
         if has_earlier && known.is_empty() && !present.is_empty() {
             let reason = format!(
-                "no member has the state of epoch {} any more: {START_AGAIN}, to end the epoch before \
-                 with those that are still in it",
+                "no member has the state of epoch {} any more: start this replica again, to end \
+                 the epoch before with those that are still in it",
                 self.epoch
             );
-            return self.halt(reason, out);
+            return self.halt_as(HaltKind::StartAgain, reason, out);
         }
         let from = if known.is_empty() { peers } else { known };
         self.fetch_first_state(from, world, out);
@@ -708,7 +710,7 @@ impl Node {
         }
         if next.replaces(&ours, self.id) {
             if self.is_settled_without() {
-                self.halt(no_member(self.id, next.number), out);
+                self.end_membership(next.number, out);
             }
             return;
         }

@@ -427,7 +427,7 @@ impl Place {
                     to: Recipients::Frontend(_),
                     ..
                 } => self.answers += 1,
-                Output::Halt(reason) => self.halts.push(reason),
+                Output::Halt(_, reason) => self.halts.push(reason),
                 Output::Send { frame, .. } => {
                     let frame = frame.into_bytes();
                     // Told of each other's end, both would leave the epoch.

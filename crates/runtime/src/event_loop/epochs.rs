@@ -2,7 +2,7 @@
 
 use super::EventLoop;
 use crate::{
-    ExitReason, data,
+    ExitReason, announce, data,
     data::random,
     join,
     mail::{Mail, Mailer},
@@ -21,10 +21,8 @@ use std::{cell::Cell, path::PathBuf, sync::mpsc, time::Duration};
 const NEXT_EPOCH: &str = "the cluster continues in another epoch";
 /// A change that is ordered later than this, by the log's clock, is void.
 const VOID_AFTER: Duration = Duration::from_secs(30);
-/// The longest host name, and a port.
-const ADDRESS_MAX: usize = 261;
 /// A replica without a quorum, or that leaves, asks so often whether it is a member still.
-const ASK_EVERY: Duration = Duration::from_secs(3);
+pub(crate) const ASK_EVERY: Duration = Duration::from_secs(3);
 /// An end that is offered and has not come is offered again after this.
 const OFFER_AGAIN: Duration = Duration::from_secs(5);
 
@@ -59,16 +57,13 @@ pub(crate) struct Joining {
     answer: mpsc::Receiver<Result<ChangeReport, String>>,
 }
 
-/// A change that is asked for: protocol, options, or members.
-pub(super) enum Wish<'a> {
-    Settings(&'a ChangeRequest),
-    Replacement(&'a JoinRequest),
-}
+/// Is told how a change ended.
+type Waiter = mpsc::Sender<Result<ChangeReport, String>>;
 
 /// A change that was asked for here.
 pub(crate) struct Changing {
     next: Descriptor,
-    waiter: mpsc::Sender<Result<ChangeReport, String>>,
+    waiter: Waiter,
     offer_at: Time,
     ends_at: Time,
 }
@@ -81,26 +76,7 @@ impl Epochs {
         epoch
     }
 
-    /// The epoch that follows with what is asked for.
-    fn next(&self, wish: &Wish<'_>, leader: ReplicaId) -> Result<Descriptor, String> {
-        let next = match wish {
-            Wish::Settings(request) => match request.remove {
-                Some(_) if request.protocol.is_some() || !request.options.is_empty() => {
-                    let reason = "one change at a time: a member, or protocol and options";
-                    return Err(reason.to_owned());
-                }
-                Some(id) => self.without_member(id)?,
-                None => self.with_settings(request)?,
-            },
-            Wish::Replacement(request) => self.with_member(request)?,
-        };
-        Ok(Descriptor {
-            leader_first: leader,
-            ..next
-        })
-    }
-
-    /// The same with one more member, or one in the place of another.
+    /// The next epoch with one more member, or one in the place of another.
     fn with_member(&self, request: &JoinRequest) -> Result<Descriptor, String> {
         let mut next = self.descriptor.successor();
         let row = MemberRow {
@@ -148,7 +124,7 @@ impl Epochs {
         }
     }
 
-    /// The same without a member.
+    /// The next epoch without a member.
     fn without_member(&self, id: u16) -> Result<Descriptor, String> {
         self.may_change_number()?;
         let mut next = self.descriptor.successor();
@@ -175,6 +151,7 @@ impl Epochs {
         Ok(next)
     }
 
+    /// The next epoch with another protocol, or with other options.
     fn with_settings(&self, request: &ChangeRequest) -> Result<Descriptor, String> {
         let now = &self.descriptor;
         let name = request.protocol.as_ref().unwrap_or(&now.protocol);
@@ -214,18 +191,9 @@ impl Epochs {
     }
 }
 
-/// Whether an address of a member can be one.
-pub(crate) fn check_address(address: &str) -> Result<(), String> {
-    let good = |(host, port): (&str, &str)| {
-        let port = port.parse::<u16>().is_ok_and(|port| port > 0);
-        port && !host.is_empty() && !host.contains(char::is_whitespace)
-    };
-    match address.len() <= ADDRESS_MAX && address.rsplit_once(':').is_some_and(good) {
-        true => Ok(()),
-        false => Err(format!(
-            "'{address}' is not the address of a member: it takes host:port, with a port above 0"
-        )),
-    }
+fn answer(waiter: &Waiter, report: Result<ChangeReport, String>) {
+    // Who waited may have given up.
+    let _ = waiter.send(report);
 }
 
 /// Whether nothing would change.
@@ -344,47 +312,65 @@ impl EventLoop {
         if self.epochs.changing.is_some() {
             return JoinAnswer::Waits;
         }
-        if let Err(reason) = self.may_join(request, now) {
-            return JoinAnswer::Refused(reason);
-        }
+        let next = match self.next_with_member(request, now) {
+            Ok(next) => next,
+            Err(reason) => return JoinAnswer::Refused(reason),
+        };
         let (waiter, answer) = mpsc::channel();
-        self.on_wish(&Wish::Replacement(request), waiter, now);
+        self.begin_change(next, waiter, now);
         let directory = request.directory;
         self.epochs.joining = Some(Joining { directory, answer });
         JoinAnswer::Waits
     }
 
-    /// Whether a replica can become a member now.
-    fn may_join(&mut self, request: &JoinRequest, now: Time) -> Result<(), String> {
-        check_address(&request.peer)?;
-        self.epochs.with_member(request)?;
-        let members = self.epochs.descriptor.members.len();
-        let JoinPlace::Of(id) = request.place else {
-            // The only member has no quorum until the second one has its state.
-            return match members {
-                1 => Ok(()),
-                _ => self.would_serve(None, members + 1, now),
-            };
+    /// The next epoch with a new member, if it can become one now.
+    fn next_with_member(&self, request: &JoinRequest, now: Time) -> Result<Descriptor, String> {
+        announce::check(&request.peer)?;
+        let next = self.epochs.with_member(request)?;
+        let leaves = match request.place {
+            JoinPlace::Of(id) => Some(id),
+            JoinPlace::New | JoinPlace::Still(..) => None,
         };
-        if id == self.epochs.me {
+        if leaves == Some(self.epochs.me) {
             return Err(format!(
                 "this is replica {}, the one to be replaced: ask another member (--seed)",
-                id.0
+                self.epochs.me.0
             ));
         }
-        let figures = self.shell.peers.figures(now);
-        if (figures.links.get(id.index())).is_some_and(|link| link.up) {
+        if let Some(id) = leaves
+            && self.is_linked(id, now)
+        {
             return Err(format!(
                 "replica {} is connected: only a lost member is replaced; stop it first",
                 id.0
             ));
         }
-        self.would_serve(Some(id), members, now)
+        // The only member has no quorum until the second one has its state.
+        if self.epochs.descriptor.members.len() > 1 {
+            self.would_serve(leaves, next.members.len(), now)?;
+        }
+        Ok(next)
+    }
+
+    /// The next epoch without a member, if it can be removed now.
+    fn next_without_member(&self, id: u16, now: Time) -> Result<Descriptor, String> {
+        if ReplicaId(id) == self.epochs.me {
+            let reason = "this is the replica to be removed: ask another one (--admin)";
+            return Err(reason.to_owned());
+        }
+        let next = self.epochs.without_member(id)?;
+        self.would_serve(Some(ReplicaId(id)), next.members.len(), now)?;
+        Ok(next)
+    }
+
+    fn is_linked(&self, id: ReplicaId, now: Time) -> bool {
+        let links = self.shell.peers.figures(now).links;
+        links.get(id.index()).is_some_and(|link| link.up)
     }
 
     /// Whether the members that stay are a quorum of `members`, as long as a new one has no state.
     fn would_serve(
-        &mut self,
+        &self,
         leaves: Option<ReplicaId>,
         members: usize,
         now: Time,
@@ -407,55 +393,23 @@ impl EventLoop {
         ))
     }
 
-    /// Somebody wants another protocol or other options.
-    pub(super) fn on_change(
-        &mut self,
-        request: &ChangeRequest,
-        waiter: mpsc::Sender<Result<ChangeReport, String>>,
-        now: Time,
-    ) {
-        self.on_wish(&Wish::Settings(request), waiter, now);
+    /// A change is asked for over admin HTTP or by the program around the replica.
+    pub(super) fn on_change(&mut self, request: &ChangeRequest, waiter: Waiter, now: Time) {
+        let has_settings = request.protocol.is_some() || !request.options.is_empty();
+        let next = match request.remove {
+            None => self.epochs.with_settings(request),
+            Some(_) if has_settings => {
+                Err("one change at a time: a member, or protocol and options".to_owned())
+            }
+            Some(id) => self.next_without_member(id, now),
+        };
+        match next {
+            Ok(next) => self.begin_change(next, waiter, now),
+            Err(reason) => answer(&waiter, Err(reason)),
+        }
     }
 
-    fn on_wish(
-        &mut self,
-        wish: &Wish<'_>,
-        waiter: mpsc::Sender<Result<ChangeReport, String>>,
-        now: Time,
-    ) {
-        let answer = |waiter: &mpsc::Sender<_>, answer| {
-            // Who waited may have given up.
-            let _ = waiter.send(answer);
-        };
-        let leader = self.node.protocol_status().leader;
-        let leader = leader.unwrap_or(self.epochs.descriptor.leader_first);
-        let leader = match wish {
-            // The new one leads nothing before it has the state.
-            Wish::Replacement(request) if request.place == JoinPlace::Of(leader) => self.epochs.me,
-            Wish::Settings(request) if request.remove == Some(leader.0) => self.epochs.me,
-            _ => leader,
-        };
-        if let Wish::Settings(ChangeRequest {
-            remove: Some(id), ..
-        }) = wish
-        {
-            let members = self.epochs.descriptor.members.len();
-            let id = ReplicaId(*id);
-            if id == self.epochs.me {
-                let reason = "this is the replica to be removed: ask another one (--admin)";
-                return answer(&waiter, Err(reason.to_owned()));
-            }
-            // An impossible removal is refused below, with its own reason.
-            let enough = self.would_serve(Some(id), members.saturating_sub(1), now);
-            if let (Ok(_), Err(reason)) = (self.epochs.without_member(id.0), enough) {
-                return answer(&waiter, Err(reason));
-            }
-        }
-        let next = self.epochs.next(wish, leader);
-        let next = match next {
-            Ok(next) => next,
-            Err(reason) => return answer(&waiter, Err(reason)),
-        };
+    fn begin_change(&mut self, next: Descriptor, waiter: Waiter, now: Time) {
         let current = &self.epochs.descriptor;
         if is_same(&next, current) {
             return answer(&waiter, Ok(self.change_report()));
@@ -464,8 +418,18 @@ impl EventLoop {
             let reason = "another change is being made at this replica; wait until it is done";
             return answer(&waiter, Err(reason.to_owned()));
         }
+        let leader = self.node.protocol_status().leader;
+        let leader = leader.unwrap_or(current.leader_first);
+        // A new member leads nothing before it has the state.
+        let leader_first = match next.replaces(current, leader) {
+            true => self.epochs.me,
+            false => leader,
+        };
         self.epochs.changing = Some(Changing {
-            next,
+            next: Descriptor {
+                leader_first,
+                ..next
+            },
             waiter,
             offer_at: now,
             ends_at: now + VOID_AFTER,
@@ -518,19 +482,17 @@ impl EventLoop {
         }
     }
 
-    /// A replica that leaves, or that has been without a quorum for a while, asks the others whether
-    /// it is a member still.
+    /// A replica that leaves, or that has no quorum, asks the others whether it is a member still.
     pub(super) fn ask_membership(&mut self, now: Time) {
-        let (reachable, _) = self.shell.reachable(now);
-        let members = self.epochs.descriptor.members.len();
-        let doubts = self.node.is_leaving() || 2 * reachable <= members && members > 1;
-        if !doubts {
-            self.epochs.ask_at = now + ASK_EVERY;
-        }
         if now < self.epochs.ask_at {
             return;
         }
         self.epochs.ask_at = now + ASK_EVERY;
+        let (reachable, _) = self.shell.reachable(now);
+        let members = self.epochs.descriptor.members.len();
+        if !self.node.is_leaving() && (2 * reachable > members || members == 1) {
+            return;
+        }
         let links = self.shell.peers.figures(now).links;
         let addresses = links.into_iter().enumerate();
         let addresses = addresses.filter(|(id, _)| *id != self.epochs.me.index());
@@ -564,10 +526,9 @@ impl EventLoop {
         Some(changing.offer_at.min(changing.ends_at))
     }
 
-    fn end_change(&mut self, answer: Result<ChangeReport, String>) {
+    fn end_change(&mut self, report: Result<ChangeReport, String>) {
         if let Some(changing) = self.epochs.changing.take() {
-            // Who waited may have given up.
-            let _ = changing.waiter.send(answer);
+            answer(&changing.waiter, report);
         }
     }
 

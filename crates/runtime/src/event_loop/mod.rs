@@ -27,7 +27,7 @@ mod stage;
 mod storage;
 mod world;
 
-pub(crate) use epochs::{Epochs, check_address};
+pub(crate) use epochs::{ASK_EVERY, Epochs};
 use peers::DISK_HUNG;
 pub(crate) use proxy::{Proxy, ProxyParts, ProxyWorld};
 pub(crate) use publish::About;
@@ -39,9 +39,9 @@ use crate::{
 };
 use changes::Changes;
 use quintet_replica::{
-    CommandTime, Control, EpochNumber, Executed, Incarnation, Input, Link, Node, Output, Peer,
-    PersistId, RecoveredBytes, ReplicaId, START_AGAIN, Slot, SnapshotInfo, Submission, Time,
-    ViableIn, Wake,
+    CommandTime, Control, EpochNumber, Executed, HaltKind, Incarnation, Input, Link, Node, Output,
+    Peer, PersistId, RecoveredBytes, ReplicaId, Slot, SnapshotInfo, Submission, Time, ViableIn,
+    Wake,
 };
 use reach::{Known, Reach};
 use shell::{Pause, Shell};
@@ -487,11 +487,11 @@ impl EventLoop {
                 Output::Diverged(found) => self.on_diverged(&found),
                 Output::Mark(branch) => self.shell.metrics.mark(branch, now),
                 Output::BreakLinks => self.shell.peers.break_links(DISK_HUNG, now),
-                Output::Halt(reason) => {
+                Output::Halt(kind, reason) => {
                     tracing::error!(reason, "the replica cannot go on");
-                    self.exit = Some(match reason.contains(START_AGAIN) {
-                        true => ExitReason::StartAgain(reason),
-                        false => ExitReason::DataRefused(reason),
+                    self.exit = Some(match kind {
+                        HaltKind::StartAgain => ExitReason::StartAgain(reason),
+                        HaltKind::Refused | HaltKind::NoMember => ExitReason::DataRefused(reason),
                     });
                 }
             }

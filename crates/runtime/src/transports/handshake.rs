@@ -745,11 +745,8 @@ impl PeerIdentity {
                 "protocol mismatch: ours '{ours}', theirs '{theirs}'"
             ));
         }
-        let members = match theirs.epoch == self.epoch {
-            true => theirs.members,
-            false => self.members,
-        };
-        if (theirs.groups, members) != (self.groups, self.members) {
+        let differ = theirs.epoch == self.epoch && theirs.members != self.members;
+        if theirs.groups != self.groups || differ {
             return refuse(format!(
                 "membership mismatch: ours {} members in {} groups, theirs {} in {}",
                 self.members, self.groups, theirs.members, theirs.groups

@@ -741,7 +741,7 @@ impl World {
                 Output::Diverged(found) => self.breaks(index, &found.to_string()),
                 Output::BreakLinks => self.renew_links(index),
                 Output::EpochBegins { .. } => unreachable!("nobody ends an epoch here"),
-                Output::Halt(reason) => self.breaks(index, &reason),
+                Output::Halt(_, reason) => self.breaks(index, &reason),
             }
         }
         finished

@@ -736,7 +736,7 @@ impl Cast {
             // No disk hangs here.
             Output::BreakLinks => {}
             Output::EpochBegins { .. } => unreachable!("nobody ends an epoch here"),
-            Output::Halt(reason) => {
+            Output::Halt(_, reason) => {
                 let what = format!("replica {}: {reason}", after.id);
                 violation.get_or_insert(Violation::new("halt", what));
             }

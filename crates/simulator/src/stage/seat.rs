@@ -755,7 +755,7 @@ impl Stage {
             }
             // No disk hangs here.
             Output::BreakLinks => {}
-            Output::Halt(reason) => {
+            Output::Halt(_, reason) => {
                 self.say(|| format!("{index}: HALTS: {reason}"));
                 self.seats[index].halted = Some(reason);
                 self.crash(index);

@@ -176,7 +176,7 @@ pub(super) struct Exchanges {
 }
 
 impl Exchanges {
-    /// Another replica has this member's row.
+    /// What was measured of this member's clock counts no more.
     pub fn forget(&mut self, member: usize) {
         if let Some((clock, asked)) = self.peers.get_mut(member) {
             clock.forget();
@@ -229,9 +229,8 @@ impl Tcp {
 
     /// This side's clock was set: nothing that was measured counts any more.
     pub fn forget_clocks(&mut self) {
-        for (clock, asked) in &mut self.exchanges.peers {
-            clock.forget();
-            *asked = None;
+        for member in 0..self.exchanges.peers.len() {
+            self.exchanges.forget(member);
         }
         self.exchanges.quick = ROUNDS_FIRST;
     }
