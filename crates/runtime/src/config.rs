@@ -249,6 +249,9 @@ pub struct Config {
     /// and ROLE; `None` for `redis_listen`, with the address that the others see where it names
     /// none.
     pub redis_announce: Option<String>,
+    /// Where the other members reach this replica, as `host:port`: they are told when they are linked,
+    /// so it may be another address than the one that they know.
+    pub peer_announce: Option<String>,
     /// Where the admin HTTP listens; port 0 for any free one, `None` for none.
     pub admin_listen: Option<SocketAddr>,
     /// Where peers connect.
@@ -317,6 +320,7 @@ impl Config {
             data,
             redis_listen: Some(any),
             redis_announce: None,
+            peer_announce: None,
             admin_listen: Some(any),
             peer_listen: any,
             transport: Transport::Tcp,
@@ -377,8 +381,14 @@ impl Config {
         if self.cluster == ClusterId(0) {
             return refuse("cluster: an id of zero stands for none; draw a random one".to_owned());
         }
-        if let Some(Err(why)) = self.redis_announce.as_deref().map(crate::announce::check) {
-            return refuse(format!("redis_announce: {why}"));
+        let announced = [
+            ("redis_announce", &self.redis_announce),
+            ("peer_announce", &self.peer_announce),
+        ];
+        for (name, address) in announced {
+            if let Some(Err(why)) = address.as_deref().map(crate::announce::check) {
+                return refuse(format!("{name}: {why}"));
+            }
         }
         if self.members.is_empty() || self.members.len() > ReplicaSet::MEMBERS_MAX {
             let (count, most) = (self.members.len(), ReplicaSet::MEMBERS_MAX);

@@ -119,12 +119,15 @@ struct PeersFile {
 }
 
 /// What is known of a peer for good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PeerSeen {
     /// Drawn when the peer's directory was made.
     pub directory: u64,
     /// The highest boot number that it has told.
     pub boot: u64,
+    /// Where it is reached, if it has said so.
+    #[serde(default)]
+    pub address: Option<String>,
 }
 
 /// An open data directory; locked as long as it lives.
@@ -460,7 +463,12 @@ pub(crate) fn store_member(
     let others = seen.iter().filter(|(row, ..)| *row != id.0);
     let peers = others.map(|(row, directory, boot)| {
         let (directory, boot) = (*directory, *boot);
-        (*row, PeerSeen { directory, boot })
+        let seen = PeerSeen {
+            directory,
+            boot,
+            address: None,
+        };
+        (*row, seen)
     });
     let file = PeersFile {
         cluster: descriptor.cluster.to_string(),
@@ -713,6 +721,14 @@ impl Data {
         let others = peers.map(|(row, seen)| (*row, seen.directory, seen.boot));
         let this = (self.identity.node, self.directory, self.boot.0);
         others.chain([this]).collect()
+    }
+
+    /// Where a member has said that it is reached; `directory` is that of the one that must have the
+    /// row, where it is known.
+    pub fn address_of(&self, id: ReplicaId, directory: Option<u64>) -> Option<&String> {
+        let seen = self.peers.get(&id.0)?;
+        let is_it = directory.is_none_or(|directory| directory == seen.directory);
+        seen.address.as_ref().filter(|_| is_it)
     }
 
     /// Where damaged files are put.
@@ -1065,7 +1081,11 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let config = config(directory.path(), Durability::Disk);
         let mut data = Data::open(&config).expect("opens");
-        let seen = |directory, boot| PeerSeen { directory, boot };
+        let seen = |directory, boot| PeerSeen {
+            directory,
+            boot,
+            address: None,
+        };
         assert_eq!(data.check_peer(ReplicaId(2), seen(11, 4), None), Ok(()));
         drop(data);
         let mut data = Data::open(&config).expect("opens");
@@ -1085,6 +1105,7 @@ mod tests {
         let seen = |boot| PeerSeen {
             directory: 11,
             boot,
+            address: None,
         };
         for boot in [u64::MAX, BOOTS_AHEAD_MAX + 1] {
             let refusal = data

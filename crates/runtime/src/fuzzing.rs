@@ -93,6 +93,7 @@ fn fuzz_identity() -> PeerIdentity {
         session: 1 << 32,
         lane: Lane::Control,
         redis: "127.0.0.1:7001".to_owned(),
+        address: String::new(),
         descriptor: Bytes::from_static(b"options"),
     }
 }

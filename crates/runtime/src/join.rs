@@ -15,7 +15,7 @@ use crate::{
     terms,
     transports::handshake::{Handshake, JoinAnswer, JoinPlace, JoinRequest, PeerKey, Step},
 };
-use quintet_replica::{Descriptor, Executed, ReplicaId};
+use quintet_replica::{Descriptor, Executed, FEATURE_LEVEL, ReplicaId, StateMachine};
 use std::{
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs},
@@ -39,8 +39,6 @@ pub struct Join {
     pub seeds: Vec<String>,
     /// The member whose place this one takes; it is one more otherwise.
     pub replaces: Option<ReplicaId>,
-    /// Where the members reach this replica, as `host:port`.
-    pub peer: String,
     /// How long to wait.
     pub timeout: Duration,
 }
@@ -57,11 +55,16 @@ pub(crate) enum Failure {
 
 /// Makes `config` that of a member: of the epoch that its data directory knows, or else of one that
 /// the cluster goes on in for its sake. Of `config` are needed the data directory, the secret, where
-/// there is none the cluster's id, and what is each member's own: addresses, journal, threads.
+/// there is none the cluster's id, and what is each member's own: addresses (with `peer_announce`),
+/// journal, threads.
 ///
 /// # Errors
 /// Why it is none, and what to do.
-pub fn join(config: &mut Config, wanted: Option<&Join>) -> Result<(), StartError> {
+pub fn join(
+    config: &mut Config,
+    machine: &dyn StateMachine,
+    wanted: Option<&Join>,
+) -> Result<(), StartError> {
     // Locked until the end: the directory becomes one member.
     let Joiner {
         directory, member, ..
@@ -73,8 +76,15 @@ pub fn join(config: &mut Config, wanted: Option<&Join>) -> Result<(), StartError
     let wanted = wanted.ok_or_else(|| {
         StartError::Config("it is no member yet: name one to ask (--seed HOST:PORT)".to_owned())
     })?;
-    announce::check(&wanted.peer).map_err(StartError::Config)?;
-    let (mut descriptor, base, seen) = wanted.ask_all(config, *directory)?;
+    let request = JoinRequest {
+        directory: *directory,
+        place: wanted.replaces.map_or(JoinPlace::New, JoinPlace::Of),
+        peer: config.peer_announce.clone().unwrap_or_default(),
+        level: FEATURE_LEVEL,
+        semantics: machine.semantics(),
+    };
+    announce::check(&request.peer).map_err(StartError::Config)?;
+    let (mut descriptor, base, seen) = wanted.ask_all(config, &request)?;
     let Some(id) = descriptor.row_of(*directory) else {
         return Err(StartError::Config(
             "the member that was asked has answered with an epoch that this replica is not in"
@@ -89,12 +99,7 @@ pub fn join(config: &mut Config, wanted: Option<&Join>) -> Result<(), StartError
 }
 
 impl Join {
-    fn ask_all(&self, config: &Config, directory: u64) -> Result<Told, StartError> {
-        let request = JoinRequest {
-            directory,
-            place: self.replaces.map_or(JoinPlace::New, JoinPlace::Of),
-            peer: self.peer.clone(),
-        };
+    fn ask_all(&self, config: &Config, request: &JoinRequest) -> Result<Told, StartError> {
         let key = PeerKey::new(&config.secret, config.cluster);
         let until = Instant::now() + self.timeout;
         let (mut last, mut refused_since) = (String::new(), None::<Instant>);
@@ -102,7 +107,7 @@ impl Join {
             // Another member may know better than one that refuses.
             let (mut refused, mut waits) = (String::new(), false);
             for seed in &self.seeds {
-                match ask(seed, &key, &request) {
+                match ask(seed, &key, request) {
                     Ok(JoinAnswer::Member {
                         descriptor,
                         base,

@@ -88,6 +88,7 @@ impl Proxy {
             session: 0,
             lane: Lane::Control,
             redis: String::new(),
+            address: String::new(),
             descriptor: descriptor.public(),
         };
         let about = StatusReport {

@@ -280,7 +280,7 @@ impl Replica {
             StartError::refused(&config.data)(reason)
         })?;
         config.protocol.clone_from(&descriptor.protocol);
-        let names = terms::addresses(&configured, &descriptor);
+        let names = terms::addresses(&configured, &descriptor, &data);
         config.members = names.into_iter().map(|peer| Member { peer }).collect();
         if config.id.index() >= config.members.len() {
             let reason = no_member(config.id, descriptor.number);
@@ -565,6 +565,7 @@ fn assemble(
         session: 0,
         lane: Lane::Control,
         redis: told,
+        address: config.peer_announce.clone().unwrap_or_default(),
         descriptor: descriptor.public(),
     };
     let setup = NodeSetup {
@@ -583,7 +584,10 @@ fn assemble(
         .map_err(|error| StartError::Config(error.to_string()))?
         .with_descriptor(descriptor.encode())
         .with_base(base);
-    let names = config.members.iter().map(|it| it.peer.clone()).collect();
+    let mut names: Vec<String> = config.members.iter().map(|it| it.peer.clone()).collect();
+    if let Some(address) = &config.peer_announce {
+        names[config.id.index()].clone_from(address);
+    }
     let apart = Apart::of(config)?;
     let registry = apart.as_ref().map_or(&poll, |apart| &apart.peers);
     let registry = registry.registry().try_clone()?;

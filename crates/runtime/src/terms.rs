@@ -214,10 +214,18 @@ pub(crate) fn check_stored(configured: &Descriptor, stored: &Descriptor) -> Resu
     ))
 }
 
-/// Where members are reached: as the configuration has it for those that it names.
-pub(crate) fn addresses(configured: &Descriptor, agreed: &Descriptor) -> Vec<String> {
-    let known = agreed.clone().with_private_part_of(configured);
-    known.members.into_iter().map(|row| row.peer).collect()
+/// Where members are reached: as they have said themselves, or else as the configuration has it for
+/// those that it names.
+pub(crate) fn addresses(configured: &Descriptor, agreed: &Descriptor, data: &Data) -> Vec<String> {
+    let (known, rows) = (
+        agreed.clone().with_private_part_of(configured),
+        Rows::of(agreed),
+    );
+    let members = known.members.into_iter().zip(0..).map(|(row, id)| {
+        let said = data.address_of(ReplicaId(id), rows.directory(ReplicaId(id)));
+        said.cloned().unwrap_or(row.peer)
+    });
+    members.collect()
 }
 
 /// What a replica shows of its descriptor: options, and limits and terms. Never the hash seed.

@@ -125,12 +125,12 @@ fn newcomer(cluster: &Cluster, id: usize, name: &str) -> (Config, TcpListener, J
     config.redis_listen = None;
     config.admin_listen = None;
     config.peer_listen = address;
+    config.peer_announce = Some(address.to_string());
     let seeds = cluster.configs.iter().enumerate();
     let seeds = seeds.filter(|(at, _)| *at != id);
     let join = Join {
         seeds: seeds.map(|(_, it)| it.peer_listen.to_string()).collect(),
         replaces: (id < cluster.configs.len()).then_some(ReplicaId(id as u16)),
-        peer: address.to_string(),
         timeout: PATIENCE,
     };
     (config, listener, join)
@@ -148,7 +148,7 @@ fn start(config: Config, listener: TcpListener) -> Running {
 /// Another replica takes this one's place, and is started.
 fn replace(cluster: &mut Cluster, id: usize, name: &str) {
     let (mut config, listener, wanted) = newcomer(cluster, id, name);
-    join(&mut config, Some(&wanted)).unwrap();
+    join(&mut config, &Counter::default(), Some(&wanted)).unwrap();
     assert_eq!(config.id.index(), id);
     let running = start(config.clone(), listener);
     cluster
@@ -268,7 +268,7 @@ fn lost_replica_is_replaced_by_another_in_each_place() {
             // The new one is a member as any other: asked again, it is what it is.
             drop(cluster.replicas[id].take());
             let mut again = cluster.configs[id].clone();
-            join(&mut again, None).unwrap();
+            join(&mut again, &Counter::default(), None).unwrap();
             assert_eq!((again.id, again.members.len()), (ReplicaId(id as u16), 3));
             cluster.restart(id);
             continues(&cluster, &mut sum);
@@ -294,6 +294,57 @@ fn lost_replica_is_replaced_by_another_in_each_place() {
     }
 }
 
+/// The address of a replica's peer port is another one from now on.
+fn moves(cluster: &mut Cluster, id: usize) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let config = &mut cluster.configs[id];
+    config.peer_listen = address;
+    config.peer_announce = Some(address.to_string());
+    join(config, &Counter::default(), None).unwrap();
+    let config = config.clone();
+    cluster.replicas[id] = Some(start(config, listener));
+}
+
+#[test]
+fn member_is_found_at_another_address_that_it_announces() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(directory.path(), 3, Durability::Disk);
+    let mut sum = 0;
+    for id in 0..3 {
+        drop(cluster.replicas[id].take());
+        replace(&mut cluster, id, &format!("another-{id}"));
+        drop(cluster.replicas[id].take());
+        moves(&mut cluster, id);
+        let address = cluster.configs[id].peer_listen.to_string();
+        for asked in 0..3 {
+            cluster.wait(asked, "links and addresses", |status| {
+                let linked = status.peers.iter().all(|peer| peer.connected);
+                linked && status.rows[id].peer == address
+            });
+        }
+        continues(&cluster, &mut sum);
+    }
+}
+
+#[test]
+fn member_that_knows_nobodys_address_any_more_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(directory.path(), 5, Durability::Disk);
+    let mut sum = 0;
+    continues(&cluster, &mut sum);
+    drop(cluster.replicas[0].take());
+    for id in 1..5 {
+        drop(cluster.replicas[id].take());
+        replace(&mut cluster, id, &format!("another-{id}"));
+        sum += 1;
+        assert_eq!(add(&cluster, id), sum);
+    }
+    cluster.restart(0);
+    continues(&cluster, &mut sum);
+    assert_eq!(cluster.handle(0).status().epoch, 5);
+}
+
 #[test]
 fn replacement_that_cannot_work_is_refused_and_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -301,11 +352,12 @@ fn replacement_that_cannot_work_is_refused_and_changes_nothing() {
     let mut sum = 0;
     continues(&cluster, &mut sum);
     let (config, _listener, wanted) = newcomer(&cluster, 2, "another");
-    let refused = |wanted: &Join, config: &Config| {
-        let error = join(&mut config.clone(), Some(wanted)).unwrap_err();
+    let refused_of = |machine: &Counter, wanted: &Join, config: &Config| {
+        let error = join(&mut config.clone(), machine, Some(wanted)).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         error.to_string()
     };
+    let refused = |wanted: &Join, config: &Config| refused_of(&Counter::default(), wanted, config);
     let other = Join {
         replaces: Some(ReplicaId(7)),
         ..wanted.clone()
@@ -317,23 +369,25 @@ fn replacement_that_cannot_work_is_refused_and_changes_nothing() {
         ..wanted.clone()
     };
     assert!(refused(&other, &config).contains("ask another member"));
-    let other = Join {
-        peer: cluster.configs[1].peer_listen.to_string(),
-        ..wanted.clone()
+    let elsewhere = |address: &str| Config {
+        peer_announce: Some(address.to_owned()),
+        ..config.clone()
     };
-    assert!(refused(&other, &config).contains("is the address of replica 1"));
+    let taken = elsewhere(&cluster.configs[1].peer_listen.to_string());
+    assert!(refused(&wanted, &taken).contains("is the address of replica 1"));
     let stranger = Config {
         secret: [7; 32],
         ..config.clone()
     };
     assert!(refused(&wanted, &stranger).contains("secret"));
+    let mut later = Counter::default();
+    later.version = 1;
+    assert!(refused_of(&later, &wanted, &config).contains("another version"));
     assert!(refused(&wanted, &config).contains("replica 2 is connected"));
-    let other = Join {
-        peer: "10.0.0.9".to_owned(),
-        ..wanted.clone()
-    };
-    assert!(refused(&other, &config).contains("host:port"));
-    let without = join(&mut config.clone(), None).unwrap_err().to_string();
+    assert!(refused(&wanted, &elsewhere("10.0.0.9")).contains("host:port"));
+    let without = join(&mut config.clone(), &Counter::default(), None)
+        .unwrap_err()
+        .to_string();
     assert!(without.contains("--seed"), "{without}");
     // Without replica 1 the one that stays is no quorum.
     for id in 1..3 {

@@ -79,27 +79,25 @@ impl Join {
     pub fn run(self) -> Outcome {
         let file = self.config.as_deref();
         let loaded = settings::load_to_join(file, &self.process.overrides, &self.dir, |config| {
-            let peer = match &self.advertise {
-                Some(address) => address.clone(),
-                None => config.peer_listen.to_string(),
+            config.peer_announce = match &self.advertise {
+                Some(address) => Some(address.clone()),
+                None if config.peer_listen.ip().is_unspecified() => None,
+                None => Some(config.peer_listen.to_string()),
             };
             let wanted = (!self.seed.is_empty()).then(|| Wanted {
                 seeds: self.seed.clone(),
                 replaces: self.replace.map(ReplicaId),
-                peer,
                 timeout: TIMEOUT,
             });
-            if self.advertise.is_none()
-                && wanted.is_some()
-                && config.peer_listen.ip().is_unspecified()
-            {
+            if wanted.is_some() && config.peer_announce.is_none() {
                 return Err(Failure::usage(
                     "no other member reaches 0.0.0.0: where is this replica?",
                 )
                 .help("name its address with --advertise HOST:PORT"));
             }
             can_listen(config)?;
-            quintet_runtime::join(config, wanted.as_ref()).map_err(refusal)
+            let machine = crate::cli::store(config);
+            quintet_runtime::join(config, &*machine, wanted.as_ref()).map_err(refusal)
         })?;
         let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Ignored)?;
         let config = self.process.with_clock(loaded.config);

@@ -12,8 +12,8 @@ use crate::{
 };
 use quintet_protocols::find;
 use quintet_replica::{
-    Bytes, CommandTime, Descriptor, Epoch, EpochNumber, Executed, MemberRole, MemberRow, ReplicaId,
-    ReplicaSet, Time, World as _, no_member,
+    Bytes, CommandTime, Descriptor, Epoch, EpochNumber, Executed, FEATURE_LEVEL, MemberRole,
+    MemberRow, ReplicaId, ReplicaSet, Time, World as _, no_member,
 };
 use std::{cell::Cell, path::PathBuf, sync::mpsc, time::Duration};
 
@@ -84,6 +84,15 @@ impl Epochs {
             role: MemberRole::Voter,
             peer: request.peer.clone(),
         };
+        if request.level < next.level || request.semantics != next.semantics {
+            let (level, theirs) = (next.level, request.level);
+            let (semantics, other) = (next.semantics, request.semantics);
+            return Err(format!(
+                "its program is of another version than the members': it knows feature levels up \
+                 to {theirs} and executes commands by rules {other}, they are at level {level} and \
+                 rules {semantics}; start the members' version"
+            ));
+        }
         let at = self.place_of(request)?;
         let mut others = next.members.iter().enumerate();
         let taken = others.find(|(other, it)| *other != at && it.peer == row.peer);
@@ -276,6 +285,7 @@ impl EventLoop {
             // Descriptor and beginning are not of the same epoch now.
             return JoinAnswer::Waits;
         }
+        self.note_addresses(now);
         let current = &self.epochs.descriptor;
         if let JoinPlace::Still(id, epoch) = request.place {
             let rows = terms::Rows::of(current);
@@ -321,6 +331,16 @@ impl EventLoop {
         let directory = request.directory;
         self.epochs.joining = Some(Joining { directory, answer });
         JoinAnswer::Waits
+    }
+
+    /// Members may have said since the epoch began that they are reached elsewhere.
+    fn note_addresses(&mut self, now: Time) {
+        let links = self.shell.peers.figures(now).links;
+        for (row, link) in self.epochs.descriptor.members.iter_mut().zip(links) {
+            if !link.name.is_empty() {
+                row.peer = link.name;
+            }
+        }
     }
 
     /// The next epoch with a new member, if it can become one now.
@@ -448,9 +468,11 @@ impl EventLoop {
             let report = match ours {
                 true => Ok(self.change_report()),
                 false => Err(format!(
-                    "epoch {} came first, with protocol '{}': look at it, and ask again if the \
-                     change is still wanted",
-                    current.number.0, current.protocol
+                    "epoch {} came first, with protocol '{}' and {} members: look at it, and ask \
+                     again if the change is still wanted",
+                    current.number.0,
+                    current.protocol,
+                    current.members.len()
                 )),
             };
             return self.end_change(report);
@@ -501,6 +523,8 @@ impl EventLoop {
             directory: self.epochs.directory,
             place: JoinPlace::Still(self.epochs.me, self.epochs.descriptor.number),
             peer: String::new(),
+            level: FEATURE_LEVEL,
+            semantics: self.epochs.descriptor.semantics,
         };
         let key = PeerKey::new(&self.epochs.secret, self.epochs.descriptor.cluster);
         let mailer = self.epochs.mailer.clone();

@@ -33,7 +33,7 @@ use sha2::Sha256;
 use std::fmt;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"QUINTET\n");
-pub(crate) const FORMAT: u16 = 6;
+pub(crate) const FORMAT: u16 = 7;
 pub(crate) const HEADER: usize = 20;
 /// No identity or refusal is longer, descriptor included.
 pub(crate) const BODY_MAX: usize = 64 << 10;
@@ -125,6 +125,8 @@ pub(crate) struct PeerIdentity {
     /// Where its Redis clients connect, as [`crate::announce`] has it; empty where there is no such
     /// server, and of frontends.
     pub redis: String,
+    /// Where its peers reach it, where it says so itself; empty otherwise.
+    pub address: String,
     /// All that must be equal at every member, encoded.
     pub descriptor: Bytes,
 }
@@ -145,6 +147,9 @@ pub(crate) struct JoinRequest {
     pub place: JoinPlace,
     /// Where members reach it.
     pub peer: String,
+    /// The highest feature level that its program knows, and how its state machine behaves.
+    pub level: u32,
+    pub semantics: u32,
 }
 
 /// The place that it wants.
@@ -287,6 +292,7 @@ impl Wire for PeerIdentity {
         writer.u64(self.session);
         writer.u8(self.lane as u8);
         writer.slice(self.redis.as_bytes());
+        writer.slice(self.address.as_bytes());
         writer.slice(&self.descriptor);
     }
 
@@ -315,12 +321,8 @@ impl Wire for PeerIdentity {
                 1 => Lane::Bulk,
                 _ => return Err(DecodeError::Bad("lane")),
             },
-            redis: {
-                let bytes = reader.blob("redis address")?;
-                let text = String::from_utf8(bytes.to_vec()).ok();
-                text.filter(|text| text.is_empty() || announce::check(text).is_ok())
-                    .ok_or(DecodeError::Bad("redis address"))?
-            },
+            redis: address(reader, "redis address")?,
+            address: address(reader, "peer address")?,
             descriptor: reader.blob("descriptor")?,
         })
     }
@@ -338,6 +340,8 @@ impl Wire for JoinRequest {
         writer.u16(id.0);
         writer.u64(epoch.0);
         writer.slice(self.peer.as_bytes());
+        writer.u32(self.level);
+        writer.u32(self.semantics);
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -354,6 +358,8 @@ impl Wire for JoinRequest {
                 }
             },
             peer: text(reader, "address")?,
+            level: reader.u32("feature level")?,
+            semantics: reader.u32("semantics")?,
         })
     }
 }
@@ -410,6 +416,14 @@ impl Wire for JoinAnswer {
             _ => return Err(DecodeError::Bad("answer")),
         })
     }
+}
+
+/// An address that can be shown, or nothing.
+fn address(reader: &mut Reader, field: &'static str) -> Result<String, DecodeError> {
+    let bytes = reader.blob(field)?;
+    let text = String::from_utf8(bytes.to_vec()).ok();
+    text.filter(|text| text.is_empty() || announce::check(text).is_ok())
+        .ok_or(DecodeError::Bad(field))
 }
 
 /// A text from outside, without control characters: it goes into logs.

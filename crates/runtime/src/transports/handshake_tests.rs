@@ -15,6 +15,7 @@ pub(crate) fn identity(from: u16, to: u16) -> PeerIdentity {
         session: 4 << 32 | 7,
         lane: Lane::Bulk,
         redis: "10.0.0.1:7001".to_owned(),
+        address: "10.0.0.1:7201".to_owned(),
         descriptor: Bytes::from_static(b"options"),
     }
 }
@@ -176,7 +177,7 @@ fn other_formats_are_named() {
     assert_eq!(error, HandshakeError::Format(1));
     assert_eq!(
         error.to_string(),
-        "format version mismatch: ours 6, theirs 1"
+        "format version mismatch: ours 7, theirs 1"
     );
     // What a program of another format answers, with the same beginning.
     let mut answer = Handshake::denied();

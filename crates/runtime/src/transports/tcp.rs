@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   replica 0 ──dials──► replica 1 ──dials──► replica 2      the lower id dials the higher
-//!      └────────────────dials──────────────────►┘
+//!      └────────────────dials──────────────────►┘   the higher one the lower, if that does not help
 //!   remote frontend ──dials──► every replica                  one connection, control lane
 //!
 //!   Connecting ─┐
@@ -61,6 +61,9 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// A name that could not be looked up is looked up again then.
 const BACKOFF_UNRESOLVED: Duration = Duration::from_secs(1);
+/// How long the replica with the higher id waits for the lower one to dial, which may not know where
+/// it is, before it dials itself.
+const REVERSED_AFTER: Duration = Duration::from_secs(1);
 /// A link that broke and does not come back within this is down.
 const RESET_MAX: Duration = Duration::from_millis(250);
 /// How often it is told that a long frame is coming …
@@ -138,6 +141,8 @@ struct MemberLink {
     renamed: bool,
     /// The number of the newest link; both lanes share it.
     session: u64,
+    /// The newest of the other side's numbers.
+    session_theirs: u64,
     lanes: [Option<usize>; 2],
     up: bool,
     /// When something last came over it, and when something of the member's node.
@@ -171,6 +176,7 @@ impl MemberLink {
             resolving: false,
             renamed: false,
             session: 0,
+            session_theirs: 0,
             lanes: [None; 2],
             up: false,
             heard: None,
@@ -335,10 +341,25 @@ impl Tcp {
         }
     }
 
-    /// Whether this side dials that member.
+    /// Whether this side dials that member first.
     fn dials(&self, member: usize) -> bool {
         let higher = self.id.is_none_or(|id| member > id.index());
         higher && !self.links[member].absent
+    }
+
+    /// When this side dials that member, as long as nothing of a link is there.
+    fn dial_at(&self, member: usize) -> Time {
+        let link = &self.links[member];
+        if link.absent || link.resolving || link.lanes != [None; 2] {
+            return Time::NEVER;
+        }
+        match self.id {
+            Some(id) if id.index() == member => Time::NEVER,
+            Some(_) if !self.dials(member) && link.dial_at != Time::NEVER => {
+                link.dial_at + REVERSED_AFTER
+            }
+            _ => link.dial_at,
+        }
     }
 
     /// The lanes of a link to a member.
@@ -867,7 +888,8 @@ impl Tcp {
             link.address = row.peer.parse().ok();
             link.error = None;
             // It counts its links from the beginning.
-            (link.session, link.refused_session, link.refusals) = (0, 0, 0);
+            (link.session, link.session_theirs) = (0, 0);
+            (link.refused_session, link.refusals) = (0, 0);
             self.complaints.clear(member as u16);
             self.exchanges.forget(member);
             self.drop_link(member, "another replica has its place", now);
@@ -1027,11 +1049,8 @@ impl Tcp {
 
     /// When [`Self::on_time`] has something to do.
     pub fn next_deadline(&self) -> Time {
-        let links = self.links.iter().enumerate().map(|(member, link)| {
-            let idle = self.dials(member) && link.lanes == [None; 2] && !link.resolving;
-            link.down_at
-                .min(if idle { link.dial_at } else { Time::NEVER })
-        });
+        let links = self.links.iter().enumerate();
+        let links = links.map(|(member, link)| link.down_at.min(self.dial_at(member)));
         let handshakes = self
             .connections
             .iter()
@@ -1071,9 +1090,7 @@ impl Tcp {
             if link.down_at <= now {
                 self.tell_down(member);
             }
-            let link = &mut self.links[member];
-            let idle = link.lanes == [None; 2] && !link.resolving && link.dial_at <= now;
-            if idle && self.dials(member) {
+            if self.dial_at(member) <= now {
                 let link = &mut self.links[member];
                 // A name may have moved to another address since the last attempt.
                 if link.error.is_some() && link.name.parse::<SocketAddr>().is_err() {

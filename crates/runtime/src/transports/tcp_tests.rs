@@ -46,6 +46,7 @@ fn identity(config: &Config, data: &Data) -> PeerIdentity {
         session: 0,
         lane: Lane::Control,
         redis: "0.0.0.0:7001".to_owned(),
+        address: String::new(),
         descriptor: Bytes::new(),
     }
 }
@@ -322,6 +323,36 @@ fn answers_of_the_transport_do_not_count_as_its_nodes() {
         !s[0].frames.is_empty()
     });
     assert!(times(&a).1 > up);
+}
+
+#[test]
+fn sides_that_dial_at_once_have_one_link_that_carries_frames() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for turns in 0..6 {
+        let root = directory.path().join(turns.to_string());
+        let (mut a, mut b) = pair(&root, |_| {});
+        // The lower one is so many steps ahead.
+        a.tcp.on_time(a.now());
+        for _ in 0..turns {
+            a.turn();
+            if turns % 2 == 0 {
+                b.turn();
+            }
+        }
+        if b.tcp.links[0].lanes == [None; 2] {
+            b.tcp.dial(0, b.now());
+        }
+        until("up", &mut [&mut a, &mut b], |s| {
+            s[0].tcp.links_up() + s[1].tcp.links_up() == 2
+        });
+        for lane in LANES {
+            a.send(1, lane, b"there");
+            b.send(0, lane, b"back");
+        }
+        until("frames", &mut [&mut a, &mut b], |s| {
+            s[0].frames.len() == 2 && s[1].frames.len() == 2
+        });
+    }
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub struct Counter {
     pub padding: usize,
     /// Every tenth command counts twice: a fault of the machine that this replica runs on.
     pub wrong: bool,
+    /// How much later a version it is.
+    pub version: u32,
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -80,6 +82,10 @@ impl StateMachine for Counter {
         };
         (self.sum, self.commands) = (word(0)?, word(8)?);
         Ok(())
+    }
+
+    fn semantics(&self) -> u32 {
+        1 + self.version
     }
 
     fn digest(&self) -> u128 {

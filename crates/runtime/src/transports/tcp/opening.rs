@@ -465,7 +465,7 @@ impl Tcp {
         {
             return soft("another replica answers at this address");
         }
-        let (lane, dials) = (connection.lane, self.dials(id.index()));
+        let lane = connection.lane;
         let link = &self.links[id.index()];
         match role {
             Role::Initiator => {
@@ -475,7 +475,9 @@ impl Tcp {
                     return soft("its identity answers another connection");
                 }
             }
-            Role::Acceptor if dials => return soft("the replica with the lower id dials"),
+            Role::Acceptor if !self.may_dial(id, identity) => {
+                return soft("the replica with the lower id dials");
+            }
             // The highest boot's links are the newest: a number out of its range would keep all
             // that come after it out.
             Role::Acceptor if identity.session >> 32 != identity.boot.0 => {
@@ -483,15 +485,18 @@ impl Tcp {
             }
             Role::Acceptor => {}
         }
+        let address = (self.connections[index].as_ref())
+            .and_then(|it| announce::seen_from(&identity.address, it.address.ip()));
         let seen = PeerSeen {
             directory: identity.directory,
             boot: identity.boot.0,
+            address: address.clone(),
         };
         self.check_row(id, identity)?;
         let replaces = self.rows.directory(id);
         let check = |data: &Arc<Mutex<Data>>| {
             let mut data = data.lock().unwrap_or_else(PoisonError::into_inner);
-            data.check_peer(id, seen, replaces)
+            data.check_peer(id, seen.clone(), replaces)
         };
         // Of a later epoch this side knows no members.
         let data = (self.data.as_ref()).filter(|_| identity.epoch <= self.me.epoch);
@@ -507,11 +512,41 @@ impl Tcp {
         }
         let redis = (self.connections[index].as_ref())
             .and_then(|it| announce::seen_from(&identity.redis, it.address.ip()));
+        if let Some(address) = address {
+            self.moved(id, address);
+        }
         let link = &mut self.links[id.index()];
         link.incarnation = identity.incarnation;
         link.redis = redis;
         self.maybe_up(id, now);
         Ok(())
+    }
+
+    /// A member says where it is reached.
+    fn moved(&mut self, id: ReplicaId, address: String) {
+        let link = &mut self.links[id.index()];
+        if link.name == address {
+            return;
+        }
+        let (peer, before) = (id.0, &link.name);
+        tracing::info!(peer, before, address, "a member is reached elsewhere");
+        link.renamed = link.resolving;
+        link.address = address.parse().ok();
+        link.name = address;
+    }
+
+    /// Whether a member may dial this side: that is the lower one's task, unless the higher one
+    /// cannot be reached where it was.
+    fn may_dial(&self, id: ReplicaId, identity: &PeerIdentity) -> bool {
+        let link = &self.links[id.index()];
+        let mut lanes = link.lanes.iter().flatten();
+        let answers = lanes.any(|lane| {
+            let connection = self.connections[*lane].as_ref();
+            connection.is_some_and(|it| it.stage != Stage::Connecting)
+        });
+        let is_its_own = link.session == identity.session;
+        let restarted = link.incarnation != identity.incarnation;
+        !self.dials(id.index()) || !answers || is_its_own || restarted
     }
 
     /// Whether a member is the one that has its row, in the later one of its epoch and this side's.
@@ -540,12 +575,13 @@ impl Tcp {
     ) -> Result<(), Refusal> {
         let link = &self.links[id.index()];
         // Another replica may have the row of a later epoch, which counts from the beginning.
-        if identity.session < link.session && identity.epoch <= self.me.epoch {
+        if identity.session < link.session_theirs && identity.epoch <= self.me.epoch {
             return soft("there is a newer link");
         }
         if identity.session != link.session {
             self.drop_link(id.index(), "a newer link replaces it", now);
-            self.links[id.index()].session = identity.session;
+            let link = &mut self.links[id.index()];
+            (link.session, link.session_theirs) = (identity.session, identity.session);
         }
         let place = &mut self.links[id.index()].lanes[identity.lane as usize];
         if place.is_some() {
