@@ -17,8 +17,6 @@ use super::{MultiPaxos, Promised, Record, config::Config, message, replica::Role
 use crate::sadl::{Dissemination, Head, Heads, Host, Limits, Message, Name, Range, Way};
 use quintet_replica::{Bytes, Context};
 
-/// The most names that wait for the leader's window.
-const NAMED_MAX: usize = 4096;
 /// That many decided slots are looked through for batches to ask for together.
 const SCANNED_MAX: usize = 1024;
 
@@ -54,11 +52,11 @@ impl MultiPaxos {
 
     /// Writes down what was promised, and which chain of batches was begun.
     pub(super) fn write_promise(&mut self, ctx: &mut Context<'_, Self>) {
-        let ballot = self.promised;
+        let ballot = self.ballots.promised();
         let chain = self.sadl.chain();
         let id = ctx.persist_promise(&Promised { ballot, chain });
         self.sadl.numbered(id);
-        self.promises.push_back((id, ballot));
+        self.ballots.written(id);
     }
 
     /// Begins a chain of this start, if there is or ever was one to begin.
@@ -97,8 +95,8 @@ impl MultiPaxos {
     /// How far each member's batches have come when all that is in the log is executed.
     pub(super) fn heads_ahead(&self) -> Heads {
         let mut heads = self.sadl.heads().to_vec();
-        for (_, held) in self.log.iter_from(self.executed.next()) {
-            if let Some(name) = held.proposal.value.name() {
+        for (_, held) in self.log.iter_from(self.log.executed().next()) {
+            if let Some(name) = held.entry.value.name() {
                 advance(&mut heads, name);
             }
         }
@@ -111,29 +109,26 @@ impl MultiPaxos {
             // It is asked for, and all else waits for it.
             return;
         }
-        let next = self.executed.next();
-        let first = self
-            .log
-            .get(next)
-            .and_then(|held| held.proposal.value.name());
+        let next = self.log.executed().next();
+        let first = self.log.get(next).and_then(|held| held.entry.value.name());
         self.stalled = first;
         let mut heads = self.sadl.heads().to_vec();
-        let committed = self.committed;
+        let committed = self.log.committed();
         let mut ranges = self
             .log
             .iter_from(next)
             .take(SCANNED_MAX)
             .take_while(|(slot, _)| *slot <= committed)
-            .filter_map(|(_, held)| held.proposal.value.name())
+            .filter_map(|(_, held)| held.entry.value.name())
             .filter(|name| advance(&mut heads, *name))
             .map(Range::from);
-        let from = self.leader.unwrap_or(self.id);
+        let from = self.leader.leader().unwrap_or(self.me.id());
         self.sadl.fetch_causal(&mut ranges, from, ctx);
     }
 
     /// Batches have come, or are no longer asked for.
     pub(super) fn batches_arrived(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.executed < self.committed {
+        if self.log.executed() < self.log.committed() {
             self.execute(ctx);
         }
         self.maybe_recovered(ctx);
@@ -144,17 +139,14 @@ impl MultiPaxos {
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
-        let naming = &mut lead.naming;
-        if self.sadl.silent() || naming.names.len() >= NAMED_MAX {
+        let space = lead.naming.space();
+        if self.sadl.silent() || space == 0 {
             return;
         }
-        let room = NAMED_MAX - naming.names.len();
-        for range in self.sadl.completed(&naming.heads, room as u64) {
-            let creator = range.first.creator.index();
-            naming.names.extend(range.names());
-            naming.heads[creator] = range.head();
+        for range in self.sadl.completed(lead.naming.heads(), space as u64) {
+            lead.naming.extend(range);
             // Its clients wait, and it learns at once what is decided.
-            lead.peers[creator].forwarded = true;
+            lead.peers[range.first.creator.index()].forwarded();
         }
     }
 }

@@ -9,116 +9,41 @@
 
 use super::{
     Accepted, Message, MultiPaxos, Proposal,
+    message::MESSAGE_BYTES,
     plant::Plant,
-    replica::{Held, Role, Timer},
-    requests::MESSAGE_BYTES,
+    replica::{Role, Timer},
 };
-use alloc::{collections::BTreeMap, vec, vec::Vec};
+use alloc::vec::Vec;
 use core::time::Duration;
 use quintet_replica::{
-    Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time,
-    parts::{Ballot, Tally},
+    Context, Incarnation, Lane, ReplicaId, Slot,
+    parts::{
+        Ballot, PhaseOne, Progress, PromisePage, Promised, election_timeout, random_duration, soon,
+    },
 };
-
-/// How far a candidate has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Stage {
-    /// Asks whether the others would promise.
-    Asking,
-    /// Waits until its own promise is durable.
-    Promising,
-    /// The first leader waits for the same; nobody need be asked.
-    First,
-    /// Collects promises.
-    Preparing,
-}
-
-/// What one acceptor has told so far.
-#[derive(Clone, Copy, Debug, Default, Hash)]
-struct Pages {
-    /// The slot that its next page must begin with.
-    next: Slot,
-    /// What it knew to be decided, once all pages are here.
-    done: Option<Slot>,
-}
-
-/// A replica that stands for election.
-#[derive(Hash)]
-pub(super) struct Candidate {
-    stage: Stage,
-    ballot: Ballot,
-    votes: Tally,
-    pages: Vec<Pages>,
-    gathered: BTreeMap<Slot, Held>,
-    /// When the last page came.
-    progress_at: Option<Time>,
-}
-
-impl Candidate {
-    /// The first leader, before its promise is durable.
-    pub fn first(members: usize) -> Self {
-        Self::new(Stage::First, Ballot::default(), members, Slot(0))
-    }
-
-    fn new(stage: Stage, ballot: Ballot, members: usize, from: Slot) -> Self {
-        let pages = vec![
-            Pages {
-                next: from,
-                done: None
-            };
-            members
-        ];
-        Self {
-            stage,
-            ballot,
-            votes: Tally::new(),
-            pages,
-            gathered: BTreeMap::new(),
-            progress_at: None,
-        }
-    }
-
-    /// The peer forgot what it said.
-    pub fn replaced(&mut self, peer: ReplicaId) {
-        self.votes.forget(peer);
-        self.pages[peer.index()].done = None;
-    }
-}
-
-/// Slots further than this above the commit point are not believed: no leader proposes that far.
-const DISTANCE_MAX: u64 = 1 << 24;
 
 /// A replica that has no leader waits this many election timeouts for a peer's state before it
 /// stands all the same.
-const FETCH_PATIENCE: u32 = 6;
+const FETCH_TIMEOUTS: u32 = 6;
 
 impl MultiPaxos {
     /// How long a leader may be silent.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn leader_timeout(&self) -> Duration {
         let round_trip = match &self.role {
-            Role::Leader(lead) => lead.round_trip(self.majority),
-            _ => self.round_trip,
+            Role::Leader(lead) => lead.round_trip(self.me.majority()),
+            _ => self.leader.round_trip(),
         };
-        self.config
-            .election_timeout
-            .max((round_trip * 10).min(self.config.election_timeout * 20))
-    }
-
-    fn random_duration(below: Duration, ctx: &mut Context<'_, Self>) -> Duration {
-        let nanos = u64::try_from(below.as_nanos()).unwrap_or(u64::MAX);
-        Duration::from_nanos(ctx.random_below(nanos))
+        election_timeout(self.config.election_timeout, round_trip * 10)
     }
 
     pub(super) fn arm_election(&self, ctx: &mut Context<'_, Self>) {
-        let patience = self.patience();
-        let delay = patience + Self::random_duration(patience, ctx);
+        let timeout = self.leader_timeout();
+        let delay = timeout + random_duration(timeout, ctx);
         ctx.set_timer(Timer::Election, delay);
     }
 
-    /// Somebody should stand soon, but not all at once.
     fn arm_election_soon(&self, ctx: &mut Context<'_, Self>) {
-        let most = self.config.heartbeat * 2;
-        let delay = self.config.heartbeat / 10 + Self::random_duration(most, ctx);
+        let delay = soon(self.config.heartbeat, ctx);
         ctx.set_timer(Timer::Election, delay);
     }
 
@@ -127,7 +52,7 @@ impl MultiPaxos {
         match self.role {
             Role::Leader(_) => {
                 ctx.mark("leader stepped down");
-                self.leader = None;
+                self.leader.lose();
             }
             Role::Candidate(_) => {}
             Role::Follower | Role::Recovering(_) => return,
@@ -140,14 +65,14 @@ impl MultiPaxos {
     /// `leader` leads the promised ballot.
     pub(super) fn become_follower_of(&mut self, leader: ReplicaId, ctx: &mut Context<'_, Self>) {
         self.step_down(ctx);
-        self.leader = Some(leader);
+        self.leader.follow(leader);
         self.forward_all();
         self.repeat_reads(ctx);
     }
 
     pub(super) fn on_leader_down(&mut self, ctx: &mut Context<'_, Self>) {
         if !matches!(self.role, Role::Recovering(_)) {
-            self.leader_down = true;
+            self.leader.link_down();
             self.arm_election_soon(ctx);
         }
     }
@@ -157,15 +82,15 @@ impl MultiPaxos {
             Role::Leader(_) | Role::Recovering(_) => return,
             Role::Follower | Role::Candidate(_) => {}
         }
-        let (now, patience) = (ctx.now(), self.patience());
-        if self.leader.is_some() && !self.leader_down && now.since(self.heard_at) < patience {
-            let at = self.heard_at + patience + Self::random_duration(patience, ctx);
+        let (now, timeout) = (ctx.now(), self.leader_timeout());
+        if self.leader.is_alive(now, timeout) {
+            let at = self.leader.received_at() + timeout + random_duration(timeout, ctx);
             return ctx.set_timer(Timer::Election, at.since(now));
         }
-        self.leader = None;
+        self.leader.lose();
         self.arm_election(ctx);
         if let Some(since) = self.fetching.since() {
-            if now.since(since) < patience * FETCH_PATIENCE {
+            if now.since(since) < timeout * FETCH_TIMEOUTS {
                 return ctx.mark("does not stand while it fetches state");
             }
             // A replica that had that state may be gone permanently, and the others hold the
@@ -173,17 +98,14 @@ impl MultiPaxos {
             ctx.mark("stands although it fetches state");
             self.fetching.give_up();
         }
-        if let Role::Candidate(Candidate {
-            stage: Stage::First | Stage::Promising,
-            ..
-        }) = self.role
-        {
-            // The disk is slow; a further promise would only queue behind.
-            return;
-        }
-        let recent = |at: Time| now.since(at) < patience;
-        if matches!(&self.role, Role::Candidate(it) if it.progress_at.is_some_and(recent)) {
-            return ctx.mark("candidate still receives promises");
+        if let Role::Candidate(candidate) = &self.role {
+            if candidate.waits_for_own() {
+                // The disk is slow; a further promise would only queue behind.
+                return;
+            }
+            if candidate.progressed(now, timeout) {
+                return ctx.mark("candidate still receives promises");
+            }
         }
         if self.config.pre_vote {
             self.ask_for_votes(ctx)
@@ -193,21 +115,17 @@ impl MultiPaxos {
     }
 
     fn next_ballot(&self) -> Ballot {
-        self.ballot_seen.max(self.promised).next(self.id)
+        self.ballots.next(self.me.id())
     }
 
     fn ask_for_votes(&mut self, ctx: &mut Context<'_, Self>) {
         let ballot = self.next_ballot();
-        let mut candidate =
-            Candidate::new(Stage::Asking, ballot, self.members, self.committed.next());
-        candidate.votes.vote(self.id);
+        let committed = self.log.committed();
+        let candidate = PhaseOne::asking(ballot, self.me.members(), committed.next(), self.me.id());
         self.role = Role::Candidate(candidate);
-        let message = Message::PreVote {
-            ballot,
-            committed: self.committed,
-        };
-        ctx.multicast(self.others, Lane::Control, &message);
-        if self.majority == 1 {
+        let message = Message::PreVote { ballot, committed };
+        ctx.multicast(self.me.others(), Lane::Control, &message);
+        if self.me.majority() == 1 {
             self.become_candidate(ctx);
         }
     }
@@ -221,19 +139,17 @@ impl MultiPaxos {
     ) {
         let led = match &self.role {
             Role::Recovering(_) => return ctx.mark("ignored: recovering"),
-            Role::Leader(lead) => lead.leaving.is_none(),
+            Role::Leader(lead) => !lead.is_transferring(),
             Role::Follower | Role::Candidate(_) => {
-                self.leader.is_some()
-                    && !self.leader_down
-                    && ctx.now().since(self.heard_at) < self.patience()
+                self.leader.is_alive(ctx.now(), self.leader_timeout())
             }
         };
         let first = self.log.first();
-        let granted = !led && ballot > self.promised && committed.next() >= first;
+        let granted = !led && ballot > self.ballots.promised() && committed.next() >= first;
         if !granted {
             ctx.mark("pre-vote refused");
         }
-        let promised = self.promised;
+        let promised = self.ballots.promised();
         ctx.send(
             from,
             Lane::Control,
@@ -255,22 +171,22 @@ impl MultiPaxos {
         first: Slot,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.ballot_seen = self.ballot_seen.max(promised);
+        self.ballots.observe(promised);
         let Role::Candidate(candidate) = &mut self.role else {
             return;
         };
-        if candidate.stage != Stage::Asking || candidate.ballot != ballot {
+        if !candidate.asks(ballot) {
             return ctx.mark("ignored: vote for another ballot");
         }
         if !granted {
-            if first > self.committed.next() {
+            if first > self.log.committed().next() {
                 self.step_down(ctx);
                 self.fetch_state(first.previous(), ctx);
             }
             return;
         }
-        candidate.votes.vote(from);
-        if candidate.votes.reached(self.majority) {
+        candidate.vote(from);
+        if candidate.has(self.me.majority()) {
             self.become_candidate(ctx);
         }
     }
@@ -280,61 +196,48 @@ impl MultiPaxos {
     pub(super) fn become_candidate(&mut self, ctx: &mut Context<'_, Self>) {
         let ballot = self.next_ballot();
         self.raise_promise(ballot, ctx);
-        let candidate = Candidate::new(
-            Stage::Promising,
-            ballot,
-            self.members,
-            self.committed.next(),
-        );
+        let from = self.log.committed().next();
+        let candidate = PhaseOne::promising(ballot, self.me.members(), from);
         self.role = Role::Candidate(candidate);
         self.arm_election(ctx);
     }
 
     pub(super) fn on_promise_durable(&mut self, ctx: &mut Context<'_, Self>) {
-        if let Some((to, from)) = self.promise_owed.take() {
+        if let Some((to, from)) = self.ballots.take_owed() {
             self.send_promise(to, from, ctx);
         }
-        let (id, ballot, majority) = (self.id, self.promised, self.majority);
+        let (id, ballot, majority) = (self.me.id(), self.ballots.promised(), self.me.majority());
         let Role::Candidate(candidate) = &mut self.role else {
             return;
         };
-        match candidate.stage {
-            Stage::Asking | Stage::Preparing => {}
-            Stage::First => {
+        match candidate.on_own_promise(id) {
+            Promised::Ignored => {}
+            Promised::First => {
                 ctx.mark("first leader");
                 self.become_leader(&[], ctx);
             }
-            Stage::Promising => {
-                candidate.stage = Stage::Preparing;
-                candidate.votes.vote(id);
-                if candidate.votes.reached(majority) {
+            Promised::Prepares => {
+                if candidate.has(majority) {
                     return self.win(ctx);
                 }
                 let message = Message::Prepare {
                     ballot,
-                    from: self.committed.next(),
+                    from: self.log.committed().next(),
                 };
-                ctx.multicast(self.others, Lane::Control, &message);
+                ctx.multicast(self.me.others(), Lane::Control, &message);
                 ctx.set_timer(Timer::Heartbeat, self.config.heartbeat);
             }
         }
     }
 
     pub(super) fn on_heartbeat_timer(&mut self, ctx: &mut Context<'_, Self>) {
-        let ballot = self.promised;
+        let ballot = self.ballots.promised();
         match &self.role {
             Role::Leader(_) => self.on_leader_heartbeat(ctx),
             Role::Recovering(_) => self.ask_to_recover(ctx),
-            Role::Candidate(candidate) if candidate.stage == Stage::Preparing => {
-                for id in self.others.iter() {
-                    let pages = &candidate.pages[id.index()];
-                    if pages.done.is_none() {
-                        let message = Message::Prepare {
-                            ballot,
-                            from: pages.next,
-                        };
-                        ctx.send(id, Lane::Control, &message);
-                    }
+            Role::Candidate(candidate) if candidate.prepares() => {
+                for (id, from) in candidate.missing(self.me.others()) {
+                    ctx.send(id, Lane::Control, &Message::Prepare { ballot, from });
                 }
                 ctx.set_timer(Timer::Heartbeat, self.config.heartbeat);
             }
@@ -355,63 +258,58 @@ impl MultiPaxos {
         if candidate != ballot.owner {
             return ctx.mark("ignored: ballot of another");
         }
-        if ballot < self.promised {
+        if ballot < self.ballots.promised() {
             ctx.mark("ignored: old ballot");
-            let promised = self.promised;
+            let promised = self.ballots.promised();
             return ctx.send(
                 candidate,
                 Lane::Control,
                 &Message::Reject { ballot, promised },
             );
         }
-        if ballot > self.promised {
+        if ballot > self.ballots.promised() {
             self.step_down(ctx);
             self.raise_promise(ballot, ctx);
             self.arm_election(ctx);
         }
         let hasty = self.planted(Plant::PromiseNotDurable);
-        if self.promise_durable == self.promised || hasty {
+        if self.ballots.is_durable() || hasty {
             self.send_promise(candidate, from, ctx);
         } else {
-            self.promise_owed = Some((candidate, from));
+            self.ballots.owe(candidate, from);
         }
     }
 
     /// One page of what was accepted from slot `from` on.
     fn send_promise(&self, to: ReplicaId, from: Slot, ctx: &mut Context<'_, Self>) {
         assert!(
-            self.promise_durable == self.promised || self.planted(Plant::PromiseNotDurable),
+            self.ballots.is_durable() || self.planted(Plant::PromiseNotDurable),
             "a promise is on disk before it is given"
         );
         let first = self.log.first();
         let (mut bytes, mut until) = (0, None);
         let mut accepted = Vec::new();
         if first <= from {
-            for (slot, held) in self.log.iter_from(from) {
-                if bytes > 0 && bytes + held.bytes() > self.config.batch_bytes_max {
-                    ctx.mark("promise paged");
-                    until = Some(slot);
-                    break;
-                }
-                bytes += held.bytes();
-                let proposal: Proposal = held.proposal.clone();
-                accepted.push(Accepted {
-                    slot,
-                    ballot: held.ballot,
-                    proposal,
-                });
+            let page = self.log.page(from, self.config.batch_bytes_max);
+            if page.until.is_some() {
+                ctx.mark("promise paged");
             }
+            (bytes, until) = (page.bytes, page.until);
+            let entries = page.entries.into_iter();
+            accepted = entries
+                .map(|(slot, held)| Accepted::new(slot, held))
+                .collect();
         }
         if !ctx.takes(to, bytes + MESSAGE_BYTES) {
             // The candidate asks again.
             return ctx.mark("promise waits for room");
         }
         let message = Message::Promise {
-            ballot: self.promised,
-            incarnation: self.incarnation,
+            ballot: self.ballots.promised(),
+            incarnation: self.me.incarnation(),
             from,
             until,
-            committed: self.committed,
+            committed: self.log.committed(),
             first,
             accepted,
         };
@@ -422,79 +320,53 @@ impl MultiPaxos {
         &mut self,
         from: ReplicaId,
         (ballot, incarnation): (Ballot, Incarnation),
-        (page, until, accepted): (Slot, Option<Slot>, Vec<Accepted>),
-        committed: Slot,
-        first: Slot,
+        mut page: PromisePage<Proposal>,
         ctx: &mut Context<'_, Self>,
     ) {
-        let limit = self.committed.0 + DISTANCE_MAX;
         let stale = self.planted(Plant::StalePromiseCounts);
         let double = self.planted(Plant::DuplicatePromiseCounts);
         let lowest = self.planted(Plant::LowestBallotWins);
-        let laggard = self.planted(Plant::LaggardLeads);
+        let first = page.first;
+        if self.planted(Plant::LaggardLeads) {
+            page.first = page.from;
+        }
         let Role::Candidate(candidate) = &mut self.role else {
             return ctx.mark("ignored: promise without a candidate");
         };
-        if candidate.stage != Stage::Preparing || (ballot != candidate.ballot && !stale) {
+        if !candidate.prepares() || (!candidate.prepares_for(ballot) && !stale) {
             return ctx.mark("ignored: promise of another ballot");
         }
-        if incarnation != self.incarnations[from.index()] {
+        if incarnation != self.incarnations.of(from) {
             return ctx.mark("ignored: promise of an earlier life");
         }
-        let pages = &mut candidate.pages[from.index()];
-        if pages.done.is_some() && double {
-            let more = self
-                .others
-                .iter()
-                .find(|id| !candidate.votes.voters().contains(*id));
-            more.map(|id| candidate.votes.vote(id));
-            if candidate.votes.reached(self.majority) {
+        if candidate.is_complete(from) && double {
+            let voters = candidate.voters();
+            let more = self.me.others().iter().find(|id| !voters.contains(*id));
+            more.into_iter().for_each(|id| candidate.vote(id));
+            if candidate.has(self.me.majority()) {
                 self.win(ctx);
             }
             return;
         }
-        if pages.done.is_some() || page != pages.next || until.is_some_and(|until| until <= page) {
-            return ctx.mark("ignored: promise counted before");
-        }
-        if first > page && !laggard {
-            // What that acceptor no longer keeps is decided, and this replica lacks it.
-            ctx.mark("candidate is behind a trimmed log");
-            self.step_down(ctx);
-            return self.fetch_state(first.previous(), ctx);
-        }
-        if accepted
-            .iter()
-            .any(|entry| entry.ballot >= ballot || entry.slot.0 > limit)
-        {
-            return ctx.mark("ignored: impossible promise");
-        }
-        candidate.progress_at = Some(ctx.now());
-        for Accepted {
-            slot,
-            ballot,
-            proposal,
-        } in accepted
-        {
-            let better = |held: &Held| (held.ballot < ballot) != lowest;
-            if candidate.gathered.get(&slot).is_none_or(better) {
-                candidate.gathered.insert(slot, Held { ballot, proposal });
+        let here = (self.log.committed(), ctx.now());
+        let better = |new: Ballot, before: Ballot| (before < new) != lowest;
+        match candidate.on_page(from, ballot, page, here, better) {
+            Progress::Ignored(why) => ctx.mark(why),
+            Progress::Behind => {
+                // What that acceptor no longer keeps is decided, and this replica lacks it.
+                ctx.mark("candidate is behind a trimmed log");
+                self.step_down(ctx);
+                self.fetch_state(first.previous(), ctx);
             }
-        }
-        if let Some(until) = until {
-            pages.next = until;
-            return ctx.send(
-                from,
-                Lane::Control,
-                &Message::Prepare {
-                    ballot,
-                    from: until,
-                },
-            );
-        }
-        pages.done = Some(committed);
-        candidate.votes.vote(from);
-        if candidate.votes.reached(self.majority) {
-            self.win(ctx);
+            Progress::More(next) => {
+                let message = Message::Prepare { ballot, from: next };
+                ctx.send(from, Lane::Control, &message);
+            }
+            Progress::Complete => {
+                if candidate.has(self.me.majority()) {
+                    self.win(ctx);
+                }
+            }
         }
     }
 
@@ -502,8 +374,8 @@ impl MultiPaxos {
         let Role::Candidate(candidate) = &mut self.role else {
             return;
         };
-        let gathered = core::mem::take(&mut candidate.gathered);
-        let next: Vec<Option<Slot>> = candidate.pages.iter().map(|pages| pages.done).collect();
+        let gathered = candidate.take_gathered();
+        let next = candidate.commit_points();
         ctx.mark("election won");
         self.propose_again(gathered, ctx);
         self.become_leader(&next, ctx);
@@ -516,17 +388,17 @@ impl MultiPaxos {
         promised: Ballot,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.ballot_seen = self.ballot_seen.max(promised);
-        if ballot != self.promised || promised <= ballot {
+        self.ballots.observe(promised);
+        if ballot != self.ballots.promised() || promised <= ballot {
             return ctx.mark("ignored: refusal of another ballot");
         }
-        let majority = self.majority;
+        let majority = self.me.majority();
         if self.planted(Plant::RefusalCounts)
             && let Role::Candidate(candidate) = &mut self.role
-            && candidate.stage == Stage::Preparing
+            && candidate.prepares()
         {
-            candidate.votes.vote(from);
-            if candidate.votes.reached(majority) {
+            candidate.vote(from);
+            if candidate.has(majority) {
                 self.win(ctx);
             }
             return;
@@ -535,7 +407,7 @@ impl MultiPaxos {
             && let Role::Leader(lead) = &mut self.role
         {
             let end = self.log.end().previous();
-            lead.peers[from.index()].durable = end;
+            lead.peers[from.index()].assume_durable(end);
             return self.maybe_commit(ctx);
         }
         match self.role {
@@ -554,16 +426,11 @@ impl MultiPaxos {
         ballot: Ballot,
         ctx: &mut Context<'_, Self>,
     ) {
-        let follows = matches!(self.role, Role::Follower) && self.leader == Some(from);
-        if !follows || ballot != self.promised || self.fetching.under_way() {
+        let follows = matches!(self.role, Role::Follower) && self.leader.is(from);
+        if !follows || ballot != self.ballots.promised() || self.fetching.under_way() {
             return ctx.mark("ignored: hand-off");
         }
         ctx.mark("stands by hand-off");
         self.become_candidate(ctx);
-    }
-
-    /// Who else belongs to the group.
-    pub(super) const fn peers(&self) -> ReplicaSet {
-        self.others
     }
 }

@@ -15,8 +15,11 @@ use crate::sadl::{self, Head, Heads, Name, Range};
 use alloc::vec::Vec;
 use quintet_replica::{
     BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, Slot, Wire, Writer,
-    parts::{Ballot, RequestKey, Taken, request_key},
+    parts::{Ballot, Held, LogEntry, RequestKey, RequestMessage, Taken, request_key},
 };
+
+/// More than any message takes besides its batches.
+pub(super) const MESSAGE_BYTES: usize = 128;
 
 /// What a slot is to hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +70,16 @@ pub struct Proposal {
     pub value: Value,
 }
 
+impl LogEntry for Proposal {
+    fn time(&self) -> CommandTime {
+        self.time
+    }
+
+    fn bytes(&self) -> usize {
+        self.value.len()
+    }
+}
+
 /// What an acceptor holds for one slot, as it tells a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
@@ -76,6 +89,24 @@ pub struct Accepted {
     pub ballot: Ballot,
     /// What was accepted.
     pub proposal: Proposal,
+}
+
+impl Accepted {
+    pub(super) fn new(slot: Slot, held: Held<Proposal>) -> Self {
+        Self {
+            slot,
+            ballot: held.ballot,
+            proposal: held.entry,
+        }
+    }
+
+    pub(super) fn into_held(self) -> (Slot, Held<Proposal>) {
+        let held = Held {
+            ballot: self.ballot,
+            entry: self.proposal,
+        };
+        (self.slot, held)
+    }
 }
 
 /// A replica's answer to one that has forgotten: what part it plays itself.
@@ -304,6 +335,19 @@ fn get_proposal(reader: &mut Reader) -> Result<Proposal, DecodeError> {
             Value::Named(Name::decode(reader)?)
         },
     })
+}
+
+impl RequestMessage for Message {
+    fn request(level: Level, batch: Bytes) -> Self {
+        Self::Request { level, batch }
+    }
+
+    fn taken(&self) -> Option<(BatchId, Taken)> {
+        match self {
+            Self::Taken { batch, taken } => Some((*batch, *taken)),
+            _ => None,
+        }
+    }
 }
 
 impl Wire for Message {

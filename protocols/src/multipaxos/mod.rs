@@ -79,26 +79,34 @@
 //! - Read confirmation and memory recovery follow the ideas of read-index and of viewstamped
 //!   replication's recovery, with the durable promise in place of a view number.
 
+// One replica: its state, and which handler each event reaches.
+mod replica;
+
+// What it does, as `impl MultiPaxos`, in the order of a request's way.
 mod acceptor;
-mod config;
 mod dissemination;
 mod election;
-mod frontend;
 mod leader;
+mod reads;
+mod recovery;
+mod requests;
+
+// Its parts: each has private fields and knows nothing of the replica.
+mod acknowledgement;
+mod config;
+mod confirmations;
+mod leader_state;
 mod message;
 mod plant;
 mod progress;
-mod reads;
-mod recovery;
-mod replica;
-mod requests;
+mod read_queue;
+mod state_loss;
 
 #[cfg(test)]
 mod tests;
 
 pub use config::Config;
-pub use frontend::Frontend;
 pub use message::{Accepted, Message, Part, Promised, Proposal, Record, Summary, Value};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
-pub use replica::{MultiPaxos, Timer};
+pub use replica::{Frontend, MultiPaxos, Timer};

@@ -1,8 +1,6 @@
 //! Old bugs of other systems, to be switched back on one at a time: what the simulator must find.
 //! Without the feature `plant` all of this is constant false.
 
-use super::MultiPaxos;
-
 quintet_replica::plants! {
     MinorityCommits "minority_commits" 0 ""
         "one vote fewer than a majority decides";
@@ -52,11 +50,4 @@ quintet_replica::plants! {
         "what was accepted under an old ballot is acknowledged under the new one";
     OwnLogIgnored "own_log_ignored" 0 ""
         "a new leader looks at what others accepted and not at what it accepted itself";
-}
-
-impl MultiPaxos {
-    /// Whether this bug is switched on.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
 }

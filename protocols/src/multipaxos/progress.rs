@@ -3,7 +3,7 @@
 //! ```text
 //!   Probe ──(AcceptOk tells what it holds)──► Replicate ──(needs trimmed slots)──► Fetching
 //!     ▲                                          │ ▲                                  │
-//!     └───────────(link lost, new life)──────────┘ └──(holds what the log begins with)┘
+//!     └────────(link lost, new incarnation)──────┘ └──(holds what the log begins with)┘
 //! ```
 
 use alloc::collections::VecDeque;
@@ -12,7 +12,7 @@ use quintet_replica::{Incarnation, Slot, Time};
 
 /// How a leader sends to a follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Flow {
+enum Flow {
     /// It is not known what the follower holds: heartbeats ask.
     Probe,
     /// Slots go out as they are proposed, before earlier ones are acknowledged.
@@ -21,39 +21,73 @@ pub(super) enum Flow {
     Fetching,
 }
 
-/// A leader's view of one follower, for one ballot.
-#[derive(Clone, Debug, Hash)]
-pub(super) struct Progress {
-    pub flow: Flow,
-    /// The next slot to send.
-    pub next: Slot,
-    /// What it holds without gaps.
+/// Messages with proposals that are not acknowledged.
+#[derive(Clone, Debug, Default, Hash)]
+struct Flight {
+    sent: VecDeque<(Slot, usize)>,
+    bytes: usize,
+}
+
+impl Flight {
+    fn push(&mut self, last: Slot, bytes: usize) {
+        self.sent.push_back((last, bytes));
+        self.bytes += bytes;
+    }
+
+    fn landed(&mut self, held: Slot) {
+        while let Some((last, bytes)) = self.sent.front().copied() {
+            if last > held {
+                break;
+            }
+            self.sent.pop_front();
+            self.bytes -= bytes;
+        }
+    }
+}
+
+/// What a follower claims in an `AcceptOk`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
     pub held: Slot,
-    /// What it voted for.
     pub durable: Slot,
     pub executed: Slot,
     pub confirm: u64,
-    /// The life whose votes count.
-    pub incarnation: Incarnation,
-    pub heard_at: Time,
-    pub commit_sent: Slot,
-    pub confirm_sent: u64,
+    pub stamp: u64,
+}
+
+/// A leader's view of one follower, for one ballot.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Progress {
+    flow: Flow,
+    /// The next slot to send.
+    next: Slot,
+    /// What it holds without gaps.
+    held: Slot,
+    /// What it voted for.
+    durable: Slot,
+    executed: Slot,
+    confirm: u64,
+    /// The incarnation whose votes count.
+    incarnation: Incarnation,
+    received_at: Time,
+    /// The commit point and the round of read confirmation that it was sent last.
+    told: (Slot, u64),
     /// The stamp of the last message with proposals for it.
-    pub sent_stamp: u64,
-    pub round_trip: Duration,
-    flight: VecDeque<(Slot, usize)>,
-    pub flight_bytes: usize,
+    sent_stamp: u64,
+    round_trip: Duration,
+    flight: Flight,
     /// The link is down: nothing but heartbeats is sent.
-    pub down: bool,
-    /// It has passed on requests that are still queued.
-    pub forwarded: bool,
-    /// Up to here its clients wait for what is decided: for requests that it passed on, and for
+    down: bool,
+    /// It has forwarded requests that are still queued.
+    forwarded: bool,
+    /// Up to here its clients wait for what is decided: for requests that it forwarded, and for
     /// reads.
-    pub waits: Slot,
+    waits: Slot,
 }
 
 impl Progress {
-    pub fn new(incarnation: Incarnation, now: Time) -> Self {
+    /// A follower of which nothing is known. Its clients may wait for all up to `waits`.
+    pub fn new(incarnation: Incarnation, waits: Slot, now: Time) -> Self {
         Self {
             flow: Flow::Probe,
             next: Slot(1),
@@ -62,17 +96,94 @@ impl Progress {
             executed: Slot(0),
             confirm: 0,
             incarnation,
-            heard_at: now,
-            commit_sent: Slot(0),
-            confirm_sent: 0,
+            received_at: now,
+            told: (Slot(0), 0),
             sent_stamp: 0,
             round_trip: Duration::ZERO,
-            flight: VecDeque::new(),
-            flight_bytes: 0,
+            flight: Flight::default(),
             down: false,
             forwarded: false,
-            waits: Slot(0),
+            waits,
         }
+    }
+
+    /// The next slot to send.
+    pub const fn next(&self) -> Slot {
+        self.next
+    }
+
+    pub const fn held(&self) -> Slot {
+        self.held
+    }
+
+    /// What it voted for.
+    pub const fn durable(&self) -> Slot {
+        self.durable
+    }
+
+    pub const fn executed(&self) -> Slot {
+        self.executed
+    }
+
+    /// The newest round of read confirmation that it echoed.
+    pub const fn confirm(&self) -> u64 {
+        self.confirm
+    }
+
+    pub const fn round_trip(&self) -> Duration {
+        self.round_trip
+    }
+
+    pub const fn received_at(&self) -> Time {
+        self.received_at
+    }
+
+    pub const fn is_down(&self) -> bool {
+        self.down
+    }
+
+    /// Whether proposals are sent to it.
+    pub fn replicates(&self) -> bool {
+        self.flow == Flow::Replicate && !self.down
+    }
+
+    pub fn fetches(&self) -> bool {
+        self.flow == Flow::Fetching
+    }
+
+    /// Whether its votes are those of this incarnation.
+    pub fn is(&self, incarnation: Incarnation) -> bool {
+        self.incarnation == incarnation
+    }
+
+    /// Whether it has not been sent this commit point.
+    pub fn lacks_commit(&self, committed: Slot) -> bool {
+        self.told.0 < committed && self.replicates()
+    }
+
+    /// Whether its clients wait for a commit point.
+    pub fn waits_for_commit(&self) -> bool {
+        self.told.0 < self.waits
+    }
+
+    /// Whether it has been sent this round of read confirmation.
+    pub const fn was_asked(&self, confirm: u64) -> bool {
+        self.told.1 >= confirm
+    }
+
+    /// Whether these bytes are too many besides those on their way.
+    pub const fn is_full(&self, bytes: usize, bytes_max: usize) -> bool {
+        self.flight.bytes > 0 && self.flight.bytes + bytes > bytes_max
+    }
+
+    /// It has forwarded requests, or asks for names.
+    pub const fn forwarded(&mut self) {
+        self.forwarded = true;
+    }
+
+    /// Its clients wait until this slot is decided.
+    pub fn waits_for(&mut self, slot: Slot) {
+        self.waits = self.waits.max(slot);
     }
 
     /// All that was queued up to now stands at or below `last`.
@@ -83,23 +194,20 @@ impl Progress {
         }
     }
 
-    pub fn sent(&mut self, last: Slot, bytes: usize, stamp: u64, committed: Slot) {
+    pub fn sent(&mut self, last: Slot, bytes: usize, stamp: u64) {
         self.next = last.next();
-        self.flight.push_back((last, bytes));
-        self.flight_bytes += bytes;
+        self.flight.push(last, bytes);
         self.sent_stamp = stamp;
-        self.commit_sent = self.commit_sent.max(committed);
     }
 
-    pub fn landed(&mut self, held: Slot) {
-        self.held = self.held.max(held);
-        while let Some((last, bytes)) = self.flight.front().copied() {
-            if last > held {
-                break;
-            }
-            self.flight.pop_front();
-            self.flight_bytes -= bytes;
-        }
+    /// It was sent a commit point and a round of read confirmation.
+    pub fn told(&mut self, committed: Slot, confirm: u64) {
+        self.told = (self.told.0.max(committed), confirm);
+    }
+
+    /// It needs slots that are no longer kept.
+    pub const fn fetch(&mut self) {
+        self.flow = Flow::Fetching;
     }
 
     /// Sends again from the slot after `held`.
@@ -107,17 +215,31 @@ impl Progress {
         self.flow = Flow::Replicate;
         self.held = held;
         self.next = held.next();
-        self.flight.clear();
-        self.flight_bytes = 0;
+        self.flight = Flight::default();
     }
 
-    pub fn probe(&mut self) {
+    fn probe(&mut self) {
         self.flow = Flow::Probe;
-        self.flight.clear();
-        self.flight_bytes = 0;
+        self.flight = Flight::default();
     }
 
-    /// A new life: nothing that an earlier one said of undecided slots counts any more.
+    /// Something may be lost: its next answer shows what.
+    pub fn link_up(&mut self) {
+        self.down = false;
+        self.probe();
+    }
+
+    pub fn link_down(&mut self) {
+        self.down = true;
+        self.probe();
+    }
+
+    /// It is there, although none of its messages is complete.
+    pub const fn arriving(&mut self, now: Time) {
+        self.received_at = now;
+    }
+
+    /// A new incarnation: claims of an earlier one about undecided slots no longer count.
     pub fn replace(&mut self, incarnation: Incarnation) {
         self.incarnation = incarnation;
         self.held = Slot(0);
@@ -127,12 +249,54 @@ impl Progress {
         self.probe();
     }
 
-    pub fn measured(&mut self, sample: Duration) {
+    /// Its answer has come; `first` is the first slot that the log keeps. True when proposals were
+    /// lost and are sent again.
+    pub fn on_claim(&mut self, claim: Claim, first: Slot, now: Time) -> bool {
+        self.received_at = now;
+        self.down = false;
+        if claim.stamp > 0 {
+            self.measured(now.since(Time(claim.stamp)));
+        }
+        self.durable = self.durable.max(claim.durable.min(claim.held));
+        self.executed = self.executed.max(claim.executed);
+        self.confirm = self.confirm.max(claim.confirm);
+        let held = claim.held;
+        match self.flow {
+            Flow::Probe => self.rewind(held),
+            Flow::Fetching if held.next() >= first => self.rewind(held),
+            Flow::Fetching => {}
+            // The answer came after everything that was sent, and some of it is missing there.
+            Flow::Replicate if claim.stamp >= self.sent_stamp && held.next() < self.next => {
+                self.rewind(held);
+                return true;
+            }
+            Flow::Replicate => {
+                self.held = self.held.max(held);
+                self.flight.landed(held);
+            }
+        }
+        false
+    }
+
+    fn measured(&mut self, sample: Duration) {
         self.round_trip = if self.round_trip.is_zero() {
             sample
         } else {
             (self.round_trip * 7 + sample) / 8
         };
+    }
+
+    /// Counts votes that were not given; for injected bugs.
+    pub const fn assume_durable(&mut self, upto: Slot) {
+        self.durable = upto;
+    }
+
+    pub fn assert_invariants(&self, end: Slot) {
+        assert!(
+            self.durable < end && self.held < end,
+            "votes are for what was proposed"
+        );
+        assert!(self.next <= end, "nothing is sent beyond the log");
     }
 }
 
@@ -141,13 +305,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_life_takes_back_what_the_old_one_said() {
-        let mut progress = Progress::new(Incarnation(1), Time(0));
+    fn new_incarnation_withdraws_votes() {
+        let mut progress = Progress::new(Incarnation(1), Slot(0), Time(0));
         progress.rewind(Slot(0));
-        progress.sent(Slot(5), 100, 1, Slot(0));
-        progress.landed(Slot(5));
-        progress.durable = Slot(5);
+        progress.sent(Slot(5), 100, 1);
+        assert!(progress.is_full(1, 100));
+        let claim = Claim {
+            held: Slot(5),
+            durable: Slot(5),
+            executed: Slot(0),
+            confirm: 0,
+            stamp: 0,
+        };
+        assert!(!progress.on_claim(claim, Slot(1), Time(1)));
+        assert!(!progress.is_full(1, 100));
+        assert_eq!((progress.durable(), progress.replicates()), (Slot(5), true));
         progress.replace(Incarnation(2));
-        assert_eq!((progress.durable, progress.flow), (Slot(0), Flow::Probe));
+        assert_eq!(
+            (progress.durable(), progress.replicates()),
+            (Slot(0), false)
+        );
     }
 }

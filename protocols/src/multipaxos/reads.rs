@@ -12,129 +12,48 @@
 //! then, so the leader's commit point covers all that was acknowledged before the question: it
 //! already covers what earlier ballots decided, because questions wait for `ready_at`.
 
-use super::{Message, MultiPaxos, leader::Confirmation, plant::Plant, replica::Role};
-use alloc::collections::VecDeque;
+use super::{Message, MultiPaxos, plant::Plant, replica::Role};
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, Lane, ReplicaId, ReplicaSet, Slot, Time, Wake, limits,
+    Bytes, Context, Lane, ReplicaId, ReplicaSet, Slot, Wake,
     parts::{RequestKey, Taken},
 };
 use smallvec::SmallVec;
 
-/// Reads that have not been answered for this long are forgotten: their frontend gave up.
-const WAITING_MAX: Duration = Duration::from_secs(20);
-
 /// The nearest followers have at least this long to confirm reads before all are asked.
-const PATIENCE_MIN: Duration = Duration::from_millis(5);
-
-#[derive(Hash)]
-struct Read {
-    round: u64,
-    key: RequestKey,
-    batch: Bytes,
-    asked_at: Time,
-}
-
-/// Reads that wait for an index.
-#[derive(Default, Hash)]
-pub(super) struct Reads {
-    waiting: VecDeque<Read>,
-    bytes: usize,
-    /// The round of reads that came in this turn.
-    round: u64,
-    /// The last round that was sent.
-    sent: u64,
-}
-
-impl Reads {
-    /// Rounds start at random, so that an answer to an earlier run of this process fits none.
-    pub fn start(&mut self, random: u64) {
-        self.round = random >> 2;
-        self.sent = self.round;
-        self.round += 1;
-    }
-
-    pub fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    pub fn expire(&mut self, now: Time) {
-        while self
-            .waiting
-            .front()
-            .is_some_and(|read| now.since(read.asked_at) > WAITING_MAX)
-        {
-            if let Some(read) = self.waiting.pop_front() {
-                self.bytes -= read.batch.len();
-            }
-        }
-    }
-}
+const CONFIRM_TIMEOUT_MIN: Duration = Duration::from_millis(5);
 
 impl MultiPaxos {
     pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
-        if !limits::queue_takes(self.reads.bytes, batch.len(), self.config.queue_bytes) {
+        if !self.reads.takes(batch.len(), self.config.queue_bytes) {
             ctx.mark("read refused: queue full");
-            let taken = Message::Taken {
-                batch: key.1,
-                taken: Taken::Busy,
-            };
-            return ctx.send_frontend(key.0, taken);
+            return Self::refuse(key, Taken::Busy, ctx);
         }
-        self.reads.bytes += batch.len();
-        let read = Read {
-            round: self.reads.round,
-            key,
-            batch,
-            asked_at: ctx.arrived(),
-        };
-        self.reads.waiting.push_back(read);
+        self.reads.push(key, batch, ctx.arrived());
         self.arm_housekeeping(ctx);
     }
 
     /// One question for all reads of the turn.
     pub(super) fn send_read_index(&mut self, ctx: &mut Context<'_, Self>) {
-        let Some(leader) = self.leader.filter(|leader| *leader != self.id) else {
+        let Some(leader) = self.leader.other_than(self.me.id()) else {
             return;
         };
-        if let Some(round) = self.next_round() {
+        if let Some(round) = self.reads.next_round() {
             ctx.send(leader, Lane::Control, &Message::ReadIndex { round });
         }
     }
 
-    /// Closes the round of this turn if a read is in it.
-    fn next_round(&mut self) -> Option<u64> {
-        let round = self.reads.waiting.back()?.round;
-        if round == self.reads.sent {
-            return None;
-        }
-        self.reads.sent = round;
-        self.reads.round = round + 1;
-        Some(round)
-    }
-
     /// The question or its answer may be lost, or the leader is another: ask again.
     pub(super) fn repeat_reads(&mut self, ctx: &mut Context<'_, Self>) {
-        let Some(round) = self.reads.waiting.back().map(|read| read.round) else {
+        let Some(round) = self.reads.newest() else {
             return;
         };
-        let id = self.id;
-        match (&mut self.role, self.leader) {
-            (Role::Leader(lead), _) => {
-                lead.questions[id.index()] = Some(round);
-                self.reads.sent = round;
-                self.reads.round = round + 1;
-            }
-            (_, Some(leader)) if leader != id => {
-                self.reads.sent = round;
-                self.reads.round = round + 1;
-                ctx.send(leader, Lane::Control, &Message::ReadIndex { round });
-            }
-            _ => {}
+        if let Role::Leader(lead) = &mut self.role {
+            lead.reads.replace(self.me.id(), Some(round));
+            self.reads.sent(round);
+        } else if let Some(leader) = self.leader.other_than(self.me.id()) {
+            self.reads.sent(round);
+            ctx.send(leader, Lane::Control, &Message::ReadIndex { round });
         }
     }
 
@@ -145,10 +64,7 @@ impl MultiPaxos {
         ctx: &mut Context<'_, Self>,
     ) {
         match &mut self.role {
-            Role::Leader(lead) => {
-                let question = &mut lead.questions[from.index()];
-                *question = Some(question.map_or(round, |before| before.max(round)));
-            }
+            Role::Leader(lead) => lead.reads.ask(from, round),
             _ => ctx.mark("ignored: read index asked of a follower"),
         }
     }
@@ -156,47 +72,25 @@ impl MultiPaxos {
     /// Starts a round of confirmation for all questions of the turn; the messages of this turn
     /// carry it.
     pub(super) fn begin_confirmation(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
-        let own = self.next_round();
+        let own = self.reads.next_round();
         let early = self.planted(Plant::ReadsBeforeReady);
-        let (id, majority, committed) = (self.id, self.majority, self.committed);
+        let committed = self.log.committed();
         let Role::Leader(lead) = &mut self.role else {
             return Wake::Sleep;
         };
         if own.is_some() {
-            lead.questions[id.index()] = own;
+            lead.reads.replace(self.me.id(), own);
         }
-        if lead.questions.iter().all(Option::is_none) {
+        if !lead.reads.are_wanted() {
             return Wake::Sleep;
         }
-        if committed < lead.ready_at && !early {
+        if committed < lead.ready_at() && !early {
             ctx.mark("read waits for the ballot's first commit");
             return Wake::Sleep;
         }
-        // One round at a time gathers more reads; over a long link the next need not wait.
-        let now = ctx.now();
-        let gap = self.config.window_gap.max(lead.round_trip(majority) / 32);
-        if !lead.confirmations.is_empty() && now < lead.confirm_at + gap {
-            return Wake::At(lead.confirm_at + gap);
-        }
-        if lead.confirmations.len() >= 32 {
-            return Wake::Sleep;
-        }
-        lead.confirm += 1;
-        lead.confirm_at = now;
-        let mut asked = SmallVec::new();
-        for (peer, question) in lead.questions.iter_mut().enumerate() {
-            if let Some(round) = question.take() {
-                asked.push((ReplicaId(peer as u16), round));
-            }
-        }
-        let round = Confirmation {
-            confirm: lead.confirm,
-            began_at: now,
-            index: committed,
-            asked,
-        };
-        lead.confirmations.push_back(round);
-        Wake::Sleep
+        let round_trip = lead.round_trip(self.me.majority());
+        let gap = self.config.window_gap.max(round_trip / 32);
+        lead.reads.begin(committed, gap, ctx.now())
     }
 
     /// Who must still be asked to confirm: the nearest that make a majority, and everyone once
@@ -205,13 +99,14 @@ impl MultiPaxos {
         let Role::Leader(lead) = &self.role else {
             return (ReplicaSet::EMPTY, Wake::Sleep);
         };
-        let Some(oldest) = lead.confirmations.front() else {
+        let Some(oldest) = lead.reads.oldest() else {
             return (ReplicaSet::EMPTY, Wake::Sleep);
         };
-        let up = |id: &ReplicaId| !lead.peers[id.index()].down;
-        let asked = |id: &ReplicaId| lead.peers[id.index()].confirm_sent >= lead.confirm;
+        let up = |id: &ReplicaId| !lead.peers[id.index()].is_down();
+        let asked = |id: &ReplicaId| lead.peers[id.index()].was_asked(lead.reads.number());
         let rest: ReplicaSet = self
-            .others
+            .me
+            .others()
             .iter()
             .filter(up)
             .filter(|id| !asked(id))
@@ -220,28 +115,28 @@ impl MultiPaxos {
             return (rest, Wake::Sleep);
         }
         let now = ctx.now();
-        let everyone_at = oldest.began_at + PATIENCE_MIN.max(lead.round_trip(self.majority) * 4);
+        let everyone_at = oldest + CONFIRM_TIMEOUT_MIN.max(lead.round_trip(self.me.majority()) * 4);
         if now >= everyone_at {
             return (rest, Wake::Sleep);
         }
-        let done = self.others.iter().filter(up).filter(asked).count();
+        let done = self.me.others().iter().filter(up).filter(asked).count();
         let mut nearest: SmallVec<[_; 8]> = rest
             .iter()
             .map(|id| {
                 let peer = &lead.peers[id.index()];
-                let silent = now.since(peer.heard_at) > self.config.heartbeat * 2;
-                (silent, peer.round_trip, id)
+                let silent = now.since(peer.received_at()) > self.config.heartbeat * 2;
+                (silent, peer.round_trip(), id)
             })
             .collect();
         nearest.sort_unstable();
-        let missing = (self.majority - 1).saturating_sub(done);
+        let missing = (self.me.majority() - 1).saturating_sub(done);
         let chosen = nearest.iter().take(missing).map(|(.., id)| *id).collect();
         (chosen, Wake::At(everyone_at))
     }
 
     /// Answers the questions whose round a majority has confirmed.
     pub(super) fn finish_confirmations(&mut self, ctx: &mut Context<'_, Self>) {
-        let (id, mut majority) = (self.id, self.majority);
+        let (id, mut majority) = (self.me.id(), self.me.majority());
         if self.planted(Plant::ReadsUnconfirmed) {
             majority = 1;
         }
@@ -249,8 +144,9 @@ impl MultiPaxos {
             && let Role::Leader(lead) = &self.role
         {
             let lease = Duration::from_secs(2);
-            let heard = |id: &ReplicaId| ctx.now().since(lead.peers[id.index()].heard_at) < lease;
-            if 1 + self.others.iter().filter(heard).count() >= majority {
+            let heard =
+                |id: &ReplicaId| ctx.now().since(lead.peers[id.index()].received_at()) < lease;
+            if 1 + self.me.others().iter().filter(heard).count() >= majority {
                 majority = 1;
             }
         }
@@ -258,20 +154,17 @@ impl MultiPaxos {
             let Role::Leader(lead) = &mut self.role else {
                 return;
             };
-            let Some(round) = lead.confirmations.front() else {
-                return;
+            let (peers, others) = (&lead.peers, self.me.others());
+            let is_confirmed = |number| {
+                let echoed = |peer: &ReplicaId| peers[peer.index()].confirm() >= number;
+                1 + others.iter().filter(echoed).count() >= majority
             };
-            let echoed = |peer: &ReplicaId| lead.peers[peer.index()].confirm >= round.confirm;
-            if 1 + self.others.iter().filter(echoed).count() < majority {
-                return;
-            }
-            let Some(Confirmation { index, asked, .. }) = lead.confirmations.pop_front() else {
+            let Some((index, asked)) = lead.reads.finish(is_confirmed) else {
                 return;
             };
             for (peer, _) in &asked {
                 // It answers its reads when it knows that much to be decided.
-                let waits = &mut lead.peers[peer.index()].waits;
-                *waits = index.max(*waits);
+                lead.peers[peer.index()].waits_for(index);
             }
             for (peer, round) in asked {
                 if peer == id {
@@ -290,19 +183,11 @@ impl MultiPaxos {
         index: Slot,
         ctx: &mut Context<'_, Self>,
     ) {
-        if round > self.reads.sent {
+        if !self.reads.was_sent(round) {
             return ctx.mark("ignored: read index of another life");
         }
-        while self
-            .reads
-            .waiting
-            .front()
-            .is_some_and(|read| read.round <= round)
-        {
-            if let Some(Read { key, batch, .. }) = self.reads.waiting.pop_front() {
-                self.reads.bytes -= batch.len();
-                ctx.query(batch, index, false, key.0, &());
-            }
+        while let Some((key, batch)) = self.reads.pop_up_to(round) {
+            ctx.query(batch, index, false, key.0, &());
         }
     }
 }

@@ -21,60 +21,35 @@
 use super::{
     Message, MultiPaxos, Part,
     replica::{Role, Timer},
+    state_loss::StateLoss,
 };
 use crate::sadl::{Dissemination, Range};
-use alloc::{vec, vec::Vec};
-use quintet_replica::{
-    Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time,
-    parts::{Ballot, too_many_forgot},
-};
-
-/// A replica that has forgotten.
-#[derive(Hash)]
-pub(super) struct Recovery {
-    nonce: u64,
-    answers: Vec<Option<(Ballot, Part)>>,
-    /// What each of the others that have not forgotten held of disseminated batches.
-    held: Vec<Option<Vec<Range>>>,
-    /// The leader that it takes over from, and the slot before which all must be here.
-    source: Option<(Ballot, Slot)>,
-    /// Since when too many others said that they have forgotten too.
-    lost_since: Option<Time>,
-}
+use alloc::vec::Vec;
+use quintet_replica::{Context, Incarnation, Lane, ReplicaId, ReplicaSet, parts::Ballot};
 
 impl MultiPaxos {
     pub(super) fn become_recovering(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.members - 1 < self.majority {
-            return self.halt_lost(ctx);
+        if !self.me.can_recover() {
+            return self.me.halt_lost(ctx);
         }
         ctx.mark("recovers what it forgot");
         self.start_asking(ctx);
     }
 
     fn start_asking(&mut self, ctx: &mut Context<'_, Self>) {
-        self.leader = None;
-        self.role = Role::Recovering(Recovery {
-            nonce: ctx.random(),
-            answers: vec![None; self.members],
-            held: vec![None; self.members],
-            source: None,
-            lost_since: None,
-        });
+        self.leader.lose();
+        self.role = Role::Recovering(StateLoss::new(ctx.random(), self.me.members()));
         self.ask_to_recover(ctx);
-    }
-
-    fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        ctx.halt(too_many_forgot(self.members, self.durability));
     }
 
     /// By timer: asks again, or waits for the leader that answered.
     pub(super) fn ask_to_recover(&mut self, ctx: &mut Context<'_, Self>) {
-        let (now, patience) = (ctx.now(), self.patience());
-        let Role::Recovering(recovery) = &mut self.role else {
+        let (now, timeout) = (ctx.now(), self.leader_timeout());
+        let Role::Recovering(recovery) = &self.role else {
             return;
         };
-        if recovery.source.is_some() {
-            if now.since(self.heard_at) > patience {
+        if recovery.source().is_some() {
+            if now.since(self.leader.received_at()) > timeout {
                 ctx.mark("recovery starts over");
                 return self.start_asking(ctx);
             }
@@ -83,11 +58,8 @@ impl MultiPaxos {
                 self.send_recover(ctx);
             }
         } else {
-            if recovery
-                .lost_since
-                .is_some_and(|since| now.since(since) > patience * 4)
-            {
-                return self.halt_lost(ctx);
+            if recovery.is_lost(now, timeout * 4) {
+                return self.me.halt_lost(ctx);
             }
             self.send_recover(ctx);
         }
@@ -99,11 +71,11 @@ impl MultiPaxos {
             return;
         };
         let message = Message::Recover {
-            incarnation: self.incarnation,
-            nonce: recovery.nonce,
-            promised: self.promised,
+            incarnation: self.me.incarnation(),
+            nonce: recovery.nonce(),
+            promised: self.ballots.promised(),
         };
-        ctx.multicast(self.peers(), Lane::Control, &message);
+        ctx.multicast(self.me.others(), Lane::Control, &message);
     }
 
     /// Whether all disseminated batches are here, or executed, that each of a majority of others
@@ -113,13 +85,11 @@ impl MultiPaxos {
             return true;
         };
         let mut complete = 0;
-        for (from, held) in recovery.held.iter().enumerate() {
-            let Some(held) = held else { continue };
+        for (from, held) in recovery.inventories() {
             let mut ranges = held.iter().copied();
-            let from = ReplicaId(from as u16);
             complete += usize::from(self.sadl.fetch_causal(&mut ranges, from, ctx));
         }
-        complete >= self.majority
+        complete >= self.me.majority()
     }
 
     /// Whether a recovering replica follows this ballot's leader already.
@@ -127,7 +97,7 @@ impl MultiPaxos {
         let Role::Recovering(recovery) = &self.role else {
             return true;
         };
-        match recovery.source {
+        match recovery.source() {
             Some((source, _)) if ballot == source => true,
             Some((source, _)) if ballot > source => {
                 ctx.mark("recovery starts over");
@@ -146,8 +116,8 @@ impl MultiPaxos {
         theirs: Ballot,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.ballot_seen = self.ballot_seen.max(theirs);
-        if incarnation < self.incarnations[from.index()] {
+        self.ballots.observe(theirs);
+        if incarnation < self.incarnations.of(from) {
             return ctx.mark("ignored: question of an earlier life");
         }
         let part = match &self.role {
@@ -157,7 +127,7 @@ impl MultiPaxos {
             },
             Role::Follower | Role::Candidate(_) => Part::Intact,
         };
-        let promised = self.promised;
+        let promised = self.ballots.promised();
         ctx.send(
             from,
             Lane::Control,
@@ -189,64 +159,39 @@ impl MultiPaxos {
         (part, held): (Part, Vec<Range>),
         ctx: &mut Context<'_, Self>,
     ) {
-        let (majority, members, own) = (self.majority, self.members, self.promised);
-        let now = ctx.now();
+        let (own, now) = (self.ballots.promised(), ctx.now());
         let Role::Recovering(recovery) = &mut self.role else {
             return;
         };
-        if nonce == recovery.nonce && part != Part::Recovering {
-            recovery.held[from.index()] = Some(held);
-        }
-        if nonce != recovery.nonce || recovery.source.is_some() {
+        recovery.on_inventory(from, nonce, part, held);
+        if !recovery.asks(nonce) {
             return ctx.mark("ignored: answer to another question");
         }
         if matches!(part, Part::Leader { .. }) && promised.owner != from {
             return ctx.mark("ignored: ballot of another");
         }
-        recovery.answers[from.index()] = Some((promised, part));
-        let answers = || recovery.answers.iter().flatten();
-        let forgotten = 1 + answers()
-            .filter(|(_, part)| *part == Part::Recovering)
-            .count();
-        if forgotten > members - majority {
-            recovery.lost_since.get_or_insert(now);
-        } else {
-            recovery.lost_since = None;
-        }
-        let intact = || answers().filter(|(_, part)| *part != Part::Recovering);
-        // A replica that promised more than the leader's ballot may be a candidate that never wins,
-        // or is gone permanently. Any majority will do, so its answer may as well not have come.
-        let leads = |(promised, part): &(Ballot, Part)| match part {
-            Part::Leader { end } => Some((*promised, *end)),
-            _ => None,
-        };
-        let Some((best, end)) = intact().filter_map(leads).max() else {
+        let source = recovery.on_answer(from, (promised, part), own, &self.me, now);
+        let Some(ballot) = source else {
             return;
         };
-        let below = intact().filter(|(promised, _)| *promised <= best).count();
-        if below < majority || best < own {
-            return;
-        }
         ctx.mark("recovery quorum");
-        recovery.source = Some((best, end));
-        if best > own {
-            self.raise_promise(best, ctx);
+        if ballot > own {
+            self.raise_promise(ballot, ctx);
         }
-        self.leader = Some(best.owner);
-        self.heard_at = now;
+        self.leader.follow(ballot.owner);
+        self.leader.arriving(now);
         self.maybe_recovered(ctx);
     }
 
     /// All that the leader's log held when it answered is here: votes count again.
     pub(super) fn maybe_recovered(&mut self, ctx: &mut Context<'_, Self>) {
-        let Role::Recovering(Recovery {
-            source: Some((_, end)),
-            ..
-        }) = &self.role
-        else {
+        let Role::Recovering(recovery) = &self.role else {
             return;
         };
-        let log = self.held.next() >= *end;
+        let Some((_, end)) = recovery.source() else {
+            return;
+        };
+        let log = self.log.held().next() >= end;
         if log && self.has_batches(ctx) {
             ctx.mark("recovered");
             self.sadl.ask_no_more();

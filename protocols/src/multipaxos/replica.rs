@@ -1,40 +1,32 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Config, Frontend, Message, Promised, Proposal, Record, Summary, Value, election::Candidate,
-    leader::Lead, plant::Plant, reads::Reads, recovery::Recovery,
+    Accepted, Config, Message, Promised, Proposal, Record, Summary, Value,
+    acknowledgement::Acknowledgement, leader_state::LeaderState, plant::Plant, progress::Claim,
+    read_queue::ReadQueue, state_loss::StateLoss,
 };
 use crate::sadl::{Dissemination, Name, News, Sadl};
-use alloc::{collections::VecDeque, format, string::ToString, vec, vec::Vec};
+use alloc::{format, string::ToString, vec};
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, CommandTime, Context, Control, Durability, Incarnation, Info, Link, Options, Peer,
-    PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Ballot, KeptRequests, SlotLog, StateFetch},
+    Bytes, CommandTime, Context, Control, Incarnation, Info, Link, Options, Peer, PersistId,
+    Protocol, Recovered, ReplicaId, Setup, Slot, Status, Wake,
+    parts::{
+        AcceptorLog, AttachedFrontend, Ballot, Ballots, Housekeeping, Incarnations, KeptRequests,
+        LeaderWatch, Member, Observed, PhaseOne, PromisePage, StateFetch,
+    },
 };
 
-/// What a replica keeps for a slot.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Held {
-    /// The ballot that it was accepted under.
-    pub ballot: Ballot,
-    pub proposal: Proposal,
-}
-
-impl Held {
-    /// What it takes in memory, about.
-    pub fn bytes(&self) -> usize {
-        self.proposal.value.len() + size_of::<Self>()
-    }
-}
+/// Replicas forward and answer by themselves, so the shared frontend is all that is needed.
+pub type Frontend = AttachedFrontend<MultiPaxos>;
 
 /// A replica's part.
 #[derive(Hash)]
 pub(super) enum Role {
     Follower,
-    Candidate(Candidate),
-    Leader(Lead),
-    Recovering(Recovery),
+    Candidate(PhaseOne<Proposal>),
+    Leader(LeaderState),
+    Recovering(StateLoss),
 }
 
 quintet_replica::timers! {
@@ -53,79 +45,40 @@ quintet_replica::timers! {
     }
 }
 
-/// How often requests and reads under way are looked through.
-const HOUSEKEEPING: Duration = Duration::from_millis(500);
-
 /// One replica of Multi-Paxos; see the module.
 #[derive(Hash)]
 pub struct MultiPaxos {
-    pub(super) id: ReplicaId,
-    pub(super) incarnation: Incarnation,
-    pub(super) members: usize,
-    pub(super) majority: usize,
-    pub(super) others: ReplicaSet,
-    pub(super) durability: Durability,
+    pub(super) me: Member,
     pub(super) config: Config,
-    /// The ballot that the first leader owns without phase 1: no lower one exists.
-    pub(super) ballot_first: Ballot,
-
-    pub(super) promised: Ballot,
-    pub(super) promise_durable: Ballot,
-    pub(super) promises: VecDeque<(PersistId, Ballot)>,
-    pub(super) log: SlotLog<Held>,
-    pub(super) log_bytes: usize,
-    /// All slots up to here were accepted under `promised`, or are decided.
-    pub(super) held: Slot,
-    /// The same, and durable.
-    pub(super) durable: Slot,
-    pub(super) writes: VecDeque<(PersistId, Ballot, Slot)>,
-    pub(super) committed: Slot,
-    /// Asked to be executed.
-    pub(super) executed: Slot,
-    /// Reported as executed.
-    pub(super) executed_done: Slot,
-    pub(super) everywhere: Slot,
-    pub(super) time_seen: CommandTime,
-    pub(super) time_executed: CommandTime,
+    pub(super) ballots: Ballots,
+    pub(super) log: AcceptorLog<Proposal>,
     pub(super) fetching: StateFetch,
-
     pub(super) role: Role,
-    pub(super) leader: Option<ReplicaId>,
-    pub(super) heard_at: Time,
-    /// The leader cannot be reached from here.
-    pub(super) leader_down: bool,
-    pub(super) ballot_seen: Ballot,
-    /// The longest round trip that a leader told of.
-    pub(super) round_trip: Duration,
-    /// The lives that the others are known to be in.
-    pub(super) incarnations: Vec<Incarnation>,
-    /// A candidate asked and waits until the promise is durable: who, and from which slot.
-    pub(super) promise_owed: Option<(ReplicaId, Slot)>,
-
-    pub(super) answer_due: bool,
-    pub(super) confirm_seen: u64,
-    pub(super) stamp_seen: u64,
-
+    pub(super) leader: LeaderWatch,
+    pub(super) incarnations: Incarnations,
+    pub(super) acknowledgement: Acknowledgement,
     pub(super) requests: KeptRequests,
     pub(super) sadl: Sadl<Self>,
     /// The batch that must come before anything more can be executed.
     pub(super) stalled: Option<Name>,
-    pub(super) reads: Reads,
-    housekeeping: bool,
+    pub(super) reads: ReadQueue,
+    housekeeping: Housekeeping,
     /// Between the first event of a turn and its `on_idle`.
     in_turn: bool,
 }
 
 impl MultiPaxos {
+    /// Whether this bug is injected.
+    pub(super) fn planted(&self, plant: Plant) -> bool {
+        self.config.planted.is(plant)
+    }
+
     pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        if !self.housekeeping {
-            self.housekeeping = true;
-            ctx.set_timer(Timer::Housekeeping, HOUSEKEEPING);
-        }
+        self.housekeeping.arm(Timer::Housekeeping, ctx);
     }
 
     fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        self.housekeeping = false;
+        self.housekeeping.fired();
         self.requests.expire(ctx.now());
         self.sadl.drop_waiting(&|key| !self.requests.contains(key));
         self.reads.expire(ctx.now());
@@ -137,11 +90,11 @@ impl MultiPaxos {
 
     fn flush(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
         let create = self.disseminates() && !matches!(self.role, Role::Recovering(_));
-        self.sadl.flush(create, self.executed.next(), ctx);
+        self.sadl.flush(create, self.log.executed().next(), ctx);
         match self.role {
             Role::Leader(_) => self.flush_leader(ctx),
             Role::Follower | Role::Candidate(_) | Role::Recovering(_) => {
-                if self.answer_due {
+                if self.acknowledgement.is_due() {
                     self.send_accept_ok(ctx);
                 }
                 self.send_forward(ctx);
@@ -197,60 +150,30 @@ impl Protocol for MultiPaxos {
     const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
     fn new(setup: Setup<Config>) -> Self {
-        let Setup {
-            id,
-            incarnation,
-            epoch,
-            options,
-            durability,
-            ..
-        } = setup;
-        let ballot_first = Ballot {
+        let me = Member::new(&setup);
+        let config = setup.options;
+        let ballots = Ballots::new(Ballot {
             round: 1,
-            owner: epoch.leader_first,
-        };
-        let (members, majority) = (epoch.members, epoch.majority());
-        let sadl = Sadl::new(id, incarnation, members, majority, Self::limits(&options));
+            owner: setup.epoch.leader_first,
+        });
+        let (id, incarnation) = (me.id(), me.incarnation());
+        let (members, majority) = (me.members(), me.majority());
+        let sadl = Sadl::new(id, incarnation, members, majority, Self::limits(&config));
         Self {
-            id,
-            incarnation,
-            members: epoch.members,
-            majority: epoch.majority(),
-            others: epoch.others(id),
-            durability,
-            config: options,
-            ballot_first,
-            promised: Ballot::default(),
-            promise_durable: Ballot::default(),
-            promises: VecDeque::new(),
-            log: SlotLog::default(),
-            log_bytes: 0,
-            held: Slot(0),
-            durable: Slot(0),
-            writes: VecDeque::new(),
-            committed: Slot(0),
-            executed: Slot(0),
-            executed_done: Slot(0),
-            everywhere: Slot(0),
-            time_seen: CommandTime(0),
-            time_executed: CommandTime(0),
+            me,
+            config,
+            ballots,
+            log: AcceptorLog::default(),
             fetching: StateFetch::default(),
             role: Role::Follower,
-            leader: None,
-            heard_at: Time(0),
-            leader_down: false,
-            ballot_seen: ballot_first,
-            round_trip: Duration::ZERO,
-            incarnations: vec![Incarnation(0); epoch.members],
-            promise_owed: None,
-            answer_due: false,
-            confirm_seen: 0,
-            stamp_seen: 0,
+            leader: LeaderWatch::default(),
+            incarnations: Incarnations::new(members),
+            acknowledgement: Acknowledgement::default(),
             requests: KeptRequests::default(),
             sadl,
             stalled: None,
-            reads: Reads::default(),
-            housekeeping: false,
+            reads: ReadQueue::default(),
+            housekeeping: Housekeeping::default(),
             in_turn: false,
         }
     }
@@ -261,7 +184,7 @@ impl Protocol for MultiPaxos {
         ctx: &mut Context<'_, Self>,
     ) {
         self.in_turn = true;
-        self.heard_at = ctx.now();
+        self.leader.received(ctx.now());
         self.reads.start(ctx.random());
         let Recovered {
             first_boot, forgot, ..
@@ -279,16 +202,19 @@ impl Protocol for MultiPaxos {
         }
         self.execute(ctx);
         if self.planted(Plant::BallotReused)
-            && self.promised == self.ballot_first
-            && self.id == self.ballot_first.owner
+            && self.ballots.promised() == self.ballots.first()
+            && self.me.id() == self.ballots.first().owner
         {
             return self.become_leader(&[], ctx);
         }
-        if first_boot && self.id == self.ballot_first.owner && self.promised < self.ballot_first {
+        if first_boot
+            && self.me.id() == self.ballots.first().owner
+            && self.ballots.promised() < self.ballots.first()
+        {
             // Phase 1 of the lowest ballot is empty. The promise is durable before anything is
             // proposed under it, so no later start can take this branch.
-            self.raise_promise(self.ballot_first, ctx);
-            self.role = Role::Candidate(Candidate::first(self.members));
+            self.raise_promise(self.ballots.first(), ctx);
+            self.role = Role::Candidate(PhaseOne::first(self.me.members()));
         } else {
             self.arm_election(ctx);
         }
@@ -301,7 +227,7 @@ impl Protocol for MultiPaxos {
                 Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
                 _ => ctx.mark("ignored: not a frontend's message"),
             },
-            Peer::Replica(from) if self.others.contains(from) => {
+            Peer::Replica(from) if self.me.others().contains(from) => {
                 self.on_replica_message(from, message, ctx);
             }
             Peer::Replica(_) => ctx.mark("ignored: not a member"),
@@ -324,35 +250,20 @@ impl Protocol for MultiPaxos {
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
         self.sadl.on_persisted(upto, ctx);
-        while let Some((id, ballot)) = self.promises.front().copied() {
-            if id > upto {
-                break;
-            }
-            self.promises.pop_front();
-            self.promise_durable = ballot;
-            if ballot == self.promised {
+        while let Some(promised) = self.ballots.durable_up_to(upto) {
+            if promised {
                 self.on_promise_durable(ctx);
             }
         }
-        let mut voted = false;
-        while let Some((id, ballot, slot)) = self.writes.front().copied() {
-            if id > upto {
-                break;
-            }
-            self.writes.pop_front();
-            if ballot == self.promised && slot > self.durable {
-                self.durable = slot;
-                voted = true;
-            }
-        }
+        let voted = self.log.durable_up_to(upto, self.ballots.promised());
         if voted {
             if matches!(self.role, Role::Leader(_)) {
                 self.maybe_commit(ctx);
             } else {
-                self.answer_due = true;
+                self.acknowledgement.want();
             }
         }
-        if self.members == 1 && !self.in_turn {
+        if self.me.members() == 1 && !self.in_turn {
             // Durable at once, after this turn's `on_idle`: a lone member in memory durability
             // would otherwise wait for an event that does not come.
             self.flush(ctx);
@@ -361,7 +272,7 @@ impl Protocol for MultiPaxos {
 
     fn on_executed(&mut self, slot: Slot, _ctx: &mut Context<'_, Self>) {
         self.in_turn = true;
-        self.executed_done = self.executed_done.max(slot);
+        self.log.on_executed(slot);
     }
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
@@ -373,18 +284,18 @@ impl Protocol for MultiPaxos {
         self.in_turn = true;
         ctx.mark("state installed");
         self.fetching.reached(slot);
-        self.executed_done = self.executed_done.max(slot);
-        if slot <= self.executed {
+        self.log.on_executed(slot);
+        if slot <= self.log.executed() {
             return;
         }
-        if slot > self.committed && matches!(self.role, Role::Leader(_)) {
+        if slot > self.log.committed() && matches!(self.role, Role::Leader(_)) {
             // Others decided without this leader: its own proposals there may have lost.
             self.step_down(ctx);
         }
         self.restart_at(slot, summary);
         self.extend_held();
         self.sadl.trim(slot, ctx);
-        self.answer_due = true;
+        self.acknowledgement.want();
         self.execute(ctx);
         self.maybe_recovered(ctx);
         self.forward_all();
@@ -393,7 +304,7 @@ impl Protocol for MultiPaxos {
     fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
         self.in_turn = true;
         let Peer::Replica(peer) = peer else { return };
-        if !self.others.contains(peer) {
+        if !self.me.others().contains(peer) {
             return;
         }
         if let Link::Up { incarnation } = link {
@@ -404,7 +315,7 @@ impl Protocol for MultiPaxos {
         }
         if matches!(self.role, Role::Leader(_)) {
             self.on_follower_link(peer, link, ctx);
-        } else if self.leader == Some(peer) {
+        } else if self.leader.is(peer) {
             match link {
                 // What was on its way may be lost.
                 Link::Up { .. } | Link::Reset => {
@@ -422,22 +333,22 @@ impl Protocol for MultiPaxos {
         self.in_turn = true;
         match control {
             Control::CheckpointDue => {
-                if self.executed > Slot(0) {
+                if self.log.executed() > Slot(0) {
                     ctx.checkpoint(
-                        self.executed,
+                        self.log.executed(),
                         &Summary {
-                            time: self.time_executed,
+                            time: self.log.time_executed(),
                             heads: self.sadl.heads().to_vec(),
                         },
                     );
                 }
             }
-            Control::HandOff => self.hand_off(self.others, ctx),
-            Control::Slow(quick) if !self.is_leaving() => self.hand_off(quick, ctx),
+            Control::HandOff => self.hand_off(self.me.others(), ctx),
+            Control::Slow(quick) if !self.is_transferring() => self.hand_off(quick, ctx),
             // It hands over already; nobody waits for more than a quorum of the others.
             Control::Slow(_) | Control::SlowMembers(_) => {}
             Control::ReportFailure(peer) => {
-                if self.leader == Some(peer) {
+                if self.leader.is(peer) {
                     self.on_leader_down(ctx);
                 }
             }
@@ -472,9 +383,9 @@ impl Protocol for MultiPaxos {
             Role::Recovering(_) => "recovering",
         };
         let mut details = vec![
-            ("ballot", self.promised.to_string()),
+            ("ballot", self.ballots.promised().to_string()),
             ("log_first", self.log.first().to_string()),
-            ("log_bytes", self.log_bytes.to_string()),
+            ("log_bytes", self.log.bytes().to_string()),
             ("requests", self.requests.len().to_string()),
             ("reads", self.reads.len().to_string()),
             ("dissemination", self.config.dissemination.to_string()),
@@ -488,16 +399,16 @@ impl Protocol for MultiPaxos {
             details.push(("window", lead.window.len().to_string()));
             details.push((
                 "round_trip",
-                format!("{:?}", lead.round_trip(self.majority)),
+                format!("{:?}", lead.round_trip(self.me.majority())),
             ));
         }
         Status {
             role,
-            leader: self.leader,
-            view: self.promised.round,
-            accepted: self.held,
-            committed: self.committed,
-            stable: self.executed,
+            leader: self.leader.leader(),
+            view: self.ballots.promised().round,
+            accepted: self.log.held(),
+            committed: self.log.committed(),
+            stable: self.log.executed(),
             voting: !matches!(self.role, Role::Recovering(_)) && !self.fetching.under_way(),
             details,
             ..Status::default()
@@ -514,20 +425,22 @@ impl Protocol for MultiPaxos {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for word in [
             role,
-            self.promised.round,
-            u64::from(self.promised.owner.0),
-            self.promise_durable.round,
+            self.ballots.promised().round,
+            u64::from(self.ballots.promised().owner.0),
+            self.ballots.durable().round,
             self.log.first().0,
             self.log.end().0,
-            self.log_bytes as u64,
-            self.held.0,
-            self.durable.0,
-            self.committed.0,
-            self.executed.0,
-            self.executed_done.0,
-            self.time_seen.0,
-            self.heard_at.0,
-            self.leader.map_or(0, |leader| u64::from(leader.0) + 1),
+            self.log.bytes() as u64,
+            self.log.held().0,
+            self.log.durable().0,
+            self.log.committed().0,
+            self.log.executed().0,
+            self.log.executed_done().0,
+            self.log.time_seen().0,
+            self.leader.received_at().0,
+            self.leader
+                .leader()
+                .map_or(0, |leader| u64::from(leader.0) + 1),
             self.requests.len() as u64,
             self.requests.bytes() as u64,
             self.reads.len() as u64,
@@ -546,46 +459,27 @@ impl Protocol for MultiPaxos {
 
     fn assert_invariants(&self) {
         self.sadl.assert_invariants();
+        self.ballots.assert_invariants();
+        self.log.assert_invariants(self.ballots.promised());
         assert!(
-            self.executed <= self.committed,
-            "only decided slots are executed"
-        );
-        assert!(
-            self.committed <= self.held,
-            "a commit point never passes what is held"
-        );
-        assert!(self.durable <= self.held, "a vote is for something held");
-        assert!(
-            self.executed_done <= self.executed,
-            "executions were asked for"
-        );
-        assert!(self.promise_durable <= self.promised, "promises only rise");
-        assert!(
-            self.log.first() <= self.executed.next(),
+            self.log.first() <= self.log.executed().next(),
             "what is not executed is kept"
         );
-        let recent = Slot(self.log.end().0.saturating_sub(16));
-        for (slot, held) in self.log.iter_from(recent) {
-            assert!(
-                held.ballot <= self.promised,
-                "accepting raises the promise, in {slot}"
-            );
-        }
         if let Role::Leader(lead) = &self.role {
             assert!(
-                self.promised.owner == self.id,
+                self.ballots.promised().owner == self.me.id(),
                 "a leader leads its own ballot"
             );
-            assert!(self.promise_durable == self.promised, "and has it on disk");
+            assert!(self.ballots.is_durable(), "and has it on disk");
             assert!(
-                self.held.next() == self.log.end(),
+                self.log.held().next() == self.log.end(),
                 "a leader's log has no holes"
             );
-            lead.assert_invariants(self.members, self.log.end());
+            lead.assert_invariants(self.me.members(), self.log.end());
         }
-        if let Some(leader) = self.leader {
+        if let Some(leader) = self.leader.leader() {
             assert!(
-                self.promised.owner == leader,
+                self.ballots.promised().owner == leader,
                 "the leader owns the promised ballot"
             );
         }
@@ -623,13 +517,14 @@ impl MultiPaxos {
                 round_trip,
                 answer,
             } => {
-                if self.heed(from, ballot, ctx) {
-                    if answer || confirm > self.confirm_seen {
-                        self.answer(confirm, stamp);
+                if self.accept_leader(from, ballot, ctx) {
+                    if answer || confirm > self.acknowledgement.confirm() {
+                        self.acknowledgement.request(confirm, stamp);
                     }
-                    self.everywhere = self.everywhere.max(everywhere);
-                    self.round_trip = Duration::from_micros(u64::from(round_trip));
-                    self.sadl.measured(self.round_trip);
+                    self.log.learn_needed_after(everywhere);
+                    let round_trip = Duration::from_micros(u64::from(round_trip));
+                    self.leader.measured(round_trip);
+                    self.sadl.measured(round_trip);
                     self.learn_committed(committed, ctx);
                 }
             }
@@ -643,14 +538,14 @@ impl MultiPaxos {
                 stamp,
             } => {
                 self.meet(from, incarnation, ctx);
-                self.on_accept_ok(
-                    from,
-                    (ballot, incarnation),
-                    (held, durable, executed),
+                let claim = Claim {
+                    held,
+                    durable,
+                    executed,
                     confirm,
                     stamp,
-                    ctx,
-                );
+                };
+                self.on_accept_ok(from, (ballot, incarnation), claim, ctx);
             }
             Message::Reject { ballot, promised } => self.on_reject(from, ballot, promised, ctx),
             Message::Trimmed { ballot, first } => self.on_trimmed(from, ballot, first, ctx),
@@ -677,14 +572,14 @@ impl MultiPaxos {
                 accepted,
             } => {
                 self.meet(from, incarnation, ctx);
-                self.on_promise(
-                    from,
-                    (ballot, incarnation),
-                    (page, until, accepted),
+                let page = PromisePage {
+                    from: page,
+                    until,
                     committed,
                     first,
-                    ctx,
-                );
+                    accepted: accepted.into_iter().map(Accepted::into_held).collect(),
+                };
+                self.on_promise(from, (ballot, incarnation), page, ctx);
             }
             Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
             Message::ReadIndex { round } => self.on_read_index(from, round, ctx),
@@ -706,7 +601,7 @@ impl MultiPaxos {
                 self.on_recover_ok(from, nonce, promised, (part, held), ctx);
             }
             Message::Sadl(message) => {
-                let at = self.executed.next();
+                let at = self.log.executed().next();
                 match self.sadl.on_message(from, message, at, ctx) {
                     News::Nothing => {}
                     News::Arrived => self.batches_arrived(ctx),
@@ -721,12 +616,10 @@ impl MultiPaxos {
 
     /// A peer is in this life of its, or in a later one.
     fn meet(&mut self, peer: ReplicaId, incarnation: Incarnation, ctx: &mut Context<'_, Self>) {
-        let known = &mut self.incarnations[peer.index()];
-        if incarnation <= *known {
+        let observed = self.incarnations.observe(peer, incarnation);
+        if observed == Observed::Known {
             return;
         }
-        let first = *known == Incarnation(0);
-        *known = incarnation;
         self.sadl.meet(peer, incarnation);
         if self.planted(Plant::EarlierLifeCounts) {
             return;
@@ -736,7 +629,7 @@ impl MultiPaxos {
             Role::Candidate(candidate) => candidate.replaced(peer),
             Role::Follower | Role::Recovering(_) => {}
         }
-        if !first {
+        if observed == Observed::Restarted {
             ctx.mark("peer came back in a new life");
         }
     }

@@ -6,7 +6,7 @@
 //!                  └── a new leader is known: all of it goes out again
 //! ```
 
-use super::{Message, MultiPaxos, replica::Role};
+use super::{Message, MultiPaxos, message::MESSAGE_BYTES, replica::Role};
 use crate::sadl::Dissemination;
 use alloc::vec::Vec;
 use quintet_replica::{
@@ -27,7 +27,7 @@ impl MultiPaxos {
         };
         // What is disseminated need not wait for a leader.
         let spread = level == Level::Ordered && self.disseminates();
-        let nobody = !spread && (self.leader.is_none() || self.leaving());
+        let nobody = !spread && (self.leader.leader().is_none() || self.is_transferring());
         if matches!(self.role, Role::Recovering(_)) || nobody {
             return Self::refuse(key, Taken::Refused, ctx);
         }
@@ -69,13 +69,13 @@ impl MultiPaxos {
         ctx: &mut Context<'_, Self>,
     ) {
         // One replica's frontends can wait for no more than its queue holds.
-        let bytes_max = self.config.queue_bytes.saturating_mul(self.members);
+        let bytes_max = self.config.queue_bytes.saturating_mul(self.me.members());
         match &mut self.role {
-            Role::Leader(lead) if lead.leaving.is_some() => {
+            Role::Leader(lead) if lead.is_transferring() => {
                 ctx.mark("ignored: forwarded to a leader about to stop");
             }
             Role::Leader(lead) => {
-                lead.peers[from.index()].forwarded = true;
+                lead.peers[from.index()].forwarded();
                 lead.queue.take_in(batches, bytes_max, ctx);
             }
             _ => ctx.mark("ignored: forwarded to a follower"),
@@ -99,13 +99,13 @@ impl MultiPaxos {
                     lead.queue.push(key, batch.clone());
                 }
             }
-            _ if self.leader.is_some() => self.requests.pass_on_all(),
+            _ if self.leader.leader().is_some() => self.requests.pass_on_all(),
             _ => self.requests.pass_on_nothing(),
         }
     }
 
     pub(super) fn send_forward(&mut self, ctx: &mut Context<'_, Self>) {
-        let Some(leader) = self.leader.filter(|leader| *leader != self.id) else {
+        let Some(leader) = self.leader.other_than(self.me.id()) else {
             return;
         };
         let (bytes_max, overhead) = (self.config.batch_bytes_max, MESSAGE_BYTES);
@@ -114,6 +114,3 @@ impl MultiPaxos {
             .send(leader, bytes_max, overhead, ctx, message);
     }
 }
-
-/// More than any message takes besides its batches.
-pub(super) const MESSAGE_BYTES: usize = 128;

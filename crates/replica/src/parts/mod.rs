@@ -1,11 +1,18 @@
 //! Small pieces that protocols share.
 
+mod acceptor_log;
 mod admission;
 mod attached;
+mod ballots;
 mod contradiction;
+mod housekeeping;
+mod incarnations;
 mod kept_requests;
+mod leader_watch;
 mod lost;
+mod member;
 mod pace;
+mod phase_one;
 mod quorum;
 mod slot_log;
 mod slow_members;
@@ -14,13 +21,20 @@ mod table;
 mod timing;
 mod window;
 
+pub use acceptor_log::{AcceptorLog, Held, LogEntry, LogPage};
 pub use admission::{Admission, Waiting};
 pub use attached::{AttachedFrontend, RequestMessage, Taken};
+pub use ballots::Ballots;
 pub use contradiction::CONTRADICTION;
 pub(crate) use contradiction::contradiction;
+pub use housekeeping::Housekeeping;
+pub use incarnations::{Incarnations, Observed};
 pub use kept_requests::{KeptRequests, RequestKey, RequestQueue, own_request, request_key};
+pub use leader_watch::{LeaderWatch, election_timeout, random_duration, soon};
 pub use lost::too_many_forgot;
+pub use member::Member;
 pub use pace::{PACE_BEAT, Pace, PaceMessage};
+pub use phase_one::{PhaseOne, Progress, PromisePage, Promised};
 pub use quorum::{Ballot, Tally};
 pub use slot_log::SlotLog;
 pub use slow_members::bypassed;

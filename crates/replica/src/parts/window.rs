@@ -85,6 +85,12 @@ impl<K: Copy + Ord> Window<K> {
         }
     }
 
+    /// When the newest went.
+    #[must_use]
+    pub const fn newest_at(&self) -> Time {
+        self.newest_at
+    }
+
     /// How many are open.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -79,12 +79,12 @@ fn a_returning_replica_does_not_depose_a_good_leader() {
     let mut group = group(3);
     group.isolate(2);
     group.run(MS * 5000);
-    let ballot = group.replica(0).promised;
+    let ballot = group.replica(0).ballots.promised();
     group.heal();
     group.run(MS * 3000);
     assert_eq!(group.leaders(), [0]);
     assert_eq!(
-        group.replica(0).promised,
+        group.replica(0).ballots.promised(),
         ballot,
         "no new ballot was needed"
     );
@@ -109,7 +109,7 @@ fn a_voter_with_a_leader_refuses_a_pre_vote() {
             .any(|m| matches!(m, Message::PreVoteOk { granted: false, .. }))
     );
     assert_eq!(
-        group.replica(1).promised,
+        group.replica(1).ballots.promised(),
         ballot(1, 0),
         "asking binds nobody"
     );
@@ -161,7 +161,7 @@ fn vote_lost_on_restart() {
     assert!(sent(&group).iter().any(promises));
     group.crash(1);
     group.start(1);
-    assert_eq!(group.replica(1).promised, ballot(5, 2));
+    assert_eq!(group.replica(1).ballots.promised(), ballot(5, 2));
     send(
         &mut group,
         0,
@@ -203,7 +203,7 @@ fn replica_halts_when_decided_slot_has_another_value() {
 fn accept_must_raise_promise() {
     let mut group = group(3);
     send(&mut group, 2, 1, &accept(ballot(7, 2), 1, &[1]));
-    assert_eq!(group.replica(1).promised, ballot(7, 2));
+    assert_eq!(group.replica(1).ballots.promised(), ballot(7, 2));
     group.network.clear();
     send(
         &mut group,
@@ -235,7 +235,7 @@ fn candidate(group: &mut Group) -> Ballot {
     group.isolate(1);
     group.run(MS * 1500);
     group.heal();
-    let ask = group.replica(1).promised.next(ReplicaId(1));
+    let ask = group.replica(1).ballots.promised().next(ReplicaId(1));
     let ask = Ballot {
         round: ask.round.max(2),
         ..ask
@@ -251,7 +251,7 @@ fn candidate(group: &mut Group) -> Ballot {
     }
     group.sync(1);
     assert_eq!(
-        (group.replica(1).promised, group.status(1).role),
+        (group.replica(1).ballots.promised(), group.status(1).role),
         (ask, "candidate")
     );
     group.network.clear();
@@ -329,7 +329,7 @@ fn the_value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
     let log = &group.replica(1).log;
     let at = |slot| {
         log.get(Slot(slot))
-            .map(|held| (held.ballot, bytes_of(&held.proposal)))
+            .map(|held| (held.ballot, bytes_of(&held.entry)))
     };
     assert_eq!(at(1), Some((ask, [11].to_vec())));
     assert_eq!(
@@ -339,7 +339,7 @@ fn the_value_of_the_highest_ballot_wins_and_gaps_hold_nothing() {
     );
     assert_eq!(at(3), Some((ask, [33].to_vec())));
     assert_eq!(
-        group.replica(1).committed,
+        group.replica(1).log.committed(),
         Slot(0),
         "proposed again, not taken for decided"
     );
@@ -417,7 +417,7 @@ fn a_refused_pre_vote_tells_a_candidate_to_fetch_state() {
     group.isolate(1);
     group.run(MS * 1500);
     assert_eq!(group.status(1).role, "candidate");
-    let ask = group.replica(1).promised.next(ReplicaId(1));
+    let ask = group.replica(1).ballots.promised().next(ReplicaId(1));
     let refusal = |first| Message::PreVoteOk {
         ballot: ask,
         granted: false,
@@ -494,7 +494,7 @@ fn partial_connectivity_livelock() {
     group.cut.extend([(1, 2), (2, 1)]);
     group.run(MS * 10_000);
     assert_eq!(group.leaders(), [0]);
-    assert_eq!(group.replica(0).promised, ballot(1, 0));
+    assert_eq!(group.replica(0).ballots.promised(), ballot(1, 0));
 }
 
 #[test]

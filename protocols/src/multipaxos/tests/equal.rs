@@ -14,7 +14,7 @@ const FIRST: Ballot = Ballot {
 fn group() -> Group {
     let mut group = Group::new(3, Durability::Disk, Config::default());
     group.run(MS * 20);
-    assert_eq!(group.replica(0).promised, FIRST);
+    assert_eq!(group.replica(0).ballots.promised(), FIRST);
     group
 }
 
@@ -75,7 +75,7 @@ fn leader_that_keeps_the_next_slot_makes_nobody_fetch_a_state() {
     group.members[2].slow_disk = true;
     group.write(0);
     group.settle();
-    let (held, executed) = (group.replica(1).held, group.replica(1).executed);
+    let (held, executed) = (group.replica(1).log.held(), group.replica(1).log.executed());
     assert!(held > executed, "one is held that is not decided");
     let news = |first| Message::Trimmed {
         ballot: FIRST,
@@ -98,7 +98,7 @@ fn state_that_is_no_newer_leaves_the_log_alone() {
     group.event(1, Event::Control(Control::CheckpointDue));
     group.settle();
     let (slot, summary) = group.members[1].disk.checkpoint.clone().unwrap();
-    assert_eq!(slot, group.replica(1).executed);
+    assert_eq!(slot, group.replica(1).log.executed());
     let first = group.replica(1).log.first();
     assert!(first <= slot, "some of what was executed is kept");
     group.event(1, Event::Installed { slot, summary });

@@ -113,7 +113,7 @@ fn old_votes_of_a_forgetful_replica_no_longer_count() {
     let mut group = group(5);
     // 1 votes for a value that 2, 3 and 4 have not seen, and forgets it before it is decided.
     let vote = |group: &Group| match &group.replica(0).role {
-        Role::Leader(lead) => lead.peers[1].durable,
+        Role::Leader(lead) => lead.peers[1].durable(),
         _ => panic!("0 leads"),
     };
     group.cut.extend([(0, 2), (0, 3), (0, 4)]);
@@ -183,7 +183,7 @@ fn answered(members: usize, answers: impl Fn(Ballot) -> Vec<(u16, Ballot, Part)>
         });
     let nonce = asked.expect("it asks as it starts");
     group.network.clear();
-    for (from, promised, part) in answers(group.replica(0).promised) {
+    for (from, promised, part) in answers(group.replica(0).ballots.promised()) {
         let answer = Message::RecoverOk {
             nonce,
             promised,
@@ -232,7 +232,7 @@ fn accept(ballot: Ballot, slots: u8) -> Message {
 #[test]
 fn it_votes_when_it_has_all_that_the_leader_had_and_not_before() {
     let mut group = answered_by_the_leader();
-    let ballot = group.replica(0).promised;
+    let ballot = group.replica(0).ballots.promised();
     assert_eq!(group.status(2).role, "recovering");
     for (slots, role) in [(2, "recovering"), (3, "follower")] {
         group.deliver(Packet::new(0, 2, &accept(ballot, slots)));
@@ -245,7 +245,7 @@ fn it_votes_when_it_has_all_that_the_leader_had_and_not_before() {
 #[test]
 fn newer_leader_makes_a_recovering_replica_ask_again() {
     let mut group = answered_by_the_leader();
-    let newer = group.replica(0).promised.next(ReplicaId(1));
+    let newer = group.replica(0).ballots.promised().next(ReplicaId(1));
     group.deliver(Packet::new(1, 2, &accept(newer, 1)));
     assert_eq!(group.marked("recovery starts over"), 1);
     let asks = |packet: &Packet| matches!(packet.message(), Message::Recover { .. });

@@ -47,7 +47,7 @@ fn leaders_after_a_refusal(plant: Option<Plant>) -> Vec<u16> {
     group.event(1, Event::Link(Peer::Replica(ReplicaId(0)), Link::Down));
     group.fire(1, Timer::Election);
     group.settle();
-    let ballot = group.replica(1).promised;
+    let ballot = group.replica(1).ballots.promised();
     assert_eq!(ballot.owner, ReplicaId(1), "it stands");
     let promised = Ballot {
         round: ballot.round + 1,

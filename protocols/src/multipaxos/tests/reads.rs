@@ -29,7 +29,7 @@ fn read_at_any_replica_sees_what_was_acknowledged_before_and_writes_nothing() {
         for id in 0..members as u16 {
             let write = group.write((id + 1) % members as u16);
             group.settle();
-            let written = group.replica(0).committed;
+            let written = group.replica(0).log.committed();
             assert!(group.answered((id + 1) % members as u16, write));
             let read = group.submit(id, Level::Linearizable);
             group.settle();
@@ -101,7 +101,7 @@ fn read_before_first_commit_of_term() {
         group.idle(1);
     }
     assert!(group.answered(0, write), "acknowledged");
-    assert_eq!(group.replica(1).committed, Slot(0));
+    assert_eq!(group.replica(1).log.committed(), Slot(0));
     group.crash(0);
     group.network.clear();
     // Replica 1 wins, but the answers to its re-proposal are held back.

@@ -182,7 +182,7 @@ fn follower_that_waits_for_state_that_nobody_has_any_more_takes_what_there_is() 
     // What it is told comes from a log that went further, and the replica that kept that log is
     // gone.
     let trimmed = Message::Trimmed {
-        ballot: group.replica(0).promised,
+        ballot: group.replica(0).ballots.promised(),
         first: Slot(5000),
     };
     group.deliver(Packet::new(0, 2, &trimmed));
@@ -369,9 +369,9 @@ fn slow_replica_isolated() {
         group.run(MS);
         assert!(group.answered(0, write));
         assert!(
-            group.replica(0).log_bytes < 80 << 10,
+            group.replica(0).log.bytes() < 80 << 10,
             "{}",
-            group.replica(0).log_bytes
+            group.replica(0).log.bytes()
         );
     }
 }

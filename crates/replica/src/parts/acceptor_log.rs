@@ -1,0 +1,506 @@
+//! The log of an acceptor with one leader per ballot: entries, and how far each step has come.
+//!
+//! ```text
+//!   first ………… executed ≤ committed ≤ held ………… end
+//!     │ kept for       │           │         └ accepted under an earlier ballot, for candidates
+//!     │ those behind   │           └ accepted under the promised ballot without gaps, or decided
+//!     └ trimmed before └ decided   durable ≤ held: this replica's vote
+//! ```
+
+use super::{Ballot, SlotLog};
+use crate::{CommandTime, PersistId, Slot};
+use alloc::{collections::VecDeque, vec::Vec};
+
+/// A value that is proposed for a slot.
+pub trait LogEntry: Clone {
+    /// The time given to its commands.
+    fn time(&self) -> CommandTime;
+
+    /// About what it takes besides its fixed fields.
+    fn bytes(&self) -> usize;
+}
+
+/// A log entry, with the ballot that it was accepted under.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Held<E> {
+    /// The ballot.
+    pub ballot: Ballot,
+    /// The entry.
+    pub entry: E,
+}
+
+impl<E: LogEntry> Held<E> {
+    /// About what it takes in memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.entry.bytes() + size_of::<Self>()
+    }
+}
+
+/// A part of a log for a candidate.
+#[derive(Debug)]
+pub struct LogPage<E> {
+    /// The entries.
+    pub entries: Vec<(Slot, Held<E>)>,
+    /// Their bytes.
+    pub bytes: usize,
+    /// The next page begins here; none when this is the last one.
+    pub until: Option<Slot>,
+}
+
+/// See the module.
+#[derive(Debug, Hash)]
+pub struct AcceptorLog<E> {
+    slots: SlotLog<Held<E>>,
+    bytes: usize,
+    held: Slot,
+    durable: Slot,
+    writes: VecDeque<(PersistId, Ballot, Slot)>,
+    committed: Slot,
+    /// Up to here the executor was asked to execute.
+    executed: Slot,
+    /// Up to here the executor has reported it.
+    executed_done: Slot,
+    /// Up to here no member needs the entries any more.
+    needed_after: Slot,
+    time_seen: CommandTime,
+    time_executed: CommandTime,
+}
+
+impl<E> Default for AcceptorLog<E> {
+    fn default() -> Self {
+        Self {
+            slots: SlotLog::default(),
+            bytes: 0,
+            held: Slot(0),
+            durable: Slot(0),
+            writes: VecDeque::new(),
+            committed: Slot(0),
+            executed: Slot(0),
+            executed_done: Slot(0),
+            needed_after: Slot(0),
+            time_seen: CommandTime(0),
+            time_executed: CommandTime(0),
+        }
+    }
+}
+
+/// Where it stands.
+impl<E: LogEntry> AcceptorLog<E> {
+    /// The first slot that is kept.
+    #[must_use]
+    pub const fn first(&self) -> Slot {
+        self.slots.first()
+    }
+
+    /// The slot after the last one.
+    #[must_use]
+    pub fn end(&self) -> Slot {
+        self.slots.end()
+    }
+
+    /// About what the entries take in memory.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The entry of a slot.
+    #[must_use]
+    pub fn get(&self, slot: Slot) -> Option<&Held<E>> {
+        self.slots.get(slot)
+    }
+
+    /// The entries from this slot on.
+    pub fn iter_from(&self, from: Slot) -> impl Iterator<Item = (Slot, &Held<E>)> {
+        self.slots.iter_from(from)
+    }
+
+    /// All slots up to here were accepted under the promised ballot, or are decided.
+    #[must_use]
+    pub const fn held(&self) -> Slot {
+        self.held
+    }
+
+    /// The same, and durable.
+    #[must_use]
+    pub const fn durable(&self) -> Slot {
+        self.durable
+    }
+
+    /// This replica's vote.
+    #[must_use]
+    pub fn vote(&self) -> Slot {
+        self.durable.min(self.held)
+    }
+
+    /// All slots up to here are decided.
+    #[must_use]
+    pub const fn committed(&self) -> Slot {
+        self.committed
+    }
+
+    /// Up to here the executor was asked to execute.
+    #[must_use]
+    pub const fn executed(&self) -> Slot {
+        self.executed
+    }
+
+    /// Up to here the executor has reported it.
+    #[must_use]
+    pub const fn executed_done(&self) -> Slot {
+        self.executed_done
+    }
+
+    /// Up to here no member needs the entries any more.
+    #[must_use]
+    pub const fn needed_after(&self) -> Slot {
+        self.needed_after
+    }
+
+    /// The time of what was executed last.
+    #[must_use]
+    pub const fn time_executed(&self) -> CommandTime {
+        self.time_executed
+    }
+
+    /// The newest time of any entry.
+    #[must_use]
+    pub const fn time_seen(&self) -> CommandTime {
+        self.time_seen
+    }
+
+    /// A time above those of all entries.
+    #[must_use]
+    pub fn next_time(&self, clock: u64) -> CommandTime {
+        CommandTime(clock.max(self.time_seen.0 + 1))
+    }
+
+    /// As many entries from this slot on as fit into a message, one at least.
+    #[must_use]
+    pub fn page(&self, from: Slot, bytes_max: usize) -> LogPage<E> {
+        let mut page = LogPage {
+            entries: Vec::new(),
+            bytes: 0,
+            until: None,
+        };
+        for (slot, held) in self.slots.iter_from(from) {
+            if page.bytes > 0 && page.bytes + held.bytes() > bytes_max {
+                page.until = Some(slot);
+                break;
+            }
+            page.bytes += held.bytes();
+            page.entries.push((slot, held.clone()));
+        }
+        page
+    }
+}
+
+/// Accepting and voting.
+impl<E: LogEntry> AcceptorLog<E> {
+    /// Puts an entry into the slot, which is held from now on. The caller writes it.
+    ///
+    /// # Panics
+    /// When the slot is decided.
+    pub fn accept(&mut self, slot: Slot, ballot: Ballot, entry: E) {
+        assert!(slot > self.committed, "a decided slot is not decided again");
+        self.put(slot, ballot, entry);
+        self.held = slot;
+    }
+
+    fn put(&mut self, slot: Slot, ballot: Ballot, entry: E) {
+        self.time_seen = self.time_seen.max(entry.time());
+        let held = Held { ballot, entry };
+        self.bytes += held.bytes();
+        if let Some(old) = self.slots.set(slot, held) {
+            self.bytes -= old.bytes();
+        }
+    }
+
+    /// Everything held becomes this replica's vote under the ballot when that write is durable.
+    pub fn vote_after(&mut self, write: PersistId, ballot: Ballot) {
+        self.writes.push_back((write, ballot, self.held));
+    }
+
+    /// Everything held is this replica's vote.
+    pub const fn vote_now(&mut self) {
+        self.durable = self.held;
+    }
+
+    /// All writes up to this one are durable. True when there are new votes under the ballot.
+    pub fn durable_up_to(&mut self, upto: PersistId, promised: Ballot) -> bool {
+        let mut voted = false;
+        while let Some((id, ballot, slot)) = self.writes.front().copied() {
+            if id > upto {
+                break;
+            }
+            self.writes.pop_front();
+            if ballot == promised && slot > self.durable {
+                self.durable = slot;
+                voted = true;
+            }
+        }
+        voted
+    }
+
+    /// Another ballot is promised: entries of earlier ones do not count under it until they come
+    /// again, except decided ones.
+    pub const fn withdraw(&mut self) {
+        self.held = self.committed;
+        self.durable = self.committed;
+    }
+
+    /// Entries above what is held count again if they were accepted under the promised ballot.
+    pub fn extend_held(&mut self, counts: impl Fn(&Held<E>) -> bool) {
+        while self.slots.get(self.held.next()).is_some_and(&counts) {
+            self.held = self.held.next();
+        }
+    }
+
+    /// Counts slots as held up to here that are not; for injected bugs.
+    pub fn assume_held(&mut self, upto: Slot) {
+        self.held = self.held.max(upto);
+    }
+
+    /// Drops all entries that are not known to be decided; for injected bugs.
+    pub fn drop_undecided(&mut self) {
+        self.slots.truncate(self.committed.next());
+        let kept = self.slots.iter_from(self.slots.first());
+        self.bytes = kept.map(|(_, held)| held.bytes()).sum();
+    }
+}
+
+/// Deciding, executing and trimming.
+impl<E: LogEntry> AcceptorLog<E> {
+    /// All up to `upto` is decided, which holds here as far as it is held. True when that is new.
+    pub fn commit(&mut self, upto: Slot) -> bool {
+        let upto = upto.min(self.held);
+        if upto <= self.committed {
+            return false;
+        }
+        self.committed = upto;
+        self.durable = self.durable.max(upto);
+        true
+    }
+
+    /// The time at which this entry is executed after those before it. A slot that was proposed
+    /// again after its successor may carry a later time than the successor. Every replica executes
+    /// the same slots, so all of them adjust it in the same way.
+    #[must_use]
+    pub fn time_of(&self, entry: &E) -> CommandTime {
+        entry.time().max(self.time_executed)
+    }
+
+    /// The executor is asked to execute the next slot.
+    ///
+    /// # Panics
+    /// When it is another slot, or is not decided.
+    pub fn executing(&mut self, slot: Slot, time: CommandTime) {
+        assert!(slot == self.executed.next(), "slots are executed in order");
+        assert!(slot <= self.committed, "only decided slots are executed");
+        self.executed = slot;
+        self.time_executed = time;
+    }
+
+    /// The executor has executed all up to here.
+    pub fn on_executed(&mut self, slot: Slot) {
+        self.executed_done = self.executed_done.max(slot);
+    }
+
+    /// No member needs the entries up to here any more.
+    pub fn learn_needed_after(&mut self, slot: Slot) {
+        self.needed_after = self.needed_after.max(slot);
+    }
+
+    /// Drops executed entries beyond `bytes_max`. Of those that no member needs a part is kept a
+    /// little longer: a replica that restarts knows the last few decisions from others only.
+    pub fn trim(&mut self, bytes_max: usize) {
+        let least = bytes_max / 16;
+        let (mut below, mut bytes) = (self.first(), self.bytes);
+        while bytes > least && below <= self.executed {
+            if bytes <= bytes_max && below > self.needed_after {
+                break;
+            }
+            bytes -= self.slots.get(below).map_or(0, Held::bytes);
+            below = below.next();
+        }
+        self.slots.trim(below, |_| {});
+        self.bytes = bytes;
+    }
+
+    /// Drops all entries below this slot.
+    pub fn drop_below(&mut self, below: Slot) {
+        let mut bytes = self.bytes;
+        self.slots.trim(below, |held| bytes -= held.bytes());
+        self.bytes = bytes;
+    }
+}
+
+/// Restoring, from the journal and from states of others.
+impl<E: LogEntry> AcceptorLog<E> {
+    /// The state machine stands at `slot`; nothing at or below it is kept.
+    pub fn install(&mut self, slot: Slot, time: CommandTime) {
+        self.drop_below(slot.next());
+        self.executed = self.executed.max(slot);
+        self.held = self.held.max(slot);
+        self.durable = self.durable.max(slot);
+        self.time_executed = self.time_executed.max(time);
+        self.time_seen = self.time_seen.max(time);
+    }
+
+    /// All up to here is decided, whether it is held here or not.
+    pub fn restore_committed(&mut self, slot: Slot) {
+        self.committed = self.committed.max(slot);
+    }
+
+    /// The journal has this entry.
+    pub fn restore(&mut self, slot: Slot, ballot: Ballot, entry: E) {
+        self.put(slot, ballot, entry);
+    }
+
+    /// The journal is read. All entries that were accepted under the promised ballot are votes.
+    pub fn restored(&mut self, counts: impl Fn(&Held<E>) -> bool) {
+        self.held = self.committed;
+        self.extend_held(counts);
+        self.durable = self.held;
+    }
+
+    /// Continues behind `base`: all up to there is decided, and may not be here.
+    pub fn skip_to(&mut self, base: Slot) {
+        self.committed = base;
+        // A second gap may begin below what is held, and voted for, already.
+        self.held = self.held.max(base);
+    }
+
+    /// Takes back that it continued ahead of its state: only executed slots count as decided.
+    ///
+    /// # Panics
+    /// When slots behind the executed ones are no longer kept.
+    pub fn return_to_executed(&mut self) {
+        assert!(
+            self.first() <= self.executed.next(),
+            "all that was accepted behind the state is kept"
+        );
+        self.committed = self.executed;
+    }
+
+    /// Checks what always holds under the promised ballot.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn assert_invariants(&self, promised: Ballot) {
+        assert!(
+            self.executed <= self.committed,
+            "only decided slots are executed"
+        );
+        assert!(
+            self.committed <= self.held,
+            "a commit point never passes what is held"
+        );
+        assert!(self.durable <= self.held, "a vote is for something held");
+        assert!(
+            self.executed_done <= self.executed,
+            "executions were asked for"
+        );
+        let recent = Slot(self.end().0.saturating_sub(16));
+        for (slot, held) in self.iter_from(recent) {
+            assert!(
+                held.ballot <= promised,
+                "accepting raises the promise, in {slot}"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ReplicaId;
+
+    #[derive(Clone)]
+    struct Entry(u64, usize);
+
+    impl LogEntry for Entry {
+        fn time(&self) -> CommandTime {
+            CommandTime(self.0)
+        }
+        fn bytes(&self) -> usize {
+            self.1
+        }
+    }
+
+    const B: Ballot = Ballot {
+        round: 2,
+        owner: ReplicaId(1),
+    };
+
+    fn log(slots: u64) -> AcceptorLog<Entry> {
+        let mut log = AcceptorLog::default();
+        for slot in 1..=slots {
+            log.accept(Slot(slot), B, Entry(slot * 10, 100));
+        }
+        log
+    }
+
+    #[test]
+    fn vote_counts_when_durable_and_under_the_promised_ballot() {
+        let mut log = log(2);
+        log.vote_after(PersistId(1), B);
+        log.accept(Slot(3), B, Entry(1, 1));
+        log.vote_after(PersistId(2), B);
+        assert!(log.durable_up_to(PersistId(1), B));
+        assert_eq!(log.vote(), Slot(2));
+        log.withdraw();
+        let higher = B.next(ReplicaId(0));
+        assert!(!log.durable_up_to(PersistId(2), higher));
+        assert_eq!((log.vote(), log.held()), (Slot(0), Slot(0)));
+        log.extend_held(|held| held.ballot == B);
+        assert_eq!(log.held(), Slot(3));
+    }
+
+    #[test]
+    fn commit_point_passes_only_held_slots() {
+        let mut log = log(3);
+        assert!(log.commit(Slot(9)) && !log.commit(Slot(9)));
+        assert_eq!((log.committed(), log.durable()), (Slot(3), Slot(3)));
+        assert_eq!(log.next_time(5), CommandTime(31));
+        log.executing(Slot(1), CommandTime(99));
+        assert_eq!(log.time_of(&Entry(20, 0)), CommandTime(99));
+        log.assert_invariants(B);
+    }
+
+    #[test]
+    #[should_panic(expected = "a decided slot is not decided again")]
+    fn decided_slot_is_not_accepted_again() {
+        let mut log = log(1);
+        log.commit(Slot(1));
+        log.accept(Slot(1), B, Entry(1, 1));
+    }
+
+    #[test]
+    fn trimming_keeps_undecided_and_some_executed_entries() {
+        let mut log = log(8);
+        log.commit(Slot(6));
+        for slot in 1..=6 {
+            log.executing(Slot(slot), CommandTime(slot));
+        }
+        let one = log.bytes() / 8;
+        log.trim(4 * one);
+        assert_eq!((log.first(), log.bytes()), (Slot(5), 4 * one));
+        log.learn_needed_after(Slot(5));
+        log.trim(4 * one);
+        assert_eq!(log.first(), Slot(6));
+        log.trim(0);
+        assert_eq!((log.first(), log.bytes()), (Slot(7), 2 * one));
+    }
+
+    #[test]
+    fn page_has_at_least_one_entry_and_names_the_next() {
+        let log = log(3);
+        let one = log.bytes() / 3;
+        let page = log.page(Slot(1), 1);
+        assert_eq!((page.entries.len(), page.until), (1, Some(Slot(2))));
+        let page = log.page(Slot(2), 2 * one);
+        assert_eq!((page.bytes, page.until), (2 * one, None));
+    }
+}
