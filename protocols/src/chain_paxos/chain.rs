@@ -21,6 +21,15 @@ use smallvec::SmallVec;
 /// Replicas in some order.
 pub(super) type Route = SmallVec<[ReplicaId; 8]>;
 
+/// Where a replica's messages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Next {
+    /// To this replica.
+    Peer(ReplicaId),
+    /// Around, to the leader: this is the tail.
+    Leader(ReplicaId),
+}
+
 /// A replica with the life in which it was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Member {

@@ -8,113 +8,40 @@
 //! ```
 
 use super::{
-    Accepted, Message,
+    Accepted, Entry, Message,
     plant::Plant,
-    replica::{ChainPaxos, Held, Role, Timer},
+    replica::{ChainPaxos, Role, Timer},
 };
-use alloc::{collections::BTreeMap, vec, vec::Vec};
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     Context, Incarnation, Lane, ReplicaId, Slot, Time,
-    parts::{Ballot, Tally},
+    parts::{
+        Ballot, PhaseOne, Progress, PromisePage, Promised, election_timeout, random_duration, soon,
+    },
 };
 
-/// How far a candidate has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Stage {
-    /// Asks whether the others would promise.
-    Asking,
-    /// Waits until its own promise is durable.
-    Promising,
-    /// The first leader waits for the same; nobody need be asked.
-    First,
-    /// Collects promises.
-    Preparing,
-}
-
-/// What one acceptor has told so far.
-#[derive(Clone, Copy, Debug, Default, Hash)]
-struct Pages {
-    /// The slot that its next page must begin with.
-    next: Slot,
-    /// All pages are here.
-    done: bool,
-}
-
-/// A replica that stands for election.
-#[derive(Hash)]
-pub(super) struct Candidate {
-    stage: Stage,
-    ballot: Ballot,
-    votes: Tally,
-    pages: Vec<Pages>,
-    gathered: BTreeMap<Slot, Held>,
-    /// When the last page came.
-    progress_at: Option<Time>,
-    /// Who led before and went silent.
-    deposed: Option<ReplicaId>,
-}
-
-impl Candidate {
-    /// The first leader, before its promise is durable.
-    pub fn first(members: usize) -> Self {
-        Self::new(Stage::First, Ballot::default(), members, Slot(0))
-    }
-
-    fn new(stage: Stage, ballot: Ballot, members: usize, from: Slot) -> Self {
-        let pages = Pages {
-            next: from,
-            done: false,
-        };
-        Self {
-            stage,
-            ballot,
-            votes: Tally::new(),
-            pages: vec![pages; members],
-            gathered: BTreeMap::new(),
-            progress_at: None,
-            deposed: None,
-        }
-    }
-
-    /// The peer forgot what it said.
-    pub fn replaced(&mut self, peer: ReplicaId) {
-        self.votes.forget(peer);
-        self.pages[peer.index()].done = false;
-    }
-}
-
-/// Slots further than this above the commit point are not believed: no leader proposes that far.
-const DISTANCE_MAX: u64 = 1 << 24;
 /// Who is not in the chain stands only when nobody has led for that many times the timeout; who has
 /// gone ahead of a state that does not come waits as long for it.
-const OUTSIDE_PATIENCE: u32 = 4;
+const OUTSIDE_TIMEOUTS: u32 = 4;
 
 impl ChainPaxos {
     /// How long a leader may be silent.
-    pub(super) fn patience(&self) -> Duration {
-        let timeout = self.config.election_timeout;
-        timeout.max((self.loop_time * 5).min(timeout * 20))
-    }
-
-    fn random_duration(below: Duration, ctx: &mut Context<'_, Self>) -> Duration {
-        let nanos = u64::try_from(below.as_nanos()).unwrap_or(u64::MAX);
-        Duration::from_nanos(ctx.random_below(nanos))
+    pub(super) fn leader_timeout(&self) -> Duration {
+        election_timeout(self.config.election_timeout, self.leader.round_trip() * 5)
     }
 
     pub(super) fn arm_election(&self, ctx: &mut Context<'_, Self>) {
-        let mut patience = self.patience();
-        if !self.decided.contains(self.id) {
-            patience *= OUTSIDE_PATIENCE;
+        let mut timeout = self.leader_timeout();
+        if !self.chain.decided().contains(self.me.id()) {
+            timeout *= OUTSIDE_TIMEOUTS;
         }
-        let delay = patience + Self::random_duration(patience, ctx);
+        let delay = timeout + random_duration(timeout, ctx);
         ctx.set_timer(Timer::Election, delay);
     }
 
-    /// Somebody should stand soon, but not all at once.
     fn arm_election_soon(&self, ctx: &mut Context<'_, Self>) {
-        let most = self.config.heartbeat * 2;
-        let delay = self.config.heartbeat / 10 + Self::random_duration(most, ctx);
+        let delay = soon(self.config.heartbeat, ctx);
         ctx.set_timer(Timer::Election, delay);
     }
 
@@ -123,11 +50,11 @@ impl ChainPaxos {
         match self.role {
             Role::Leader(_) => {
                 ctx.mark("leader stepped down");
-                self.leader = None;
-                self.unlink();
+                self.leader.lose();
+                self.downstream.unlink();
                 self.reroute(ctx);
             }
-            Role::Candidate(_) => {}
+            Role::Candidate(..) => {}
             Role::Follower => return,
         }
         self.role = Role::Follower;
@@ -137,11 +64,10 @@ impl ChainPaxos {
     /// `leader` leads the promised ballot.
     pub(super) fn become_follower_of(&mut self, leader: ReplicaId, ctx: &mut Context<'_, Self>) {
         self.step_down(ctx);
-        self.leader = Some(leader);
-        self.progressed = true;
-        self.heard_at = ctx.arrived();
-        self.leader_down = false;
-        self.unlink();
+        self.leader.follow(leader);
+        self.catch_up.progressed();
+        self.leader.received(ctx.arrived());
+        self.downstream.unlink();
         self.reroute(ctx);
         self.forward_all();
         self.reads.ask_again();
@@ -149,8 +75,7 @@ impl ChainPaxos {
 
     /// The leader is suspected from here. Whether others think so too, they are asked.
     pub(super) fn on_leader_down(&mut self, ctx: &mut Context<'_, Self>) {
-        if !self.leader_down {
-            self.leader_down = true;
+        if self.leader.link_down() {
             self.arm_election_soon(ctx);
         }
     }
@@ -159,29 +84,26 @@ impl ChainPaxos {
         if matches!(self.role, Role::Leader(_)) {
             return;
         }
-        let (now, patience) = (ctx.now(), self.patience());
-        if self.leader.is_some() && !self.leader_down && now.since(self.heard_at) < patience {
-            let at = self.heard_at + patience + Self::random_duration(patience, ctx);
+        let (now, timeout) = (ctx.now(), self.leader_timeout());
+        if self.leader.is_alive(now, timeout) {
+            let at = self.leader.received_at() + timeout + random_duration(timeout, ctx);
             return ctx.set_timer(Timer::Election, at.since(now));
         }
         // A replica that asks now is told at once that nobody can order anything.
-        self.leader = None;
+        self.leader.lose();
         self.reroute(ctx);
         self.arm_election(ctx);
-        if !self.whole || (self.hollow() && !self.may_go_back(now)) {
+        if !self.catch_up.is_voting() || (self.hollow() && !self.may_go_back(now)) {
             return ctx.mark("does not stand without its state");
         }
-        if let Role::Candidate(Candidate {
-            stage: Stage::First | Stage::Promising,
-            ..
-        }) = self.role
-        {
-            // The disk is slow; a further promise would only queue behind.
-            return;
-        }
-        let recent = |at: Time| now.since(at) < patience;
-        if matches!(&self.role, Role::Candidate(it) if it.progress_at.is_some_and(recent)) {
-            return ctx.mark("candidate still receives promises");
+        if let Role::Candidate(candidate, _) = &self.role {
+            if candidate.waits_for_own() {
+                // The disk is slow; a further promise would only queue behind.
+                return;
+            }
+            if candidate.progressed(now, timeout) {
+                return ctx.mark("candidate still receives promises");
+            }
         }
         if self.config.pre_vote {
             self.ask_for_votes(ctx)
@@ -195,50 +117,45 @@ impl ChainPaxos {
     /// it. What a quorum decided, one of any quorum has accepted; each says from where on it keeps
     /// all that it ever accepted. So the values of highest ballot are the decided ones there, too.
     fn may_go_back(&self, now: Time) -> bool {
-        let long = self.patience() * OUTSIDE_PATIENCE;
-        self.fetching
+        let long = self.leader_timeout() * OUTSIDE_TIMEOUTS;
+        self.catch_up
+            .fetching()
             .since()
             .is_none_or(|since| now.since(since) > long)
-            && self.vouches_from() <= self.executed.next()
+            && self.catch_up.vouches_from(&self.log) <= self.log.executed().next()
     }
 
     /// The slot up to which nothing has to be asked for when this replica stands.
     fn stands_behind(&self) -> Slot {
         if self.hollow() {
-            self.executed
+            self.log.executed()
         } else {
-            self.committed
+            self.log.committed()
         }
     }
 
     /// Takes back that it went ahead of its state. What is decided stays so, and comes out of the
     /// election as it was.
     fn go_back(&mut self, ctx: &mut Context<'_, Self>) {
-        assert!(
-            self.log.first() <= self.executed.next(),
-            "all that was accepted behind the state is kept"
-        );
         ctx.mark("stands without the state that it waits for");
-        self.gap = None;
-        self.known = self.known.max(self.committed);
-        self.committed = self.executed;
-        self.decided = self.done.clone();
-        self.fetching.give_up();
+        self.catch_up.go_back(self.log.committed());
+        self.log.return_to_executed();
+        self.chain.go_back();
     }
 
     fn next_ballot(&self) -> Ballot {
-        self.ballot_seen.max(self.promised).next(self.id)
+        self.ballots.next(self.me.id())
     }
 
     fn ask_for_votes(&mut self, ctx: &mut Context<'_, Self>) {
         let ballot = self.next_ballot();
         let committed = self.stands_behind();
-        let mut candidate = Candidate::new(Stage::Asking, ballot, self.members, committed.next());
-        candidate.votes.vote(self.id);
-        self.role = Role::Candidate(candidate);
+        let (members, own) = (self.me.members(), self.me.id());
+        let candidate = PhaseOne::asking(ballot, members, committed.next(), own);
+        self.role = Role::Candidate(candidate, None);
         let message = Message::PreVote { ballot, committed };
-        ctx.multicast(self.others, Lane::Control, &message);
-        if self.majority == 1 {
+        ctx.multicast(self.me.others(), Lane::Control, &message);
+        if self.me.majority() == 1 {
             self.become_candidate(ctx);
         }
     }
@@ -250,23 +167,21 @@ impl ChainPaxos {
         committed: Slot,
         ctx: &mut Context<'_, Self>,
     ) {
-        if !self.whole {
+        if !self.catch_up.is_voting() {
             return ctx.mark("ignored: forgot");
         }
         let led = match &self.role {
-            Role::Leader(lead) => lead.leaving.is_none(),
-            Role::Follower | Role::Candidate(_) => {
-                self.leader.is_some()
-                    && !self.leader_down
-                    && ctx.now().since(self.heard_at) < self.patience()
+            Role::Leader(lead) => !lead.is_transferring(),
+            Role::Follower | Role::Candidate(..) => {
+                self.leader.is_alive(ctx.now(), self.leader_timeout())
             }
         };
-        let first = self.vouches_from();
-        let granted = !led && ballot > self.promised && committed.next() >= first;
+        let first = self.catch_up.vouches_from(&self.log);
+        let granted = !led && ballot > self.ballots.promised() && committed.next() >= first;
         if !granted {
             ctx.mark("pre-vote refused");
         }
-        let promised = self.promised;
+        let promised = self.ballots.promised();
         let message = Message::PreVoteOk {
             ballot,
             granted,
@@ -284,11 +199,11 @@ impl ChainPaxos {
         first: Slot,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.ballot_seen = self.ballot_seen.max(promised);
-        let Role::Candidate(candidate) = &mut self.role else {
+        self.ballots.observe(promised);
+        let Role::Candidate(candidate, _) = &mut self.role else {
             return;
         };
-        if candidate.stage != Stage::Asking || candidate.ballot != ballot {
+        if !candidate.asks(ballot) {
             return ctx.mark("ignored: vote for another ballot");
         }
         if !granted {
@@ -298,8 +213,8 @@ impl ChainPaxos {
             }
             return;
         }
-        candidate.votes.vote(from);
-        if candidate.votes.reached(self.majority) {
+        candidate.vote(from);
+        if candidate.has(self.me.majority()) {
             self.become_candidate(ctx);
         }
     }
@@ -309,71 +224,58 @@ impl ChainPaxos {
     pub(super) fn become_candidate(&mut self, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
         let silent = |old: &ReplicaId| {
-            let heard = self.heard.get(old.index()).copied().unwrap_or_default();
-            *old != self.id && now.since(heard) >= self.config.suspect_timeout
+            *old != self.me.id() && self.peers.silence(*old, now) >= self.config.suspect_timeout
         };
-        let deposed = Some(self.promised.owner).filter(silent);
+        let deposed = Some(self.ballots.promised().owner).filter(silent);
         if self.hollow() {
             self.go_back(ctx);
         }
         let ballot = self.next_ballot();
         self.raise_promise(ballot, ctx);
-        let mut candidate = Candidate::new(
-            Stage::Promising,
-            ballot,
-            self.members,
-            self.committed.next(),
-        );
-        candidate.deposed = deposed;
-        self.role = Role::Candidate(candidate);
+        let from = self.log.committed().next();
+        let candidate = PhaseOne::promising(ballot, self.me.members(), from);
+        self.role = Role::Candidate(candidate, deposed);
         self.arm_election(ctx);
     }
 
     pub(super) fn on_promise_durable(&mut self, ctx: &mut Context<'_, Self>) {
-        if let Some((to, from)) = self.promise_owed.take() {
+        if let Some((to, from)) = self.ballots.take_owed() {
             self.send_promise(to, from, ctx);
         }
-        let (id, ballot, majority) = (self.id, self.promised, self.majority);
-        let Role::Candidate(candidate) = &mut self.role else {
+        let (id, ballot, majority) = (self.me.id(), self.ballots.promised(), self.me.majority());
+        let Role::Candidate(candidate, _) = &mut self.role else {
             return;
         };
-        match candidate.stage {
-            Stage::Asking | Stage::Preparing => {}
-            Stage::First => {
+        match candidate.on_own_promise(id) {
+            Promised::Ignored => {}
+            Promised::First => {
                 ctx.mark("first leader");
                 self.become_leader(ctx);
             }
-            Stage::Promising => {
-                candidate.stage = Stage::Preparing;
-                candidate.votes.vote(id);
-                if candidate.votes.reached(majority) {
+            Promised::Prepares => {
+                if candidate.has(majority) {
                     return self.win(ctx);
                 }
                 // To all of the epoch, not only to the chain (Alg. 4, l. 3): the replica that was
                 // removed and is intact is an acceptor still.
                 let message = Message::Prepare {
                     ballot,
-                    from: self.committed.next(),
+                    from: self.log.committed().next(),
                 };
-                ctx.multicast(self.others, Lane::Control, &message);
+                ctx.multicast(self.me.others(), Lane::Control, &message);
             }
         }
     }
 
     /// By the beat: what was lost is asked for again.
     pub(super) fn ask_for_promises(&mut self, ctx: &mut Context<'_, Self>) {
-        let ballot = self.promised;
-        let Role::Candidate(candidate) = &self.role else {
+        let ballot = self.ballots.promised();
+        let Role::Candidate(candidate, _) = &self.role else {
             return;
         };
-        if candidate.stage != Stage::Preparing {
-            return;
-        }
-        for id in self.others.iter() {
-            let Pages { next, done } = candidate.pages[id.index()];
-            if !done {
-                let message = Message::Prepare { ballot, from: next };
-                ctx.send(id, Lane::Control, &message);
+        if candidate.prepares() {
+            for (id, from) in candidate.missing(self.me.others()) {
+                ctx.send(id, Lane::Control, &Message::Prepare { ballot, from });
             }
         }
     }
@@ -385,66 +287,62 @@ impl ChainPaxos {
         from: Slot,
         ctx: &mut Context<'_, Self>,
     ) {
-        if !self.whole {
+        if !self.catch_up.is_voting() {
             return ctx.mark("ignored: forgot");
         }
         if candidate != ballot.owner {
             return ctx.mark("ignored: ballot of another");
         }
-        if ballot < self.promised {
+        if ballot < self.ballots.promised() {
             ctx.mark("ignored: old ballot");
-            let promised = self.promised;
+            let promised = self.ballots.promised();
             let message = Message::Reject { ballot, promised };
             return ctx.send(candidate, Lane::Control, &message);
         }
-        if ballot > self.promised {
+        if ballot > self.ballots.promised() {
             self.step_down(ctx);
             // Alg. 4, l. 6 names n_a; what is promised is n_p.
             self.raise_promise(ballot, ctx);
             self.arm_election(ctx);
         }
         let hasty = self.planted(Plant::PromiseNotDurable);
-        if self.promise_durable == self.promised || hasty {
+        if self.ballots.is_durable() || hasty {
             self.send_promise(candidate, from, ctx);
         } else {
-            self.promise_owed = Some((candidate, from));
+            self.ballots.owe(candidate, from);
         }
     }
 
     /// One page of what was accepted from slot `from` on.
     fn send_promise(&self, to: ReplicaId, from: Slot, ctx: &mut Context<'_, Self>) {
         assert!(
-            self.promise_durable == self.promised || self.planted(Plant::PromiseNotDurable),
+            self.ballots.is_durable() || self.planted(Plant::PromiseNotDurable),
             "a promise is on disk before it is given"
         );
-        let first = self.vouches_from();
+        let first = self.catch_up.vouches_from(&self.log);
         let (mut bytes, mut until) = (0, None);
         let mut accepted = Vec::new();
         if first <= from {
-            for (slot, held) in self.log.iter_from(from) {
-                if bytes > 0 && bytes + held.bytes() > self.config.batch_bytes_max {
-                    ctx.mark("promise paged");
-                    until = Some(slot);
-                    break;
-                }
-                bytes += held.bytes();
-                accepted.push(Accepted {
-                    slot,
-                    ballot: held.ballot,
-                    entry: held.entry.clone(),
-                });
+            let page = self.log.page(from, self.config.batch_bytes_max);
+            if page.until.is_some() {
+                ctx.mark("promise paged");
             }
+            (bytes, until) = (page.bytes, page.until);
+            let entries = page.entries.into_iter();
+            accepted = entries
+                .map(|(slot, held)| Accepted::new(slot, held))
+                .collect();
         }
         if !ctx.takes(to, bytes + self.message_bytes()) {
             // The candidate asks again.
             return ctx.mark("promise waits for room");
         }
         let message = Message::Promise {
-            ballot: self.promised,
-            life: self.life,
+            ballot: self.ballots.promised(),
+            life: self.me.incarnation(),
             from,
             until,
-            committed: self.committed,
+            committed: self.log.committed(),
             first,
             accepted,
         };
@@ -455,95 +353,77 @@ impl ChainPaxos {
         &mut self,
         from: ReplicaId,
         (ballot, life): (Ballot, Incarnation),
-        (page, until, accepted): (Slot, Option<Slot>, Vec<Accepted>),
-        (committed, first): (Slot, Slot),
+        page: PromisePage<Entry>,
         ctx: &mut Context<'_, Self>,
     ) {
-        let limit = self.committed.0 + DISTANCE_MAX;
         let lowest = self.planted(Plant::LowestBallotWins);
         let copies = self.planted(Plant::CandidateDecidesCopies);
-        let Role::Candidate(candidate) = &mut self.role else {
+        let first = page.first;
+        let Role::Candidate(candidate, _) = &mut self.role else {
             return ctx.mark("ignored: promise without a candidate");
         };
-        if candidate.stage != Stage::Preparing || ballot != candidate.ballot {
+        if !candidate.prepares_for(ballot) {
             return ctx.mark("ignored: promise of another ballot");
         }
-        if life != self.lives[from.index()] {
+        if life != self.peers.incarnations().of(from) {
             return ctx.mark("ignored: promise of an earlier life");
         }
-        let pages = &mut candidate.pages[from.index()];
-        if pages.done || page != pages.next || until.is_some_and(|until| until <= page) {
-            return ctx.mark("ignored: promise counted before");
+        if copies && page.committed >= page.from && !candidate.is_complete(from) {
+            return self.decide_copies(from, page.committed, ctx);
         }
-        if copies && committed >= page {
-            // What another knows to be decided is taken to be what is held here.
-            let known = committed.min(self.log.end().previous());
-            let mut candidate = core::mem::replace(&mut self.role, Role::Follower);
-            while self.committed < known && self.log.get(self.committed.next()).is_some() {
-                self.committed = self.committed.next();
+        let here = (self.log.committed(), ctx.now());
+        let better = |new: Ballot, before: Ballot| (before < new) != lowest;
+        match candidate.on_page(from, ballot, page, here, better) {
+            Progress::Ignored(why) => ctx.mark(why),
+            Progress::Behind => {
+                // What that acceptor no longer keeps is decided, and this replica lacks it: it
+                // takes the state instead of leading, and never what it happens to hold itself
+                // (K6).
+                ctx.mark("candidate is behind a trimmed log");
+                self.step_down(ctx);
+                self.fetch_state(first.previous(), ctx);
             }
-            self.held = self.held.max(self.committed);
-            if let Role::Candidate(candidate) = &mut candidate {
-                candidate.votes.vote(from);
-                candidate.pages[from.index()].done = true;
-                if candidate.votes.reached(self.majority) {
-                    self.role = Role::Candidate(Candidate::first(self.members));
-                    self.propose_again(BTreeMap::new(), ctx);
-                    return self.become_leader(ctx);
+            Progress::More(next) => {
+                let message = Message::Prepare { ballot, from: next };
+                ctx.send(from, Lane::Control, &message);
+            }
+            Progress::Complete => {
+                if candidate.has(self.me.majority()) {
+                    self.win(ctx);
                 }
             }
-            self.role = candidate;
+        }
+    }
+
+    /// An injected bug: what another knows to be decided is taken to be what is held here.
+    fn decide_copies(&mut self, from: ReplicaId, known: Slot, ctx: &mut Context<'_, Self>) {
+        let known = known.min(self.log.end().previous());
+        let mut upto = self.log.committed();
+        while upto < known && self.log.get(upto.next()).is_some() {
+            upto = upto.next();
+        }
+        self.log.restore_committed(upto);
+        self.log.assume_held(upto);
+        let Role::Candidate(candidate, _) = &mut self.role else {
             return;
-        }
-        if first > page {
-            // What that acceptor no longer keeps is decided, and this replica lacks it: it takes
-            // the state instead of leading, and never what it happens to hold itself (K6).
-            ctx.mark("candidate is behind a trimmed log");
-            self.step_down(ctx);
-            return self.fetch_state(first.previous(), ctx);
-        }
-        let impossible = |it: &Accepted| it.ballot >= ballot || it.slot.0 > limit;
-        if accepted.iter().any(impossible) {
-            return ctx.mark("ignored: impossible promise");
-        }
-        candidate.progress_at = Some(ctx.now());
-        for Accepted {
-            slot,
-            ballot,
-            entry,
-        } in accepted
-        {
-            let better = |held: &Held| (held.ballot < ballot) != lowest;
-            if candidate.gathered.get(&slot).is_none_or(better) {
-                candidate.gathered.insert(slot, Held { ballot, entry });
-            }
-        }
-        if let Some(until) = until {
-            pages.next = until;
-            let from_slot = Message::Prepare {
-                ballot,
-                from: until,
-            };
-            return ctx.send(from, Lane::Control, &from_slot);
-        }
-        pages.done = true;
-        candidate.votes.vote(from);
-        if candidate.votes.reached(self.majority) {
-            self.win(ctx);
+        };
+        candidate.assume_complete(from);
+        if candidate.has(self.me.majority()) {
+            self.propose_again(BTreeMap::new(), ctx);
+            self.become_leader(ctx);
         }
     }
 
     fn win(&mut self, ctx: &mut Context<'_, Self>) {
-        let Role::Candidate(candidate) = &mut self.role else {
+        let Role::Candidate(candidate, deposed) = &mut self.role else {
             return;
         };
-        let gathered = core::mem::take(&mut candidate.gathered);
-        let deposed = candidate.deposed;
+        let (gathered, deposed) = (candidate.take_gathered(), *deposed);
         ctx.mark("election won");
         self.propose_again(gathered, ctx);
         self.become_leader(ctx);
         // The new leader removes the old one, and whom it cannot reach (§3.4).
-        let gone = deposed.map_or(self.down, |old| self.down.with(old));
+        let gone = deposed.map_or(self.peers.down(), |old| self.peers.down().with(old));
         for id in gone.iter() {
             self.maybe_remove(id, ctx);
         }
@@ -555,8 +435,8 @@ impl ChainPaxos {
         promised: Ballot,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.ballot_seen = self.ballot_seen.max(promised);
-        if ballot != self.promised || promised <= ballot {
+        self.ballots.observe(promised);
+        if ballot != self.ballots.promised() || promised <= ballot {
             return ctx.mark("ignored: refusal of another ballot");
         }
         match self.role {
@@ -564,7 +444,7 @@ impl ChainPaxos {
                 self.step_down(ctx);
                 self.arm_election_soon(ctx);
             }
-            Role::Candidate(_) => self.step_down(ctx),
+            Role::Candidate(..) => self.step_down(ctx),
             Role::Follower => {}
         }
     }
@@ -575,8 +455,8 @@ impl ChainPaxos {
         ballot: Ballot,
         ctx: &mut Context<'_, Self>,
     ) {
-        let follows = matches!(self.role, Role::Follower) && self.leader == Some(from);
-        if !follows || ballot != self.promised || !self.able() {
+        let follows = matches!(self.role, Role::Follower) && self.leader.is(from);
+        if !follows || ballot != self.ballots.promised() || !self.able() {
             return ctx.mark("ignored: hand-off");
         }
         ctx.mark("stands by hand-off");

@@ -9,214 +9,81 @@
 //! ```
 
 use super::{
-    Entry, Message, Op, Round,
-    chain::Route,
-    replica::{ChainPaxos, Held, Role, Timer},
-    slow::Distances,
+    Entry, Message, Op,
+    leader_state::LeaderState,
+    replica::{ChainPaxos, Role, Timer},
 };
-use alloc::{
-    collections::{BTreeMap, VecDeque},
-    vec::Vec,
-};
+use alloc::collections::BTreeMap;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, CommandTime, Context, Incarnation, Lane, PersistId, ReplicaId, ReplicaSet, Slot, Time,
-    Wake,
-    parts::{Ballot, RequestQueue, Waiting, request_key},
+    Bytes, Context, Incarnation, Lane, PersistId, ReplicaId, ReplicaSet, Slot, Wake,
+    parts::{Ballot, Held, May, RequestQueue, Waiting, request_key},
 };
-use smallvec::SmallVec;
-
-/// Rounds in progress whose time is remembered.
-const ROUNDS_MAX: usize = 256;
-
-/// For how long two replicas whose link was broken are not placed behind each other.
-const AVOID: Duration = Duration::from_secs(30);
-
-/// What only a leader keeps.
-#[derive(Hash)]
-pub(super) struct Lead {
-    pub queue: RequestQueue,
-    /// Undecided Accept messages: their last slot and bytes.
-    window: VecDeque<(Slot, usize)>,
-    window_bytes: usize,
-    proposed_at: Time,
-    /// Changes of the chain and ordered reads, to be proposed at once.
-    pub ops: Vec<Op>,
-    /// Questions since the last round.
-    pub asked: SmallVec<[(ReplicaId, u64); 2]>,
-    /// A round is due although nothing is proposed.
-    pub round_due: bool,
-    /// A reader before the middle waits for word that a round came back.
-    echo_after: u64,
-    round_at: Time,
-    rounds: VecDeque<(u64, Time)>,
-    looped: u64,
-    looped_by: ReplicaSet,
-    /// What the tail said that it holds.
-    pub tail_held: Slot,
-    /// Who should leave the chain as soon as enough others are in it.
-    pub unwanted: ReplicaSet,
-    /// Who complained about whom, although the leader hears that one: since when, and last.
-    complaints: BTreeMap<(ReplicaId, ReplicaId), (Time, Time)>,
-    /// What joiners have been sent.
-    pages: BTreeMap<ReplicaId, Pages>,
-    /// Who should not follow whom for a while, and since when: their link was what was broken.
-    avoid: BTreeMap<(ReplicaId, ReplicaId), Time>,
-    /// Members that say that they could not lead.
-    pub unable: ReplicaSet,
-    /// Leadership is being handed over since then.
-    pub leaving: Option<Time>,
-    pub distances: Distances,
-    /// The newest round that each has said to have seen.
-    pub seen: Vec<u64>,
-    /// A round that everyone in the route should have seen: which, since when, and the route.
-    due: (u64, Time, Route),
-}
-
-/// What a joiner has been sent.
-#[derive(Clone, Copy, Debug, Hash)]
-struct Pages {
-    /// What it holds, by its own word.
-    held: Slot,
-    /// The last slot that it was sent.
-    upto: Slot,
-    /// Since when it has held no more than that.
-    since: Time,
-}
-
-impl Lead {
-    /// A round has come back; gives how long the newest took.
-    pub fn came_round(&mut self, round: &Round, now: Time) -> Option<Duration> {
-        if round.number < self.looped {
-            return None;
-        }
-        if round.number > self.looped {
-            self.looped = round.number;
-            self.looped_by = ReplicaSet::EMPTY;
-        }
-        self.looped_by.0 |= round.path.0;
-        let mut sent_at = None;
-        while let Some((number, at)) = self.rounds.front().copied() {
-            if number > round.number {
-                break;
-            }
-            sent_at = Some(at);
-            self.rounds.pop_front();
-        }
-        sent_at.map(|at| now.since(at))
-    }
-
-    fn decided(&mut self, committed: Slot) {
-        while let Some((last, bytes)) = self.window.front().copied() {
-            if last > committed {
-                break;
-            }
-            self.window.pop_front();
-            self.window_bytes -= bytes;
-        }
-    }
-
-    /// Whether the link from one to the other was what had failed.
-    pub fn avoids(&self, from: ReplicaId, to: ReplicaId) -> bool {
-        self.avoid.contains_key(&(from, to))
-    }
-
-    pub fn window(&self) -> usize {
-        self.window.len()
-    }
-
-    pub fn digest(&self) -> u64 {
-        (self.looped ^ (self.queue.bytes() as u64) << 20 ^ self.window.len() as u64)
-            .wrapping_mul(0x0000_0100_0000_01b3)
-    }
-}
 
 impl ChainPaxos {
     /// The ballot is this replica's: everything that may have been decided is in the log, under
     /// this ballot.
     pub(super) fn become_leader(&mut self, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
-        let tail = self.log.iter_from(self.committed.next());
+        let tail = self.log.iter_from(self.log.committed().next());
         let in_flight = tail.filter_map(|(_, held)| match &held.entry.op {
             Op::Batch(batch) => request_key(batch),
             _ => None,
         });
-        let lead = Lead {
-            queue: RequestQueue::proposed(in_flight),
-            window: VecDeque::new(),
-            window_bytes: 0,
-            proposed_at: Time(0),
-            ops: Vec::new(),
-            asked: SmallVec::new(),
-            round_due: true,
-            echo_after: 0,
-            round_at: Time(0),
-            rounds: VecDeque::new(),
-            looped: 0,
-            looped_by: ReplicaSet::EMPTY,
-            tail_held: Slot(0),
-            unwanted: ReplicaSet::EMPTY,
-            complaints: BTreeMap::new(),
-            pages: BTreeMap::new(),
-            avoid: BTreeMap::new(),
-            unable: ReplicaSet::EMPTY,
-            leaving: None,
-            distances: Distances::new(self.members),
-            seen: alloc::vec![0; self.members],
-            due: (0, now, Route::new()),
-        };
-        self.turn = None;
-        self.role = Role::Leader(lead);
-        self.leader = Some(self.id);
-        self.heard = self.heard.iter().map(|at| (*at).max(now)).collect();
-        self.unlink();
+        let queue = RequestQueue::proposed(in_flight);
+        self.agreement.set_turn(None);
+        self.role = Role::Leader(LeaderState::new(queue, self.me.members(), now));
+        self.leader.follow(self.me.id());
+        self.peers.restart(now);
+        self.downstream.unlink();
         self.reroute(ctx);
         ctx.cancel_timer(Timer::Election);
         self.forward_all();
         self.reads.ask_again();
-        if !self.working.contains(self.id) {
+        if !self.chain.working().contains(self.me.id()) {
             // It was removed while it was away and still had to lead, since nobody else could.
             ctx.mark("leader adds itself");
-            let after = self.route.last().copied().unwrap_or(self.id);
-            let (id, life) = (self.id, self.life);
+            let after = self.chain.tail().unwrap_or(self.me.id());
+            let (id, life) = (self.me.id(), self.me.incarnation());
             self.propose_op(Op::Add { id, life, after });
         }
     }
 
-    pub(super) const fn leaving(&self) -> bool {
-        matches!(&self.role, Role::Leader(lead) if lead.leaving.is_some())
+    /// Whether it transfers leadership to another replica.
+    pub(super) const fn is_transferring(&self) -> bool {
+        matches!(&self.role, Role::Leader(lead) if lead.is_transferring())
     }
 
     pub(super) fn propose_op(&mut self, op: Op) {
-        if let Role::Leader(lead) = &mut self.role
-            && !lead.ops.contains(&op)
-        {
-            lead.ops.push(op);
+        if let Role::Leader(lead) = &mut self.role {
+            lead.propose(op);
         }
     }
 
     fn gap(&self) -> Duration {
         let window = u32::try_from(self.config.window).unwrap_or(u32::MAX).max(1);
-        self.config.window_gap.max(self.loop_time / window)
+        self.config
+            .window_gap
+            .max(self.leader.round_trip() / window)
     }
 
     /// The leader's part of a turn, before anything is sent.
     pub(super) fn lead(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
-        let committed = self.committed;
+        let committed = self.log.committed();
         let Role::Leader(lead) = &mut self.role else {
             return Wake::Sleep;
         };
-        lead.decided(committed);
-        let before = self.held;
+        lead.window.answered(committed);
+        let before = self.log.held();
         self.propose_ops(ctx);
         let proposals = self.propose(ctx);
-        let rounds = self.maybe_make_round(self.held > before, ctx);
+        let rounds = self.maybe_make_round(self.log.held() > before, ctx);
         proposals.min(rounds)
     }
 
     fn propose_one(&mut self, op: Op, clock: u64, ctx: &mut Context<'_, Self>) -> PersistId {
-        let time = CommandTime(clock.max(self.time_seen.0 + 1));
-        let slot = self.held.next();
+        let time = self.log.next_time(clock);
+        let slot = self.log.held().next();
         self.append(slot, Entry { time, op }, ctx)
     }
 
@@ -225,7 +92,7 @@ impl ChainPaxos {
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
-        let ops = core::mem::take(&mut lead.ops);
+        let ops = lead.take_ops();
         let clock = ctx.clock().now;
         let mut write = None;
         for op in ops {
@@ -244,16 +111,18 @@ impl ChainPaxos {
             let Role::Leader(lead) = &self.role else {
                 return Wake::Sleep;
             };
-            if lead.queue.is_empty() || lead.leaving.is_some() {
-                return Wake::Sleep;
-            }
-            if lead.window.len() >= messages_max || lead.window_bytes >= bytes_max {
+            if lead.queue.is_empty() || lead.is_transferring() {
                 return Wake::Sleep;
             }
             // A full message need not wait for company: the gap only serves to gather it.
-            let gathered = lead.proposed_at == now;
-            if !lead.window.is_empty() && !gathered && now < lead.proposed_at + gap {
-                return Wake::At(lead.proposed_at + gap);
+            let gap = match lead.window.newest_at() {
+                newest if newest == now => Duration::ZERO,
+                _ => gap,
+            };
+            match lead.window.may(now, gap, messages_max, bytes_max) {
+                May::Now => {}
+                May::At(time) => return Wake::At(time),
+                May::Wait => return Wake::Sleep,
             }
             let (mut bytes, mut write) = (0, None);
             loop {
@@ -273,61 +142,39 @@ impl ChainPaxos {
             if let Some(write) = write {
                 self.vote_after(write);
             }
-            let last = self.held;
+            let last = self.log.held();
             if let Role::Leader(lead) = &mut self.role {
-                lead.window.push_back((last, bytes));
-                lead.window_bytes += bytes;
-                lead.proposed_at = now;
+                lead.window.sent(last, bytes, now);
             }
         }
     }
 
     /// A round goes with everything proposed; without, when somebody waits for one.
     fn maybe_make_round(&mut self, proposed: bool, ctx: &mut Context<'_, Self>) -> Wake {
-        let (id, end, majority) = (self.id, self.held, self.majority);
+        let (own, end, majority) = (self.me.id(), self.log.held(), self.me.majority());
         let reads = self.reads.wants_round();
-        let (now, gap) = (ctx.now(), self.loop_time / 32);
-        let alone = self.route.len() == 1;
+        let now = ctx.now();
+        let route = self.chain.route();
+        let alone = route.len() == 1;
+        let gap = if alone {
+            Duration::ZERO
+        } else {
+            self.leader.round_trip() / 32
+        };
         let Role::Leader(lead) = &mut self.role else {
             return Wake::Sleep;
         };
-        let echo = lead.echo_after > 0
-            && lead.looped >= lead.echo_after
-            && lead.looped_by.len() >= majority;
-        let wanted = reads || echo || !lead.asked.is_empty();
-        if !proposed && !lead.round_due {
-            if !wanted {
-                return Wake::Sleep;
-            }
-            // Rounds for reads alone leave each other a little room, so that more reads share one.
-            if !alone && now < lead.round_at + gap {
-                return Wake::At(lead.round_at + gap);
-            }
+        if !proposed && let Some(wake) = lead.rounds.wanted(reads, gap, now, majority) {
+            return wake;
         }
-        let number = self.round.number + 1;
-        let upstream = &self.route[..majority.min(self.route.len()) - 1];
-        if lead.asked.iter().any(|(by, _)| upstream.contains(by)) {
-            lead.echo_after = number;
-        } else if echo {
-            lead.echo_after = 0;
-        }
-        lead.round_due = false;
-        lead.round_at = now;
-        if lead.rounds.len() < ROUNDS_MAX {
-            lead.rounds.push_back((number, now));
-        }
-        self.round = Round {
-            number,
-            end,
-            path: ReplicaSet::EMPTY.with(id),
-            looped: lead.looped,
-            looped_by: lead.looped_by,
-            asked: core::mem::take(&mut lead.asked),
-        };
+        let number = self.agreement.round().number + 1;
+        let upstream = &route[..majority.min(route.len()) - 1];
+        let rounds = &mut lead.rounds;
+        let round = rounds.make((number, end), own, upstream, majority, now);
         if alone {
-            lead.looped = number;
-            lead.looped_by = self.round.path;
+            rounds.loop_alone(&round);
         }
+        self.agreement.make(round);
         self.reads.bind_all(number, end);
         Wake::Sleep
     }
@@ -335,13 +182,14 @@ impl ChainPaxos {
     /// The newest round that is known to have been passed on by a quorum: at that time nobody
     /// else can have decided anything.
     pub(super) fn confirmed(&self) -> u64 {
-        let (mut looped, mut looped_by) = (self.round.looped, self.round.looped_by);
+        let round = self.agreement.round();
+        let (mut looped, mut looped_by) = (round.looped, round.looped_by);
         if let Role::Leader(lead) = &self.role {
-            (looped, looped_by) = (lead.looped, lead.looped_by);
-        } else if self.round.path.len() >= self.majority {
-            return self.round.number;
+            (looped, looped_by) = lead.rounds.looped();
+        } else if round.path.len() >= self.me.majority() {
+            return round.number;
         }
-        if looped_by.len() >= self.majority {
+        if looped_by.len() >= self.me.majority() {
             looped
         } else {
             0
@@ -361,22 +209,19 @@ impl ChainPaxos {
         if ordered {
             return self.propose_op(Op::Read { by: from, stamp });
         }
-        match lead.asked.iter_mut().find(|(by, _)| *by == from) {
-            Some((_, before)) => *before = stamp.max(*before),
-            None => lead.asked.push((from, stamp)),
-        }
+        lead.rounds.ask(from, stamp);
     }
 
     /// Fills the slots above the commit point under this replica's new ballot (Alg. 4, l. 15-17).
     pub(super) fn propose_again(
         &mut self,
-        mut gathered: BTreeMap<Slot, Held>,
+        mut gathered: BTreeMap<Slot, Held<Entry>>,
         ctx: &mut Context<'_, Self>,
     ) {
         let last_gathered = gathered.last_key_value().map_or(Slot(0), |(slot, _)| *slot);
         let end = self.log.end().max(last_gathered.next());
         let mut write = None;
-        let mut slot = self.committed.next();
+        let mut slot = self.log.committed().next();
         while slot < end {
             let own = self.log.get(slot).cloned();
             let best = match (own, gathered.remove(&slot)) {
@@ -387,7 +232,7 @@ impl ChainPaxos {
             let entry = best.map(|held| held.entry).unwrap_or_else(|| {
                 ctx.mark("gap filled with nothing");
                 Entry {
-                    time: self.time_seen,
+                    time: self.log.time_seen(),
                     op: Op::Nothing,
                 }
             });
@@ -403,25 +248,25 @@ impl ChainPaxos {
     /// could decide nothing, not even that somebody comes back (A.5, the minimum quorum).
     pub(super) fn maybe_remove(&mut self, id: ReplicaId, ctx: &mut Context<'_, Self>) {
         let leaving = |op: &Op| matches!(op, Op::Remove { .. });
-        let (me, majority) = (self.id, self.majority);
-        let members = self.working.set();
+        let (me, majority) = (self.me.id(), self.me.majority());
+        let members = self.chain.working().set();
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
         if id == me || !members.contains(id) {
-            lead.unwanted = lead.unwanted.without(id);
+            lead.want_removed(id, false);
             return;
         }
-        if lead.ops.contains(&Op::Remove { id }) {
+        if lead.ops().contains(&Op::Remove { id }) {
             return;
         }
-        let pending = lead.ops.iter().filter(|op| leaving(op)).count();
+        let pending = lead.ops().iter().filter(|op| leaving(op)).count();
         if members.len() < majority + 1 + pending {
             ctx.mark("removal would leave no quorum");
-            lead.unwanted.insert(id);
+            lead.want_removed(id, true);
             return;
         }
-        lead.unwanted = lead.unwanted.without(id);
+        lead.want_removed(id, false);
         ctx.mark("removal proposed");
         self.propose_op(Op::Remove { id });
     }
@@ -434,28 +279,23 @@ impl ChainPaxos {
         about: ReplicaId,
         ctx: &mut Context<'_, Self>,
     ) {
-        let (now, patience) = (ctx.now(), self.config.suspect_timeout);
-        let known = self.working.contains(by) && self.working.contains(about);
-        let heard = now.since(self.heard[about.index()]) < patience;
+        let (now, timeout) = (ctx.now(), self.config.suspect_timeout);
+        let known = self.chain.working().contains(by) && self.chain.working().contains(about);
+        let receives = self.peers.silence(about, now) < timeout;
         let Role::Leader(lead) = &mut self.role else {
             return ctx.mark("ignored: suspicion told to a follower");
         };
-        if !known || about == self.id || by == about {
+        if !known || about == self.me.id() || by == about {
             return ctx.mark("ignored: suspicion by or about no member");
         }
-        if heard {
-            let complaint = lead.complaints.entry((by, about)).or_insert((now, now));
-            if now.since(complaint.1) > patience {
-                complaint.0 = now;
-            }
-            complaint.1 = now;
-            if now.since(complaint.0) < self.config.heartbeat {
+        let links = &mut lead.links;
+        if receives {
+            if !links.complain((by, about), now, timeout, self.config.heartbeat) {
                 return ctx.mark("suspicion about one that is heard");
             }
             ctx.mark("removed although it is heard");
-            lead.avoid.insert((by, about), now);
         }
-        lead.complaints.remove(&(by, about));
+        links.settle((by, about));
         self.maybe_remove(about, ctx);
     }
 
@@ -467,16 +307,16 @@ impl ChainPaxos {
         (ballot, life, whole, held): (Ballot, Incarnation, bool, Slot),
         ctx: &mut Context<'_, Self>,
     ) {
-        let member = self.working.position(id);
-        let known = member.is_some_and(|at| whole || self.working.members[at].life >= life);
+        let member = self.chain.working().position(id);
+        let known = member.is_some_and(|at| whole || self.chain.working().members[at].life >= life);
         if known {
             return;
         }
         if member.is_some() {
             // Its earlier stay has ended, even if it is let in at once.
-            self.admission.restarted(id, ctx.now());
+            self.chain.restarted(id, ctx.now());
         }
-        if ballot > self.promised {
+        if ballot > self.ballots.promised() {
             // It has promised a ballot that came to nothing, and may not go below it. Pages of this
             // ballot would be rejected, and the rejection would depose this leader.
             ctx.mark("leader raises its ballot for a joiner");
@@ -484,9 +324,9 @@ impl ChainPaxos {
             return self.become_candidate(ctx);
         }
         let waits = self.must_wait(id, whole, ctx);
-        if ballot < self.promised && (waits || member.is_none()) {
+        if ballot < self.ballots.promised() && (waits || member.is_none()) {
             // It learns of this ballot, and says where it stands.
-            self.send_page(id, self.held, ctx);
+            self.send_page(id, self.log.held(), ctx);
             return;
         }
         if waits {
@@ -517,53 +357,48 @@ impl ChainPaxos {
             return false;
         };
         let counts = |other: &ReplicaId| {
-            let forgot = self.forgotten[other.index()].is_some_and(|at| now.since(at) < recent);
-            *other != id && !lead.unwanted.contains(*other) && !forgot
+            let lost = self.peers.has_recently_lost_state(*other, now, recent);
+            *other != id && !lead.unwanted().contains(*other) && !lost
         };
         // Nothing passes a broken link whose end could not be removed.
-        let broken = |link: &[ReplicaId]| lead.avoids(link[0], link[1]);
-        let reached = self.route.windows(2).position(broken);
-        let reached = reached.map_or(self.route.len(), |at| at + 1);
-        let others = self.route[..reached].iter().copied().filter(counts).count();
+        let broken = |link: &[ReplicaId]| lead.links.avoids(link[0], link[1]);
+        let reached = self.chain.route().windows(2).position(broken);
+        let reached = reached.map_or(self.chain.route().len(), |at| at + 1);
+        let others = self.chain.route()[..reached]
+            .iter()
+            .copied()
+            .filter(counts)
+            .count();
         let waiting = if whole { Waiting::Votes } else { Waiting::Lost };
-        if !(self.admission).pauses(id, now, (others, self.majority), waiting) {
+        let group = (others, self.me.majority());
+        if !self.chain.pauses(id, now, group, waiting) {
             return false;
         }
         // Its earlier incarnation may still be a member.
         self.maybe_remove(id, ctx);
-        !matches!(&self.role, Role::Leader(lead) if lead.unwanted.contains(id))
+        !matches!(&self.role, Role::Leader(lead) if lead.unwanted().contains(id))
     }
 
-    /// The page after those that are on their way to a joiner that holds so much. What it says of
-    /// itself is as old as the way is long: a slow link that is sent the same pages again each time
-    /// has room for nothing else. Only when nothing has arrived for a while do they begin again.
+    /// The page after those that are on their way to a joiner that holds so much.
     fn send_next_page(&mut self, id: ReplicaId, held: Slot, ctx: &mut Context<'_, Self>) {
-        let (now, patience) = (
-            ctx.now(),
-            self.config.suspect_timeout.max(self.loop_time * 4),
-        );
+        let now = ctx.now();
+        let timeout = self.config.suspect_timeout;
+        let timeout = timeout.max(self.leader.round_trip() * 4);
         let Role::Leader(lead) = &self.role else {
             return;
         };
-        let known = lead.pages.get(&id);
-        let going_on = known.filter(|pages| {
-            held <= pages.upto && (held > pages.held || now.since(pages.since) < patience)
-        });
-        let first = going_on.map_or(held, |pages| pages.upto);
-        let since = going_on.filter(|pages| pages.held == held);
-        let since = since.map_or(now, |pages| pages.since);
+        let (first, since) = lead.joiners.next_page(id, held, now, timeout);
         let upto = self.send_page(id, first, ctx).unwrap_or(first);
-        let Role::Leader(lead) = &mut self.role else {
-            return;
-        };
-        lead.pages.insert(id, Pages { held, upto, since });
+        if let Role::Leader(lead) = &mut self.role {
+            lead.joiners.sent(id, (held, since), upto);
+        }
     }
 
     /// Behind the tail, unless the tail has just complained about it.
     fn place_for(&self, id: ReplicaId) -> ReplicaId {
-        let tail = self.route.last().copied().unwrap_or(self.id);
+        let tail = self.chain.tail().unwrap_or(self.me.id());
         match &self.role {
-            Role::Leader(lead) if lead.avoids(tail, id) => self.id,
+            Role::Leader(lead) if lead.links.avoids(tail, id) => self.me.id(),
             _ => tail,
         }
     }
@@ -572,35 +407,24 @@ impl ChainPaxos {
     /// no longer reach, although they reach the one before it, is removed; both are remembered,
     /// so that it comes back behind another one.
     fn watch_links(&mut self, ctx: &mut Context<'_, Self>) {
-        let (now, patience, id) = (ctx.now(), self.patience(), self.id);
-        let made = self.round.number;
+        let (now, timeout, own) = (ctx.now(), self.leader_timeout(), self.me.id());
+        let (made, route) = (self.agreement.round().number, self.chain.route());
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
-        let (number, since, route) = &lead.due;
-        let (seen, number) = (&lead.seen, *number);
-        let lacks = |of: &ReplicaId| *of != id && seen[of.index()] < number;
-        let first = self.route.iter().position(lacks);
-        let Some(at) = first.filter(|_| *route == self.route) else {
-            lead.due = (made, now, self.route.clone());
-            return;
-        };
-        if now.since(*since) < patience {
-            return;
+        let link = lead.links.find_broken(route, own, made, now, timeout);
+        if let Some((_, about)) = link {
+            ctx.mark("rounds do not pass a link");
+            self.maybe_remove(about, ctx);
         }
-        let (before, about) = (self.route[at - 1], self.route[at]);
-        ctx.mark("rounds do not pass a link");
-        lead.avoid.insert((before, about), now);
-        lead.due = (made, now, self.route.clone());
-        self.maybe_remove(about, ctx);
     }
 
     /// The leader's part of the beat.
     pub(super) fn beat_leader(&mut self, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
-        let patience = self.patience();
-        let heard = |id: &ReplicaId| now.since(self.heard[id.index()]) < patience;
-        let enough = 1 + self.others.iter().filter(heard).count() >= self.majority;
+        let timeout = self.leader_timeout();
+        let heard = |id: &ReplicaId| self.peers.silence(*id, now) < timeout;
+        let enough = 1 + self.me.others().iter().filter(heard).count() >= self.me.majority();
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
@@ -609,38 +433,29 @@ impl ChainPaxos {
             self.step_down(ctx);
             return;
         }
-        lead.round_due = true;
-        lead.avoid.retain(|_, since| now.since(*since) < AVOID);
+        lead.rounds.make_due();
+        lead.links.expire(now);
         self.watch_links(ctx);
         self.watch_distances(ctx);
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
-        if lead
-            .leaving
-            .is_some_and(|since| now.since(since) > patience)
-        {
+        if lead.give_up_transfer(now, timeout) {
             ctx.mark("hand-off was not taken up");
-            lead.leaving = None;
             self.forward_all();
         }
         let Role::Leader(lead) = &self.role else {
             return;
         };
-        for id in lead.unwanted.iter() {
-            if now.since(self.heard[id.index()]) < self.config.suspect_timeout {
+        for id in lead.unwanted().iter() {
+            if self.peers.silence(id, now) < self.config.suspect_timeout {
                 if let Role::Leader(lead) = &mut self.role {
-                    lead.unwanted = lead.unwanted.without(id);
+                    lead.want_removed(id, false);
                 }
             } else {
                 self.maybe_remove(id, ctx);
             }
         }
-    }
-
-    /// Whether it hands leadership over.
-    pub(super) fn is_leaving(&self) -> bool {
-        matches!(&self.role, Role::Leader(lead) if lead.leaving.is_some())
     }
 
     /// The replica is about to stop: the next one in the chain that could lead, and so holds most,
@@ -649,14 +464,17 @@ impl ChainPaxos {
         let now = ctx.now();
         let recent = self.config.heartbeat * 3;
         let unable = match &self.role {
-            Role::Leader(lead) => lead.unable,
+            Role::Leader(lead) => lead.unable(),
             _ => ReplicaSet::EMPTY,
         };
         let reachable = |id: &&ReplicaId| {
-            let heard = now.since(self.heard[id.index()]) < recent;
-            heard && to.contains(**id) && !self.down.contains(**id) && !unable.contains(**id)
+            let receives = self.peers.silence(**id, now) < recent;
+            receives
+                && to.contains(**id)
+                && !self.peers.down().contains(**id)
+                && !unable.contains(**id)
         };
-        let target = self.route.iter().skip(1).find(reachable).copied();
+        let target = self.chain.route().iter().skip(1).find(reachable).copied();
         let Role::Leader(lead) = &mut self.role else {
             return;
         };
@@ -664,10 +482,8 @@ impl ChainPaxos {
             return ctx.mark("nobody to hand leadership to");
         };
         ctx.mark("leadership handed off");
-        lead.leaving = Some(now);
-        // Their owners keep them and send them to the next leader.
-        lead.queue.drop_waiting();
-        let ballot = self.promised;
+        lead.transfer(now);
+        let ballot = self.ballots.promised();
         ctx.send(target, Lane::Control, &Message::Stand { ballot });
     }
 }

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use quintet_replica::{
     BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet,
     Slot, Wire, Writer,
-    parts::{Ballot, Taken},
+    parts::{Ballot, Held, LogEntry, RequestMessage, Taken},
 };
 use smallvec::SmallVec;
 
@@ -78,6 +78,16 @@ pub struct Entry {
     pub op: Op,
 }
 
+impl LogEntry for Entry {
+    fn time(&self) -> CommandTime {
+        self.time
+    }
+
+    fn bytes(&self) -> usize {
+        self.op.bytes()
+    }
+}
+
 /// What an acceptor holds for one slot, as it tells a candidate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Accepted {
@@ -87,6 +97,24 @@ pub struct Accepted {
     pub ballot: Ballot,
     /// What was accepted.
     pub entry: Entry,
+}
+
+impl Accepted {
+    pub(super) fn new(slot: Slot, held: Held<Entry>) -> Self {
+        Self {
+            slot,
+            ballot: held.ballot,
+            entry: held.entry,
+        }
+    }
+
+    pub(super) fn into_held(self) -> (Slot, Held<Entry>) {
+        let held = Held {
+            ballot: self.ballot,
+            entry: self.entry,
+        };
+        (self.slot, held)
+    }
 }
 
 /// A round: what the leader sends in one turn, as it goes around the chain.
@@ -343,6 +371,19 @@ impl Wire for Header {
             round: Round::decode(reader)?,
             votes: Votes::decode(reader)?,
         })
+    }
+}
+
+impl RequestMessage for Message {
+    fn request(level: Level, batch: Bytes) -> Self {
+        Self::Request { level, batch }
+    }
+
+    fn taken(&self) -> Option<(BatchId, Taken)> {
+        match self {
+            Self::Taken { batch, taken } => Some((*batch, *taken)),
+            _ => None,
+        }
     }
 }
 

@@ -159,33 +159,48 @@
 //!   last one before it as well; see `slow.rs`.
 //! - Pre-vote, check-quorum and hand-off only decide who stands when.
 
-mod acceptor;
-mod chain;
-mod config;
-mod election;
-mod frontend;
-mod leader;
-mod message;
-mod plant;
-mod reads;
+// One replica: its state, and which handler each event reaches.
 mod replica;
+
+// What it does, as `impl ChainPaxos`, in the order of a request's way.
+mod acceptor;
+mod election;
+mod leader;
+mod reads;
 mod requests;
-mod share;
 mod slow;
 mod stream;
-mod votes;
 mod watch;
+
+// Its parts: each has private fields and knows nothing of the replica.
+mod agreement;
+mod catch_up;
+mod chain;
+mod chain_state;
+mod config;
+mod distances;
+mod downstream;
+mod leader_state;
+mod links;
+mod message;
+mod peers;
+mod plant;
+mod read_rounds;
+mod rounds;
+mod share;
+mod votes;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
+use agreement::Agreement;
+
 pub use chain::{Chain, Member};
 pub use config::{Config, ReadsBy};
-pub use frontend::Frontend;
 pub use message::{Accepted, Entry, Header, Message, Op, Round};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
-pub use replica::{ChainPaxos, Timer};
+pub use replica::{ChainPaxos, Frontend, Timer};
 pub use votes::{Vote, Votes};
 pub use wire::{Promised, Record, Summary};

@@ -1,8 +1,6 @@
 //! The paper's unsafe readings and old bugs, to be switched on one at a time: what the simulator
 //! must find. Without the feature `plant` all of this is constant false.
 
-use super::ChainPaxos;
-
 quintet_replica::plants! {
     PaperReadRule "paper_read_rule" 0 ""
         "a read is answered when something new has come round, from what is executed by then (§4)";
@@ -24,11 +22,4 @@ quintet_replica::plants! {
         "a new leader takes the value of the lowest ballot";
     VoteNotDurable "lazy_fsync_power_loss" 0 ""
         "a vote is told before it is durable";
-}
-
-impl ChainPaxos {
-    /// Whether this bug is switched on.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
 }

@@ -1,39 +1,23 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Config, Entry, Frontend, Message, Promised, Record, Round, Summary,
-    chain::{Chain, Route},
-    election::Candidate,
-    leader::Lead,
-    plant::Plant,
-    reads::Reads,
-    share::Share,
-    stream::Stream,
-    votes::{Vote, Votes},
-    watch::Watch,
+    Accepted, Agreement, Config, Entry, Message, Promised, Record, Summary, catch_up::CatchUp,
+    chain_state::ChainState, downstream::Downstream, leader_state::LeaderState, peers::Peers,
+    plant::Plant, read_rounds::Reads, share::Share, votes::Vote,
 };
-use alloc::{collections::VecDeque, format, string::String, string::ToString, vec, vec::Vec};
-use core::{fmt::Write as _, time::Duration};
+use alloc::{format, string::ToString, vec};
+use core::time::Duration;
 use quintet_replica::{
-    CommandTime, Context, Control, Durability, Incarnation, Info, Lane, Link, Options, Peer,
-    PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
-    parts::{Admission, Ballot, KeptRequests, SlotLog, StateFetch},
+    Context, Control, Incarnation, Info, Lane, Link, Options, Peer, PersistId, Protocol, Recovered,
+    ReplicaId, ReplicaSet, Setup, Slot, Status, Wake,
+    parts::{
+        AcceptorLog, AttachedFrontend, Ballot, Ballots, Housekeeping, KeptRequests, LeaderWatch,
+        Member, Observed, PhaseOne, PromisePage,
+    },
 };
 
-/// What a replica keeps for a slot.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Held {
-    /// The ballot that it was accepted under.
-    pub ballot: Ballot,
-    pub entry: Entry,
-}
-
-impl Held {
-    /// What it takes in memory, about.
-    pub fn bytes(&self) -> usize {
-        self.entry.op.bytes() + size_of::<Self>()
-    }
-}
+/// Any replica takes requests and answers them (§3.3), so the shared frontend is all it needs.
+pub type Frontend = AttachedFrontend<ChainPaxos>;
 
 /// A replica's part.
 #[derive(Hash)]
@@ -43,8 +27,9 @@ impl Held {
 )]
 pub(super) enum Role {
     Follower,
-    Candidate(Candidate),
-    Leader(Lead),
+    /// With the leader before that went silent.
+    Candidate(PhaseOne<Entry>, Option<ReplicaId>),
+    Leader(LeaderState),
 }
 
 quintet_replica::timers! {
@@ -59,111 +44,39 @@ quintet_replica::timers! {
     }
 }
 
-/// How often requests and reads in progress are looked through.
-const HOUSEKEEPING: Duration = Duration::from_millis(500);
-
 /// One replica of ChainPaxos; see the module.
 #[derive(Hash)]
 pub struct ChainPaxos {
-    pub(super) id: ReplicaId,
-    pub(super) life: Incarnation,
-    pub(super) members: usize,
-    pub(super) majority: usize,
-    pub(super) others: ReplicaSet,
-    pub(super) durability: Durability,
+    pub(super) me: Member,
     pub(super) config: Config,
-    /// The ballot that the first leader owns without phase 1: no lower one exists.
-    ballot_first: Ballot,
-
-    pub(super) promised: Ballot,
-    pub(super) promise_durable: Ballot,
-    pub(super) promises: VecDeque<(PersistId, Ballot)>,
-    pub(super) log: SlotLog<Held>,
-    pub(super) log_bytes: usize,
-    /// All slots up to here were accepted under `promised`, or are decided.
-    pub(super) held: Slot,
-    /// The same, and durable.
-    pub(super) durable: Slot,
-    pub(super) writes: VecDeque<(PersistId, Ballot, Slot)>,
-    /// All up to here is decided, as votes and messages of the promised ballot show.
-    pub(super) agreed: Slot,
-    pub(super) committed: Slot,
-    /// Up to here slots are known to be decided, although what stands in them may have to be asked
-    /// for again; only shown.
-    pub(super) known: Slot,
-    /// Asked to be executed.
-    pub(super) executed: Slot,
-    /// Reported as executed.
-    pub(super) executed_done: Slot,
-    /// All members of the epoch have accepted everything up to here.
-    pub(super) everywhere: Slot,
-    pub(super) time_seen: CommandTime,
-    pub(super) time_executed: CommandTime,
-    pub(super) fetching: StateFetch,
-    /// What is decided and not here: behind the first, up to the second. What was accepted there
-    /// under lower ballots stays in the log, for candidates, until the state has come.
-    pub(super) gap: Option<(Slot, Slot)>,
-    /// Votes and promises count. False in a life that has forgotten, until it is re-admitted.
-    pub(super) whole: bool,
-    /// This life began without what an earlier one had accepted, and has not all of it again.
-    pub(super) forgot: bool,
-
-    /// The chain as executed, as decided, and with everything held.
-    pub(super) done: Chain,
-    /// How long others stayed in the chain while this replica led.
-    pub(super) admission: Admission,
-    pub(super) decided: Chain,
-    pub(super) working: Chain,
-    /// From the leader once around, and this replica's place in it.
-    pub(super) route: Route,
-    pub(super) position: Option<usize>,
-    pub(super) stream: Stream,
-    pub(super) votes: Votes,
-    pub(super) round: Round,
-    /// How long a round takes, as the leader measures it.
-    pub(super) loop_time: Duration,
-    /// Who answers the leader besides the tail.
-    pub(super) turn: Option<ReplicaId>,
-
+    pub(super) ballots: Ballots,
+    pub(super) log: AcceptorLog<Entry>,
+    pub(super) catch_up: CatchUp,
+    pub(super) chain: ChainState,
+    pub(super) downstream: Downstream,
+    pub(super) agreement: Agreement,
     pub(super) role: Role,
-    pub(super) leader: Option<ReplicaId>,
-    /// When the leader last showed that it was there.
-    pub(super) heard_at: Time,
-    pub(super) leader_down: bool,
-    pub(super) ballot_seen: Ballot,
-    /// The lives that the others are known to be in.
-    pub(super) lives: Vec<Incarnation>,
-    /// When each was last heard.
-    pub(super) heard: Vec<Time>,
-    /// When each last said that it has forgotten.
-    pub(super) forgotten: Vec<Option<Time>>,
-    pub(super) lost_since: Option<Time>,
-    /// Who cannot be reached from here.
-    pub(super) down: ReplicaSet,
-    pub(super) watch: Watch,
-    /// A candidate asked and waits until the promise is durable: who, and from which slot.
-    pub(super) promise_owed: Option<(ReplicaId, Slot)>,
-    /// When a gap was last reported, to whom, and behind what.
-    pub(super) missing_at: Option<(Time, ReplicaId, Slot)>,
-    /// Entries came in this turn.
-    pub(super) progressed: bool,
-
+    /// Its round trip is that of a round, as the leader measures it.
+    pub(super) leader: LeaderWatch,
+    pub(super) peers: Peers,
     pub(super) requests: KeptRequests,
     pub(super) reads: Reads,
     pub(super) share: Share,
-    housekeeping: bool,
+    housekeeping: Housekeeping,
 }
 
 impl ChainPaxos {
+    /// Whether this bug is injected.
+    pub(super) fn planted(&self, plant: Plant) -> bool {
+        self.config.planted.is(plant)
+    }
+
     pub(super) fn arm_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        if !self.housekeeping {
-            self.housekeeping = true;
-            ctx.set_timer(Timer::Housekeeping, HOUSEKEEPING);
-        }
+        self.housekeeping.arm(Timer::Housekeeping, ctx);
     }
 
     fn on_housekeeping(&mut self, ctx: &mut Context<'_, Self>) {
-        self.housekeeping = false;
+        self.housekeeping.fired();
         self.requests.expire(ctx.now());
         self.reads.expire(ctx.now());
         self.reads.ask_again();
@@ -172,40 +85,21 @@ impl ChainPaxos {
         }
     }
 
-    /// The chain as a picture: from the leader to the tail, then who is left out.
-    fn picture(&self) -> String {
-        let mut picture = String::new();
-        for id in &self.route {
-            let arrow = if picture.is_empty() { "" } else { " > " };
-            let here = if *id == self.id { "*" } else { "" };
-            let leaving = if self.decided.contains(*id) { "" } else { "+" };
-            let _ = write!(picture, "{arrow}{leaving}{}{here}", id.0);
-        }
-        let out = (0..self.members as u16).map(ReplicaId);
-        for id in out.filter(|id| !self.route.contains(id)) {
-            let marked = if self.decided.contains(id) { "-" } else { "" };
-            let _ = write!(picture, " ({marked}{} out)", id.0);
-        }
-        picture
-    }
-
     /// A peer is in this life of its, or in a later one.
     fn meet(&mut self, peer: ReplicaId, life: Incarnation, ctx: &mut Context<'_, Self>) {
-        let known = &mut self.lives[peer.index()];
-        if life <= *known {
+        let observed = self.peers.observe(peer, life);
+        if observed == Observed::Known {
             return;
         }
-        let first = *known == Incarnation(0);
-        *known = life;
         let vote = Vote {
             life,
             upto: Slot(0),
         };
-        self.votes.raise(peer, vote);
-        if let Role::Candidate(candidate) = &mut self.role {
+        self.agreement.raise(peer, vote);
+        if let Role::Candidate(candidate, _) = &mut self.role {
             candidate.replaced(peer);
         }
-        if !first {
+        if observed == Observed::Restarted {
             ctx.mark("peer came back in a new life");
         }
     }
@@ -216,7 +110,7 @@ impl ChainPaxos {
         message: Message,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.heard[from.index()] = ctx.arrived();
+        self.peers.received(from, ctx.arrived());
         match message {
             Message::Accept {
                 header,
@@ -241,8 +135,8 @@ impl ChainPaxos {
                 self.meet(from, life, ctx);
                 self.on_alive(from, (ballot, life, whole, held), able, round, ctx);
             }
-            Message::Suspect { ballot, about } if about.index() < self.members => {
-                if ballot == self.promised {
+            Message::Suspect { ballot, about } if about.index() < self.me.members() => {
+                if ballot == self.ballots.promised() {
                     self.on_suspect(from, about, ctx);
                 }
             }
@@ -270,8 +164,14 @@ impl ChainPaxos {
                 accepted,
             } => {
                 self.meet(from, life, ctx);
-                let pages = (page, until, accepted);
-                self.on_promise(from, (ballot, life), pages, (committed, first), ctx);
+                let page = PromisePage {
+                    from: page,
+                    until,
+                    committed,
+                    first,
+                    accepted: accepted.into_iter().map(Accepted::into_held).collect(),
+                };
+                self.on_promise(from, (ballot, life), page, ctx);
             }
             Message::Stand { ballot } => self.on_stand(from, ballot, ctx),
             Message::Ping { stamp } => ctx.send(from, Lane::Control, &Message::Pong { stamp }),
@@ -347,80 +247,28 @@ impl Protocol for ChainPaxos {
     const PLANTS: &'static [quintet_replica::PlantSpec] = Plant::SPECS;
 
     fn new(setup: Setup<Config>) -> Self {
-        let Setup {
-            id,
-            incarnation,
-            epoch,
-            options,
-            durability,
-            ..
-        } = setup;
-        let members = epoch.members;
+        let me = Member::new(&setup);
         let ballot_first = Ballot {
             round: 1,
-            owner: epoch.leader_first,
+            owner: setup.epoch.leader_first,
         };
-        let chain = Chain::first(members);
-        let mut lives = vec![Incarnation(0); members];
-        lives[id.index()] = incarnation;
+        let members = me.members();
         Self {
-            id,
-            life: incarnation,
-            members,
-            majority: epoch.majority(),
-            others: epoch.others(id),
-            durability,
-            config: options,
-            ballot_first,
-            promised: Ballot::default(),
-            promise_durable: Ballot::default(),
-            promises: VecDeque::new(),
-            log: SlotLog::default(),
-            log_bytes: 0,
-            held: Slot(0),
-            durable: Slot(0),
-            writes: VecDeque::new(),
-            agreed: Slot(0),
-            known: Slot(0),
-            committed: Slot(0),
-            executed: Slot(0),
-            executed_done: Slot(0),
-            everywhere: Slot(0),
-            time_seen: CommandTime(0),
-            time_executed: CommandTime(0),
-            fetching: StateFetch::default(),
-            gap: None,
-            whole: true,
-            forgot: false,
-            done: chain.clone(),
-            admission: Admission::new(members),
-            decided: chain.clone(),
-            working: chain,
-            route: Route::new(),
-            position: None,
-            stream: Stream::default(),
-            votes: Votes::new(members),
-            round: Round::default(),
-            loop_time: Duration::ZERO,
-            turn: None,
+            peers: Peers::new(&me),
+            me,
+            config: setup.options,
+            ballots: Ballots::new(ballot_first),
+            log: AcceptorLog::default(),
+            catch_up: CatchUp::default(),
+            chain: ChainState::new(members),
+            downstream: Downstream::default(),
+            agreement: Agreement::new(members),
             role: Role::Follower,
-            leader: None,
-            heard_at: Time(0),
-            leader_down: false,
-            ballot_seen: ballot_first,
-            lives,
-            heard: vec![Time(0); members],
-            forgotten: vec![None; members],
-            lost_since: None,
-            down: ReplicaSet::EMPTY,
-            watch: Watch::default(),
-            promise_owed: None,
-            missing_at: None,
-            progressed: false,
+            leader: LeaderWatch::default(),
             requests: KeptRequests::default(),
             reads: Reads::default(),
             share: Share::default(),
-            housekeeping: false,
+            housekeeping: Housekeeping::default(),
         }
     }
 
@@ -429,8 +277,8 @@ impl Protocol for ChainPaxos {
         recovered: Recovered<Promised, Record, Summary>,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.heard_at = ctx.now();
-        self.heard.fill(ctx.now());
+        self.leader.received(ctx.now());
+        self.peers.start(ctx.now());
         self.reads.start(ctx.random());
         let Recovered {
             first_boot, forgot, ..
@@ -442,33 +290,36 @@ impl Protocol for ChainPaxos {
                     .to_string(),
             );
         }
-        self.whole = !forgot || self.planted(Plant::ReplacedLifeCounts);
-        self.forgot = forgot;
         if forgot {
+            let votes = self.planted(Plant::ReplacedLifeCounts);
+            self.catch_up.lose_state(votes);
             ctx.mark("forgot what it had accepted");
-            if self.members - 1 < self.majority {
-                return self.halt_lost(ctx);
+            if !self.me.can_recover() {
+                return self.me.halt_lost(ctx);
             }
         }
         self.rework(ctx);
         // What an earlier life of this replica voted no longer counts here.
         let vote = Vote {
-            life: self.life,
+            life: self.me.incarnation(),
             upto: Slot(0),
         };
-        self.votes.raise(self.id, vote);
+        self.agreement.raise(self.me.id(), vote);
         self.vote();
         self.execute(ctx);
         if self.hollow() {
-            let base = self.gap.map_or(Slot(0), |(_, upto)| upto);
+            let base = self.catch_up.gap_end().unwrap_or_default();
             self.fetch_state(base.max(self.log.first().previous()), ctx);
         }
         ctx.set_timer(Timer::Beat, self.config.heartbeat);
-        if first_boot && self.id == self.ballot_first.owner && self.promised < self.ballot_first {
+        if first_boot
+            && self.me.id() == self.ballots.first().owner
+            && self.ballots.promised() < self.ballots.first()
+        {
             // Phase 1 of the lowest ballot is empty. The promise is durable before anything is
             // proposed under it, so no later start can take this branch.
-            self.raise_promise(self.ballot_first, ctx);
-            self.role = Role::Candidate(Candidate::first(self.members));
+            self.raise_promise(self.ballots.first(), ctx);
+            self.role = Role::Candidate(PhaseOne::first(self.me.members()), None);
         } else {
             self.arm_election(ctx);
         }
@@ -480,7 +331,7 @@ impl Protocol for ChainPaxos {
                 Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
                 _ => ctx.mark("ignored: not a frontend's message"),
             },
-            Peer::Replica(from) if self.others.contains(from) => {
+            Peer::Replica(from) if self.me.others().contains(from) => {
                 self.on_replica_message(from, message, ctx);
             }
             Peer::Replica(_) => ctx.mark("ignored: not a member"),
@@ -496,30 +347,18 @@ impl Protocol for ChainPaxos {
     }
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
-        while let Some((id, ballot)) = self.promises.front().copied() {
-            if id > upto {
-                break;
-            }
-            self.promises.pop_front();
-            self.promise_durable = ballot;
-            if ballot == self.promised {
+        while let Some(promised) = self.ballots.durable_up_to(upto) {
+            if promised {
                 self.on_promise_durable(ctx);
             }
         }
-        while let Some((id, ballot, slot)) = self.writes.front().copied() {
-            if id > upto {
-                break;
-            }
-            self.writes.pop_front();
-            if ballot == self.promised && slot > self.durable {
-                self.durable = slot;
-                self.vote();
-            }
+        if self.log.durable_up_to(upto, self.ballots.promised()) {
+            self.vote();
         }
     }
 
     fn on_executed(&mut self, slot: Slot, _ctx: &mut Context<'_, Self>) {
-        self.executed_done = self.executed_done.max(slot);
+        self.log.on_executed(slot);
     }
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
@@ -528,12 +367,12 @@ impl Protocol for ChainPaxos {
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
         ctx.mark("state installed");
-        self.fetching.reached(slot);
-        self.executed_done = self.executed_done.max(slot);
-        if slot <= self.executed {
+        self.catch_up.fetching_mut().reached(slot);
+        self.log.on_executed(slot);
+        if slot <= self.log.executed() {
             return self.maybe_recovered(ctx);
         }
-        if slot > self.committed && matches!(self.role, Role::Leader(_)) {
+        if slot > self.log.committed() && matches!(self.role, Role::Leader(_)) {
             // Others decided without this leader: its own proposals there may have lost.
             self.step_down(ctx);
         }
@@ -544,14 +383,14 @@ impl Protocol for ChainPaxos {
         self.vote();
         self.rework(ctx);
         ctx.trim(slot.next());
-        self.progressed = true;
+        self.catch_up.progressed();
         self.execute(ctx);
         self.forward_all();
     }
 
     fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
         let Peer::Replica(peer) = peer else { return };
-        if !self.others.contains(peer) {
+        if !self.me.others().contains(peer) {
             return;
         }
         if let Link::Up { incarnation } = link {
@@ -563,20 +402,20 @@ impl Protocol for ChainPaxos {
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         match control {
             Control::CheckpointDue => {
-                if self.executed > Slot(0) {
+                if self.log.executed() > Slot(0) {
                     let summary = Summary {
-                        time: self.time_executed,
-                        chain: self.done.clone(),
+                        time: self.log.time_executed(),
+                        chain: self.chain.executed().clone(),
                     };
-                    ctx.checkpoint(self.executed, &summary);
+                    ctx.checkpoint(self.log.executed(), &summary);
                 }
             }
-            Control::HandOff => self.hand_off(ReplicaSet::all(self.members), ctx),
-            Control::Slow(quick) if !self.is_leaving() => self.hand_off(quick, ctx),
+            Control::HandOff => self.hand_off(ReplicaSet::all(self.me.members()), ctx),
+            Control::Slow(quick) if !self.is_transferring() => self.hand_off(quick, ctx),
             // It hands over already; who is slow in the chain its leader measures.
             Control::Slow(_) | Control::SlowMembers(_) => {}
             Control::ReportFailure(peer) => {
-                if self.leader == Some(peer) {
+                if self.leader.is(peer) {
                     self.on_leader_down(ctx);
                 } else {
                     self.maybe_remove(peer, ctx);
@@ -598,15 +437,18 @@ impl Protocol for ChainPaxos {
         // Passed on before it is executed: nobody downstream waits for this replica's store.
         self.send_stream(ctx);
         self.send_forward(ctx);
-        let (slots, reads) = (self.committed.0 - self.executed.0, self.reads.len() as u64);
+        let (slots, reads) = (
+            self.log.committed().0 - self.log.executed().0,
+            self.reads.len() as u64,
+        );
         let (slots, reads) = self.share.of(slots, reads, ctx.now());
         let wake = wake.min(self.execute_some(slots, ctx));
         let wake = wake.min(self.release_reads(reads, ctx));
         let wake = wake.min(self.ask_for_reads(ctx));
-        let outside = self.position.is_none() || !self.whole;
-        if core::mem::take(&mut self.progressed)
+        let outside = self.chain.is_outside() || !self.catch_up.is_voting();
+        if self.catch_up.take_progressed()
             && outside
-            && let Some(leader) = self.leader.filter(|leader| *leader != self.id)
+            && let Some(leader) = self.leader.other_than(self.me.id())
         {
             // On its way into the chain: the leader need not wait for the next beat.
             let message = self.alive();
@@ -618,35 +460,35 @@ impl Protocol for ChainPaxos {
     fn status(&self) -> Status {
         let role = match &self.role {
             Role::Leader(_) => "leader",
-            Role::Candidate(_) => "candidate",
-            Role::Follower if !self.whole => "forgot",
-            Role::Follower if self.leader.is_none() => "follower",
-            Role::Follower if self.position.is_none() => "out",
-            Role::Follower if self.fetching.under_way() => "joining",
-            Role::Follower if self.position == Some(self.route.len() - 1) => "tail",
+            Role::Candidate(..) => "candidate",
+            Role::Follower if !self.catch_up.is_voting() => "forgot",
+            Role::Follower if self.leader.leader().is_none() => "follower",
+            Role::Follower if self.chain.is_outside() => "out",
+            Role::Follower if self.catch_up.fetching().under_way() => "joining",
+            Role::Follower if self.chain.is_tail() => "tail",
             Role::Follower => "middle",
         };
         let mut details = vec![
-            ("ballot", self.promised.to_string()),
-            ("chain", self.picture()),
-            ("chain_changed", self.decided.slot.to_string()),
+            ("ballot", self.ballots.promised().to_string()),
+            ("chain", self.chain.picture(&self.me)),
+            ("chain_changed", self.chain.decided().slot.to_string()),
             ("log_first", self.log.first().to_string()),
-            ("log_bytes", self.log_bytes.to_string()),
+            ("log_bytes", self.log.bytes().to_string()),
             ("requests", self.requests.len().to_string()),
             ("reads", self.reads.len().to_string()),
-            ("loop", format!("{:?}", self.loop_time)),
+            ("loop", format!("{:?}", self.leader.round_trip())),
         ];
         if let Role::Leader(lead) = &self.role {
-            details.push(("window", lead.window().to_string()));
+            details.push(("window", lead.window.len().to_string()));
         }
         Status {
             role,
-            leader: self.leader,
-            view: self.promised.round,
-            accepted: self.held.max(self.known),
-            committed: self.committed.max(self.known),
-            stable: self.executed,
-            voting: self.whole && !self.hollow(),
+            leader: self.leader.leader(),
+            view: self.ballots.promised().round,
+            accepted: self.log.held().max(self.catch_up.known()),
+            committed: self.log.committed().max(self.catch_up.known()),
+            stable: self.log.executed(),
+            voting: self.catch_up.is_voting() && !self.hollow(),
             details,
             ..Status::default()
         }
@@ -655,30 +497,32 @@ impl Protocol for ChainPaxos {
     fn digest(&self) -> u64 {
         let role = match &self.role {
             Role::Follower => 1,
-            Role::Candidate(_) => 2,
+            Role::Candidate(..) => 2,
             Role::Leader(lead) => 3 + lead.digest(),
         };
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for word in [
             role,
-            self.promised.round,
-            u64::from(self.promised.owner.0),
-            self.promise_durable.round,
+            self.ballots.promised().round,
+            u64::from(self.ballots.promised().owner.0),
+            self.ballots.durable().round,
             self.log.first().0,
             self.log.end().0,
-            self.log_bytes as u64,
-            self.held.0,
-            self.durable.0,
-            self.agreed.0,
-            self.committed.0,
-            self.executed.0,
-            self.executed_done.0,
-            self.time_seen.0,
-            self.heard_at.0,
-            self.leader.map_or(0, |leader| u64::from(leader.0) + 1),
-            self.round.number,
-            self.stream.next.0,
-            self.working.slot.0,
+            self.log.bytes() as u64,
+            self.log.held().0,
+            self.log.durable().0,
+            self.agreement.agreed().0,
+            self.log.committed().0,
+            self.log.executed().0,
+            self.log.executed_done().0,
+            self.log.time_seen().0,
+            self.leader.received_at().0,
+            self.leader
+                .leader()
+                .map_or(0, |leader| u64::from(leader.0) + 1),
+            self.agreement.round().number,
+            self.downstream.next().0,
+            self.chain.working().slot.0,
             self.requests.len() as u64,
             self.requests.bytes() as u64,
             self.reads.len() as u64,
@@ -696,52 +540,36 @@ impl Protocol for ChainPaxos {
     }
 
     fn assert_invariants(&self) {
+        self.ballots.assert_invariants();
+        self.log.assert_invariants(self.ballots.promised());
         assert!(
-            self.executed <= self.committed,
-            "only decided slots are executed"
-        );
-        assert!(
-            self.committed <= self.held,
-            "a commit point never passes what is held"
-        );
-        assert!(self.durable <= self.held, "a vote is for something held");
-        assert!(
-            self.executed_done <= self.executed,
-            "executions were asked for"
-        );
-        assert!(self.promise_durable <= self.promised, "promises only rise");
-        assert!(
-            self.log.first() <= self.executed.next() || self.fetching.under_way(),
+            self.log.first() <= self.log.executed().next() || self.catch_up.fetching().under_way(),
             "what is not executed is kept, or its state is on its way"
         );
-        let own = self.votes.of(self.id);
-        assert!(self.whole || own == Slot(0), "who forgot does not vote");
-        let recent = Slot(self.log.end().0.saturating_sub(16));
-        for (slot, held) in self.log.iter_from(recent) {
-            assert!(
-                held.ballot <= self.promised,
-                "accepting raises the promise, in {slot}"
-            );
-        }
+        let own = self.agreement.votes().of(self.me.id());
         assert!(
-            self.decided.members.len() >= self.majority,
+            self.catch_up.is_voting() || own == Slot(0),
+            "who forgot does not vote"
+        );
+        assert!(
+            self.chain.decided().members.len() >= self.me.majority(),
             "a chain below a quorum could never change again"
         );
         if let Role::Leader(_) = &self.role {
             assert!(
-                self.promised.owner == self.id,
+                self.ballots.promised().owner == self.me.id(),
                 "a leader leads its own ballot"
             );
-            assert!(self.promise_durable == self.promised, "and has it on disk");
+            assert!(self.ballots.is_durable(), "and has it on disk");
             assert!(
-                self.held.next() == self.log.end(),
+                self.log.held().next() == self.log.end(),
                 "a leader's log has no holes"
             );
-            assert!(self.position == Some(0), "it stands at the head");
+            assert!(self.chain.position() == Some(0), "it stands at the head");
         }
-        if let Some(leader) = self.leader {
+        if let Some(leader) = self.leader.leader() {
             assert!(
-                self.promised.owner == leader,
+                self.ballots.promised().owner == leader,
                 "the leader owns the promised ballot"
             );
         }

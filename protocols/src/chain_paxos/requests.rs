@@ -31,8 +31,8 @@ impl ChainPaxos {
         }
         // A replica that waits outside the chain gets the entries from the leader, and executes them
         // if it has its state.
-        let outside = self.position.is_none() && !(self.leader.is_some() && self.able());
-        if outside || self.leaving() {
+        let outside = self.chain.is_outside() && !(self.leader.leader().is_some() && self.able());
+        if outside || self.is_transferring() {
             return Self::refuse(key, Taken::Refused, ctx);
         }
         match level {
@@ -64,9 +64,9 @@ impl ChainPaxos {
     /// Batches that another replica took from its frontends (the paper's REDIRECT_REQUEST).
     pub(super) fn on_forward(&mut self, batches: Vec<Bytes>, ctx: &mut Context<'_, Self>) {
         // One replica's frontends can wait for no more than its queue holds.
-        let bytes_max = self.config.queue_bytes.saturating_mul(self.members);
+        let bytes_max = self.config.queue_bytes.saturating_mul(self.me.members());
         match &mut self.role {
-            Role::Leader(lead) if lead.leaving.is_some() => {
+            Role::Leader(lead) if lead.is_transferring() => {
                 ctx.mark("ignored: forwarded to a leader about to stop");
             }
             Role::Leader(lead) => lead.queue.take_in(batches, bytes_max, ctx),
@@ -83,13 +83,13 @@ impl ChainPaxos {
                     lead.queue.push(key, batch.clone());
                 }
             }
-            _ if self.leader.is_some() => self.requests.pass_on_all(),
+            _ if self.leader.leader().is_some() => self.requests.pass_on_all(),
             _ => self.requests.pass_on_nothing(),
         }
     }
 
     pub(super) fn send_forward(&mut self, ctx: &mut Context<'_, Self>) {
-        let Some(leader) = self.leader.filter(|leader| *leader != self.id) else {
+        let Some(leader) = self.leader.other_than(self.me.id()) else {
             return;
         };
         let (bytes_max, overhead) = (self.config.batch_bytes_max, self.message_bytes());
@@ -100,6 +100,6 @@ impl ChainPaxos {
 
     /// More than any message takes besides its batches.
     pub(super) const fn message_bytes(&self) -> usize {
-        256 + 32 * self.members
+        256 + 32 * self.me.members()
     }
 }

@@ -14,16 +14,8 @@ use super::{
     replica::{ChainPaxos, Role, Timer},
 };
 use quintet_replica::{
-    Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, Time,
-    parts::{Ballot, too_many_forgot},
+    Context, Incarnation, Lane, Link, ReplicaId, ReplicaSet, Slot, parts::Ballot,
 };
-
-/// Whom this replica watches.
-#[derive(Clone, Copy, Debug, Default, Hash)]
-pub(super) struct Watch {
-    of: Option<ReplicaId>,
-    since: Time,
-}
 
 impl ChainPaxos {
     pub(super) fn on_beat(&mut self, ctx: &mut Context<'_, Self>) {
@@ -32,40 +24,41 @@ impl ChainPaxos {
         self.watch_next(ctx);
         match &self.role {
             Role::Leader(_) => self.beat_leader(ctx),
-            Role::Candidate(_) => self.ask_for_promises(ctx),
+            Role::Candidate(..) => self.ask_for_promises(ctx),
             Role::Follower => {}
         }
-        if !self.whole {
+        if !self.catch_up.is_voting() {
             self.look_for_lost_memories(ctx);
         }
     }
 
     pub(super) fn alive(&self) -> Message {
         Message::Alive {
-            ballot: self.promised,
-            life: self.life,
-            whole: self.whole,
+            ballot: self.ballots.promised(),
+            life: self.me.incarnation(),
+            whole: self.catch_up.is_voting(),
             able: self.able(),
-            held: self.held,
-            round: self.round.number,
+            held: self.log.held(),
+            round: self.agreement.round().number,
         }
     }
 
     pub(super) fn send_alive(&mut self, ctx: &mut Context<'_, Self>) {
-        let lost = ctx.now().since(self.heard_at) > self.config.suspect_timeout;
+        let lost = ctx.now().since(self.leader.received_at()) > self.config.suspect_timeout;
         let mut to = ReplicaSet::EMPTY;
-        match self.leader {
-            Some(leader) if self.position.is_some() && self.whole => {
+        match self.leader.leader() {
+            Some(leader) if !self.chain.is_outside() && self.catch_up.is_voting() => {
                 to.insert(leader);
-                to = self.predecessor().map_or(to, |before| to.with(before));
+                let before = self.chain.predecessor(self.me.id());
+                to = before.map_or(to, |before| to.with(before));
             }
-            _ => to = self.others,
+            _ => to = self.me.others(),
         }
         if lost && !matches!(self.role, Role::Leader(_)) {
-            to = self.others;
+            to = self.me.others();
         }
         let message = self.alive();
-        ctx.multicast(to.without(self.id), Lane::Control, &message);
+        ctx.multicast(to.without(self.me.id()), Lane::Control, &message);
     }
 
     pub(super) fn on_alive(
@@ -76,18 +69,14 @@ impl ChainPaxos {
         round: u64,
         ctx: &mut Context<'_, Self>,
     ) {
-        if ballot == self.promised
+        if ballot == self.ballots.promised()
             && let Role::Leader(lead) = &mut self.role
         {
-            lead.seen[from.index()] = round;
-            lead.unable = lead.unable.without(from);
-            if !able {
-                lead.unable.insert(from);
-            }
+            lead.on_alive(from, able, round);
         }
-        self.ballot_seen = self.ballot_seen.max(ballot);
-        self.forgotten[from.index()] = (!whole).then_some(ctx.arrived());
-        if matches!(self.role, Role::Leader(_)) && life == self.lives[from.index()] {
+        self.ballots.observe(ballot);
+        self.peers.on_report(from, !whole, ctx.arrived());
+        if matches!(self.role, Role::Leader(_)) && life == self.peers.incarnations().of(from) {
             self.admit(from, (ballot, life, whole, held), ctx);
         }
     }
@@ -95,22 +84,20 @@ impl ChainPaxos {
     /// Whether the next one in the chain has been silent for too long.
     fn watch_next(&mut self, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
-        let of = self.watched();
-        if of != self.watch.of {
-            self.watch = Watch { of, since: now };
-        }
-        let Some(of) = of else { return };
-        let last = self.watch.since.max(self.heard[of.index()]);
-        let broken = self.down.contains(of) && now.since(last) >= self.config.heartbeat;
-        if now.since(last) < self.config.suspect_timeout && !broken {
+        let watched = self.peers.watch(self.watched(), now);
+        let Some((of, silence)) = watched else {
+            return;
+        };
+        let broken = self.peers.down().contains(of) && silence >= self.config.heartbeat;
+        if silence < self.config.suspect_timeout && !broken {
             return;
         }
         ctx.mark("next in the chain suspected");
-        match self.leader {
+        match self.leader.leader() {
             Some(leader) if leader == of => self.on_leader_down(ctx),
-            Some(leader) if leader == self.id => self.maybe_remove(of, ctx),
+            Some(leader) if leader == self.me.id() => self.maybe_remove(of, ctx),
             Some(leader) => {
-                let (ballot, about) = (self.promised, of);
+                let (ballot, about) = (self.ballots.promised(), of);
                 ctx.send(leader, Lane::Control, &Message::Suspect { ballot, about });
             }
             None => {}
@@ -125,8 +112,8 @@ impl ChainPaxos {
     ) {
         match link {
             Link::Up { .. } | Link::Reset => {
-                self.down = self.down.without(peer);
-                if self.position.is_none() || !self.whole {
+                self.peers.link_up(peer);
+                if self.chain.is_outside() || !self.catch_up.is_voting() {
                     // Whoever leads learns at once that this replica wants to come in.
                     let message = self.alive();
                     ctx.send(peer, Lane::Control, &message);
@@ -136,21 +123,21 @@ impl ChainPaxos {
                 if self.watched() == Some(peer) {
                     self.on_next_link_up();
                 }
-                if self.leader == Some(peer) {
+                if self.leader.is(peer) {
                     self.forward_all();
                     self.reads.ask_again();
                 }
             }
             Link::Down => {
-                self.down.insert(peer);
-                if self.leader == Some(peer) && !matches!(self.role, Role::Leader(_)) {
+                self.peers.link_down(peer);
+                if self.leader.is(peer) && !matches!(self.role, Role::Leader(_)) {
                     self.on_leader_down(ctx);
                 }
             }
             Link::Arriving => {
-                self.heard[peer.index()] = ctx.now();
-                if self.leader == Some(peer) {
-                    self.heard_at = ctx.now();
+                self.peers.received(peer, ctx.now());
+                if self.leader.is(peer) {
+                    self.leader.arriving(ctx.now());
                 }
             }
             Link::Room(_) => {}
@@ -160,21 +147,10 @@ impl ChainPaxos {
     /// A replica that forgot looks whether too many others did too: then what they acknowledged
     /// is gone, and only the operator can say that this is accepted.
     fn look_for_lost_memories(&mut self, ctx: &mut Context<'_, Self>) {
-        let now = ctx.now();
-        let recent = self.config.heartbeat * 4;
-        let too = |at: &&Option<Time>| at.is_some_and(|at| now.since(at) < recent);
-        let forgotten = 1 + self.forgotten.iter().filter(too).count();
-        if forgotten <= self.members - self.majority {
-            self.lost_since = None;
-            return;
+        let (now, recent) = (ctx.now(), self.config.heartbeat * 4);
+        let since = self.peers.too_many_lost(&self.me, now, recent);
+        if since > self.leader_timeout() * 4 {
+            self.me.halt_lost(ctx);
         }
-        let since = *self.lost_since.get_or_insert(now);
-        if now.since(since) > self.patience() * 4 {
-            self.halt_lost(ctx);
-        }
-    }
-
-    pub(super) fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        ctx.halt(too_many_forgot(self.members, self.durability));
     }
 }

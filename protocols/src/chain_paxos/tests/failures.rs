@@ -86,7 +86,7 @@ fn failed_often(durability: Durability, config: Config, away: Duration) -> Group
         group.crash(1);
         group.run(away);
         group.start(1);
-        while !chain(&group, 0).contains(&1) || !group.replica(1).whole {
+        while !chain(&group, 0).contains(&1) || !group.replica(1).catch_up.is_voting() {
             group.run(MS * 20);
         }
     }
@@ -101,8 +101,8 @@ fn restarted(group: &mut Group, ids: &[u16]) {
     for id in ids {
         let leader = group.replica(0);
         let alive = Message::Alive {
-            ballot: leader.promised,
-            life: Incarnation(leader.lives[usize::from(*id)].0 + 1),
+            ballot: leader.ballots.promised(),
+            life: Incarnation(leader.peers.incarnations().of(ReplicaId(*id)).0 + 1),
             whole: false,
             able: false,
             held: Slot(0),
@@ -197,7 +197,7 @@ fn waiting_member_gets_the_state_when_the_log_is_trimmed() {
         group.run(MS);
     }
     group.start(1);
-    assert!(group.replica(0).log.first() > group.replica(1).held.next());
+    assert!(group.replica(0).log.first() > group.replica(1).log.held().next());
     group.run(MS * 1000);
     assert!(waits(&group));
     assert_converged(&group, 1200);
@@ -207,7 +207,7 @@ fn waiting_member_gets_the_state_when_the_log_is_trimmed() {
 fn leader_raises_its_ballot_for_a_waiting_member() {
     let mut group = failed_often(Durability::Disk, Config::default(), MS * 1000);
     group.run(MS * 300);
-    let ballot = group.replica(0).promised.next(ReplicaId(2));
+    let ballot = group.replica(0).ballots.promised().next(ReplicaId(2));
     let from = Slot(1);
     group.deliver(Packet::new(2, 1, &Message::Prepare { ballot, from }));
     group.network.clear();
@@ -228,7 +228,7 @@ fn pending_removal_is_not_counted_again() {
     group.run(MS * 100);
     // The suspect timeout passes before the leader's next heartbeat.
     group.clock.now = group.clock.now + MS * 2000;
-    let ballot = group.replica(0).promised;
+    let ballot = group.replica(0).ballots.promised();
     let about = ReplicaId(2);
     for _ in 0..2 {
         group.deliver(Packet::new(1, 0, &Message::Suspect { ballot, about }));
@@ -297,7 +297,7 @@ fn a_chain_of_two_waits_for_its_other_half() {
     group.run(MS * 3000);
     assert!(!group.answered(0, write), "one of two decides nothing");
     assert_eq!(
-        group.replica(0).decided.members.len(),
+        group.replica(0).chain.decided().members.len(),
         2,
         "and removes nobody"
     );
@@ -361,7 +361,7 @@ fn a_node_marked_by_an_undecided_entry_is_back_under_a_new_leader() {
     let mut group = group(5, Durability::Memory);
     group.cut.extend([(1, 2)]);
     let remove = Message::Suspect {
-        ballot: group.replica(0).promised,
+        ballot: group.replica(0).ballots.promised(),
         about: ReplicaId(3),
     };
     group.members[0].timers.clear();
@@ -379,7 +379,7 @@ fn a_node_marked_by_an_undecided_entry_is_back_under_a_new_leader() {
     group.heal();
     group.run(MS * 6000);
     assert!(write_within(&mut group, 3, MS * 2000));
-    let decided = &group.replica(3).decided;
+    let decided = group.replica(3).chain.decided();
     assert!(decided.contains(ReplicaId(3)), "it takes part again");
     assert!(!decided.contains(ReplicaId(0)));
 }
@@ -409,7 +409,7 @@ fn a_removal_that_would_leave_no_quorum_does_nothing_even_when_decided() {
     group.crash(2);
     assert!(write_within(&mut group, 0, MS * 2000));
     group.run(MS * 500);
-    let before = group.replica(0).decided.clone();
+    let before = group.replica(0).chain.decided().clone();
     assert_eq!(before.members.len(), 2);
     let mut chain = before.clone();
     assert!(!chain.apply(Slot(99), &Op::Remove { id: ReplicaId(1) }, 2));
@@ -421,17 +421,17 @@ fn what_is_passed_on_after_a_removal_begins_with_the_first_unknown_entry() {
     // Replica 1 takes entries and passes nothing on; then it is removed.
     let mut group = group(5, Durability::Memory);
     assert!(write_within(&mut group, 4, MS * 10));
-    let before = group.replica(2).held;
+    let before = group.replica(2).log.held();
     group.cut.extend([(1, 2)]);
     for _ in 0..3 {
         group.write(0);
         group.run(MS);
     }
-    assert_eq!(group.replica(2).held, before, "nothing came through");
+    assert_eq!(group.replica(2).log.held(), before, "nothing came through");
     group.crash(1);
     group.run(MS * 1500);
     assert!(
-        group.replica(2).executed >= Slot(before.0 + 4),
+        group.replica(2).log.executed() >= Slot(before.0 + 4),
         "three and the removal"
     );
     assert_eq!(
@@ -450,13 +450,17 @@ fn what_lies_in_a_gap_is_not_taken_for_decided_when_the_leader_sends_it_after_al
     group.isolate(0);
     group.write(0);
     group.idle(0);
-    let slot = group.replica(0).held;
+    let slot = group.replica(0).log.held();
     assert!(write_within(&mut group, 1, MS * 6000));
     let [leader] = group.leaders()[..] else {
         panic!("one leads");
     };
     let of = group.replica(leader);
-    let (ballot, base, chain) = (of.promised, of.committed, of.decided.clone());
+    let (ballot, base, chain) = (
+        of.ballots.promised(),
+        of.log.committed(),
+        of.chain.decided().clone(),
+    );
     let entry = of.log.get(slot).expect("it is kept").entry.clone();
     assert_ne!(
         group.replica(0).log.get(slot).expect("its own").entry,
@@ -476,7 +480,7 @@ fn what_lies_in_a_gap_is_not_taken_for_decided_when_the_leader_sends_it_after_al
     };
     group.deliver(Packet::new(leader, 0, &skip));
     group.deliver(Packet::new(leader, 0, &late));
-    assert_eq!(group.replica(0).committed, base);
+    assert_eq!(group.replica(0).log.committed(), base);
     group.heal();
     group.run(MS * 6000);
     assert_converged(&group, base.0);
@@ -498,12 +502,12 @@ fn a_life_that_forgot_vouches_for_nothing_that_it_has_not_fetched() {
     group.crash(1);
     group.start(1);
     group.run(MS * 2000);
-    assert!(group.replica(1).whole && group.replica(1).hollow());
+    assert!(group.replica(1).catch_up.is_voting() && group.replica(1).hollow());
     // Cut off is not dead: 1 and 2 have a quorum, and nobody but 0 knows what was decided.
     group.heal();
     group.isolate(0);
     group.run(MS * 8000);
-    assert_eq!(group.replica(2).executed, Slot(0));
+    assert_eq!(group.replica(2).log.executed(), Slot(0));
     group.heal();
     group.members[1].slow_state = false;
     group.members[2].slow_state = false;
@@ -538,17 +542,20 @@ fn a_candidate_that_waits_for_a_state_that_nobody_has_any_more_takes_what_there_
     let refused = Message::PreVoteOk {
         ballot,
         granted: false,
-        promised: group.replica(0).promised,
+        promised: group.replica(0).ballots.promised(),
         first: Slot(5000),
     };
     group.deliver(Packet::new(0, 2, &refused));
-    assert_eq!(group.replica(2).fetching.asked(), Some(Slot(4999)));
+    assert_eq!(
+        group.replica(2).catch_up.fetching().asked(),
+        Some(Slot(4999))
+    );
     // The next one that refuses it has less, and that is what there is.
     asked(&mut group).expect("it still may stand");
     group.settle();
     assert!(group.marked("state installed") > 0);
-    assert!(group.replica(2).executed >= Slot(1000));
-    assert_eq!(group.replica(2).fetching.asked(), None);
+    assert!(group.replica(2).log.executed() >= Slot(1000));
+    assert_eq!(group.replica(2).catch_up.fetching().asked(), None);
 }
 
 #[test]
@@ -574,11 +581,11 @@ fn leadership_goes_past_a_member_that_lacks_the_state() {
     assert!(write_within(&mut group, 0, MS * 10));
     let leader = group.replica(0);
     let alive = Message::Alive {
-        ballot: leader.promised,
-        life: leader.lives[1],
+        ballot: leader.ballots.promised(),
+        life: leader.peers.incarnations().of(ReplicaId(1)),
         whole: true,
         able: false,
-        held: leader.held,
+        held: leader.log.held(),
         round: 0,
     };
     group.deliver(Packet::new(1, 0, &alive));
@@ -595,7 +602,9 @@ fn broken_link_is_avoided_for_a_while_only() {
     group.cut.insert((1, 2));
     group.run(MS * 3000);
     let avoids = |group: &Group| match &group.replica(0).role {
-        crate::chain_paxos::replica::Role::Leader(lead) => lead.avoids(ReplicaId(1), ReplicaId(2)),
+        crate::chain_paxos::replica::Role::Leader(lead) => {
+            lead.links.avoids(ReplicaId(1), ReplicaId(2))
+        }
         _ => panic!("0 leads"),
     };
     assert!(avoids(&group));
@@ -627,11 +636,11 @@ fn a_majority_that_went_ahead_of_a_state_that_is_lost_reads_its_logs_again() {
     }
     group.settle();
     let of = group.replica(0);
-    let (base, chain) = (of.executed, of.decided.clone());
+    let (base, chain) = (of.log.executed(), of.chain.decided().clone());
     assert_eq!(base, Slot(11));
     // Both have what was decided on their disks, and no longer know that it is. Leading again, 0
     // tells them to go on ahead of its state.
-    let ballot = of.promised.next(ReplicaId(0));
+    let ballot = of.ballots.promised().next(ReplicaId(0));
     group.isolate(0);
     for id in [1, 2] {
         group.crash(id);
@@ -648,7 +657,7 @@ fn a_majority_that_went_ahead_of_a_state_that_is_lost_reads_its_logs_again() {
         };
         group.deliver(Packet::new(0, id, &skip));
         let ahead = group.replica(id);
-        assert!(ahead.hollow() && ahead.committed == base && ahead.executed < base);
+        assert!(ahead.hollow() && ahead.log.committed() == base && ahead.log.executed() < base);
     }
     // Nobody has that state any more. Whoever stands still shows how much was decided.
     group.crash(0);
@@ -679,8 +688,8 @@ fn a_majority_that_went_ahead_of_a_state_that_is_lost_reads_its_logs_again() {
 fn pages(group: &mut Group, held: Slot) -> Vec<(Slot, Slot)> {
     let leader = group.replica(0);
     let alive = Message::Alive {
-        ballot: leader.promised,
-        life: leader.lives[2],
+        ballot: leader.ballots.promised(),
+        life: leader.peers.incarnations().of(ReplicaId(2)),
         whole: true,
         able: true,
         held,
@@ -705,7 +714,7 @@ fn a_joiner_is_sent_no_page_again_while_that_is_on_its_way_and_again_when_it_doe
     group.crash(2);
     group.run(MS * 2000);
     assert_eq!(chain(&group, 0), [0, 1]);
-    let held = group.replica(0).held;
+    let held = group.replica(0).log.held();
     for _ in 0..200 {
         group.write(0);
         group.run(MS);
@@ -752,7 +761,7 @@ fn entry_that_adds_a_replica_beyond_the_epoch_is_refused() {
     ] {
         let message = Message::Accept {
             header: group.replica(0).header(),
-            first: group.replica(1).held.next(),
+            first: group.replica(1).log.held().next(),
             entries: alloc::vec![Entry {
                 time: CommandTime(1),
                 op,

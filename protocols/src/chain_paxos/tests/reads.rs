@@ -19,14 +19,14 @@ fn every_replica_answers_reads_without_an_entry() {
     for members in [1, 2, 3, 5, 7] {
         let mut group = group(members, Durability::Disk);
         assert!(write_within(&mut group, 0, MS * 10));
-        let before = group.replica(0).held;
+        let before = group.replica(0).log.held();
         for id in 0..members as u16 {
             let read = group.submit(id, Level::Linearizable);
             group.run(MS * 2);
             assert_eq!(value(&group, id, read), Some(1), "at {id} of {members}");
         }
         assert_eq!(
-            group.replica(0).held,
+            group.replica(0).log.held(),
             before,
             "nothing was written for them"
         );
@@ -102,7 +102,7 @@ fn far_group() -> Group {
 #[test]
 fn local_reads_stay_local_when_a_loop_takes_long() {
     let mut group = far_group();
-    let before = group.replica(0).held;
+    let before = group.replica(0).log.held();
     let reads: Vec<_> = (0..10)
         .map(|_| {
             let read = group.submit(1, Level::Linearizable);
@@ -115,7 +115,7 @@ fn local_reads_stay_local_when_a_loop_takes_long() {
         assert!(value(&group, 1, read).is_some());
     }
     assert_eq!(
-        group.replica(0).held,
+        group.replica(0).log.held(),
         before,
         "nothing was ordered for them"
     );
@@ -160,7 +160,7 @@ fn reads_through_the_chain_take_one_entry_per_turn() {
     };
     let mut group = Group::new(3, Durability::Disk, config);
     group.run(MS * 20);
-    let before = group.replica(0).held;
+    let before = group.replica(0).log.held();
     let reads: alloc::vec::Vec<_> = (0..5)
         .map(|_| group.submit(2, Level::Linearizable))
         .collect();
@@ -168,7 +168,7 @@ fn reads_through_the_chain_take_one_entry_per_turn() {
     for read in reads {
         assert!(value(&group, 2, read).is_some());
     }
-    assert_eq!(group.replica(0).held, before.next());
+    assert_eq!(group.replica(0).log.held(), before.next());
 }
 
 #[test]
@@ -177,12 +177,12 @@ fn local_read_that_has_waited_for_long_is_ordered_instead() {
     // it passed on comes to the head.
     let mut group = group(3, Durability::Disk);
     assert!(write_within(&mut group, 0, MS * 10));
-    let before = group.replica(0).held;
+    let before = group.replica(0).log.held();
     group.cut.insert((2, 0));
     let read = group.submit(2, Level::Linearizable);
     group.run(MS * 240);
     assert_eq!(
-        (value(&group, 2, read), group.replica(0).held),
+        (value(&group, 2, read), group.replica(0).log.held()),
         (None, before)
     );
     // The next question is for an entry.
@@ -190,7 +190,7 @@ fn local_read_that_has_waited_for_long_is_ordered_instead() {
     group.heal();
     group.run(MS * 600);
     assert_eq!(value(&group, 2, read), Some(before.next().0));
-    assert_eq!(group.replica(0).held, before.next(), "one entry");
+    assert_eq!(group.replica(0).log.held(), before.next(), "one entry");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn reads_as_printed_would_be_stale_after_a_change_of_the_leader() {
         group.answered(2, last.expect("written")),
         "decided at the middle"
     );
-    assert_eq!(group.replica(3).held, Slot(5));
+    assert_eq!(group.replica(3).log.held(), Slot(5));
     let read = group.submit(3, Level::Linearizable);
     group.crash(0);
     group.heal();
@@ -282,7 +282,7 @@ fn read_before_a_round(round: impl FnOnce(&Group, Round) -> Round) -> (Group, Ba
     group.crash(1);
     group.start(1);
     let header = group.replica(0).header();
-    let first = group.replica(0).held.next();
+    let first = group.replica(0).log.held().next();
     let accept = |round| {
         let header = crate::chain_paxos::Header {
             round,
@@ -301,7 +301,7 @@ fn read_before_a_round(round: impl FnOnce(&Group, Round) -> Round) -> (Group, Ba
     };
     let plain = |number| Round {
         number,
-        end: group.replica(0).held,
+        end: group.replica(0).log.held(),
         path: ReplicaSet::EMPTY.with(ReplicaId(0)),
         ..Round::default()
     };

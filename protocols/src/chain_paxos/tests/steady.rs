@@ -58,7 +58,7 @@ fn one_message_per_replica_and_turn() {
         let packet = group.network.pop_front().expect("one message");
         group.deliver(packet);
         group.idle(to);
-        let decided = group.replica(to).executed >= Slot(20);
+        let decided = group.replica(to).log.executed() >= Slot(20);
         assert_eq!(
             decided,
             to >= 2,
@@ -73,7 +73,7 @@ fn one_message_per_replica_and_turn() {
     let packet = group.network.pop_front().expect("one message");
     group.deliver(packet);
     group.idle(0);
-    assert!(group.replica(0).executed >= Slot(20));
+    assert!(group.replica(0).log.executed() >= Slot(20));
     assert_eq!(
         on_the_wire(&group),
         [(0, 1, 0)],
@@ -107,21 +107,21 @@ fn entry_travels_on_while_disks_write_it() {
     }
     let write = group.write(0);
     group.settle();
-    assert_eq!(group.replica(2).held, Slot(1), "it is at the tail");
+    assert_eq!(group.replica(2).log.held(), Slot(1), "it is at the tail");
     assert_eq!(
-        group.replica(2).votes.reached(1),
+        group.replica(2).agreement.votes().reached(1),
         Slot(0),
         "nobody has voted"
     );
     group.sync(2);
     group.settle();
     assert!(!group.answered(0, write), "one vote is none");
-    assert_eq!(group.replica(0).votes.of(ReplicaId(2)), Slot(1));
+    assert_eq!(group.replica(0).agreement.votes().of(ReplicaId(2)), Slot(1));
     group.sync(0);
     group.settle();
     assert!(group.answered(0, write), "head and tail are a quorum");
     assert_eq!(
-        group.replica(1).durable,
+        group.replica(1).log.durable(),
         Slot(1),
         "the middle learnt the decision"
     );
@@ -132,7 +132,7 @@ fn rounds_pass_when_values_find_no_room() {
     let mut group = group(3, Durability::Disk);
     group.write(0);
     group.run(MS * 50);
-    let (room, before) = (group.clock.room, group.replica(0).round.number);
+    let (room, before) = (group.clock.room, group.replica(0).agreement.round().number);
     group.clock.room = group.replica(0).message_bytes();
     let batch = group.write(0);
     group.idle(0);
@@ -197,7 +197,11 @@ fn reset_without_a_crash_loses_nothing_and_waits_for_no_timer() {
         group.settle();
         assert!(group.answered(1, write), "between {a} and {b}");
         assert_converged(&group, 1);
-        assert_eq!(group.replica(0).executed, Slot(1), "the head heard of it");
+        assert_eq!(
+            group.replica(0).log.executed(),
+            Slot(1),
+            "the head heard of it"
+        );
     }
 }
 
@@ -214,7 +218,11 @@ fn window_bounds_what_is_undecided() {
         group.write(0);
         group.idle(0);
     }
-    assert_eq!(group.replica(0).held, Slot(3), "the fourth message waits");
+    assert_eq!(
+        group.replica(0).log.held(),
+        Slot(3),
+        "the fourth message waits"
+    );
     group.heal();
     group.run(MS * 1000);
     assert_converged(&group, 10);
@@ -245,8 +253,8 @@ fn replica_far_behind_takes_the_state_and_forwards_meanwhile() {
 fn what_it_voted_for_stays_held_when_chain_outruns_state_transfer() {
     let mut group = Group::new(3, Durability::Memory, small());
     group.run(MS * 20);
-    let ballot = group.replica(0).promised;
-    let chain = group.replica(0).decided.clone();
+    let ballot = group.replica(0).ballots.promised();
+    let chain = group.replica(0).chain.decided().clone();
     let base = Slot(100);
     let skip = Message::Skip {
         ballot,
@@ -269,6 +277,10 @@ fn what_it_voted_for_stays_held_when_chain_outruns_state_transfer() {
     }
     assert!(group.marked("state transfer overtaken") > 0);
     let replica = group.replica(2);
-    assert_eq!(replica.votes.of(ReplicaId(2)), Slot(106), "its vote");
-    assert_eq!(replica.held, Slot(106), "is for something held");
+    assert_eq!(
+        replica.agreement.votes().of(ReplicaId(2)),
+        Slot(106),
+        "its vote"
+    );
+    assert_eq!(replica.log.held(), Slot(106), "is for something held");
 }
