@@ -773,7 +773,7 @@ impl Data {
     pub fn check_peer(
         &mut self,
         id: ReplicaId,
-        told: PeerSeen,
+        mut told: PeerSeen,
         replaces: Option<u64>,
     ) -> Result<(), Refusal> {
         if replaces == Some(told.directory) {
@@ -802,8 +802,14 @@ impl Data {
                     id.0, seen.boot, told.boot
                 ));
             }
-            Some(seen) if *seen == told => return Ok(()),
-            _ => {}
+            Some(seen) => {
+                // One that says nothing of its address is where it was.
+                told.address = told.address.or_else(|| seen.address.clone());
+                if *seen == told {
+                    return Ok(());
+                }
+            }
+            None => {}
         }
         let seen = self.peers.get(&id.0).map_or(0, |seen| seen.boot);
         if told.boot > seen.saturating_add(BOOTS_AHEAD_MAX) {

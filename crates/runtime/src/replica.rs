@@ -379,9 +379,10 @@ struct Storage {
 }
 
 /// Whether the others alone can bring back a replica that has forgotten.
-fn others_suffice(config: &Config) -> bool {
-    let members = config.members.len();
-    members - 1 > members / 2
+fn others_suffice(id: quintet_replica::ReplicaId, descriptor: &Descriptor) -> bool {
+    let voters = descriptor.voters();
+    // Nothing was ever acknowledged for the sake of a learner.
+    id.index() >= voters || voters - 1 > voters / 2
 }
 
 /// Finds snapshot and journal. What was durable and cannot be read is never cut off: a replica
@@ -442,7 +443,7 @@ fn open_storage(
         .then(|| "begun at an earlier start".to_owned());
     let opened = match (opened, lost) {
         (Some(opened), None) => opened,
-        (_, Some(lost)) if !others_suffice(config) => return Err(refused(lost)),
+        (_, Some(lost)) if !others_suffice(config.id, descriptor) => return Err(refused(lost)),
         (_, lost) => {
             let lost = lost.unwrap_or_default();
             tracing::error!(
@@ -499,18 +500,18 @@ fn assemble(
         descriptor: descriptor.clone(),
         datagrams: config.transport.uses_datagrams(),
         shares_memory: config.transport == Transport::SharedMemory,
-        fixed: match config.transport {
-            Transport::Tcp if config.emulation.is_some() => Some("links are emulated"),
-            Transport::Tcp => None,
-            Transport::Udp | Transport::AfXdp | Transport::SharedMemory => {
-                Some("it can change only with transport 'tcp'")
-            }
-        },
+        fixed: config.emulation.as_ref().map(|_| "links are emulated"),
         changing: None,
         directory: data.directory,
         mailer: mailer.clone(),
-        ask_at: Time(0) + ASK_EVERY,
+        ask_at: match config.id.index() < descriptor.voters() {
+            true => Time(0) + ASK_EVERY,
+            false => Time(0),
+        },
         joining: None,
+        began_at: Time(0),
+        votes_asked: 0,
+        asking: Arc::default(),
     };
     let epoch = epochs.epoch(&descriptor);
     let Storage {
@@ -541,7 +542,7 @@ fn assemble(
         protocol: config.protocol.clone(),
         durability: config.durability.name(),
         threads: config.threads.name(),
-        members: config.members.len(),
+        members: epoch.members,
         epoch: epoch.number.0,
         incarnation: data.incarnation.0,
         boot: data.boot.0,

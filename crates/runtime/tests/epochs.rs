@@ -7,7 +7,8 @@ mod common;
 use common::{Cluster, Counter};
 use quintet_replica::{Durability, Level, ReplicaId};
 use quintet_runtime::{
-    ChangeReport, ChangeRequest, Config, Join, Listeners, Replica, Running, join,
+    ChangeReport, ChangeRequest, Config, Join, Listeners, PeerReport, Replica, Running, Transport,
+    join,
 };
 use std::{
     net::{Ipv4Addr, TcpListener},
@@ -122,6 +123,7 @@ fn newcomer(cluster: &Cluster, id: usize, name: &str) -> (Config, TcpListener, J
     let data = old.data.with_file_name(name);
     let mut config = Config::new(old.cluster, ReplicaId(0), Vec::new(), data);
     config.threads = old.threads;
+    config.transport = old.transport;
     config.redis_listen = None;
     config.admin_listen = None;
     config.peer_listen = address;
@@ -169,6 +171,70 @@ fn remove(cluster: &Cluster, asked: usize, id: u16) -> Result<ChangeReport, Stri
     switch(cluster, asked, request)
 }
 
+/// Waits until everybody knows that a new replica has its vote.
+fn has_vote(cluster: &Cluster, id: usize) {
+    for asked in 0..cluster.replicas.len() {
+        cluster.wait(asked, "another voter", |status| {
+            let row = status.rows.get(id);
+            row.is_some_and(|row| row.role == "voter") && status.members == id + 1
+        });
+    }
+}
+
+#[test]
+fn lost_learner_is_not_needed_and_is_replaced_by_the_next() {
+    for count in [1, 3] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut cluster = Cluster::start(directory.path(), count, Durability::Disk);
+        let mut sum = 0;
+        continues(&cluster, &mut sum);
+        for name in ["lost", "lost-too"] {
+            let (mut config, _listener, mut wanted) = newcomer(&cluster, count, name);
+            wanted.replaces = (name != "lost").then_some(ReplicaId(count as u16));
+            join(&mut config, &Counter::default(), Some(&wanted)).unwrap();
+            assert_eq!(config.id.index(), count);
+            // The voters are as many as before, and as many of them may be lost.
+            if count == 3 {
+                drop(cluster.replicas[1].take());
+            }
+            sum += 1;
+            assert_eq!(add(&cluster, 0), sum);
+            switch(&cluster, 0, to("nezha", &[])).unwrap();
+            if count == 3 {
+                cluster.restart(1);
+            }
+            continues(&cluster, &mut sum);
+            let rows = cluster.handle(0).status().rows;
+            assert_eq!((rows.len(), &rows[count].role[..]), (count + 1, "learner"));
+        }
+        let (config, _listener, _) = newcomer(&cluster, count, "none");
+        cluster.configs.push(config);
+        replace(&mut cluster, count, "another");
+        continues(&cluster, &mut sum);
+        has_vote(&cluster, count);
+        let report = remove(&cluster, 0, count as u16).unwrap();
+        assert_eq!(report.members.len(), count);
+    }
+}
+
+#[test]
+fn restarted_learner_gets_its_vote() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(directory.path(), 1, Durability::Disk);
+    let mut sum = 0;
+    continues(&cluster, &mut sum);
+    for id in 1..3 {
+        replace(&mut cluster, id, &format!("another-{id}"));
+        drop(cluster.replicas[id].take());
+        switch(&cluster, 0, to(["racs", "nezha"][id - 1], &[])).unwrap();
+        sum += 1;
+        assert_eq!(add(&cluster, 0), sum);
+        cluster.restart(id);
+        continues(&cluster, &mut sum);
+        has_vote(&cluster, id);
+    }
+}
+
 #[test]
 fn cluster_grows_and_shrinks_by_one_member_at_a_time() {
     for (durability, count) in [(Durability::Disk, 3), (Durability::Memory, 1)] {
@@ -179,6 +245,7 @@ fn cluster_grows_and_shrinks_by_one_member_at_a_time() {
         for id in count..5 {
             replace(&mut cluster, id, &format!("another-{id}"));
             continues(&cluster, &mut sum);
+            has_vote(&cluster, id);
         }
         let status = cluster.handle(4).status();
         assert_eq!((status.members, status.rows.len()), (5, 5));
@@ -223,6 +290,35 @@ fn cluster_grows_and_shrinks_by_one_member_at_a_time() {
 }
 
 #[test]
+fn cluster_grows_and_shrinks_over_datagrams_and_shared_memory() {
+    for (transport, protocol) in [
+        (Transport::Udp, "multipaxos"),
+        (Transport::SharedMemory, "derecho"),
+        (Transport::SharedMemory, "chain_paxos"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut cluster, listeners) = Cluster::prepare(directory.path(), 3, Durability::Memory);
+        for config in &mut cluster.configs {
+            (config.transport, config.protocol) = (transport, protocol.to_owned());
+        }
+        cluster.start_on(listeners);
+        let mut sum = 0;
+        continues(&cluster, &mut sum);
+        replace(&mut cluster, 3, "another-3");
+        continues(&cluster, &mut sum);
+        has_vote(&cluster, 3);
+        cluster.wait(3, "all ways", |status| {
+            let fast = |peer: &PeerReport| peer.memory || peer.datagrams;
+            status.peers.iter().all(fast)
+        });
+        continues(&cluster, &mut sum);
+        remove(&cluster, 0, 3).unwrap();
+        drop(cluster.replicas.pop());
+        continues(&cluster, &mut sum);
+    }
+}
+
+#[test]
 fn cluster_grows_shrinks_and_replaces_under_every_protocol() {
     for entry in quintet_protocols::PROTOCOLS {
         let directory = tempfile::tempdir().unwrap();
@@ -236,12 +332,13 @@ fn cluster_grows_shrinks_and_replaces_under_every_protocol() {
         for id in 3..5 {
             replace(&mut cluster, id, &format!("another-{id}"));
             continues(&cluster, &mut sum);
+            has_vote(&cluster, id);
         }
         drop(cluster.replicas[1].take());
         replace(&mut cluster, 1, "another-1");
         continues(&cluster, &mut sum);
         let report = remove(&cluster, 1, 4).unwrap();
-        assert_eq!((report.epoch, report.members.len()), (5, 4));
+        assert_eq!((report.epoch, report.members.len()), (7, 4));
         assert_eq!(report.protocol, entry.info.name);
         drop(cluster.replicas.pop());
         continues(&cluster, &mut sum);
@@ -342,7 +439,7 @@ fn member_that_knows_nobodys_address_any_more_is_found() {
     }
     cluster.restart(0);
     continues(&cluster, &mut sum);
-    assert_eq!(cluster.handle(0).status().epoch, 5);
+    cluster.wait(0, "the fifth epoch", |status| status.epoch == 5);
 }
 
 #[test]

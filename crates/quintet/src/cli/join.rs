@@ -12,7 +12,11 @@ use clap::Args;
 use quintet_cli::{Failure, Outcome, signals};
 use quintet_replica::ReplicaId;
 use quintet_runtime::{Config, Join as Wanted};
-use std::{net::TcpListener, path::PathBuf, time::Duration};
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    time::Duration,
+};
 
 /// The longest wait until the cluster has the new member.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -26,11 +30,11 @@ Examples:
   quintet join --dir /var/lib/quintet --peer-listen 10.0.0.9:7201      start it again
 
 The cluster goes on in another epoch, in which this replica is a member; it takes protocol, options,
-limits and members from there, fetches the state, and serves as 'quintet serve' does. Until it has
-the state, the members that had it must be a quorum. One that is replaced is no member any more:
-should its directory be found again, it is refused. The same command may be given again after an
-interruption: the directory knows who it is. Like all members it needs the cluster's secret
-(QUINTET_SECRET).")]
+limits and members from there, fetches the state, and serves as 'quintet serve' does. One more
+replica has no vote until it has caught up; in the place of a lost one it has it at once. One that
+is replaced is no member any more: should its directory be found again, it is refused. The same
+command may be given again after an interruption: the directory knows who it is. Like all members it
+needs the cluster's secret (QUINTET_SECRET).")]
 pub struct Join {
     /// The peer address of a member to ask; may be repeated
     #[arg(long, value_name = "HOST:PORT")]
@@ -89,7 +93,12 @@ impl Join {
                 replaces: self.replace.map(ReplicaId),
                 timeout: TIMEOUT,
             });
-            if wanted.is_some() && config.peer_announce.is_none() {
+            let host = config
+                .peer_announce
+                .as_deref()
+                .map(str::parse::<SocketAddr>);
+            let nowhere = matches!(host, Some(Ok(address)) if address.ip().is_unspecified());
+            if wanted.is_some() && (config.peer_announce.is_none() || nowhere) {
                 return Err(Failure::usage(
                     "no other member reaches 0.0.0.0: where is this replica?",
                 )

@@ -102,6 +102,19 @@ pub enum MemberRole {
     /// It counts in quorums.
     #[default]
     Voter = 0,
+    /// It has no vote: it is given what the voters execute, to become one of them.
+    Learner = 1,
+}
+
+impl MemberRole {
+    /// `voter` or `learner`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Voter => "voter",
+            Self::Learner => "learner",
+        }
+    }
 }
 
 /// One member. Voters come first, so that the index of a voter's row is its [`ReplicaId`].
@@ -404,6 +417,13 @@ impl Descriptor {
         u16::try_from(row).ok().map(ReplicaId)
     }
 
+    /// How many of the members are voters: they are the first.
+    #[must_use]
+    pub fn voters(&self) -> usize {
+        let is_voter = |row: &MemberRow| row.role == MemberRole::Voter;
+        self.members.partition_point(is_voter)
+    }
+
     /// Whether this member of the epoch before is none of this one: another has its row.
     #[must_use]
     pub fn replaces(&self, earlier: &Self, id: ReplicaId) -> bool {
@@ -457,17 +477,20 @@ impl Descriptor {
         let limits = decode_terms(&mut body, "limits")?;
         let mut members = (0..count(&mut body, ReplicaSet::MEMBERS_MAX, "members")?)
             .map(|_| {
-                let node = body.u64("node")?;
-                match body.u8("role")? {
-                    0 => Ok(MemberRow {
-                        node,
-                        role: MemberRole::Voter,
-                        peer: String::new(),
-                    }),
-                    _ => Err(DecodeError::Bad("role")),
-                }
+                Ok(MemberRow {
+                    node: body.u64("node")?,
+                    role: match body.u8("role")? {
+                        0 => MemberRole::Voter,
+                        1 => MemberRole::Learner,
+                        _ => return Err(DecodeError::Bad("role")),
+                    },
+                    peer: String::new(),
+                })
             })
             .collect::<Result<Vec<_>, DecodeError>>()?;
+        if !members.is_sorted_by_key(|row| row.role as u8) {
+            return Err(DecodeError::Bad("role").into());
+        }
         let leader_first = ReplicaId(body.u16("first leader")?);
         let base = Position(body.u64("base")?);
         let base_digest = body.u128("digest at the base")?;
@@ -524,7 +547,7 @@ impl Descriptor {
         Epoch {
             cluster: self.cluster,
             number: self.number,
-            members: self.members.len(),
+            members: self.voters(),
             options: self.options.clone(),
             secret,
             leader_first: self.leader_first,

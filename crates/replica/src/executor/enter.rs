@@ -70,6 +70,17 @@ impl Executor {
         self.sessions = sessions(&self.limits).with_plant(self.planted);
     }
 
+    /// The state of the epoch is given up: that of a peer comes in its place.
+    pub fn forget(&mut self) {
+        self.begin_restore();
+        self.executed.slot = self.base.slot.previous();
+        self.sealed = None;
+        self.waiting.clear();
+        self.waiting_count = 0;
+        self.abandon_digest();
+        self.sessions = sessions(&self.limits).with_plant(self.planted);
+    }
+
     fn begin(&mut self, next: &Descriptor, base: Executed) {
         self.waiting.clear();
         self.waiting_count = 0;

@@ -245,7 +245,7 @@ impl Node {
     }
 
     /// Begins to hash where a tick has named the position.
-    fn begin_slices(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+    pub(super) fn begin_slices(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let begun = self.executor.digesting();
         if begun == self.digests.slicing {
             return;
@@ -290,7 +290,10 @@ impl Node {
             let mut writer = Writer::new(&mut self.scratch);
             self.digests.own.encode(&mut writer);
             let frame = writer.finish();
-            let others = ReplicaSet::all(self.members).without(self.id);
+            let others = match self.is_learner() {
+                true => ReplicaSet::EMPTY,
+                false => ReplicaSet::all(self.voters).without(self.id),
+            };
             let others = self.succession.present(others);
             if !others.is_empty() {
                 out.push(Output::Send {
@@ -325,7 +328,7 @@ impl Node {
         let known = self.digests.known(position, self.id);
         let own = self.digests.own.0.get(&position).copied();
         let majority = (known.iter())
-            .find(|(_, who)| 2 * who.len() > self.members)
+            .find(|(_, who)| 2 * who.len() > self.voters)
             .map(|(digest, who)| (*digest, *who));
         let found = match majority {
             Some((digest, _)) if own.is_some_and(|own| own != digest) => {
@@ -420,7 +423,7 @@ impl Node {
     fn maybe_ask_for_digest(&mut self, world: &dyn World, out: &mut Vec<Output>) -> bool {
         let interval = self.digests.interval;
         let open = self.digests.open.is_some() || self.executor.has_seal();
-        if interval.is_zero() || self.members < 2 || open {
+        if interval.is_zero() || self.voters < 2 || open {
             return false;
         }
         let now = world.now();

@@ -55,6 +55,11 @@ impl Node {
     /// Keeps no batches that nobody asks for any more.
     pub(super) fn drop_unused_feed(&mut self, world: &dyn World) {
         let now = world.now();
+        let learner = ReplicaId(self.voters as u16);
+        if self.members > self.voters && self.succession.is_linked(learner) {
+            // It would have to fetch the state again if its donor died.
+            return;
+        }
         self.ring
             .take_if(|ring| now >= ring.asked_at + transfer::FEED_KEPT);
     }
@@ -251,6 +256,9 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
+        if self.succession.is_learning() {
+            return self.on_learned(from, feed, more, world, out);
+        }
         let fetch = self.fetch.as_mut().filter(|fetch| fetch.is_from(from));
         let Some(fetch) = fetch else { return };
         let (Some(following), Some(under_way)) = (&mut fetch.following, &mut self.under_way) else {
@@ -296,7 +304,15 @@ impl Node {
         self.ask_donor(world, out);
     }
 
-    pub(super) fn on_feed_gone(&mut self, from: ReplicaId, out: &mut Vec<Output>) {
+    pub(super) fn on_feed_gone(
+        &mut self,
+        from: ReplicaId,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        if self.succession.is_learning() {
+            return self.on_nothing_to_learn(from, world, out);
+        }
         let fetch = self.fetch.as_ref().filter(|fetch| fetch.is_from(from));
         if fetch.is_some_and(|fetch| fetch.following.is_some()) {
             self.end_following(None, out);

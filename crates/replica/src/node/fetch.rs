@@ -32,7 +32,7 @@ impl Node {
         // A log that has been trimmed past one state by the time that it was there will be past the
         // next: that one must bring with it what is executed meanwhile.
         let lately = |at: Time| world.now() < at + transfer::LATELY;
-        let fed = self.fetch.is_some() || self.fetched_at.is_some_and(lately);
+        let fed = self.fetch.is_some() || self.fetched_at.is_some_and(lately) || self.is_learner();
         let donors = self.donors(from, world);
         let rate_max = self.transfer_rate_max;
         self.fetch = Fetch::new(donors, at_least, fed, rate_max, world.now());
@@ -78,7 +78,7 @@ impl Node {
     fn donors(&self, from: ReplicaSet, world: &dyn World) -> transfer::Donors {
         let leader = self.replica.status().leader;
         let distance = |id: ReplicaId| (id.index() + self.members - self.id.index()) % self.members;
-        let mut donors: transfer::Donors = from.without(self.id).iter().collect();
+        let mut donors: transfer::Donors = (self.voters_of(from).without(self.id).iter()).collect();
         donors.sort_by_key(|id| (world.room(*id) == 0, leader == Some(*id), distance(*id)));
         donors
     }
@@ -176,7 +176,7 @@ impl Node {
             TransferMessage::Batches { feed, more } => {
                 self.on_feed(from, feed, more, world, out);
             }
-            TransferMessage::Gone => self.on_feed_gone(from, out),
+            TransferMessage::Gone => self.on_feed_gone(from, world, out),
             TransferMessage::NotYet { written } => {
                 let asked = |fetch: &&mut Fetch| fetch.is_from(from) && fetch.following.is_none();
                 match (self.fetch.as_mut().filter(asked), written) {

@@ -15,8 +15,8 @@
 
 use crate::{
     Answer, BatchBuilder, BatchId, Boot, Bytes, ClusterId, CommandId, Control, Deadline,
-    DecodeError, Durability, Effect, Entry, Epoch, EpochNumber, Event, EventError, Executed,
-    Executor, ExecutorLimits, Frame, FrontendId, GroupId, Incarnation, Lane, Level, Link,
+    DecodeError, Descriptor, Durability, Effect, Entry, Epoch, EpochNumber, Event, EventError,
+    Executed, Executor, ExecutorLimits, Frame, FrontendId, GroupId, Incarnation, Lane, Level, Link,
     OptionError, Outcome, Peer, PersistId, Reader, Recipients, RecoveredBytes, Replica, ReplicaId,
     ReplicaSet, RequestKind, RestoreError, Setup, Slot, SnapshotHeader, SnapshotInfo,
     SnapshotProgress, StateMachine, Status, Submission, Surroundings, Time, TimerKey, TimerOwner,
@@ -67,6 +67,7 @@ mod feed;
 mod fetch;
 mod frames;
 mod interface;
+mod learning;
 mod progress;
 mod rebased;
 mod seal;
@@ -191,7 +192,9 @@ const fn concerns_state(effect: &Effect) -> bool {
 /// See the module.
 pub struct Node {
     id: ReplicaId,
+    /// Learners among them.
     members: usize,
+    voters: usize,
     group: GroupId,
     epoch: EpochNumber,
     frontend: FrontendId,
@@ -248,6 +251,8 @@ pub struct Node {
     disk: DiskWatch,
     pace: Pace,
     pace_beat: Duration,
+    /// The next beat has its time.
+    pace_armed: bool,
     succession: Succession,
     incarnation: Incarnation,
     durability: Durability,
@@ -274,10 +279,6 @@ impl Node {
             setup.frontend != FrontendId(0),
             "frontend 0 stands for none"
         );
-        assert!(
-            setup.id.index() < setup.epoch.members,
-            "a member's id is below their number"
-        );
         let members = setup.epoch.members;
         let (group, epoch, cluster) = (setup.group, setup.epoch.number, setup.epoch.cluster);
         // Where replicas may execute in other orders, their states are not compared.
@@ -296,22 +297,25 @@ impl Node {
             }
         }
         let (incarnation, durability) = (setup.incarnation, setup.durability);
-        let replica = (protocol.replica)(
-            Setup {
-                id: setup.id,
-                incarnation,
-                group,
-                epoch: setup.epoch,
-                durability,
-                options: (),
-                seed: setup.seed,
-            },
-            setup.frontend,
-        )?;
+        let replica = match setup.id.index() < members {
+            true => (protocol.replica)(
+                Setup {
+                    id: setup.id,
+                    incarnation,
+                    group,
+                    epoch: setup.epoch,
+                    durability,
+                    options: (),
+                    seed: setup.seed,
+                },
+                setup.frontend,
+            )?,
+            false => learning::without_protocol(Slot(0)),
+        };
         let mut executor =
             Executor::new(cluster, group, epoch, machine, setup.limits).with_plant(planted);
         executor.number_snapshots(setup.seed);
-        if protocol.speculates {
+        if protocol.speculates && setup.id.index() < members {
             executor.speculate();
         }
         if !unordered {
@@ -320,6 +324,7 @@ impl Node {
         Ok(Self {
             id: setup.id,
             members,
+            voters: members,
             group,
             epoch,
             cluster,
@@ -363,6 +368,7 @@ impl Node {
             disk: DiskWatch::new(setup.limits.disk_hung_after),
             pace: Pace::new(members),
             pace_beat: setup.limits.pace_beat,
+            pace_armed: false,
             succession: Succession::new(),
             incarnation,
             durability,
@@ -375,8 +381,18 @@ impl Node {
     }
 
     /// The descriptor of the node's epoch, encoded: it goes into the headers of snapshots.
+    ///
+    /// # Panics
+    /// When it has no such member.
     #[must_use]
     pub fn with_descriptor(mut self, descriptor: Bytes) -> Self {
+        let told = Descriptor::decode(descriptor.clone());
+        let rows = told.map_or(0, |told| told.members.len());
+        self.members = self.members.max(rows);
+        assert!(
+            self.id.index() < self.members,
+            "a member's id is below their number"
+        );
         self.executor.set_descriptor(descriptor);
         self
     }
@@ -446,6 +462,10 @@ impl Node {
         });
         // What an earlier epoch left is not the state that this one began with.
         let earlier = header.is_some_and(|header| header.epoch < self.epoch);
+        if self.is_learner() {
+            self.start_without_state(recovered, world, out);
+            return Ok(());
+        }
         if let Some(info) = newest.filter(|_| !earlier) {
             let header = self
                 .executor
@@ -601,6 +621,7 @@ impl Node {
                     out.push(Output::BreakLinks);
                 }
             }
+            Input::Put { from, .. } if from.index() >= self.voters => self.malformed += 1,
             Input::Put { from, ranges } => self.events.push_back(Event::Put { from, ranges }),
             Input::Control(control) => self.events.push_back(Event::Control(control)),
         }
@@ -641,6 +662,10 @@ impl Node {
                 self.on_stray_frame(from, epoch, world, out);
             } else if !self.succession.is_present(from) {
                 self.note_present(from, world, out);
+            }
+            let is_heard = from.index() < self.voters || kind == FrameKind::Transfer as u8;
+            if epoch == self.epoch && !is_heard {
+                return Err(DecodeError::Bad("sender").into());
             }
         }
         if let Peer::Frontend(frontend) = from
@@ -752,6 +777,9 @@ impl Node {
             self.maybe_ask_for_checkpoint(world, out);
             self.maybe_tick(world, out);
             self.step_digests(world, out);
+        }
+        if self.is_learner() {
+            self.begin_slices(world, out);
         }
         if self.ring.is_some() {
             self.drop_unused_feed(world);

@@ -22,8 +22,8 @@
 //!
 //! Links outlive epochs. A protocol sees a link to a peer that runs the same epoch, and no other.
 
-use super::{between::Between, rebased::Rebased, *};
-use crate::{Descriptor, DescriptorError, carried::Carried};
+use super::{between::Between, learning::Learning, rebased::Rebased, *};
+use crate::{DescriptorError, carried::Carried};
 
 /// How often peers are told where this replica is that may not know it.
 const TELL_EVERY: Duration = Duration::from_millis(50);
@@ -112,6 +112,8 @@ enum Phase {
     Beginning,
     /// A state of the epoch is fetched.
     Following,
+    /// It has the state and no vote: it executes what the voters have executed.
+    Learning,
 }
 
 /// Where a node is between epochs, and where its peers are.
@@ -125,6 +127,8 @@ pub(super) struct Succession {
     later: ReplicaSet,
     /// Peers in this node's epoch that have nothing of its state.
     empty: ReplicaSet,
+    /// A member has entered a later epoch, so a majority had the end of this one then.
+    is_over: bool,
     /// Peers that are linked.
     links: BTreeMap<ReplicaId, Incarnation>,
     /// Frontends that are linked and embedded in no member.
@@ -137,6 +141,7 @@ pub(super) struct Succession {
     /// What the protocol will start with once its state is here.
     recovered: Option<RecoveredBytes>,
     generation: u16,
+    pub(super) learning: Learning,
     timer_set: bool,
 }
 
@@ -148,6 +153,7 @@ impl Succession {
             past: ReplicaSet::EMPTY,
             later: ReplicaSet::EMPTY,
             empty: ReplicaSet::EMPTY,
+            is_over: false,
             links: BTreeMap::new(),
             frontends: BTreeMap::new(),
             answered: BTreeMap::new(),
@@ -155,6 +161,7 @@ impl Succession {
             young: false,
             recovered: None,
             generation: 0,
+            learning: Learning::default(),
             timer_set: false,
         }
     }
@@ -166,6 +173,33 @@ impl Succession {
 
     pub(super) const fn is_present(&self, peer: ReplicaId) -> bool {
         !self.elsewhere.contains(peer)
+    }
+
+    pub(super) fn is_learning(&self) -> bool {
+        self.phase == Phase::Learning
+    }
+
+    /// Whether a peer is linked.
+    pub(super) fn is_linked(&self, peer: ReplicaId) -> bool {
+        self.links.contains_key(&peer)
+    }
+
+    /// The state is here, and there is no vote.
+    pub(super) fn begin_to_learn(&mut self, after: Slot) {
+        self.phase = Phase::Learning;
+        self.recovered = None;
+        self.learning = Learning::after(after);
+    }
+
+    /// The donors do not keep the batches any more: the state is fetched again.
+    pub(super) fn follow_again(&mut self) {
+        self.phase = Phase::Following;
+        self.recovered = Some(RecoveredBytes::default());
+    }
+
+    /// Whether nothing of this epoch's state is at that peer.
+    pub(super) const fn is_empty(&self, peer: ReplicaId) -> bool {
+        self.empty.contains(peer)
     }
 
     /// Whether a snapshot that is saved now is the epoch's first.
@@ -201,7 +235,8 @@ impl Node {
     /// Whether no protocol runs, because the next epoch has not begun here.
     #[must_use]
     pub const fn is_between_epochs(&self) -> bool {
-        !matches!(self.succession.phase, Phase::Serving | Phase::Ended { .. })
+        let has_protocol = matches!(self.succession.phase, Phase::Serving | Phase::Ended { .. });
+        !has_protocol || self.is_learner()
     }
 
     fn word(&self, asks: bool) -> EpochWord {
@@ -211,7 +246,7 @@ impl Node {
             number: self.epoch,
             ended: matches!(self.succession.phase, Phase::Ended { .. }),
             holds: match self.succession.phase {
-                Phase::Serving | Phase::Ended { .. } => Holds::State,
+                Phase::Serving | Phase::Ended { .. } | Phase::Learning => Holds::State,
                 Phase::Saving { .. } | Phase::Beginning => Holds::Soon,
                 Phase::Following => Holds::Nothing,
             },
@@ -221,7 +256,7 @@ impl Node {
         }
     }
 
-    fn tell_epoch(&mut self, to: ReplicaSet, asks: bool, out: &mut Vec<Output>) {
+    pub(super) fn tell_epoch(&mut self, to: ReplicaSet, asks: bool, out: &mut Vec<Output>) {
         if to.is_empty() || self.executor.descriptor().is_empty() {
             return;
         }
@@ -241,11 +276,16 @@ impl Node {
         self.wrap(FrameKind::Epoch, frame)
     }
 
-    fn peers(&self) -> ReplicaSet {
+    pub(super) fn peers(&self) -> ReplicaSet {
         ReplicaSet::all(self.members).without(self.id)
     }
 
-    fn linked(&self) -> ReplicaSet {
+    /// Those that vote.
+    pub(super) const fn voters_of(&self, members: ReplicaSet) -> ReplicaSet {
+        ReplicaSet(members.0 & ReplicaSet::all(self.voters).0)
+    }
+
+    pub(super) fn linked(&self) -> ReplicaSet {
         self.succession
             .links
             .keys()
@@ -277,7 +317,9 @@ impl Node {
         out: &mut Vec<Output>,
     ) {
         self.succession.elsewhere = self.succession.elsewhere.without(from);
-        if let Some(incarnation) = self.succession.links.get(&from) {
+        if let Some(incarnation) = self.succession.links.get(&from)
+            && from.index() < self.voters
+        {
             let up = link_up(Peer::Replica(from), *incarnation);
             self.events.push_back(up);
             self.carry_out(world, out);
@@ -313,7 +355,7 @@ impl Node {
             }
             Link::Room(_) | Link::Arriving | Link::Reset => {}
         }
-        self.succession.is_present(id)
+        self.succession.is_present(id) && id.index() < self.voters
     }
 
     fn on_frontend_link(&mut self, frontend: FrontendId, link: Link, out: &mut Vec<Output>) {
@@ -357,8 +399,10 @@ impl Node {
         if word.number < self.epoch {
             if is_member && self.succession.is_present(from) {
                 self.succession.elsewhere.insert(from);
-                let down = Event::Link(Peer::Replica(from), Link::Down);
-                self.events.push_back(down);
+                if from.index() < self.voters {
+                    let down = Event::Link(Peer::Replica(from), Link::Down);
+                    self.events.push_back(down);
+                }
             }
             if !word.asks {
                 self.on_stray_frame(from, word.number, world, out);
@@ -371,8 +415,9 @@ impl Node {
         if word.number == self.epoch {
             return self.on_word_of_this_epoch(from, &word, world, out);
         }
+        self.succession.is_over = true;
         if word.holds == Holds::Nothing {
-            return;
+            return self.look_at_succession(world, out);
         }
         if is_member {
             self.succession.past.insert(from);
@@ -409,6 +454,7 @@ impl Node {
         }
         if word.ended {
             self.succession.past.insert(from);
+            self.learn_at_once(world, out);
         }
         self.succession.empty = self.succession.empty.without(from);
         if word.holds == Holds::Nothing {
@@ -436,7 +482,7 @@ impl Node {
 
     /// Whether a majority has a state of a later epoch: what is here is not needed any more.
     fn is_settled_without(&self) -> bool {
-        self.succession.later.len() > self.members / 2
+        self.voters_of(self.succession.later).len() > self.voters / 2
     }
 
     /// Peers that are in this epoch and have its state.
@@ -457,7 +503,7 @@ impl Node {
     /// Whether the end of this epoch is missing here, or was reached too late.
     fn may_follow(&self, word: &EpochWord) -> bool {
         match self.succession.phase {
-            Phase::Serving | Phase::Following => true,
+            Phase::Serving | Phase::Following | Phase::Learning => true,
             // It may have the end, and another state that is half restored.
             Phase::Ended { .. } => word.number.0 > self.epoch.0 + 1 || self.installing.is_some(),
             Phase::Saving { .. } | Phase::Beginning => false,
@@ -470,7 +516,8 @@ impl Node {
             return;
         }
         let now = world.now();
-        if self.succession.phase == Phase::Serving && self.sealed().is_some() {
+        let has_not_ended = matches!(self.succession.phase, Phase::Serving | Phase::Learning);
+        if has_not_ended && self.sealed().is_some() {
             self.succession.phase = Phase::Ended { since: now };
             out.push(Output::Mark("epoch ended"));
             self.tell_epoch(self.peers(), true, out);
@@ -481,7 +528,7 @@ impl Node {
         self.arm_succession(world, out);
     }
 
-    fn arm_succession(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+    pub(super) fn arm_succession(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let serves = self.succession.phase == Phase::Serving;
         if self.succession.timer_set || serves && self.succession.elsewhere.is_empty() {
             return;
@@ -508,6 +555,7 @@ impl Node {
         match self.succession.phase {
             Phase::Saving { again: Some(at) } if now >= at => self.save_first_state(out),
             Phase::Following => self.fetch_on(world, out),
+            Phase::Learning => self.learn(world, out),
             _ => {}
         }
         self.look_at_succession(world, out);
@@ -515,15 +563,16 @@ impl Node {
 
     /// A member that has come into the epoch meanwhile may give its state, too.
     fn fetch_on(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        let peers = self.peers();
+        let peers = self.voters_of(self.peers());
         let present = self.succession.present(peers);
-        if self.succession.recovered.is_some() && self.succession.empty == peers {
+        let empty = self.voters_of(self.succession.empty);
+        if self.succession.recovered.is_some() && empty == peers {
             let reason = "no member has the state of this epoch any more: all have lost what they \
                           had in memory. Begin a new cluster with a snapshot (quintet snapshot \
                           restore), or with nothing (--bootstrap-again)";
             return self.halt(String::from(reason), out);
         }
-        let known = self.holders();
+        let known = self.voters_of(self.holders());
         // It has given up what it had in memory of the earlier epoch, not what is on its disk.
         let has_earlier =
             self.durability == Durability::Disk && self.succession.recovered.is_none();
@@ -542,9 +591,11 @@ impl Node {
     /// Enters the next epoch once those that it needs have the end of this one.
     fn maybe_enter(&mut self, since: Time, world: &dyn World, out: &mut Vec<Output>) {
         let past = self.succession.past.with(self.id);
-        let linked = self.linked();
-        let all = ReplicaSet(linked.0 & !past.0).is_empty();
-        let enough = past.len() > self.members / 2;
+        // A member without the state of this epoch takes one of the next.
+        let awaited = ReplicaSet(self.linked().0 & !self.succession.empty.0);
+        let all = ReplicaSet(awaited.0 & !past.0).is_empty();
+        // The one that has entered may be lost, and all that have followed it need this state.
+        let enough = self.voters_of(past).len() > self.voters / 2 || self.succession.is_over;
         if !enough || !all && world.now() < since + PATIENCE {
             return;
         }
@@ -614,17 +665,18 @@ impl Node {
 
     fn become_member_of(&mut self, next: &Descriptor) {
         self.epoch = next.number;
-        self.members = next.members.len();
+        (self.members, self.voters) = (next.members.len(), next.voters());
         let members = self.members;
         self.succession.links.retain(|id, _| id.index() < members);
         self.envelopes = FRAME_KINDS.map(|kind| envelope(kind, self.group, self.epoch));
         self.executed_told = self.executor.progress();
-        self.pace = Pace::new(self.members);
+        self.pace = Pace::new(self.voters);
         // Until they say that they are in it.
         self.succession.elsewhere = self.peers();
         self.succession.past = ReplicaSet::EMPTY;
         self.succession.later = ReplicaSet::EMPTY;
         self.succession.empty = ReplicaSet::EMPTY;
+        self.succession.is_over = false;
     }
 
     fn save_first_state(&mut self, out: &mut Vec<Output>) {
@@ -726,7 +778,12 @@ impl Node {
         self.arm_succession(world, out);
     }
 
-    fn fetch_first_state(&mut self, from: ReplicaSet, world: &dyn World, out: &mut Vec<Output>) {
+    pub(super) fn fetch_first_state(
+        &mut self,
+        from: ReplicaSet,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
         let base = self.executor.base().slot;
         self.begin_fetch(from, base, world, out);
     }
@@ -774,6 +831,10 @@ impl Node {
             "an epoch begins once"
         );
         let open = self.replica.take_open();
+        if self.is_learner() {
+            self.begin_to_learn(open, world, out);
+            return Ok(());
+        }
         self.succession.carried = Carried::default();
         for submission in &open {
             self.succession.carried.carry(submission);
@@ -800,7 +861,7 @@ impl Node {
         self.events.extend(covered.map(Event::Checkpointed));
         let succession = &self.succession;
         for (id, incarnation) in &succession.links {
-            if succession.is_present(*id) {
+            if succession.is_present(*id) && id.index() < self.voters {
                 let up = link_up(Peer::Replica(*id), *incarnation);
                 self.events.push_back(up);
             }
@@ -811,6 +872,11 @@ impl Node {
         }
         self.events.extend(open.into_iter().map(Event::Submit));
         out.push(Output::Mark("epoch begun"));
+        if self.members > self.voters {
+            // Learners need what is executed from here on.
+            self.keep_feed(world);
+        }
+        self.arm_pace(world, out);
         self.tell_epoch(self.peers(), true, out);
         let frontends: Vec<FrontendId> = self.succession.frontends.keys().copied().collect();
         for frontend in frontends {

@@ -46,8 +46,9 @@ impl Node {
     }
 
     /// Sets the time of the next beat.
-    pub(super) fn arm_pace(&self, world: &dyn World, out: &mut Vec<Output>) {
-        if !self.pace_beat.is_zero() && self.members > 1 {
+    pub(super) fn arm_pace(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let beats = !self.pace_beat.is_zero() && self.voters > 1 && !self.is_learner();
+        if beats && !core::mem::replace(&mut self.pace_armed, true) {
             out.push(Output::SetTimer {
                 key: node_timer(TIMER_PACE),
                 at: Deadline::At(world.now() + self.pace_beat),
@@ -58,11 +59,15 @@ impl Node {
     /// Asks all peers how far they are, has the protocol hand over where this replica leads and is
     /// far slower than others, and tells it which members are slow.
     fn on_pace_timer(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        self.pace_armed = false;
+        if self.is_learner() {
+            return;
+        }
         let status = self.replica.status();
         let now = world.now();
         let (question, quick) = self.pace.beat(self.id, status.leader, status.voting, now);
         self.send_pace(
-            (self.succession).present(ReplicaSet::all(self.members).without(self.id)),
+            (self.succession).present(ReplicaSet::all(self.voters).without(self.id)),
             question,
             out,
         );

@@ -15,14 +15,31 @@ use quintet_replica::{
     Bytes, CommandTime, Descriptor, Epoch, EpochNumber, Executed, FEATURE_LEVEL, MemberRole,
     MemberRow, ReplicaId, ReplicaSet, Time, World as _, no_member,
 };
-use std::{cell::Cell, path::PathBuf, sync::mpsc, time::Duration};
+use std::{
+    cell::Cell,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
 
+/// Why a learner changes nothing.
+const NO_VOTE: &str = "this replica is a learner, which has no vote yet: ask another member";
 /// Why links through shared memory are made again.
 const NEXT_EPOCH: &str = "the cluster continues in another epoch";
 /// A change that is ordered later than this, by the log's clock, is void.
 const VOID_AFTER: Duration = Duration::from_secs(30);
 /// A replica without a quorum, or that leaves, asks so often whether it is a member still.
 pub(crate) const ASK_EVERY: Duration = Duration::from_secs(3);
+/// A learner that has caught up asks so often for its vote.
+pub(crate) const VOTE_EVERY: Duration = Duration::from_millis(200);
+/// A learner that is not linked for this long is lost: another one may have its place.
+const LEARNER_LOST: Duration = Duration::from_secs(30);
+/// A learner asks quickly this often, and then as seldom as others ask.
+const VOTES_QUICKLY: u32 = 10;
 /// An end that is offered and has not come is offered again after this.
 const OFFER_AGAIN: Duration = Duration::from_secs(5);
 
@@ -49,6 +66,19 @@ pub(crate) struct Epochs {
     pub ask_at: Time,
     /// The replica that asked here to become a member.
     pub joining: Option<Joining>,
+    /// When this replica came into the epoch.
+    pub began_at: Time,
+    /// How often this learner has asked for its vote in this epoch.
+    pub votes_asked: u32,
+    pub asking: Arc<Asking>,
+}
+
+/// The thread that asks other members.
+#[derive(Debug, Default)]
+pub(crate) struct Asking {
+    runs: AtomicBool,
+    /// Why there is no vote yet, as it was logged.
+    logged: Mutex<String>,
 }
 
 /// One that wants to become a member.
@@ -81,7 +111,8 @@ impl Epochs {
         let mut next = self.descriptor.successor();
         let row = MemberRow {
             node: request.directory,
-            role: MemberRole::Voter,
+            // It gets the state first.
+            role: MemberRole::Learner,
             peer: request.peer.clone(),
         };
         if request.level < next.level || request.semantics != next.semantics {
@@ -100,7 +131,10 @@ impl Epochs {
             return Err(format!("{} is the address of replica {other}", row.peer));
         }
         match next.members.get_mut(at) {
-            Some(place) => *place = row,
+            Some(place) => {
+                let role = place.role;
+                *place = MemberRow { role, ..row };
+            }
             None => next.members.push(row),
         }
         Ok(next)
@@ -116,14 +150,34 @@ impl Epochs {
                 id.0,
                 members - 1
             )),
-            JoinPlace::Still(..) | JoinPlace::New => {
+            JoinPlace::Still(..) | JoinPlace::Vote | JoinPlace::New => {
                 self.may_change_number()?;
+                if let Some(learner) = self.learner() {
+                    return Ok(learner.index());
+                }
                 match members < ReplicaSet::MEMBERS_MAX {
                     true => Ok(members),
                     false => Err(format!("there are {members} members, which is the most")),
                 }
             }
         }
+    }
+
+    /// The one that has no vote yet: there is never more than one.
+    fn learner(&self) -> Option<ReplicaId> {
+        let voters = self.descriptor.voters();
+        let is_there = voters < self.descriptor.members.len();
+        is_there.then_some(ReplicaId(voters as u16))
+    }
+
+    /// The next epoch with a vote for the learner.
+    fn with_vote(&self, request: &JoinRequest) -> Result<Descriptor, String> {
+        let mut next = self.descriptor.successor();
+        let mut rows = next.members.iter_mut();
+        let row = rows.find(|row| row.node == request.directory);
+        let row = row.ok_or_else(|| "it is no member".to_owned())?;
+        row.role = MemberRole::Voter;
+        Ok(next)
     }
 
     fn may_change_number(&self) -> Result<(), String> {
@@ -148,15 +202,15 @@ impl Epochs {
                 false => format!("there is no replica {id}: they are 0 to {last}"),
             });
         }
+        next.members.pop();
         let entry = find(&next.protocol).map_err(|error| error.to_string())?;
         let least = entry.info.replicas_min.max(1);
-        if last < least {
+        if next.voters() < least {
             return Err(format!(
                 "protocol '{}' needs {least} members at least, and there are {members}",
                 next.protocol
             ));
         }
-        next.members.pop();
         Ok(next)
     }
 
@@ -178,11 +232,11 @@ impl Epochs {
                  can end again: begin a new cluster for that"
             ));
         }
-        if now.members.len() < entry.info.replicas_min {
+        if now.voters() < entry.info.replicas_min {
             return Err(format!(
                 "protocol '{name}' needs {} members at least, and there are {}",
                 entry.info.replicas_min,
-                now.members.len()
+                now.voters()
             ));
         }
         if self.datagrams && entry.needs_streams {
@@ -207,12 +261,46 @@ fn answer(waiter: &Waiter, report: Result<ChangeReport, String>) {
 
 /// Whether nothing would change.
 fn is_same(next: &Descriptor, current: &Descriptor) -> bool {
-    let nodes = |descriptor: &Descriptor| -> Vec<u64> {
-        descriptor.members.iter().map(|row| row.node).collect()
+    let nodes = |descriptor: &Descriptor| -> Vec<(u64, MemberRole)> {
+        let rows = descriptor.members.iter();
+        rows.map(|row| (row.node, row.role)).collect()
     };
     next.protocol == current.protocol
         && next.options == current.options
         && nodes(next) == nodes(current)
+}
+
+/// Asks members until one has an answer; gives the reason if this replica is no member any more.
+fn ask_in_turn(
+    addresses: &[String],
+    key: &PeerKey,
+    request: &JoinRequest,
+    still: JoinPlace,
+    asking: &Asking,
+) -> Option<String> {
+    let wants_vote = request.place == JoinPlace::Vote;
+    let still = JoinRequest {
+        place: still,
+        ..request.clone()
+    };
+    for address in addresses {
+        match join::ask(address, key, request) {
+            Ok(JoinAnswer::Refused(reason)) if !wants_vote => return Some(reason),
+            Ok(JoinAnswer::Refused(reason)) => {
+                if let Ok(JoinAnswer::Refused(reason)) = join::ask(address, key, &still) {
+                    return Some(reason);
+                }
+                let mut logged = asking.logged.lock().unwrap_or_else(PoisonError::into_inner);
+                if *logged != reason {
+                    tracing::info!(reason, "this replica has no vote yet");
+                    *logged = reason;
+                }
+            }
+            Ok(_) if wants_vote => return None,
+            _ => {}
+        }
+    }
+    None
 }
 
 impl EventLoop {
@@ -250,15 +338,17 @@ impl EventLoop {
             self.journal.enter(number);
             self.trims.clear();
         }
-        let members = descriptor.members.len();
-        self.about.members = members;
-        self.changes.enter_epoch(members);
-        self.world.rooms.resize_with(members, Cell::default);
+        self.about.members = descriptor.voters();
+        self.changes.enter_epoch(descriptor.voters());
+        let rows = descriptor.members.len();
+        self.world.rooms.resize_with(rows, Cell::default);
         (self.about.options, self.about.limits) = terms::shown(descriptor);
         self.about.epoch = number.0;
         self.about.protocol.clone_from(&descriptor.protocol);
         self.about.fingerprint = descriptor.fingerprint().to_string();
         let now = self.now();
+        (self.epochs.began_at, self.epochs.votes_asked) = (now, 0);
+        let descriptor = &self.epochs.descriptor;
         self.shell.enter_epoch(descriptor, entry.viable_in, now);
         if self.epochs.shares_memory {
             // What is in the tables is of the earlier epoch.
@@ -285,19 +375,27 @@ impl EventLoop {
             // Descriptor and beginning are not of the same epoch now.
             return JoinAnswer::Waits;
         }
+        if self.node.is_learner() {
+            return JoinAnswer::Refused(NO_VOTE.to_owned());
+        }
         self.note_addresses(now);
         let current = &self.epochs.descriptor;
         if let JoinPlace::Still(id, epoch) = request.place {
             let rows = terms::Rows::of(current);
             let other = rows.directory(id).is_some_and(|it| it != request.directory);
             let gone = other || id.index() >= current.members.len();
-            let settled = self.node.holders().len() + 1 > current.members.len() / 2;
+            let holders = self.node.holders().iter();
+            let voters = holders.filter(|id| id.index() < current.voters());
+            let settled = voters.count() + 1 > current.voters() / 2;
             return match epoch < current.number && gone && settled {
                 true => JoinAnswer::Refused(no_member(id, current.number)),
                 false => JoinAnswer::Waits,
             };
         }
-        if current.row_of(request.directory).is_some() {
+        let is_learner = |id: ReplicaId| id.index() >= current.voters();
+        let row = current.row_of(request.directory);
+        let wants_vote = request.place == JoinPlace::Vote && row.is_none_or(is_learner);
+        if row.is_some() && !wants_vote {
             return JoinAnswer::Member {
                 // Without a secret, the new one cannot find out the seed by itself.
                 descriptor: match self.epochs.secret == [0; 32] {
@@ -319,10 +417,17 @@ impl EventLoop {
                 }
             };
         }
-        if self.epochs.changing.is_some() {
+        let learner = self.epochs.learner();
+        let is_next = request.place == JoinPlace::New
+            && learner.is_some_and(|learner| !self.is_lost(learner, now));
+        if self.epochs.changing.is_some() || is_next {
             return JoinAnswer::Waits;
         }
-        let next = match self.next_with_member(request, now) {
+        let next = match wants_vote {
+            true => self.next_with_vote(request, now),
+            false => self.next_with_member(request, now),
+        };
+        let next = match next {
             Ok(next) => next,
             Err(reason) => return JoinAnswer::Refused(reason),
         };
@@ -349,7 +454,8 @@ impl EventLoop {
         let next = self.epochs.with_member(request)?;
         let leaves = match request.place {
             JoinPlace::Of(id) => Some(id),
-            JoinPlace::New | JoinPlace::Still(..) => None,
+            JoinPlace::New => self.epochs.learner(),
+            JoinPlace::Vote | JoinPlace::Still(..) => None,
         };
         if leaves == Some(self.epochs.me) {
             return Err(format!(
@@ -365,10 +471,14 @@ impl EventLoop {
                 id.0
             ));
         }
-        // The only member has no quorum until the second one has its state.
-        if self.epochs.descriptor.members.len() > 1 {
-            self.would_serve(leaves, next.members.len(), now)?;
-        }
+        self.would_serve(&next, now)?;
+        Ok(next)
+    }
+
+    /// The next epoch with a vote for the learner, if it can have one now.
+    fn next_with_vote(&self, request: &JoinRequest, now: Time) -> Result<Descriptor, String> {
+        let next = self.epochs.with_vote(request)?;
+        self.would_serve(&next, now)?;
         Ok(next)
     }
 
@@ -379,8 +489,17 @@ impl EventLoop {
             return Err(reason.to_owned());
         }
         let next = self.epochs.without_member(id)?;
-        self.would_serve(Some(ReplicaId(id)), next.members.len(), now)?;
+        self.would_serve(&next, now)?;
         Ok(next)
+    }
+
+    /// Whether a learner has not been there for long.
+    fn is_lost(&self, learner: ReplicaId, now: Time) -> bool {
+        let links = self.shell.peers.figures(now).links;
+        let link = links.get(learner.index());
+        let heard = link.and_then(|link| link.heard).unwrap_or(Time(0));
+        let since = heard.max(self.epochs.began_at);
+        !self.is_linked(learner, now) && now >= since + LEARNER_LOST
     }
 
     fn is_linked(&self, id: ReplicaId, now: Time) -> bool {
@@ -388,33 +507,32 @@ impl EventLoop {
         links.get(id.index()).is_some_and(|link| link.up)
     }
 
-    /// Whether the members that stay are a quorum of `members`, as long as a new one has no state.
-    fn would_serve(
-        &self,
-        leaves: Option<ReplicaId>,
-        members: usize,
-        now: Time,
-    ) -> Result<(), String> {
-        let ids = (0..self.epochs.descriptor.members.len() as u16).map(ReplicaId);
+    /// Whether those that stay and have the state are a quorum of the next epoch.
+    fn would_serve(&self, next: &Descriptor, now: Time) -> Result<(), String> {
         let (me, holders) = (self.epochs.me, self.node.holders());
         let figures = self.shell.peers.figures(now);
-        let up = |id: &ReplicaId| {
+        let stays = |id: &ReplicaId| {
             let link = figures.links.get(id.index());
-            *id == me || holders.contains(*id) && link.is_some_and(|link| link.up)
+            let up = *id == me || holders.contains(*id) && link.is_some_and(|link| link.up);
+            up && !next.replaces(&self.epochs.descriptor, *id)
         };
-        let staying = ids.filter(|id| Some(*id) != leaves && up(id)).count();
-        let least = members / 2 + 1;
+        let voters = next.voters();
+        let staying = (0..voters as u16).map(ReplicaId).filter(stays).count();
+        let least = voters / 2 + 1;
         if staying >= least {
             return Ok(());
         }
         Err(format!(
             "there would be no quorum: {staying} of the members that stay are connected and have the \
-             state, and it takes {least} of {members}; start the others first"
+             state, and it takes {least} of {voters}; start the others first"
         ))
     }
 
     /// A change is asked for over admin HTTP or by the program around the replica.
     pub(super) fn on_change(&mut self, request: &ChangeRequest, waiter: Waiter, now: Time) {
+        if self.node.is_learner() {
+            return answer(&waiter, Err(NO_VOTE.to_owned()));
+        }
         let has_settings = request.protocol.is_some() || !request.options.is_empty();
         let next = match request.remove {
             None => self.epochs.with_settings(request),
@@ -511,17 +629,32 @@ impl EventLoop {
         }
         self.epochs.ask_at = now + ASK_EVERY;
         let (reachable, _) = self.shell.reachable(now);
-        let members = self.epochs.descriptor.members.len();
-        if !self.node.is_leaving() && (2 * reachable > members || members == 1) {
+        let voters = self.epochs.descriptor.voters();
+        let has_quorum = 2 * reachable > voters;
+        let still = JoinPlace::Still(self.epochs.me, self.epochs.descriptor.number);
+        let place = match self.node.has_caught_up(now) {
+            true => JoinPlace::Vote,
+            false => still,
+        };
+        let votes_asked = &mut self.epochs.votes_asked;
+        if self.node.is_learner() && *votes_asked < VOTES_QUICKLY {
+            self.epochs.ask_at = now + VOTE_EVERY;
+        }
+        if place != JoinPlace::Vote && !self.node.is_leaving() && has_quorum {
             return;
         }
+        let asking = Arc::clone(&self.epochs.asking);
+        if asking.runs.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        *votes_asked += u32::from(place == JoinPlace::Vote);
         let links = self.shell.peers.figures(now).links;
         let addresses = links.into_iter().enumerate();
         let addresses = addresses.filter(|(id, _)| *id != self.epochs.me.index());
         let addresses: Vec<String> = addresses.map(|(_, link)| link.name).collect();
         let request = JoinRequest {
             directory: self.epochs.directory,
-            place: JoinPlace::Still(self.epochs.me, self.epochs.descriptor.number),
+            place,
             peer: String::new(),
             level: FEATURE_LEVEL,
             semantics: self.epochs.descriptor.semantics,
@@ -529,17 +662,16 @@ impl EventLoop {
         let key = PeerKey::new(&self.epochs.secret, self.epochs.descriptor.cluster);
         let mailer = self.epochs.mailer.clone();
         let asks = move || {
-            for address in addresses {
-                if let Ok(JoinAnswer::Refused(reason)) = join::ask(&address, &key, &request) {
-                    mailer.send(Mail::NoMember(reason));
-                    return;
-                }
+            if let Some(reason) = ask_in_turn(&addresses, &key, &request, still, &asking) {
+                mailer.send(Mail::NoMember(reason));
             }
+            asking.runs.store(false, Ordering::Release);
         };
         let started = std::thread::Builder::new()
             .name("membership".to_owned())
             .spawn(asks);
         if let Err(error) = started {
+            self.epochs.asking.runs.store(false, Ordering::Release);
             tracing::debug!(%error, "cannot ask whether this is a member still");
         }
     }

@@ -249,9 +249,9 @@ impl Proxy {
             if let Some(descriptor) = self.client.descriptor() {
                 (self.about.options, self.about.limits) = terms::shown(descriptor);
                 self.about.fingerprint = descriptor.fingerprint().to_string();
-                let members = descriptor.members.len();
-                self.about.members = members;
-                self.world.rooms.resize_with(members, Cell::default);
+                self.about.members = descriptor.voters();
+                let rows = descriptor.members.len();
+                self.world.rooms.resize_with(rows, Cell::default);
                 if let Ok(entry) = quintet_protocols::find(self.client.protocol()) {
                     let now = self.world.now();
                     self.shell.enter_epoch(descriptor, entry.viable_in, now);
@@ -329,7 +329,8 @@ impl Proxy {
             frames_malformed: self.malformed,
             paths: self.client.paths().into_iter().collect(),
             clock: ClockReport::from(self.world.clock.state()),
-            peers: (self.shell).peer_reports((0..self.about.members as u16).map(ReplicaId), now),
+            peers: (self.shell)
+                .peer_reports((0..self.world.rooms.len() as u16).map(ReplicaId), now),
             ..self.about.clone()
         };
         let protocol = Status {

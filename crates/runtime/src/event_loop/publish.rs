@@ -20,6 +20,7 @@ pub(crate) struct About {
     pub protocol: String,
     pub durability: &'static str,
     pub threads: &'static str,
+    /// Those that vote.
     pub members: usize,
     pub epoch: u64,
     pub incarnation: u64,
@@ -61,7 +62,7 @@ impl From<Standing> for PeerClockReport {
 impl EventLoop {
     fn others(&self) -> impl Iterator<Item = ReplicaId> {
         let me = self.node.id();
-        (0..self.about.members as u16)
+        (0..self.world.rooms.len() as u16)
             .map(ReplicaId)
             .filter(move |id| *id != me)
     }
@@ -130,7 +131,7 @@ impl EventLoop {
         let rows = rows.iter().zip(links).map(|(row, link)| MemberReport {
             id: link.id,
             node: format!("{:016x}", row.node),
-            role: "voter".to_owned(),
+            role: row.role.name().to_owned(),
             peer: link.address,
             redis: match link.id == me.0 {
                 true => self.about.redis.clone(),

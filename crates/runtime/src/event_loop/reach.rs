@@ -54,6 +54,7 @@ pub(super) struct Known<'a> {
 pub(super) struct Reach {
     /// This replica, if it is one.
     me: Option<ReplicaId>,
+    /// Those that vote.
     members: usize,
     viable: ViableIn,
     looked_at: Option<Time>,
@@ -95,6 +96,10 @@ impl Reach {
     pub fn enter_epoch(&mut self, members: usize, viable: ViableIn) {
         (self.members, self.viable) = (members, viable);
         self.committed = Slot(0);
+    }
+
+    pub const fn members(&self) -> usize {
+        self.members
     }
 
     pub fn must_look(&self, now: Time) -> bool {
@@ -221,10 +226,12 @@ impl Reach {
     ) -> impl Iterator<Item = (ReplicaId, Option<Duration>)> {
         let ids = (0..self.members as u16).map(ReplicaId);
         let others = ids.filter(|id| Some(*id) != self.me);
+        // Only those that vote tell each other all the time that they are there.
+        let learns = self.me.is_some_and(|me| me.index() >= self.members);
         others.filter_map(move |id| {
             let link = figures.links.get(id.index())?;
             let age = self.heard(link).map(|at| now.since(at));
-            let answers = link.up && age.is_some_and(|age| age < SILENT);
+            let answers = link.up && (learns || age.is_some_and(|age| age < SILENT));
             (!answers).then_some((id, age))
         })
     }

@@ -294,7 +294,7 @@ impl Shell {
     /// The replica goes on in another epoch.
     pub fn enter_epoch(&mut self, descriptor: &Descriptor, viable: ViableIn, now: Time) {
         self.peers.enter_epoch(descriptor, now);
-        self.reach.enter_epoch(descriptor.members.len(), viable);
+        self.reach.enter_epoch(descriptor.voters(), viable);
     }
 
     /// Looks, once in a while, whether there is a quorum, with what the node knows; what waits
@@ -321,10 +321,10 @@ impl Shell {
         None
     }
 
-    /// How many members answered at the last report, this one included, and which did not.
+    /// How many voters answered at the last report, this one included, and which did not.
     pub fn reachable(&self, now: Time) -> (usize, Vec<(ReplicaId, Option<Duration>)>) {
         let silent = self.reach.silent(&self.links, now);
-        (self.links.links.len().saturating_sub(silent.len()), silent)
+        (self.reach.members().saturating_sub(silent.len()), silent)
     }
 
     // --- what goes out ---------------------------------------------------------------------

@@ -42,7 +42,7 @@ pub struct MemberReport {
     pub id: u16,
     /// Its identity, which no other replica ever has.
     pub node: String,
-    /// `voter`: it counts in quorums.
+    /// `voter`: it counts in quorums; `learner`: it gets the state to become one.
     pub role: String,
     /// Where its peers reach it.
     pub peer: String,

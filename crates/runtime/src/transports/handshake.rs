@@ -161,6 +161,8 @@ pub(crate) enum JoinPlace {
     Of(ReplicaId),
     /// None: it has this row in this epoch, and asks whether it is a member still.
     Still(ReplicaId, EpochNumber),
+    /// A vote: it is a learner and has the state.
+    Vote,
 }
 
 /// The answer to it.
@@ -335,6 +337,7 @@ impl Wire for JoinRequest {
             JoinPlace::New => (0, ReplicaId(0), EpochNumber(0)),
             JoinPlace::Of(id) => (1, id, EpochNumber(0)),
             JoinPlace::Still(id, epoch) => (2, id, epoch),
+            JoinPlace::Vote => (3, ReplicaId(0), EpochNumber(0)),
         };
         writer.u8(kind);
         writer.u16(id.0);
@@ -354,6 +357,7 @@ impl Wire for JoinRequest {
                     0 => JoinPlace::New,
                     1 => JoinPlace::Of(id),
                     2 => JoinPlace::Still(id, epoch),
+                    3 => JoinPlace::Vote,
                     _ => return Err(DecodeError::Bad("place")),
                 }
             },

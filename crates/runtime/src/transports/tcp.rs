@@ -269,6 +269,8 @@ pub(crate) struct Tcp {
     memories: Option<Box<shared::Memories>>,
     /// The nodes that have the rows of this side's epoch.
     rows: Rows,
+    /// How many of them vote; of a frontend, all count.
+    voters: usize,
 }
 
 impl Tcp {
@@ -338,6 +340,7 @@ impl Tcp {
             datagram_counters: DatagramMetrics::default(),
             memories: None,
             rows: Rows::default(),
+            voters: usize::MAX,
         }
     }
 
@@ -868,10 +871,14 @@ impl Tcp {
         self.me.protocol.clone_from(&descriptor.protocol);
         self.me.descriptor = descriptor.public();
         self.me.members = descriptor.members.len() as u16;
+        if self.id.is_some() {
+            self.voters = descriptor.voters();
+        }
         while self.links.len() < descriptor.members.len() {
             self.links.push(MemberLink::to(String::new()));
         }
         self.exchanges.grow(self.links.len());
+        self.grow_memory();
         let rows = Rows::of(descriptor);
         for member in std::mem::replace(&mut self.rows, rows.clone()).changed(&rows) {
             let Some(link) = self.links.get_mut(member) else {
@@ -901,6 +908,7 @@ impl Tcp {
     /// Sets the nodes that have the rows of the epoch that this side begins in.
     pub fn set_rows(&mut self, descriptor: &Descriptor) {
         self.rows = Rows::of(descriptor);
+        self.voters = descriptor.voters();
     }
 
     /// Breaks the links to all members, which are made again.

@@ -331,7 +331,7 @@ fn sides_that_dial_at_once_have_one_link_that_carries_frames() {
     for turns in 0..6 {
         let root = directory.path().join(turns.to_string());
         let (mut a, mut b) = pair(&root, |_| {});
-        // The lower one is so many steps ahead.
+        // The lower one is this many steps ahead.
         a.tcp.on_time(a.now());
         for _ in 0..turns {
             a.turn();

@@ -6,6 +6,7 @@ use crate::machine::Operation;
 use crate::stage::{Place, Setting, Stage};
 use quintet_protocols::PROTOCOLS;
 use quintet_replica::{Durability, EpochNumber, Level};
+use std::time::Duration;
 
 /// These offer the end of an epoch, again and again, each another one, until all of them serve in
 /// the next.
@@ -40,6 +41,12 @@ fn change_by(
         stage.assert_sound();
     }
     panic!("epoch {from} does not end everywhere; {}", stage.describe());
+}
+
+/// Waits until the load is over, and checks everything.
+fn end(stage: &mut Stage) {
+    stage.until("the load is over", Stage::quiet);
+    stage.finale();
 }
 
 /// Waits until these serve in the epoch.
@@ -307,8 +314,97 @@ pub(super) fn members_come_and_go(mut setting: Setting) -> Result<(), Skip> {
     for members in [first + 1, first + 2, first + 1, first] {
         change_to(&mut stage, members);
     }
-    stage.until("the load is over", Stage::quiet);
-    stage.finale();
+    end(&mut stage);
+    Ok(())
+}
+
+/// One more replica gets the state while it has no vote, over the end of an epoch and a restart, and
+/// then has its vote at once: without another transfer of the state.
+pub(super) fn learner_has_the_state_when_it_gets_its_vote(
+    mut setting: Setting,
+) -> Result<(), Skip> {
+    let (first, new) = (setting.replicas, setting.replicas);
+    setting.spare = 1;
+    setting.pace_beat = Duration::from_millis(250);
+    let mut stage = cast::open(setting);
+    let voters: Vec<usize> = (0..first).collect();
+    let learns = |stage: &mut Stage| {
+        stage.until("the learner has caught up", |stage| {
+            let node = stage.seats[new].node.as_ref();
+            node.is_some_and(|node| node.has_caught_up(stage.local_time(new)))
+        });
+    };
+    let mut number = EpochNumber(1);
+    let mut change = |stage: &mut Stage, offer: fn(&mut Stage, usize)| {
+        let numbers = stage.load(6, 20);
+        stage.run(MILLISECOND / 4);
+        change_by(stage, &voters, number, offer);
+        number = EpochNumber(number.0 + 1);
+        (numbers, number)
+    };
+    let (numbers, _) = change(&mut stage, |stage, seat| {
+        let _ = stage.offer_learner(seat);
+    });
+    // It counts nowhere: as many voters may be lost without it as before.
+    stage.until("the load is answered", |stage| stage.answered(&numbers));
+    for replica in 0..first {
+        if cast::dispensable(&stage, replica).is_ok() {
+            stage.crash(replica);
+            stage.talk(1);
+            start(&mut stage, &[replica], EpochNumber(2));
+        }
+    }
+    stage.join(new, 0);
+    learns(&mut stage);
+    stage.talk(3);
+    stage.crash(new);
+    stage.talk(3);
+    stage.start(new);
+    learns(&mut stage);
+    // It is away for longer than others keep what it needs.
+    stage.isolate(new, true);
+    stage.run(SECOND);
+    stage.talk(3);
+    stage.run(12 * SECOND);
+    stage.talk(3);
+    stage.heal();
+    learns(&mut stage);
+    assert!(stage.marked("learner fetches the state again") > 0);
+    stage.talk(3);
+    learns(&mut stage);
+    // In another epoch it is a learner still.
+    let fetched = stage.marked("state transfer");
+    let (numbers, _) = change(&mut stage, |stage, seat| {
+        let _ = stage.offer_seal(seat, seat);
+    });
+    stage.until("the load is answered", |stage| stage.answered(&numbers));
+    learns(&mut stage);
+    assert_eq!(stage.serves_in(new), None);
+    let (numbers, number) = change(&mut stage, |stage, seat| {
+        let _ = stage.offer_vote(seat);
+    });
+    serve(&mut stage, &[new], number);
+    stage.until("the load is answered", |stage| stage.answered(&numbers));
+    assert_eq!(stage.marked("state transfer"), fetched);
+    stage.talk(2);
+    stage.run(5 * SECOND);
+    for replica in 0..=first {
+        let now = stage.local_time(replica);
+        let node = stage.seats[replica].node.as_ref().expect("it runs");
+        let others = node.quorate_peers(now).len();
+        assert_eq!(
+            others, first,
+            "replica {replica} hears of the others' quorum"
+        );
+    }
+    for replica in 0..=first {
+        if cast::dispensable(&stage, replica).is_ok() {
+            stage.crash(replica);
+            stage.talk(1);
+            start(&mut stage, &[replica], number);
+        }
+    }
+    end(&mut stage);
     Ok(())
 }
 

@@ -167,6 +167,8 @@ scenarios! {
         "a replica that is lost, and one that leads, are replaced by others under load";
     epochs::members_come_and_go [3] Both
         "members are added and removed under load, and others are lost";
+    epochs::learner_has_the_state_when_it_gets_its_vote [1, 3] Both
+        "a replica gets the state before its vote, and no quorum needs it until then";
     epochs::clients_cannot_end_the_epoch [3] Both
         "a client whose requests would end the epoch is not heard; the others go on";
     limits::slow_replica_isolated [3, 5] Both

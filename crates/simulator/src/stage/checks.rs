@@ -140,11 +140,11 @@ impl Stage {
         Ok(())
     }
 
-    /// Writes and reads at all replicas that run, one after the other, each answered before the
+    /// Writes and reads at all replicas that run and answer, one after the other, each answered before the
     /// next; every read must see the write before it.
     pub fn talk(&mut self, rounds: u32) {
         for round in 0..rounds {
-            for seat in self.up() {
+            for seat in self.answering() {
                 let client = self.client(Place::At(seat));
                 let key = round % KEYS;
                 let operation = match key % 3 {
@@ -169,7 +169,7 @@ impl Stage {
     /// A steady load from `clients` clients at all running replicas in turn, some of them remote:
     /// each invokes `count` operations, all at once, and nobody waits for them here.
     pub fn load(&mut self, clients: usize, count: usize) -> Vec<usize> {
-        let up = self.up();
+        let up = self.answering();
         let mut numbers = Vec::new();
         for index in 0..clients {
             let place = match index % 3 {

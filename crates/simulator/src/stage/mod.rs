@@ -39,7 +39,7 @@ use quintet_replica::{
     ClusterId, Descriptor, Durability, Entry, Epoch, EpochNumber, Executed, ExecutorLimits, Link,
     MemberRole, MemberRow, NodeState, PersistId, ReplicaId, SealError,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 use wires::Wires;
 
 /// Virtual time 0 as nanoseconds since the Unix epoch.
@@ -52,6 +52,8 @@ pub(crate) const KEYS: u32 = 12;
 pub(crate) struct Setting {
     pub entry: Entry,
     pub replicas: usize,
+    /// How often replicas tell each other how they are; never when zero.
+    pub pace_beat: Duration,
     /// Seats for replicas that become members later.
     pub spare: usize,
     pub durability: Durability,
@@ -72,6 +74,7 @@ impl Setting {
         Self {
             entry,
             replicas,
+            pace_beat: Duration::ZERO,
             spare: 0,
             durability,
             options: Vec::new(),
@@ -258,6 +261,29 @@ impl Stage {
             role: MemberRole::Voter,
             peer: format!("r{rows}"),
         });
+        self.offer_epoch(seat, &next)
+    }
+
+    /// The same with one more member that has no vote yet.
+    pub fn offer_learner(&mut self, seat: usize) -> Result<(), SealError> {
+        let mut next = self.descriptor_of(seat).successor();
+        next.leader_first = ReplicaId(seat as u16);
+        let rows = next.members.len() as u64;
+        next.members.push(MemberRow {
+            node: 300 + rows,
+            role: MemberRole::Learner,
+            peer: format!("r{rows}"),
+        });
+        self.offer_epoch(seat, &next)
+    }
+
+    /// The same with a vote for the learner.
+    pub fn offer_vote(&mut self, seat: usize) -> Result<(), SealError> {
+        let mut next = self.descriptor_of(seat).successor();
+        next.leader_first = ReplicaId(seat as u16);
+        if let Some(row) = next.members.last_mut() {
+            row.role = MemberRole::Voter;
+        }
         self.offer_epoch(seat, &next)
     }
 
@@ -464,6 +490,16 @@ impl Stage {
         (0..self.seats.len())
             .filter(|seat| self.seats[*seat].node.is_some())
             .collect()
+    }
+
+    /// Those of them that answer clients: not a learner.
+    pub fn answering(&self) -> Vec<usize> {
+        let is_learner = |seat: &usize| {
+            let node = self.seats[*seat].node.as_ref();
+            node.is_some_and(quintet_replica::Node::is_learner)
+        };
+        let up = self.up().into_iter();
+        up.filter(|seat| !is_learner(seat)).collect()
     }
 
     /// Who orders, by its own word: in the field's words a leader, head, or initiator, else

@@ -281,7 +281,7 @@ impl Stage {
                 session_lifetime: Duration::from_nanos(3600 * SECOND),
                 disk_hung_after: Duration::ZERO,
                 restore_step: self.setting.restore_step,
-                pace_beat: Duration::ZERO,
+                pace_beat: self.setting.pace_beat,
                 ..ExecutorLimits::default()
             },
         };
@@ -369,10 +369,15 @@ impl Stage {
         }
     }
 
+    /// A replica's own clock, which begins with its process.
+    pub fn local_time(&self, index: usize) -> Time {
+        Time(self.now - self.seats[index].started)
+    }
+
     fn view(&self, index: usize) -> View<'_> {
         let seat = &self.seats[index];
         View {
-            now: Time(self.now - seat.started),
+            now: self.local_time(index),
             clock: (EPOCH + self.now).saturating_add_signed(seat.told),
             disk: &seat.disk,
             wires: &self.wires,

@@ -410,14 +410,20 @@ fn seeds_that_showed_something_are_clean() {
         // One that had forgotten was asked for what it had accepted, and gave none of it.
         (7, 162_701_005),
     ];
-    let seeds = (multipaxos.map(|seed| ("multipaxos", seed)).into_iter())
-        .chain(chora.map(|seed| ("chora", seed)))
-        .chain(derecho.map(|seed| ("derecho", seed)));
-    for (protocol, (replicas, seed)) in seeds {
+    // The first one in an epoch was lost, and another one that had the end waited for a majority.
+    let ended = [(3, 19)];
+    let seeds = (multipaxos
+        .map(|seed| ("multipaxos", "all", seed))
+        .into_iter())
+    .chain(chora.map(|seed| ("chora", "all", seed)))
+    .chain(derecho.map(|seed| ("derecho", "all", seed)))
+    .chain(ended.map(|seed| ("chora", "all,ended", seed)));
+    for (protocol, faults, (replicas, seed)) in seeds {
         let campaign = Campaign {
             protocol: protocol.to_owned(),
             replicas,
             seeds: seed..seed + 1,
+            faults: faults.parse().unwrap(),
             ..Campaign::default()
         };
         let report = crate::run(&campaign, |_| ()).unwrap();

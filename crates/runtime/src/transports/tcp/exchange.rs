@@ -242,7 +242,8 @@ impl Tcp {
 
     /// The same of all members that have told something that still counts.
     pub fn standings(&self, now: Time) -> Vec<Standing> {
-        let peers = self.exchanges.peers.iter();
+        // The clocks of those that vote count.
+        let peers = self.exchanges.peers.iter().take(self.voters);
         peers.filter_map(|(clock, _)| clock.standing(now)).collect()
     }
 

@@ -524,10 +524,11 @@ impl Tcp {
 
     /// A member says where it is reached.
     fn moved(&mut self, id: ReplicaId, address: String) {
-        let link = &mut self.links[id.index()];
-        if link.name == address {
+        if self.links.iter().any(|link| link.name == address) {
+            // It is there already, or this is another member's.
             return;
         }
+        let link = &mut self.links[id.index()];
         let (peer, before) = (id.0, &link.name);
         tracing::info!(peer, before, address, "a member is reached elsewhere");
         link.renamed = link.resolving;

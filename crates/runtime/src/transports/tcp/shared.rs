@@ -253,6 +253,13 @@ impl Tcp {
         }));
     }
 
+    /// There may be more members than before.
+    pub(super) fn grow_memory(&mut self) {
+        if let Some(memories) = &mut self.memories {
+            memories.ways.resize_with(self.links.len(), Way::default);
+        }
+    }
+
     fn way_by_memory(&mut self, id: ReplicaId) -> Option<&mut Way> {
         self.memories.as_mut()?.ways.get_mut(id.index())
     }
