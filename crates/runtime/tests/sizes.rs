@@ -227,15 +227,18 @@ fn accepted_sizes_pass_when_batches_are_disseminated_before_they_are_ordered() {
 #[test]
 fn accepted_sizes_pass_through_proxies() {
     let _alone = alone();
-    let directory = tempfile::tempdir().expect("a directory");
     let (tcp, memory) = (Transport::Tcp, Durability::Memory);
-    let cluster = start_with(directory.path(), "multipaxos", tcp, memory, &[PATIENT]);
-    let proxies = [0, 1].map(|_| {
-        let machine = Store::new(StoreOptions::default());
-        Proxy::start(&cluster.configs[0], &machine).expect("starts")
-    });
-    let clients = (Client::at(&proxies[0]), Client::at(&proxies[1]));
-    sizes_pass_from(clients, "behind proxies", true);
+    let patient = ("suspect_timeout_ms", "60000");
+    for (protocol, option) in [("multipaxos", PATIENT), ("nezha", patient)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let cluster = start_with(directory.path(), protocol, tcp, memory, &[option]);
+        let proxies = [0, 1].map(|_| {
+            let machine = Store::new(StoreOptions::default());
+            Proxy::start(&cluster.configs[0], &machine).expect("starts")
+        });
+        let clients = (Client::at(&proxies[0]), Client::at(&proxies[1]));
+        sizes_pass_from(clients, &format!("{protocol} behind proxies"), true);
+    }
 }
 
 #[test]
