@@ -91,7 +91,7 @@ impl Node {
         match under_way.kind {
             Under::Own { .. } => {
                 self.snapshot_last = info.length;
-                if self.first_state_saved(out) {
+                if self.first_state_saved(info.id.slot, out) {
                     return;
                 }
                 self.events.push_back(Event::Checkpointed(info.id.slot));

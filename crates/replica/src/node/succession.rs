@@ -616,7 +616,9 @@ impl Node {
         let all = self.peers();
         self.become_member_of(&next);
         self.save_first_state(out);
-        if self.planted.is(Plant::BeginsBeforeItIsDurable) {
+        // In memory, what is saved serves peers only.
+        let in_memory = self.durability == Durability::Memory;
+        if in_memory || self.planted.is(Plant::BeginsBeforeItIsDurable) {
             self.state_is_here(None, out);
         }
         self.tell_epoch(ReplicaSet(all.0 | self.peers().0), false, out);
@@ -684,13 +686,17 @@ impl Node {
         self.begin_snapshot(self.executor.base().slot, Bytes::new(), out);
     }
 
-    /// A snapshot of this replica's own state is saved; true when it is the first of an epoch.
-    pub(super) fn first_state_saved(&mut self, out: &mut Vec<Output>) -> bool {
-        if !self.succession.saves() {
+    /// A snapshot of this replica's own state is saved; true when it is the first of an epoch, of
+    /// which protocols know nothing.
+    pub(super) fn first_state_saved(&mut self, slot: Slot, out: &mut Vec<Output>) -> bool {
+        let base = self.executor.base().slot;
+        if base == Slot(0) || slot != base {
             self.succession.young = false;
             return false;
         }
-        self.state_is_here(None, out);
+        if self.succession.saves() {
+            self.state_is_here(None, out);
+        }
         true
     }
 
