@@ -218,6 +218,51 @@ fn lost_learner_is_not_needed_and_is_replaced_by_the_next() {
 }
 
 #[test]
+fn replicas_that_join_at_once_become_members_one_after_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(directory.path(), 1, Durability::Memory);
+    let mut sum = 0;
+    continues(&cluster, &mut sum);
+    let newcomers = ["one", "another"].map(|name| newcomer(&cluster, 1, name));
+    let mut members = std::thread::scope(|scope| {
+        let joins = newcomers.map(|(mut config, listener, wanted)| {
+            scope.spawn(move || {
+                join(&mut config, &Counter::default(), Some(&wanted)).unwrap();
+                (config.clone(), start(config, listener))
+            })
+        });
+        joins.map(|it| it.join().unwrap())
+    });
+    members.sort_by_key(|(config, _)| config.id);
+    for (config, running) in members {
+        assert_eq!(config.id.index(), cluster.configs.len());
+        cluster.configs.push(config);
+        cluster.replicas.push(Some(running));
+    }
+    has_vote(&cluster, 2);
+    continues(&cluster, &mut sum);
+    // The learner and the votes, each in an epoch of its own.
+    cluster.wait(0, "four changes", |status| status.epoch == 5);
+}
+
+#[test]
+fn change_that_a_learner_is_asked_for_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(directory.path(), 1, Durability::Disk);
+    let mut sum = 0;
+    continues(&cluster, &mut sum);
+    let (mut config, listener, wanted) = newcomer(&cluster, 1, "another");
+    join(&mut config, &Counter::default(), Some(&wanted)).unwrap();
+    // The only voter is away, so that nobody gives it the state or a vote.
+    let Cluster { mut replicas, .. } = cluster;
+    drop(replicas[0].take());
+    let learner = start(config, listener);
+    let request = to("nezha", &[]);
+    let refused = learner.handle().change(request, PATIENCE).unwrap_err();
+    assert!(refused.contains("no vote yet"), "{refused}");
+}
+
+#[test]
 fn restarted_learner_gets_its_vote() {
     let directory = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(directory.path(), 1, Durability::Disk);
