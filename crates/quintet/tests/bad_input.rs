@@ -236,6 +236,33 @@ fn lost_quorum_is_told_at_once_when_a_majority_hangs() {
 }
 
 #[test]
+fn proxy_tells_that_the_quorum_is_lost_when_members_say_so() {
+    let setup = Setup::new(3);
+    let deadline = ["--client-deadline", "1h"];
+    let replicas = setup.start_all(&deadline);
+    let proxy = setup.start_proxy_with_descriptors(1024, &deadline);
+    proxy.ready();
+    eventually("a write", || {
+        (proxy.client().ask(&["SET", "k", "0"]).ok()? == "OK").then_some(())
+    });
+    for hung in &replicas[1..] {
+        hung.freeze();
+    }
+    // One client that asks again and again, as people do: what it asks first may have an open end.
+    eventually("a refusal that names who is silent", || {
+        let answer = proxy.client().ask(&["SET", "k", "1"]).unwrap();
+        let named = "-CLUSTERDOWN no quorum (1 of 3 reachable; no answer from replica 1 for ";
+        answer.starts_with(named).then_some(())
+    });
+    for hung in &replicas[1..] {
+        hung.thaw();
+    }
+    eventually("a quorum again", || {
+        (proxy.client().ask(&["SET", "k", "2"]).ok()? == "OK").then_some(())
+    });
+}
+
+#[test]
 fn server_continues_when_its_terminal_hangs_up() {
     let setup = Setup::new(1);
     let mut replica = setup.start(0, &[]);

@@ -14,9 +14,11 @@
 use crate::{
     Bytes, Client, ClientFrame, Descriptor, Durability, Effect, Entry, Epoch, EventError,
     FrontendId, FrontendSetup, GroupId, Incarnation, Link, OptionError, Recipients, ReplicaId,
-    Submission, TimerKey, World, carried::Carried, client_frame, read_client_frame,
+    ReplicaSet, Submission, Time, TimerKey, World, carried::Carried, client_frame,
+    read_client_frame,
 };
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use core::time::Duration;
 
 /// Gives a protocol's entry by its name.
 pub type FindProtocol = fn(&str) -> Option<&'static Entry>;
@@ -36,7 +38,12 @@ pub struct ClientNode {
     /// See [`TimerKey::generation`].
     generation: u16,
     carried: Carried,
+    /// Members that said that they have lost their quorum, and when.
+    lost: BTreeMap<ReplicaId, Time>,
 }
+
+/// After this what a member said of its quorum counts no more.
+const SAID: Duration = Duration::from_millis(1_500);
 
 impl ClientNode {
     /// A frontend on its own; `setup.embedded` must be `None`, and `seed` differ from that of every
@@ -63,7 +70,15 @@ impl ClientNode {
             descriptor: None,
             generation: 0,
             carried: Carried::default(),
+            lost: BTreeMap::new(),
         })
+    }
+
+    /// The members that say of late that they have lost their quorum.
+    #[must_use]
+    pub fn without_quorum(&self, now: Time) -> ReplicaSet {
+        let said = self.lost.iter().filter(|(_, at)| now.since(**at) < SAID);
+        said.map(|(id, _)| *id).collect()
     }
 
     /// The epoch that it talks to.
@@ -124,6 +139,11 @@ impl ClientNode {
             // Of an epoch whose protocol this is not, or perhaps not yet.
             ClientFrame::Epoch(_) => return Ok(()),
             _ if epoch != self.epoch.number => return Ok(()),
+            ClientFrame::Quorum { lost } => {
+                self.lost.remove(&from);
+                self.lost.extend(lost.then(|| (from, world.now())));
+                return Ok(());
+            }
             ClientFrame::Message(message) => self.client.on_message(from, message, world, effects),
             ClientFrame::Reply(batch, header, results) => {
                 let reply = (header, results);
@@ -157,6 +177,7 @@ impl ClientNode {
             }
             Link::Down => {
                 self.links.remove(&to);
+                self.lost.remove(&to);
             }
             Link::Room(_) | Link::Arriving | Link::Reset => {}
         }
@@ -187,6 +208,8 @@ impl ClientNode {
         self.protocol = entry.info.name;
         self.descriptor = Some(next);
         self.generation = self.generation.wrapping_add(1);
+        // A member that said so may have been replaced.
+        self.lost.clear();
         effects.push(Effect::Mark("epoch entered by a frontend"));
         let begun = effects.len();
         for (to, incarnation) in self.links.clone() {

@@ -357,6 +357,11 @@ impl Fetch {
         })
     }
 
+    /// How much of the snapshot that the donor takes first it has written.
+    pub const fn promised(&self) -> u64 {
+        self.promised_bytes
+    }
+
     /// The next question, if there is one now. So many bytes of the snapshot have been written
     /// here: what comes must not gather in memory where the disk is slower.
     pub fn next_ask(&mut self, written: u64, now: Time) -> Option<TransferMessage> {

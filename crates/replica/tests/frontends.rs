@@ -291,3 +291,57 @@ fn seal_that_a_server_or_a_client_submits_is_refused_and_reaches_no_frontend() {
     );
     assert_eq!(heard(), []);
 }
+
+/// A frame from a node to a frontend, in this epoch.
+fn told(kind: u8, epoch: u64, body: impl FnOnce(&mut Writer<'_>)) -> Bytes {
+    let mut scratch = bytes::BytesMut::new();
+    let mut writer = Writer::new(&mut scratch);
+    writer.u8(kind);
+    writer.u8(FRAME_VERSION);
+    writer.u16(0);
+    writer.u32(0);
+    writer.u64(epoch);
+    body(&mut writer);
+    writer.finish().into_bytes()
+}
+
+#[test]
+fn frontend_in_a_new_epoch_forgets_who_had_no_quorum() {
+    let entry = Entry::of::<Obedient>();
+    let setup = FrontendSetup {
+        id: FrontendId(9),
+        embedded: None,
+        epoch: epoch(),
+        durability: Durability::Memory,
+        options: (),
+    };
+    let find: FindProtocol = |_| Some(const { &Entry::of::<Obedient>() });
+    let mut client = ClientNode::new(setup, &entry, find, 1).expect("no options");
+    let world = Outside::default();
+    let (mut effects, lost) = (Vec::new(), |writer: &mut Writer<'_>| writer.bool(true));
+    let mut hear = |client: &mut ClientNode, from, frame| {
+        let heard = client.on_frame(ReplicaId(from), frame, &world, &mut effects);
+        heard.expect("it makes sense");
+        client.without_quorum(Time(0))
+    };
+    let said = ReplicaSet::EMPTY.with(ReplicaId(1));
+    assert_eq!(hear(&mut client, 1, told(10, 1, lost)), said);
+    let next = Descriptor {
+        number: EpochNumber(2),
+        ..Descriptor::first(ClusterId(7), "obedient", Durability::Memory)
+    };
+    let entered = told(9, 2, |writer| {
+        writer.u64(2);
+        writer.bool(false);
+        writer.u8(2);
+        writer.u64(0);
+        writer.u64(0);
+        writer.slice(&next.told());
+        writer.bool(false);
+    });
+    assert_eq!(hear(&mut client, 0, entered), ReplicaSet::EMPTY);
+    assert_eq!(client.epoch().number, EpochNumber(2));
+    // One that is left in the epoch before says nothing of this one.
+    assert_eq!(hear(&mut client, 1, told(10, 1, lost)), ReplicaSet::EMPTY);
+    assert_eq!(hear(&mut client, 1, told(10, 2, lost)), said);
+}

@@ -118,6 +118,7 @@ impl WorldSetup {
             Ok(ClientFrame::Message(message)) => (self.entry.describe)(message),
             Ok(ClientFrame::Reply(batch, ..)) => format!("reply to {batch}"),
             Ok(ClientFrame::Epoch(_)) => String::from("its epoch"),
+            Ok(ClientFrame::Quorum { .. }) => String::from("its quorum"),
             Err(_) => String::from("node's own"),
         };
         if let Some((cut, _)) = text.char_indices().nth(400) {

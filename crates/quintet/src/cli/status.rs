@@ -239,7 +239,7 @@ fn print_table(replicas: &[Answered]) -> Outcome {
         .iter()
         .filter_map(|it| it.status.as_ref().ok())
         .collect();
-    if let Some(line) = leader(&answers) {
+    if let Some(line) = leader(&answers, replicas.len()) {
         output::print_line(&line)?;
     }
     if let Some(line) = route(&answers) {
@@ -277,6 +277,8 @@ fn transfer(status: &Value) -> Option<String> {
             mib(bytes),
             mib(total)
         );
+    } else if bytes > 0 && transfer["phase"] == "asking" {
+        line += &format!(", which has written {:.1} MiB of it", mib(bytes));
     } else if bytes > 0 {
         line += &format!(", {:.1} MiB", mib(bytes));
     }
@@ -324,8 +326,9 @@ fn silences(answers: &[&Value]) -> Vec<String> {
     silent.into_iter().map(line).collect()
 }
 
-/// The leader as the newest view has it, for protocols that have one, and whether it answered.
-fn leader(answers: &[&Value]) -> Option<String> {
+/// The leader as the newest view has it, for protocols that have one, and whether it answered;
+/// `asked` is the number of replicas that were asked.
+fn leader(answers: &[&Value], asked: usize) -> Option<String> {
     let newest = answers
         .iter()
         .filter(|status| !status["leader"].is_null())
@@ -334,9 +337,13 @@ fn leader(answers: &[&Value]) -> Option<String> {
     match newest {
         Some(status) => {
             let leader = status["leader"].as_u64()?;
-            let missing = match answered(answers, leader) {
-                true => "",
-                false => ", which did not answer: the others elect another unless it returns",
+            let all = asked as u64 >= status["members"].as_u64().unwrap_or_default();
+            let missing = match (answered(answers, leader), all) {
+                (true, _) => "",
+                (false, true) => {
+                    ", which did not answer: the others elect another unless it returns"
+                }
+                (false, false) => ", which did not answer or was not asked",
             };
             Some(format!(
                 "leader: replica {leader} (view {}){missing}",
@@ -526,17 +533,35 @@ mod tests {
     }
 
     #[test]
+    fn transfer_line_shows_how_much_the_donor_has_written() {
+        let asking = |bytes: u64| {
+            let transfer = json!({"phase": "asking", "donor": 1, "wanted": 7, "slot": null, "position": null, "reached": 0, "bytes": bytes, "total": 0, "elapsed_ms": 5, "left_ms": null});
+            super::transfer(&json!({"id": 2, "committed": 9, "transfer": transfer}))
+        };
+        let waits = "replica 2: waits for a snapshot of replica 1";
+        assert_eq!(asking(0).as_deref(), Some(waits));
+        let written = format!("{waits}, which has written 3.0 MiB of it");
+        assert_eq!(asking(3 << 20), Some(written));
+    }
+
+    #[test]
     fn leader_line_says_when_the_leader_did_not_answer() {
-        let one = json!({"id": 1, "view": 1, "leader": 0, "role": "follower"});
-        let two = json!({"id": 2, "view": 4, "leader": 1, "role": "follower"});
+        let one = json!({"id": 1, "view": 1, "leader": 0, "role": "follower", "members": 3});
+        let two = json!({"id": 2, "view": 4, "leader": 1, "role": "follower", "members": 3});
         assert_eq!(
-            leader(&[&one, &two]).as_deref(),
+            leader(&[&one, &two], 3).as_deref(),
             Some("leader: replica 1 (view 4)")
         );
-        assert!(leader(&[&one]).unwrap().contains("did not answer"));
+        let silent = leader(&[&one], 3).unwrap();
+        assert!(
+            silent.contains("which did not answer: the others"),
+            "{silent}"
+        );
+        let unasked = leader(&[&one], 1).unwrap();
+        assert!(unasked.ends_with("or was not asked"), "{unasked}");
         let lost = json!({"id": 2, "view": 4, "leader": null, "role": "candidate"});
-        assert!(leader(&[&lost]).unwrap().contains("election"));
+        assert!(leader(&[&lost], 1).unwrap().contains("election"));
         let leaderless = json!({"id": 2, "view": 4, "leader": null, "role": "proposer"});
-        assert_eq!(leader(&[&leaderless]), None);
+        assert_eq!(leader(&[&leaderless], 1), None);
     }
 }

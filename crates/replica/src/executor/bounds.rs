@@ -18,7 +18,7 @@ pub struct ExecutorLimits {
     /// While somebody fetches this replica's state, so many bytes of what it executes are kept
     /// for them at most, and no more than its last snapshot had; see [`crate::Feed`].
     pub feed_bytes_max: u64,
-    /// So many bytes of a peer's state are asked for in a second at most; 0 for any number.
+    /// The most bytes of a peer's state that are asked for in a second; 0 for any number.
     pub transfer_rate_max: u64,
     /// A disk that has finished nothing for so long while a write waits hangs: the node hears and
     /// says nothing until it answers. Zero: none ever does.

@@ -24,7 +24,7 @@ pub fn put_frame(group: GroupId, epoch: EpochNumber, ranges: Bytes) -> Frame {
 }
 
 /// Reads a frame as a [`crate::Client`] gets it, and its epoch: the protocol's messages and replies,
-/// and what a node tells of the epoch that it is in.
+/// and what a node tells of itself.
 ///
 /// # Errors
 /// When the bytes make no sense or are of a kind that clients do not get.
@@ -43,6 +43,10 @@ pub fn read_client_frame(frame: Bytes) -> Result<(EpochNumber, ClientFrame), Dec
     if kind == FrameKind::Epoch as u8 {
         let word = EpochWord::decode_all(reader.rest())?;
         return Ok((epoch, ClientFrame::Epoch(word.into_descriptor())));
+    }
+    if kind == FrameKind::Quorum as u8 {
+        let lost = reader.bool("quorum")?;
+        return Ok((epoch, ClientFrame::Quorum { lost }));
     }
     if kind != FrameKind::Reply as u8 {
         return Err(DecodeError::Bad("frame kind"));
@@ -67,4 +71,9 @@ pub enum ClientFrame {
     Reply(BatchId, Bytes, Bytes),
     /// The public part of the descriptor of the epoch that the sender serves in.
     Epoch(Bytes),
+    /// Whether the sender has lost its quorum.
+    Quorum {
+        /// It has.
+        lost: bool,
+    },
 }

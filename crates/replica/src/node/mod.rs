@@ -109,9 +109,11 @@ enum FrameKind {
     Pace = 8,
     /// In which epoch the sender is; read in any.
     Epoch = 9,
+    /// To frontends: whether the sender has lost its quorum.
+    Quorum = 10,
 }
 
-const FRAME_KINDS: [FrameKind; 10] = [
+const FRAME_KINDS: [FrameKind; 11] = [
     FrameKind::Message,
     FrameKind::Reply,
     FrameKind::Transfer,
@@ -122,6 +124,7 @@ const FRAME_KINDS: [FrameKind; 10] = [
     FrameKind::Digests,
     FrameKind::Pace,
     FrameKind::Epoch,
+    FrameKind::Quorum,
 ];
 
 /// Where a snapshot under way comes from.

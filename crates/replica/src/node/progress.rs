@@ -66,7 +66,7 @@ impl Node {
             (None, Some(file)) if !fetch.is_new_to_donor() => {
                 (TransferPhase::Receiving, named, fetch.offset, file.appended)
             }
-            _ => (TransferPhase::Asking, named, 0, 0),
+            _ => (TransferPhase::Asking, named, fetch.promised(), 0),
         };
         let elapsed = since(begun);
         let known = matches!(phase, TransferPhase::Receiving | TransferPhase::Restoring);

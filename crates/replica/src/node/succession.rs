@@ -171,6 +171,11 @@ impl Succession {
         ReplicaSet(to.0 & !self.elsewhere.0)
     }
 
+    /// The frontends that are linked and embedded in no member.
+    pub(super) fn frontends(&self) -> impl Iterator<Item = FrontendId> {
+        self.frontends.keys().copied()
+    }
+
     pub(super) const fn is_present(&self, peer: ReplicaId) -> bool {
         !self.elsewhere.contains(peer)
     }
@@ -381,6 +386,22 @@ impl Node {
                 to: Recipients::Frontend(frontend),
                 lane: Lane::Control,
                 frame,
+            });
+        }
+    }
+
+    /// Tells frontends outside whether this replica has lost its quorum, as its world finds: they
+    /// hear nothing of the other members' links.
+    pub fn tell_quorum(&self, lost: bool, out: &mut Vec<Output>) {
+        if self.halted || self.disk.is_hung() {
+            return;
+        }
+        for frontend in self.succession.frontends() {
+            let word = Frame::from(Bytes::from_static(if lost { &[1] } else { &[0] }));
+            out.push(Output::Send {
+                to: Recipients::Frontend(frontend),
+                lane: Lane::Control,
+                frame: self.wrap(FrameKind::Quorum, word),
             });
         }
     }
@@ -884,7 +905,7 @@ impl Node {
         }
         self.arm_pace(world, out);
         self.tell_epoch(self.peers(), true, out);
-        let frontends: Vec<FrontendId> = self.succession.frontends.keys().copied().collect();
+        let frontends: Vec<FrontendId> = self.succession.frontends().collect();
         for frontend in frontends {
             self.tell_frontend(frontend, out);
         }

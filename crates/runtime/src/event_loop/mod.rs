@@ -210,8 +210,13 @@ impl EventLoop {
                 route: &self.route,
                 quorate: self.node.quorate_peers(now),
                 committed: self.node.protocol_status().committed,
+                ..Known::default()
             };
             self.shell.look_at_quorum(known, now);
+            if let Some(lost) = self.shell.quorum_word(now) {
+                self.node.tell_quorum(lost, &mut self.outputs);
+                self.carry_out();
+            }
         }
         let began = now;
         let (wake, now) = self.settle(began);

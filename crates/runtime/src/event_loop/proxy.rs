@@ -137,7 +137,12 @@ impl Proxy {
         self.shell.follow_clocks(&self.world.clock, 0, now);
         count += self.shell.receive_clients(now);
         count += self.pass_time(now);
-        self.shell.look_at_quorum(Known::default, now);
+        let client = &self.client;
+        let known = || Known {
+            lost: client.without_quorum(now),
+            ..Known::default()
+        };
+        self.shell.look_at_quorum(known, now);
         for _ in 0..ROUNDS_MAX {
             let now = self.world.now();
             let submitted = self.collect(now);

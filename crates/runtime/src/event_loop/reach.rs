@@ -12,8 +12,9 @@
 //! thread or disk hangs. Who must answer is the protocol's affair: a view may have shrunk, and a
 //! leader that hears a majority serves those, too, that hear only the leader.
 //!
-//! A proxy hears no paces. While some member answers it, it takes a quorum for lost only when
-//! requests have waited for nothing, and tries again once in a while.
+//! A proxy hears no paces. Members tell it that they have lost their quorum; when all that answer say
+//! so, it is lost. While some member that does not say so answers, the proxy takes a quorum for lost
+//! only when requests have waited for nothing, and tries again once in a while.
 //!
 //! Nothing here is needed for safety: a request that is refused is not executed, and of one that
 //! ends as uncertain nothing is claimed.
@@ -36,6 +37,8 @@ const LOST: Duration = Duration::from_secs(1);
 const UNANSWERED: Duration = Duration::from_secs(4);
 /// Members are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A replica that has lost its quorum says so to proxies this often.
+const SAY_EVERY: Duration = Duration::from_millis(500);
 /// A batch is let through this often then.
 const TRY_EVERY: Duration = Duration::from_secs(2);
 
@@ -47,6 +50,8 @@ pub(super) struct Known<'a> {
     /// Those that say of late that they hear a majority.
     pub quorate: ReplicaSet,
     pub committed: Slot,
+    /// Those that say of late that they have lost their quorum: what a proxy knows.
+    pub lost: ReplicaSet,
 }
 
 /// See the module.
@@ -62,6 +67,10 @@ pub(super) struct Reach {
     missing_since: Option<Time>,
     /// No other member answers.
     alone: bool,
+    /// All others that answer have lost their quorum.
+    told: bool,
+    /// The last word of this replica on its own quorum, and when.
+    said: Option<(bool, Time)>,
     committed: Slot,
     /// When something was last decided, or answered that takes a quorum.
     progress_at: Option<Time>,
@@ -83,6 +92,8 @@ impl Reach {
             looked_at: None,
             missing_since: None,
             alone: false,
+            told: false,
+            said: None,
             committed: Slot(0),
             progress_at: None,
             open: HashMap::default(),
@@ -122,10 +133,13 @@ impl Reach {
                 forgot: false,
             })
             .collect();
-        let mut others = nodes.iter().filter(|node| Some(node.id) != self.me);
-        self.alone = !others.clone().any(|node| node.up);
-        let through = others.any(|node| node.up && known.quorate.contains(node.id));
-        if through || (self.viable)(self.members, &nodes, known.route) {
+        let others = nodes.iter().filter(|node| Some(node.id) != self.me);
+        let mut up = others.filter(|node| node.up);
+        self.alone = up.clone().next().is_none();
+        self.told = !self.alone && up.clone().all(|node| known.lost.contains(node.id));
+        let through = up.any(|node| known.quorate.contains(node.id));
+        let viable = || (self.viable)(self.members, &nodes, known.route);
+        if through || !self.told && viable() {
             self.missing_since = None;
             self.rest(now);
         } else {
@@ -141,13 +155,28 @@ impl Reach {
     /// No request can be carried out, and this is not about to change.
     pub fn is_quorum_lost(&self, now: Time) -> bool {
         let past = |since: Option<Time>, long| since.is_some_and(|since| now.since(since) >= long);
-        past(self.missing_since, LOST)
+        // Members that say so have waited already.
+        (self.told || past(self.missing_since, LOST))
             && self.progress_at.is_none_or(|at| now.since(at) >= LOST)
             && (self.is_certain() || past(self.waiting_since, UNANSWERED))
     }
 
     const fn is_certain(&self) -> bool {
-        self.me.is_some() || self.alone
+        self.me.is_some() || self.alone || self.told
+    }
+
+    /// The word on this replica's quorum for proxies, when it is due: again and again while the
+    /// quorum is lost, and once when it no longer is.
+    pub fn word(&mut self, now: Time) -> Option<bool> {
+        let lost = self.is_quorum_lost(now);
+        let due = match self.said {
+            Some((true, at)) => !lost || now.since(at) >= SAY_EVERY,
+            _ => lost,
+        };
+        if due {
+            self.said = Some((lost, now));
+        }
+        due.then_some(lost)
     }
 
     /// Whether a batch may go; if so, it is under way.
@@ -417,6 +446,48 @@ mod tests {
         assert!(!reach.takes(BatchId(16), Level::Linearizable, ms(123_900)));
         assert!(reach.finished(BatchId(15), true, at(124)));
         assert!(reach.takes(BatchId(17), Level::Ordered, at(125)));
+    }
+
+    #[test]
+    fn proxy_has_lost_the_quorum_when_all_that_answer_say_so() {
+        let mut reach = reach(None, 3, "nezha");
+        let mut look = |heard: [Option<Time>; 3], lost: &[u16], now| {
+            let lost = lost.iter().copied().map(ReplicaId).collect();
+            let known = Known {
+                lost,
+                ..Known::default()
+            };
+            reach.observe(&self::heard(heard), known, now);
+            (reach.is_quorum_lost(now), reach.take_hopeless(now).len())
+        };
+        let (all, one) = ([Some(at(10)); 3], [Some(at(10)), None, None]);
+        assert_eq!(look(one, &[], at(10)), (false, 0));
+        assert_eq!(look(one, &[0], at(10)), (true, 0));
+        assert_eq!(look(one, &[], at(11)), (false, 0));
+        assert_eq!(look(all, &[0, 1], at(11)), (false, 0));
+        assert_eq!(look(all, &[0, 1, 2], at(11)), (true, 0));
+        assert_eq!(look(all, &[1, 2], at(11)), (false, 0));
+        // Waiting requests end as soon as they say so, and not after their deadline.
+        assert!(reach.takes(BatchId(1), Level::Ordered, at(11)));
+        let known = Known {
+            lost: ReplicaSet::EMPTY.with(ReplicaId(0)),
+            ..Known::default()
+        };
+        reach.observe(&self::heard(one), known, at(12));
+        assert_eq!(reach.take_hopeless(at(12)), [BatchId(1)]);
+        assert!(!reach.takes(BatchId(2), Level::Ordered, at(12)));
+    }
+
+    #[test]
+    fn replica_says_that_its_quorum_is_lost_and_once_that_it_is_not() {
+        let mut reach = reach(Some(0), 3, "multipaxos");
+        assert_eq!(reach.word(at(10)), None);
+        look(&mut reach, &heard([None; 3]), at(10));
+        assert_eq!(reach.word(ms(10_900)), None);
+        let said = [11_000, 11_400, 11_500].map(|now| reach.word(ms(now)));
+        assert_eq!(said, [Some(true), None, Some(true)]);
+        look(&mut reach, &heard([None, Some(at(12)), None]), at(12));
+        assert_eq!([0, 1].map(|_| reach.word(at(12))), [Some(false), None]);
     }
 
     #[test]

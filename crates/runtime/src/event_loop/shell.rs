@@ -311,6 +311,11 @@ impl Shell {
         }
     }
 
+    /// The word on this replica's quorum for proxies, when it is due.
+    pub fn quorum_word(&mut self, now: Time) -> Option<bool> {
+        self.reach.word(now)
+    }
+
     /// Gives a submission back, or answers it at once when it certainly finds no quorum: clients
     /// hear of a loss that is known before their own patience ends.
     pub fn admit(&mut self, submission: Submission, now: Time) -> Option<Submission> {

@@ -94,8 +94,8 @@ fn give(
             .1
         {
             ClientFrame::Message(message) => client.on_message(from, message, world, effects),
-            // No epoch ends here.
-            ClientFrame::Epoch(_) => Ok(()),
+            // No epoch ends here, and no world tells of a quorum.
+            ClientFrame::Epoch(_) | ClientFrame::Quorum { .. } => Ok(()),
             ClientFrame::Reply(batch, header, results) => {
                 client.on_reply(from, batch, (header, results), world, effects)
             }

@@ -17,6 +17,7 @@ fn frame(cast: &Cast, message: u32) -> String {
         Ok(ClientFrame::Message(message)) => (cast.entry.describe)(message),
         Ok(ClientFrame::Reply(batch, ..)) => format!("Reply to {batch}"),
         Ok(ClientFrame::Epoch(_)) => String::from("Epoch"),
+        Ok(ClientFrame::Quorum { .. }) => String::from("Quorum"),
         Err(_) => String::from("node's own"),
     }
 }

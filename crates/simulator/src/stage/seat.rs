@@ -920,6 +920,7 @@ impl Stage {
             Ok(ClientFrame::Message(message)) => (self.setting.entry.describe)(message),
             Ok(ClientFrame::Reply(..)) => String::from("Reply"),
             Ok(ClientFrame::Epoch(_)) => String::from("Epoch"),
+            Ok(ClientFrame::Quorum { .. }) => String::from("Quorum"),
             Err(_) => String::from("State"),
         }
     }
