@@ -1,4 +1,4 @@
-//! What ChainPaxos sends and what it writes to disk.
+//! What ChainPaxos sends.
 //!
 //! ```text
 //!   frontend ── Request ────► replica ── Forward, Ask ───────► leader
@@ -13,109 +13,16 @@
 
 use super::{
     chain::Chain,
+    entry::{Accepted, Entry, get_entry, put_entry},
     votes::Votes,
-    wire::{get_entry, put_entry},
 };
 use alloc::vec::Vec;
 use quintet_replica::{
-    BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet,
-    Slot, Wire, Writer,
-    parts::{Ballot, Held, LogEntry, RequestMessage, Taken},
+    BatchId, Bytes, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet, Slot, Wire,
+    Writer,
+    parts::{Ballot, RequestMessage, Taken},
 };
 use smallvec::SmallVec;
-
-/// What an instance of the log decides.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Op {
-    /// A batch as its frontend encoded it.
-    Batch(Bytes),
-    /// Nothing: a gap that a new leader found.
-    Nothing,
-    /// The paper's AddNode: a replica comes into the chain, behind another.
-    Add {
-        /// Who.
-        id: ReplicaId,
-        /// In which of its lives.
-        life: Incarnation,
-        /// Whose successor it becomes; at the end when that one is gone by then.
-        after: ReplicaId,
-    },
-    /// The paper's RemoveNode.
-    Remove {
-        /// Who.
-        id: ReplicaId,
-    },
-    /// Reads of one replica, up to its number, may run when this has been executed there.
-    Read {
-        /// Whose reads.
-        by: ReplicaId,
-        /// Which.
-        stamp: u64,
-    },
-}
-
-impl Op {
-    /// About what it takes besides its fixed fields.
-    pub(super) const fn bytes(&self) -> usize {
-        match self {
-            Self::Batch(batch) => batch.len(),
-            _ => 0,
-        }
-    }
-
-    /// Whether it changes the chain.
-    pub(super) const fn is_membership(&self) -> bool {
-        matches!(self, Self::Add { .. } | Self::Remove { .. })
-    }
-}
-
-/// A value proposed for a slot.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Entry {
-    /// The time given to its commands.
-    pub time: CommandTime,
-    /// What it does.
-    pub op: Op,
-}
-
-impl LogEntry for Entry {
-    fn time(&self) -> CommandTime {
-        self.time
-    }
-
-    fn bytes(&self) -> usize {
-        self.op.bytes()
-    }
-}
-
-/// What an acceptor holds for one slot, as it tells a candidate.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Accepted {
-    /// Which slot.
-    pub slot: Slot,
-    /// The ballot that it was accepted under.
-    pub ballot: Ballot,
-    /// What was accepted.
-    pub entry: Entry,
-}
-
-impl Accepted {
-    pub(super) fn new(slot: Slot, held: Held<Entry>) -> Self {
-        Self {
-            slot,
-            ballot: held.ballot,
-            entry: held.entry,
-        }
-    }
-
-    pub(super) fn into_held(self) -> (Slot, Held<Entry>) {
-        let held = Held {
-            ballot: self.ballot,
-            entry: self.entry,
-        };
-        (self.slot, held)
-    }
-}
 
 /// A round: what the leader sends in one turn, as it goes around the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

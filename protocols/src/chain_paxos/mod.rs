@@ -180,6 +180,7 @@ mod chain_state;
 mod config;
 mod distances;
 mod downstream;
+mod entry;
 mod leader_state;
 mod links;
 mod message;
@@ -198,7 +199,8 @@ use agreement::Agreement;
 
 pub use chain::{Chain, Member};
 pub use config::{Config, ReadsBy};
-pub use message::{Accepted, Entry, Header, Message, Op, Round};
+pub use entry::{Accepted, Entry, Op};
+pub use message::{Header, Message, Round};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
 pub use replica::{ChainPaxos, Frontend, Timer};

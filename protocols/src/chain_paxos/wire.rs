@@ -1,61 +1,14 @@
-//! Fields that several messages and records share, and what is written to disk.
+//! What is written to disk.
 //!
 //! ```text
 //!   journal: Record, Record, Record …      promise file: Promised      snapshot: Summary
 //! ```
 
-use super::{Entry, Op, chain::Chain};
-use quintet_replica::{
-    CommandTime, DecodeError, Incarnation, Reader, Slot, Wire, Writer, parts::Ballot,
+use super::{
+    chain::Chain,
+    entry::{Entry, get_entry, put_entry},
 };
-
-pub(super) fn put_entry(writer: &mut Writer<'_>, entry: &Entry) {
-    writer.u64(entry.time.0);
-    match &entry.op {
-        Op::Batch(batch) => {
-            writer.u8(0);
-            writer.blob(batch);
-        }
-        Op::Nothing => writer.u8(1),
-        Op::Add { id, life, after } => {
-            writer.u8(2);
-            writer.u16(id.0);
-            writer.u64(life.0);
-            writer.u16(after.0);
-        }
-        Op::Remove { id } => {
-            writer.u8(3);
-            writer.u16(id.0);
-        }
-        Op::Read { by, stamp } => {
-            writer.u8(4);
-            writer.u16(by.0);
-            writer.u64(*stamp);
-        }
-    }
-}
-
-pub(super) fn get_entry(reader: &mut Reader) -> Result<Entry, DecodeError> {
-    let time = CommandTime(reader.u64("command time")?);
-    let op = match reader.u8("kind of entry")? {
-        0 => Op::Batch(reader.blob("batch")?),
-        1 => Op::Nothing,
-        2 => Op::Add {
-            id: reader.replica("replica")?,
-            life: Incarnation(reader.u64("life")?),
-            after: reader.replica("replica")?,
-        },
-        3 => Op::Remove {
-            id: reader.replica("replica")?,
-        },
-        4 => Op::Read {
-            by: reader.replica("replica")?,
-            stamp: reader.u64("stamp")?,
-        },
-        _ => return Err(DecodeError::Bad("kind of entry")),
-    };
-    Ok(Entry { time, op })
-}
+use quintet_replica::{CommandTime, DecodeError, Reader, Slot, Wire, Writer, parts::Ballot};
 
 /// What the journal keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
