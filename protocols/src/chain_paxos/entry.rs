@@ -1,4 +1,4 @@
-//! What a slot of the log decides, and its encoding in messages and records.
+//! The entries of the log, and their encoding in messages and records.
 
 use quintet_replica::{
     Bytes, CommandTime, DecodeError, Incarnation, Reader, ReplicaId, Slot, Writer,

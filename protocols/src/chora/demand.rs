@@ -12,7 +12,7 @@
 //!
 //! Only the speed depends on any of this: any proposers make a correct view.
 
-use quintet_replica::{ReplicaId, ReplicaSet};
+use quintet_replica::ReplicaSet;
 
 /// A judgement rests on at least that many batches: without load nothing changes.
 const BATCHES_MIN: u64 = 16;
@@ -34,13 +34,18 @@ pub(super) struct Demand {
     /// What the last judgement by itself would have made of it; none between the two bounds.
     leaning: Option<bool>,
     /// Whether this replica brings a part of the load.
-    pub loaded: bool,
+    loaded: bool,
     /// Who should propose, and how many heartbeats in a row that was so.
     wanted: ReplicaSet,
     since: u32,
 }
 
 impl Demand {
+    /// Whether a part of the load comes from here.
+    pub const fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+
     /// A batch was executed, perhaps one of the own clients.
     pub fn executed(&mut self, own: bool) {
         self.all += 1;
@@ -82,30 +87,6 @@ impl Demand {
     /// Whether others should propose, and have been the better ones for long enough.
     pub const fn is_due(&self) -> bool {
         self.since >= PATIENCE
-    }
-}
-
-impl super::Chora {
-    /// Of these replicas those that bring a part of the load, by their own word.
-    pub(super) fn loaded(&self, among: ReplicaSet) -> ReplicaSet {
-        let brings = |id: &ReplicaId| {
-            if *id == self.id {
-                self.demand.loaded
-            } else {
-                self.peers[id.index()].loaded
-            }
-        };
-        among.iter().filter(brings).collect()
-    }
-
-    /// Looks every heartbeat where the load comes from, but for what comes by a slow replica.
-    pub(super) fn watch_load(&mut self) {
-        self.demand.judge(self.members);
-        if let Some(init) = &self.init {
-            let now: ReplicaSet = init.proposers.iter().copied().collect();
-            let loaded = self.loaded(self.quick(init.live));
-            self.demand.compare(loaded, now);
-        }
     }
 }
 

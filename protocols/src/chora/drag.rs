@@ -15,10 +15,9 @@
 //! A replica that was found slow may propose again after a while, each time after a longer one. As
 //! with the load, only the speed depends on any of this.
 
-use super::Chora;
 use alloc::{vec, vec::Vec};
 use core::time::Duration;
-use quintet_replica::{Context, ReplicaId, ReplicaSet, Slot, Time};
+use quintet_replica::{ReplicaId, ReplicaSet, Slot, Time};
 
 /// A judgement rests on at least that many waits.
 const SAMPLES_MIN: u32 = 16;
@@ -48,7 +47,7 @@ pub(super) struct Drag {
     /// One of the slots that came while others before them were missing: of which view, and when.
     waiting: Option<(u64, Slot, Time)>,
     /// Who is slow, as seen from here.
-    pub slow: ReplicaSet,
+    slow: ReplicaSet,
 }
 
 impl Drag {
@@ -66,7 +65,29 @@ impl Drag {
         }
     }
 
-    fn waited(&mut self, id: ReplicaId, wait: Duration) {
+    /// The proposers that make the others wait, as this replica sees it.
+    pub const fn slow(&self) -> ReplicaSet {
+        self.slow
+    }
+
+    /// A proposal for `slot` is here, in this view, and the log ends before `end`. Gives since when
+    /// an earlier slot has waited for it.
+    pub fn on_proposal(&mut self, view: u64, slot: Slot, end: Slot, now: Time) -> Option<Time> {
+        let mut waited = None;
+        if let Some((of, waiting, since)) = self.waiting {
+            if of == view && end <= waiting {
+                return None;
+            }
+            self.waiting = None;
+            waited = (of == view && slot < waiting).then_some(since);
+        }
+        if slot > end {
+            self.waiting = Some((view, slot, now));
+        }
+        waited
+    }
+
+    pub fn waited(&mut self, id: ReplicaId, wait: Duration) {
         let waits = &mut self.members[id.index()];
         waits.usual = match waits.samples {
             0 => wait,
@@ -105,65 +126,6 @@ impl Drag {
                 waits.until = None;
                 self.slow = self.slow.without(id);
             }
-        }
-    }
-}
-
-impl Chora {
-    /// Somebody's proposal for this slot, or that nothing comes there, has been taken in: it waits
-    /// for others before it, or one that waited for it need not wait any more.
-    pub(super) fn watch_wait(&mut self, slot: Slot, ctx: &Context<'_, Self>) {
-        let end = self.log.end();
-        if let Some((view, waiting, since)) = self.drag.waiting {
-            if view == self.view && end <= waiting {
-                return;
-            }
-            self.drag.waiting = None;
-            let owner = self.init.as_ref().and_then(|init| init.owner(slot));
-            if view == self.view
-                && slot < waiting
-                && let Some(owner) = owner.filter(|id| *id != self.id)
-            {
-                self.drag.waited(owner, ctx.arrived().since(since));
-            }
-        }
-        if slot > end {
-            self.drag.waiting = Some((self.view, slot, ctx.arrived()));
-        }
-    }
-
-    /// A heartbeat.
-    pub(super) fn watch_drag(&mut self, now: Time) {
-        if let Some(init) = &self.init {
-            let proposers: ReplicaSet = init.proposers.iter().copied().collect();
-            self.drag.judge(proposers.without(self.id), now);
-        }
-    }
-
-    /// Of these replicas those that at least half of the others call slow.
-    fn slow(&self, among: ReplicaSet) -> ReplicaSet {
-        let says = |judge: ReplicaId, id: ReplicaId| {
-            if judge == self.id {
-                self.drag.slow.contains(id)
-            } else {
-                self.peers[judge.index()].slow.contains(id)
-            }
-        };
-        let slow = |id: &ReplicaId| {
-            let others = among.without(*id);
-            let votes = others.iter().filter(|judge| says(*judge, *id)).count();
-            votes > 0 && votes * 2 >= others.len()
-        };
-        among.iter().filter(slow).collect()
-    }
-
-    /// Of these replicas those that may propose without making all wait; all of them when that
-    /// leaves nobody.
-    pub(super) fn quick(&self, among: ReplicaSet) -> ReplicaSet {
-        let slow = self.slow(among);
-        match ReplicaSet(among.0 & !slow.0) {
-            ReplicaSet::EMPTY => among,
-            quick => quick,
         }
     }
 }

@@ -12,7 +12,8 @@
 use alloc::{boxed::Box, vec::Vec};
 use quintet_replica::{
     BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, ReplicaSet,
-    Slot, Wire, Writer, parts::Taken,
+    Slot, Wire, Writer,
+    parts::{RequestMessage, Taken},
 };
 use smallvec::SmallVec;
 
@@ -430,6 +431,19 @@ impl Wire for Pulse {
             }
         }
         Ok(pulse)
+    }
+}
+
+impl RequestMessage for Message {
+    fn request(level: Level, batch: Bytes) -> Self {
+        Self::Request { level, batch }
+    }
+
+    fn taken(&self) -> Option<(BatchId, Taken)> {
+        match self {
+            Self::Taken { batch, taken } => Some((*batch, *taken)),
+            _ => None,
+        }
     }
 }
 

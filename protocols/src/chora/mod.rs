@@ -103,29 +103,44 @@
 //! Left to the world: the pipelined threads of §5 (`threads = "pipelined"`, without a thread for
 //! execution), and kernel bypass, which is the transport's (`af-xdp`).
 
-mod config;
-mod demand;
-mod drag;
-mod frontend;
-mod log;
-mod message;
-mod plant;
+// One replica: its state, and which handler each event reaches.
+mod replica;
+
+// What it does, as `impl Chora`, in the order of a request's way.
+mod acceptor;
+mod load;
 mod pulse;
 mod reads;
 mod recovery;
-mod replica;
 mod requests;
+mod view;
+
+// Its parts: each has private fields and knows nothing of the replica.
+mod catch_up;
+mod config;
+mod coordination;
+mod demand;
+mod drag;
+mod election;
+mod load_state;
+mod message;
+mod peers;
+mod plant;
+mod proposer;
+mod pulse_state;
+mod read_queue;
+mod relay;
 mod rounds;
 mod synchrony;
-mod view;
+mod view_log;
+mod view_state;
 
 #[cfg(test)]
 mod tests;
 
 pub use config::{Config, Drive, Proposers};
-pub use frontend::Frontend;
 pub use message::{Batches, Fitness, Message, Promised, Pulse, Record, Summary, Value, ViewInit};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
-pub use replica::{Chora, Timer};
+pub use replica::{Chora, Frontend, Timer};
 pub use rounds::{Ended, RoundTaken, Rounds};

@@ -1,8 +1,6 @@
 //! Bugs to be switched on one at a time: what the simulator must find. Without the feature `plant`
 //! all of this is constant false.
 
-use super::Chora;
-
 quintet_replica::plants! {
     MinorityCommits "minority_commits" 0 ""
         "one acknowledgement fewer than a majority commits";
@@ -32,11 +30,4 @@ quintet_replica::plants! {
         "reads do not wait for the proposer's own slot";
     GhostEntries "wal_ghost_entries" 22 "transcript"
         "a restart takes records for what was cleared before";
-}
-
-impl Chora {
-    /// Whether this bug is switched on.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
 }

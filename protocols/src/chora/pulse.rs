@@ -14,11 +14,14 @@
 
 use super::{
     Chora, Message, Value, ViewInit,
-    log::SLOTS_MAX,
+    acceptor::SLOTS_MAX,
+    coordination::Coordination,
     message::{Batches, Fitness, Pulse},
+    peers::Report,
     plant::Plant,
-    replica::{Role, Timer},
+    replica::Timer,
     rounds::Ended,
+    view_state::Role,
 };
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -35,15 +38,13 @@ const BEHIND_MAX: u64 = 256;
 
 impl Chora {
     pub(super) fn fitness(&self, now: Time) -> Fitness {
-        if let Some(recovery) = &self.recovery {
-            if self.view <= recovery.floor {
-                Fitness::Forgot
-            } else {
-                Fitness::Recovering
-            }
-        } else if self.leaving(now) {
+        if self.catch_up.is_lost_in(self.view.number()) {
+            Fitness::Forgot
+        } else if self.catch_up.is_recovering() {
+            Fitness::Recovering
+        } else if self.election.is_leaving(now) {
             Fitness::Leaving
-        } else if self.mute == Some(self.view) {
+        } else if self.view.is_mute() {
             Fitness::Restarted
         } else {
             Fitness::Fit
@@ -55,30 +56,28 @@ impl Chora {
         self.send_forward(ctx);
         self.send_read_asks(ctx);
         let now = ctx.now();
-        let pulsing = self.pulsing() && self.init.is_some();
+        let pulsing = self.pulsing() && self.view.init().is_some();
         self.look_at_ack();
         if self.due() {
-            *self.rounds_quiet = 0;
+            self.pulse.note(false);
         }
-        // Rounds that only wait for somebody become longer, up to when what is lacking is asked
+        // Rounds that only wait for a replica become longer, up to when what is lacking is asked
         // for.
-        let length = self
-            .round_length
-            .saturating_mul(1 << (*self.rounds_quiet).min(8));
-        let most = self.config.coordination.max(*self.round_length);
-        self.rounds.set_timeout(length.min(most));
-        self.rounds.set_early_exit(self.config.early_exit);
+        self.pulse.set_timeout(self.config.coordination);
+        self.pulse.rounds.set_early_exit(self.config.early_exit);
         // A round that ended early continues to its full length while there is nothing new to say:
         // else replicas that wait for something would tell each other so as fast as they can.
-        let ended = self.rounds.check(now);
+        let ended = self.pulse.rounds.check(now);
         let over = |ended: &Ended| !pulsing || *ended == Ended::Timeout || self.due();
-        let lasts = self.busy() && now < self.rounds.ends_at();
+        let lasts = self.busy() && now < self.pulse.rounds.ends_at();
         if ended.is_some_and(|ended| over(&ended) || !lasts) {
-            let in_time = self.rounds.all_heard();
-            self.synchrony.ended(in_time, self.rounds.lasted(now));
-            self.rounds.rest();
-            if let Some(pulsing) = self.synchrony.reconsider() {
-                self.auto_pulsing = pulsing;
+            let in_time = self.pulse.rounds.all_heard();
+            self.pulse
+                .synchrony
+                .ended(in_time, self.pulse.rounds.lasted(now));
+            self.pulse.rounds.rest();
+            if let Some(pulsing) = self.pulse.synchrony.reconsider() {
+                self.pulse.set_auto_pulsing(pulsing);
                 ctx.mark(if pulsing {
                     "mode: pulsing"
                 } else {
@@ -86,38 +85,38 @@ impl Chora {
                 });
             }
             let round = self.config.round;
-            *self.round_length = if round == Duration::ZERO {
-                self.synchrony.round(self.live().len().saturating_sub(1))
+            let length = if round == Duration::ZERO {
+                self.pulse
+                    .synchrony
+                    .round(self.view.live().len().saturating_sub(1))
             } else {
                 round
             };
-            if *self.rounds_quiet == 0 {
-                self.rounds.set_timeout(*self.round_length);
-            }
+            self.pulse.set_round_length(length);
         }
         if pulsing {
-            if !self.rounds.running() && self.busy() {
+            if !self.pulse.rounds.running() && self.busy() {
                 if !self.due() {
-                    *self.rounds_quiet += 1;
+                    self.pulse.note(true);
                 }
-                self.rounds.begin(now);
+                self.pulse.rounds.begin(now);
                 self.send_pulse(now, ctx);
-            } else if !self.rounds.running() && self.pulse_due {
+            } else if !self.pulse.rounds.running() && self.pulse.is_wanted() {
                 self.send_pulse(now, ctx);
             }
         } else {
             let mut most = self.config.window;
-            while most > 0 && (self.due() || self.pulse_due) {
-                if !self.rounds.running() && self.init.is_some() && self.busy() {
-                    self.rounds.begin(now);
+            while most > 0 && (self.due() || self.pulse.is_wanted()) {
+                if !self.pulse.rounds.running() && self.view.init().is_some() && self.busy() {
+                    self.pulse.rounds.begin(now);
                 }
                 self.send_pulse(now, ctx);
                 most -= 1;
             }
         }
         self.arm_coordination(ctx);
-        if pulsing && self.rounds.running() {
-            return Wake::At(self.rounds.ends_at());
+        if pulsing && self.pulse.rounds.running() {
+            return Wake::At(self.pulse.rounds.ends_at());
         }
         Wake::Sleep
     }
@@ -125,67 +124,66 @@ impl Chora {
     /// Looks at what is acknowledged since it was looked last. Nobody waits for the acknowledgement
     /// of slots that were skipped, unless they lie before something: that of what follows will do.
     fn look_at_ack(&mut self) {
-        let (ack, init) = (self.ack(), self.init.as_ref());
+        let (ack, init) = (self.ack(), self.view.init());
         let Some(init) = init.filter(|_| ack > Slot(0)) else {
             return;
         };
         let from = init.base.max(self.log.first()).previous();
-        self.ack_looked = self.ack_looked.max(from).min(ack);
-        while self.ack_looked < ack {
-            self.ack_looked = self.ack_looked.next();
-            let held = self.log.get(self.ack_looked);
-            self.ack_wanted |= held.is_some_and(|held| held.value != Value::Noop);
+        while let Some(slot) = self.pulse.look(from, ack) {
+            let held = self.log.get(slot);
+            self.pulse
+                .want_ack(held.is_some_and(|held| held.value != Value::Noop));
         }
-        self.ack_wanted |= self.ack_sent < self.latest && self.latest <= ack;
+        let latest = self.proposer.latest();
+        let waits = self.pulse.ack_sent() < latest && latest <= ack;
+        self.pulse.want_ack(waits);
     }
 
     /// Whether there is anything new that somebody waits for.
     fn due(&self) -> bool {
-        self.ack_wanted
-            || self.nack_due.is_some()
-            || !self.recover_due.is_empty()
-            || (self.can_propose() && (!self.queue.is_empty() || self.noop_wanted))
+        self.pulse.has_news()
+            || (self.can_propose() && self.proposer.is_wanted())
             || self.skip_due()
     }
 
     /// Whether others wait for a SKIP. One that goes further than what was proposed rides on the
     /// next pulse, which mostly is the acknowledgement.
     fn skip_due(&self) -> bool {
-        let waited = self.latest.max(self.skip_demanded);
-        self.next_propose.is_some_and(|next| next <= waited) && self.skip_until().is_some()
+        let waited = self.proposer.latest().max(self.proposer.skip_demanded());
+        self.proposer.next().is_some_and(|next| next <= waited) && self.skip_until().is_some()
     }
 
     /// Whether rounds must continue: something is to be said, or to be heard.
     fn busy(&self) -> bool {
-        let live = self.live().without(self.id);
+        let live = self.view.live().without(self.me.id());
         self.due()
-            || self.committed < self.latest
+            || self.log.committed() < self.proposer.latest()
             || live.iter().any(|id| {
                 let peer = &self.peers[id.index()];
-                peer.acked < self.latest && peer.down_at.is_none()
+                peer.acked() < self.proposer.latest() && !peer.is_down()
             })
     }
 
     fn can_propose(&self) -> bool {
-        let near = |slot: Slot| slot.0 <= self.committed.0 + SLOTS_MAX / 2;
+        let near = |slot: Slot| slot.0 <= self.log.committed().0 + SLOTS_MAX / 2;
         self.may_propose()
-            && self.next_propose.is_some_and(near)
-            && self.outstanding.len() < self.config.window
+            && self.proposer.next().is_some_and(near)
+            && self.proposer.outstanding().len() < self.config.window
     }
 
     /// The last own slot that nothing will be proposed in, so that nobody waits for it: those
     /// before the latest proposal, one turn more while there is nothing to propose, and what others
     /// asked for.
     fn skip_until(&self) -> Option<Slot> {
-        let next = self.next_propose.filter(|_| self.may_propose())?;
-        let init = self.init.as_ref()?;
+        let next = self.proposer.next().filter(|_| self.may_propose())?;
+        let init = self.view.init()?;
         let turn = init.proposers.len() as u64;
-        let mut until = self.skip_demanded.0;
-        if self.latest > init.base {
-            let idle = self.queue.is_empty() && !self.noop_wanted;
-            until = until.max(self.latest.0 + if idle { turn - 1 } else { 0 });
+        let mut until = self.proposer.skip_demanded().0;
+        if self.proposer.latest() > init.base {
+            let idle = !self.proposer.is_wanted();
+            until = until.max(self.proposer.latest().0 + if idle { turn - 1 } else { 0 });
         }
-        until = until.min(self.committed.0 + SLOTS_MAX / 2);
+        until = until.min(self.log.committed().0 + SLOTS_MAX / 2);
         let turns = until.checked_sub(next.0)? / turn;
         Some(Slot(next.0 + turns * turn))
     }
@@ -197,47 +195,48 @@ impl Chora {
     /// One message with all that there is to say.
     fn send_pulse(&mut self, now: Time, ctx: &mut Context<'_, Self>) {
         let mut pulse = Pulse {
-            view: self.view,
-            incarnation: self.incarnation,
-            round: self.rounds.round(),
+            view: self.view.number(),
+            incarnation: self.me.incarnation(),
+            round: self.pulse.rounds.round(),
             stamp: now.0,
             fitness: self.fitness(now),
-            loaded: self.demand.loaded,
-            slow: self.drag.slow,
+            loaded: self.load.demand.is_loaded(),
+            slow: self.load.drag.slow(),
             ..Pulse::default()
         };
-        if self.can_propose() && (!self.queue.is_empty() || self.noop_wanted) {
-            let slot = self.next_propose.expect("it can propose");
+        if self.can_propose() && self.proposer.is_wanted() {
+            let slot = self.proposer.next().expect("it can propose");
             let value = self.next_value(ctx);
-            self.latest = self.latest.max(slot);
-            self.outstanding.push_back(slot);
+            self.proposer.propose(slot);
             self.take_own(slot, value.clone(), ctx);
-            self.next_propose = self.own_after(slot);
+            self.proposer.advance(self.own_after(slot));
             pulse.proposal = Some((slot, value));
-            self.noop_wanted = false;
         }
         if let Some(until) = self.skip_until() {
             ctx.mark("skips to what was proposed");
-            let mut from = self.next_propose.expect("it may propose");
+            let mut from = self.proposer.next().expect("it may propose");
             let mut slot = Some(from);
             while let Some(own) = slot.filter(|own| *own <= until) {
                 self.take_own(own, Value::Noop, ctx);
                 slot = self.own_after(own);
             }
-            self.next_propose = slot;
+            self.proposer.advance(slot);
             if self.planted(Plant::SkipOverProposed)
-                && let Some(init) = &self.init
+                && let Some(init) = self.view.init()
             {
                 from.0 = from.0.saturating_sub(init.proposers.len() as u64);
             }
             pulse.skip = Some((from, until));
         }
-        pulse.nack = self.nack_due.take();
+        pulse.nack = self.pulse.take_nack();
         let mut bytes = PULSE_BYTES;
         let mut lacking = ReplicaSet::EMPTY;
-        while let Some((slot, to)) = self.recover_due.pop_first() {
-            let held = self.log.get(slot).filter(|held| held.view == self.view);
-            let value = held.map(|held| &held.value).or(self.buffer.get(&slot));
+        while let Some((slot, to)) = self.pulse.take_repeated() {
+            let held = self
+                .log
+                .get(slot)
+                .filter(|held| held.view == self.view.number());
+            let value = held.map(|held| &held.value).or(self.log.buffered(slot));
             if let Some(value) = value {
                 bytes += value.bytes();
                 pulse.recover.push((slot, value.clone()));
@@ -252,24 +251,22 @@ impl Chora {
         }
         self.maybe_commit(ctx);
         pulse.ack = self.ack();
-        pulse.committed = self.committed;
-        pulse.latest = self.latest;
-        self.ack_sent = pulse.ack;
-        self.ack_wanted = false;
+        pulse.committed = self.log.committed();
+        pulse.latest = self.proposer.latest();
+        self.pulse.acknowledged(pulse.ack);
         let proposed = pulse.proposal.as_ref();
         let new = PULSE_BYTES + proposed.map_or(0, |(_, value)| value.bytes());
         // A replica that nobody waits for hears of it by heartbeats only.
-        let everyone = self.pulse_due;
-        self.pulse_due = false;
+        let everyone = self.pulse.take_wanted();
         let recent = self.config.suspect * 2;
         let reachable = |id: &ReplicaId| {
             let peer = &self.peers[id.index()];
-            everyone || (peer.down_at.is_none() && now.since(peer.heard_at) < recent)
+            everyone || (!peer.is_down() && peer.silence(now) < recent)
         };
-        let audience: ReplicaSet = self.others.iter().filter(reachable).collect();
-        if self.rounds.running() {
+        let audience: ReplicaSet = self.me.others().iter().filter(reachable).collect();
+        if self.pulse.rounds.running() {
             // The one transmission of this round; in the responsive mode rounds only measure.
-            let _ = self.rounds.multicast();
+            let _ = self.pulse.rounds.multicast();
         }
         // What is sent again goes to those that lack it, and where there is no room for values,
         // what is acknowledged and asked for goes all the same: the others wait for that.
@@ -308,64 +305,65 @@ impl Chora {
     fn next_value(&mut self, ctx: &Context<'_, Self>) -> Value {
         let mut batches = Batches::new();
         let mut bytes = 0;
-        while let Some(batch) = self.queue.peek() {
+        while let Some(batch) = self.proposer.queue.peek() {
             let full = self.config.batches_max != 0 && batches.len() >= self.config.batches_max;
             let large = bytes + batch.len() > self.config.batch_bytes_max;
             if full || (large && !batches.is_empty()) {
                 break;
             }
             bytes += batch.len();
-            batches.extend(self.queue.pop());
+            batches.extend(self.proposer.queue.pop());
         }
         if batches.is_empty() {
             return Value::Noop;
         }
-        let time = Self::time_of(ctx.clock(), self.time_seen);
+        let time = Self::time_of(ctx.clock(), self.log.time_seen());
         Value::Commands { time, batches }
     }
 
     fn own_after(&self, slot: Slot) -> Option<Slot> {
-        self.init.as_ref()?.next_slot(self.id, slot)
+        self.view.init()?.next_slot(self.me.id(), slot)
     }
 
     fn take_own(&mut self, slot: Slot, value: Value, ctx: &mut Context<'_, Self>) {
-        assert!(slot > self.own_used, "a slot is proposed in once");
-        self.own_used = slot;
+        self.proposer.use_slot(slot);
         self.buffer_or_append(slot, value, ctx);
     }
 
     pub(super) fn on_pulse(&mut self, from: ReplicaId, pulse: Pulse, ctx: &mut Context<'_, Self>) {
-        self.synchrony.arrived(from, pulse.stamp, ctx.arrived());
-        let peer = &mut self.peers[from.index()];
-        if pulse.incarnation == peer.incarnation {
-            peer.committed = peer.committed.max(pulse.committed);
-        }
-        peer.fitness = pulse.fitness;
-        peer.loaded = pulse.loaded;
-        peer.slow = pulse.slow;
-        peer.view = pulse.view;
+        self.pulse
+            .synchrony
+            .arrived(from, pulse.stamp, ctx.arrived());
+        self.peers[from.index()].on_report(Report {
+            incarnation: pulse.incarnation,
+            view: pulse.view,
+            committed: pulse.committed,
+            fitness: pulse.fitness,
+            loaded: pulse.loaded,
+            slow: pulse.slow,
+        });
         if !self.in_view(from, pulse.view, ctx) {
             return;
         }
-        self.rounds.arrived(from, pulse);
-        while let Some((from, pulse)) = self.rounds.recv() {
+        self.pulse.rounds.arrived(from, pulse);
+        while let Some((from, pulse)) = self.pulse.rounds.recv() {
             self.take_pulse(from, pulse, ctx);
         }
     }
 
     fn take_pulse(&mut self, from: ReplicaId, pulse: Pulse, ctx: &mut Context<'_, Self>) {
-        if pulse.incarnation != self.peers[from.index()].incarnation {
+        if pulse.incarnation != self.peers[from.index()].incarnation() {
             return ctx.mark("ignored: pulse of an earlier life");
         }
-        let far = Slot(self.committed.0 + SLOTS_MAX);
+        let far = Slot(self.log.committed().0 + SLOTS_MAX);
         if let Some((slot, value)) = pulse.proposal {
-            self.latest = self.latest.max(slot.min(far));
+            self.proposer.learn_latest(slot.min(far));
             self.offer_from(from, slot, value, ctx);
         }
         if let Some((first, last)) = pulse.skip
-            && let Some(init) = self.init.clone()
+            && let Some(init) = self.view.init().cloned()
         {
-            let after = Slot(first.0.saturating_sub(1)).max(self.committed);
+            let after = Slot(first.0.saturating_sub(1)).max(self.log.committed());
             let mut slot = init.next_slot(from, after);
             while let Some(own) = slot.filter(|own| *own <= last.min(far)) {
                 self.offer(own, Value::Noop, ctx);
@@ -375,14 +373,13 @@ impl Chora {
         for (slot, value) in pulse.recover {
             self.offer(slot, value, ctx);
         }
-        self.latest = self.latest.max(pulse.latest.min(far));
-        let peer = &mut self.peers[from.index()];
-        peer.acked = peer.acked.max(pulse.ack);
+        self.proposer.learn_latest(pulse.latest.min(far));
+        self.peers[from.index()].acknowledges(pulse.ack);
         if let Some((first, last)) = pulse.nack {
             self.on_nack(from, first, last, ctx);
         }
         self.maybe_commit(ctx);
-        if self.init.is_some() {
+        if self.view.init().is_some() {
             // Of this view's log the sender speaks as far as it acknowledges it.
             self.commit(pulse.committed.min(pulse.ack), ctx);
         }
@@ -395,7 +392,7 @@ impl Chora {
         value: Value,
         ctx: &mut Context<'_, Self>,
     ) {
-        if let Some(init) = &self.init
+        if let Some(init) = self.view.init()
             && init.owner(slot) != Some(from)
         {
             return ctx.mark("ignored: proposal for another's slot");
@@ -406,110 +403,109 @@ impl Chora {
     /// Somebody lacks these slots. Its proposer answers for each; in a new view, and when the
     /// proposer does not, whichever replica is asked (see `recovery.rs`).
     fn on_nack(&mut self, from: ReplicaId, first: Slot, last: Slot, ctx: &mut Context<'_, Self>) {
-        let Some(init) = self.init.clone() else {
+        let Some(init) = self.view.init().cloned() else {
             return;
         };
-        self.synchrony.nacked();
+        self.pulse.synchrony.nacked();
         let last = last.min(Slot(first.0 + NACK_MAX));
         for slot in (first.0..=last.0).map(Slot) {
-            let own = init.owner(slot) == Some(self.id);
-            let next = self.next_propose.unwrap_or(Slot(u64::MAX));
+            let own = init.owner(slot) == Some(self.me.id());
+            let next = self.proposer.next().unwrap_or(Slot(u64::MAX));
             if own && slot >= next {
-                self.skip_demanded = self.skip_demanded.max(slot);
+                self.proposer.demand_skip(slot);
             } else if own || !self.config.accountable {
-                let lacking = self.recover_due.entry(slot).or_default();
-                *lacking = lacking.with(from);
+                self.pulse.repeat(slot, from);
             }
         }
-        while self.recover_due.len() as u64 > NACK_MAX * 4 {
-            self.recover_due.pop_last();
+        while self.pulse.drop_repeated(NACK_MAX as usize * 4) {
             ctx.mark("ignored: too many slots asked for");
         }
     }
 
     /// The last slot of the view that is known to hold something.
     fn target(&self) -> Slot {
-        let of_view = self.peers.iter().filter(|peer| peer.view == self.view);
-        let known = of_view.map(|peer| peer.acked.max(peer.committed)).max();
-        let waits = self.buffer.keys().next_back().copied();
-        self.latest
+        let of_view = self
+            .peers
+            .iter()
+            .filter(|peer| peer.view() == self.view.number());
+        let known = of_view.map(|peer| peer.acked().max(peer.committed())).max();
+        let waits = self.log.last_buffered();
+        self.proposer
+            .latest()
             .max(known.unwrap_or_default())
             .max(waits.unwrap_or_default())
     }
 
     /// Whether something is outstanding that will not come by itself when a message was lost.
     fn wants_coordination(&self) -> bool {
-        match &self.init {
+        match self.view.init() {
             None => true,
             Some(init) => {
-                self.committed < self.latest.max(init.base) || self.last_append() < self.target()
+                self.log.committed() < self.proposer.latest().max(init.base)
+                    || self.log.last() < self.target()
             }
         }
     }
 
     fn arm_coordination(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.coordination_armed || !self.wants_coordination() {
+        if self.coordination.is_armed() || !self.wants_coordination() {
             return;
         }
-        self.coordination_armed = true;
-        self.coordination_saw = (self.last_append(), self.committed);
-        let delay = self
-            .config
-            .coordination
-            .max(*self.round_length * 4)
-            .saturating_mul(1 << self.coordination_tries.min(4));
+        let at = (self.log.last(), self.log.committed());
+        let longer = self.coordination.arm(at);
+        let pause = Coordination::pause(self.config.coordination, self.pulse.round_length());
+        let delay = pause.saturating_mul(longer);
         ctx.set_timer(Timer::Coordination, delay.min(self.config.suspect));
     }
 
     /// Frames may be lost: what they said is said again, without waiting.
     pub(super) fn after_reset(&mut self, ctx: &mut Context<'_, Self>) {
-        self.pulse_due = true;
-        self.requests.pass_on_all();
+        self.pulse.want();
+        self.relay.kept.pass_on_all();
         self.repeat_reads(ctx);
         if self.wants_coordination() {
-            self.coordination_armed = true;
-            self.coordination_saw = (Slot(u64::MAX), Slot(u64::MAX));
+            self.coordination.arm_now();
             ctx.set_timer(Timer::Coordination, Duration::ZERO);
         }
     }
 
     /// See §6.6: what is missing is asked for, what may have been missed is repeated.
     pub(super) fn on_coordination(&mut self, ctx: &mut Context<'_, Self>) {
-        self.coordination_armed = false;
+        self.coordination.fired();
         if !self.wants_coordination() {
-            self.coordination_tries = 0;
+            self.coordination.reset();
             return;
         }
-        let now_at = (self.last_append(), self.committed);
-        if now_at != self.coordination_saw && self.coordination_saw.0 != Slot(u64::MAX) {
+        let now_at = (self.log.last(), self.log.committed());
+        if self.coordination.moved(now_at) {
             // Something moved; that is what the timer waits for.
-            self.coordination_tries = 0;
+            self.coordination.reset();
             return;
         }
-        self.coordination_tries += 1;
-        let Some(init) = self.init.clone() else {
-            return match self.role {
+        let tries = self.coordination.try_again();
+        let Some(init) = self.view.init().cloned() else {
+            return match self.view.role() {
                 Role::Candidate(_) if !self.is_behind(ctx.now()) => self.request_votes(ctx),
                 _ => self.fetch_from_somebody(ctx),
             };
         };
-        let (last, target) = (self.last_append(), self.target());
+        let (last, target) = (self.log.last(), self.target());
         if last < target {
             ctx.mark("asks for missing proposals");
-            let accounted = self.coordination_tries < 2 && target.0 - last.0 < BEHIND_MAX;
+            let accounted = tries < 2 && target.0 - last.0 < BEHIND_MAX;
             if accounted {
                 let until = target.min(Slot(last.0 + NACK_MAX));
-                self.nack_due = Some((last.next(), until));
-                self.synchrony.nacked();
+                self.pulse.ask(last.next(), until);
+                self.pulse.synchrony.nacked();
             } else {
                 self.fetch_from_somebody(ctx);
             }
         }
-        if self.role == Role::Initiator {
+        if *self.view.role() == Role::Initiator {
             self.send_init(ctx);
         }
         self.repeat_own(&init, ctx.now());
-        self.pulse_due = true;
+        self.pulse.want();
     }
 
     /// Own proposals that not everybody has: acknowledgements tell who lacks them. A replica that
@@ -517,34 +513,25 @@ impl Chora {
     /// it is sent them ever more rarely.
     fn repeat_own(&mut self, init: &ViewInit, now: Time) {
         let own: Vec<Slot> = self
-            .outstanding
+            .proposer
+            .outstanding()
             .iter()
             .copied()
             .take(OWN_REPEATED)
             .collect();
-        for id in init.live.without(self.id).iter() {
+        for id in init.live.without(self.me.id()).iter() {
             let peer = &mut self.peers[id.index()];
-            let repair = &mut peer.repair;
-            if repair.acked != peer.acked {
-                *repair = Repair {
-                    acked: peer.acked,
-                    ..Repair::default()
-                };
-            }
-            if now < repair.not_before {
+            if !peer.may_repeat(now) {
                 continue;
             }
-            let acked = peer.acked;
+            let acked = peer.acked();
             let lacks = own.iter().filter(|slot| **slot > acked);
             if lacks.clone().next().is_none() {
                 continue;
             }
-            let pause = self.config.coordination * (1 << repair.tries.min(REPEATS_MAX));
-            repair.tries += 1;
-            repair.not_before = now + pause;
+            peer.repeated(now, self.config.coordination);
             for slot in lacks {
-                let lacking = self.recover_due.entry(*slot).or_default();
-                *lacking = lacking.with(id);
+                self.pulse.repeat(*slot, id);
             }
         }
     }
@@ -552,14 +539,3 @@ impl Chora {
 
 /// The most own proposals that are sent again at a time.
 const OWN_REPEATED: usize = 8;
-/// The time between two of them is doubled at most so often.
-const REPEATS_MAX: u32 = 6;
-
-/// How often a replica has been sent again what it lacks.
-#[derive(Clone, Copy, Debug, Default, Hash)]
-pub(super) struct Repair {
-    /// What it acknowledged when it was.
-    acked: Slot,
-    tries: u32,
-    not_before: Time,
-}

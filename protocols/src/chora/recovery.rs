@@ -15,79 +15,44 @@
 //! the later view's log holds the slot (Appendix A, Claim 13), and now the forgetful replica does.
 //! It makes no difference when its old acknowledgements arrive.
 
-use super::{
-    Chora, Message, Summary, Value, ViewInit,
-    message::Fitness,
-    replica::{Held, Role},
-};
+use super::{Chora, Message, Summary, Value, ViewInit, message::Fitness, view_state::Role};
 use alloc::vec::Vec;
-use quintet_replica::{Context, Incarnation, Lane, ReplicaId, Slot, Time, parts::too_many_forgot};
-
-/// A replica that has forgotten.
-#[derive(Clone, Debug, Hash)]
-pub(super) struct Recovery {
-    /// The last view in which it may have acknowledged something.
-    pub floor: u64,
-    /// Since when too many others say that they have forgotten, too.
-    lost_since: Option<Time>,
-}
+use quintet_replica::{Context, Incarnation, Lane, ReplicaId, Slot};
 
 /// More than a message takes besides its entries.
 const MESSAGE_BYTES: usize = 128;
 
 impl Chora {
     pub(super) fn become_recovering(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.members - 1 < self.majority {
-            return self.halt_lost(ctx);
+        if !self.me.can_recover() {
+            return self.me.halt_lost(ctx);
         }
         ctx.mark("recovers what it forgot");
-        self.recovery = Some(Recovery {
-            floor: self.view,
-            lost_since: None,
-        });
-        self.init = None;
+        self.catch_up.begin(self.view.number());
+        self.view.unbegin();
         self.execute_committed(ctx);
-        self.pulse_due = true;
-    }
-
-    fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        ctx.halt(too_many_forgot(self.members, self.durability));
+        self.pulse.want();
     }
 
     /// By heartbeat: are there enough others that have not forgotten?
     pub(super) fn watch_recovery(&mut self, ctx: &mut Context<'_, Self>) {
-        let now = ctx.now();
-        let forgotten = 1 + self
-            .others
-            .iter()
-            .filter(|id| {
-                let fitness = self.peers[id.index()].fitness;
-                matches!(fitness, Fitness::Forgot | Fitness::Recovering)
-            })
-            .count();
-        let Some(recovery) = &mut self.recovery else {
-            return;
+        let lost = |id: &ReplicaId| {
+            let fitness = self.peers[id.index()].fitness();
+            matches!(fitness, Fitness::Forgot | Fitness::Recovering)
         };
-        if forgotten <= self.members - self.majority {
-            recovery.lost_since = None;
-            return;
-        }
-        let since = *recovery.lost_since.get_or_insert(now);
-        if now.since(since) > self.config.suspect * 4 {
-            self.halt_lost(ctx);
+        let lost = 1 + self.me.others().iter().filter(lost).count();
+        let since = self.catch_up.too_many_lost(lost, &self.me, ctx.now());
+        if since > self.config.suspect * 4 {
+            self.me.halt_lost(ctx);
         }
     }
 
     /// The beginning of a later view stands in the log: this replica counts again.
     pub(super) fn maybe_recovered(&mut self, ctx: &mut Context<'_, Self>) {
-        let Some(recovery) = &self.recovery else {
-            return;
-        };
-        if self.init.is_some() && self.view > recovery.floor {
+        if self.view.init().is_some() && self.catch_up.end(self.view.number()) {
             ctx.mark("recovered");
             ctx.recovered();
-            self.recovery = None;
-            self.pulse_due = true;
+            self.pulse.want();
         }
     }
 
@@ -99,17 +64,14 @@ impl Chora {
         ctx: &mut Context<'_, Self>,
     ) {
         let member = &mut self.peers[peer.index()];
-        if incarnation <= member.incarnation {
+        if incarnation <= member.incarnation() {
             return;
         }
-        if member.incarnation != Incarnation(0) {
+        if member.incarnation() != Incarnation(0) {
             ctx.mark("peer came back in a new life");
         }
-        member.incarnation = incarnation;
-        member.acked = Slot(0);
-        // Its journal may know less than it said before.
-        member.committed = Slot(0);
-        if let Role::Candidate(votes) = &mut self.role {
+        member.replace(incarnation);
+        if let Some(votes) = self.view.votes_mut() {
             votes.forget(peer);
         }
     }
@@ -117,8 +79,8 @@ impl Chora {
     /// Asks one peer for the view's log from where the own one is not known to be it.
     pub(super) fn fetch_log(&self, from: ReplicaId, ctx: &mut Context<'_, Self>) {
         let message = Message::Fetch {
-            view: self.view,
-            from: self.verified.next(),
+            view: self.view.number(),
+            from: self.log.verified().next(),
         };
         ctx.send(from, Lane::Control, &message);
     }
@@ -127,18 +89,17 @@ impl Chora {
     pub(super) fn fetch_from_somebody(&mut self, ctx: &mut Context<'_, Self>) {
         let ahead = |id: &ReplicaId| {
             let peer = &self.peers[id.index()];
-            let more = self.init.is_none()
-                || peer.acked.max(peer.committed) > self.last_append()
-                || peer.acked == Slot(0);
-            peer.view == self.view && peer.down_at.is_none() && more
+            let more = self.view.init().is_none()
+                || peer.acked().max(peer.committed()) > self.log.last()
+                || peer.acked() == Slot(0);
+            peer.view() == self.view.number() && !peer.is_down() && more
         };
-        let mut candidates: Vec<ReplicaId> = self.others.iter().filter(ahead).collect();
+        let mut candidates: Vec<ReplicaId> = self.me.others().iter().filter(ahead).collect();
         if candidates.is_empty() {
-            candidates.extend(self.others.iter());
+            candidates.extend(self.me.others().iter());
         }
-        *self.fetch_next = self.fetch_next.wrapping_add(1);
-        let index = *self.fetch_next % (candidates.len() as u64).max(1);
-        if let Some(from) = candidates.get(index as usize) {
+        let index = self.coordination.next_source(candidates.len());
+        if let Some(from) = candidates.get(index) {
             self.fetch_log(*from, ctx);
         }
     }
@@ -151,17 +112,17 @@ impl Chora {
         ctx: &mut Context<'_, Self>,
     ) {
         if !self.in_view(to, view, ctx) {
-            self.pulse_due = true;
+            self.pulse.want();
             return;
         }
-        if self.init.is_none() {
+        if self.view.init().is_none() {
             return ctx.mark("ignored: log asked for before the view began here");
         }
         if from < self.log.first() {
             let message = Message::Trimmed {
                 view,
                 first: self.log.first(),
-                executed: self.anchor_executed,
+                executed: self.log.anchor_executed(),
             };
             return ctx.send(to, Lane::Control, &message);
         }
@@ -176,8 +137,8 @@ impl Chora {
         if !ctx.takes(to, bytes) {
             return ctx.mark("entries wait for room");
         }
-        let init = self.init.clone().filter(|init| init.base < from);
-        let Some(before) = self.view_of(from.previous()) else {
+        let init = self.view.init().filter(|init| init.base < from).cloned();
+        let Some(before) = self.log.view_of(from.previous()) else {
             return ctx.mark("ignored: log asked for beyond its end");
         };
         let message = Message::Entries {
@@ -185,8 +146,8 @@ impl Chora {
             first: from,
             before,
             init,
-            committed: self.committed,
-            last: self.last_append(),
+            committed: self.log.committed(),
+            last: self.log.last(),
             entries,
         };
         ctx.send(to, Lane::Control, &message);
@@ -201,17 +162,17 @@ impl Chora {
         entries: Vec<(u64, Value)>,
         ctx: &mut Context<'_, Self>,
     ) {
-        if !self.in_view(from, view, ctx) || first > self.verified.next() {
+        if !self.in_view(from, view, ctx) || first > self.log.verified().next() {
             return;
         }
         // What is verified here must be the view's log, too: a snapshot may come from a later view
         // than the one that this replica knows.
-        let at = (self.verified.next().0 - first.0) as usize;
+        let at = (self.log.verified().next().0 - first.0) as usize;
         let theirs = match at.checked_sub(1) {
             None => Some(before),
             Some(at) => entries.get(at).map(|(view, _)| *view),
         };
-        if theirs != self.view_of(self.verified) {
+        if theirs != self.log.view_of(self.log.verified()) {
             return ctx.mark("ignored: entries that do not follow on the own log");
         }
         if entries.iter().any(|(entry, _)| *entry > view) {
@@ -224,46 +185,46 @@ impl Chora {
         if init.as_ref().is_some_and(|init| !self.is_sane(init)) || entries.iter().any(insane) {
             return ctx.mark("ignored: VIEW-INIT with strangers");
         }
-        let verified = self.verified;
-        if let Some(init) = init.filter(|init| init.view == self.view) {
+        let verified = self.log.verified();
+        if let Some(init) = init.filter(|init| init.view == self.view.number()) {
             self.adopt_init(init, ctx);
         }
         for (slot, (view, value)) in (first.0..).map(Slot).zip(entries) {
-            if slot > self.verified {
+            if slot > self.log.verified() {
                 self.take_entry(slot, view, value, ctx);
             }
         }
         self.drain(ctx);
         self.maybe_commit(ctx);
         self.commit(committed, ctx);
-        if self.verified > verified && self.verified < last {
+        if self.log.verified() > verified && self.log.verified() < last {
             self.fetch_log(from, ctx);
         }
     }
 
     /// VIEW-INIT stands in the verified part of the log, or a snapshot covers it.
     fn adopt_init(&mut self, init: ViewInit, ctx: &mut Context<'_, Self>) {
-        if self.init.is_some() || init.base > self.verified {
+        if self.view.init().is_some() || init.base > self.log.verified() {
             return;
         }
         // What follows stays if it is of this view: then it follows on just this.
         let other = self
             .log
-            .iter_from(self.verified.next())
-            .find(|(_, held)| held.view != self.view)
+            .iter_from(self.log.verified().next())
+            .find(|(_, held)| held.view != self.view.number())
             .map(|(slot, _)| slot);
         if let Some(slot) = other {
-            self.truncate(slot);
+            self.log.truncate(slot);
         }
-        self.verified = self.last_append();
-        self.latest = self.latest.max(init.base);
-        self.buffer.retain(|slot, _| init.owner(*slot).is_some());
-        self.rounds.register(init.live.without(self.id));
-        if let Role::Candidate(_) = self.role {
-            self.role = Role::Follower;
+        self.log.verify(self.log.last());
+        self.proposer.learn_latest(init.base);
+        self.log.retain_buffered(|slot| init.owner(slot).is_some());
+        self.pulse.rounds.register(init.live.without(self.me.id()));
+        if self.view.is_candidate() {
+            self.view.set_role(Role::Follower);
         }
-        self.init = Some(init);
-        self.pulse_due = true;
+        self.view.begin(init);
+        self.pulse.want();
         self.drain(ctx);
         self.maybe_recovered(ctx);
         if self.established() {
@@ -273,18 +234,18 @@ impl Chora {
 
     /// The next slot of the view's log, as a replica has it that is in the view.
     fn take_entry(&mut self, slot: Slot, view: u64, value: Value, ctx: &mut Context<'_, Self>) {
-        if self.init.is_some() {
+        if self.view.init().is_some() {
             // Behind VIEW-INIT the log is the view's own.
-            if slot == self.log.end() && view == self.view {
+            if slot == self.log.end() && view == self.view.number() {
                 self.append(view, value, ctx);
-                self.verified = slot;
+                self.log.verify(slot);
             }
             return;
         }
-        if self.view_of(slot) == Some(view) {
-            self.verified = slot;
+        if self.log.view_of(slot) == Some(view) {
+            self.log.verify(slot);
             if let Value::Init(init) = value
-                && view == self.view
+                && view == self.view.number()
             {
                 // Restored from the journal, and now known to be the view's.
                 self.adopt_init(*init, ctx);
@@ -293,13 +254,13 @@ impl Chora {
         }
         if slot < self.log.end() {
             ctx.mark("suffix of an old view replaced");
-            self.truncate(slot);
+            self.log.truncate(slot);
         }
         match value {
-            Value::Init(init) if view == self.view => self.insert_init(*init, ctx),
+            Value::Init(init) if view == self.view.number() => self.insert_init(*init, ctx),
             value => {
                 self.append(view, value, ctx);
-                self.verified = slot;
+                self.log.verify(slot);
             }
         }
     }
@@ -312,10 +273,12 @@ impl Chora {
         executed: Slot,
         ctx: &mut Context<'_, Self>,
     ) {
-        if !self.in_view(from, view, ctx) || first <= self.verified.next() {
+        if !self.in_view(from, view, ctx) || first <= self.log.verified().next() {
             return;
         }
-        self.fetching.ask(executed, self.executed, self.others, ctx);
+        self.catch_up
+            .fetching_mut()
+            .ask(executed, self.log.executed(), self.me.others(), ctx);
     }
 
     /// A peer's state stands in for everything up to the summary's slot.
@@ -326,66 +289,49 @@ impl Chora {
         ctx: &mut Context<'_, Self>,
     ) {
         ctx.mark("state installed");
-        self.fetching.reached(executed);
-        self.executed_done = self.executed_done.max(executed);
-        if executed <= self.executed {
+        self.catch_up.fetching_mut().reached(executed);
+        self.log.on_executed(executed);
+        if executed <= self.log.executed() {
             return;
         }
         let slot = summary.slot;
         // What follows in the log stays if it follows on just this.
-        let follows = self.view_of(slot) == Some(summary.view);
-        let mut kept: Vec<Held> = Vec::new();
-        if follows {
-            kept.extend(
-                self.log
-                    .iter_from(slot.next())
-                    .map(|(_, held)| held.clone()),
-            );
-        }
-        let (verified, durable) = (self.verified, self.durable);
-        let writes = core::mem::take(&mut self.writes);
-        if summary.view > self.view {
+        let behind = self.log.entries_behind(slot, summary.view);
+        let verified = self.log.verified();
+        let follows = behind.is_some() && slot <= verified;
+        if summary.view > self.view.number() {
             self.enter_view(summary.view, None, ctx);
         }
-        let covered = (summary.view == self.view).then(|| summary.init.clone());
-        self.restart_at(executed, summary);
-        for held in kept {
-            self.log_bytes += held.value.bytes() + size_of::<Held>();
-            self.log.set(self.log.end(), held);
-        }
-        let last = self.last_append();
-        self.durable = durable.clamp(slot, last);
-        self.writes = writes;
-        for (_, upto) in &mut self.writes {
-            *upto = (*upto).min(last);
-        }
-        self.verified = verified.clamp(slot, last);
-        if self.init.is_some() && !(follows && slot <= verified) && covered.is_none() {
+        let covered = (summary.view == self.view.number()).then(|| summary.init.clone());
+        let at = (slot, summary.view);
+        self.log
+            .install(executed, at, summary.time, behind.unwrap_or_default());
+        self.view.commit_init(summary.init);
+        if self.view.init().is_some() && !follows && covered.is_none() {
             // The state may come from a later view than this one, whose log this view's is not:
-            // nothing is acknowledged in this view before somebody's log shows that it is.
+            // nothing is acknowledged in this view before another log shows that it is.
             ctx.mark("installed a state of another view");
-            self.init = None;
-            self.role = Role::Follower;
-            self.next_propose = None;
-            self.ack_sent = Slot(0);
-            self.ack_looked = Slot(0);
+            self.view.unbegin();
+            self.view.set_role(Role::Follower);
+            self.proposer.stop();
+            self.pulse.unacknowledge();
             self.reads.new_view();
-            self.verified = slot;
-            self.view_since = ctx.now();
+            self.log.verify(slot);
+            self.view.restart(ctx.now());
         }
         if let Some(init) = covered {
             // The snapshot's last slot is of this view, and so all before it is this view's log.
-            self.init = None;
-            self.verified = slot;
+            self.view.unbegin();
+            self.log.verify(slot);
             self.adopt_init(init, ctx);
         }
-        self.latest = self.latest.max(self.last_append());
-        self.outstanding.retain(|own| *own > slot);
-        self.buffer = self.buffer.split_off(&slot.next());
+        self.proposer.learn_latest(self.log.last());
+        self.proposer.on_installed(slot);
+        self.log.drop_buffered(slot);
         self.drain(ctx);
         self.maybe_commit(ctx);
         ctx.trim(slot.next());
-        self.pulse_due = true;
+        self.pulse.want();
         self.answer_reads(ctx);
         self.fetch_from_somebody(ctx);
     }
@@ -396,9 +342,7 @@ impl Chora {
         message: Message,
         ctx: &mut Context<'_, Self>,
     ) {
-        let peer = &mut self.peers[from.index()];
-        peer.heard_at = ctx.arrived();
-        peer.down_at = None;
+        self.peers[from.index()].received(ctx.arrived());
         match message {
             Message::Pulse(pulse) => {
                 self.meet(from, pulse.incarnation, ctx);

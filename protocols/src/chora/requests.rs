@@ -11,7 +11,7 @@ use super::{Chora, Message};
 use alloc::vec::Vec;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, FrontendId, Level, ReplicaId, Slot, Time, limits,
+    Bytes, Context, FrontendId, Level, ReplicaId, Slot, Time,
     parts::{RequestKey, Taken, own_request},
 };
 
@@ -31,7 +31,7 @@ impl Chora {
         let Some(key) = own_request(from, &batch, ctx) else {
             return;
         };
-        if self.recovery.is_some() || self.leaving(ctx.now()) {
+        if self.catch_up.is_recovering() || self.election.is_leaving(ctx.now()) {
             return Self::refuse(key, Taken::Refused, ctx);
         }
         if !self.established() {
@@ -46,17 +46,18 @@ impl Chora {
 
     fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
         let kept = self
-            .requests
+            .relay
+            .kept
             .keep(key, batch.clone(), self.config.queue_bytes, ctx.arrived());
         if let Err(taken) = kept {
             ctx.mark("request refused: queue full");
             return Self::refuse(key, taken, ctx);
         }
         self.arm_housekeeping(ctx);
-        if self.next_propose.is_some() {
-            self.queue.push(key, batch);
+        if self.proposer.proposes() {
+            self.proposer.queue.push(key, batch);
         } else {
-            self.requests.pass_on(batch);
+            self.relay.kept.pass_on(batch);
         }
     }
 
@@ -66,7 +67,7 @@ impl Chora {
     /// executed, and one that had to ask twice cannot. It asks again after 400 ms at the soonest.
     fn begins_soon(&self, now: Time) -> bool {
         let patience = VIEW_PATIENCE.min(self.config.suspect / 2);
-        self.view_tries <= 1 && now < self.view_since + patience
+        self.view.tries() <= 1 && now < self.view.since() + patience
     }
 
     /// Keeps a request until the view begins, or refuses it.
@@ -77,22 +78,20 @@ impl Chora {
         batch: Bytes,
         ctx: &mut Context<'_, Self>,
     ) {
-        let (waiting, most) = (self.waiting_bytes, self.config.queue_bytes);
-        if !self.begins_soon(ctx.now()) || !limits::queue_takes(waiting, batch.len(), most) {
+        let most = self.config.queue_bytes;
+        let request = (key.0, level, batch);
+        if !self.begins_soon(ctx.now()) || !self.relay.wait(request, most) {
             return Self::refuse(key, Taken::Refused, ctx);
         }
-        self.waiting_bytes += batch.len();
-        self.waiting.push((key.0, level, batch));
         ctx.mark("request waits for the view");
     }
 
     /// Takes what has waited for the view when it has begun, and refuses it when that lasts.
     pub(super) fn take_waiting(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.waiting.is_empty() || !self.established() && self.begins_soon(ctx.now()) {
+        if !self.relay.is_waiting() || !self.established() && self.begins_soon(ctx.now()) {
             return;
         }
-        self.waiting_bytes = 0;
-        for (from, level, batch) in core::mem::take(&mut self.waiting) {
+        for (from, level, batch) in self.relay.take_waiting() {
             self.on_request(from, level, batch, ctx);
         }
     }
@@ -104,39 +103,39 @@ impl Chora {
 
     /// Batches that a replica took from its frontends and may not propose itself.
     pub(super) fn on_forward(&mut self, batches: Vec<Bytes>, ctx: &mut Context<'_, Self>) {
-        if self.next_propose.is_none() || self.leaving(ctx.now()) {
+        if !self.proposer.proposes() || self.election.is_leaving(ctx.now()) {
             return ctx.mark("ignored: forwarded to a replica that does not propose");
         }
         // One replica's frontends can wait for no more than its queue holds.
-        let bytes_max = self.config.queue_bytes.saturating_mul(self.members);
-        self.queue.take_in(batches, bytes_max, ctx);
+        let bytes_max = self.config.queue_bytes.saturating_mul(self.me.members());
+        self.proposer.queue.take_in(batches, bytes_max, ctx);
     }
 
     /// The view has begun: everything that was not executed is proposed, or goes to a proposer.
     /// What was ordered before all the same is found by the sessions.
     pub(super) fn take_requests(&mut self) {
-        if self.next_propose.is_some() {
-            self.requests.pass_on_nothing();
-            for (key, batch) in self.requests.iter() {
-                self.queue.push(key, batch.clone());
+        if self.proposer.proposes() {
+            self.relay.kept.pass_on_nothing();
+            for (key, batch) in self.relay.kept.iter() {
+                self.proposer.queue.push(key, batch.clone());
             }
         } else {
-            self.requests.pass_on_all();
+            self.relay.kept.pass_on_all();
         }
     }
 
     /// The proposer that orders for this replica.
     pub(super) fn proposer(&self) -> Option<ReplicaId> {
-        let init = self.init.as_ref().filter(|_| self.established())?;
-        let up = |id: &ReplicaId| *id != self.id && self.peers[id.index()].down_at.is_none();
+        let init = self.view.init().filter(|_| self.established())?;
+        let up = |id: &ReplicaId| *id != self.me.id() && !self.peers[id.index()].is_down();
         let count = init.proposers.len();
         (0..count)
-            .map(|step| init.proposers[(self.id.index() + step) % count])
+            .map(|step| init.proposers[(self.me.id().index() + step) % count])
             .find(up)
     }
 
     pub(super) fn send_forward(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.next_propose.is_some() {
+        if self.proposer.proposes() {
             return;
         }
         let Some(proposer) = self.proposer() else {
@@ -144,7 +143,8 @@ impl Chora {
         };
         let (bytes_max, overhead) = (self.config.batch_bytes_max, MESSAGE_BYTES);
         let message = |batches| Message::Forward { batches };
-        self.requests
+        self.relay
+            .kept
             .send(proposer, bytes_max, overhead, ctx, message);
     }
 }

@@ -12,16 +12,14 @@
 //! are heard, or one of them has committed what it does not hold.
 
 use super::{
-    Chora, Message, Proposers, Value, ViewInit,
-    message::Fitness,
-    plant::Plant,
-    replica::{Role, Timer},
+    Chora, Message, Proposers, Value, ViewInit, message::Fitness, peers::PeerState, plant::Plant,
+    replica::Timer, view_state::Role,
 };
 use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
     Context, Incarnation, Lane, ReplicaId, ReplicaSet, Slot, Time,
-    parts::{Tally, Waiting},
+    parts::{Tally, random_duration},
 };
 
 /// A replica this far behind learns, and does not take part in the rounds.
@@ -42,13 +40,8 @@ impl Chora {
 
     /// Whether it speaks of members only.
     pub(super) fn is_sane(&self, init: &ViewInit) -> bool {
-        let members = ReplicaSet::all(self.members);
+        let members = ReplicaSet::all(self.me.members());
         init.live.0 & !members.0 == 0 && init.proposers.iter().all(|id| members.contains(*id))
-    }
-
-    fn random_duration(below: Duration, ctx: &mut Context<'_, Self>) -> Duration {
-        let nanos = u64::try_from(below.as_nanos()).unwrap_or(u64::MAX);
-        Duration::from_nanos(ctx.random_below(nanos))
     }
 
     /// A message of this view came. True when the replica is in it; it follows a higher one.
@@ -58,11 +51,11 @@ impl Chora {
         view: u64,
         ctx: &mut Context<'_, Self>,
     ) -> bool {
-        if view < self.view {
+        if view < self.view.number() {
             ctx.mark("ignored: lower view");
             return false;
         }
-        if view > self.view {
+        if view > self.view.number() {
             ctx.mark("follows a higher view");
             self.enter_view(view, None, ctx);
             self.fetch_log(from, ctx);
@@ -77,92 +70,72 @@ impl Chora {
         voted_for: Option<ReplicaId>,
         ctx: &mut Context<'_, Self>,
     ) {
-        assert!(
-            view > self.view || (self.voted_for.is_none() && self.init.is_none()),
-            "one vote per view"
-        );
-        if view > self.view {
-            self.view_since = ctx.now();
-            self.coordination_tries = 0;
-            // What was proposed and cannot be appended any more is lost; its owners keep it.
-            self.buffer.clear();
-            self.init = None;
-            self.verified = self.committed;
-            self.next_propose = None;
-            self.latest = self.committed;
-            self.outstanding.clear();
-            self.queue = quintet_replica::parts::RequestQueue::default();
-            self.requests.pass_on_nothing();
+        if self.view.enter(view, voted_for, ctx.now()) {
+            self.coordination.reset();
+            self.log.clear_buffer();
+            self.log.unverify();
+            self.proposer.enter_view(self.log.committed());
+            self.relay.kept.pass_on_nothing();
             self.reads.new_view();
-            self.ack_sent = Slot(0);
-            self.ack_looked = Slot(0);
-            self.ack_wanted = false;
-            self.noop_wanted = false;
-            self.skip_demanded = Slot(0);
-            self.own_used = Slot(0);
-            self.nack_due = None;
-            self.recover_due.clear();
-            self.rounds.rest();
+            self.pulse.enter_view();
             if !self.planted(Plant::OldViewAckCounts) {
                 for peer in &mut self.peers {
-                    peer.acked = Slot(0);
+                    peer.unacknowledge();
                 }
             }
         }
-        self.view = view;
-        self.voted_for = voted_for;
-        self.role = Role::Follower;
-        self.stand_at = None;
-        self.stand_anyway = None;
+        self.election.reset();
         self.persist_promise(ctx);
     }
 
     pub(super) fn on_promise_durable(&mut self, ctx: &mut Context<'_, Self>) {
-        match &self.role {
+        match self.view.role() {
             Role::Candidate(_) => {
-                if let Role::Candidate(votes) = &mut self.role {
-                    votes.vote(self.id);
+                let own = self.me.id();
+                if let Some(votes) = self.view.votes_mut() {
+                    votes.vote(own);
                 }
                 self.request_votes(ctx);
                 self.maybe_elected(ctx);
             }
             Role::Follower => {
-                if let Some(candidate) = self.voted_for.filter(|id| *id != self.id) {
+                if let Some(candidate) = self.view.voted_for().filter(|id| *id != self.me.id()) {
                     self.send_vote(candidate, ctx);
                 }
             }
             Role::Initiator => {}
         }
-        if self.established() && self.next_propose.is_none() {
+        if self.established() && !self.proposer.proposes() {
             self.on_established(ctx);
         }
         self.maybe_commit(ctx);
     }
 
     pub(super) fn become_candidate(&mut self, ctx: &mut Context<'_, Self>) {
-        let known = self.peers.iter().map(|peer| peer.view).max().unwrap_or(0);
-        let view = self.view.max(known) + 1;
-        self.view_tries += 1;
-        self.enter_view(view, Some(self.id), ctx);
-        self.role = Role::Candidate(Tally::new());
+        let known = self.peers.iter().map(PeerState::view).max().unwrap_or(0);
+        let view = self.view.number().max(known) + 1;
+        self.view.try_again();
+        self.enter_view(view, Some(self.me.id()), ctx);
+        self.view.set_role(Role::Candidate(Tally::new()));
     }
 
     /// Asks those who have not voted yet.
     pub(super) fn request_votes(&self, ctx: &mut Context<'_, Self>) {
-        let Role::Candidate(votes) = &self.role else {
+        let Role::Candidate(votes) = self.view.role() else {
             return;
         };
-        if !self.promise_durable() {
+        if !self.view.is_durable() {
             return;
         }
         let message = Message::ViewRequest {
-            view: self.view,
-            incarnation: self.incarnation,
-            last_slot: self.last_append(),
-            last_view: self.last_view(),
+            view: self.view.number(),
+            incarnation: self.me.incarnation(),
+            last_slot: self.log.last(),
+            last_view: self.log.last_view(),
         };
         let others = self
-            .others
+            .me
+            .others()
             .iter()
             .filter(|id| !votes.voters().contains(*id));
         ctx.multicast(others.collect(), Lane::Control, &message);
@@ -175,39 +148,41 @@ impl Chora {
         (last_slot, last_view): (Slot, u64),
         ctx: &mut Context<'_, Self>,
     ) {
-        if view < self.view {
-            self.pulse_due = true;
+        if view < self.view.number() {
+            self.pulse.want();
             return ctx.mark("ignored: lower view");
         }
-        if view == self.view && self.voted_for == Some(from) {
+        if view == self.view.number() && self.view.voted_for() == Some(from) {
             return self.send_vote(from, ctx);
         }
-        let free = view > self.view
-            || (self.voted_for.is_none() && self.init.is_none() && self.role == Role::Follower);
+        let free = view > self.view.number()
+            || (self.view.voted_for().is_none()
+                && self.view.init().is_none()
+                && *self.view.role() == Role::Follower);
         if !free {
             self.on_rival(from, (last_slot, last_view), ctx);
             return ctx.mark("ignored: voted in this view");
         }
-        let newer = (self.last_view(), self.last_append()) > (last_view, last_slot);
-        if self.recovery.is_some() {
+        let newer = (self.log.last_view(), self.log.last()) > (last_view, last_slot);
+        if self.catch_up.is_recovering() {
             ctx.mark("no vote: recovering");
-            if view > self.view {
+            if view > self.view.number() {
                 self.enter_view(view, None, ctx);
             }
         } else if newer && !self.planted(Plant::OldLogElected) {
             ctx.mark("candidate's log is older");
-            if view > self.view {
+            if view > self.view.number() {
                 self.enter_view(view, None, ctx);
             }
-            self.stand_anyway = Some("view change: a newer log");
+            self.election.force("view change: a newer log");
             self.watch(ctx);
         } else {
             ctx.mark("vote given");
             self.enter_view(view, Some(from), ctx);
             if self.planted(Plant::VoteNotDurable) {
                 let vote = Message::Vote {
-                    view: self.view,
-                    incarnation: self.incarnation,
+                    view: self.view.number(),
+                    incarnation: self.me.incarnation(),
                 };
                 ctx.send(from, Lane::Control, &vote);
             }
@@ -224,28 +199,28 @@ impl Chora {
         (last_slot, last_view): (Slot, u64),
         ctx: &mut Context<'_, Self>,
     ) {
-        let is_candidate = matches!(self.role, Role::Candidate(_));
+        let is_candidate = self.view.is_candidate();
         let (own, its) = (
-            (self.last_view(), self.last_append()),
+            (self.log.last_view(), self.log.last()),
             (last_view, last_slot),
         );
-        let is_first = own > its || own == its && self.id < rival;
-        if is_candidate && is_first && self.stand_at.is_none() {
+        let is_first = own > its || own == its && self.me.id() < rival;
+        if is_candidate && is_first && !self.election.is_set() {
             let half = self.config.suspect / 2;
-            let delay = half + Self::random_duration(half, ctx);
-            self.stand_anyway = Some("view change: votes were split");
-            self.stand_at = Some(ctx.now() + delay);
+            let delay = half + random_duration(half, ctx);
+            self.election.force("view change: votes were split");
+            self.election.set(ctx.now() + delay);
             ctx.set_timer(Timer::Stand, delay);
         }
     }
 
     fn send_vote(&self, candidate: ReplicaId, ctx: &mut Context<'_, Self>) {
-        if !self.promise_durable() || self.init.is_some() || self.recovery.is_some() {
+        if !self.view.is_durable() || self.view.init().is_some() || self.catch_up.is_recovering() {
             return;
         }
         let vote = Message::Vote {
-            view: self.view,
-            incarnation: self.incarnation,
+            view: self.view.number(),
+            incarnation: self.me.incarnation(),
         };
         ctx.send(candidate, Lane::Control, &vote);
     }
@@ -257,10 +232,10 @@ impl Chora {
         incarnation: Incarnation,
         ctx: &mut Context<'_, Self>,
     ) {
-        if view != self.view || incarnation != self.peers[from.index()].incarnation {
+        if view != self.view.number() || incarnation != self.peers[from.index()].incarnation() {
             return ctx.mark("ignored: vote for another view");
         }
-        let Role::Candidate(votes) = &mut self.role else {
+        let Some(votes) = self.view.votes_mut() else {
             return;
         };
         votes.vote(from);
@@ -268,10 +243,10 @@ impl Chora {
     }
 
     fn maybe_elected(&mut self, ctx: &mut Context<'_, Self>) {
-        let Role::Candidate(votes) = &self.role else {
+        let Role::Candidate(votes) = self.view.role() else {
             return;
         };
-        if votes.reached(self.majority) && self.promise_durable() {
+        if votes.reached(self.me.majority()) && self.view.is_durable() {
             self.become_initiator(ctx);
         }
     }
@@ -281,18 +256,18 @@ impl Chora {
     fn become_initiator(&mut self, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
         let fit = |id: &ReplicaId| self.takes_part(*id, now);
-        let fit: ReplicaSet = self.others.iter().filter(fit).collect();
+        let fit: ReplicaSet = self.me.others().iter().filter(fit).collect();
         let lasting = |id: &ReplicaId| !self.must_wait(*id, now);
         let live: ReplicaSet = fit.iter().filter(lasting).collect();
-        let live = if self.leaving(now) && !live.is_empty() {
+        let live = if self.election.is_leaving(now) && !live.is_empty() {
             live
         } else {
-            live.with(self.id)
+            live.with(self.me.id())
         };
-        let first = if live.contains(self.id) {
-            self.id
+        let first = if live.contains(self.me.id()) {
+            self.me.id()
         } else {
-            live.iter().next().unwrap_or(self.id)
+            live.iter().next().unwrap_or(self.me.id())
         };
         let (among, wanted) = match self.config.proposers {
             Proposers::Count(count) => (live, count),
@@ -301,17 +276,17 @@ impl Chora {
                 loaded => (loaded, 0),
             },
         };
-        let proposers = Self::proposers_of(among, first, wanted, self.members);
+        let proposers = Self::proposers_of(among, first, wanted, self.me.members());
         let init = ViewInit {
-            view: self.view,
-            initiator: self.id,
+            view: self.view.number(),
+            initiator: self.me.id(),
             base: self.log.end(),
             proposers,
             live,
         };
         ctx.mark("view began");
-        self.role = Role::Initiator;
-        self.stand_anyway = None;
+        self.view.set_role(Role::Initiator);
+        self.election.take_forced();
         self.insert_init(init, ctx);
         self.send_init(ctx);
     }
@@ -321,54 +296,37 @@ impl Chora {
     fn takes_part(&self, id: ReplicaId, now: Time) -> bool {
         let peer = &self.peers[id.index()];
         self.alive(id, now)
-            && matches!(peer.fitness, Fitness::Fit | Fitness::Restarted)
-            && peer.committed.0 + BEHIND_MAX >= self.committed.0
-            && peer.committed.next() >= self.log.first()
+            && peer.is_fit()
+            && peer.committed().0 + BEHIND_MAX >= self.log.committed().0
+            && peer.committed().next() >= self.log.first()
     }
 
     /// Whether a replica has failed too often to come back already, and the others are a majority
     /// without it. A replica outside the rounds acknowledges and votes, too.
     fn must_wait(&self, id: ReplicaId, now: Time) -> bool {
         let pauses = |id: ReplicaId, others: usize| {
-            let quorum = (others, self.majority);
-            self.admission.pauses(id, now, quorum, Waiting::Votes)
+            let quorum = (others, self.me.majority());
+            self.election.pauses(id, now, quorum)
         };
-        let lasts = |id: &ReplicaId| self.takes_part(*id, now) && !pauses(*id, self.majority);
-        let lasting = self.others.iter().filter(lasts).count();
-        pauses(id, lasting + usize::from(!self.leaving(now)))
+        let lasts = |id: &ReplicaId| self.takes_part(*id, now) && !pauses(*id, self.me.majority());
+        let lasting = self.me.others().iter().filter(lasts).count();
+        pauses(id, lasting + usize::from(!self.election.is_leaving(now)))
     }
 
     fn alive(&self, id: ReplicaId, now: Time) -> bool {
-        let peer = &self.peers[id.index()];
-        let down = peer
-            .down_at
-            .is_some_and(|at| now.since(at) >= self.config.heartbeat * 2);
-        !down && now.since(peer.heard_at) < self.config.suspect
-    }
-
-    /// Where each view of the log begins, for followers to compare.
-    fn runs(&self, below: Slot) -> Vec<(Slot, u64)> {
-        let mut runs = alloc::vec![(self.log.first().previous(), self.anchor_view)];
-        for (slot, held) in self.log.iter_from(self.log.first()) {
-            if slot >= below {
-                break;
-            }
-            if runs.last().is_none_or(|(_, view)| *view < held.view) {
-                runs.push((slot, held.view));
-            }
-        }
-        runs
+        let down = self.config.heartbeat * 2;
+        self.peers[id.index()].is_alive(now, self.config.suspect, down)
     }
 
     /// To those who have not acknowledged it.
     pub(super) fn send_init(&self, ctx: &mut Context<'_, Self>) {
-        let Some(init) = &self.init else { return };
-        let lacks = |id: &ReplicaId| self.peers[id.index()].acked < init.base;
-        let to: ReplicaSet = self.others.iter().filter(lacks).collect();
+        let Some(init) = self.view.init() else { return };
+        let lacks = |id: &ReplicaId| self.peers[id.index()].acked() < init.base;
+        let to: ReplicaSet = self.me.others().iter().filter(lacks).collect();
         if to.is_empty() {
             return;
         }
-        let runs = self.runs(init.base);
+        let runs = self.log.runs(init.base);
         let init = init.clone();
         ctx.multicast(to, Lane::Control, &Message::Init { init, runs });
     }
@@ -384,25 +342,23 @@ impl Chora {
             return ctx.mark("ignored: another's VIEW-INIT");
         }
         let view = init.view;
-        if view < self.view {
+        if view < self.view.number() {
             return ctx.mark("ignored: lower view");
         }
-        if view > self.view {
+        if view > self.view.number() {
             self.enter_view(view, None, ctx);
         }
-        if self.init.is_some() {
-            self.pulse_due = true;
+        if self.view.init().is_some() {
+            self.pulse.want();
             return;
         }
-        self.role = Role::Follower;
-        self.stand_anyway = None;
+        self.view.set_role(Role::Follower);
+        self.election.take_forced();
         let follows = self.verify(runs, init.base);
-        if follows && self.verified.next() == init.base {
+        if follows && self.log.verified().next() == init.base {
             self.insert_init(init, ctx);
-        } else if self.planted(Plant::InitBeforePrefix)
-            && self.last_append() >= init.base.previous()
-        {
-            self.verified = init.base.previous();
+        } else if self.planted(Plant::InitBeforePrefix) && self.log.last() >= init.base.previous() {
+            self.log.verify(init.base.previous());
             self.insert_init(init, ctx);
         } else {
             // Staged at the initiator: it comes again behind the slots that are not verified.
@@ -418,14 +374,16 @@ impl Chora {
             let run = runs.partition_point(|(first, _)| *first <= slot);
             runs.get(run.checked_sub(1)?).map(|(_, view)| *view)
         };
-        if self.verified >= base || theirs(self.verified) != self.view_of(self.verified) {
+        if self.log.verified() >= base
+            || theirs(self.log.verified()) != self.log.view_of(self.log.verified())
+        {
             return false;
         }
-        let last = self.last_append().min(base.previous());
-        while self.verified < last
-            && theirs(self.verified.next()) == self.view_of(self.verified.next())
+        let last = self.log.last().min(base.previous());
+        while self.log.verified() < last
+            && theirs(self.log.verified().next()) == self.log.view_of(self.log.verified().next())
         {
-            self.verified = self.verified.next();
+            self.log.verify(self.log.verified().next());
         }
         true
     }
@@ -435,16 +393,16 @@ impl Chora {
         let base = init.base;
         if self.log.end() > base {
             ctx.mark("suffix of an old view replaced");
-            self.truncate(base);
+            self.log.truncate(base);
         }
         assert!(self.log.end() == base, "behind a whole prefix");
-        self.append(self.view, Value::Init(Box::new(init.clone())), ctx);
-        self.verified = base;
-        self.latest = self.latest.max(base);
-        self.buffer.retain(|slot, _| init.owner(*slot).is_some());
-        self.rounds.register(init.live.without(self.id));
-        self.init = Some(init);
-        self.pulse_due = true;
+        self.append(self.view.number(), Value::Init(Box::new(init.clone())), ctx);
+        self.log.verify(base);
+        self.proposer.learn_latest(base);
+        self.log.retain_buffered(|slot| init.owner(slot).is_some());
+        self.pulse.rounds.register(init.live.without(self.me.id()));
+        self.view.begin(init);
+        self.pulse.want();
         self.drain(ctx);
         self.maybe_recovered(ctx);
         self.maybe_commit(ctx);
@@ -452,25 +410,23 @@ impl Chora {
 
     /// VIEW-INIT is committed here: its assignment of slots is in force.
     pub(super) fn on_established(&mut self, ctx: &mut Context<'_, Self>) {
-        let Some(init) = self.init.clone() else {
+        let Some(init) = self.view.init().cloned() else {
             return;
         };
-        self.view_tries = 0;
-        let (now, before) = (ctx.now(), self.live_before);
-        self.rejoin_after = now + self.config.suspect * 2;
-        let counts = |live: ReplicaSet| move |id| live.contains(id).then_some(0);
-        self.admission
-            .note(self.id, now, counts(before), counts(init.live));
-        self.live_before = init.live;
-        self.rounds.register(init.live.without(self.id));
+        self.view.succeeded();
+        let now = ctx.now();
+        let rejoin_after = now + self.config.suspect * 2;
+        self.election
+            .on_established(self.me.id(), init.live, now, rejoin_after);
+        self.pulse.rounds.register(init.live.without(self.me.id()));
         let members: Vec<(ReplicaId, Incarnation)> = init
             .live
             .iter()
-            .map(|id| (id, self.peers[id.index()].incarnation))
+            .map(|id| (id, self.peers[id.index()].incarnation()))
             .collect();
-        ctx.route_is(self.executed, &members);
-        if self.mute != Some(self.view) && self.recovery.is_none() && self.promise_durable() {
-            self.next_propose = init.next_slot(self.id, init.base.max(self.own_used));
+        ctx.route_is(self.log.executed(), &members);
+        if !self.view.is_mute() && !self.catch_up.is_recovering() && self.view.is_durable() {
+            self.proposer.begin(&init, self.me.id());
         }
         self.take_requests();
         self.take_waiting(ctx);
@@ -479,7 +435,7 @@ impl Chora {
 
     pub(super) fn on_heartbeat(&mut self, ctx: &mut Context<'_, Self>) {
         ctx.set_timer(Timer::Heartbeat, self.config.heartbeat);
-        self.pulse_due = true;
+        self.pulse.want();
         self.watch_drag(ctx.now());
         self.watch_load();
         self.watch_recovery(ctx);
@@ -489,53 +445,58 @@ impl Chora {
 
     /// Decides whether the view should change, and when this replica is to see to it.
     pub(super) fn watch(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.recovery.is_some() {
+        if self.catch_up.is_recovering() {
             return;
         }
         let now = ctx.now();
-        if self.stand_anyway.is_none() && self.reason(now).is_none() {
-            self.stand_at = None;
+        if self.election.anyway().is_none() && self.reason(now).is_none() {
+            self.election.unset();
             return;
         }
-        if self.stand_at.is_some() {
+        if self.election.is_set() {
             return;
         }
         let heartbeat = self.config.heartbeat;
-        let rank = if self.init.is_some() {
+        let rank = if self.view.init().is_some() {
             self.rank(now)
         } else {
             0
         };
-        let wait = if self.stand_anyway.is_some() {
+        let wait = if self.election.anyway().is_some() {
             Duration::ZERO
         } else {
             heartbeat * rank / 2
         };
-        let delay = wait + Self::random_duration(heartbeat / 2, ctx);
-        self.stand_at = Some(now + delay);
+        let delay = wait + random_duration(heartbeat / 2, ctx);
+        self.election.set(now + delay);
         ctx.set_timer(Timer::Stand, delay);
     }
 
     /// How many live replicas come before this one when somebody must stand.
     fn rank(&self, now: Time) -> u32 {
-        let Some(init) = &self.init else { return 0 };
-        if init.initiator == self.id {
+        let Some(init) = self.view.init() else {
+            return 0;
+        };
+        if init.initiator == self.me.id() {
             return 0;
         }
         let before =
-            |id: &ReplicaId| (*id < self.id || *id == init.initiator) && self.alive(*id, now);
-        init.live.without(self.id).iter().filter(before).count() as u32
+            |id: &ReplicaId| (*id < self.me.id() || *id == init.initiator) && self.alive(*id, now);
+        init.live
+            .without(self.me.id())
+            .iter()
+            .filter(before)
+            .count() as u32
     }
 
     /// Whether somebody fit has committed what this replica does not hold. A majority holds it, so
     /// that this one would not get a majority's votes, and its request would only end a view that
     /// works. Others see to what is wrong; it fetches the log or a state, however long that takes.
     pub(super) fn is_behind(&self, now: Time) -> bool {
-        let last = self.last_append();
-        self.others.iter().any(|id| {
+        let last = self.log.last();
+        self.me.others().iter().any(|id| {
             let peer = &self.peers[id.index()];
-            let fit = matches!(peer.fitness, Fitness::Fit | Fitness::Restarted);
-            fit && peer.committed > last && self.alive(id, now)
+            peer.is_fit() && peer.committed() > last && self.alive(id, now)
         })
     }
 
@@ -545,31 +506,33 @@ impl Chora {
             return None;
         }
         let suspect = self.config.suspect;
-        let Some(init) = self.init.as_ref().filter(|_| self.established()) else {
+        let Some(init) = self.view.init().filter(|_| self.established()) else {
             // Who waits longer with each try leaves room for one of them to come through.
-            let spread = u32::from(self.id.0) + 2 * self.view_tries.min(8);
+            let spread = u32::from(self.me.id().0) + 2 * self.view.tries().min(8);
             let patience = suspect + suspect * spread / 4;
-            return (now.since(self.view_since) > patience)
+            return (now.since(self.view.since()) > patience)
                 .then_some("view change: the view does not begin");
         };
-        if !init.live.contains(self.id) {
+        if !init.live.contains(self.me.id()) {
             // Somebody who takes part will see to it, unless nobody does.
             let sees = |id: ReplicaId| {
-                let fitness = self.peers[id.index()].fitness;
+                let fitness = self.peers[id.index()].fitness();
                 self.alive(id, now) && matches!(fitness, Fitness::Fit | Fitness::Restarted)
             };
             let any = init.live.iter().any(sees);
             return (!any).then_some("view change: nobody of the view is heard");
         }
-        let live = init.live.without(self.id);
+        let live = init.live.without(self.me.id());
         for id in live.iter() {
             if !self.alive(id, now) {
                 return Some("view change: a replica is silent");
             }
             let peer = &self.peers[id.index()];
-            match peer.fitness {
+            match peer.fitness() {
                 Fitness::Fit => {}
-                Fitness::Restarted if peer.view == self.view && init.proposers.contains(&id) => {
+                Fitness::Restarted
+                    if peer.view() == self.view.number() && init.proposers.contains(&id) =>
+                {
                     return Some("view change: a proposer was restarted");
                 }
                 Fitness::Restarted => {}
@@ -579,31 +542,33 @@ impl Chora {
                 Fitness::Leaving => return Some("view change: a replica leaves"),
             }
         }
-        if self.mute == Some(self.view) && init.proposers.contains(&self.id) {
+        if self.view.is_mute() && init.proposers.contains(&self.me.id()) {
             return Some("view change: a proposer was restarted");
         }
-        if self.latest > self.committed && now.since(self.progress_at) > suspect * 4 {
+        if self.proposer.latest() > self.log.committed()
+            && now.since(self.election.progress_at()) > suspect * 4
+        {
             return Some("view change: nothing is committed");
         }
         // One of those who take part sees to the rest: the initiator, or the first that is there.
-        let here = |id: ReplicaId| id == self.id || self.alive(id, now);
+        let here = |id: ReplicaId| id == self.me.id() || self.alive(id, now);
         let chief = Some(init.initiator)
             .filter(|id| init.live.contains(*id) && here(*id))
             .or(init.live.iter().find(|id| here(*id)));
-        if chief != Some(self.id) || now < self.rejoin_after {
+        if chief != Some(self.me.id()) || !self.election.may_rejoin(now) {
             return None;
         }
         let outside = |id: &ReplicaId| !init.live.contains(*id);
-        let mut others = self.others.iter().filter(outside);
+        let mut others = self.me.others().iter().filter(outside);
         let stuck = |id: &ReplicaId| {
-            self.alive(*id, now) && self.peers[id.index()].fitness == Fitness::Forgot
+            self.alive(*id, now) && self.peers[id.index()].fitness() == Fitness::Forgot
         };
-        if self.others.iter().any(|id| stuck(&id)) {
+        if self.me.others().iter().any(|id| stuck(&id)) {
             return Some("view change: a replica has forgotten");
         }
         let returns = |id: ReplicaId| {
             self.takes_part(id, now)
-                && self.peers[id.index()].acked >= init.base
+                && self.peers[id.index()].acked() >= init.base
                 && !self.must_wait(id, now)
         };
         if others.any(returns) {
@@ -612,7 +577,7 @@ impl Chora {
         let fit = init.live.len();
         let wanted = match self.config.proposers {
             Proposers::Loaded => {
-                let due = self.demand.is_due();
+                let due = self.load.demand.is_due();
                 return due.then_some("view change: the load comes from elsewhere");
             }
             Proposers::Count(0) => fit,
@@ -623,18 +588,23 @@ impl Chora {
 
     pub(super) fn on_stand(&mut self, ctx: &mut Context<'_, Self>) {
         let now = ctx.now();
-        if self.stand_at.take().is_none() || self.recovery.is_some() {
+        if !self.election.unset() || self.catch_up.is_recovering() {
             return;
         }
         if self.is_behind(now) {
             return ctx.mark("no view change: its log is older");
         }
         let reason = self.reason(now);
-        let Some(reason) = reason.or(self.stand_anyway.take()) else {
+        let Some(reason) = reason.or(self.election.take_forced()) else {
             return;
         };
-        let heard = self.others.iter().filter(|id| self.alive(*id, now)).count();
-        if heard + 1 < self.majority {
+        let heard = self
+            .me
+            .others()
+            .iter()
+            .filter(|id| self.alive(*id, now))
+            .count();
+        if heard + 1 < self.me.majority() {
             return ctx.mark("no view change: it would not get a majority");
         }
         ctx.mark(reason);
@@ -644,10 +614,10 @@ impl Chora {
 
     /// Of those that take part, some were started again since the view began, and end it.
     fn note_restarted(&mut self, now: Time) {
-        for id in self.live_before.without(self.id).iter() {
+        for id in self.election.live_before().without(self.me.id()).iter() {
             let peer = &self.peers[id.index()];
-            if peer.fitness == Fitness::Restarted && peer.view == self.view {
-                self.admission.restarted(id, now);
+            if peer.fitness() == Fitness::Restarted && peer.view() == self.view.number() {
+                self.election.restarted(id, now);
             }
         }
     }

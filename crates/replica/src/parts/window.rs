@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   sent(1) sent(2) sent(3) …   may: Now, At(newest + gap), Wait
-//!      └─── answered(2) ──┘     at most so many, and so many bytes, are open
+//!      └─── answered(2) ──┘     a limited number, and limited bytes, are open
 //! ```
 
 use crate::Time;
@@ -59,7 +59,7 @@ impl<K: Copy + Ord> Window<K> {
         }
     }
 
-    /// A message of so many bytes goes; `last` is beyond all before it.
+    /// A message of this length goes; `last` is beyond all before it.
     ///
     /// # Panics
     ///

@@ -77,7 +77,7 @@ fn acknowledgement_goes_out_when_a_link_has_no_room_for_values() {
     let said = pulses(&group, 1);
     let acknowledged = said.iter().map(|pulse| pulse.ack).max();
     assert!(said.iter().all(|pulse| pulse.proposal.is_none()));
-    assert!(acknowledged.is_some_and(|ack| ack >= group.replica(0).latest));
+    assert!(acknowledged.is_some_and(|ack| ack >= group.replica(0).proposer.latest()));
     group.clock.room = 1 << 20;
     group.run(MS * 500);
     assert!(group.answered(1, batch));

@@ -19,7 +19,7 @@ pub fn hold(replicas: &[&Chora]) {
                 Value::Init(init) => Some(&**init),
                 Value::Noop | Value::Commands { .. } => None,
             });
-        for init in logged.chain(&replica.init) {
+        for init in logged.chain(replica.view.init()) {
             // Claims 2 and 3: a view has one initiator and one VIEW-INIT.
             let known = begun.entry(init.view).or_insert(init);
             assert!(*known == init, "Claim 3: two beginnings of {}", init.view);
@@ -37,7 +37,7 @@ pub fn hold(replicas: &[&Chora]) {
 /// Claims 4, 9, 10 and 11: entries of the same slot and view are the same, and so is all before.
 fn matching(one: &Chora, other: &Chora) {
     let mut matched = false;
-    let mut slot = one.last_append().min(other.last_append());
+    let mut slot = one.log.last().min(other.log.last());
     while let (Some(mine), Some(theirs)) = (one.log.get(slot), other.log.get(slot)) {
         let same_view = mine.view == theirs.view;
         assert!(
@@ -54,7 +54,7 @@ fn matching(one: &Chora, other: &Chora) {
 
 /// Theorem 1 and Claim 15: of what two replicas hold as committed, each slot is the same.
 fn safe(one: &Chora, other: &Chora) {
-    let upto = one.committed.min(other.committed);
+    let upto = one.log.committed().min(other.log.committed());
     let first = one.log.first().max(other.log.first());
     for (slot, mine) in one.log.iter_from(first) {
         if slot > upto {
@@ -71,20 +71,28 @@ fn safe(one: &Chora, other: &Chora) {
 /// Claims 13 and 14: what is committed in a view stands in the log of every later initiator. Whoever
 /// has a later view's VIEW-INIT in its log has that initiator's log before it.
 fn completes(one: &Chora, replicas: &[&Chora], begun: &BTreeMap<u64, &ViewInit>) {
-    let later: Vec<&&ViewInit> = begun.range(one.view + 1..).map(|(_, init)| init).collect();
+    let later: Vec<&&ViewInit> = begun
+        .range(one.view.number() + 1..)
+        .map(|(_, init)| init)
+        .collect();
     for init in later {
         assert!(
-            one.committed < init.base,
+            one.log.committed() < init.base,
             "Claim 14: {} is committed, and view {} begins at {}",
-            one.committed,
+            one.log.committed(),
             init.view,
             init.base
         );
-        for holder in replicas.iter().filter(|it| it.init.as_ref() == Some(*init)) {
-            if let (Some(mine), Some(theirs)) =
-                (one.log.get(one.committed), holder.log.get(one.committed))
-            {
-                assert!(mine.value == theirs.value, "Claim 14: in {}", one.committed);
+        for holder in replicas.iter().filter(|it| it.view.init() == Some(*init)) {
+            if let (Some(mine), Some(theirs)) = (
+                one.log.get(one.log.committed()),
+                holder.log.get(one.log.committed()),
+            ) {
+                assert!(
+                    mine.value == theirs.value,
+                    "Claim 14: in {}",
+                    one.log.committed()
+                );
             }
         }
     }

@@ -19,12 +19,12 @@ fn with(plant: Plant) -> Config {
 #[test]
 fn scripts_convict_what_chance_hardly_reaches() {
     let group = views::acknowledged_before_the_view_changed(with(Plant::OldViewAckCounts));
-    assert_eq!(group.replica(0).peers[1].acked, Slot(1));
+    assert_eq!(group.replica(0).peers[1].acked(), Slot(1));
     let group = views::slept_through_views(with(Plant::InitBeforePrefix));
-    let newest = group.replica(0).last_view();
+    let newest = group.replica(0).log.last_view();
     assert_eq!(newest, 3, "a stale log that passes for the newest");
     let group = views::restarted_with_a_cleared_suffix(with(Plant::GhostEntries));
-    assert_eq!(group.replica(0).last_append(), Slot(2), "a log of nobody");
+    assert_eq!(group.replica(0).log.last(), Slot(2), "a log of nobody");
     let group = views::asked_for_a_vote(with(Plant::VoteNotDurable));
     assert_eq!(views::votes(&group), 1, "given and not written down");
     let group = views::asked_again_after_a_restart(with(Plant::PromiseForgotten));

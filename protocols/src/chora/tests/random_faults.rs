@@ -46,20 +46,27 @@ impl Lives for Chora {
 
     fn describe(&self) -> String {
         let peers: Vec<_> = (self.peers.iter())
-            .map(|peer| (peer.acked.0, peer.committed.0, peer.view, peer.fitness))
+            .map(|peer| {
+                (
+                    peer.acked().0,
+                    peer.committed().0,
+                    peer.view(),
+                    peer.fitness(),
+                )
+            })
             .collect();
         format!(
             "committed {} last {} verified {} durable {} latest {} next {:?} init {:?} buffer {:?} \
              fetching {:?} {peers:?}",
-            self.committed,
-            self.last_append(),
-            self.verified,
-            self.durable,
-            self.latest,
-            self.next_propose,
-            self.init,
-            self.buffer.keys().map(|slot| slot.0).collect::<Vec<_>>(),
-            self.fetching.asked(),
+            self.log.committed(),
+            self.log.last(),
+            self.log.verified(),
+            self.log.durable(),
+            self.proposer.latest(),
+            self.proposer.next(),
+            self.view.init(),
+            self.log.buffered_len(),
+            self.catch_up.fetching().asked(),
         )
     }
 }

@@ -152,7 +152,7 @@ fn window_bounds_what_is_outstanding_and_batches_take_what_waits() {
         group.write(0);
         group.idle(0);
     }
-    assert_eq!(group.replica(0).outstanding.len(), 2);
+    assert_eq!(group.replica(0).proposer.outstanding().len(), 2);
     group.heal();
     group.run(MS * 3000);
     assert_converged(&group, 10);

@@ -2,7 +2,7 @@
 
 use super::group::{Group, MS, Packet, assert_converged, mode, proposers};
 use crate::chora::{
-    Config, Drive, Message, Promised, Proposers, Pulse, Record, Timer, Value, replica::Role,
+    Config, Drive, Message, Promised, Proposers, Pulse, Record, Timer, Value, view_state::Role,
 };
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -102,13 +102,13 @@ fn replica_that_was_needed_stays_in_the_next_view() {
 fn leaving_initiator_does_not_count_itself() {
     let mut group = crashed_often(5);
     group.crash(2);
-    while group.replica(0).stand_at.is_none() {
+    while !group.replica(0).election.is_set() {
         group.run(MS);
     }
     group.event(0, Event::Control(Control::HandOff));
     group.fire(0, Timer::Stand);
     group.settle();
-    let init = group.replica(0).init.clone().expect("a view");
+    let init = group.replica(0).view.init().cloned().expect("a view");
     assert_eq!(init.initiator, ReplicaId(0));
     let ids = |ids: &[u16]| ids.iter().map(|id| ReplicaId(*id)).collect();
     assert_eq!(init.live, ids(&[1, 3, 4]));
@@ -152,7 +152,7 @@ fn the_number_of_proposers_changes_while_running() {
 
 /// Who proposes in a replica's present view.
 fn proposing(group: &Group, at: u16) -> Vec<ReplicaId> {
-    let init = group.replica(at).init.as_ref();
+    let init = group.replica(at).view.init();
     init.expect("in its view").proposers.clone()
 }
 
@@ -272,7 +272,7 @@ fn one_of_two_candidates_stands_again_when_the_other_has_had_time() {
     group.isolate(0);
     let is_candidate = |group: &Group, id| {
         let replica = group.replica(id);
-        replica.view == 1 && matches!(replica.role, Role::Candidate(_))
+        replica.view.number() == 1 && matches!(replica.view.role(), Role::Candidate(_))
     };
     let both_stand = |group: &Group| is_candidate(group, 0) && is_candidate(group, 1);
     for _ in 0..450 {
@@ -337,7 +337,7 @@ fn requests_that_are_too_many_for_a_view_change_are_refused_as_they_come() {
     let batches: Vec<_> = (0..40).map(|_| group.write(0)).collect();
     let waited = group.marked("request waits for the view");
     assert!((1..40).contains(&waited), "{waited}");
-    assert!(group.replica(0).waiting_bytes <= 400);
+    assert!(group.replica(0).relay.waiting_bytes() <= 400);
     (0..2).for_each(|id| group.members[id].slow_disk = false);
     group.run(MS * 1000);
     let waited = waited as usize;
@@ -356,7 +356,7 @@ fn requests_do_not_wait_for_a_view_that_does_not_begin() {
     // Refused before it was asked for twice: certainly not executed.
     let outcome = group.done.get(&(0, batch));
     assert!(matches!(outcome, Some(Outcome::NoQuorum)), "{outcome:?}");
-    assert!(group.replica(0).waiting.is_empty());
+    assert!(!group.replica(0).relay.is_waiting());
 }
 
 #[test]
@@ -391,7 +391,10 @@ fn a_forgetful_replica_acknowledges_and_votes_again_in_a_later_view_only() {
         assert_eq!(group.replica(2).ack(), Slot(0));
         // The view in which it forgot is the others' view still: its log is of no use for votes.
         group.run(MS * 30);
-        assert_eq!(group.replica(0).view, group.replica(2).view);
+        assert_eq!(
+            group.replica(0).view.number(),
+            group.replica(2).view.number()
+        );
         assert_eq!(group.replica(2).ack(), Slot(0));
         group.run(MS * 5000);
         assert!(group.status(2).voting);
@@ -455,12 +458,15 @@ fn a_state_that_nobody_has_any_more_is_not_waited_for() {
     }
     // What it is told comes from a log that went further, and whoever kept that log is gone.
     let trimmed = Message::Trimmed {
-        view: group.replica(2).view,
+        view: group.replica(2).view.number(),
         first: Slot(5000),
         executed: Slot(5000),
     };
     group.deliver(Packet::new(0, 2, &trimmed));
-    assert_eq!(group.replica(2).fetching.asked(), Some(Slot(5000)));
+    assert_eq!(
+        group.replica(2).catch_up.fetching().asked(),
+        Some(Slot(5000))
+    );
     group.heal();
     group.run(MS * 6000);
     assert!(group.marked("state installed") > 0);
@@ -510,7 +516,7 @@ pub fn acknowledged_before_the_view_changed(config: Config) -> Group {
     group.idle(0);
     group.sync(0);
     group.deliver(Packet::new(1, 0, &acknowledgement(0, 1)));
-    assert_eq!(group.replica(0).peers[1].acked, Slot(1));
+    assert_eq!(group.replica(0).peers[1].acked(), Slot(1));
     group.fire(0, crate::chora::Timer::Heartbeat);
     let request = Message::ViewRequest {
         view: 7,
@@ -526,7 +532,7 @@ pub fn acknowledged_before_the_view_changed(config: Config) -> Group {
 #[test]
 fn acknowledgements_are_forgotten_when_the_view_changes() {
     let group = acknowledged_before_the_view_changed(mode(Drive::Responsive));
-    assert_eq!(group.replica(0).peers[1].acked, Slot(0));
+    assert_eq!(group.replica(0).peers[1].acked(), Slot(0));
 }
 
 /// Replica 0 has a suffix of view 0 and is told of a view 3 that holds other things there.
@@ -544,8 +550,8 @@ pub fn slept_through_views(config: Config) -> Group {
         group.idle(0);
     }
     group.sync(0);
-    let stale = group.replica(0).last_append();
-    let before = (group.replica(0).last_view(), stale);
+    let stale = group.replica(0).log.last();
+    let before = (group.replica(0).log.last_view(), stale);
     assert_eq!(before, (0, Slot(4)));
     // The initiator of view 3 names a base behind it and holds other things before.
     let init = crate::chora::ViewInit {
@@ -558,7 +564,7 @@ pub fn slept_through_views(config: Config) -> Group {
     let runs = alloc::vec![(Slot(0), 0), (Slot(1), 1)];
     group.deliver(Packet::new(1, 0, &Message::Init { init, runs }));
     group.sync(0);
-    assert_eq!(group.replica(0).view, 3);
+    assert_eq!(group.replica(0).view.number(), 3);
     group
 }
 
@@ -566,9 +572,9 @@ pub fn slept_through_views(config: Config) -> Group {
 fn view_init_waits_outside_the_log_until_its_prefix_is_verified() {
     let group = slept_through_views(mode(Drive::Responsive));
     let replica = group.replica(0);
-    assert!(replica.init.is_none(), "staged");
+    assert!(replica.view.init().is_none(), "staged");
     assert_eq!(
-        (replica.last_view(), replica.last_append()),
+        (replica.log.last_view(), replica.log.last()),
         (0, Slot(4)),
         "it is not more up to date than before"
     );
@@ -609,7 +615,7 @@ fn a_candidate_with_an_older_log_gets_no_vote() {
     group.deliver(Packet::new(2, 1, &request));
     group.sync(1);
     assert_eq!(group.marked("vote given"), 0);
-    assert!(!matches!(group.replica(1).role, Role::Initiator));
+    assert!(!matches!(group.replica(1).view.role(), Role::Initiator));
 }
 
 /// Replica 1 was asked for its vote, and its disk is slow.
@@ -674,8 +680,8 @@ pub fn restarted_with_a_cleared_suffix(config: Config) -> Group {
 #[test]
 fn records_of_a_cleared_suffix_are_not_taken_for_the_log() {
     let group = restarted_with_a_cleared_suffix(mode(Drive::Responsive));
-    assert_eq!(group.replica(0).last_append(), Slot(1));
-    assert_eq!(group.replica(0).last_view(), 1);
+    assert_eq!(group.replica(0).log.last(), Slot(1));
+    assert_eq!(group.replica(0).log.last_view(), 1);
 }
 
 /// Replica 1 gave its vote in view 1 to replica 0, restarted, and is asked by replica 2.
@@ -701,7 +707,7 @@ pub fn asked_again_after_a_restart(config: Config) -> Group {
 #[test]
 fn a_vote_survives_a_restart() {
     let group = asked_again_after_a_restart(mode(Drive::Responsive));
-    assert_eq!(group.replica(1).view, 1);
+    assert_eq!(group.replica(1).view.number(), 1);
     assert_eq!(votes(&group), 0, "it was given to another");
 }
 
