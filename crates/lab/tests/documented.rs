@@ -163,12 +163,16 @@ fn check_of(line: &str) -> Check {
         {
             Check::Start
         }
+        ["quintet", "demo", "--join", ..] => Check::Parse,
         ["quintet", "serve" | "proxy" | "demo", ..] => Check::Start,
         ["QUINTET_PASSWORD=…", "quintet", "serve", ..] => Check::Start,
         ["quintet", "lab", "list", ..] => Check::Run,
         ["quintet", "lab" | "torture", ..] => Check::Parse,
         // Addresses of other machines; the tests of members do it for real.
         ["quintet", "join", ..] | ["quintet", "member", "remove", ..] => Check::Parse,
+        ["quintet", "member", .., "--wait"] => Check::Parse,
+        ["quintet", "member", "add", "--wait", ..] => Check::Parse,
+        ["quintet", "bench", "reconfigure", ..] => Check::Parse,
         ["quintet", "simulate", rest @ ..] if !rest.contains(&"--seeds") => Check::Parse,
         _ => Check::Run,
     }
@@ -678,10 +682,12 @@ fn metrics_and_commands_of_a_replica_are_listed() {
         let (name, group) = (spec.name.to_uppercase(), format!("{:?}", spec.group));
         let is_missing = reply.contains(&format!("'{name}' is not supported"))
             || reply.contains("support disabled");
-        if groups.last().is_none_or(|(last, _)| *last != group) {
+        let at = groups.iter().position(|(name, _)| *name == group);
+        let at = at.unwrap_or(groups.len());
+        if at == groups.len() {
             groups.push((group, Default::default()));
         }
-        let (_, lists) = groups.last_mut().unwrap();
+        let (_, lists) = &mut groups[at];
         lists[usize::from(is_missing)].push(format!("`{name}`"));
     }
     let rows = groups.into_iter().map(|(group, lists)| {

@@ -5,7 +5,9 @@ mod support;
 
 use rustix::process::Signal;
 use std::{fs, net::TcpListener, path::Path, process::Stdio};
-use support::{Client, Demo, Guard, base_port, eventually, fails, quintet, run, signal, stdout};
+use support::{
+    Client, Demo, Guard, base_port, eventually, fails, load::Load, quintet, run, signal, stdout,
+};
 
 /// The value of a setting in a replica's file.
 fn setting(file: &Path, name: &str) -> String {
@@ -72,4 +74,55 @@ fn replica_whose_disk_is_lost_is_replaced_while_clients_work() {
     let asked = ["--seed", &seed, "--replace", "1"];
     fails(&[&own[..], &asked].concat(), 2, &["secret"]);
     fails(&own[..3], 2, &["--peer-listen"]);
+}
+
+#[test]
+fn cluster_is_changed_by_redis_clients_while_others_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = [
+        "--proxies",
+        "1",
+        "--replicas",
+        "4",
+        "--threads",
+        "pipelined",
+    ];
+    let demo = Demo::start(&directory.path().join("demo"), base_port(5), &options);
+    let load = Load::default();
+    let addresses: Vec<String> = demo.replicas[..3]
+        .iter()
+        .map(|it| it.redis.clone())
+        .collect();
+    load.during(3, &addresses, || change_by_redis(&demo));
+    load.check(&addresses);
+}
+
+fn change_by_redis(demo: &Demo) {
+    let mut client = demo.replicas[1].client();
+    assert_eq!(
+        client.ask_all(&["QUINTET", "MEMBERS"]).unwrap().len(),
+        4 * 10
+    );
+    let switched = client.ask_all(&["QUINTET", "SWITCH", "nezha"]).unwrap();
+    assert_eq!(switched[..4], ["epoch", "2", "protocol", "nezha"]);
+    let again = client.ask_all(&["QUINTET", "SWITCH", "nezha"]).unwrap();
+    assert_eq!(again, switched);
+    let refused = client.ask(&["QUINTET", "SWITCH", "nope"]).unwrap();
+    assert!(refused.contains("no protocol 'nope'"), "{refused}");
+    let first = client.ask(&["QUINTET", "MEMBER", "REMOVE", "0"]).unwrap();
+    assert!(first.contains("quintet join --replace 0"), "{first}");
+    let left = client
+        .ask_all(&["QUINTET", "MEMBER", "REMOVE", "3"])
+        .unwrap();
+    assert_eq!(left.len(), 3 * 10);
+
+    // A proxy shows what it knows, and changes nothing.
+    let mut proxy = demo.proxies[0].client();
+    eventually("the proxy knows of the change", || {
+        let shown = proxy.ask_all(&["QUINTET", "MEMBERS"]).unwrap();
+        (shown.len() == 3 * 10).then_some(())
+    });
+    let refused = proxy.ask(&["QUINTET", "SWITCH", "racs"]).unwrap();
+    let asks = format!("ask a replica: {}", demo.replicas[0].redis);
+    assert!(refused.contains(&asks), "{refused}");
 }

@@ -388,6 +388,12 @@ pub fn stored_epoch(path: &Path) -> Option<Descriptor> {
     stored.map(|(descriptor, _)| descriptor)
 }
 
+/// Whether the replica of this data directory became a member of a running cluster, or is to.
+#[must_use]
+pub fn has_joined(path: &Path) -> bool {
+    matches!(joining(path), Ok(Some(_)))
+}
+
 fn newer(format: u32) -> String {
     format!("it is of format {format}, this program knows up to {FORMAT}; start a newer version")
 }

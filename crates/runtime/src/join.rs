@@ -103,6 +103,7 @@ impl Join {
         let key = PeerKey::new(&config.secret, config.cluster);
         let until = Instant::now() + self.timeout;
         let (mut last, mut refused_since) = (String::new(), None::<Instant>);
+        let mut told = String::new();
         loop {
             // Another member may know better than one that refuses.
             let (mut refused, mut waits) = (String::new(), false);
@@ -129,6 +130,10 @@ impl Join {
                         last = format!("{seed}: {reason}");
                     }
                 }
+            }
+            if told != last {
+                tracing::info!("{last}");
+                told.clone_from(&last);
             }
             if waits || refused.is_empty() {
                 refused_since = None;

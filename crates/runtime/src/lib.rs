@@ -44,7 +44,7 @@ pub use config::{
     ClientLimits, Config, Emulation, JournalOptions, Limits, Member, Threads, TransferOptions,
     Transport,
 };
-pub use data::stored_epoch;
+pub use data::{has_joined, stored_epoch};
 pub use directories::sync_directory;
 pub use join::{Join, join};
 pub use metrics::{DatagramMetrics, Metrics};

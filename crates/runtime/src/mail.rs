@@ -52,9 +52,16 @@ impl Drop for Request {
     }
 }
 
+/// The asker for a change of the epoch, who is told how it ended.
+pub(crate) enum Waiter {
+    Caller(mpsc::Sender<Result<ChangeReport, String>>),
+    /// A client of the gateway, by the number that this has given the change.
+    Client(u64),
+}
+
 /// What other threads tell the event loop.
 pub(crate) enum Mail {
-    /// Writes up to this one are durable; so many bytes and syncs in all so far.
+    /// Writes up to this one are durable; all bytes and syncs so far.
     Persisted {
         upto: PersistId,
         bytes: u64,
@@ -79,7 +86,7 @@ pub(crate) enum Mail {
     },
     Submit(Request),
     SnapshotNow(mpsc::Sender<Result<SnapshotReport, String>>),
-    Change(ChangeRequest, mpsc::Sender<Result<ChangeReport, String>>),
+    Change(ChangeRequest, Waiter),
     /// This replica is no member any more, and why that is certain.
     NoMember(String),
     /// A peer's name was looked up.

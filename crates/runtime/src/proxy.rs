@@ -99,6 +99,7 @@ impl Proxy {
             limits,
             protocol: config.protocol.clone(),
             role: "proxy".to_owned(),
+            change: "unknown",
             durability: config.durability.name().to_owned(),
             threads: config.threads.name().to_owned(),
             disk_state: "none".to_owned(),
@@ -121,7 +122,13 @@ impl Proxy {
         let registry = apart.as_ref().map_or(&poll, |apart| &apart.peers);
         let registry = registry.registry().try_clone()?;
         let key = PeerKey::new(&config.secret, config.cluster);
-        let mut tcp = Tcp::of_frontend((me, key), registry, names.collect(), TOKEN_PEERS, mailer);
+        let mut tcp = Tcp::of_frontend(
+            (me, key),
+            registry,
+            names.collect(),
+            TOKEN_PEERS,
+            mailer.clone(),
+        );
         tcp.set_rows(&descriptor);
         tcp.skew_clock(config.clock_skew);
         if config.transport == Transport::AfXdp {
@@ -148,6 +155,7 @@ impl Proxy {
         let shell = ShellParts {
             poll,
             mailbox,
+            mailer,
             tcp,
             server,
             port,
@@ -163,6 +171,7 @@ impl Proxy {
                 rooms: vec![Cell::new(0); members],
             },
             about,
+            rows: descriptor.members,
             viable: entry.viable_in,
         };
         let proxy = event_loop::Proxy::new(parts)?;

@@ -19,7 +19,7 @@ use crate::{
     },
     journal_files::{FileDisk, FileError},
     journal_thread::JournalThread,
-    mail::{Mail, Mailbox, Mailer, Request},
+    mail::{Mail, Mailbox, Mailer, Request, Waiter},
     port::Port,
     server::{
         Admin, AdminOptions, ChangeReport, ChangeRequest, Exposition, Gateway, GatewayConfig,
@@ -606,7 +606,7 @@ fn assemble(
         peer,
         names,
         TOKEN_PEERS,
-        mailer,
+        mailer.clone(),
     )?;
     match config.transport {
         Transport::Tcp => {}
@@ -659,6 +659,7 @@ fn assemble(
     let shell = ShellParts {
         poll,
         mailbox,
+        mailer,
         tcp,
         server,
         port,
@@ -894,7 +895,8 @@ impl Handle {
         deadline: Duration,
     ) -> Result<ChangeReport, String> {
         let (sender, receiver) = mpsc::channel();
-        self.mailer.send(Mail::Change(request, sender));
+        self.mailer
+            .send(Mail::Change(request, Waiter::Caller(sender)));
         receiver
             .recv_timeout(deadline)
             .unwrap_or_else(|error| match error {

@@ -308,6 +308,9 @@ commands! {
     WatchVersions = 241, "quintet.watch-versions", -2, Internal, Server, (1, -1, 1), Positions, READONLY;
     MemoryLimit = 242, "quintet.memory-limit", 2, Internal, Server, (0, 0, 0), Everything, WRITE;
     Literal = 243, "quintet.literal", 2, Internal, Server, (0, 0, 0), None, NONE;
+
+    // its own
+    Quintet = 244, "quintet", -2, Connection, Server, (0, 0, 0), None, ADMIN | NOSCRIPT | NO_MULTI | DANGEROUS;
 }
 
 impl Op {

@@ -313,11 +313,28 @@ impl Client {
     /// Sends a command and reads its reply: the text of a simple or bulk one, an error with its
     /// `-`, `nil`.
     pub fn ask(&mut self, words: &[&str]) -> std::io::Result<String> {
+        self.send(words)?;
+        self.read(&mut Vec::new())
+    }
+
+    /// The same with a reply that is an array or a map: all texts in it, however deep.
+    pub fn ask_all(&mut self, words: &[&str]) -> std::io::Result<Vec<String>> {
+        self.send(words)?;
+        let mut texts = Vec::new();
+        let text = self.read(&mut texts)?;
+        Ok(if texts.is_empty() { vec![text] } else { texts })
+    }
+
+    fn send(&mut self, words: &[&str]) -> std::io::Result<()> {
         let mut bytes = format!("*{}\r\n", words.len());
         for word in words {
             bytes.push_str(&format!("${}\r\n{word}\r\n", word.len()));
         }
-        self.stream.get_mut().write_all(bytes.as_bytes())?;
+        self.stream.get_mut().write_all(bytes.as_bytes())
+    }
+
+    /// Reads one reply; the texts in an array are added to `texts`.
+    fn read(&mut self, texts: &mut Vec<String>) -> std::io::Result<String> {
         let mut line = String::new();
         if self.stream.read_line(&mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -331,6 +348,13 @@ impl Client {
                 self.stream.read_exact(&mut text)?;
                 text.truncate(text.len() - 2);
                 String::from_utf8(text).unwrap()
+            }
+            ("*", count) => {
+                for _ in 0..count.parse::<usize>().unwrap() {
+                    let text = self.read(texts)?;
+                    texts.extend(Some(text).filter(|text| !text.starts_with('*')));
+                }
+                line.to_owned()
             }
             _ => line.to_owned(),
         })

@@ -1,6 +1,7 @@
 //! The sockets of Redis clients: bytes between them and the gateway, nothing else.
 
 use crate::{
+    mail::{Mail, Mailer, Waiter},
     server::{ConnectionId, Gateway, Output},
     system::read_into,
 };
@@ -9,7 +10,7 @@ use mio::{
     event::Event,
     net::{TcpListener, TcpStream},
 };
-use quintet_replica::Time;
+use quintet_replica::{Submission, Time};
 use rustix::net::sockopt;
 use std::{
     io::{self, Write},
@@ -55,6 +56,7 @@ struct Client {
 /// See the module.
 pub(super) struct Clients {
     pub gateway: Gateway,
+    mailer: Mailer,
     listener: Option<TcpListener>,
     registry: Registry,
     first_token: usize,
@@ -83,7 +85,7 @@ enum Writing {
 impl Clients {
     /// Serves `listener`; connections get tokens from `first_token` on, it the one below.
     pub fn new(
-        gateway: Gateway,
+        (gateway, mailer): (Gateway, Mailer),
         listener: std::net::TcpListener,
         registry: Registry,
         first_token: usize,
@@ -93,6 +95,7 @@ impl Clients {
         registry.register(&mut listener, Token(first_token - 1), Interest::READABLE)?;
         Ok(Self {
             gateway,
+            mailer,
             listener: Some(listener),
             registry,
             first_token,
@@ -219,6 +222,15 @@ impl Clients {
             self.gateway.on_input(id, now);
         }
         taken > 0
+    }
+
+    /// Collects batches of what clients want; what they want of the replica itself is asked for.
+    pub fn collect(&mut self, now: Time, clock: u64, submissions: &mut Vec<Submission>) {
+        self.gateway.collect(now, clock, submissions);
+        while let Some((number, request)) = self.gateway.take_change() {
+            self.mailer
+                .send(Mail::Change(request, Waiter::Client(number)));
+        }
     }
 
     fn accept(&mut self, now: Time) {

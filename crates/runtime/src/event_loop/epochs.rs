@@ -5,7 +5,7 @@ use crate::{
     ExitReason, announce, data,
     data::random,
     join,
-    mail::{Mail, Mailer},
+    mail::{Mail, Mailer, Waiter},
     server::{ChangeReport, ChangeRequest},
     terms,
     transports::handshake::{JoinAnswer, JoinPlace, JoinRequest, PeerKey},
@@ -86,9 +86,6 @@ pub(crate) struct Joining {
     directory: u64,
     answer: mpsc::Receiver<Result<ChangeReport, String>>,
 }
-
-/// Is told how a change ended.
-type Waiter = mpsc::Sender<Result<ChangeReport, String>>;
 
 /// A change that was asked for here.
 pub(crate) struct Changing {
@@ -199,7 +196,9 @@ impl Epochs {
                     "only the member with the highest number can be removed, replica {last}: \
                      replace replica {id} by another one instead (quintet join --replace {id})"
                 ),
-                false => format!("there is no replica {id}: they are 0 to {last}"),
+                false => {
+                    format!("there is no replica {id}, perhaps any more: they are 0 to {last}")
+                }
             });
         }
         next.members.pop();
@@ -252,11 +251,6 @@ impl Epochs {
             ..now.successor()
         })
     }
-}
-
-fn answer(waiter: &Waiter, report: Result<ChangeReport, String>) {
-    // Who waited may have given up.
-    let _ = waiter.send(report);
 }
 
 /// Whether nothing would change.
@@ -432,7 +426,7 @@ impl EventLoop {
             Err(reason) => return JoinAnswer::Refused(reason),
         };
         let (waiter, answer) = mpsc::channel();
-        self.begin_change(next, waiter, now);
+        self.begin_change(next, Waiter::Caller(waiter), now);
         let directory = request.directory;
         self.epochs.joining = Some(Joining { directory, answer });
         JoinAnswer::Waits
@@ -530,8 +524,8 @@ impl EventLoop {
 
     /// A change is asked for over admin HTTP or by the program around the replica.
     pub(super) fn on_change(&mut self, request: &ChangeRequest, waiter: Waiter, now: Time) {
-        if self.node.is_learner() {
-            return answer(&waiter, Err(NO_VOTE.to_owned()));
+        if self.node.is_learner() && !request.changes_nothing() {
+            return self.shell.answer_change(waiter, Err(NO_VOTE.to_owned()));
         }
         let has_settings = request.protocol.is_some() || !request.options.is_empty();
         let next = match request.remove {
@@ -543,18 +537,19 @@ impl EventLoop {
         };
         match next {
             Ok(next) => self.begin_change(next, waiter, now),
-            Err(reason) => answer(&waiter, Err(reason)),
+            Err(reason) => self.shell.answer_change(waiter, Err(reason)),
         }
     }
 
     fn begin_change(&mut self, next: Descriptor, waiter: Waiter, now: Time) {
         let current = &self.epochs.descriptor;
         if is_same(&next, current) {
-            return answer(&waiter, Ok(self.change_report()));
+            let report = self.change_report();
+            return self.shell.answer_change(waiter, Ok(report));
         }
         if self.epochs.changing.is_some() {
             let reason = "another change is being made at this replica; wait until it is done";
-            return answer(&waiter, Err(reason.to_owned()));
+            return self.shell.answer_change(waiter, Err(reason.to_owned()));
         }
         let leader = self.node.protocol_status().leader;
         let leader = leader.unwrap_or(current.leader_first);
@@ -684,7 +679,20 @@ impl EventLoop {
 
     fn end_change(&mut self, report: Result<ChangeReport, String>) {
         if let Some(changing) = self.epochs.changing.take() {
-            answer(&changing.waiter, report);
+            let report = report.map(|report| ChangeReport {
+                change: self.change_phase().to_owned(),
+                ..report
+            });
+            self.shell.answer_change(changing.waiter, report);
+        }
+    }
+
+    /// The state of a change of the epoch, as reports say it.
+    pub(super) fn change_phase(&self) -> &'static str {
+        match () {
+            () if self.node.sealed().is_some() || self.node.is_between_epochs() => "sealed",
+            () if self.epochs.changing.is_some() => "ordering",
+            () => "none",
         }
     }
 
@@ -695,6 +703,7 @@ impl EventLoop {
             options: self.about.options.clone(),
             fingerprint: self.about.fingerprint.clone(),
             members: self.member_rows(self.now()),
+            change: self.change_phase().to_owned(),
         }
     }
 }

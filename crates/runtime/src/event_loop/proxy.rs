@@ -19,13 +19,13 @@ use crate::{
     ExitReason,
     clock::Clock,
     mail::Mail,
-    server::{ClockReport, NodeView, StatusReport},
+    server::{ChangeReport, ChangeRequest, ClockReport, NodeView, StatusReport},
     terms,
     transports::Arrival,
 };
 use quintet_replica::{
-    Bytes, ClientNode, ClockReading, Effect, EventError, Executed, Lane, NodeStatus, Peer,
-    Recipients, ReplicaId, SnapshotInfo, Status, Submission, Time, ViableIn, Wake, World,
+    Bytes, ClientNode, ClockReading, Effect, EventError, Executed, Lane, MemberRow, NodeStatus,
+    Peer, Recipients, ReplicaId, SnapshotInfo, Status, Submission, Time, ViableIn, Wake, World,
 };
 use std::{cell::Cell, io};
 
@@ -65,6 +65,8 @@ pub(crate) struct ProxyParts {
     pub world: ProxyWorld,
     /// The status with all that does not change.
     pub about: StatusReport,
+    /// The members.
+    pub rows: Vec<MemberRow>,
     pub viable: ViableIn,
 }
 
@@ -76,6 +78,7 @@ pub(crate) struct Proxy {
     effects: Vec<Effect>,
     submissions: Vec<Submission>,
     about: StatusReport,
+    rows: Vec<MemberRow>,
     malformed: u64,
     stop_at: Option<Time>,
 }
@@ -97,6 +100,7 @@ impl Proxy {
             effects: Vec::new(),
             submissions: Vec::new(),
             about: parts.about,
+            rows: parts.rows,
             malformed: 0,
             stop_at: None,
         })
@@ -181,9 +185,9 @@ impl Proxy {
                     // Who waited may have given up.
                     let _ = waiter.send(Err("a proxy holds no state; ask a replica".to_owned()));
                 }
-                Mail::Change(_, waiter) => {
-                    // Who waited may have given up.
-                    let _ = waiter.send(Err("a proxy changes nothing; ask a replica".to_owned()));
+                Mail::Change(request, waiter) => {
+                    let report = self.change(&request, now);
+                    self.shell.answer_change(waiter, report);
                 }
                 Mail::Resolved { peer, address } => {
                     self.shell.peers.on_resolved(peer, address, now)
@@ -203,6 +207,29 @@ impl Proxy {
             self.shell.mailbox.ring();
         }
         count
+    }
+
+    /// How the cluster works; a proxy has no part in changing that.
+    fn change(&self, request: &ChangeRequest, now: Time) -> Result<ChangeReport, String> {
+        let members = self.shell.member_reports(&self.rows, now);
+        if request.changes_nothing() {
+            return Ok(ChangeReport {
+                epoch: self.about.epoch,
+                protocol: self.about.protocol.clone(),
+                options: self.about.options.clone(),
+                fingerprint: self.about.fingerprint.clone(),
+                members,
+                change: self.about.change.to_owned(),
+            });
+        }
+        let known: Vec<_> = members.into_iter().filter_map(|it| it.redis).collect();
+        Err(match known.as_slice() {
+            [] => "a proxy changes nothing; ask a replica".to_owned(),
+            known => format!(
+                "a proxy changes nothing; ask a replica: {}",
+                known.join(", ")
+            ),
+        })
     }
 
     fn begin_stop(&mut self, now: Time) {
@@ -255,6 +282,7 @@ impl Proxy {
                 (self.about.options, self.about.limits) = terms::shown(descriptor);
                 self.about.fingerprint = descriptor.fingerprint().to_string();
                 self.about.members = descriptor.voters();
+                self.rows.clone_from(&descriptor.members);
                 let rows = descriptor.members.len();
                 self.world.rooms.resize_with(rows, Cell::default);
                 if let Ok(entry) = quintet_protocols::find(self.client.protocol()) {
@@ -330,6 +358,7 @@ impl Proxy {
         let report = StatusReport {
             stopping: self.stop_at.is_some(),
             uptime_seconds: now.0 / 1_000_000_000,
+            rows: self.shell.member_reports(&self.rows, now),
             open: self.client.open(),
             frames_malformed: self.malformed,
             paths: self.client.paths().into_iter().collect(),

@@ -125,20 +125,18 @@ impl EventLoop {
 
     /// The members, with what is known of where they are.
     pub(super) fn member_rows(&self, now: Time) -> Vec<MemberReport> {
-        let (me, rows) = (self.node.id(), &self.epochs.descriptor.members);
-        let ids = (0..rows.len() as u16).map(ReplicaId);
-        let links = self.shell.peer_reports(ids, now);
-        let rows = rows.iter().zip(links).map(|(row, link)| MemberReport {
-            id: link.id,
-            node: format!("{:016x}", row.node),
-            role: row.role.name().to_owned(),
-            peer: link.address,
-            redis: match link.id == me.0 {
-                true => self.about.redis.clone(),
-                false => link.redis,
-            },
-        });
-        rows.collect()
+        let mut rows = self
+            .shell
+            .member_reports(&self.epochs.descriptor.members, now);
+        let holders = self.node.holders();
+        for row in &mut rows {
+            row.has_state = Some(holders.contains(ReplicaId(row.id)));
+        }
+        if let Some(own) = rows.get_mut(self.node.id().index()) {
+            own.has_state = Some(!self.node.is_between_epochs());
+            own.redis.clone_from(&self.about.redis);
+        }
+        rows
     }
 
     fn report(&self, node: &NodeStatus, route: Vec<u16>, now: Time) -> StatusReport {
@@ -175,6 +173,7 @@ impl EventLoop {
             pid: std::process::id(),
             members: self.about.members,
             rows: self.member_rows(now),
+            change: self.change_phase(),
             redis: self.about.redis.clone(),
             entries: node.entries,
             memory: node.memory,

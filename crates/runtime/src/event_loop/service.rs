@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     rings::{Receiver, Sender},
-    server::{Counters, NodeView},
+    server::{ChangeReport, Counters, NodeView},
 };
 use mio::event::Event;
 use quintet_replica::{BatchId, Outcome, Submission, Time};
@@ -60,6 +60,7 @@ fn figures(clients: &Clients) -> ServiceFigures {
 
 enum Order {
     Done(BatchId, Outcome),
+    Changed(u64, Box<Result<ChangeReport, String>>),
     View(Box<NodeView>),
     Shutdown,
 }
@@ -149,7 +150,7 @@ impl Service {
     pub fn collect(&mut self, now: Time, clock: u64, submissions: &mut Vec<Submission>) {
         match self {
             Self::None => {}
-            Self::Here(clients) => clients.gateway.collect(now, clock, submissions),
+            Self::Here(clients) => clients.collect(now, clock, submissions),
             Self::Apart(apart) => {
                 let ahead = clock.saturating_sub(now.0);
                 apart.shared.clock_ahead.store(ahead, Relaxed);
@@ -172,6 +173,15 @@ impl Service {
                 };
                 apart.order(bytes, Order::Done(batch, outcome));
             }
+        }
+    }
+
+    /// Tells a client how the change with this number has ended.
+    pub fn changed(&mut self, number: u64, report: Result<ChangeReport, String>) {
+        match self {
+            Self::None => {}
+            Self::Here(clients) => clients.gateway.on_changed(number, &report),
+            Self::Apart(apart) => apart.order(0, Order::Changed(number, Box::new(report))),
         }
     }
 
@@ -310,8 +320,7 @@ impl Stage {
             self.hand_on();
             if self.waiting.is_empty() {
                 let clock = now.0 + self.shared.clock_ahead.load(Relaxed);
-                let gateway = &mut self.clients.gateway;
-                gateway.collect(now, clock, &mut self.collected);
+                self.clients.collect(now, clock, &mut self.collected);
                 count += self.collected.len();
                 self.waiting.extend(self.collected.drain(..));
                 self.hand_on();
@@ -339,6 +348,7 @@ impl Stage {
             self.taken += 1;
             match order {
                 Order::Done(batch, outcome) => self.clients.gateway.on_done(batch, outcome, now),
+                Order::Changed(number, report) => self.clients.gateway.on_changed(number, &report),
                 Order::View(view) => self.clients.gateway.set_view(*view),
                 Order::Shutdown => self.clients.begin_shutdown(),
             }

@@ -20,18 +20,20 @@ use crate::{
     Config, Metrics, Published, Threads,
     clock::Clock,
     data::Data,
-    mail::Mailbox,
+    mail::{Mailbox, Mailer, Waiter},
     peer_clock::agree,
     port::{PORT_BATCHES, Port},
     rings::Bell,
-    server::{Gateway, NodeView, PeerClockReport, PeerReport, StatusReport},
+    server::{
+        ChangeReport, Gateway, MemberReport, NodeView, PeerClockReport, PeerReport, StatusReport,
+    },
     status::Snapshot,
     timers::Timers,
     transports::tcp::Tcp,
 };
 use mio::{Events, Poll};
 use quintet_replica::{
-    BatchId, Descriptor, Outcome, ReplicaId, Submission, Time, TimerKey, ViableIn, Wake,
+    BatchId, Descriptor, MemberRow, Outcome, ReplicaId, Submission, Time, TimerKey, ViableIn, Wake,
 };
 use std::{
     cell::Cell,
@@ -62,6 +64,8 @@ const STOP_LOOK: Duration = Duration::from_millis(5);
 pub(crate) struct ShellParts {
     pub poll: Poll,
     pub mailbox: Mailbox,
+    /// Where clients' wishes for the replica itself go.
+    pub mailer: Mailer,
     pub tcp: Tcp,
     pub server: Option<(Gateway, std::net::TcpListener)>,
     pub port: Port,
@@ -168,12 +172,15 @@ impl Shell {
     pub fn new(parts: ShellParts, clock: &Clock, reach: Reach) -> io::Result<Self> {
         let bell = Arc::new(Bell::new(parts.mailbox.waker()));
         let data = parts.tcp.data();
+        let mailer = parts.mailer;
+        let server = parts.server;
+        let server = server.map(|(gateway, listener)| ((gateway, mailer), listener));
         let (peers, service) = match parts.apart {
             None => {
                 let registry = parts.poll.registry().try_clone()?;
                 let serve =
                     |(gateway, listener)| Clients::new(gateway, listener, registry, TOKEN_CLIENTS);
-                let clients = parts.server.map(serve).transpose()?;
+                let clients = server.map(serve).transpose()?;
                 let service = clients.map_or(Service::None, |it| Service::Here(Box::new(it)));
                 (Peers::Here(Box::new(parts.tcp)), service)
             }
@@ -185,7 +192,7 @@ impl Shell {
                     clock: clock.ticker(),
                     spin_max: parts.spin_max,
                 };
-                let service = match parts.server {
+                let service = match server {
                     None => Service::None,
                     Some((gateway, listener)) => {
                         let poll = Poll::new()?;
@@ -356,6 +363,15 @@ impl Shell {
         }
     }
 
+    /// Tells how a change has ended.
+    pub fn answer_change(&mut self, waiter: Waiter, report: Result<ChangeReport, String>) {
+        match waiter {
+            // The caller may have given up.
+            Waiter::Caller(sender) => drop(sender.send(report)),
+            Waiter::Client(number) => self.service.changed(number, report),
+        }
+    }
+
     /// Writes what has gathered, once per peer and client.
     pub fn flush(&mut self, now: Time) {
         self.peers.flush(now);
@@ -422,6 +438,24 @@ impl Shell {
             })
         };
         ids.filter_map(report).collect()
+    }
+
+    /// These members, with what their links tell.
+    pub fn member_reports(&self, rows: &[MemberRow], now: Time) -> Vec<MemberReport> {
+        let links = self.peers.figures(now).links;
+        let report = |(id, row): (usize, &MemberRow)| {
+            // Another thread may not know of a new member's link yet.
+            let link = links.get(id);
+            MemberReport {
+                id: id as u16,
+                node: format!("{:016x}", row.node),
+                role: row.role.name().to_owned(),
+                peer: link.map_or(&row.peer, |link| &link.name).clone(),
+                redis: link.and_then(|link| link.redis.clone()),
+                has_state: None,
+            }
+        };
+        rows.iter().enumerate().map(report).collect()
     }
 
     /// Shows a report to the other threads, and `view` to the gateway.

@@ -11,6 +11,7 @@
 use super::{
     ChangeReport, ChangeRequest, Exposition, MemberReport, MetricKind,
     admin_connections::{AdminOptions, Door, serve},
+    change::CHANGE_MAX,
 };
 use axum::{
     Json, Router, extract,
@@ -274,8 +275,10 @@ pub struct StatusReport {
     pub pid: u32,
     /// How many members the cluster has.
     pub members: usize,
-    /// Which; a proxy shows none.
+    /// Which.
     pub rows: Vec<MemberReport>,
+    /// A change of the epoch: `none`, `ordering` or `sealed`; a proxy shows `unknown`.
+    pub change: &'static str,
     /// Where Redis clients connect, as it is told to the other members.
     pub redis: Option<String>,
     /// Keys in the store.
@@ -422,8 +425,6 @@ impl Drop for Admin {
 const WAITING_MAX: usize = 8;
 /// How long `/readyz` waits for an answer.
 const PROBE_MAX: Duration = Duration::from_secs(1);
-/// How long `POST /change` waits.
-const CHANGE_MAX: Duration = Duration::from_secs(60);
 /// How long `POST /snapshot` waits.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(600);
 
@@ -560,6 +561,7 @@ async fn shown(extract::State(state): extract::State<State>) -> Json<ChangeRepor
         options: report.options,
         fingerprint: report.fingerprint,
         members: report.rows,
+        change: report.change.to_owned(),
     })
 }
 
@@ -900,8 +902,7 @@ mod tests {
                     epoch: 2,
                     protocol,
                     options: request.options,
-                    fingerprint: String::new(),
-                    members: Vec::new(),
+                    ..ChangeReport::default()
                 }),
                 None => Err("nothing is asked for".to_owned()),
             }

@@ -1,7 +1,9 @@
 //! COMMAND: what commands there are, for clients that look before they send.
 
 use super::answers::{Answer, is, is_answered, text};
-use quintet_store::{CommandError, CommandSpec, Footprint, Kind, Reply, command::COMMANDS, lookup};
+use quintet_store::{
+    CommandError, CommandSpec, Footprint, Kind, Op, Reply, command::COMMANDS, lookup,
+};
 
 /// What a client can use.
 fn offered() -> impl Iterator<Item = &'static CommandSpec> {
@@ -108,7 +110,11 @@ fn write_docs(spec: &CommandSpec, reply: &mut Reply<'_>) {
     reply.bulk(spec.name.as_bytes());
     reply.map(3);
     reply.bulk(b"summary");
-    reply.bulk(format!("As Redis's {}.", spec.name.to_ascii_uppercase()).as_bytes());
+    let summary = match spec.op {
+        Op::Quintet => "Shows and changes members and protocol; see QUINTET HELP.".to_owned(),
+        _ => format!("As Redis's {}.", spec.name.to_ascii_uppercase()),
+    };
+    reply.bulk(summary.as_bytes());
     reply.bulk(b"group");
     reply.bulk(spec.group.name().as_bytes());
     reply.bulk(b"arity");

@@ -1,7 +1,10 @@
-//! Changes of a cluster's epoch, as they are asked for over HTTP.
+//! Changes of a cluster's epoch, as they are asked for over HTTP and by Redis clients.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
+
+/// A caller waits for a change no longer than this.
+pub(super) const CHANGE_MAX: Duration = Duration::from_secs(60);
 
 /// The request of `POST /change`: another protocol, other options, or both; or a member less.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +22,14 @@ pub struct ChangeRequest {
     pub remove: Option<u16>,
 }
 
+impl ChangeRequest {
+    /// Whether it only asks how the cluster works.
+    #[must_use]
+    pub fn changes_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What `POST /change` and `GET /change` tell: how the cluster works.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeReport {
@@ -33,6 +44,34 @@ pub struct ChangeReport {
     /// The members.
     #[serde(default)]
     pub members: Vec<MemberReport>,
+    /// A change as the replica that was asked knows it: `none`, `ordering` for one that was asked for
+    /// here, or `sealed` when the next epoch is about to begin.
+    #[serde(default)]
+    pub change: String,
+}
+
+impl ChangeReport {
+    /// The command line that starts a new replica: in the place of this member, or one more.
+    ///
+    /// # Errors
+    /// When there is no such member.
+    pub fn join_line(&self, place: Option<u16>) -> Result<String, String> {
+        if let Some(id) = place
+            && usize::from(id) >= self.members.len()
+        {
+            let last = self.members.len().saturating_sub(1);
+            return Err(format!("there is no replica {id}: they are 0 to {last}"));
+        }
+        let mut line = "quintet join".to_owned();
+        for member in self.members.iter().filter(|it| Some(it.id) != place) {
+            line.push_str(&format!(" --seed {}", member.peer));
+        }
+        if let Some(id) = place {
+            line.push_str(&format!(" --replace {id}"));
+        }
+        line.push_str(" --dir DIR --peer-listen HOST:PORT");
+        Ok(line)
+    }
 }
 
 /// A member of a cluster.
@@ -48,4 +87,7 @@ pub struct MemberReport {
     pub peer: String,
     /// Where its Redis clients connect, if that is known.
     pub redis: Option<String>,
+    /// Whether it is known to have the state, so that it counts; a proxy does not know.
+    #[serde(default)]
+    pub has_state: Option<bool>,
 }

@@ -26,6 +26,8 @@ pub(super) enum Phase {
     Request,
     /// The versions of the keys that it wants to watch.
     Watch,
+    /// The end of a change of the epoch.
+    Change,
 }
 
 /// Whether commands are answered, as CLIENT REPLY says.

@@ -19,6 +19,7 @@ use super::{
     admission::Admission,
     batches::{Entry, InFlight, Pending, Window},
     connection::{Connection, Phase},
+    operator::Operators,
     output::Output,
     pipeline::Drained,
     resp,
@@ -133,6 +134,7 @@ pub struct Gateway {
     pub(super) admission: Admission,
     /// What all clients were owed when that was last looked at, and the counter of bytes then.
     outputs: (usize, u64),
+    pub(super) operators: Operators,
     pub(super) shutting_down: bool,
 }
 
@@ -183,6 +185,7 @@ impl Gateway {
             scan_at: Time::NEVER,
             admission: Admission::new(seed),
             outputs: (0, 0),
+            operators: Operators::default(),
             shutting_down: false,
             config,
         }
@@ -484,6 +487,10 @@ impl Gateway {
                     true => self.shares.held.push_back(index),
                     false => self.ready.push_back(index),
                 }
+            }
+            Drained::Change => {
+                connection.phase = Phase::Change;
+                self.ask_operator(index);
             }
             Drained::Reads | Drained::Watch => {
                 connection.phase = if drained == Drained::Reads {
@@ -935,7 +942,7 @@ impl Gateway {
     pub fn next_deadline(&self) -> Time {
         let registered = self.owner.standing == Standing::Registered;
         let idle = self.ordered.in_flight == 0 && self.ordered.entries.is_empty();
-        let mut next = self.scan_at;
+        let mut next = self.scan_at.min(self.operators.next_deadline());
         if !self.is_full() {
             if !self.ready.is_empty() {
                 next = Time(0);
@@ -984,6 +991,7 @@ impl Gateway {
                 self.fail_parked(connection, &parked);
             }
         }
+        self.end_late_changes(now);
         if now >= self.scan_at {
             self.close_silent(now);
         }
@@ -1005,6 +1013,7 @@ impl Gateway {
     /// No new commands from now on; what is under way is finished, then connections are closed.
     pub fn begin_shutdown(&mut self) {
         self.shutting_down = true;
+        self.end_changes_to_stop();
         for index in 0..self.connections.len() {
             if let Some(mut connection) = self.connections[index].take() {
                 connection.closing = true;

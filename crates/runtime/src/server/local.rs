@@ -95,6 +95,7 @@ impl Gateway {
             (Op::Client, [subcommand, args @ ..]) => {
                 return self.client(client, subcommand, args, reply);
             }
+            (Op::Quintet, args) => return super::operator::answer(args, reply),
             (Op::Command, args) => return super::catalogue::answer(args, reply),
             (Op::Config, [subcommand, args @ ..]) => return self.config(subcommand, args, reply),
             (Op::Info, sections) => reply.verbatim("txt", self.info(sections).as_bytes()),

@@ -24,6 +24,7 @@ mod guesses;
 mod info;
 mod local;
 mod metrics;
+mod operator;
 mod outcomes;
 mod output;
 mod pipeline;

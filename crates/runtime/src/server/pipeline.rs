@@ -46,6 +46,8 @@ pub(super) enum Drained {
     Reads,
     /// The question for the versions of the keys to be watched.
     Watch,
+    /// A question about the epoch, or a change of it.
+    Change,
     /// A request that is to be ordered.
     Writes,
 }
@@ -59,6 +61,8 @@ enum Flow {
     Last,
     /// The request is a question for versions.
     Watch,
+    /// The request concerns the epoch.
+    Change,
     /// The command must wait until the request before it has ended.
     Cut,
 }
@@ -70,7 +74,7 @@ impl Gateway {
         self.builder.clear();
         self.replied = 0;
         let mut offset = 0;
-        let mut watch = false;
+        let (mut watch, mut change) = (false, false);
         let mut more = false;
         loop {
             if self.builder.commands() >= connection.commands_max.min(self.config.request_commands_max)
@@ -108,6 +112,11 @@ impl Gateway {
                         watch = true;
                         break;
                     }
+                    Flow::Change => {
+                        offset += length;
+                        change = true;
+                        break;
+                    }
                     Flow::Cut => {
                         // Alone it goes on as soon as it is its turn.
                         more = self.builder.is_empty();
@@ -133,6 +142,7 @@ impl Gateway {
         connection.parser.shrink();
         match () {
             () if watch => Drained::Watch,
+            () if change => Drained::Change,
             () if !self.builder.is_query() => Drained::Writes,
             () if !self.builder.is_empty() => Drained::Reads,
             () if more => Drained::More,
@@ -350,6 +360,9 @@ impl Gateway {
             && !self.builder.is_empty()
         {
             return Flow::Cut;
+        }
+        if spec.op == Op::Quintet && self.asks(&args) {
+            return Flow::Change;
         }
         self.answer_locally(&mut connection.client, spec, &args);
         drop(args);

@@ -6,4 +6,5 @@ mod conversations;
 mod failures;
 mod holding;
 mod limits;
+mod operator;
 mod rig;
