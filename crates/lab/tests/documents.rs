@@ -203,7 +203,7 @@ const SIZES_MAX: &[(&str, usize)] = &[
     ("docs/operations/failures.md", 6),
     ("docs/operations/backup.md", 2),
     ("docs/operations/change.md", 3),
-    ("docs/operations/members.md", 4),
+    ("docs/operations/members.md", 5),
     ("docs/operations/transports.md", 5),
     ("docs/operations/security.md", 2),
     ("docs/protocols/choosing.md", 4),

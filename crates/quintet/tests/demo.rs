@@ -5,11 +5,14 @@ mod support;
 
 use rustix::process::Signal;
 use std::{
+    io::{BufRead, BufReader},
     net::{TcpListener, TcpStream},
     path::Path,
+    process::{Command, Stdio},
 };
 use support::{
-    Demo, Guard, Replica, base_port, eventually, load::Load, run, signal, stderr, stdout,
+    Client, Demo, Guard, Replica, base_port, eventually, fails, http_get, load::Load, quintet, run,
+    signal, stderr, stdout,
 };
 
 fn redis(replicas: &[Replica]) -> Vec<String> {
@@ -565,4 +568,93 @@ fn replica_says_why_it_cannot_serve() {
         "{}",
         stderr(&output)
     );
+}
+
+/// The lines that a demo has printed under "Try:".
+fn lines_to_try(demo: &mut Guard) -> Vec<String> {
+    let printed = BufReader::new(demo.0.stdout.take().unwrap()).lines();
+    let lines = printed.map(Result::unwrap);
+    let tries = lines.skip_while(|line| line != "Try:").skip(1);
+    let tries = tries.take_while(|line| !line.is_empty());
+    tries.map(|line| line.trim().to_owned()).collect()
+}
+
+/// A line as a person types it in the same directory.
+fn typed(line: &str, within: &Path) -> Guard {
+    let path = std::env::var("PATH").unwrap();
+    let own = support::program().parent().unwrap().display().to_string();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("exec {}", line.split('#').next().unwrap())]);
+    shell
+        .current_dir(within)
+        .env("PATH", format!("{own}:{path}"));
+    shell
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    Guard(shell.spawn().unwrap())
+}
+
+#[test]
+fn demo_replaces_a_dead_replica_and_grows_by_its_printed_lines() {
+    let directory = tempfile::tempdir().unwrap();
+    let within = directory.path();
+    let (base, dir) = (base_port(4), within.join("quintet-demo"));
+    let mut command = quintet();
+    command
+        .args(["demo", "--base-port", &base.to_string()])
+        .current_dir(within);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut demo = Guard(command.spawn().unwrap());
+    let tries = lines_to_try(&mut demo);
+    let [_, _, kills, replaces, grows] = tries.as_slice() else {
+        panic!("{tries:?}");
+    };
+    let of_demo = dir.display().to_string();
+    let join = ["demo", "--dir", &of_demo, "--join"];
+    let replace = |id: &'static str| [&join[..], &["--replace", id]].concat();
+    fails(&replace("3"), 2, &["no replica 3: they are 0 to 2"]);
+    fails(&replace("1"), 7, &["replica 1 still runs", "stop it first"]);
+    let client = |id: u16| Client::connect(&format!("127.0.0.1:{}", base + id));
+    assert_eq!(client(0).unwrap().ask(&["SET", "a", "1"]).unwrap(), "OK");
+    let ready = |id: u16| {
+        eventually("the replica is ready", || {
+            let (code, _) = http_get(&format!("127.0.0.1:{}", base + 100 + id), "/readyz")?;
+            (code == 200).then_some(())
+        });
+    };
+
+    assert!(typed(kills, within).wait().success());
+    let words: Vec<&str> = replaces.split_whitespace().collect();
+    let at = words.iter().position(|word| *word == "--replace").unwrap();
+    let killed: u16 = words[at + 1].parse().unwrap();
+    eventually("it is dead", || client(killed).is_err().then_some(()));
+    let newcomer = typed(replaces, within);
+    ready(killed);
+    assert_eq!(client(killed).unwrap().ask(&["GET", "a"]).unwrap(), "1");
+    let fourth = typed(grows, within);
+    ready(3);
+    assert_eq!(client(3).unwrap().ask(&["INCR", "a"]).unwrap(), "2");
+    let list = ["member", "list", "--dir", &of_demo, "-o", "json"];
+    let members: serde_json::Value = serde_json::from_str(&stdout(&run(&list))).unwrap();
+    assert_eq!(members.as_array().unwrap().len(), 4);
+
+    // Started again it has the members that it had, all of them its own.
+    for process in [&newcomer, &fourth, &demo] {
+        signal(process.0.id(), Signal::TERM);
+    }
+    for mut process in [newcomer, fourth, demo] {
+        assert!(process.wait().success());
+    }
+    fails(&join, 3, &["start it first"]);
+    let again = Demo::start_at_its_ports(&dir, &["--replicas", "4"]);
+    for replica in &again.replicas {
+        assert_eq!(replica.client().ask(&["GET", "a"]).unwrap(), "2");
+    }
+    assert_eq!(again.interrupt(), Some(0));
+    let ports = ["demo", "--dir", &of_demo, "--base-port", "9001"];
+    fails(&ports, 7, &["whose ports stay"]);
 }

@@ -1,6 +1,6 @@
 //! Asking a replica how its cluster works, or for a change of that, over admin HTTP.
 
-use crate::cli::{demo, password::Password, status};
+use crate::cli::{demo, password::Password, progress, status};
 use clap::Args;
 use quintet_cli::{Exit, Failure, Outcome, http, output::Format};
 use quintet_runtime::{ChangeReport, ChangeRequest};
@@ -30,36 +30,49 @@ pub struct At {
 
 impl At {
     /// Asks the replicas that are known until one answers.
-    pub fn ask(&self, method: &str, request: Option<&ChangeRequest>) -> Outcome<ChangeReport> {
+    pub fn ask(&self, request: Option<&ChangeRequest>) -> Outcome<ChangeReport> {
         let addresses = match &self.admin {
             Some(address) => vec![address.clone()],
             None => status::addresses_of_demo(&self.dir)?,
         };
-        let body = request.map(|request| serde_json::to_string(request).unwrap_or_default());
-        let mut last = String::new();
-        for address in &addresses {
-            let body = body.as_deref().unwrap_or_default();
-            let answer = match http::request_with(method, address, "/change", body, TIMEOUT) {
-                Ok(answer) => answer,
-                Err(error) => {
-                    last = format!("{address}: {error}");
-                    continue;
-                }
-            };
-            let text = String::from_utf8_lossy(&answer.body).trim().to_owned();
-            return match answer.code {
-                200 => serde_json::from_slice(&answer.body)
-                    .map_err(|error| Failure::new(Exit::Failed, format!("{address}: {error}"))),
-                401 => Err(Failure::usage(format!("{address}: it needs the password"))
-                    .help("set QUINTET_PASSWORD or --password")),
-                404 => Err(Failure::new(
-                    Exit::Refused,
-                    format!("{address}: it is of a version that changes no protocol"),
-                )),
-                _ => Err(Failure::new(Exit::Failed, format!("{address}: {text}"))),
-            };
-        }
-        Err(Failure::new(Exit::Unreachable, last)
-            .help("name a replica that runs with --admin http://127.0.0.1:7101"))
+        ask_any(&addresses, request)
     }
+}
+
+/// Asks replicas at these addresses until one answers: how the cluster works, or for a change of
+/// that, telling meanwhile how it comes along.
+///
+/// # Errors
+/// The refusal of the one that answered, or why none did.
+pub fn ask_any(addresses: &[String], request: Option<&ChangeRequest>) -> Outcome<ChangeReport> {
+    let body = request.map(|request| serde_json::to_string(request).unwrap_or_default());
+    let mut last = String::new();
+    for address in addresses {
+        let body = body.as_deref().unwrap_or_default();
+        let asked = match request {
+            None => http::get(address, "/change", TIMEOUT),
+            Some(_) => progress::post(address, "/change", body, TIMEOUT),
+        };
+        let answer = match asked {
+            Ok(answer) => answer,
+            Err(error) => {
+                last = format!("{address}: {error}");
+                continue;
+            }
+        };
+        let text = String::from_utf8_lossy(&answer.body).trim().to_owned();
+        return match answer.code {
+            200 => serde_json::from_slice(&answer.body)
+                .map_err(|error| Failure::new(Exit::Failed, format!("{address}: {error}"))),
+            401 => Err(Failure::usage(format!("{address}: it needs the password"))
+                .help("set QUINTET_PASSWORD or --password")),
+            404 => Err(Failure::new(
+                Exit::Refused,
+                format!("{address}: it is of a version that changes no protocol"),
+            )),
+            _ => Err(Failure::new(Exit::Failed, format!("{address}: {text}"))),
+        };
+    }
+    Err(Failure::new(Exit::Unreachable, last)
+        .help("name a replica that runs with --admin http://127.0.0.1:7101"))
 }

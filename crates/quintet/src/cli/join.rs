@@ -5,21 +5,25 @@
 //! ```
 
 use crate::cli::{
+    progress::{LOOK, Progress, line_of},
     serve::{Process, refusal, serve},
     settings,
 };
 use clap::Args;
 use quintet_cli::{Failure, Outcome, signals};
 use quintet_replica::ReplicaId;
-use quintet_runtime::{Config, Join as Wanted};
+use quintet_runtime::{Config, Handle, Join as Wanted, MemberReport};
 use std::{
     net::{SocketAddr, TcpListener},
     path::PathBuf,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 /// The longest wait until the cluster has the new member.
 const TIMEOUT: Duration = Duration::from_secs(600);
+/// Between two lines about the state that is fetched.
+const TELL_EVERY: Duration = Duration::from_secs(2);
 
 /// Run a new replica of a running cluster: one more, or in the place of one that is lost
 #[derive(Args, Debug)]
@@ -110,6 +114,39 @@ impl Join {
         })?;
         let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Ignored)?;
         let config = self.process.with_clock(loaded.config);
-        serve(config, stops, &self.process)
+        serve(config, stops, &self.process, follow)
     }
+}
+
+/// Logs how the replica comes to have the state.
+fn follow(handle: Handle) -> Outcome {
+    let follow = move || {
+        let mut progress = Progress::default();
+        let mut next = Instant::now();
+        loop {
+            let status = handle.status();
+            let own = status.rows.iter().find(|row| row.id == status.id);
+            if status.stopping {
+                return;
+            }
+            let votes = |row: &MemberReport| row.role == "voter" && row.has_state == Some(true);
+            if own.is_some_and(votes) && !status.fetching {
+                tracing::info!("replica {} votes and has the state", status.id);
+                return;
+            }
+            let line = serde_json::to_value(&status).ok();
+            if let Some(line) = line.as_ref().and_then(line_of)
+                && Instant::now() >= next
+                && progress.is_new(&line)
+            {
+                tracing::info!("{line}");
+                next = Instant::now() + TELL_EVERY;
+            }
+            thread::sleep(LOOK);
+        }
+    };
+    thread::Builder::new()
+        .name("progress".to_owned())
+        .spawn(follow)?;
+    Ok(())
 }

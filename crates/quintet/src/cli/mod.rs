@@ -14,6 +14,7 @@ mod journal;
 mod member;
 mod origin;
 mod password;
+mod progress;
 mod protocol;
 mod protocols;
 mod proxy;

@@ -82,7 +82,7 @@ impl Protocol {
     pub fn run(self) -> Outcome {
         match self.command {
             Which::Show(show) => {
-                let report = show.at.ask("GET", None)?;
+                let report = show.at.ask(None)?;
                 print(&show.at, &report, "works with")
             }
             Which::Switch(switch) => {
@@ -92,7 +92,7 @@ impl Protocol {
                     options: switch.set.into_iter().collect(),
                     remove: None,
                 };
-                let report = switch.at.ask("POST", Some(&request))?;
+                let report = switch.at.ask(Some(&request))?;
                 print(&switch.at, &report, "goes on with")
             }
         }

@@ -95,7 +95,7 @@ impl Serve {
             emulation: self.emulation(loaded.config.members.len())?,
             ..self.process.with_clock(loaded.config)
         };
-        serve(config, stops, &self.process)
+        serve(config, stops, &self.process, |_| Ok(()))
     }
 
     fn emulation(&self, members: usize) -> Outcome<Option<Emulation>> {
@@ -119,11 +119,16 @@ pub fn shown(address: Option<std::net::SocketAddr>, scheme: &str) -> String {
     address.map_or_else(|| "none".to_owned(), |it| format!("{scheme}://{it}"))
 }
 
-/// Runs a replica until it is stopped.
+/// Runs a replica until it is stopped; `watch` is handed it when it begins.
 ///
 /// # Errors
 /// When it cannot start, or ended otherwise.
-pub fn serve(config: Config, stops: Receiver<()>, process: &Process) -> Outcome {
+pub fn serve(
+    config: Config,
+    stops: Receiver<()>,
+    process: &Process,
+    watch: impl FnOnce(Handle) -> Outcome,
+) -> Outcome {
     let (id, members) = (config.id.0, config.members.len());
     let machine = crate::cli::store(&config);
     let running = Replica::start(config, machine).map_err(refusal)?;
@@ -134,6 +139,7 @@ pub fn serve(config: Config, stops: Receiver<()>, process: &Process) -> Outcome 
         shown(addresses.admin, "http"),
         addresses.peer
     );
+    watch(running.handle())?;
     attend(running, &format!("replica {id}"), stops, process)
 }
 

@@ -255,7 +255,7 @@ fn print_table(replicas: &[Answered]) -> Outcome {
 }
 
 /// How far a replica has come that fetches a peer's state.
-fn transfer(status: &Value) -> Option<String> {
+pub fn transfer(status: &Value) -> Option<String> {
     let transfer = status["transfer"].as_object()?;
     let number = |name: &str| transfer.get(name).and_then(Value::as_u64);
     let (id, donor) = (&status["id"], number("donor")?);

@@ -88,13 +88,14 @@ impl Marker {
         }
     }
 
-    /// With the protocol and the options that its members have changed to since it began.
+    /// With the protocol, the options and the number of members that it has come to have.
     fn after_changes(mut self, directory: &Path) -> Self {
-        let data = |id: u16| directory.join(format!("replica-{id}")).join("data");
-        let epochs = (0..self.replicas).filter_map(|id| quintet_runtime::stored_epoch(&data(id)));
+        let epochs = replicas_in(directory).into_iter();
+        let epochs = epochs.filter_map(|id| quintet_runtime::stored_epoch(&data_in(directory, id)));
         let newest = epochs.max_by_key(|epoch| epoch.number);
         if let Some(epoch) = newest.filter(|epoch| epoch.number.0 > 1 && !self.is_memory()) {
             self.protocol = epoch.protocol;
+            self.replicas = epoch.members.len() as u16;
             self.options = epoch.options.into_iter().collect();
         }
         self
@@ -119,6 +120,85 @@ impl Marker {
             .iter()
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect()
+    }
+}
+
+/// Where a replica keeps its data.
+pub fn data_in(directory: &Path, id: u16) -> PathBuf {
+    directory.join(format!("replica-{id}")).join("data")
+}
+
+/// The replicas that have a place in a demo's directory, be they members or not.
+fn replicas_in(directory: &Path) -> Vec<u16> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let ids = names.filter_map(|name| name.strip_prefix("replica-")?.parse().ok());
+    ids.collect()
+}
+
+/// The process that uses a replica's data, if one does.
+fn holder(data: &Path) -> Option<String> {
+    let file = data.join("lock");
+    // A replica that never ran has no lock.
+    let lock = File::open(&file).ok()?;
+    match lock.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let holder = fs::read_to_string(&file).unwrap_or_default();
+            Some(holder.trim().to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// A place in the directory of a demo that runs, for a replica that is to become a member.
+#[derive(Debug)]
+pub struct Place {
+    /// Its configuration.
+    pub file: PathBuf,
+    /// Where it keeps its data.
+    pub data: PathBuf,
+}
+
+impl Place {
+    /// Refuses the place of a replica that runs.
+    ///
+    /// # Errors
+    /// With its process.
+    pub fn check(directory: &Path, id: u16) -> Outcome {
+        match holder(&data_in(directory, id)) {
+            None => Ok(()),
+            Some(holder) => Err(Failure::new(
+                Exit::Refused,
+                format!("replica {id} still runs, as process {holder}"),
+            )
+            .help("only a lost replica is replaced; stop it first")),
+        }
+    }
+
+    /// Makes room for replica `id`, one more or in the place of a lost one, whose data is set aside.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn prepare(directory: &Path, marker: &Marker, plan: &Plan, id: u16) -> Outcome<Self> {
+        let path = directory
+            .canonicalize()
+            .map_err(|error| storage(directory, &error))?;
+        let data = data_in(&path, id);
+        // A join that was interrupted continues with its directory.
+        if data.join("identity").exists() || !quintet_runtime::has_joined(&data) && data.exists() {
+            let aside = (1..).map(|number| data.with_extension(format!("lost-{number}")));
+            let aside = aside.into_iter().find(|path| !path.exists());
+            let aside = aside.unwrap_or_else(|| data.with_extension("lost"));
+            fs::rename(&data, &aside).map_err(|error| storage(&data, &error))?;
+            eprintln!(
+                "the data of the earlier replica {id} is in {}",
+                aside.display()
+            );
+        }
+        let file = path.join(format!("replica-{id}")).join("quintet.toml");
+        fs::create_dir_all(&data).map_err(|error| storage(&data, &error))?;
+        write_whole(&file, &replica_file(marker, plan, id))?;
+        Ok(Self { file, data })
     }
 }
 
@@ -214,26 +294,14 @@ impl Directory {
     /// When one continues, with its process id.
     pub fn wait_until_unused(&self) -> Outcome {
         let deadline = Instant::now() + PATIENCE;
-        let replicas = self.marker.as_ref().map_or(0, |held| held.replicas);
-        for id in 0..replicas {
-            let file = self
-                .path
-                .join(format!("replica-{id}"))
-                .join("data")
-                .join("lock");
-            // A replica that never ran has no lock.
-            let Ok(lock) = File::open(&file) else {
-                continue;
-            };
-            while let Err(TryLockError::WouldBlock) = lock.try_lock() {
+        for id in replicas_in(&self.path) {
+            while let Some(holder) = holder(&data_in(&self.path, id)) {
                 if Instant::now() > deadline {
-                    let holder = fs::read_to_string(&file).unwrap_or_default();
                     return Err(Failure::new(
                         Exit::Refused,
                         format!(
-                            "{}: replica {id} still runs, as process {}",
-                            self.path.display(),
-                            holder.trim()
+                            "{}: replica {id} still runs, as process {holder}",
+                            self.path.display()
                         ),
                     )
                     .help("stop it, or choose another directory with --dir"));
@@ -253,7 +321,7 @@ impl Directory {
         let mut kept = None;
         if let Some(held) = &self.marker {
             if held.is_memory() {
-                self.remove(held)?;
+                self.remove()?;
                 removed = true;
             } else {
                 self.check_continues(held, plan)?;
@@ -319,6 +387,13 @@ impl Directory {
                 held.replicas, plan.replicas
             ));
         }
+        let joined = |id: u16| quintet_runtime::has_joined(&data_in(&self.path, id));
+        if plan.base_port != held.base_port && (0..held.replicas).any(joined) {
+            return refuse(format!(
+                "replicas have joined this cluster, whose ports stay: --base-port {}",
+                held.base_port
+            ));
+        }
         if plan.protocol != held.protocol {
             return refuse(format!(
                 "this directory holds a cluster of protocol '{}', not '{}'. Start it without that, \
@@ -346,8 +421,8 @@ impl Directory {
     }
 
     /// Removes an earlier memory demo's replicas, and nothing else.
-    fn remove(&self, held: &Marker) -> Outcome {
-        for id in 0..held.replicas {
+    fn remove(&self) -> Outcome {
+        for id in replicas_in(&self.path) {
             let directory = self.path.join(format!("replica-{id}"));
             match fs::remove_dir_all(&directory) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {

@@ -8,12 +8,14 @@
 //!     ├─ GET /readyz until all answer 200, then prints where everything is
 //!     ├─ reports deaths and returns
 //!     └─ Ctrl-C, SIGTERM: stops all, exit 0
+//!   demo --join ──exec──► quintet join --config DIR/replica-3/quintet.toml --dir … --seed …
 //! ```
 //!
 //! A pipe on each replica's standard input ends with the demo, however it dies: no replica of a
 //! killed demo stays behind.
 
 mod directory;
+mod grow;
 mod supervisor;
 
 pub use directory::{Directory, Marker, Prepared};
@@ -29,7 +31,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use supervisor::{Supervisor, What};
+use supervisor::{Supervisor, What, shell_word};
 
 /// Where a demo keeps its data unless told otherwise.
 pub const DIRECTORY: &str = "./quintet-demo";
@@ -51,11 +53,14 @@ Examples:
   quintet demo --protocol nezha --transport udp  small messages in datagrams
   quintet demo --protocol nezha --proxies 2      and two that serve clients and hold no data
   quintet demo --json                            one JSON line per process once all are ready
+  quintet demo --join                            one replica more for the demo that runs
+  quintet demo --join --replace 2                another one in the place of replica 2, which is dead
 
 Redis clients connect to base-port, +1, +2 …; admin HTTP is at base-port+100 …, the replicas talk to
 each other at base-port+200 …. Proxies have the ports behind the replicas'. Any replica and any
 proxy takes any command. Ctrl-C stops all; started again on the same directory, the demo has all its
-data. Whatever dies stays dead until it is started again by the line that the demo printed for it.")]
+data. Whatever dies stays dead until it is started again by the line that the demo printed for it.
+A replica that joins runs until Ctrl-C; the next demo starts it with the others.")]
 pub struct Demo {
     /// How many replicas [default: 3, or as many as the directory has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(REPLICAS_MAX)))]
@@ -109,6 +114,15 @@ pub struct Demo {
     /// Print one JSON line per replica and proxy when all are ready, instead of text
     #[arg(long)]
     json: bool,
+
+    /// Run one replica more, of the demo that runs in the directory
+    #[arg(long, conflicts_with_all = ["replicas", "proxies", "protocol", "set", "durability",
+        "transport", "threads", "base_port", "timeout", "json"])]
+    join: bool,
+
+    /// It takes the place of this one, which has ended
+    #[arg(long, value_name = "ID", requires = "join")]
+    replace: Option<u16>,
 }
 
 /// What the demo is to be, all defaults filled in.
@@ -132,6 +146,13 @@ pub struct Plan {
     pub threads: Threads,
     /// The first Redis port.
     pub base_port: u16,
+}
+
+impl Plan {
+    /// Whether its members change while it runs: the ports behind them are free then.
+    fn can_grow(&self) -> bool {
+        self.proxies == 0 && self.replicas < REPLICAS_MAX
+    }
 }
 
 /// The ports of one replica, or of a proxy, which has no peers.
@@ -176,6 +197,9 @@ struct Line<'a> {
 impl Demo {
     /// Runs until stopped.
     pub fn run(self) -> Outcome {
+        if self.join {
+            return grow::run(&self.dir, self.replace);
+        }
         self.check()?;
         let (_sender, stops) = signals::channel_of_stops(signals::Hangup::Stops)?;
         let directory = Directory::open(&self.dir)?;
@@ -340,8 +364,24 @@ impl Demo {
         let (victim, what) = supervisor.victim();
         text.push_str(&format!(
             "\nTry:\n  redis-cli -p {first} set greeting hello\n  redis-cli -p {last} get greeting\n  \
-             kill -9 {victim}    # {what}\n\nCtrl-C stops all.\n"
+             kill -9 {}    # {what}\n",
+            victim.pid
         ));
+        if plan.can_grow() {
+            let dir = match self.dir.as_os_str() == DIRECTORY {
+                true => String::new(),
+                false => format!(" --dir {}", shell_word(&self.dir.to_string_lossy())),
+            };
+            if plan.replicas > 2
+                && let What::Replica(id) = victim.what
+            {
+                text.push_str(&format!(
+                    "  quintet demo{dir} --join --replace {id}    # another one in its place\n"
+                ));
+            }
+            text.push_str(&format!("  quintet demo{dir} --join    # one more\n"));
+        }
+        text.push_str("\nCtrl-C stops all.\n");
         output::print(&text)
     }
 }
@@ -360,31 +400,41 @@ fn check_last_port(base: u16, replicas: u16) -> Outcome {
 fn check_ports(plan: &Plan, timeout: Duration) -> Outcome {
     let deadline = Instant::now() + timeout;
     for what in What::all(plan) {
-        let ports = what.ports(plan);
-        let mut uses = vec![
-            (ports.redis, "Redis clients of"),
-            (ports.admin, "the admin HTTP of"),
-        ];
-        if let What::Replica(_) = what {
-            uses.push((ports.peer, "the peers of"));
-        }
-        for (port, purpose) in uses {
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            while let Err(error) = TcpListener::bind(address) {
-                if Instant::now() < deadline {
-                    thread::sleep(Duration::from_millis(20));
-                    continue;
-                }
-                let reason = match error.kind() {
-                    std::io::ErrorKind::AddrInUse => "is in use by another process".to_owned(),
-                    _ => format!("cannot be listened on: {error}"),
-                };
-                return Err(Failure::new(
-                    Exit::Usage,
-                    format!("port {port}, for {purpose} {what}, {reason}"),
-                )
-                .help("choose other ports with --base-port, or stop that process"));
+        check_ports_of(
+            what,
+            plan,
+            deadline.saturating_duration_since(Instant::now()),
+        )?;
+    }
+    Ok(())
+}
+
+fn check_ports_of(what: What, plan: &Plan, timeout: Duration) -> Outcome {
+    let deadline = Instant::now() + timeout;
+    let ports = what.ports(plan);
+    let mut uses = vec![
+        (ports.redis, "Redis clients of"),
+        (ports.admin, "the admin HTTP of"),
+    ];
+    if let What::Replica(_) = what {
+        uses.push((ports.peer, "the peers of"));
+    }
+    for (port, purpose) in uses {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        while let Err(error) = TcpListener::bind(address) {
+            if Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(20));
+                continue;
             }
+            let reason = match error.kind() {
+                std::io::ErrorKind::AddrInUse => "is in use by another process".to_owned(),
+                _ => format!("cannot be listened on: {error}"),
+            };
+            return Err(Failure::new(
+                Exit::Usage,
+                format!("port {port}, for {purpose} {what}, {reason}"),
+            )
+            .help("choose other ports with --base-port, or stop that process"));
         }
     }
     Ok(())

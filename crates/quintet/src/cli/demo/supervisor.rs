@@ -4,7 +4,10 @@
 //!   Runs ──exit──► Dead ──answers again──► ByHand ──silent──► Dead
 //! ```
 
-use super::{Plan, Ports, directory::Prepared};
+use super::{
+    Plan, Ports,
+    directory::{Prepared, data_in},
+};
 use indicatif::ProgressBar;
 use quintet_cli::{Exit, Failure, Outcome, http, output};
 use rustix::process::{Pid, Signal, kill_process};
@@ -128,7 +131,12 @@ impl Managed {
             What::Replica(id) => {
                 let directory = replica(id);
                 let log = directory.join("quintet.log");
-                ("serve", directory, log, Some(replica(id).join("data")))
+                let data = data_in(&prepared.path, id);
+                let command = match quintet_runtime::has_joined(&data) {
+                    true => "join",
+                    false => "serve",
+                };
+                (command, directory, log, Some(data))
             }
             What::Proxy(number) => {
                 let log = prepared.path.join(format!("proxy-{number}.log"));
@@ -147,6 +155,17 @@ impl Managed {
             "--config".to_owned(),
             text(&file)?,
         ];
+        if let (What::Replica(id), "join", Some(data)) = (what, command, &data) {
+            serve.extend(["--dir".to_owned(), text(data)?]);
+            if quintet_runtime::stored_epoch(data).is_none() {
+                // It was stopped before it was a member.
+                serve.extend(["--replace".to_owned(), id.to_string()]);
+                for other in (0..prepared.plan.replicas).filter(|other| *other != id) {
+                    let peer = Ports::of(prepared.plan.base_port, other).peer;
+                    serve.extend(["--seed".to_owned(), format!("127.0.0.1:{peer}")]);
+                }
+            }
+        }
         if let What::Proxy(_) = what {
             let listen = [
                 ("--redis-listen", ports.redis),
@@ -367,8 +386,8 @@ impl Supervisor {
         ))
     }
 
-    /// A process to kill for a try, and what it is.
-    pub fn victim(&self) -> (u32, &'static str) {
+    /// A replica to kill for a try, and what it is.
+    pub fn victim(&self) -> (&Managed, &'static str) {
         let leader = || {
             self.replicas().find_map(|replica| {
                 let leader = replica.status()?.get("leader")?.as_u64()?;
@@ -388,11 +407,11 @@ impl Supervisor {
         let first = first.expect("a demo has at least one replica");
         match leader {
             _ if self.replicas().count() == 1 => (
-                first.pid,
+                first,
                 "the only replica: the store is gone until it is back",
             ),
-            Some(leader) => (leader.pid, "the leader; the store continues"),
-            None => (first.pid, "a replica; the store continues"),
+            Some(leader) => (leader, "the leader; the store continues"),
+            None => (first, "a replica; the store continues"),
         }
     }
 
@@ -510,7 +529,7 @@ fn last_words(log: &Path) -> Option<String> {
 }
 
 /// A word that a shell reads as it is.
-fn shell_word(word: &str) -> String {
+pub fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

@@ -1,0 +1,74 @@
+//! `quintet demo --join`: the demo that runs gets one replica more, or another one in the place of
+//! one that died.
+//!
+//! ```text
+//!   running demo ◄─ who are the members? ─ demo --join ──exec──► quintet join, in this terminal
+//! ```
+
+use super::{Marker, Plan, Ports, check_last_port, check_ports_of, directory::Place};
+use crate::cli::{change::ask_any, demo::supervisor::What, settings, status};
+use quintet_cli::{Exit, Failure, Outcome, output};
+use std::{os::unix::process::CommandExt, path::Path, process::Command, time::Duration};
+
+/// Becomes the new replica.
+///
+/// # Errors
+/// Why there is none.
+pub fn run(directory: &Path, replaces: Option<u16>) -> Outcome {
+    let marker = Marker::read(directory)?.ok_or_else(|| no_demo(directory))?;
+    let addresses = status::addresses_of_demo(directory)?;
+    let report = ask_any(&addresses, None)
+        .map_err(|failure| failure.help("only a demo that runs can grow: start it first"))?;
+    let members = report.members.len() as u16;
+    let id = replaces.unwrap_or(members);
+    if replaces.is_some() && id >= members {
+        return Err(Failure::usage(format!(
+            "--replace: there is no replica {id}: they are 0 to {}",
+            members - 1
+        )));
+    }
+    let first = settings::load_own(&directory.join("replica-0").join("quintet.toml"))?.config;
+    let plan = Plan {
+        replicas: members.max(id + 1),
+        proxies: 0,
+        protocol: report.protocol,
+        options: report.options.into_iter().collect(),
+        limits: marker.limits(),
+        durability: first.durability,
+        transport: first.transport,
+        threads: first.threads,
+        base_port: marker.base_port,
+    };
+    check_last_port(plan.base_port, plan.replicas)?;
+    Place::check(directory, id)?;
+    check_ports_of(What::Replica(id), &plan, Duration::ZERO)?;
+    let place = Place::prepare(directory, &marker, &plan, id)?;
+    let ports = Ports::of(plan.base_port, id);
+    output::print(&format!(
+        "replica {id}  redis://127.0.0.1:{}  http://127.0.0.1:{}\n  data   {}\n\nCtrl-C stops it.\n",
+        ports.redis,
+        ports.admin,
+        place.data.display()
+    ))?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("join").arg("--config").arg(&place.file);
+    command.arg("--dir").arg(&place.data);
+    for member in report.members.iter().filter(|member| member.id != id) {
+        command.args(["--seed", &member.peer]);
+    }
+    if let Some(id) = replaces {
+        command.args(["--replace", &id.to_string()]);
+    }
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("QUINTET_") && name != "QUINTET_LOG" {
+            command.env_remove(name);
+        }
+    }
+    Err(Failure::new(Exit::Failed, command.exec().to_string()))
+}
+
+fn no_demo(directory: &Path) -> Failure {
+    Failure::usage(format!("{}: no demo's directory", directory.display()))
+        .help("start a demo first, or name its directory with --dir")
+}
