@@ -3,24 +3,28 @@
 //! ```text
 //!   Cluster::local(3) ──► Local (settings) ──start──► 3 replicas, each with threads of its own,
 //!                                                    TCP over loopback, a directory
+//!   switch, join, replace, remove ──► the next epoch, while commands continue
 //!   drop ──► stops them; a temporary directory is removed
 //! ```
 
 use crate::small::Replicated;
-use quintet_replica::{ClusterId, Durability, Level, ReplicaId};
+use quintet_replica::{ClusterId, Durability, Level, ReplicaId, ReplicaSet, StateMachine};
 use quintet_runtime::{
-    Config, Listeners, Member, Replica, Running, StartError, StatusReport, SubmitError,
-    sync_directory,
+    ChangeReport, ChangeRequest, Config, Join, Listeners, Member, Replica, Running, StartError,
+    StatusReport, SubmitError, has_joined, join, stored_epoch, sync_directory,
 };
 use std::{
     fs,
     io::{self, Read},
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 use tempfile::TempDir;
+
+/// How long a change of the cluster is waited for.
+const CHANGE_MAX: Duration = Duration::from_secs(60);
 
 /// What can go wrong with a cluster.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +60,9 @@ pub enum Error {
     /// Certainly not executed: the disk is full.
     #[error("the disk is full: the command was not executed")]
     DiskFull,
+    /// The members, the protocol or its options were not changed.
+    #[error("not changed: {0}")]
+    Change(String),
     /// Certainly not executed: all replicas have been stopped.
     #[error("all replicas have stopped")]
     Stopped,
@@ -142,45 +149,99 @@ impl Local {
                 (made.path().to_owned(), Some(made))
             }
         };
-        let identity = identity(&path)?;
+        let identity = ClusterId(identity(&path)?);
         let mut listeners = Vec::new();
         let mut members = Vec::new();
-        for _ in 0..self.replicas {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-            let listener = listener.map_err(system("opening a port on loopback"))?;
-            let address = listener
-                .local_addr()
-                .map_err(system("opening a port on loopback"))?;
+        for peer in self.peers_in(&path) {
+            let (listener, address) = listen(peer)?;
             members.push(Member {
                 peer: address.to_string(),
             });
             listeners.push(listener);
         }
+        let place = Place {
+            settings: self,
+            path,
+            identity,
+        };
         let mut replicas = Vec::new();
         for (listener, id) in listeners.into_iter().zip(0..) {
-            let data = path.join(format!("replica-{id}"));
-            let mut config = Config::new(ClusterId(identity), ReplicaId(id), members.clone(), data);
-            config.protocol.clone_from(&self.protocol);
-            config.options.clone_from(&self.options);
-            config.durability = self.durability;
-            config.redis_listen = None;
-            config.admin_listen = None;
-            config.client_deadline = self.deadline;
-            let listeners = Listeners {
-                peer: Some(listener),
-                ..Listeners::default()
-            };
-            replicas.push(Some(Replica::start_on(
-                config,
-                machine.machine(),
-                listeners,
-            )?));
+            let mut config = place.config(id, members.clone());
+            if has_joined(&config.data) {
+                config.peer_announce = Some(config.members[usize::from(id)].peer.clone());
+                join(&mut config, &*machine.machine(), None)?;
+            }
+            replicas.push(Some(start(config, machine.machine(), listener)?));
         }
         Ok(Cluster {
             replicas,
             turn: AtomicUsize::new(0),
+            place,
             _temporary: temporary,
         })
+    }
+
+    /// Where the replicas listen: as the members have agreed, once they have changed.
+    fn peers_in(&self, path: &Path) -> Vec<Option<String>> {
+        let stored = (0..ReplicaSet::MEMBERS_MAX).map(|id| path.join(format!("replica-{id}")));
+        let stored = stored.take_while(|data| data.exists());
+        let newest = stored
+            .filter_map(|data| stored_epoch(&data))
+            .max_by_key(|epoch| epoch.number);
+        match newest.filter(|epoch| epoch.number.0 > 1 && self.durability == Durability::Disk) {
+            Some(epoch) => epoch
+                .members
+                .into_iter()
+                .map(|row| Some(row.peer))
+                .collect(),
+            None => vec![None; self.replicas],
+        }
+    }
+}
+
+/// Opens a port on loopback: this one, or any.
+fn listen(at: Option<String>) -> Result<(TcpListener, SocketAddr), Error> {
+    let what = at.as_deref().unwrap_or("opening a port on loopback");
+    let listener = match &at {
+        Some(address) => TcpListener::bind(address),
+        None => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)),
+    };
+    let listener = listener.map_err(system(what))?;
+    let address = listener.local_addr().map_err(system(what))?;
+    Ok((listener, address))
+}
+
+fn start(
+    config: Config,
+    machine: Box<dyn StateMachine>,
+    listener: TcpListener,
+) -> Result<Running, StartError> {
+    let listeners = Listeners {
+        peer: Some(listener),
+        ..Listeners::default()
+    };
+    Replica::start_on(config, machine, listeners)
+}
+
+/// The place and the settings of a cluster.
+#[derive(Debug)]
+struct Place {
+    settings: Local,
+    path: PathBuf,
+    identity: ClusterId,
+}
+
+impl Place {
+    fn config(&self, id: u16, members: Vec<Member>) -> Config {
+        let data = self.path.join(format!("replica-{id}"));
+        let mut config = Config::new(self.identity, ReplicaId(id), members, data);
+        config.protocol.clone_from(&self.settings.protocol);
+        config.options.clone_from(&self.settings.options);
+        config.durability = self.settings.durability;
+        config.redis_listen = None;
+        config.admin_listen = None;
+        config.client_deadline = self.settings.deadline;
+        config
     }
 }
 
@@ -214,6 +275,7 @@ fn identity(directory: &Path) -> Result<u128, Error> {
 pub struct Cluster {
     replicas: Vec<Option<Running>>,
     turn: AtomicUsize,
+    place: Place,
     /// After the replicas: removed once they have stopped.
     _temporary: Option<TempDir>,
 }
@@ -256,6 +318,123 @@ impl Cluster {
         if let Some(running) = self.replicas.get_mut(replica) {
             *running = None;
         }
+    }
+
+    /// The members, the protocol and its options, as a running replica knows them.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] when none runs.
+    pub fn report(&self) -> Result<ChangeReport, Error> {
+        self.change(&ChangeRequest::default(), None)
+    }
+
+    /// Has the cluster continue with another protocol, or with other options of its own. Commands
+    /// wait for a moment and are executed once. What is so already changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Change`] with the reason; nothing has changed then, unless it says that it may.
+    pub fn switch(&self, protocol: &str, options: &[(&str, &str)]) -> Result<ChangeReport, Error> {
+        let options = options.iter();
+        let request = ChangeRequest {
+            protocol: Some(protocol.to_owned()),
+            options: options
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            remove: None,
+        };
+        self.change(&request, None)
+    }
+
+    /// Adds a replica, with a machine as the others were started with, and gives its number. It
+    /// votes when it has fetched the state.
+    ///
+    /// # Errors
+    /// As [`Self::switch`].
+    pub fn join<Kind>(&mut self, machine: impl Replicated<Kind>) -> Result<usize, Error> {
+        let id = self.replicas.len();
+        self.become_member(id, None, machine.machine())?;
+        Ok(id)
+    }
+
+    /// Puts another replica into the place of one that has stopped; whose directory is removed.
+    ///
+    /// # Errors
+    /// As [`Self::switch`].
+    pub fn replace<Kind>(
+        &mut self,
+        replica: usize,
+        machine: impl Replicated<Kind>,
+    ) -> Result<(), Error> {
+        match self.replicas.get(replica) {
+            None => Err(Error::Change(format!("there is no replica {replica}"))),
+            Some(Some(_)) => Err(Error::Change(format!(
+                "replica {replica} runs: only one that has stopped is replaced"
+            ))),
+            Some(None) => self.become_member(replica, Some(replica), machine.machine()),
+        }
+    }
+
+    /// Removes and stops the replica with the highest number.
+    ///
+    /// # Errors
+    /// As [`Self::switch`].
+    pub fn remove(&mut self, replica: usize) -> Result<ChangeReport, Error> {
+        let request = ChangeRequest {
+            remove: Some(u16::try_from(replica).unwrap_or(u16::MAX)),
+            ..ChangeRequest::default()
+        };
+        let report = self.change(&request, Some(replica))?;
+        self.replicas.truncate(report.members.len());
+        let data = self.place.path.join(format!("replica-{replica}"));
+        // It is of no use any more; one that stays is moved away when its number is given again.
+        let _ = fs::remove_dir_all(data);
+        Ok(report)
+    }
+
+    fn become_member(
+        &mut self,
+        id: usize,
+        replaces: Option<usize>,
+        machine: Box<dyn StateMachine>,
+    ) -> Result<(), Error> {
+        let seeds = self.report()?.members;
+        let seeds = seeds
+            .into_iter()
+            .filter(|member| usize::from(member.id) != id);
+        let id = u16::try_from(id).unwrap_or(u16::MAX);
+        let mut config = self.place.config(id, Vec::new());
+        // A join that was interrupted continues with its directory.
+        if config.data.exists()
+            && (!has_joined(&config.data) || stored_epoch(&config.data).is_some())
+        {
+            fs::remove_dir_all(&config.data).map_err(system(config.data.display().to_string()))?;
+        }
+        let (listener, address) = listen(None)?;
+        let wanted = Join {
+            seeds: seeds.map(|member| member.peer).collect(),
+            replaces: replaces.map(|_| ReplicaId(id)),
+            timeout: CHANGE_MAX,
+        };
+        config.peer_announce = Some(address.to_string());
+        join(&mut config, &*machine, Some(&wanted))
+            .map_err(|error| Error::Change(error.to_string()))?;
+        let running = start(config, machine, listener)?;
+        match self.replicas.get_mut(usize::from(id)) {
+            Some(place) => *place = Some(running),
+            None => self.replicas.push(Some(running)),
+        }
+        Ok(())
+    }
+
+    /// Asks the first replica that runs and is not `but`.
+    fn change(&self, request: &ChangeRequest, but: Option<usize>) -> Result<ChangeReport, Error> {
+        let others = self.replicas.iter().enumerate();
+        let mut others = others.filter(|(id, _)| Some(*id) != but);
+        let running = others.find_map(|(_, running)| running.as_ref());
+        let handle = running.ok_or(Error::Stopped)?.handle();
+        handle
+            .change(request.clone(), CHANGE_MAX)
+            .map_err(Error::Change)
     }
 
     /// What each running replica says of itself.

@@ -1,10 +1,14 @@
 //! The library as its users see it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
+use quintet::runtime::MemberReport;
 use quintet::{
     At, Cluster, Error, RestoreError, SmallStateMachine, SnapshotProgress, StateMachine,
 };
 use std::time::{Duration, Instant};
+use support::eventually;
 
 #[derive(Clone, Default)]
 struct Log(Vec<u8>);
@@ -221,4 +225,53 @@ fn many_threads_may_use_one_cluster() {
         }
     });
     assert_eq!(cluster.query(b"").unwrap(), b"100");
+}
+
+#[test]
+fn members_and_protocol_change_while_commands_continue() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |replicas| Cluster::local(replicas).directory(directory.path());
+    let mut cluster = at(3).start(Log::default()).unwrap();
+    assert_eq!(cluster.apply(b"a").unwrap(), b"a");
+    let report = cluster.switch("nezha", &[]).unwrap();
+    assert_eq!((report.epoch, report.protocol.as_str()), (2, "nezha"));
+    assert_eq!(cluster.switch("nezha", &[]).unwrap(), report);
+    assert_eq!(cluster.apply(b"b").unwrap(), b"ab");
+
+    cluster.stop(1);
+    assert_eq!(cluster.apply(b"c").unwrap(), b"abc");
+    cluster.replace(1, Log::default()).unwrap();
+    assert_eq!(cluster.join(Log::default()).unwrap(), 3);
+    assert_eq!(cluster.report().unwrap().members.len(), 4);
+    // The newcomers count: with them, another may stop.
+    let has_state = || {
+        let members = cluster.report().unwrap().members;
+        let counts = |it: &MemberReport| it.role == "voter" && it.has_state == Some(true);
+        members.iter().all(counts)
+    };
+    eventually("all have the state", || has_state().then_some(()));
+    cluster.stop(0);
+    assert_eq!(cluster.apply(b"d").unwrap(), b"abcd");
+
+    // Invalid changes are refused.
+    let refused = |result: Result<(), Error>, part: &str| match result {
+        Err(Error::Change(why)) => assert!(why.contains(part), "{why}"),
+        other => panic!("{part}: {other:?}"),
+    };
+    refused(cluster.switch("nope", &[]).map(drop), "no protocol");
+    refused(
+        cluster.replace(2, Log::default()),
+        "only one that has stopped",
+    );
+    refused(cluster.replace(9, Log::default()), "no replica 9");
+    refused(cluster.remove(1).map(drop), "highest number");
+    drop(cluster);
+
+    // Started again it has the members that it had, and one goes.
+    let mut cluster = at(3).start(Log::default()).unwrap();
+    assert_eq!(cluster.query(b"").unwrap(), b"abcd");
+    assert_eq!(cluster.remove(3).unwrap().members.len(), 3);
+    assert_eq!(cluster.apply(b"e").unwrap(), b"abcde");
+    assert_eq!(cluster.status().count(), 3);
+    assert_eq!(cluster.join(Log::default()).unwrap(), 3);
 }
