@@ -69,6 +69,8 @@ pub struct ClusterPlan {
 pub struct Cluster {
     plan: ClusterPlan,
     children: Vec<Option<Child>>,
+    /// The cluster's.
+    id: String,
     directory: TempDir,
 }
 
@@ -100,15 +102,15 @@ impl Cluster {
         }
         let mut cluster = Self {
             children: (0..plan.replicas).map(|_| None).collect(),
+            id: format!("{:032x}", u128::from(std::process::id()) + 1),
             plan,
             directory,
         };
         if let Some(links) = &cluster.plan.links {
             fs::write(cluster.path("links.toml"), links)?;
         }
-        let cluster_id = format!("{:032x}", u128::from(std::process::id()) + 1);
         for id in 0..cluster.plan.replicas {
-            let text = cluster.config(id, &cluster_id);
+            let text = cluster.config(id, &cluster.id);
             fs::write(cluster.path(&format!("{id}.toml")), text)?;
         }
         if let Some(rate) = cluster.plan.namespaces {
@@ -138,6 +140,74 @@ impl Cluster {
             None => Ipv4Addr::LOCALHOST,
         };
         SocketAddr::from((host, self.plan.base_port + offset + id as u16))
+    }
+
+    /// Where a replica's admin HTTP is.
+    #[must_use]
+    pub fn admin(&self, id: usize) -> String {
+        self.address(id, ADMIN_OFFSET).to_string()
+    }
+
+    /// Where the Redis clients of all replicas connect.
+    #[must_use]
+    pub fn redis(&self) -> Vec<SocketAddr> {
+        (0..self.plan.replicas)
+            .map(|id| self.address(id, 0))
+            .collect()
+    }
+
+    /// One replica more, and waits until it is ready. It has the number behind the others'.
+    ///
+    /// # Errors
+    /// When it is not in time.
+    pub fn join(&mut self) -> Outcome {
+        let id = self.children.len();
+        let data = self.path(&format!("data-{id}"));
+        // An earlier replica of this number was another one.
+        if data.exists() {
+            fs::remove_dir_all(&data)?;
+        }
+        let mut command = Command::new(&self.plan.program);
+        command.args(["--log", "warn", "join", "--stop-with-stdin", "--dir"]);
+        command.arg(&data).args(["--cluster", &self.id]);
+        for other in 0..id {
+            let seed = self.address(other, PEER_OFFSET).to_string();
+            command.args(["--seed", &seed]);
+        }
+        let offsets = [
+            ("--redis-listen", 0),
+            ("--admin-listen", ADMIN_OFFSET),
+            ("--peer-listen", PEER_OFFSET),
+        ];
+        for (flag, offset) in offsets {
+            command.args([flag, &self.address(id, offset).to_string()]);
+        }
+        self.children.push(None);
+        self.spawn(id, command)?;
+        let deadline = Instant::now() + START;
+        let votes = |cluster: &Self| {
+            let report = cluster.ask(0, "/change").ok()?;
+            let report: serde_json::Value = serde_json::from_str(&report).ok()?;
+            let own = &report["members"][id];
+            (own["role"] == "voter" && own["has_state"] == true).then_some(())
+        };
+        while votes(self).is_none() {
+            let child = self.children[id].as_mut();
+            let ended = child.and_then(|child| child.try_wait().ok().flatten());
+            if ended.is_some() || Instant::now() > deadline {
+                return Err(Failure::failed(format!("replica {id} does not join")));
+            }
+            thread::sleep(LOOK / 10);
+        }
+        Ok(())
+    }
+
+    /// The replica with the highest number was removed: it ends by itself.
+    pub fn left(&mut self) {
+        if let Some(Some(mut child)) = self.children.pop() {
+            // It is told so by the others; either way it is waited for.
+            let _ = child.wait();
+        }
     }
 
     fn config(&self, id: usize, cluster: &str) -> String {
@@ -182,11 +252,6 @@ impl Cluster {
 
     /// Starts a replica, for the first time or again.
     fn begin(&mut self, id: usize) -> Outcome<()> {
-        let mut options = OpenOptions::new();
-        let log = options
-            .create(true)
-            .append(true)
-            .open(self.path(&format!("{id}.log")))?;
         let mut command = match self.plan.namespaces {
             Some(_) => network::inside(id as u16, &self.plan.program),
             None => Command::new(&self.plan.program),
@@ -200,6 +265,15 @@ impl Cluster {
                 .arg(self.path("links.toml"))
                 .args(["--links-began", &self.plan.began.as_millis().to_string()]);
         }
+        self.spawn(id, command)
+    }
+
+    fn spawn(&mut self, id: usize, mut command: Command) -> Outcome<()> {
+        let mut options = OpenOptions::new();
+        let log = options
+            .create(true)
+            .append(true)
+            .open(self.path(&format!("{id}.log")))?;
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("QUINTET_") {
                 command.env_remove(name);

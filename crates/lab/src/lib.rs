@@ -18,6 +18,7 @@ pub mod hybrid;
 mod kept;
 pub mod load;
 pub mod profile;
+pub mod reconfigure;
 pub mod reordering;
 pub mod report;
 pub mod results;

@@ -4,7 +4,8 @@
 //!   check ──► fill the keys ──► warm up ──► measure ──► wait for stragglers ──► report
 //! ```
 
-use clap::{Args, ValueEnum};
+use super::reconfigure::Reconfigure;
+use clap::{Args, Subcommand, ValueEnum};
 use quintet_cli::{
     Exit, Failure, Outcome, http,
     output::{self, Format, grouped},
@@ -61,12 +62,17 @@ Examples:
   quintet bench --clients 50 --pipeline 16 --read-ratio 0.9
   quintet bench --rate 20000 --seconds 30             open loop: 20,000 requests/s whatever happens
   quintet bench redis://127.0.0.1:7001 redis://127.0.0.1:7002 -o json
+  quintet bench reconfigure                           how long clients wait when a cluster changes
 
 In a closed loop a client waits for its replies before it asks again; in an open loop (--rate)
 requests are due at fixed times, and a request's latency counts from when it was due, so that a
 pause of the server is seen by every request that fell into it. Pipelined requests are sent together
 and each is timed on its own. Any Redis server can be measured.")]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
+    #[command(subcommand)]
+    other: Option<Other>,
+
     /// Where to connect: redis://[:password@]host:port; clients take turns
     #[arg(value_name = "URL", default_value = "redis://127.0.0.1:7001", value_parser = Url::parse)]
     urls: Vec<Url>,
@@ -162,6 +168,11 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+#[derive(Debug, Subcommand)]
+enum Other {
+    Reconfigure(Reconfigure),
+}
+
 #[derive(Debug, Serialize)]
 struct Report {
     urls: Vec<String>,
@@ -192,6 +203,9 @@ struct Report {
 impl Bench {
     /// Runs to the end.
     pub fn run(self) -> Outcome {
+        if let Some(Other::Reconfigure(command)) = self.other {
+            return command.run();
+        }
         if self.rate.is_some_and(|rate| rate < self.threads) {
             return Err(Failure::usage("--rate: must be at least 1 per thread"));
         }

@@ -4,6 +4,7 @@
 //!   simulate, check       ──► quintet_simulator ──► verdicts, replay files
 //!   torture               ──► quintet_lab::torture ──► the same, of real replicas
 //!   bench                 ──► quintet_lab::load ──► throughput and latency of what runs already
+//!   bench reconfigure     ──► quintet_lab::reconfigure ──► pauses when a cluster changes
 //!   list, run, report     ──► quintet_lab::{scenario, run, report} ──► a page, CSV, JSON, a table
 //!   attack                ──► the same, from the command line, with an adversary
 //!   gray                  ──► quintet_lab::gray ──► what failures short of a crash leave
@@ -22,6 +23,7 @@ mod compare;
 mod gray;
 mod hybrid;
 mod measuring;
+mod reconfigure;
 mod reordering;
 mod scenarios;
 mod simulate;
