@@ -54,7 +54,7 @@ Examples:
   quintet demo --protocol nezha --proxies 2      and two that serve clients and hold no data
   quintet demo --json                            one JSON line per process once all are ready
   quintet demo --join                            one replica more for the demo that runs
-  quintet demo --join --replace 2                another one in the place of replica 2, which is dead
+  quintet demo --join --replace 2                another one in the place of replica 2
 
 Redis clients connect to base-port, +1, +2 …; admin HTTP is at base-port+100 …, the replicas talk to
 each other at base-port+200 …. Proxies have the ports behind the replicas'. Any replica and any
