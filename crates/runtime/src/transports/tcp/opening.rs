@@ -44,6 +44,8 @@ const FRONTENDS_MAX: usize = 1024;
 /// The first wait after a member refused or did not prove itself; each next one is twice as long.
 const REFUSED_FIRST: Duration = Duration::from_secs(1);
 const REFUSED_DOUBLINGS_MAX: u32 = 3;
+/// A member that has dialled this side and was refused is not dialled by it for this long.
+const REACHED_FOR: Duration = Duration::from_secs(10);
 /// The same reason is logged once in this time.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 /// Reasons that are remembered for that, of one member or of all strangers.
@@ -426,6 +428,9 @@ impl Tcp {
         self.complain(index, about, &refusal.reason, now);
         if let Some(id) = self.dialled(index) {
             self.count_refusal(id, &refusal.reason);
+        } else if let Some(id) = about.filter(|id| !self.dials(id.index())) {
+            // It knows where this side is.
+            self.links[id.index()].dial_at = now + REACHED_FOR;
         }
         let Some(connection) = &mut self.connections[index] else {
             return;
