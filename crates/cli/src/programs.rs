@@ -85,6 +85,16 @@ fn is_program(path: &Path) -> bool {
         .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
+/// Keeps this program's settings from one that it starts, but for what is logged.
+pub fn without_settings(command: &mut Command) {
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("QUINTET_") && name != "QUINTET_LOG" {
+            command.env_remove(name);
+        }
+    }
+}
+
 /// Becomes `quintet-lab` with these arguments; returns only with why it cannot.
 pub fn become_lab(command: &str, arguments: &[OsString], log: Option<&str>) -> Failure {
     let program = match find(LAB) {

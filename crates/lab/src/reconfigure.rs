@@ -11,8 +11,7 @@ use crate::{
     cluster::{Cluster, ClusterPlan},
     figures::median,
 };
-use quintet_cli::{Failure, Outcome, http};
-use quintet_protocols::PROTOCOLS;
+use quintet_cli::{Failure, Outcome, http, protocols};
 use quintet_replica::Durability;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -386,8 +385,7 @@ fn post(cluster: &Cluster, body: &Value) -> Outcome {
 fn other_option(cluster: &Cluster, protocol: &str) -> Outcome {
     let answer = http::get(&cluster.admin(0), "/change", ANSWER)?;
     let report: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-    let entry = PROTOCOLS.iter().find(|entry| entry.info.name == protocol);
-    let entry = entry.ok_or_else(|| Failure::failed("no such protocol"))?;
+    let entry = protocols::find(protocol)?;
     let options = report["options"].as_object().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let options: Vec<(String, String)> = options

@@ -275,14 +275,7 @@ fn seal_that_a_server_or_a_client_submits_is_refused_and_reaches_no_frontend() {
         _ => None,
     });
     assert!(done.is_some_and(is_refused), "{:?}", here.out);
-    let setup = FrontendSetup {
-        id: FrontendId(9),
-        embedded: None,
-        epoch: epoch(),
-        durability: Durability::Memory,
-        options: (),
-    };
-    let mut client = (Entry::of::<Obedient>().client)(setup, 1).expect("no options");
+    let mut client = (Entry::of::<Obedient>().client)(outside(), 1).expect("no options");
     let mut effects = Vec::new();
     client.submit(submission, &Outside::default(), &mut effects);
     assert!(
@@ -290,6 +283,17 @@ fn seal_that_a_server_or_a_client_submits_is_refused_and_reaches_no_frontend() {
         "{effects:?}"
     );
     assert_eq!(heard(), []);
+}
+
+/// A frontend outside of the members.
+fn outside() -> FrontendSetup<()> {
+    FrontendSetup {
+        id: FrontendId(9),
+        embedded: None,
+        epoch: epoch(),
+        durability: Durability::Memory,
+        options: (),
+    }
 }
 
 /// A frame from a node to a frontend, in this epoch.
@@ -308,15 +312,8 @@ fn told(kind: u8, epoch: u64, body: impl FnOnce(&mut Writer<'_>)) -> Bytes {
 #[test]
 fn frontend_in_a_new_epoch_forgets_who_had_no_quorum() {
     let entry = Entry::of::<Obedient>();
-    let setup = FrontendSetup {
-        id: FrontendId(9),
-        embedded: None,
-        epoch: epoch(),
-        durability: Durability::Memory,
-        options: (),
-    };
     let find: FindProtocol = |_| Some(const { &Entry::of::<Obedient>() });
-    let mut client = ClientNode::new(setup, &entry, find, 1).expect("no options");
+    let mut client = ClientNode::new(outside(), &entry, find, 1).expect("no options");
     let world = Outside::default();
     let (mut effects, lost) = (Vec::new(), |writer: &mut Writer<'_>| writer.bool(true));
     let mut hear = |client: &mut ClientNode, from, frame| {

@@ -36,7 +36,7 @@ use crate::{
 use quintet_protocols::find;
 use quintet_replica::{
     Descriptor, Durability, Entry, EpochNumber, Executed, FrontendId, GroupId, Lane, Level, Node,
-    NodeSetup, Payload, Peer, Position, RecoveredBytes, StateMachine, Time,
+    NodeSetup, Payload, Peer, Position, RecoveredBytes, ReplicaId, StateMachine, Time,
     journal::{Identity, Journal, JournalError, Opened},
     limits, no_member,
 };
@@ -379,7 +379,7 @@ struct Storage {
 }
 
 /// Whether the others alone can bring back a replica that has forgotten.
-fn others_suffice(id: quintet_replica::ReplicaId, descriptor: &Descriptor) -> bool {
+fn others_suffice(id: ReplicaId, descriptor: &Descriptor) -> bool {
     let voters = descriptor.voters();
     // Nothing was ever acknowledged for the sake of a learner.
     id.index() >= voters || voters - 1 > voters / 2

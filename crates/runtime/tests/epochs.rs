@@ -14,6 +14,7 @@ use std::{
     net::{Ipv4Addr, TcpListener},
     time::Duration,
 };
+use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -46,12 +47,27 @@ fn continues(cluster: &Cluster, sum: &mut u64) {
     }
 }
 
-#[test]
-fn cluster_goes_through_protocols_and_finds_the_last_one_after_a_restart() {
+/// A cluster that works, with the sum that its counters have.
+fn started(count: usize, durability: Durability) -> (TempDir, Cluster, u64) {
     let directory = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start(directory.path(), 3, Durability::Disk);
+    let cluster = Cluster::start(directory.path(), count, durability);
     let mut sum = 0;
     continues(&cluster, &mut sum);
+    (directory, cluster, sum)
+}
+
+fn restart_all(cluster: &mut Cluster) {
+    for replica in &mut cluster.replicas {
+        drop(replica.take());
+    }
+    for id in 0..cluster.replicas.len() {
+        cluster.restart(id);
+    }
+}
+
+#[test]
+fn cluster_goes_through_protocols_and_finds_the_last_one_after_a_restart() {
+    let (_directory, mut cluster, mut sum) = started(3, Durability::Disk);
     for (number, name) in ["chain_paxos", "nezha", "derecho", "multipaxos"]
         .iter()
         .enumerate()
@@ -80,12 +96,7 @@ fn cluster_goes_through_protocols_and_finds_the_last_one_after_a_restart() {
     assert_eq!(add(&cluster, 0), sum);
     cluster.restart(2);
     continues(&cluster, &mut sum);
-    for id in 0..3 {
-        drop(cluster.replicas[id].take());
-    }
-    for id in 0..3 {
-        cluster.restart(id);
-    }
+    restart_all(&mut cluster);
     continues(&cluster, &mut sum);
     let status = cluster.handle(2).status();
     assert_eq!((status.epoch, &status.protocol[..]), (7, "mencius"));
@@ -93,10 +104,7 @@ fn cluster_goes_through_protocols_and_finds_the_last_one_after_a_restart() {
 
 #[test]
 fn cluster_in_memory_goes_on_and_takes_back_who_has_forgotten() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start(directory.path(), 3, Durability::Memory);
-    let mut sum = 0;
-    continues(&cluster, &mut sum);
+    let (_directory, mut cluster, mut sum) = started(3, Durability::Memory);
     switch(&cluster, 0, to("nezha", &[])).unwrap();
     continues(&cluster, &mut sum);
     for id in 0..3 {
@@ -184,10 +192,7 @@ fn has_vote(cluster: &Cluster, id: usize) {
 #[test]
 fn lost_learner_is_not_needed_and_is_replaced_by_the_next() {
     for count in [1, 3] {
-        let directory = tempfile::tempdir().unwrap();
-        let mut cluster = Cluster::start(directory.path(), count, Durability::Disk);
-        let mut sum = 0;
-        continues(&cluster, &mut sum);
+        let (_directory, mut cluster, mut sum) = started(count, Durability::Disk);
         for name in ["lost", "lost-too"] {
             let (mut config, _listener, mut wanted) = newcomer(&cluster, count, name);
             wanted.replaces = (name != "lost").then_some(ReplicaId(count as u16));
@@ -219,10 +224,7 @@ fn lost_learner_is_not_needed_and_is_replaced_by_the_next() {
 
 #[test]
 fn replicas_that_join_at_once_become_members_one_after_another() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start(directory.path(), 1, Durability::Memory);
-    let mut sum = 0;
-    continues(&cluster, &mut sum);
+    let (_directory, mut cluster, mut sum) = started(1, Durability::Memory);
     let newcomers = ["one", "another"].map(|name| newcomer(&cluster, 1, name));
     let mut members = std::thread::scope(|scope| {
         let joins = newcomers.map(|(mut config, listener, wanted)| {
@@ -247,10 +249,7 @@ fn replicas_that_join_at_once_become_members_one_after_another() {
 
 #[test]
 fn change_that_a_learner_is_asked_for_is_refused() {
-    let directory = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start(directory.path(), 1, Durability::Disk);
-    let mut sum = 0;
-    continues(&cluster, &mut sum);
+    let (_directory, cluster, _) = started(1, Durability::Disk);
     let (mut config, listener, wanted) = newcomer(&cluster, 1, "another");
     join(&mut config, &Counter::default(), Some(&wanted)).unwrap();
     // The only voter is away, so that nobody gives it the state or a vote.
@@ -264,10 +263,7 @@ fn change_that_a_learner_is_asked_for_is_refused() {
 
 #[test]
 fn restarted_learner_gets_its_vote() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start(directory.path(), 1, Durability::Disk);
-    let mut sum = 0;
-    continues(&cluster, &mut sum);
+    let (_directory, mut cluster, mut sum) = started(1, Durability::Disk);
     for id in 1..3 {
         replace(&mut cluster, id, &format!("another-{id}"));
         drop(cluster.replicas[id].take());
@@ -283,10 +279,7 @@ fn restarted_learner_gets_its_vote() {
 #[test]
 fn cluster_grows_and_shrinks_by_one_member_at_a_time() {
     for (durability, count) in [(Durability::Disk, 3), (Durability::Memory, 1)] {
-        let directory = tempfile::tempdir().unwrap();
-        let mut cluster = Cluster::start(directory.path(), count, durability);
-        let mut sum = 0;
-        continues(&cluster, &mut sum);
+        let (_directory, mut cluster, mut sum) = started(count, durability);
         for id in count..5 {
             replace(&mut cluster, id, &format!("another-{id}"));
             continues(&cluster, &mut sum);
@@ -323,12 +316,7 @@ fn cluster_grows_and_shrinks_by_one_member_at_a_time() {
             continues(&cluster, &mut sum);
         }
         if durability == Durability::Disk {
-            for id in 0..3 {
-                drop(cluster.replicas[id].take());
-            }
-            for id in 0..3 {
-                cluster.restart(id);
-            }
+            restart_all(&mut cluster);
             continues(&cluster, &mut sum);
         }
     }
@@ -393,10 +381,7 @@ fn cluster_grows_shrinks_and_replaces_under_every_protocol() {
 #[test]
 fn lost_replica_is_replaced_by_another_in_each_place() {
     for durability in [Durability::Disk, Durability::Memory] {
-        let directory = tempfile::tempdir().unwrap();
-        let mut cluster = Cluster::start(directory.path(), 3, durability);
-        let mut sum = 0;
-        continues(&cluster, &mut sum);
+        let (_directory, mut cluster, mut sum) = started(3, durability);
         for id in 0..3 {
             drop(cluster.replicas[id].take());
             sum += 1;
@@ -425,12 +410,7 @@ fn lost_replica_is_replaced_by_another_in_each_place() {
         }
         // All of them know where all are, also after a restart.
         if durability == Durability::Disk {
-            for id in 0..3 {
-                drop(cluster.replicas[id].take());
-            }
-            for id in 0..3 {
-                cluster.restart(id);
-            }
+            restart_all(&mut cluster);
         }
         continues(&cluster, &mut sum);
     }
@@ -471,10 +451,7 @@ fn member_is_found_at_another_address_that_it_announces() {
 
 #[test]
 fn member_that_knows_nobodys_address_any_more_is_found() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start(directory.path(), 5, Durability::Disk);
-    let mut sum = 0;
-    continues(&cluster, &mut sum);
+    let (_directory, mut cluster, mut sum) = started(5, Durability::Disk);
     drop(cluster.replicas[0].take());
     for id in 1..5 {
         drop(cluster.replicas[id].take());
@@ -489,10 +466,7 @@ fn member_that_knows_nobodys_address_any_more_is_found() {
 
 #[test]
 fn replacement_that_cannot_work_is_refused_and_changes_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start(directory.path(), 3, Durability::Disk);
-    let mut sum = 0;
-    continues(&cluster, &mut sum);
+    let (_directory, mut cluster, mut sum) = started(3, Durability::Disk);
     let (config, _listener, wanted) = newcomer(&cluster, 2, "another");
     let refused_of = |machine: &Counter, wanted: &Join, config: &Config| {
         let error = join(&mut config.clone(), machine, Some(wanted)).unwrap_err();
@@ -549,10 +523,7 @@ fn replacement_that_cannot_work_is_refused_and_changes_nothing() {
 
 #[test]
 fn bootstrap_again_forgets_later_epochs() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start(directory.path(), 3, Durability::Memory);
-    let mut sum = 0;
-    continues(&cluster, &mut sum);
+    let (_directory, mut cluster, _) = started(3, Durability::Memory);
     switch(&cluster, 1, to("mencius", &[])).unwrap();
     for id in 0..3 {
         drop(cluster.replicas[id].take());
@@ -572,10 +543,7 @@ fn bootstrap_again_forgets_later_epochs() {
 
 #[test]
 fn change_that_cannot_work_is_refused_and_changes_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start(directory.path(), 3, Durability::Memory);
-    let mut sum = 0;
-    continues(&cluster, &mut sum);
+    let (_directory, cluster, mut sum) = started(3, Durability::Memory);
     for (request, reason) in [
         (to("nosuch", &[]), "no protocol"),
         (to("multipaxos", &[("window", "0")]), "window"),

@@ -4,13 +4,13 @@
 //!   protocols x failures x replicas ──► quintet_lab::gray ──► one row each
 //! ```
 
-use clap::{Args, ValueEnum};
+use super::measuring::Promise;
+use clap::Args;
 use quintet_cli::{
     Exit, Failure as Failed, Outcome,
     output::{self, Format, number},
 };
 use quintet_lab::gray::{Asked, Failure, Row, Times, table};
-use quintet_replica::Durability;
 
 /// Show what slow and hung disks and links leave of the throughput, in virtual time
 #[derive(Args, Debug)]
@@ -71,12 +71,6 @@ pub struct Gray {
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Promise {
-    Disk,
-    Memory,
 }
 
 fn failure(name: &str) -> Result<Failure, String> {
@@ -145,10 +139,7 @@ impl Gray {
             protocols,
             failures,
             replicas: self.replicas,
-            durability: match self.durability {
-                Promise::Disk => Durability::Disk,
-                Promise::Memory => Durability::Memory,
-            },
+            durability: self.durability.into(),
             clients: self.clients as usize,
             value_size: self.value_size as usize,
             times: Times::default(),

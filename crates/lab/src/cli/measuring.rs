@@ -4,14 +4,31 @@
 //!   flags ──► Ground ──► Options ──► measure, with a bar ──► Ran ──► complete?
 //! ```
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use quintet_cli::{Exit, Failure, Outcome, output, programs};
 use quintet_lab::{
     results::Results,
     run::{Options, Ran, run},
     scenario::Scenario,
 };
+use quintet_replica::Durability;
 use std::{path::PathBuf, sync::mpsc::Receiver};
+
+/// What an acknowledgement promises, as flags name it.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Promise {
+    Disk,
+    Memory,
+}
+
+impl From<Promise> for Durability {
+    fn from(promise: Promise) -> Self {
+        match promise {
+            Promise::Disk => Self::Disk,
+            Promise::Memory => Self::Memory,
+        }
+    }
+}
 
 /// Where real replicas live, and what counts of earlier runs.
 #[derive(Args, Debug)]

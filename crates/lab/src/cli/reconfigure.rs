@@ -4,11 +4,12 @@
 //!   disk, memory ──► quintet_lab::reconfigure ──► a row per ordered pair of protocols ──► a table
 //! ```
 
-use clap::{Args, ValueEnum};
+use super::measuring::Promise;
+use clap::Args;
 use quintet_cli::{
     Failure, Outcome,
     output::{self, Cell, Format, number},
-    programs, units,
+    programs, protocols, units,
 };
 use quintet_lab::{
     figures::median,
@@ -71,36 +72,26 @@ pub struct Reconfigure {
     output: Format,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Promise {
-    Disk,
-    Memory,
-}
-
 impl Reconfigure {
     /// Runs to the end.
     pub fn run(self) -> Outcome {
-        let mut protocols = Vec::new();
-        for name in &self.protocols {
-            let entry = quintet_protocols::find(name);
-            let entry = entry.map_err(|error| Failure::usage(error.to_string()))?;
-            protocols.push(entry.info.name.to_owned());
+        let named = self.protocols.iter().map(|name| protocols::find(name));
+        let mut entries: Vec<_> = named.collect::<Result<_, _>>()?;
+        if entries.is_empty() {
+            entries.extend(quintet_protocols::PROTOCOLS.iter());
         }
-        if protocols.is_empty() {
-            let all = quintet_protocols::PROTOCOLS.iter();
-            protocols.extend(all.map(|entry| entry.info.name.to_owned()));
-        }
+        let names = entries.iter().map(|entry| entry.info.name.to_owned());
+        let names: Vec<String> = names.collect();
         let durabilities = match self.durability {
             None => vec![Durability::Disk, Durability::Memory],
-            Some(Promise::Disk) => vec![Durability::Disk],
-            Some(Promise::Memory) => vec![Durability::Memory],
+            Some(durability) => vec![durability.into()],
         };
         let mut rows = Vec::new();
         for durability in durabilities {
             let asked = Asked {
                 program: programs::find(programs::QUINTET)?,
                 durability,
-                protocols: protocols.clone(),
+                protocols: names.clone(),
                 rounds: self.rounds as usize,
                 clients: self.clients as usize,
                 value_size: self.value_size as usize,

@@ -18,7 +18,7 @@ use super::{
     hostile,
     network::{Addresses, Network},
 };
-use quintet_cli::http;
+use quintet_cli::{http, programs};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use std::{
@@ -301,12 +301,7 @@ impl Cluster {
             .stderr(log)
             // Ctrl-C in a terminal reaches the whole process group: the torture alone shall get it.
             .process_group(0);
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            if name.starts_with("QUINTET_") && name != "QUINTET_LOG" {
-                command.env_remove(name);
-            }
-        }
+        programs::without_settings(&mut command);
         replica.child = Some(command.spawn()?);
         replica.ended = None;
         replica.may_end = false;

@@ -65,25 +65,30 @@ impl Executor {
             self.executed.slot < base.slot,
             "only who is behind an epoch's beginning follows"
         );
-        self.sealed = None;
         self.begin(next, base);
-        self.sessions = sessions(&self.limits).with_plant(self.planted);
+        self.give_up_state();
     }
 
     /// The state of the epoch is given up: that of a peer comes in its place.
     pub fn forget(&mut self) {
         self.begin_restore();
         self.executed.slot = self.base.slot.previous();
+        self.give_up_state();
+    }
+
+    fn give_up_state(&mut self) {
         self.sealed = None;
-        self.waiting.clear();
-        self.waiting_count = 0;
-        self.abandon_digest();
+        self.drop_reads();
         self.sessions = sessions(&self.limits).with_plant(self.planted);
     }
 
-    fn begin(&mut self, next: &Descriptor, base: Executed) {
+    fn drop_reads(&mut self) {
         self.waiting.clear();
         self.waiting_count = 0;
+    }
+
+    fn begin(&mut self, next: &Descriptor, base: Executed) {
+        self.drop_reads();
         self.speculation = None;
         self.base = base;
         self.epoch = next.number;

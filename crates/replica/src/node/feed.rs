@@ -55,8 +55,8 @@ impl Node {
     /// Keeps no batches that nobody asks for any more.
     pub(super) fn drop_unused_feed(&mut self, world: &dyn World) {
         let now = world.now();
-        let learner = ReplicaId(self.voters as u16);
-        if self.members > self.voters && self.succession.is_linked(learner) {
+        let learner = self.learner();
+        if learner.is_some_and(|learner| self.succession.is_linked(learner)) {
             // It would have to fetch the state again if its donor died.
             return;
         }

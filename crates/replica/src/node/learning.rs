@@ -65,7 +65,17 @@ impl Node {
     /// Whether this replica has no vote in its epoch.
     #[must_use]
     pub const fn is_learner(&self) -> bool {
-        self.id.index() >= self.voters
+        !self.votes(self.id)
+    }
+
+    /// Whether a member has a vote in this epoch.
+    pub(super) const fn votes(&self, member: ReplicaId) -> bool {
+        member.index() < self.voters
+    }
+
+    /// The member that has none, if there is one: it comes last.
+    pub(super) fn learner(&self) -> Option<ReplicaId> {
+        (self.members > self.voters).then_some(ReplicaId(self.voters as u16))
     }
 
     /// Whether this is a learner that has all that was executed until lately.

@@ -458,6 +458,10 @@ impl Node {
         assert!(!self.started, "a node starts once");
         self.started = true;
         recovered.checkpoint = None;
+        if self.is_learner() {
+            self.start_without_state(recovered, world, out);
+            return Ok(());
+        }
         let base = self.executor.base().slot;
         let newest = world.snapshot_newest();
         let header = newest.and_then(|info| {
@@ -465,10 +469,6 @@ impl Node {
         });
         // What an earlier epoch left is not the state that this one began with.
         let earlier = header.is_some_and(|header| header.epoch < self.epoch);
-        if self.is_learner() {
-            self.start_without_state(recovered, world, out);
-            return Ok(());
-        }
         if let Some(info) = newest.filter(|_| !earlier) {
             let header = self
                 .executor
@@ -624,7 +624,7 @@ impl Node {
                     out.push(Output::BreakLinks);
                 }
             }
-            Input::Put { from, .. } if from.index() >= self.voters => self.malformed += 1,
+            Input::Put { from, .. } if !self.votes(from) => self.malformed += 1,
             Input::Put { from, ranges } => self.events.push_back(Event::Put { from, ranges }),
             Input::Control(control) => self.events.push_back(Event::Control(control)),
         }
@@ -666,7 +666,7 @@ impl Node {
             } else if !self.succession.is_present(from) {
                 self.note_present(from, world, out);
             }
-            let is_heard = from.index() < self.voters || kind == FrameKind::Transfer as u8;
+            let is_heard = self.votes(from) || kind == FrameKind::Transfer as u8;
             if epoch == self.epoch && !is_heard {
                 return Err(DecodeError::Bad("sender").into());
             }

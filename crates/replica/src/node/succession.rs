@@ -323,7 +323,7 @@ impl Node {
     ) {
         self.succession.elsewhere = self.succession.elsewhere.without(from);
         if let Some(incarnation) = self.succession.links.get(&from)
-            && from.index() < self.voters
+            && self.votes(from)
         {
             let up = link_up(Peer::Replica(from), *incarnation);
             self.events.push_back(up);
@@ -360,7 +360,7 @@ impl Node {
             }
             Link::Room(_) | Link::Arriving | Link::Reset => {}
         }
-        self.succession.is_present(id) && id.index() < self.voters
+        self.succession.is_present(id) && self.votes(id)
     }
 
     fn on_frontend_link(&mut self, frontend: FrontendId, link: Link, out: &mut Vec<Output>) {
@@ -420,7 +420,7 @@ impl Node {
         if word.number < self.epoch {
             if is_member && self.succession.is_present(from) {
                 self.succession.elsewhere.insert(from);
-                if from.index() < self.voters {
+                if self.votes(from) {
                     let down = Event::Link(Peer::Replica(from), Link::Down);
                     self.events.push_back(down);
                 }
@@ -888,7 +888,7 @@ impl Node {
         self.events.extend(covered.map(Event::Checkpointed));
         let succession = &self.succession;
         for (id, incarnation) in &succession.links {
-            if succession.is_present(*id) && id.index() < self.voters {
+            if succession.is_present(*id) && self.votes(*id) {
                 let up = link_up(Peer::Replica(*id), *incarnation);
                 self.events.push_back(up);
             }
@@ -899,8 +899,8 @@ impl Node {
         }
         self.events.extend(open.into_iter().map(Event::Submit));
         out.push(Output::Mark("epoch begun"));
-        if self.members > self.voters {
-            // Learners need what is executed from here on.
+        if self.learner().is_some() {
+            // It needs what is executed from here on.
             self.keep_feed(world);
         }
         self.arm_pace(world, out);

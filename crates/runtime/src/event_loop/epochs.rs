@@ -321,6 +321,8 @@ impl EventLoop {
             ExitReason::StorageFailed(format!("cannot write the file 'epoch': {error}"))
         })?;
         let earlier = std::mem::replace(&mut self.epochs.descriptor, descriptor);
+        let now = self.now();
+        (self.epochs.began_at, self.epochs.votes_asked) = (now, 0);
         let descriptor = &self.epochs.descriptor;
         tracing::info!(
             epoch = number.0,
@@ -340,15 +342,12 @@ impl EventLoop {
         self.about.epoch = number.0;
         self.about.protocol.clone_from(&descriptor.protocol);
         self.about.fingerprint = descriptor.fingerprint().to_string();
-        let now = self.now();
-        (self.epochs.began_at, self.epochs.votes_asked) = (now, 0);
-        let descriptor = &self.epochs.descriptor;
         self.shell.enter_epoch(descriptor, entry.viable_in, now);
         if self.epochs.shares_memory {
             // What is in the tables is of the earlier epoch.
             self.shell.peers.break_links(NEXT_EPOCH, now);
         }
-        let epoch = self.epochs.epoch(&self.epochs.descriptor);
+        let epoch = self.epochs.epoch(descriptor);
         self.route.clear();
         self.node
             .begin_epoch(entry, epoch, random(), &self.world, &mut self.outputs)
@@ -418,10 +417,10 @@ impl EventLoop {
             return JoinAnswer::Waits;
         }
         let next = match wants_vote {
-            true => self.next_with_vote(request, now),
+            true => self.epochs.with_vote(request),
             false => self.next_with_member(request, now),
         };
-        let next = match next {
+        let next = match next.and_then(|next| self.would_serve(next, now)) {
             Ok(next) => next,
             Err(reason) => return JoinAnswer::Refused(reason),
         };
@@ -442,7 +441,7 @@ impl EventLoop {
         }
     }
 
-    /// The next epoch with a new member, if it can become one now.
+    /// The next epoch with a new member, in the place of none that is there.
     fn next_with_member(&self, request: &JoinRequest, now: Time) -> Result<Descriptor, String> {
         announce::check(&request.peer)?;
         let next = self.epochs.with_member(request)?;
@@ -465,14 +464,6 @@ impl EventLoop {
                 id.0
             ));
         }
-        self.would_serve(&next, now)?;
-        Ok(next)
-    }
-
-    /// The next epoch with a vote for the learner, if it can have one now.
-    fn next_with_vote(&self, request: &JoinRequest, now: Time) -> Result<Descriptor, String> {
-        let next = self.epochs.with_vote(request)?;
-        self.would_serve(&next, now)?;
         Ok(next)
     }
 
@@ -482,27 +473,29 @@ impl EventLoop {
             let reason = "this is the replica to be removed: ask another one (--admin)";
             return Err(reason.to_owned());
         }
-        let next = self.epochs.without_member(id)?;
-        self.would_serve(&next, now)?;
-        Ok(next)
+        self.would_serve(self.epochs.without_member(id)?, now)
     }
 
     /// Whether a learner has not been there for long.
     fn is_lost(&self, learner: ReplicaId, now: Time) -> bool {
-        let links = self.shell.peers.figures(now).links;
-        let link = links.get(learner.index());
-        let heard = link.and_then(|link| link.heard).unwrap_or(Time(0));
-        let since = heard.max(self.epochs.began_at);
-        !self.is_linked(learner, now) && now >= since + LEARNER_LOST
+        let (up, heard) = self.link(learner, now);
+        let since = heard.unwrap_or(Time(0)).max(self.epochs.began_at);
+        !up && now >= since + LEARNER_LOST
     }
 
     fn is_linked(&self, id: ReplicaId, now: Time) -> bool {
-        let links = self.shell.peers.figures(now).links;
-        links.get(id.index()).is_some_and(|link| link.up)
+        self.link(id, now).0
     }
 
-    /// Whether those that stay and have the state are a quorum of the next epoch.
-    fn would_serve(&self, next: &Descriptor, now: Time) -> Result<(), String> {
+    /// Whether a member is linked, and when something last came from it.
+    fn link(&self, id: ReplicaId, now: Time) -> (bool, Option<Time>) {
+        let links = self.shell.peers.figures(now).links;
+        let link = links.get(id.index());
+        link.map_or((false, None), |link| (link.up, link.heard))
+    }
+
+    /// The next epoch, if those that stay and have the state are a quorum of it.
+    fn would_serve(&self, next: Descriptor, now: Time) -> Result<Descriptor, String> {
         let (me, holders) = (self.epochs.me, self.node.holders());
         let figures = self.shell.peers.figures(now);
         let stays = |id: &ReplicaId| {
@@ -514,7 +507,7 @@ impl EventLoop {
         let staying = (0..voters as u16).map(ReplicaId).filter(stays).count();
         let least = voters / 2 + 1;
         if staying >= least {
-            return Ok(());
+            return Ok(next);
         }
         Err(format!(
             "there would be no quorum: {staying} of the members that stay are connected and have the \

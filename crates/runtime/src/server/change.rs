@@ -51,20 +51,29 @@ pub struct ChangeReport {
 }
 
 impl ChangeReport {
-    /// The command line that starts a new replica: in the place of this member, or one more.
+    /// Where the members are reached that a new replica may ask: all but the one in whose place it is.
     ///
     /// # Errors
     /// When there is no such member.
-    pub fn join_line(&self, place: Option<u16>) -> Result<String, String> {
+    pub fn seeds(&self, place: Option<u16>) -> Result<Vec<&str>, String> {
         if let Some(id) = place
             && usize::from(id) >= self.members.len()
         {
             let last = self.members.len().saturating_sub(1);
             return Err(format!("there is no replica {id}: they are 0 to {last}"));
         }
+        let others = self.members.iter().filter(|it| Some(it.id) != place);
+        Ok(others.map(|it| &it.peer[..]).collect())
+    }
+
+    /// The command line that starts a new replica: in the place of this member, or one more.
+    ///
+    /// # Errors
+    /// When there is no such member.
+    pub fn join_line(&self, place: Option<u16>) -> Result<String, String> {
         let mut line = "quintet join".to_owned();
-        for member in self.members.iter().filter(|it| Some(it.id) != place) {
-            line.push_str(&format!(" --seed {}", member.peer));
+        for seed in self.seeds(place)? {
+            line.push_str(&format!(" --seed {seed}"));
         }
         if let Some(id) = place {
             line.push_str(&format!(" --replace {id}"));

@@ -7,7 +7,7 @@
 
 use super::{Marker, Plan, Ports, check_last_port, check_ports_of, directory::Place};
 use crate::cli::{change::ask_any, demo::supervisor::What, settings, status};
-use quintet_cli::{Exit, Failure, Outcome, output};
+use quintet_cli::{Exit, Failure, Outcome, output, programs};
 use std::{os::unix::process::CommandExt, path::Path, process::Command, time::Duration};
 
 /// Becomes the new replica.
@@ -21,12 +21,9 @@ pub fn run(directory: &Path, replaces: Option<u16>) -> Outcome {
         .map_err(|failure| failure.help("only a demo that runs can grow: start it first"))?;
     let members = report.members.len() as u16;
     let id = replaces.unwrap_or(members);
-    if replaces.is_some() && id >= members {
-        return Err(Failure::usage(format!(
-            "--replace: there is no replica {id}: they are 0 to {}",
-            members - 1
-        )));
-    }
+    let seeds =
+        (report.seeds(replaces)).map_err(|why| Failure::usage(format!("--replace: {why}")))?;
+    let seeds: Vec<String> = seeds.into_iter().map(str::to_owned).collect();
     let first = settings::load_own(&directory.join("replica-0").join("quintet.toml"))?.config;
     let plan = Plan {
         replicas: members.max(id + 1),
@@ -53,18 +50,13 @@ pub fn run(directory: &Path, replaces: Option<u16>) -> Outcome {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("join").arg("--config").arg(&place.file);
     command.arg("--dir").arg(&place.data);
-    for member in report.members.iter().filter(|member| member.id != id) {
-        command.args(["--seed", &member.peer]);
+    for seed in &seeds {
+        command.args(["--seed", seed]);
     }
     if let Some(id) = replaces {
         command.args(["--replace", &id.to_string()]);
     }
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy().into_owned();
-        if name.starts_with("QUINTET_") && name != "QUINTET_LOG" {
-            command.env_remove(name);
-        }
-    }
+    programs::without_settings(&mut command);
     Err(Failure::new(Exit::Failed, command.exec().to_string()))
 }
 

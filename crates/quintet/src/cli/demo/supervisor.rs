@@ -9,7 +9,7 @@ use super::{
     directory::{Prepared, data_in},
 };
 use indicatif::ProgressBar;
-use quintet_cli::{Exit, Failure, Outcome, http, output};
+use quintet_cli::{Exit, Failure, Outcome, http, output, programs};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fmt,
@@ -188,12 +188,7 @@ impl Managed {
             .stderr(logs)
             // Ctrl-C in a terminal reaches the whole process group: the demo alone shall get it.
             .process_group(0);
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            if name.starts_with("QUINTET_") && name != "QUINTET_LOG" {
-                command.env_remove(name);
-            }
-        }
+        programs::without_settings(&mut command);
         let child = command.spawn().map_err(|error| {
             Failure::new(Exit::Failed, format!("{}: {error}", program.display()))
         })?;

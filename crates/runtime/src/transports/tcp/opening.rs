@@ -470,7 +470,7 @@ impl Tcp {
         {
             return soft("another replica answers at this address");
         }
-        let lane = connection.lane;
+        let (lane, from) = (connection.lane, connection.address.ip());
         let link = &self.links[id.index()];
         match role {
             Role::Initiator => {
@@ -490,8 +490,7 @@ impl Tcp {
             }
             Role::Acceptor => {}
         }
-        let address = (self.connections[index].as_ref())
-            .and_then(|it| announce::seen_from(&identity.address, it.address.ip()));
+        let address = announce::seen_from(&identity.address, from);
         let seen = PeerSeen {
             directory: identity.directory,
             boot: identity.boot.0,
@@ -515,14 +514,12 @@ impl Tcp {
             connection.stage = Stage::Open;
             connection.deadline = Time::NEVER;
         }
-        let redis = (self.connections[index].as_ref())
-            .and_then(|it| announce::seen_from(&identity.redis, it.address.ip()));
         if let Some(address) = address {
             self.moved(id, address);
         }
         let link = &mut self.links[id.index()];
         link.incarnation = identity.incarnation;
-        link.redis = redis;
+        link.redis = announce::seen_from(&identity.redis, from);
         self.maybe_up(id, now);
         Ok(())
     }

@@ -247,10 +247,11 @@ impl Tcp {
     /// From now on members on this host are reached through shared memory.
     pub fn use_memory(&mut self) {
         self.memories = Some(Box::new(Memories {
-            ways: self.links.iter().map(|_| Way::default()).collect(),
+            ways: Vec::new(),
             counters: MemoryMetrics::default(),
             dozing: false,
         }));
+        self.grow_memory();
     }
 
     /// There may be more members than before.
