@@ -255,10 +255,23 @@ fn change_that_a_learner_is_asked_for_is_refused() {
     // The only voter is away, so that nobody gives it the state or a vote.
     let Cluster { mut replicas, .. } = cluster;
     drop(replicas[0].take());
-    let learner = start(config, listener);
+    let learner = start(config.clone(), listener);
     let request = to("nezha", &[]);
     let refused = learner.handle().change(request, PATIENCE).unwrap_err();
     assert!(refused.contains("no vote yet"), "{refused}");
+
+    // So is a replica that would join by it.
+    let seed = learner.addresses().peer.to_string();
+    let data = config.data.with_file_name("a-third");
+    let mut third = Config::new(config.cluster, ReplicaId(0), Vec::new(), data);
+    third.peer_announce = Some("127.0.0.1:9".to_owned());
+    let wanted = Join {
+        seeds: vec![seed],
+        replaces: None,
+        timeout: PATIENCE,
+    };
+    let refused = join(&mut third, &Counter::default(), Some(&wanted)).unwrap_err();
+    assert!(refused.to_string().contains("no vote yet"), "{refused}");
 }
 
 #[test]

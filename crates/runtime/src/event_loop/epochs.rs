@@ -364,12 +364,14 @@ impl EventLoop {
     }
 
     fn answer_to(&mut self, request: &JoinRequest, now: Time) -> JoinAnswer {
+        // One that asks whether it is a member still takes a refusal for a no.
+        let asks_still = matches!(request.place, JoinPlace::Still(..));
+        if self.node.is_learner() && !asks_still {
+            return JoinAnswer::Refused(NO_VOTE.to_owned());
+        }
         if self.node.is_between_epochs() {
             // Descriptor and beginning are not of the same epoch now.
             return JoinAnswer::Waits;
-        }
-        if self.node.is_learner() {
-            return JoinAnswer::Refused(NO_VOTE.to_owned());
         }
         self.note_addresses(now);
         let current = &self.epochs.descriptor;
