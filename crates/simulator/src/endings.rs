@@ -20,8 +20,8 @@ use crate::{
     world::{Phase, World},
 };
 use quintet_replica::{
-    Durability, Level, Link, Node, NodeState, Outcome, ReplicaId, RequestKind, RequestStatus,
-    Results, SessionId,
+    Durability, Level, Link, Node, Outcome, ReplicaId, RequestKind, RequestStatus, Results,
+    SessionId,
 };
 
 impl World {
@@ -211,17 +211,7 @@ impl World {
         let snapshots: Vec<u64> = (self.processes.iter())
             .map(|process| newest(process).map_or(0, |snapshot| snapshot.id.position.0))
             .collect();
-        let replicas = self.setup.replicas;
-        let viable = |without: &[usize]| {
-            let states: Vec<NodeState> = (0..replicas)
-                .map(|id| NodeState {
-                    id: ReplicaId(id as u16),
-                    up: without.contains(&id),
-                    forgot: false,
-                })
-                .collect();
-            (self.setup.entry.viable_in)(replicas, &states, &self.route)
-        };
+        let viable = |without: &[usize]| self.continue_without(position, without);
         let checked = self
             .held
             .acknowledged(request.id, position, &snapshots, viable);

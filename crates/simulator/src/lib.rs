@@ -53,6 +53,7 @@ pub mod recording;
 mod remote;
 mod replacement;
 mod replay;
+mod routes;
 mod service;
 mod shrink;
 mod stage;

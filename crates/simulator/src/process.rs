@@ -297,8 +297,9 @@ impl World {
         let mut configuration = self.configuration(Some(index));
         self.processes[index].disk.find_epoch();
         let later = self.processes[index].disk.epoch.clone();
-        if let Some((descriptor, _)) = &later {
+        if let Some((descriptor, base)) = &later {
             configuration.limits.agree(&descriptor.limits);
+            self.note_epoch(descriptor, *base);
         }
         let epoch = match &later {
             Some((descriptor, _)) => stored_epoch::later(descriptor, &epoch(self)),
@@ -1007,7 +1008,10 @@ impl World {
                 slot,
                 members,
                 agreed,
-            } => self.note_route(slot, members.to_vec(), agreed),
+            } => {
+                let epoch = self.processes[index].epoch;
+                self.routes.note(epoch, slot, members.to_vec(), agreed);
+            }
             Output::EpochBegins {
                 descriptor, base, ..
             } => self.begin_epoch(index, descriptor, base),

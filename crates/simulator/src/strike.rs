@@ -19,9 +19,9 @@ use crate::{
     heal::Partition,
     network::Weather,
     process::{Armed, Harm, Moment, Process},
-    world::{Phase, Route, World},
+    world::{Phase, World},
 };
-use quintet_replica::{Control, Durability, Input, Link, NodeState, ReplicaId, Slot};
+use quintet_replica::{Control, Durability, Input, Link, NodeState, ReplicaId};
 
 const TRIES_MAX: u8 = 12;
 /// A crash that waits for its moment waits this long.
@@ -59,31 +59,6 @@ impl World {
         let mut states = self.states(&[lost]);
         states[lost].up = false;
         self.viable(&states)
-    }
-
-    /// Whether the protocol promises to continue with them, by who takes part in it now or may
-    /// soon.
-    pub fn viable(&self, states: &[NodeState]) -> bool {
-        // Whichever of those that were offered comes next.
-        let viable = |route| {
-            let mut protocols = self.protocols.iter();
-            protocols.all(|entry| (entry.viable_in)(self.setup.replicas, states, route))
-        };
-        viable(&self.route) && self.routes_ahead.iter().all(|(_, route)| viable(route))
-    }
-
-    /// Who takes part in the protocol from this slot on, or may do so once that is decided.
-    pub fn note_route(&mut self, slot: Slot, route: Route, agreed: bool) {
-        if agreed && slot >= self.route_slot {
-            self.route_slot = slot;
-            self.route = route;
-            self.routes_ahead.retain(|(ahead, _)| *ahead > slot);
-        } else if !agreed && slot > self.route_slot {
-            let route = (slot, route);
-            if !self.routes_ahead.contains(&route) {
-                self.routes_ahead.push(route);
-            }
-        }
     }
 
     pub fn draw_running(&mut self) -> Option<usize> {

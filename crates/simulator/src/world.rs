@@ -40,6 +40,7 @@ use crate::{
     process::Process,
     queue::Queue,
     random::Random,
+    routes::Routes,
     service::Service,
     timers::Popped,
     trace::Trace,
@@ -49,16 +50,13 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quintet_replica::{
     Bytes, ClientFrame, CommandId, Durability, Entry, EpochNumber, Incarnation, Lane, Link, Output,
-    Peer, ReplicaId, Slot, StateDigest, TimerKey, TimerOwner, option_is_time, read_client_frame,
+    Peer, ReplicaId, StateDigest, TimerKey, TimerOwner, option_is_time, read_client_frame,
 };
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
 };
-
-/// Who takes part in the protocol, in its order.
-pub(crate) type Route = Vec<(ReplicaId, Incarnation)>;
 
 /// Frontends of remote clients have this number plus their place.
 pub(crate) const REMOTE: u64 = 1 << 20;
@@ -291,11 +289,8 @@ pub(crate) struct World {
     pub embedded_next: u64,
     pub embedded: BTreeMap<u64, u16>,
     pub outputs: Vec<Output>,
-    /// Who takes part in the protocol, from which slot on, as told last.
-    pub route: Route,
-    pub route_slot: Slot,
-    /// Who may take part next: votes for them have been cast.
-    pub routes_ahead: Vec<(Slot, Route)>,
+    /// Who takes part in the protocols of the epochs.
+    pub routes: Routes,
     /// Who leads next, in a later view than this, crashes and stays down for so long; without a view,
     /// who promises something next.
     pub hunted: Option<(Option<u64>, u64)>,
@@ -313,8 +308,6 @@ pub(crate) struct World {
     pub ending: Ending,
     /// The protocols that epochs may have by now, the first one's first.
     pub protocols: Vec<Entry>,
-    /// The newest epoch that has begun anywhere.
-    pub epoch_begun: EpochNumber,
     pub ending_random: Random,
     /// How many data directories were made later.
     pub directories: u64,
@@ -581,9 +574,7 @@ impl World {
             embedded_next: EMBEDDED,
             embedded: BTreeMap::new(),
             outputs: Vec::new(),
-            route: Vec::new(),
-            route_slot: Slot(0),
-            routes_ahead: Vec::new(),
+            routes: Routes::new(setup.entry),
             hunted: None,
             holding: None,
             orphan: None,
@@ -594,7 +585,6 @@ impl World {
             past_seal: PastSeal::default(),
             ending,
             protocols: vec![setup.entry],
-            epoch_begun: EpochNumber(1),
             ending_random: root.fork(21),
             directories: 0,
             states: StateHash::default(),

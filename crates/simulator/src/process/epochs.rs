@@ -30,12 +30,7 @@ impl World {
         let epoch = stored_epoch::later(&descriptor, &epoch(self));
         let entry = stored_epoch::protocol(&descriptor, self.setup.entry);
         let seed = self.ending_random.draw();
-        if descriptor.number > self.epoch_begun {
-            self.epoch_begun = descriptor.number;
-            // Who took part before says nothing of it.
-            self.route.clear();
-            self.routes_ahead.clear();
-        }
+        self.note_epoch(&descriptor, base);
         if entry.info.name != self.setup.entry.info.name {
             *self
                 .branches

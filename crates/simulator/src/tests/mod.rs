@@ -399,6 +399,9 @@ fn seeds_that_showed_something_are_clean() {
         (7, 77_001_025),
         // A donor that died behind its state was asked for nine seconds what follows it.
         (5, 96_700_000_105),
+        // The rig asked the first epoch's protocol who could continue without what a later one's
+        // smaller view had acknowledged.
+        (5, 96_679_836_152),
     ];
     // A view counted on a replica that needed a state, and on the next one again.
     let chora = [(3, 96_592_989_483)];
