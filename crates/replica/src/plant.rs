@@ -150,6 +150,20 @@ crate::plants! {
         "an epoch begins before its first state is durable";
     FirstBootAgain "first_boot_again" 0 "--faults all,ended"
         "a protocol that starts again in its epoch is told that nothing was ever written";
+    FeedSkipsABatch "feed_skips_a_batch" 0 "--faults all"
+        "of the batches behind a state that is given, some are not kept";
+    RowsOfTheOldEpoch "rows_of_the_old_epoch" 0 "--faults all,ended"
+        "the members of the epoch before are taken for those of the next";
+    VotesOfAnotherEpoch "votes_of_another_epoch" 0 "--faults all,ended"
+        "what replicas say in another epoch counts in this one";
+    UnderWayIsDropped "under_way_is_dropped" 0 "--faults all,ended"
+        "what clients have under way does not continue in the next epoch";
+    WritesCountFromZero "writes_count_from_zero" 0 "--faults all,ended --durability disk"
+        "writes of the next epoch's protocol have the numbers of earlier ones";
+    BeginsWithoutTheState "begins_without_the_state" 0 "--faults all,ended"
+        "a newcomer takes part before it has the state that its epoch began with";
+    LateSealCounts "late_seal_counts" 0 "--faults all,ended"
+        "an epoch ends though the end came too late";
 }
 
 #[cfg(feature = "plant")]

@@ -302,7 +302,7 @@ impl World {
         if shown.iter().any(Bytes::is_empty) || self.plant_is(UNCOMPARED) {
             return true;
         }
-        let with_proxy = a.max(b) >= self.setup.replicas;
+        let with_proxy = a.max(b) >= self.replicas_max();
         let found = [(0, 1), (1, 0)].map(|(at, peer): (usize, usize)| {
             let (ours, theirs) = (&shown[at], &shown[peer]);
             let compared = check_peer(ours, theirs, with_proxy);

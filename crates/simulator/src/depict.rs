@@ -24,7 +24,7 @@ fn key(frame: &Bytes) -> (usize, usize) {
 
 impl World {
     fn place_name(&self, place: usize) -> String {
-        match place.checked_sub(self.setup.replicas) {
+        match place.checked_sub(self.replicas_max()) {
             None => format!("r{place}"),
             Some(remote) => format!("c{}", self.remotes[remote]),
         }

@@ -432,7 +432,7 @@ impl World {
     pub fn send_away(&mut self, index: usize, until: u64) {
         self.clients[index].away_until = until;
         if let Some(place) = self.clients[index].place() {
-            for node in 0..self.setup.replicas {
+            for node in 0..self.replicas_max() {
                 self.break_link(node, place, Link::Down);
             }
         }
@@ -445,7 +445,7 @@ impl World {
         }
         self.clients[index].away_until = 0;
         if let Some(place) = self.clients[index].place() {
-            for node in 0..self.setup.replicas {
+            for node in 0..self.replicas_max() {
                 let at = self.now + self.random.between(1, 20) * MILLISECOND;
                 self.network.connect_at(node, place, at, &mut self.queue);
             }

@@ -17,21 +17,28 @@ use crate::{
     world::{Phase, World, WorldSetup},
 };
 use quintet_protocols::PROTOCOLS;
-use quintet_replica::{Descriptor, Entry, EpochNumber, ReplicaId};
+use quintet_replica::{CommandTime, Descriptor, Entry, EpochNumber, ReplicaId};
 use serde::{Deserialize, Serialize};
 
 /// Of a thousand seeds with all faults, those in which the epoch ends.
 const SHARE: u64 = 60;
 /// Between two offers.
 const AGAIN: (u64, u64) = (20 * MILLISECOND, 400 * MILLISECOND);
+/// Of a thousand offers, those that are void soon.
+const LATE: u64 = 150;
 /// No more epochs than these, so that most of a run is spent in some.
 const EPOCHS_MAX: u64 = 5;
+/// And so many where members come and go: one that does is in several.
+const EPOCHS_OF_MEMBERS_MAX: u64 = 8;
 
 /// Whether and when the end of the epoch is offered; drawn apart.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Ending {
     /// When it is offered first.
     at: Option<u64>,
+    /// How many replicas there are that are no members at first.
+    #[serde(default)]
+    pub spare: usize,
 }
 
 impl Ending {
@@ -49,9 +56,13 @@ impl Ending {
         // Frontends look a protocol up by its name.
         let known = quintet_protocols::find(setup.entry.info.name).is_ok();
         let ends = (setup.faults.ended || drawn) && !endless && known;
-        Self {
-            at: ends.then_some(at),
-        }
+        let at = ends.then_some(at);
+        let fixed = setup.replicas < 3 || setup.faults.configuration || random.chance(500);
+        let spare = match at {
+            Some(_) if !fixed => 1 + random.index(2),
+            _ => 0,
+        };
+        Self { at, spare }
     }
 }
 
@@ -65,11 +76,15 @@ impl World {
     /// Somebody offers the end of its epoch.
     pub fn offer_end(&mut self) {
         // Healed, the core is asked for what every core is asked for.
-        if self.phase != Phase::Safety || self.epoch_newest() >= EpochNumber(EPOCHS_MAX) {
+        let most = match self.replicas_max() > self.setup.replicas {
+            true => EPOCHS_OF_MEMBERS_MAX,
+            false => EPOCHS_MAX,
+        };
+        if self.phase != Phase::Safety || self.epoch_newest() >= EpochNumber(most) {
             return;
         }
         let running = |node: &usize| self.processes[*node].node.is_some() && !self.is_out(*node);
-        let running: Vec<usize> = (0..self.setup.replicas).filter(running).collect();
+        let running: Vec<usize> = (0..self.replicas_max()).filter(running).collect();
         if !running.is_empty() {
             let node = running[self.ending_random.index(running.len())];
             let shown = self.processes[node].descriptor.clone();
@@ -94,6 +109,12 @@ impl World {
                     }
                 }
                 self.draw_replacement(node, &mut next);
+                self.draw_members(node, &mut next);
+                if self.ending_random.chance(LATE) {
+                    let clock = self.processes[node].clock.raw(self.now);
+                    let wait = self.ending_random.below(AGAIN.1);
+                    next.not_after = CommandTime(clock.saturating_add(wait / 4));
+                }
                 self.trace
                     .say(self.now, || format!("r{node} offers the end of the epoch"));
                 let next = next.encode();
@@ -111,7 +132,7 @@ impl World {
     fn draw_protocol(&mut self) -> Entry {
         let datagrams = self.setup.transport == crate::network::Transport::Datagram;
         let fits = |entry: &&Entry| {
-            entry.info.replicas_min <= self.setup.replicas && !(datagrams && entry.needs_streams)
+            entry.info.replicas_min <= self.voters && !(datagrams && entry.needs_streams)
         };
         let fitting: Vec<&Entry> = PROTOCOLS.iter().filter(fits).collect();
         *fitting[self.ending_random.index(fitting.len())]

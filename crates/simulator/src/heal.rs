@@ -114,7 +114,7 @@ pub(crate) struct Healing {
     /// How far somebody of the core had come, and when; of the last while.
     furthest: VecDeque<(u64, Slot)>,
     level: LevelAt,
-    last_reads: Vec<(usize, Range<usize>)>,
+    pub last_reads: Vec<(usize, Range<usize>)>,
 }
 
 impl Default for Healing {
@@ -195,12 +195,12 @@ impl World {
     }
 
     fn draw_core(&mut self) -> Vec<usize> {
-        let all: Vec<usize> = (0..self.setup.replicas).collect();
+        let all: Vec<usize> = (0..self.voters).collect();
         if self.setup.faults == crate::faults::FaultSet::NONE {
             return all;
         }
         // Those that have lost their data stay down.
-        let all: Vec<usize> = (0..self.setup.replicas)
+        let all: Vec<usize> = (0..self.voters)
             .filter(|node| !self.processes[*node].is_lost())
             .collect();
         // One that is to be behind is one of several that the others can do without.
@@ -231,9 +231,17 @@ impl World {
         })
     }
 
+    /// A learner that may be among the others: nobody needs it, but it must come as far as they.
+    fn draw_learner(&mut self) -> Option<usize> {
+        let mut learners = self.voters..self.members;
+        let learner = learners.find(|node| !self.processes[*node].is_lost())?;
+        self.ending_random.chance(700).then_some(learner)
+    }
+
     fn heal(&mut self) {
         self.end_all();
-        let core = self.draw_core();
+        let mut core = self.draw_core();
+        core.extend(self.draw_learner());
         let late = match self.shape.steady {
             true => self.draw_late(&core),
             false => None,
@@ -250,8 +258,13 @@ impl World {
         self.healing.began = self.now;
         self.healing.calm_since = self.now;
         self.healing.first_operation = self.history.operations().len() as u32;
-        for node in 0..self.setup.replicas {
+        for node in 0..self.replicas_max() {
             let runs = self.processes[node].node.is_some();
+            if node >= self.members {
+                // It may become a member still.
+                self.crash(node);
+                continue;
+            }
             if !self.is_out(node) {
                 if !runs {
                     let wait = self.random.between(1, 200) * MILLISECOND;
@@ -397,8 +410,9 @@ impl World {
             Stage::Settle if self.clients_wait() => {}
             Stage::Settle if self.core_is_level() => {
                 self.healing.stage = Stage::Read;
-                let core = self.healing.core.clone();
-                self.read_at(&core);
+                let mut voters = self.healing.core.clone();
+                voters.retain(|node| *node < self.voters);
+                self.read_at(&voters);
             }
             Stage::Read => {
                 let fate = |number: usize| &self.history.get(number).fate;
@@ -620,7 +634,7 @@ impl World {
     fn check_order(&self) -> Result<(), Violation> {
         let history = self.history.operations();
         self.once.check_failed(history)?;
-        if self.stall.is_none() && self.phase == Phase::Over {
+        if self.stall.is_none() && !self.unrecoverable && self.phase == Phase::Over {
             let core: Vec<(u16, u64)> = (self.healing.core.iter())
                 .filter_map(|node| {
                     let running = self.processes[*node].node.as_ref()?;

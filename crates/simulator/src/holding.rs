@@ -78,7 +78,7 @@ impl World {
         if self.random.chance(500) {
             wait = self.begin_wave()?;
         } else {
-            let running: Vec<usize> = (0..self.setup.replicas)
+            let running: Vec<usize> = (0..self.replicas_max())
                 .filter(|id| self.processes[*id].node.is_some())
                 .collect();
             // The leader, the last one, or any.
@@ -97,7 +97,7 @@ impl World {
             strike,
             stage: Stage::Waiting,
             watches: false,
-            voted: vec![false; self.setup.replicas],
+            voted: vec![false; self.replicas_max()],
             victim: None,
             down,
         });
@@ -114,8 +114,8 @@ impl World {
     /// A minority crashes and comes back at once, when the others have gone on without it; gives
     /// when.
     fn begin_wave(&mut self) -> Option<u64> {
-        let most = (self.setup.replicas - 1) / 2;
-        let mut wave: Vec<usize> = (0..self.setup.replicas)
+        let most = (self.voters - 1) / 2;
+        let mut wave: Vec<usize> = (0..self.replicas_max())
             .filter(|id| self.processes[*id].node.is_some() && !self.processes[*id].is_dying())
             .collect();
         if self.random.chance(500) {
@@ -169,7 +169,7 @@ impl World {
     /// All syncs end as they would.
     pub fn release_all(&mut self) {
         self.holding = None;
-        for index in 0..self.setup.replicas {
+        for index in 0..self.replicas_max() {
             self.release(index);
         }
     }
@@ -190,13 +190,13 @@ impl World {
     }
 
     fn cut_from(&mut self, from: usize) {
-        let others = (0..self.setup.replicas).filter(|to| *to != from);
+        let others = (0..self.replicas_max()).filter(|to| *to != from);
         let links: Vec<_> = others.map(|to| (from, to)).collect();
         self.cut(&links);
     }
 
     fn cut_to(&mut self, to: usize) {
-        let others = (0..self.setup.replicas).filter(|from| *from != to);
+        let others = (0..self.replicas_max()).filter(|from| *from != to);
         let links: Vec<_> = others.map(|from| (from, to)).collect();
         self.cut(&links);
     }
@@ -219,7 +219,7 @@ impl World {
     }
 
     fn first_vote(&mut self, first: usize) {
-        let others: Vec<usize> = (0..self.setup.replicas)
+        let others: Vec<usize> = (0..self.replicas_max())
             .filter(|id| *id != first && self.processes[*id].node.is_some())
             .collect();
         if others.is_empty() {
@@ -256,7 +256,7 @@ impl World {
             return;
         };
         holding.stage = Stage::Standing { second };
-        let voters: Vec<usize> = (0..self.setup.replicas)
+        let voters: Vec<usize> = (0..self.replicas_max())
             .filter(|id| *id != first && *id != second && self.processes[*id].disk.held)
             .collect();
         self.effective("held_until_another_stood");
@@ -343,7 +343,7 @@ impl World {
             }
         }
         let share = [300, 1000][self.random.index(2)];
-        for id in (0..self.setup.replicas).filter(|id| Some(*id) != silent) {
+        for id in (0..self.replicas_max()).filter(|id| Some(*id) != silent) {
             self.processes[id].disk.held = self.random.chance(share);
         }
         let wait = self.random.between(20, 900) * MILLISECOND;
@@ -356,7 +356,7 @@ impl World {
         let Some(Holding { down, .. }) = self.holding else {
             return;
         };
-        let mut waiting: Vec<usize> = (0..self.setup.replicas)
+        let mut waiting: Vec<usize> = (0..self.replicas_max())
             .filter(|id| self.processes[*id].disk.held && self.processes[*id].node.is_some())
             .collect();
         self.random.shuffle(&mut waiting);

@@ -56,6 +56,7 @@ mod replay;
 mod routes;
 mod service;
 mod shrink;
+mod sizes;
 mod stage;
 mod stored_epoch;
 mod strike;

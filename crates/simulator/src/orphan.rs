@@ -70,7 +70,7 @@ impl World {
         });
         self.hurry_clients();
         let mut wait = self.random.below(4 * MILLISECOND);
-        let others: Vec<usize> = (0..self.setup.replicas)
+        let others: Vec<usize> = (0..self.replicas_max())
             .filter(|id| *id != leader && self.processes[*id].node.is_some())
             .collect();
         if !others.is_empty() && self.random.chance(500) {
@@ -118,7 +118,7 @@ impl World {
             Step::Unheard => {
                 // Whatever comes of it: clients hear what replicas do not.
                 self.effective(Kind::OrphanedLeader.name());
-                let others = (0..self.setup.replicas).filter(|other| *other != leader);
+                let others = (0..self.replicas_max()).filter(|other| *other != leader);
                 let links: Vec<_> = others.map(|other| (leader, other)).collect();
                 for (from, to) in &links {
                     self.network.block(*from, *to);

@@ -130,8 +130,9 @@ pub(crate) struct Process {
     pub damaged: Option<(Kind, Harm)>,
     /// It lost something durable, and what it may have acknowledged is not all here again.
     repairing: bool,
-    /// When it died, the state that its epoch began with was missing.
-    lacks: bool,
+    /// When it died, the state that its epoch began with was missing, or in memory only, or it is no
+    /// member yet.
+    pub lacks: bool,
     /// It is repaired once this write is durable.
     repaired_at: Option<PersistId>,
     /// The last write handed over, and the last one that is durable.
@@ -308,6 +309,12 @@ impl World {
                 ..epoch(self)
             },
         };
+        let members = (later.as_ref()).map_or(epoch.members, |(it, _)| it.members.len());
+        if index >= members {
+            // It has lost its disk, and nothing says any more that it was ever a member.
+            self.processes[index].gone = true;
+            return self.effective(Kind::Wipe.name());
+        }
         let durability = self.setup.durability;
         let seed = self.random.draw();
         let owner = self.random.draw() | 1;
@@ -334,7 +341,8 @@ impl World {
             group: GroupId(0),
             epoch: epoch.number,
         };
-        let others_suffice = self.setup.replicas - 1 > self.setup.replicas / 2;
+        let members = epoch.members;
+        let others_suffice = members - 1 > members / 2;
         let with = (durability, others_suffice);
         let opened = process.disk.open(identity, first_boot, forgot, with);
         let found = match opened {
@@ -351,7 +359,7 @@ impl World {
         process.repaired_at = None;
         (process.written, process.durable) = (PersistId(0), PersistId(0));
         process.clock.boot(self.now);
-        let (began, members) = (process.clock.now(self.now), self.setup.replicas);
+        let began = process.clock.now(self.now);
         (process.clock.limit).begin(began, CommandTime(0), members);
         let store = configuration.store.clone();
         let machine = self.mix.service.machine_with(&self.shape, store);
@@ -461,7 +469,7 @@ impl World {
         let Some(node) = process.node.take() else {
             return;
         };
-        process.lacks = node.lacks_state();
+        process.lacks = node.lacks_state() || node.is_learner();
         let lost = process.disk.crash(&mut self.random).writes;
         process.inbox.clear();
         process.timers.clear();
@@ -878,7 +886,7 @@ impl World {
                 self.carry_out_one(index, output, usize::MAX);
             } else {
                 // A multicast may have reached some of its recipients.
-                let reached = self.random.index(self.setup.replicas);
+                let reached = self.random.index(self.members);
                 if matches!(output, Output::Send { .. }) {
                     self.carry_out_one(index, output, reached);
                 }
@@ -1032,7 +1040,7 @@ impl World {
                     .say(self.now, || format!("r{index} mark: {branch}"));
                 *self.branches.entry(branch).or_default() += 1;
             }
-            Output::BreakLinks => self.break_links(index, self.setup.replicas),
+            Output::BreakLinks => self.break_links(index, self.replicas_max()),
             // Its supervisor does not start it again.
             Output::Halt(HaltKind::NoMember, reason) => {
                 self.trace

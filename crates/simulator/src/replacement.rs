@@ -33,27 +33,39 @@ impl World {
         if !self.ending_random.chance(SHARE) || self.setup.replicas < 3 {
             return;
         }
-        let row = self.ending_random.index(self.setup.replicas);
+        let row = self.ending_random.index(next.members.len());
         let waits = (self.processes.iter()).any(|process| process.replaced_in.is_some());
         if row == offers || waits || !self.may_lose(row) {
             return;
         }
-        let directory = DIRECTORIES + self.directories;
-        self.directories += 1;
-        next.members[row].node = (row as u64 + 1) | directory << 16;
+        next.members[row].node = self.new_node(row);
         self.trace
             .say(self.now, || format!("r{row} is to be replaced"));
     }
 
+    /// Another node for a row, with a data directory of its own.
+    pub(crate) const fn new_node(&mut self, row: usize) -> u64 {
+        let directory = DIRECTORIES + self.directories;
+        self.directories += 1;
+        (row as u64 + 1) | directory << 16
+    }
+
     /// An epoch has begun somewhere.
     pub(crate) fn note_members(&mut self, descriptor: &Descriptor, base: Executed) {
-        for row in 0..self.setup.replicas {
+        for row in 0..self.replicas_max() {
             let process = &mut self.processes[row];
             let expected = directory_in(descriptor, row);
             let known = (process.replaced_in.as_ref()).map_or(process.epoch(), |(it, _)| it.number);
             let newer = descriptor.number > known;
+            if newer && row >= descriptor.members.len() {
+                process.replaced_in = None;
+            }
             if newer && expected.is_some_and(|it| it != process.directory) {
                 process.replaced_in = Some((descriptor.clone(), base));
+                let core = &mut self.healing.core;
+                if self.phase == Phase::Liveness && process.boot == 0 && !core.contains(&row) {
+                    core.push(row);
+                }
             }
         }
         self.replace_members();
@@ -61,16 +73,21 @@ impl World {
 
     /// Members that others replace are gone as soon as they are not needed.
     pub(crate) fn replace_members(&mut self) {
-        for row in 0..self.setup.replicas {
+        let states = self.all_states();
+        for row in 0..self.replicas_max() {
             let Some((descriptor, _)) = &self.processes[row].replaced_in else {
                 continue;
             };
-            let number = descriptor.number;
+            let (number, voters) = (descriptor.number, descriptor.voters());
             let is_in = |process: &&Process| stored_epoch::number(&process.disk.epoch) >= number;
-            let others = self.processes.iter().enumerate();
-            let inside = others.filter(|(at, process)| *at != row && is_in(process));
+            let others = self.processes[..voters].iter().enumerate();
+            // One that has lost the state again cannot give it.
+            let inside =
+                others.filter(|(at, process)| *at != row && is_in(process) && states[*at].up);
             let least = match self.phase {
-                Phase::Safety => self.setup.replicas / 2 + 1,
+                // Nobody needs one that was none.
+                _ if self.processes[row].boot == 0 => 1,
+                Phase::Safety => voters / 2 + 1,
                 // No replica is lost any more.
                 _ => 1,
             };
@@ -92,7 +109,7 @@ impl World {
         process.wipe();
         process.damaged = None;
         process.directory = directory;
-        (process.gone, process.refused) = (false, false);
+        (process.gone, process.refused, process.lacks) = (false, false, true);
         process.disk.epoch = Some((descriptor, base));
         self.monotone[row] = Default::default();
         self.trace

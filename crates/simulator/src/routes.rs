@@ -21,6 +21,8 @@ type Route = Vec<(ReplicaId, Incarnation)>;
 #[derive(Debug)]
 struct EpochRoutes {
     entry: Entry,
+    /// How many members vote in it: the first ones.
+    voters: usize,
     /// Where it begins.
     base: u64,
     /// Who takes part, and from which slot on, as told last.
@@ -31,9 +33,10 @@ struct EpochRoutes {
 }
 
 impl EpochRoutes {
-    const fn new(entry: Entry, base: u64) -> Self {
+    const fn new(entry: Entry, voters: usize, base: u64) -> Self {
         Self {
             entry,
+            voters,
             base,
             route: Vec::new(),
             slot: Slot(0),
@@ -57,7 +60,8 @@ impl EpochRoutes {
 
     /// Whether the protocol promises to continue with them, whatever is decided next.
     fn promises(&self, states: &[NodeState]) -> bool {
-        let viable = |route: &Route| (self.entry.viable_in)(states.len(), states, route);
+        let states = &states[..self.voters];
+        let viable = |route: &Route| (self.entry.viable_in)(self.voters, states, route);
         viable(&self.route) && self.ahead.iter().all(|(_, route)| viable(route))
     }
 }
@@ -70,16 +74,16 @@ pub(crate) struct Routes {
 
 impl Routes {
     /// The first epoch alone.
-    pub fn new(entry: Entry) -> Self {
-        let first = EpochRoutes::new(entry, 0);
+    pub fn new(entry: Entry, voters: usize) -> Self {
+        let first = EpochRoutes::new(entry, voters, 0);
         Self {
             epochs: [(EpochNumber(1), first)].into(),
         }
     }
 
     /// Some replica is in this epoch.
-    pub fn begin(&mut self, number: EpochNumber, entry: Entry, base: u64) {
-        let begun = || EpochRoutes::new(entry, base);
+    pub fn begin(&mut self, number: EpochNumber, entry: Entry, voters: usize, base: u64) {
+        let begun = || EpochRoutes::new(entry, voters, base);
         self.epochs.entry(number).or_insert_with(begun);
     }
 
@@ -92,20 +96,31 @@ impl Routes {
     /// Whether all are promised to continue: in the newest epoch, with any of the protocols that
     /// were offered for the next, and in each earlier epoch that no majority has left.
     fn promise(&self, offered: &[Entry], inside: &[EpochNumber], states: &[NodeState]) -> bool {
-        let Some((newest, last)) = self.epochs.last_key_value() else {
+        let Some((_, last)) = self.epochs.last_key_value() else {
             return true;
         };
         let mut others = offered.iter();
-        let needed = |number: &EpochNumber| {
-            let left = inside.iter().filter(|it| *it > number).count();
-            number == newest || left <= inside.len() / 2
-        };
-        let mut epochs = self.epochs.iter().filter(|(number, _)| needed(number));
-        epochs.all(|(_, epoch)| epoch.promises(states))
+        self.needed(inside).all(|epoch| epoch.promises(states))
             && others.all(|entry| {
                 let same = entry.info.name == last.entry.info.name;
-                same || (entry.viable_in)(states.len(), states, &[])
+                same || (entry.viable_in)(last.voters, &states[..last.voters], &[])
             })
+    }
+
+    /// The newest epoch, and those that no majority has left.
+    fn needed(&self, inside: &[EpochNumber]) -> impl Iterator<Item = &EpochRoutes> {
+        let newest = self.epochs.keys().next_back();
+        let needed = move |(number, epoch): &(&EpochNumber, &EpochRoutes)| {
+            let voters = &inside[..epoch.voters];
+            let left = voters.iter().filter(|it| it > number).count();
+            Some(*number) == newest || left <= epoch.voters / 2
+        };
+        self.epochs.iter().filter(needed).map(|(_, epoch)| epoch)
+    }
+
+    /// Whether all epochs that are needed have so many voters.
+    fn all_have(&self, voters: usize, inside: &[EpochNumber]) -> bool {
+        self.needed(inside).all(|epoch| epoch.voters == voters)
     }
 
     /// Whether replicas without the command that was executed here could continue by themselves.
@@ -122,8 +137,9 @@ impl Routes {
                 up: without.contains(&id) && is_in(at),
                 forgot: false,
             };
-            let states: Vec<NodeState> = inside.iter().enumerate().map(state).collect();
-            (epoch.entry.viable_in)(states.len(), &states, &epoch.route)
+            let voters = inside.iter().enumerate().take(epoch.voters);
+            let states: Vec<NodeState> = voters.map(state).collect();
+            (epoch.entry.viable_in)(epoch.voters, &states, &epoch.route)
         })
     }
 }
@@ -142,6 +158,12 @@ impl World {
     pub fn viable(&self, states: &[NodeState]) -> bool {
         let inside = self.epochs_inside();
         self.routes.promise(&self.protocols, &inside, states)
+            && self.sizes_offered_are_viable(states)
+    }
+
+    /// Whether all epochs that are needed have so many voters.
+    pub fn all_have(&self, voters: usize) -> bool {
+        self.routes.all_have(voters, &self.epochs_inside())
     }
 
     /// Whether replicas without the command that was executed here could continue by themselves.
@@ -153,7 +175,12 @@ impl World {
     /// A replica is in this epoch.
     pub fn note_epoch(&mut self, descriptor: &Descriptor, base: Executed) {
         let entry = stored_epoch::protocol(descriptor, self.setup.entry);
-        self.routes.begin(descriptor.number, entry, base.position.0);
+        let (number, voters) = (descriptor.number, descriptor.voters());
+        self.routes.begin(number, entry, voters, base.position.0);
+        if number > self.epoch_begun {
+            self.epoch_begun = number;
+            self.begin_size(descriptor);
+        }
     }
 }
 
@@ -185,8 +212,8 @@ mod tests {
 
     /// A quorum of all in the first epoch, views from position 15 on.
     fn routes() -> Routes {
-        let mut routes = Routes::new(entry("multipaxos"));
-        routes.begin(E2, entry("derecho"), 15);
+        let mut routes = Routes::new(entry("multipaxos"), 5);
+        routes.begin(E2, entry("derecho"), 5, 15);
         routes
     }
 
@@ -199,21 +226,21 @@ mod tests {
         assert!(!routes.continue_without(23, &inside, &[0, 2, 3]));
         assert!(routes.continue_without(23, &inside, &[1, 4]));
         // And where views come first, a majority must hold what follows them.
-        let mut routes = Routes::new(entry("derecho"));
+        let mut routes = Routes::new(entry("derecho"), 5);
         routes.note(E1, Slot(4), of(&[1, 4]), true);
-        routes.begin(E2, entry("multipaxos"), 15);
+        routes.begin(E2, entry("multipaxos"), 5, 15);
         assert!(routes.continue_without(23, &inside, &[0, 2, 3]));
     }
 
     #[test]
     fn replicas_in_a_later_epoch_do_not_continue_an_earlier_one() {
-        let mut routes = Routes::new(entry("derecho"));
+        let mut routes = Routes::new(entry("derecho"), 5);
         routes.note(E1, Slot(4), of(&[1, 4]), true);
         let behind = [E1; 5];
         assert!(!routes.continue_without(9, &behind, &[0, 2, 3]));
         assert!(routes.continue_without(9, &behind, &[0, 1, 2, 3, 4]));
         // One has the state and goes on: the others cannot follow it before they have it as well.
-        routes.begin(E2, entry("multipaxos"), 15);
+        routes.begin(E2, entry("multipaxos"), 5, 15);
         let one = [E1, E1, E1, E1, E2];
         assert!(!routes.continue_without(9, &one, &[0, 2, 3]));
         // In the later epoch, without what it began with.
@@ -223,9 +250,9 @@ mod tests {
 
     #[test]
     fn epoch_that_few_have_left_must_be_able_to_continue() {
-        let mut routes = Routes::new(entry("derecho"));
+        let mut routes = Routes::new(entry("derecho"), 5);
         routes.note(E1, Slot(4), of(&[1, 4]), true);
-        routes.begin(E2, entry("multipaxos"), 15);
+        routes.begin(E2, entry("multipaxos"), 5, 15);
         let offered = [entry("derecho"), entry("multipaxos")];
         let few = [E1, E1, E1, E1, E2];
         let most = [E2, E1, E2, E1, E2];
@@ -252,5 +279,22 @@ mod tests {
             routes.promise(&[], &inside, &up(&[1, 4])),
             "another epoch's"
         );
+    }
+
+    #[test]
+    fn each_epoch_counts_its_own_voters() {
+        let mut routes = Routes::new(entry("multipaxos"), 3);
+        routes.begin(E2, entry("multipaxos"), 5, 15);
+        let few = [E1, E1, E2, E2, E2];
+        let most = [E1, E2, E2, E2, E2];
+        assert!(!routes.promise(&[], &few, &up(&[0, 3, 4])));
+        assert!(routes.promise(&[], &few, &up(&[0, 1, 4])));
+        assert!(routes.promise(&[], &most, &up(&[0, 3, 4])));
+        assert!(!routes.all_have(5, &few));
+        assert!(routes.all_have(5, &most));
+        assert!(!routes.continue_without(9, &[E1; 5], &[0, 3, 4]));
+        assert!(routes.continue_without(9, &[E1; 5], &[0, 1]));
+        assert!(routes.continue_without(23, &[E2; 5], &[0, 3, 4]));
+        assert!(!routes.continue_without(23, &[E2; 5], &[0, 1]));
     }
 }

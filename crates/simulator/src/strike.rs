@@ -21,7 +21,7 @@ use crate::{
     process::{Armed, Harm, Moment, Process},
     world::{Phase, World},
 };
-use quintet_replica::{Control, Durability, Input, Link, NodeState, ReplicaId};
+use quintet_replica::{Control, Durability, Input, Link, Node, NodeState, ReplicaId};
 
 const TRIES_MAX: u8 = 12;
 /// A crash that waits for its moment waits this long.
@@ -33,14 +33,17 @@ impl World {
         let memory = self.setup.durability == Durability::Memory;
         (self.processes.iter().enumerate())
             .map(|(id, process)| {
+                // A learner has its state in memory only.
+                let learns = process.node.as_ref().is_some_and(Node::is_learner);
+                let dies = dying.contains(&id) || process.is_dying();
                 let remembers = match &process.node {
                     None => process.boot == 0,
-                    Some(_) if dying.contains(&id) || process.is_dying() => false,
+                    Some(_) if dies => false,
                     // The first run has forgotten nothing.
                     Some(_) if process.boot == 1 => true,
                     Some(node) => node.protocol_status().voting,
                 };
-                let forgot = (memory && !remembers) || process.is_damaged();
+                let forgot = (memory && !remembers) || (learns && dies) || process.is_damaged();
                 NodeState {
                     id: ReplicaId(id as u16),
                     up: !forgot && !process.is_lost(),
@@ -48,6 +51,11 @@ impl World {
                 }
             })
             .collect()
+    }
+
+    /// What is known of each replica now.
+    pub fn all_states(&self) -> Vec<NodeState> {
+        self.states(&[])
     }
 
     pub fn may_crash(&self, dying: &[usize]) -> bool {
@@ -62,7 +70,7 @@ impl World {
     }
 
     pub fn draw_running(&mut self) -> Option<usize> {
-        let running: Vec<usize> = (0..self.setup.replicas)
+        let running: Vec<usize> = (0..self.replicas_max())
             .filter(|id| {
                 let process = &self.processes[*id];
                 process.node.is_some() && !process.is_dying() && !process.is_lost()
@@ -156,7 +164,7 @@ impl World {
             Kind::Reset => {
                 let mut broken = 0;
                 for _ in 0..self.random.between(1, 6) {
-                    let a = self.random.index(self.setup.replicas);
+                    let a = self.random.index(self.members);
                     let b = self.random.index(self.network.places());
                     if a != b && self.break_link(a, b, Link::Reset) {
                         broken += 1;
@@ -178,8 +186,8 @@ impl World {
             | Kind::PartitionRing
             | Kind::PartitionChained => self.begin_partition(index, kind),
             Kind::SlowLink => {
-                let from = self.random.index(self.setup.replicas);
-                let to = self.random.index(self.setup.replicas);
+                let from = self.random.index(self.members);
+                let to = self.random.index(self.members);
                 if from == to {
                     return None;
                 }
@@ -279,7 +287,7 @@ impl World {
                     return None;
                 }
                 self.effective(kind.name());
-                for node in 0..self.setup.replicas {
+                for node in 0..self.replicas_max() {
                     let down = duration / 2 + self.random.below(duration / 2 + 1);
                     if self.processes[node].node.is_some() {
                         self.crash_for(node, down);
@@ -287,11 +295,11 @@ impl World {
                 }
             }
             Kind::CrashSet => {
-                let mut set: Vec<usize> = (0..self.setup.replicas)
+                let mut set: Vec<usize> = (0..self.replicas_max())
                     .filter(|node| self.processes[*node].node.is_some())
                     .collect();
                 self.random.shuffle(&mut set);
-                let size = self.random.between(2, self.setup.replicas as u64) as usize;
+                let size = self.random.between(2, self.members as u64) as usize;
                 set.truncate(size);
                 while set.len() > 1 && !self.may_crash(&set) {
                     set.pop();
@@ -352,10 +360,10 @@ impl World {
     /// Syncs of one replica, of a drawn set or of all take long now and then.
     fn delay_syncs(&mut self) {
         let way = self.random.below(3);
-        let one = self.random.index(self.setup.replicas);
+        let one = self.random.index(self.members);
         let share = [100, 400, 1000][self.random.index(3)];
         let longest = self.random.between(20, 1500) * MILLISECOND;
-        for node in 0..self.setup.replicas {
+        for node in 0..self.replicas_max() {
             let chosen = match way {
                 0 => node == one,
                 1 => self.random.chance(600),
@@ -414,7 +422,7 @@ impl World {
         };
         // A fetched state is restored in pieces, and a replica that finds it damaged half way stops
         // and says so: the fault that rots it is to come when nobody reads it.
-        let reads = |node: &quintet_replica::Node| damage.is_none() && node.is_fetching();
+        let reads = |node: &Node| damage.is_none() && node.is_fetching();
         if self.processes[node].node.as_ref().is_some_and(reads) || !self.may_lose(node) {
             return None;
         }
@@ -494,7 +502,7 @@ impl World {
     fn disturb(&mut self, change: impl Fn(&mut Weather)) {
         let places = self.network.places();
         let way = self.random.below(3);
-        let place = self.random.index(self.setup.replicas);
+        let place = self.random.index(self.members);
         for from in 0..places {
             for to in 0..places {
                 let chosen = match way {
@@ -520,7 +528,7 @@ impl World {
 
     /// Everything from and to a drawn set of replicas is late from now on, and nothing else.
     fn aim_attack(&mut self) {
-        let replicas = self.setup.replicas;
+        let replicas = self.members;
         let late = self.random.between(50, 800) * MILLISECOND;
         let mut order: Vec<usize> = (0..replicas).collect();
         self.random.shuffle(&mut order);
@@ -593,7 +601,7 @@ impl World {
     /// it fetches their state.
     fn arm_fetcher(&mut self, down: u64) -> Option<u64> {
         let fetches = |process: &Process| process.node.as_ref().is_some_and(|n| n.is_fetching());
-        let fetching = (0..self.setup.replicas).find(|id| fetches(&self.processes[*id]));
+        let fetching = (0..self.replicas_max()).find(|id| fetches(&self.processes[*id]));
         if let Some(node) = fetching.filter(|node| self.may_crash(&[*node])) {
             self.effective(Kind::CrashInTransfer.name());
             self.crash_for(node, down);
@@ -605,7 +613,7 @@ impl World {
         let away = self.random.between(200, 1000) * MILLISECOND;
         self.crash_for(node, away);
         self.processes[node].crash_in_transfer = Some(down);
-        for other in (0..self.setup.replicas).filter(|other| *other != node) {
+        for other in (0..self.replicas_max()).filter(|other| *other != node) {
             let at = self.now + self.random.between(away / 2, away);
             let other = other as u16;
             self.queue.push(at, Event::SnapshotWanted { node: other });
@@ -664,7 +672,7 @@ impl World {
 
     /// A client was answered: who waited for that crashes before anything that it sent arrives.
     pub fn crash_answered(&mut self) {
-        for index in 0..self.setup.replicas {
+        for index in 0..self.replicas_max() {
             let answered = |armed: &mut (Armed, u64)| armed.0 == Armed::Answered;
             let armed = &mut self.processes[index].armed;
             if let Some((_, down)) = armed.take_if(answered) {
@@ -676,7 +684,7 @@ impl World {
     /// Silences the leader, so that the others vote, and lets one of them crash when it has.
     fn arm_voter(&mut self, index: usize, duration: u64) -> Option<u64> {
         let leader = self.leader()?;
-        let voters: Vec<usize> = (0..self.setup.replicas)
+        let voters: Vec<usize> = (0..self.replicas_max())
             .filter(|id| *id != leader && self.processes[*id].node.is_some())
             .collect();
         if voters.is_empty() {
@@ -688,7 +696,7 @@ impl World {
         }
         let down = self.random.between(1, 10) * MILLISECOND;
         self.processes[voter].armed = Some((Armed::Voted, down));
-        let links: Vec<_> = (0..self.setup.replicas)
+        let links: Vec<_> = (0..self.replicas_max())
             .filter(|other| *other != leader)
             .flat_map(|other| [(leader, other), (other, leader)])
             .collect();
@@ -715,7 +723,7 @@ impl World {
             self.network.unblock(from, to, self.now, &mut self.queue);
         }
         let until = self.now + self.random.between(200, 1500) * MILLISECOND;
-        for other in (0..self.setup.replicas).filter(|other| *other != leader && *other != voter) {
+        for other in (0..self.replicas_max()).filter(|other| *other != leader && *other != voter) {
             let at = self.now + self.random.between(1, 20) * MILLISECOND;
             self.queue.push(
                 at,
@@ -729,7 +737,7 @@ impl World {
     }
 
     fn begin_partition(&mut self, index: usize, kind: Kind) {
-        let replicas = self.setup.replicas;
+        let replicas = self.members;
         let mut order: Vec<usize> = (0..replicas).collect();
         self.random.shuffle(&mut order);
         if self.random.chance(self.shape.aim)
@@ -777,7 +785,7 @@ impl World {
             }
         }
         if kind == Kind::PartitionFull {
-            for place in replicas..self.network.places() {
+            for place in self.replicas_max()..self.network.places() {
                 if self.random.chance(600) {
                     let side = self.random.chance(500);
                     for (i, node) in order.iter().enumerate() {
@@ -895,7 +903,7 @@ impl World {
                 .iter_mut()
                 .for_each(|process| process.disk.set_full(false)),
             Kind::ClockStops => {
-                for node in 0..self.setup.replicas {
+                for node in 0..self.replicas_max() {
                     self.processes[node].clock.stop(false, self.now);
                     self.recheck_clock_timers(node);
                 }
@@ -987,7 +995,7 @@ impl World {
             process.clock.set_drift(0, self.now);
             process.clock.synchronise();
         }
-        for node in 0..self.setup.replicas {
+        for node in 0..self.replicas_max() {
             self.recheck_clock_timers(node);
         }
         for client in 0..self.clients.len() {

@@ -18,7 +18,7 @@ use crate::{
     event::Event,
     model::Call,
     network::Network,
-    process::epoch,
+    process::{Process, epoch},
     random::Random,
     timers::Timers,
     world::{Phase, REMOTE, World},
@@ -347,8 +347,13 @@ impl World {
             }
             Home::Nowhere => {}
         }
-        let up: Vec<usize> = (0..self.setup.replicas)
-            .filter(|node| self.processes[*node].node.is_some() && !self.is_out(*node))
+        // One that has no vote serves nobody.
+        let serves = |process: &Process| {
+            let node = process.node.as_ref();
+            node.is_some_and(|node| !node.is_learner())
+        };
+        let up: Vec<usize> = (0..self.replicas_max())
+            .filter(|node| serves(&self.processes[*node]) && !self.is_out(*node))
             .collect();
         if up.is_empty() {
             return false;

@@ -11,7 +11,8 @@
 //!               ▼ after every input: invariants, agreement, state hashes, pointers
 //! ```
 //!
-//! Replicas have the places `0..replicas`, remote clients those after them.
+//! Replicas have the first places, those that may become members later among them, and remote clients
+//! those after them.
 
 use crate::{
     checkers::{
@@ -311,6 +312,15 @@ pub(crate) struct World {
     pub ending_random: Random,
     /// How many data directories were made later.
     pub directories: u64,
+    /// The newest epoch that has begun anywhere.
+    pub epoch_begun: EpochNumber,
+    /// How many members that epoch has, one without a vote among them.
+    pub members: usize,
+    /// How many of them vote.
+    pub voters: usize,
+    /// How many voters epochs would have that were offered as the next one, where that is another
+    /// number.
+    pub sizes: Vec<usize>,
     pub states: StateHash,
     pub digests: Digests,
     pub monotone: Vec<Monotone>,
@@ -485,10 +495,6 @@ impl World {
         });
         let mut clients = Client::draw_all(&mut shaping);
         let mut remotes = Vec::new();
-        for (index, client) in clients.iter_mut().enumerate() {
-            client.place_remote(setup.replicas, index as u16, &mut remotes);
-        }
-        let places = setup.replicas + remotes.len();
         // One that all others refuse is missing from the start.
         let odd_wanted = setup.faults.configuration && setup.replicas >= 3;
         let ground = Ground {
@@ -519,13 +525,21 @@ impl World {
         let ending = root.fork(20).profile("ending", |random| {
             Ending::draw(&setup, shape.horizon, random)
         });
+        let replicas_max = setup.replicas + ending.spare;
+        for (index, client) in clients.iter_mut().enumerate() {
+            client.place_remote(replicas_max, index as u16, &mut remotes);
+        }
+        let places = replicas_max + remotes.len();
         let odd = odd_wanted.then(|| {
             let mut random = root.fork(7);
             random.profile("configuration", |random| Odd::draw(&setup, &mix, random))
         });
-        let mut processes: Vec<Process> = (0..setup.replicas)
+        let mut processes: Vec<Process> = (0..replicas_max)
             .map(|_| Process::new(disk.clone()))
             .collect();
+        for spare in &mut processes[setup.replicas..] {
+            spare.lacks = true;
+        }
         if let Some(odd) = odd.as_ref().filter(|_| !setup.plant_is(UNCOMPARED)) {
             processes[odd.replica()].refused = true;
         }
@@ -534,7 +548,7 @@ impl World {
         }
         let mut trace = Trace::new(setup.trace);
         if setup.picture {
-            let replicas = (0..setup.replicas).map(|id| format!("r{id}"));
+            let replicas = (0..replicas_max).map(|id| format!("r{id}"));
             let clients = (0..clients.len()).map(|id| format!("c{id}"));
             trace.scene = Some(Scene::new(replicas.chain(clients).collect()));
         }
@@ -552,7 +566,7 @@ impl World {
             numbers: HashMap::default(),
             queries: Vec::new(),
             mix,
-            held: Held::new(setup.replicas),
+            held: Held::new(replicas_max),
             undecided: false,
             tries: Vec::new(),
             hints: vec![0; shape.keys as usize],
@@ -574,7 +588,7 @@ impl World {
             embedded_next: EMBEDDED,
             embedded: BTreeMap::new(),
             outputs: Vec::new(),
-            routes: Routes::new(setup.entry),
+            routes: Routes::new(setup.entry, setup.replicas),
             hunted: None,
             holding: None,
             orphan: None,
@@ -587,9 +601,13 @@ impl World {
             protocols: vec![setup.entry],
             ending_random: root.fork(21),
             directories: 0,
+            epoch_begun: EpochNumber(1),
+            members: setup.replicas,
+            voters: setup.replicas,
+            sizes: Vec::new(),
             states: StateHash::default(),
             digests: Digests::default(),
-            monotone: vec![Monotone::default(); setup.replicas],
+            monotone: vec![Monotone::default(); replicas_max],
             record: Vec::new(),
             applied: Vec::new(),
             setup,
@@ -647,6 +665,11 @@ impl World {
         if self.violation.is_none() {
             self.check_end();
         }
+    }
+
+    /// How many places replicas have: members, and those that may become members.
+    pub const fn replicas_max(&self) -> usize {
+        self.processes.len()
     }
 
     /// Whether the replica is in the run that the event was meant for.
@@ -755,7 +778,7 @@ impl World {
     /// How the place `at` calls the place `other`.
     fn peer(&self, other: usize) -> Peer {
         match u16::try_from(other) {
-            Ok(id) if other < self.setup.replicas => Peer::Replica(ReplicaId(id)),
+            Ok(id) if other < self.replicas_max() => Peer::Replica(ReplicaId(id)),
             _ => Peer::Frontend(quintet_replica::FrontendId(REMOTE + other as u64)),
         }
     }
@@ -791,17 +814,17 @@ impl World {
             return self.depict_arrival(from, to, &frame, true);
         }
         self.depict_arrival(from, to, &frame, false);
-        if from < self.setup.replicas
+        if from < self.replicas_max()
             && let Some(room) = self.network.room_again(from, to)
         {
             let peer = self.peer(to);
             self.give_link(from, peer, Link::Room(room));
         }
-        if to < self.setup.replicas {
+        if to < self.replicas_max() {
             let from = self.peer(from);
             self.give_frame(to, from, frame);
         } else {
-            let client = self.remotes[to - self.setup.replicas];
+            let client = self.remotes[to - self.replicas_max()];
             self.client_frame(client.into(), from, frame);
         }
     }
@@ -854,7 +877,7 @@ impl World {
     fn can_connect(&self, place: usize) -> bool {
         match self.processes.get(place) {
             Some(process) => process.node.is_some(),
-            None => self.clients[usize::from(self.remotes[place - self.setup.replicas])].is_here(),
+            None => self.clients[usize::from(self.remotes[place - self.replicas_max()])].is_here(),
         }
     }
 
@@ -863,23 +886,23 @@ impl World {
         if matches!(link, Link::Reset | Link::Down) && self.network.is_up(at, peer) {
             return;
         }
-        let both = at.max(peer) < self.setup.replicas;
+        let both = at.max(peer) < self.replicas_max();
         if link == Link::Arriving && !(both && self.network.is_up(at, peer)) {
             return;
         }
-        if at < self.setup.replicas {
+        if at < self.replicas_max() {
             let peer = self.peer(peer);
             self.give_link(at, peer, link);
         } else {
-            let client = self.remotes[at - self.setup.replicas];
+            let client = self.remotes[at - self.replicas_max()];
             self.client_link(client.into(), peer, link);
         }
     }
 
     fn on_timer(&mut self, place: u16, boot: u32, key: TimerKey) {
         let index = usize::from(place);
-        if index >= self.setup.replicas {
-            let client = self.remotes[index - self.setup.replicas];
+        if index >= self.replicas_max() {
+            let client = self.remotes[index - self.replicas_max()];
             return self.client_timer(client.into(), place, key);
         }
         if !self.lives(place, boot) {
@@ -985,11 +1008,11 @@ impl World {
     fn majority_clock(&self) -> u64 {
         let mut clocks = self.clocks();
         clocks.sort_unstable_by(|a, b| b.cmp(a));
-        clocks[self.setup.replicas / 2]
+        clocks[self.voters / 2]
     }
 
     fn clocks(&self) -> Vec<u64> {
-        let clocks = self.processes.iter();
+        let clocks = self.processes[..self.voters].iter();
         clocks.map(|process| process.clock.raw(self.now)).collect()
     }
 
@@ -997,11 +1020,11 @@ impl World {
     pub fn compare_clocks(&mut self) {
         self.clock_most = self.clock_most.max(self.majority_clock());
         let mut clocks = self.clocks();
-        for index in 0..self.setup.replicas {
+        for index in 0..self.replicas_max() {
             let clock = &mut self.processes[index].clock;
             let now = clock.now(self.now);
             let was_ahead = clock.is_ahead(self.now);
-            clock.limit.note(now, &mut clocks, self.setup.replicas);
+            clock.limit.note(now, &mut clocks, self.voters);
             if was_ahead || clock.is_ahead(self.now) {
                 self.recheck_clock_timers(index);
             }

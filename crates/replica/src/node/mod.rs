@@ -676,7 +676,7 @@ impl Node {
         {
             self.tell_frontend(frontend, out);
         }
-        if epoch != self.epoch {
+        if epoch != self.epoch && !self.planted.is(Plant::VotesOfAnotherEpoch) {
             return Err(FrameError::Epoch {
                 theirs: epoch,
                 ours: self.epoch,

@@ -669,7 +669,8 @@ impl Node {
                 open.push(submission);
             }
         }
-        open.retain(|submission| submission.id.0 < OWN_BATCHES);
+        let dropped = self.planted.is(Plant::UnderWayIsDropped);
+        open.retain(|submission| submission.id.0 < OWN_BATCHES && !dropped);
         self.replica = Box::new(Between::new(role, self.executor.stable(), open));
         let key = TimerKey {
             owner: TimerOwner::Frontend,
@@ -688,7 +689,9 @@ impl Node {
 
     fn become_member_of(&mut self, next: &Descriptor) {
         self.epoch = next.number;
-        (self.members, self.voters) = (next.members.len(), next.voters());
+        if !self.planted.is(Plant::RowsOfTheOldEpoch) {
+            (self.members, self.voters) = (next.members.len(), next.voters());
+        }
         let members = self.members;
         self.succession.links.retain(|id, _| id.index() < members);
         self.envelopes = FRAME_KINDS.map(|kind| envelope(kind, self.group, self.epoch));
@@ -832,6 +835,9 @@ impl Node {
         self.replica = Box::new(Between::new("following an epoch", Slot(0), Vec::new()));
         self.succession.recovered = Some(recovered);
         self.meet_peers(world, out);
+        if self.planted.is(Plant::BeginsWithoutTheState) {
+            return self.state_is_here(None, out);
+        }
         self.succession.phase = Phase::Following;
         self.fetch_first_state(self.peers(), world, out);
     }
@@ -871,7 +877,11 @@ impl Node {
         let inner = self.protocol(protocol, epoch, seed)?;
         self.succession.generation = self.succession.generation.wrapping_add(1);
         let generation = self.succession.generation;
-        self.replica = Rebased::over(inner, base, self.written, generation);
+        let written = match self.planted.is(Plant::WritesCountFromZero) {
+            true => PersistId(0),
+            false => self.written,
+        };
+        self.replica = Rebased::over(inner, base, written, generation);
         if protocol.speculates {
             self.executor.speculate();
         }

@@ -7,7 +7,7 @@
 //! ```
 
 use super::Violation;
-use quintet_replica::{EpochNumber, Node, Seal, Slot};
+use quintet_replica::{CommandTime, EpochNumber, Node, Seal, Slot, SuccessorPrefix};
 use std::collections::BTreeMap;
 
 const PROPERTY: &str = "past_seal";
@@ -31,6 +31,10 @@ impl PastSeal {
             true => node.protocol_status().stable,
             false => seal.base.slot,
         };
+        // Nothing behind the end moves the log's clock.
+        if !node.is_fetching() {
+            in_time(by, seal, node.log_time())?;
+        }
         self.of(node.epoch()).told(by, seal, stable)
     }
 
@@ -68,6 +72,17 @@ impl PastSeal {
     fn of(&mut self, epoch: EpochNumber) -> &mut OneEpoch {
         self.epochs.entry(epoch).or_default()
     }
+}
+
+/// The epoch has ended at this time of the log, if it has ended in time.
+fn in_time(by: u16, seal: &Seal, time: CommandTime) -> Result<(), Violation> {
+    let last = SuccessorPrefix::read(&seal.successor).map(|next| next.not_after);
+    if last.is_some_and(|last| time <= last) {
+        return Ok(());
+    }
+    let what =
+        format!("the epoch has ended at {time:?} for replica {by}, which must be by {last:?}");
+    Err(Violation::new(PROPERTY, what))
 }
 
 /// The end of the epoch as it was told first, and how far the executions of replicas are final.
@@ -181,6 +196,10 @@ mod tests {
         assert!(checker.told(2, &seal(7, 5, b"b"), Slot(9)).is_err());
         assert!(checker.told(2, &seal(8, 5, b"a"), Slot(9)).is_err());
         assert!(checker.executed(2, 6).is_err());
+        assert!(
+            in_time(0, &seal(7, 5, b"a"), CommandTime(1)).is_err(),
+            "unread"
+        );
         let mut late = OneEpoch::default();
         assert_eq!(late.executed(0, 6), Ok(()));
         assert!(late.told(0, &seal(7, 5, b"a"), Slot(7)).is_err());

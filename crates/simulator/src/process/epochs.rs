@@ -30,6 +30,7 @@ impl World {
         let epoch = stored_epoch::later(&descriptor, &epoch(self));
         let entry = stored_epoch::protocol(&descriptor, self.setup.entry);
         let seed = self.ending_random.draw();
+        let (earlier, _) = self.members_known(index);
         self.note_epoch(&descriptor, base);
         if entry.info.name != self.setup.entry.info.name {
             *self
@@ -53,5 +54,6 @@ impl World {
             return self.violate(Violation::new("epochs", what));
         }
         self.note_members(&entered, base);
+        self.link_members(index, earlier, entered.members.len());
     }
 }

@@ -61,29 +61,20 @@ impl World {
         if !self.compare_configurations(a, b) {
             return false;
         }
-        if a.max(b) >= self.setup.replicas {
+        if a.max(b) >= self.replicas_max() {
             return true;
         }
         if [a, b].iter().any(|id| self.processes[*id].node.is_none()) {
             return true;
         }
+        if !self.know_each_other(a, b) {
+            return false;
+        }
         for (at, peer) in [(a, b), (b, a)] {
             let directory = self.processes[peer].directory;
-            match self.belongs(at, peer) {
-                Some(true) => {
-                    self.processes[at].peers.insert(peer, directory);
-                    continue;
-                }
-                Some(false) => {
-                    self.trace.say(self.now, || {
-                        format!("r{at} refuses r{peer}: it was replaced")
-                    });
-                    *self.branches.entry("replaced member refused").or_default() += 1;
-                    self.network.refuse(a, b);
-                    self.crash(peer);
-                    return false;
-                }
-                None => {}
+            if self.belongs(at, peer) == Some(true) {
+                self.processes[at].peers.insert(peer, directory);
+                continue;
             }
             let known = self.processes[at].peers.entry(peer).or_insert(directory);
             if *known != directory {

@@ -85,3 +85,20 @@ fn first_boot_told_twice_is_found_by_epochs() {
     let what = found_by("racs", "first_boot_again", 0..120);
     assert!(!what.is_empty());
 }
+
+/// Bugs of changes of the cluster, each found by one of the first seeds in which it changes.
+#[test]
+fn bugs_of_epochs_and_members_are_found_by_epochs() {
+    for bug in [
+        "feed_skips_a_batch",
+        "votes_of_another_epoch",
+        "rows_of_the_old_epoch",
+        "begins_without_the_state",
+        "late_seal_counts",
+        "under_way_is_dropped",
+        "writes_count_from_zero",
+    ] {
+        let what = found_by("multipaxos", bug, 0..120);
+        assert!(!what.is_empty(), "{bug}");
+    }
+}

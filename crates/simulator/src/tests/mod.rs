@@ -413,14 +413,20 @@ fn seeds_that_showed_something_are_clean() {
         // One that had forgotten was asked for what it had accepted, and gave none of it.
         (7, 162_701_005),
     ];
-    // The first one in an epoch was lost, and another one that had the end waited for a majority.
-    let ended = [(3, 19)];
+    let ended = [
+        // The first one in an epoch was lost, and another one that had the end waited for a majority.
+        ("chora", (3, 19)),
+        // One that had lost the state told a member that it was replaced, who alone had it.
+        ("mencius", (3, 41)),
+        // Those that took part in one epoch's protocol were taken for a view of another's.
+        ("derecho", (5, 20)),
+    ];
     let seeds = (multipaxos
         .map(|seed| ("multipaxos", "all", seed))
         .into_iter())
     .chain(chora.map(|seed| ("chora", "all", seed)))
     .chain(derecho.map(|seed| ("derecho", "all", seed)))
-    .chain(ended.map(|seed| ("chora", "all,ended", seed)));
+    .chain(ended.map(|(protocol, seed)| (protocol, "all,ended", seed)));
     for (protocol, faults, (replicas, seed)) in seeds {
         let campaign = Campaign {
             protocol: protocol.to_owned(),
