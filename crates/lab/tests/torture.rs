@@ -56,6 +56,21 @@ fn killed_and_stopped_replicas_lose_nothing_and_history_can_be_judged_again() {
 }
 
 #[test]
+fn members_and_protocol_change_while_clients_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = torture(
+        directory.path(),
+        &["--seconds", "4", "--faults", "members,protocol"],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report = report(&output);
+    assert_eq!(report["violations"].as_array().map(Vec::len), Some(0));
+    for kind in ["members", "protocol"] {
+        assert!(report["faults"][kind].as_u64() >= Some(1), "{report}");
+    }
+}
+
+#[test]
 fn write_that_was_acknowledged_and_never_sent_is_convicted() {
     // Lies are told by chance, and the last write of a key must be one for it to be missed in the
     // end: a machine that starves the clients may need longer for that.
@@ -91,6 +106,7 @@ fn what_is_invalid_is_refused_before_anything_runs() {
         (&["--faults", "flood"][..], "partition"),
         (&["--network", "carrier-pigeon"], "loopback"),
         (&["--replicas", "12", "--faults", "none"], "1 to 9"),
+        (&["--faults", "members,partition"], "namespaces"),
         (&["--protocol", "multipaxo"], "multipaxos"),
         (&["--clients", "0", "--faults", "none"], "clients"),
     ] {

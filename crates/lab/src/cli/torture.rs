@@ -31,13 +31,15 @@ Examples:
   quintet torture --replicas 5 --faults kill,partition --network namespaces
   quintet torture --durability memory --faults kill,stop,rolling
   quintet torture --protocol nezha --proxies 2     a part of the clients at proxies, killed, too
+  quintet torture --faults kill,members,protocol   members come and go, protocols change
   quintet torture --faults clients --seconds 120   hostile clients beside the honest ones
 
 Replicas are processes of this program. Faults: kill (kill -9 of the leader, of others, of all),
 stop (SIGSTOP, SIGCONT), partition (links that carry nothing, in one direction or both), reset
 (connections), disk (a full one), slow (a disk that others keep busy), corrupt (flipped bytes in a
-minority's files), rolling (SIGTERM to one after the other), and, alone, clients (hostile ones:
-giant commands, thousands of connections, garbage, strangers on every port, while honest answers,
+minority's files), rolling (SIGTERM to one after the other); members (killed ones are
+replaced, others come and go) and protocol (another one), which 'all' leaves out; and, alone, clients
+(hostile ones: giant commands, thousands of connections, garbage, strangers on every port, while honest answers,
 their latency and the replicas' memory are checked). Checked are linearizability, that
 nothing acknowledged is lost, that clients see no error but those that a fault excuses, exit codes,
 and that all replicas come to the same state. What needs rights (disk, network namespaces) runs in a
@@ -71,8 +73,8 @@ pub struct Torture {
     #[arg(long, value_name = "X")]
     seed: Option<u64>,
 
-    /// Which faults: none, kill, stop, partition, reset, disk, slow, corrupt, rolling, all, or
-    /// several with commas; or clients, alone: hostile ones
+    /// Which faults: none, kill, stop, partition, reset, disk, slow, corrupt, rolling, members,
+    /// protocol, all (but the last two), or several with commas; or clients, alone: hostile ones
     #[arg(long, value_name = "KINDS", default_value = "all")]
     faults: FaultSet,
 

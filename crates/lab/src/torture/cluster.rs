@@ -55,6 +55,10 @@ pub struct Status {
     pub entries: u64,
     /// `ok`, `full` or `failed`.
     pub disk_state: String,
+    /// The epoch that it is in.
+    pub epoch: u64,
+    /// The protocol of that epoch.
+    pub protocol: String,
 }
 
 /// One replica, or a proxy.
@@ -78,6 +82,17 @@ pub struct Replica {
     pub paused: bool,
     /// How often it was started.
     pub starts: u64,
+    /// It has become a member of the running cluster, or is to.
+    pub joins: Option<Joins>,
+}
+
+/// How a replica asks to become a member.
+#[derive(Clone, Debug)]
+pub struct Joins {
+    /// Peer addresses of members.
+    pub seeds: Vec<String>,
+    /// Whose place it takes; it is one more otherwise.
+    pub replaces: Option<u16>,
 }
 
 impl Replica {
@@ -244,6 +259,7 @@ impl Cluster {
                 may_end: false,
                 paused: false,
                 starts: 0,
+                joins: None,
             });
         }
         Ok(Self {
@@ -254,6 +270,31 @@ impl Cluster {
             descriptors: (plan.faults.has(Kind::Clients)).then_some(hostile::DESCRIPTORS),
             memory_max: plan.bounds.memory_max,
         })
+    }
+
+    /// One more replica, which is no member yet.
+    ///
+    /// # Errors
+    /// When its directory cannot be written.
+    pub fn add(&mut self, plan: &Plan, joins: Joins) -> io::Result<u16> {
+        let id = self.replicas.len() as u16;
+        let directory = plan.directory.join(format!("replica-{id}"));
+        fs::create_dir_all(directory.join("data"))?;
+        let text = configuration(plan, &self.network, id);
+        fs::write(directory.join("quintet.toml"), text)?;
+        self.replicas.push(Replica {
+            id,
+            is_proxy: false,
+            addresses: self.network.addresses(id),
+            directory,
+            child: None,
+            ended: None,
+            may_end: true,
+            paused: false,
+            starts: 0,
+            joins: Some(joins),
+        });
+        Ok(id)
     }
 
     /// All processes, replicas first.
@@ -291,8 +332,21 @@ impl Cluster {
                 shell
             }
         };
+        match &replica.joins {
+            None => command.arg(if replica.is_proxy { "proxy" } else { "serve" }),
+            Some(joins) => {
+                command.arg("join").arg("--dir").arg(replica.data());
+                for seed in &joins.seeds {
+                    command.arg("--seed").arg(seed);
+                }
+                let replaced = joins.replaces.map(|id| id.to_string());
+                if let Some(id) = replaced {
+                    command.arg("--replace").arg(id);
+                }
+                &mut command
+            }
+        };
         command
-            .arg(if replica.is_proxy { "proxy" } else { "serve" })
             .arg("--config")
             .arg(replica.directory.join("quintet.toml"))
             .arg("--stop-with-stdin")

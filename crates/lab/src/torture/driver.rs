@@ -41,7 +41,7 @@ const FILL_MAX: Duration = Duration::from_secs(20);
 /// Requests that were in progress when a fault ended are excused for this long.
 const GRACE: u64 = 3_000_000_000;
 
-const BREAKS: &[Trouble] = &[Trouble::Connection];
+pub(super) const BREAKS: &[Trouble] = &[Trouble::Connection];
 const SILENT: &[Trouble] = &[Trouble::Silence];
 const NO_QUORUM: &[Trouble] = &[Trouble::NoQuorum, Trouble::Uncertain];
 const FULL: &[Trouble] = &[Trouble::Full, Trouble::Connection];
@@ -63,7 +63,7 @@ impl From<std::io::Error> for Halt {
     }
 }
 
-type Step<T = ()> = Result<T, Halt>;
+pub(super) type Step<T = ()> = Result<T, Halt>;
 
 /// What the caller is told now and then; `false` asks to stop.
 pub type Watch<'a> = &'a mut dyn FnMut(&Driver<'_>) -> bool;
@@ -86,7 +86,7 @@ pub struct Driver<'a> {
     pub now: String,
     /// Replicas whose data lie on a small file system of their own.
     pub small_disks: BTreeSet<u16>,
-    random: Random,
+    pub(super) random: Random,
     cuts: Cuts,
     /// The window of the fault that is in force.
     window: Option<usize>,
@@ -130,8 +130,9 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn members(&self) -> Vec<u16> {
-        (0..self.plan.replicas).collect()
+    /// The members of the cluster, be it that some have come later.
+    pub(super) fn members(&self) -> Vec<u16> {
+        (0..self.cluster.replicas.len() as u16).collect()
     }
 
     fn proxies(&self) -> Vec<u16> {
@@ -139,13 +140,13 @@ impl<'a> Driver<'a> {
     }
 
     fn minority(&self) -> usize {
-        usize::from(self.plan.replicas - 1) / 2
+        (self.cluster.replicas.len() - 1) / 2
     }
 
     // --- time passes ----------------------------------------------------------------------
 
     /// Looks after the processes; an end that nobody meant is a violation.
-    fn look(&mut self, watch: Watch<'_>) -> Step {
+    pub(super) fn look(&mut self, watch: Watch<'_>) -> Step {
         for replica in self.cluster.all_mut() {
             if let Some(status) = replica.look()
                 && !replica.may_end
@@ -166,7 +167,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn wait(&mut self, duration: Duration, watch: Watch<'_>) -> Step {
+    pub(super) fn wait(&mut self, duration: Duration, watch: Watch<'_>) -> Step {
         let end = Instant::now() + duration;
         loop {
             self.look(watch)?;
@@ -179,7 +180,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Waits until `holds`.
-    fn until<T>(
+    pub(super) fn until<T>(
         &mut self,
         what: &str,
         watch: Watch<'_>,
@@ -207,7 +208,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Milliseconds drawn from a range.
-    fn draw_ms(&mut self, low: u64, high: u64) -> Duration {
+    pub(super) fn draw_ms(&mut self, low: u64, high: u64) -> Duration {
         Duration::from_millis(self.random.between(low, high))
     }
 
@@ -297,6 +298,8 @@ impl<'a> Driver<'a> {
                 Kind::Slow => self.slow(watch)?,
                 Kind::Corrupt => self.corrupt(watch)?,
                 Kind::Rolling => self.rolling(watch)?,
+                Kind::Members => self.change_members(watch)?,
+                Kind::Protocol => self.change_protocol(watch)?,
                 Kind::Clients => self.attack(watch)?,
             }
             // What was drawn may have been impossible here: a ring of three cuts nothing.
@@ -312,7 +315,7 @@ impl<'a> Driver<'a> {
 
     // --- bookkeeping ------------------------------------------------------------------------
 
-    fn begin(&mut self, kind: Kind, variant: &str, hit: &BTreeSet<u16>) {
+    pub(super) fn begin(&mut self, kind: Kind, variant: &str, hit: &BTreeSet<u16>) {
         let name = kind.name();
         *self.counts.entry(name.to_owned()).or_default() += 1;
         *self.counts.entry(format!("{name} {variant}")).or_default() += 1;
@@ -324,7 +327,7 @@ impl<'a> Driver<'a> {
         self.window = Some(window);
     }
 
-    fn end(&mut self, watch: Watch<'_>) -> Step {
+    pub(super) fn end(&mut self, watch: Watch<'_>) -> Step {
         self.now.push_str(", recovering");
         self.recover(watch)?;
         if let Some(window) = self.window.take() {
@@ -335,7 +338,7 @@ impl<'a> Driver<'a> {
 
     /// Clients of these may see this until the fault is over; those of proxies, too, when it hits
     /// more replicas than may fail.
-    fn excuse(&self, hit: &BTreeSet<u16>, troubles: &'static [Trouble]) -> Vec<usize> {
+    pub(super) fn excuse(&self, hit: &BTreeSet<u16>, troubles: &'static [Trouble]) -> Vec<usize> {
         let timeline = &self.shared.timeline;
         let proxies = match hit.len() > self.minority() && troubles == NO_QUORUM {
             true => self.proxies(),
@@ -346,7 +349,7 @@ impl<'a> Driver<'a> {
             .collect()
     }
 
-    fn end_excuses(&self, excuses: &[usize]) {
+    pub(super) fn end_excuses(&self, excuses: &[usize]) {
         for excuse in excuses {
             self.shared.timeline.end_excuse(*excuse, GRACE);
         }
@@ -358,7 +361,7 @@ impl<'a> Driver<'a> {
         self.draw_set(count, &self.members())
     }
 
-    fn draw_set(&mut self, count: usize, from: &[u16]) -> BTreeSet<u16> {
+    pub(super) fn draw_set(&mut self, count: usize, from: &[u16]) -> BTreeSet<u16> {
         let mut from = from.to_vec();
         let mut set = BTreeSet::new();
         while set.len() < count && !from.is_empty() {
@@ -368,10 +371,10 @@ impl<'a> Driver<'a> {
         set
     }
 
-    fn leader_or_any(&mut self) -> u16 {
+    pub(super) fn leader_or_any(&mut self) -> u16 {
         match self.cluster.leader() {
             Some(leader) => leader,
-            None => self.random.below(self.plan.replicas.into()) as u16,
+            None => self.random.below(self.cluster.replicas.len() as u64) as u16,
         }
     }
 
@@ -397,7 +400,7 @@ impl<'a> Driver<'a> {
         self.wait(duration / 2, watch)
     }
 
-    fn note_exit(&mut self, fault: &str, status: ExitStatus) {
+    pub(super) fn note_exit(&mut self, fault: &str, status: ExitStatus) {
         let name = format!("{fault}: {}", shown(status));
         *self.exits.entry(name).or_default() += 1;
     }
@@ -548,7 +551,7 @@ impl<'a> Driver<'a> {
             }
             90..95 => {
                 // Everybody hears its neighbours only.
-                let count = self.plan.replicas;
+                let count = members.len() as u16;
                 let far = |one: u16, other: u16| {
                     let apart = one.abs_diff(other);
                     apart > 1 && apart < count - 1

@@ -25,13 +25,17 @@ pub enum Kind {
     Corrupt,
     /// SIGTERM to one after the other.
     Rolling,
+    /// Replicas that are replaced, more of them, and fewer again.
+    Members,
+    /// Another protocol.
+    Protocol,
     /// Hostile clients and strangers.
     Clients,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Kill,
         Self::Stop,
         Self::Partition,
@@ -40,6 +44,8 @@ impl Kind {
         Self::Slow,
         Self::Corrupt,
         Self::Rolling,
+        Self::Members,
+        Self::Protocol,
         Self::Clients,
     ];
 
@@ -55,6 +61,8 @@ impl Kind {
             Self::Slow => "slow",
             Self::Corrupt => "corrupt",
             Self::Rolling => "rolling",
+            Self::Members => "members",
+            Self::Protocol => "protocol",
             Self::Clients => "clients",
         }
     }
@@ -68,12 +76,20 @@ impl FaultSet {
     /// No faults.
     pub const NONE: Self = Self(0);
 
-    /// All of them but hostile clients, who need replicas that nothing else troubles: what they
-    /// cause is told from what faults cause by that alone.
+    /// All of them but changes of the cluster, which other faults are named with, and hostile clients,
+    /// who need replicas that nothing else troubles: what they cause is told from what faults cause
+    /// by that alone.
     #[must_use]
     pub fn all() -> Self {
         let all = Kind::ALL.into_iter().fold(Self::NONE, Self::with);
-        all.without(Kind::Clients)
+        let changes = [Kind::Members, Kind::Protocol, Kind::Clients];
+        changes.into_iter().fold(all, Self::without)
+    }
+
+    /// Whether members change, and so their addresses.
+    #[must_use]
+    pub const fn moves(self) -> bool {
+        self.has(Kind::Members)
     }
 
     /// With this kind, too.
@@ -152,6 +168,7 @@ mod tests {
             "kill,stop",
             "disk",
             "reset,rolling",
+            "kill,members,protocol",
             "clients",
         ] {
             assert_eq!(text.parse::<FaultSet>().unwrap().to_string(), text);

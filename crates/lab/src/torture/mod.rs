@@ -26,6 +26,7 @@ mod faults;
 mod files;
 pub mod hostile;
 mod judge;
+mod members;
 pub(crate) mod network;
 mod proxy;
 mod record;
@@ -243,6 +244,16 @@ fn check(plan: &Plan) -> Result<(), TortureError> {
     if plan.faults.has(Kind::Clients) && plan.faults.kinds().len() > 1 {
         return refuse("faults: 'clients' stands alone; its bounds hold without others".to_owned());
     }
+    if plan.faults.moves() && plan.network == NetworkKind::Loopback {
+        let cut = [Kind::Partition, Kind::Reset];
+        if cut.into_iter().any(|kind| plan.faults.has(kind)) {
+            return refuse(
+                "faults: members that change tell each other where they are, so nothing lies between \
+                 them that could be cut: partition and reset need --network namespaces then"
+                    .to_owned(),
+            );
+        }
+    }
     Ok(())
 }
 
@@ -256,6 +267,9 @@ fn possible(plan: &Plan) -> (Vec<Kind>, BTreeMap<String, String>) {
             Kind::Partition | Kind::Reset if plan.replicas < 2 => Some("there is only one replica"),
             Kind::Partition if plan.transport == "shared-memory" => {
                 Some("what goes through shared memory cannot be cut")
+            }
+            Kind::Members if plan.replicas < 3 => {
+                Some("with fewer than three replicas none can be lost and replaced")
             }
             Kind::Corrupt if plan.replicas < 3 => {
                 Some("with fewer than three replicas nobody else has what one loses")
@@ -311,7 +325,8 @@ pub fn run(
     let begun = Instant::now();
     let (kinds, skipped) = possible(plan);
     std::fs::create_dir_all(&plan.directory)?;
-    let network = Network::start(plan.network, plan.base_port, plan.replicas)?;
+    let cables = !plan.faults.moves();
+    let network = Network::start(plan.network, plan.base_port, plan.replicas, cables)?;
     let cluster = Cluster::prepare(plan, network)?;
     let small = match kinds.contains(&Kind::Disk) {
         true => mount_small_disks(plan)?,

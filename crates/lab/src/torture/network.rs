@@ -64,8 +64,8 @@ pub struct Addresses {
 pub enum Network {
     /// A proxy on loopback, and the first of its ports.
     Loopback {
-        /// The cables.
-        proxy: Proxy,
+        /// The cables; none where members change, who tell the others where they are.
+        proxy: Option<Proxy>,
         /// The first port of all.
         base: u16,
         /// How many replicas there are.
@@ -117,12 +117,18 @@ fn ip(arguments: &str) -> io::Result<()> {
 }
 
 impl Network {
-    /// Lays the network for `replicas` replicas from port `base` on.
+    /// Lays the network for `replicas` replicas from port `base` on; on loopback with cables between
+    /// them, or not.
     ///
     /// # Errors
     /// When a port is taken or a right is missing.
-    pub fn start(kind: NetworkKind, base: u16, replicas: u16) -> io::Result<Self> {
+    pub fn start(kind: NetworkKind, base: u16, replicas: u16, cables: bool) -> io::Result<Self> {
         match kind {
+            NetworkKind::Loopback if !cables => Ok(Self::Loopback {
+                proxy: None,
+                base,
+                replicas,
+            }),
             NetworkKind::Loopback => {
                 let pairs = (0..replicas)
                     .flat_map(|from| (0..replicas).map(move |to| (from, to)))
@@ -136,7 +142,7 @@ impl Network {
                     })
                     .collect();
                 Ok(Self::Loopback {
-                    proxy: Proxy::start(&cables)?,
+                    proxy: Some(Proxy::start(&cables)?),
                     base,
                     replicas,
                 })
@@ -177,9 +183,11 @@ impl Network {
     pub fn members(&self, id: u16) -> Vec<String> {
         let (Self::Loopback { replicas, .. } | Self::Namespaces { replicas, .. }) = self;
         let seen = (0..*replicas).map(|to| match self {
-            Self::Loopback { base, replicas, .. } if to != id && id < *replicas => {
-                local(cable_port(*base, id, to))
-            }
+            Self::Loopback {
+                base,
+                replicas,
+                proxy: Some(_),
+            } if to != id && id < *replicas => local(cable_port(*base, id, to)),
             _ => self.addresses(to).peer,
         });
         seen.map(|address| address.to_string()).collect()
@@ -200,7 +208,11 @@ impl Network {
     /// When the operating system refuses.
     pub fn cut(&mut self, wanted: &Cuts) -> io::Result<()> {
         match self {
-            Self::Loopback { proxy, .. } => proxy.cut(wanted),
+            Self::Loopback { proxy, .. } => {
+                if let Some(proxy) = proxy {
+                    proxy.cut(wanted);
+                }
+            }
             Self::Namespaces { cuts, .. } => {
                 for (from, to) in wanted.difference(cuts) {
                     let (at, peer) = (namespace(*from), host(*to));
@@ -224,7 +236,11 @@ impl Network {
     /// When the operating system refuses.
     pub fn reset(&self, one: u16, other: u16) -> io::Result<()> {
         match self {
-            Self::Loopback { proxy, .. } => proxy.reset(one, other),
+            Self::Loopback { proxy, .. } => {
+                if let Some(proxy) = proxy {
+                    proxy.reset(one, other);
+                }
+            }
             Self::Namespaces { .. } => {
                 let (at, peer) = (namespace(one), host(other).to_string());
                 let net = format!("--net=/run/netns/{at}");
@@ -311,7 +327,7 @@ mod tests {
     #[test]
     fn every_replica_sees_itself_where_it_listens_and_others_through_cables() {
         let base = free_base(24_200).unwrap();
-        let network = Network::start(NetworkKind::Loopback, base, 3).unwrap();
+        let network = Network::start(NetworkKind::Loopback, base, 3, true).unwrap();
         let mut all = std::collections::BTreeSet::new();
         for id in 0..3 {
             let members = network.members(id);
