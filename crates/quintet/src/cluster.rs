@@ -24,7 +24,7 @@ use std::{
 use tempfile::TempDir;
 
 /// How long a change of the cluster is waited for.
-const CHANGE_MAX: Duration = Duration::from_secs(60);
+const CHANGE_MAX: Duration = Duration::from_secs(400);
 
 /// What can go wrong with a cluster.
 #[derive(Debug, thiserror::Error)]

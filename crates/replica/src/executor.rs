@@ -236,6 +236,13 @@ impl Executor {
         self.descriptor = descriptor;
     }
 
+    /// For an executor without a state: its limits are those that the members have agreed on, to the
+    /// last digit.
+    pub(crate) fn agree(&mut self, terms: &crate::Terms) {
+        self.limits.agree(terms);
+        self.sessions = sessions(&self.limits).with_plant(self.planted);
+    }
+
     /// The epoch's descriptor, encoded; empty where none was set.
     pub(crate) const fn descriptor(&self) -> &Bytes {
         &self.descriptor
@@ -300,6 +307,11 @@ impl Executor {
     /// The most batches of reads that may wait.
     pub(crate) const fn queries_max(&self) -> usize {
         self.limits.queries_max
+    }
+
+    /// The last snapshot was given up: so many bytes before it are not covered either.
+    pub(crate) const fn count_uncovered(&mut self, bytes: u64) {
+        self.bytes_since = self.bytes_since.saturating_add(bytes);
     }
 
     /// Bytes of batches executed since the last snapshot began.

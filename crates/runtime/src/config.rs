@@ -447,6 +447,14 @@ impl Config {
                     .to_owned(),
             );
         }
+        if !self
+            .session_lifetime
+            .subsec_nanos()
+            .is_multiple_of(1_000_000)
+        {
+            // Members agree on it in these units.
+            return refuse("session_lifetime: accepted are whole milliseconds".to_owned());
+        }
         if !self.digest_interval.is_zero() && self.digest_interval < Duration::from_secs(1) {
             return refuse("digest_interval: accepted are 0s and at least one second".to_owned());
         }

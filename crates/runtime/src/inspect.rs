@@ -8,7 +8,8 @@
 use crate::{
     data,
     journal_files::{FileDisk, FileError},
-    snapshots::{self, Flaw, Survey},
+    snapshots::{self, Flaw},
+    survey::Survey,
 };
 pub use quintet_replica::journal::RecordInfo;
 use quintet_replica::{
@@ -205,9 +206,12 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
     let directory = path.join("snapshots");
     let mut files = Vec::new();
     for kept in snapshots::list(&directory).map_err(|error| failed(directory.clone(), error))? {
-        let file = directory.join(snapshots::name(kept.info.id, kept.fetched));
-        let flaw = snapshots::verify(&file, kept.info.id, owner.cluster)
-            .map_err(|error| failed(file, error))?;
+        let flaw = snapshots::verify(&directory, &kept, owner.cluster).map_err(|error| {
+            failed(
+                directory.join(snapshots::name(kept.info.id, kept.origin)),
+                error,
+            )
+        })?;
         if let Some(Flaw::Foreign(reason)) = &flaw {
             problems.push(Problem {
                 what: reason.clone(),
@@ -220,7 +224,7 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
             slot: kept.info.id.slot.0,
             position: kept.info.id.position.0,
             bytes: kept.info.length,
-            fetched: kept.fetched,
+            fetched: kept.is_fetched(),
             problem: flaw.map(|flaw| match flaw {
                 Flaw::Foreign(reason) | Flaw::Damaged(reason) => reason,
             }),
@@ -228,8 +232,8 @@ pub fn inspect(path: &Path, record: impl FnMut(&RecordInfo)) -> Result<Report, I
     }
     // In memory durability nothing but the promises outlives the process.
     if owner.durability == Durability::Disk.name()
-        && let Ok(survey) = Survey::of(&directory, owner.cluster, EpochNumber(0))
-            .map_err(|error| failed(directory, error))?
+        && let Ok(survey) =
+            Survey::of(&directory, owner.cluster, None).map_err(|error| failed(directory, error))?
     {
         let lost = survey.lost(found.complete || found.verdict.is_some());
         let remedy = match lost {

@@ -35,6 +35,7 @@ mod rings;
 pub mod server;
 mod snapshots;
 pub mod status;
+mod survey;
 mod system;
 mod terms;
 mod timers;

@@ -25,7 +25,8 @@ use crate::{
         Admin, AdminOptions, ChangeReport, ChangeRequest, Exposition, Gateway, GatewayConfig,
         NodePort, SnapshotReport, StatusReport,
     },
-    snapshots::{self, Snapshots, Survey},
+    snapshots::{self, Snapshots},
+    survey::Survey,
     terms,
     transports::{
         emulator::Emulator,
@@ -411,7 +412,7 @@ fn open_storage(
     };
     let directory = data.path().join("snapshots");
     let survey = match config.durability {
-        Durability::Disk => Survey::of(&directory, config.cluster, descriptor.number)
+        Durability::Disk => Survey::of(&directory, config.cluster, Some(descriptor.number))
             .map_err(failed)?
             .map_err(refused)?,
         Durability::Memory => Survey::default(),
@@ -466,8 +467,9 @@ fn open_storage(
     if opened.promise_repaired {
         tracing::warn!("one copy of the promises was damaged: repaired from the other");
     }
-    let snapshots = Snapshots::start(directory, config.cluster, config.durability, mailer.clone())
-        .map_err(failed)?;
+    let of = (config.cluster, descriptor.number);
+    let snapshots =
+        Snapshots::start(directory, of, config.durability, mailer.clone()).map_err(failed)?;
     Ok(Storage {
         opened,
         snapshots,

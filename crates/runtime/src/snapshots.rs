@@ -3,7 +3,11 @@
 //! ```text
 //!   Begin, Append …, Finish ──► snapshots/incoming ──fsync, rename, fsync──► SLOT-POSITION.snapshot
 //!                               snapshots/arriving                        or SLOT-POSITION.fetched
+//!                                                                         or SLOT-POSITION.bridge
 //! ```
+//!
+//! A bridge was begun in the epoch before, is named for where this epoch begins, and leads there. A
+//! bridge into an epoch that never began here is deleted.
 //!
 //! What has arrived of a peer's when the process ends is there for the next: it is read, and what
 //! has right checksums is gone on with when the state is still wanted then.
@@ -21,7 +25,7 @@ use crate::{
     descriptors::retried,
     directories::sync_directory,
     journal_files::is_full,
-    kept::Kept,
+    kept::{Kept, Origin},
     mail::{Mail, Mailer, PanicAlarm},
 };
 use quintet_replica::{
@@ -52,22 +56,20 @@ const fn unfinished(fetched: bool) -> &'static str {
 /// behind a whole snapshot.
 const FLUSH_EVERY: u64 = 8 << 20;
 
-pub(crate) fn name(id: Executed, fetched: bool) -> String {
-    let kind = if fetched { "fetched" } else { "snapshot" };
-    format!("{:020}-{:020}.{kind}", id.slot.0, id.position.0)
+pub(crate) fn name(id: Executed, origin: Origin) -> String {
+    let suffix = origin.suffix();
+    format!("{:020}-{:020}.{suffix}", id.slot.0, id.position.0)
 }
 
-fn parse(name: &str) -> Option<(Executed, bool)> {
-    let (id, fetched) = match name.strip_suffix(".snapshot") {
-        Some(id) => (id, false),
-        None => (name.strip_suffix(".fetched")?, true),
-    };
+fn parse(name: &str) -> Option<(Executed, Origin)> {
+    let (id, suffix) = name.split_once('.')?;
+    let origin = Origin::ALL.into_iter().find(|it| it.suffix() == suffix)?;
     let (slot, position) = id.split_once('-')?;
     let id = Executed {
         slot: Slot(slot.parse().ok()?),
         position: Position(position.parse().ok()?),
     };
-    (self::name(id, fetched) == name).then_some((id, fetched))
+    (self::name(id, origin) == name).then_some((id, origin))
 }
 
 /// All whole snapshots, oldest first: in the order of their numbers, whatever the files' order is.
@@ -75,13 +77,14 @@ pub(crate) fn list(directory: &Path) -> io::Result<Vec<Kept>> {
     let mut found = Vec::new();
     for entry in retried(|| fs::read_dir(directory))? {
         let entry = entry?;
-        if let Some((id, fetched)) = parse(&entry.file_name().to_string_lossy()) {
+        if let Some((id, origin)) = parse(&entry.file_name().to_string_lossy()) {
             let length = entry.metadata()?.len();
             let info = SnapshotInfo { id, length };
-            found.push(Kept { info, fetched });
+            found.push(Kept { info, origin });
         }
     }
-    found.sort_by_key(|kept| kept.info.id);
+    // The first state of an epoch has the name of the bridge into it, and replaces it.
+    found.sort_by_key(|kept| (kept.info.id, kept.origin));
     Ok(found)
 }
 
@@ -98,6 +101,10 @@ pub(crate) enum Flaw {
 struct Check {
     name: String,
     id: Executed,
+    /// It is named for where it leads.
+    bridges: bool,
+    /// Where it leads.
+    fed: Option<Executed>,
     cluster: ClusterId,
     reader: SnapshotReader,
     offset: u64,
@@ -106,10 +113,12 @@ struct Check {
 }
 
 impl Check {
-    fn new(name: String, id: Executed, cluster: ClusterId) -> Self {
+    fn new(name: String, id: Executed, bridges: bool, cluster: ClusterId) -> Self {
         Self {
             name,
             id,
+            bridges,
+            fed: None,
             cluster,
             reader: SnapshotReader::default(),
             offset: 0,
@@ -142,7 +151,7 @@ impl Check {
                                 self.id, self.cluster, header.cluster
                             ))));
                         }
-                        if header.executed != self.id {
+                        if header.executed != self.id && !self.bridges {
                             return self.damaged(format!("it covers {:?}", header.executed));
                         }
                     }
@@ -157,9 +166,18 @@ impl Check {
                             return self.damaged(format!("its state: {error}"));
                         }
                     }
-                    Ok(Some(SnapshotChunk::Feed(_))) => {}
+                    Ok(Some(SnapshotChunk::Feed(feed))) => {
+                        self.fed = feed.end.map(|end| end.executed);
+                    }
                     Ok(Some(SnapshotChunk::End)) => {
                         self.ended = true;
+                        let begins = self.fed.map(|end| Executed {
+                            position: end.position.next(),
+                            ..end
+                        });
+                        if self.bridges && begins != Some(self.id) {
+                            return self.damaged(format!("it leads to {:?}", self.fed));
+                        }
                         let read = state.as_mut().map_or(Ok(()), |it| it.finish());
                         return match read {
                             Ok(()) => Ok(None),
@@ -196,10 +214,24 @@ impl Check {
 }
 
 /// Reads a snapshot file whole and checks every checksum.
-pub(crate) fn verify(path: &Path, id: Executed, cluster: ClusterId) -> io::Result<Option<Flaw>> {
-    let file = retried(|| File::open(path))?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Check::new(name.into_owned(), id, cluster).finish(&file, None)
+pub(crate) fn verify(
+    directory: &Path,
+    kept: &Kept,
+    cluster: ClusterId,
+) -> io::Result<Option<Flaw>> {
+    let name = name(kept.info.id, kept.origin);
+    let file = retried(|| File::open(directory.join(&name)))?;
+    let bridges = kept.origin == Origin::Bridge;
+    Check::new(name, kept.info.id, bridges, cluster).finish(&file, None)
+}
+
+/// The epoch to which a snapshot belongs; none when its header cannot be read.
+pub(crate) fn epoch_of(directory: &Path, kept: &Kept) -> Option<EpochNumber> {
+    let header = header_of(&directory.join(name(kept.info.id, kept.origin)))?;
+    match kept.origin {
+        Origin::Bridge => header.epoch.0.checked_add(1).map(EpochNumber),
+        Origin::Own | Origin::Fetched => Some(header.epoch),
+    }
 }
 
 /// The header of a whole snapshot; none when it cannot be read.
@@ -216,7 +248,7 @@ fn header_of(path: &Path) -> Option<SnapshotHeader> {
 /// The epoch of the newest snapshot in `directory`, and where it began.
 pub(crate) fn newest_epoch(directory: &Path) -> Option<(Descriptor, Executed)> {
     let newest = list(directory).ok()?.pop()?;
-    let header = header_of(&directory.join(name(newest.info.id, newest.fetched)))?;
+    let header = header_of(&directory.join(name(newest.info.id, newest.origin)))?;
     let descriptor = Descriptor::decode(header.descriptor).ok()?;
     Some((descriptor, header.base))
 }
@@ -243,92 +275,6 @@ fn left(path: &Path, cluster: ClusterId) -> Option<SnapshotLeft> {
     left
 }
 
-/// What a start can rely on.
-#[derive(Debug, Default)]
-pub(crate) struct Survey {
-    /// The newest one that can be read.
-    pub good: Option<Kept>,
-    /// Newer ones that cannot, and why.
-    pub bad: Vec<(Kept, String)>,
-}
-
-impl Survey {
-    /// Looks through `directory`, newest first. Of an earlier epoch nothing can be relied on.
-    ///
-    /// # Errors
-    /// The inner error tells of a file that belongs elsewhere.
-    pub fn of(
-        directory: &Path,
-        cluster: ClusterId,
-        epoch: EpochNumber,
-    ) -> io::Result<Result<Self, String>> {
-        let mut survey = Self::default();
-        for kept in list(directory)?.into_iter().rev() {
-            let path = directory.join(name(kept.info.id, kept.fetched));
-            match verify(&path, kept.info.id, cluster)? {
-                None if header_of(&path).is_some_and(|header| header.epoch < epoch) => break,
-                None => {
-                    survey.good = Some(kept);
-                    break;
-                }
-                Some(Flaw::Foreign(reason)) => return Ok(Err(reason)),
-                Some(Flaw::Damaged(reason)) => survey.bad.push((kept, reason)),
-            }
-        }
-        Ok(Ok(survey))
-    }
-
-    /// Why the good snapshot, or the beginning, and the log are not all that there was. `complete`:
-    /// the log goes back to the beginning.
-    pub fn lost(&self, complete: bool) -> Option<String> {
-        let gap = self.bad.iter().find(|(kept, _)| kept.fetched);
-        if let Some((_, reason)) = gap {
-            return Some(reason.clone());
-        }
-        if self.good.is_some() || complete {
-            return None;
-        }
-        Some(match self.bad.first() {
-            Some((_, reason)) => reason.clone(),
-            None => "the snapshot that the journal goes on from is missing".to_owned(),
-        })
-    }
-
-    /// Moves the bad ones out of the way.
-    pub fn set_aside(&self, directory: &Path, aside: &Path) -> io::Result<()> {
-        move_aside(self.bad.iter().map(|(kept, _)| *kept), directory, aside)
-    }
-
-    /// Moves those that are older than the good one out of the way, before the journal is begun
-    /// again: the log that led from them to the good one goes with it, so that they could never
-    /// stand in for it.
-    pub fn set_older_aside(&self, directory: &Path, aside: &Path) -> io::Result<()> {
-        let Some(good) = self.good else {
-            return Ok(());
-        };
-        let older = list(directory)?.into_iter();
-        move_aside(
-            older.filter(|kept| kept.info.id < good.info.id),
-            directory,
-            aside,
-        )
-    }
-}
-
-fn move_aside(kept: impl Iterator<Item = Kept>, directory: &Path, aside: &Path) -> io::Result<()> {
-    let mut kept = kept.peekable();
-    if kept.peek().is_none() {
-        return Ok(());
-    }
-    fs::create_dir_all(aside)?;
-    for kept in kept {
-        let name = name(kept.info.id, kept.fetched);
-        fs::rename(directory.join(&name), aside.join(&name))?;
-    }
-    sync_directory(aside)?;
-    sync_directory(directory)
-}
-
 enum Order {
     Check(Box<dyn StateCheck>),
     Begin {
@@ -339,6 +285,7 @@ enum Order {
     },
     Append(Bytes),
     Truncate(u64),
+    Bridges(Executed),
     Finish,
     Abandon,
 }
@@ -375,16 +322,22 @@ impl Snapshots {
     /// earlier life left is deleted: it was not made to outlive the process.
     pub fn start(
         directory: PathBuf,
-        cluster: ClusterId,
+        (cluster, epoch): (ClusterId, EpochNumber),
         durability: Durability,
         mailer: Mailer,
     ) -> io::Result<Self> {
         let _ = fs::remove_file(directory.join(unfinished(false)));
         let left = left(&directory.join(unfinished(true)), cluster);
-        let mut found = list(&directory)?;
-        if durability == Durability::Memory {
-            for kept in found.drain(..) {
-                fs::remove_file(directory.join(name(kept.info.id, kept.fetched)))?;
+        let mut found = Vec::new();
+        for kept in list(&directory)? {
+            let leads_away = || {
+                let of = epoch_of(&directory, &kept);
+                kept.origin == Origin::Bridge && of.is_none_or(|of| of > epoch)
+            };
+            if durability == Durability::Memory || leads_away() {
+                fs::remove_file(directory.join(name(kept.info.id, kept.origin)))?;
+            } else {
+                found.push(kept);
             }
         }
         let (orders, queue) = channel();
@@ -456,6 +409,11 @@ impl Snapshots {
         self.begun == file
     }
 
+    /// The file that is being written is a bridge to where an epoch begins.
+    pub fn bridges(&self, base: Executed) {
+        self.order(Order::Bridges(base));
+    }
+
     pub fn truncate(&self, length: u64) {
         self.order(Order::Truncate(length));
     }
@@ -509,7 +467,7 @@ impl Snapshots {
         let Some(kept) = self.newest else {
             return String::new();
         };
-        let path = self.directory.join(name(kept.info.id, kept.fetched));
+        let path = self.directory.join(name(kept.info.id, kept.origin));
         let absolute = std::path::absolute(&path).unwrap_or(path);
         absolute.display().to_string()
     }
@@ -517,7 +475,7 @@ impl Snapshots {
     /// Whether the log before this snapshot can go: another can stand in for it, or the log has
     /// a gap there anyway.
     pub fn replaceable(&self, id: Executed) -> bool {
-        (self.newest).is_some_and(|newest| newest.info.id > id || newest.fetched)
+        (self.newest).is_some_and(|newest| newest.info.id > id || newest.is_fetched())
     }
 
     fn file(&self, id: Executed) -> io::Result<File> {
@@ -526,8 +484,10 @@ impl Snapshots {
         {
             return Ok(file);
         }
-        let open = |fetched| File::open(self.directory.join(name(id, fetched)));
-        open(false).or_else(|_| open(true))
+        let open = |origin| File::open(self.directory.join(name(id, origin)));
+        open(Origin::Own)
+            .or_else(|_| open(Origin::Fetched))
+            .or_else(|_| open(Origin::Bridge))
     }
 
     /// Closes the files that nobody reads any more: of those that have been replaced the disk gets
@@ -578,7 +538,7 @@ impl Snapshots {
 struct UnderWay {
     number: u64,
     id: Executed,
-    fetched: bool,
+    origin: Origin,
     file: File,
     written: u64,
     flushed: u64,
@@ -642,11 +602,14 @@ impl Writer {
                 self.under_way = Some(UnderWay {
                     number,
                     id,
-                    fetched,
+                    origin: match fetched {
+                        true => Origin::Fetched,
+                        false => Origin::Own,
+                    },
                     file,
                     written: kept,
                     flushed: kept,
-                    check: Check::new(name.to_owned(), id, self.cluster),
+                    check: Check::new(name.to_owned(), id, false, self.cluster),
                 });
             }
             Order::Append(bytes) => {
@@ -663,7 +626,8 @@ impl Writer {
                     under_way.flushed = under_way.written;
                     // Its pages are in memory still; and at the end there is little left to read,
                     // so that a state that is followed by others is there at once.
-                    let state = self.state.as_mut().filter(|_| !under_way.fetched);
+                    let own = under_way.origin == Origin::Own;
+                    let state = self.state.as_mut().filter(|_| own);
                     let flaw = under_way.check.go_on(&under_way.file, state)?;
                     unreadable(flaw)?;
                 }
@@ -678,8 +642,14 @@ impl Writer {
                 under_way.file.seek(SeekFrom::Start(length))?;
                 under_way.written = length;
                 under_way.flushed = under_way.flushed.min(length);
-                let name = unfinished(under_way.fetched).to_owned();
-                under_way.check = Check::new(name, under_way.id, self.cluster);
+                let name = unfinished(under_way.origin == Origin::Fetched).to_owned();
+                under_way.check = Check::new(name, under_way.id, false, self.cluster);
+            }
+            Order::Bridges(base) => {
+                if let Some(under_way) = &mut self.under_way {
+                    (under_way.id, under_way.origin) = (base, Origin::Bridge);
+                    (under_way.check.id, under_way.check.bridges) = (base, true);
+                }
             }
             Order::Finish => {
                 let Some(under_way) = self.under_way.take() else {
@@ -706,7 +676,7 @@ impl Writer {
     fn save(&mut self, under_way: UnderWay) -> Result<(), Failed> {
         let UnderWay {
             id,
-            fetched,
+            origin,
             file,
             written,
             mut check,
@@ -715,22 +685,22 @@ impl Writer {
         if self.durability == Durability::Disk {
             file.sync_all().map_err(not_synced)?;
         }
+        let fetched = origin == Origin::Fetched;
         let state = self.state.as_mut().filter(|_| !fetched);
         unreadable(check.finish(&file, state)?)?;
         fs::rename(
             self.directory.join(unfinished(fetched)),
-            self.directory.join(name(id, fetched)),
+            self.directory.join(name(id, origin)),
         )?;
         if self.durability == Durability::Disk {
             sync_directory(&self.directory).map_err(not_synced)?;
         }
         let length = written;
         let info = SnapshotInfo { id, length };
-        self.mailer
-            .send(Mail::SnapshotSaved(Kept { info, fetched }));
+        self.mailer.send(Mail::SnapshotSaved(Kept { info, origin }));
         let found = list(&self.directory)?;
         for old in &found[..found.len().saturating_sub(KEPT)] {
-            fs::remove_file(self.directory.join(name(old.info.id, old.fetched)))?;
+            fs::remove_file(self.directory.join(name(old.info.id, old.origin)))?;
         }
         Ok(())
     }
@@ -781,6 +751,8 @@ mod tests {
         CommandTime, EpochNumber, GroupId, RestoreError, SnapshotHeader, Wire, framed,
     };
 
+    const OF: (ClusterId, EpochNumber) = (ClusterId(1), EpochNumber(1));
+
     fn id(slot: u64) -> Executed {
         Executed {
             slot: Slot(slot),
@@ -799,10 +771,13 @@ mod tests {
             slot: Slot(slot),
             position: Position(3),
         };
-        let name = |slot| super::name(id(slot), false);
+        let name = |slot| super::name(id(slot), Origin::Own);
         assert!(name(9) < name(10) && name(10) < name(u64::MAX));
-        assert_eq!(parse(&name(10)), Some((id(10), false)));
-        assert_eq!(parse(&super::name(id(10), true)), Some((id(10), true)));
+        assert_eq!(parse(&name(10)), Some((id(10), Origin::Own)));
+        assert_eq!(
+            parse(&super::name(id(10), Origin::Fetched)),
+            Some((id(10), Origin::Fetched))
+        );
         assert_eq!(parse("incoming"), None);
     }
 
@@ -812,8 +787,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
-        let start =
-            |durability| Snapshots::start(path.clone(), ClusterId(1), durability, mailer.clone());
+        let start = |durability| Snapshots::start(path.clone(), OF, durability, mailer.clone());
         let mut snapshots = start(Durability::Disk).expect("starts");
         for slot in [8, 9, 10] {
             let id = id(slot);
@@ -875,14 +849,18 @@ mod tests {
         let path = directory.path().to_path_buf();
         let (_mailbox, mailer) = mailbox();
         for slot in [1, 2] {
-            fs::write(path.join(name(id(slot), false)), stream(slot, b"state")).expect("written");
+            fs::write(
+                path.join(name(id(slot), Origin::Own)),
+                stream(slot, b"state"),
+            )
+            .expect("written");
         }
         let snapshots =
-            Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer).expect("starts");
+            Snapshots::start(path.clone(), OF, Durability::Disk, mailer).expect("starts");
         let whole = |slot| snapshots.read(id(slot), 0, 1 << 10);
         let given = [whole(1), whole(2)];
         for slot in [1, 2] {
-            fs::remove_file(path.join(name(id(slot), false))).expect("removed");
+            fs::remove_file(path.join(name(id(slot), Origin::Own))).expect("removed");
         }
         assert_eq!(given, [1, 2].map(|slot| Some(stream(slot, b"state"))));
         assert_eq!([whole(1), whole(2)], given);
@@ -901,8 +879,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
-        let mut snapshots =
-            Snapshots::start(path, ClusterId(1), Durability::Disk, mailer).expect("starts");
+        let mut snapshots = Snapshots::start(path, OF, Durability::Disk, mailer).expect("starts");
         for state in [&b"state"[..], b"as another summary makes it"] {
             let whole = stream(7, state);
             snapshots.begin(id(7), false, 0);
@@ -927,13 +904,17 @@ mod tests {
         let (_mailbox, mailer) = mailbox();
         let open = 1..=SNAPSHOTS_OPEN_MAX as u64 + 1;
         for slot in open.clone() {
-            fs::write(path.join(name(id(slot), false)), stream(slot, b"state")).expect("written");
+            fs::write(
+                path.join(name(id(slot), Origin::Own)),
+                stream(slot, b"state"),
+            )
+            .expect("written");
         }
         let snapshots =
-            Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer).expect("starts");
+            Snapshots::start(path.clone(), OF, Durability::Disk, mailer).expect("starts");
         let read = |slot| snapshots.read(id(slot), 0, 1 << 10);
         let first = read(1);
-        fs::remove_file(path.join(name(id(1), false))).expect("removed");
+        fs::remove_file(path.join(name(id(1), Origin::Own))).expect("removed");
         for slot in open {
             assert!(read(slot).is_some());
             assert_eq!(read(1), first, "after {slot}");
@@ -945,8 +926,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
-        let mut snapshots =
-            Snapshots::start(path, ClusterId(1), Durability::Disk, mailer).expect("starts");
+        let mut snapshots = Snapshots::start(path, OF, Durability::Disk, mailer).expect("starts");
         let id = id(7);
         let whole = stream(7, &[3; 9 << 20]);
         let (state, end) = whole.split_at(whole.len() - 8);
@@ -996,7 +976,7 @@ mod tests {
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
         let mut snapshots =
-            Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer).expect("starts");
+            Snapshots::start(path.clone(), OF, Durability::Disk, mailer).expect("starts");
         let begun = |snapshots: &mut Snapshots, slot| {
             snapshots.begin(id(slot), true, 0);
             snapshots.append(Bytes::from("unfinished"));
@@ -1041,7 +1021,7 @@ mod tests {
             endless,
         ] {
             let mut snapshots =
-                Snapshots::start(path.clone(), ClusterId(1), Durability::Disk, mailer.clone())
+                Snapshots::start(path.clone(), OF, Durability::Disk, mailer.clone())
                     .expect("starts");
             let id = id(7);
             snapshots.begin(id, false, 0);
@@ -1090,8 +1070,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
-        let mut snapshots =
-            Snapshots::start(path, ClusterId(1), Durability::Disk, mailer).expect("starts");
+        let mut snapshots = Snapshots::start(path, OF, Durability::Disk, mailer).expect("starts");
         snapshots.check_states(Box::new(Good::default()));
         // A peer's is restored from as it is; its restore finds what is wrong with it.
         for (slot, state, fetched) in [(1, "bad", false), (2, "good", false), (3, "bad", true)] {
@@ -1124,8 +1103,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().to_path_buf();
         let (mailbox, mailer) = mailbox();
-        let mut snapshots =
-            Snapshots::start(path, ClusterId(1), Durability::Disk, mailer).expect("starts");
+        let mut snapshots = Snapshots::start(path, OF, Durability::Disk, mailer).expect("starts");
         let broken = |snapshots: &mut Snapshots| {
             snapshots.begin(id(1), true, 0);
             snapshots.append(Bytes::from("no snapshot"));

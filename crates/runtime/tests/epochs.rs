@@ -115,6 +115,31 @@ fn cluster_in_memory_goes_on_and_takes_back_who_has_forgotten() {
 }
 
 #[test]
+fn epoch_is_found_again_by_what_was_saved_ahead_of_it() {
+    let (directory, mut cluster, mut sum) = started(3, Durability::Disk);
+    let at = |id: usize| directory.path().join(format!("r{id}/snapshots"));
+    switch(&cluster, 0, to("chain_paxos", &[])).unwrap();
+    continues(&cluster, &mut sum);
+    for id in 0..3 {
+        drop(cluster.replicas[id].take());
+        let names = std::fs::read_dir(at(id)).unwrap();
+        let names = names.map(|it| it.unwrap().file_name().into_string().unwrap());
+        let (ahead, others): (Vec<_>, Vec<_>) = names.partition(|name| name.ends_with(".bridge"));
+        assert_eq!(ahead.len(), 1, "replica {id}: {others:?}");
+        // As if they had died when the epoch began.
+        for name in others {
+            std::fs::remove_file(at(id).join(name)).unwrap();
+        }
+    }
+    for id in 0..3 {
+        cluster.restart(id);
+    }
+    continues(&cluster, &mut sum);
+    let status = cluster.handle(1).status();
+    assert_eq!((status.epoch, &status.protocol[..]), (2, "chain_paxos"));
+}
+
+#[test]
 fn cluster_without_a_write_changes_too() {
     let directory = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(directory.path(), 3, Durability::Memory);

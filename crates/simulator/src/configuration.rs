@@ -238,6 +238,7 @@ impl World {
                 session_lifetime: Duration::from_nanos(self.shape.session_lifetime),
                 // A state is restored in pieces as small as those that it is made in.
                 restore_step: self.shape.snapshot_chunk,
+                bridge_bytes_min: 0,
                 transfer_rate_max: self.shape.transfer_rate,
                 digest_interval: Duration::from_nanos(self.shape.digest_interval),
                 disk_hung_after: Duration::from_nanos(self.shape.disk_hung_after),

@@ -14,6 +14,7 @@
 
 mod epochs;
 mod open;
+mod snapshots;
 
 use self::open::OpenFiles;
 use crate::{random::Random, stored_epoch::StoredEpoch};
@@ -335,6 +336,8 @@ struct Kept {
     bytes: Bytes,
     /// It came from a peer.
     fetched: bool,
+    /// It was begun in the epoch before, and leads to where this one begins.
+    bridges: bool,
 }
 
 impl Kept {
@@ -345,7 +348,7 @@ impl Kept {
         loop {
             match reader.next_chunk() {
                 Ok(Some(SnapshotChunk::Header(header))) => {
-                    if header.executed != self.info.id {
+                    if header.executed != self.info.id && !self.bridges {
                         return false;
                     }
                 }
@@ -428,6 +431,8 @@ pub(crate) struct Disk {
     stuck: bool,
     /// The snapshot under way is whole and being made durable.
     finishing: bool,
+    /// It leads into the next epoch.
+    bridging: bool,
     pub epoch: StoredEpoch,
     /// The slots of the records that are still needed.
     needed: VecDeque<Slot>,
@@ -457,6 +462,7 @@ impl Disk {
             trims: Vec::new(),
             stuck: false,
             finishing: false,
+            bridging: false,
             epoch: None,
             needed: VecDeque::new(),
             records_max: 0,
@@ -806,120 +812,6 @@ impl Disk {
         rot(&mut copy, random);
         kept.bytes = copy.into();
         true
-    }
-
-    // --- snapshots -------------------------------------------------------------------------
-
-    /// Begins one; the first `kept` bytes of what an earlier run left of it stay.
-    pub fn snapshot_begin(&mut self, id: Executed, fetched: bool, kept: u64) {
-        let left = self.left.take();
-        let mut bytes = left.map_or_else(Vec::new, |(_, bytes)| bytes);
-        bytes.truncate(kept as usize);
-        self.writing = Some((id, fetched, bytes));
-        self.finishing = false;
-    }
-
-    /// Appends to the snapshot under way; gives its length so far.
-    pub fn snapshot_append(&mut self, bytes: &[u8]) -> u64 {
-        let Some((.., written)) = &mut self.writing else {
-            return 0;
-        };
-        written.extend_from_slice(bytes);
-        written.len() as u64
-    }
-
-    /// Cuts the snapshot under way off.
-    pub fn snapshot_truncate(&mut self, length: u64) {
-        if let Some((.., written)) = &mut self.writing {
-            written.truncate(length as usize);
-        }
-    }
-
-    /// The snapshot under way is whole; gives its name and how long making it durable takes.
-    pub fn snapshot_finish(&mut self, random: &mut Random) -> Option<(Executed, u64)> {
-        let id = self.writing.as_ref()?.0;
-        self.finishing = true;
-        Some((id, self.latency(random)))
-    }
-
-    pub fn snapshot_abandon(&mut self) {
-        self.writing = None;
-        self.finishing = false;
-    }
-
-    pub fn snapshot_left(&self) -> Option<SnapshotLeft> {
-        self.left.as_ref().map(|(left, _)| left.clone())
-    }
-
-    /// Whether a snapshot is being written.
-    pub const fn snapshot_under_way(&self) -> bool {
-        self.writing.is_some()
-    }
-
-    fn keep_snapshot(&mut self, id: Executed) -> Option<(SnapshotInfo, bool)> {
-        let taken = self.writing.take_if(|(under_way, ..)| *under_way == id)?;
-        let (_, fetched, bytes) = taken;
-        self.finishing = false;
-        let length = bytes.len() as u64;
-        let info = SnapshotInfo { id, length };
-        let bytes = bytes.into();
-        // One that came from a peer may be taken again: the log before it has a gap as before.
-        let same = |kept: &Kept| kept.info.id == id;
-        let gap = self.snapshots.iter().any(|kept| same(kept) && kept.fetched);
-        self.snapshots.retain(|kept| !same(kept));
-        self.open.replaced(id);
-        self.snapshots.push(Kept {
-            info,
-            bytes,
-            fetched: fetched || gap,
-        });
-        self.snapshots.sort_by_key(|kept| kept.info.id);
-        if self.snapshots.len() > 2 {
-            self.snapshots.remove(0);
-        }
-        Some((info, fetched))
-    }
-
-    /// The snapshot is durable now, unless another was begun meanwhile. Gives how long a sync
-    /// takes that it made necessary.
-    pub fn snapshot_saved(
-        &mut self,
-        id: Executed,
-        random: &mut Random,
-    ) -> Option<(SnapshotInfo, Option<u64>)> {
-        // Of the same name there may have been an earlier one, abandoned since.
-        if !self.finishing {
-            return None;
-        }
-        let (info, fetched) = self.keep_snapshot(id)?;
-        if fetched {
-            self.waiting.push_back(Order::Skip);
-        }
-        Some((info, self.trim_due(random)))
-    }
-
-    pub fn snapshot_newest(&self) -> Option<SnapshotInfo> {
-        self.snapshots.last().map(|kept| kept.info)
-    }
-
-    pub fn snapshot_read(
-        &self,
-        id: Executed,
-        offset: u64,
-        length: usize,
-        now: Time,
-    ) -> Option<Bytes> {
-        if let Some((under_way, true, written)) = &self.writing
-            && *under_way == id
-        {
-            let from = usize::try_from(offset).ok()?.min(written.len());
-            let end = written.len().min(from + length);
-            return Some(Bytes::copy_from_slice(&written[from..end]));
-        }
-        let kept = self.snapshots.iter().find(|kept| kept.info.id == id);
-        let bytes = self.open.read(id, kept.map(|kept| &kept.bytes), now)?;
-        let from = usize::try_from(offset).ok()?.min(bytes.len());
-        Some(bytes.slice(from..bytes.len().min(from + length)))
     }
 }
 

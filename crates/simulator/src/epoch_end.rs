@@ -26,6 +26,10 @@ const SHARE: u64 = 60;
 const AGAIN: (u64, u64) = (20 * MILLISECOND, 400 * MILLISECOND);
 /// Of a thousand offers, those that are void soon.
 const LATE: u64 = 150;
+/// Of a thousand times that somebody would offer it, those at which members save their state ahead.
+const PREPARED: u64 = 600;
+/// How soon after that somebody offers it, or asks again.
+const SOON: (u64, u64) = (100_000, 20 * MILLISECOND);
 /// No more epochs than these, so that most of a run is spent in some.
 const EPOCHS_MAX: u64 = 5;
 /// And so many where members come and go: one that does is in several.
@@ -87,6 +91,14 @@ impl World {
         let running: Vec<usize> = (0..self.replicas_max()).filter(running).collect();
         if !running.is_empty() {
             let node = running[self.ending_random.index(running.len())];
+            if self.ending_random.chance(PREPARED) {
+                // The end may come before all are ready, and another may offer it.
+                self.call(node, |node, view, outputs| {
+                    node.prepare_change(view, outputs);
+                });
+                let soon = self.ending_random.between(SOON.0, SOON.1);
+                return self.queue.push(self.now + soon, Event::OfferEnd);
+            }
             let shown = self.processes[node].descriptor.clone();
             if let Ok(descriptor) = Descriptor::decode(shown) {
                 // Two that offer the end at once offer different ones.

@@ -991,6 +991,9 @@ impl World {
             Output::SnapshotTruncate(length) => {
                 self.processes[index].disk.snapshot_truncate(length);
             }
+            Output::SnapshotBridges { base } => {
+                self.processes[index].disk.snapshot_bridges(base);
+            }
             Output::SnapshotFinish => {
                 let process = &mut self.processes[index];
                 if let Some((id, latency)) = process.disk.snapshot_finish(&mut self.random) {
@@ -1035,6 +1038,9 @@ impl World {
                 }
                 if branch == "state transfer" {
                     self.maybe_crash_in_transfer(index);
+                }
+                if branch == "epoch begins with a state saved ahead" {
+                    self.maybe_crash_on_the_bridge(index);
                 }
                 self.trace
                     .say(self.now, || format!("r{index} mark: {branch}"));
@@ -1117,6 +1123,17 @@ impl World {
             return;
         };
         self.crash_soon(index, Kind::CrashInTransfer, down);
+    }
+
+    /// A bridge is only read by a replica that dies before the epoch's first state is saved.
+    fn maybe_crash_on_the_bridge(&mut self, index: usize) {
+        if self.ending_random.chance(150) {
+            let after = self.processes[index]
+                .disk
+                .bridge_time(&mut self.ending_random);
+            let down = self.ending_random.between(5, 100) * MILLISECOND;
+            self.crash_at(self.now + after, index, Kind::Crash, down);
+        }
     }
 
     /// A replica crashes at a moment drawn from the next 20 milliseconds, the near ones more often.

@@ -1,6 +1,8 @@
 //! The epoch that a replica is in, as its disk has it, and what starts from it.
 
-use quintet_replica::{Bytes, Descriptor, Entry, Epoch, EpochNumber, Executed, snapshot_header};
+use quintet_replica::{
+    Bytes, Descriptor, Entry, Epoch, EpochNumber, Executed, SnapshotHeader, snapshot_header,
+};
 
 /// The files `epoch`: a descriptor, and where that epoch began; none in the first.
 pub(crate) type StoredEpoch = Option<(Descriptor, Executed)>;
@@ -10,12 +12,20 @@ pub(crate) fn number(stored: &StoredEpoch) -> EpochNumber {
     stored.map_or(EpochNumber(1), |(descriptor, _)| descriptor.number)
 }
 
+fn header(bytes: &Bytes) -> Option<SnapshotHeader> {
+    snapshot_header(|offset| Some(bytes.slice((offset as usize).min(bytes.len())..)))
+}
+
+/// Whether a snapshot of this name leads into a later epoch, which never began here.
+pub(crate) fn leads_away(stored: &StoredEpoch, id: Executed, bytes: &Bytes) -> bool {
+    let of = header(bytes).filter(|header| header.executed != id);
+    of.is_some_and(|header| header.epoch >= number(stored))
+}
+
 /// A crash may have come between the first state of an epoch and its file: the newest snapshot
 /// tells of the later one then.
 pub(crate) fn find_newer(stored: &mut StoredEpoch, newest: Option<&Bytes>) {
-    let header = newest.and_then(|bytes| {
-        snapshot_header(|offset| Some(bytes.slice((offset as usize).min(bytes.len())..)))
-    });
+    let header = newest.and_then(header);
     if let Some(header) = header
         && header.epoch > number(stored)
         && let Ok(descriptor) = Descriptor::decode(header.descriptor)

@@ -7,7 +7,7 @@ use quintet_runtime::{ChangeReport, ChangeRequest};
 use std::{path::PathBuf, time::Duration};
 
 /// Longer than a replica waits for a change.
-const TIMEOUT: Duration = Duration::from_secs(70);
+const TIMEOUT: Duration = Duration::from_secs(410);
 
 // No documentation comment: clap would print it in place of a command's.
 #[derive(Args, Debug)]

@@ -57,6 +57,9 @@ pub fn line_of(status: &Value) -> Option<String> {
     }
     let (id, epoch) = (&status["id"], &status["epoch"]);
     match status["change"].as_str()? {
+        "preparing" => Some(format!(
+            "replica {id}: members save their state before epoch {epoch} ends"
+        )),
         "ordering" => Some(format!(
             "replica {id}: the change is being ordered in epoch {epoch}"
         )),

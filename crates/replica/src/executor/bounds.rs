@@ -18,6 +18,9 @@ pub struct ExecutorLimits {
     /// While somebody fetches this replica's state, so many bytes of what it executes are kept
     /// for them at most, and no more than its last snapshot had; see [`crate::Feed`].
     pub feed_bytes_max: u64,
+    /// A state of so many bytes in memory is saved ahead of a change of the epoch; a smaller one when
+    /// the epoch has ended.
+    pub bridge_bytes_min: u64,
     /// The most bytes of a peer's state that are asked for in a second; 0 for any number.
     pub transfer_rate_max: u64,
     /// A disk that has finished nothing for so long while a write waits hangs: the node hears and
@@ -90,6 +93,7 @@ impl Default for ExecutorLimits {
             disk_hung_after: crate::DISK_HUNG_AFTER,
             pace_beat: crate::parts::PACE_BEAT,
             feed_bytes_max: FEED_BYTES_MAX,
+            bridge_bytes_min: 16 << 20,
             transfer_rate_max: 0,
             batch_reply_bytes_max: limits::BATCH_REPLY_BYTES,
             request_reply_bytes_max: limits::REQUEST_REPLY_BYTES_MAX,

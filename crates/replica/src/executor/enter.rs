@@ -103,6 +103,7 @@ mod tests {
     use super::super::seal::tests::{
         built, commands, execute, id, next, ours, seal_of, sealable_executor, stream,
     };
+    use super::super::stream::framed_feed;
     use super::super::tests::{executor, no_route};
     use super::*;
     use crate::{KeptReplies, Level, Position};
@@ -167,6 +168,91 @@ mod tests {
         assert_eq!(again.digest(), executor.digest());
         let refused = sealed().restore(read).expect_err("of another epoch");
         assert!(refused.to_string().contains("epoch mismatch"), "{refused}");
+    }
+
+    /// A bridge: a state of the first epoch, the batches up to this end of it, and an end.
+    fn bridge(next: &Descriptor) -> Bytes {
+        let mut executor = sealable_executor();
+        execute(&mut executor, 1, &commands(&[1]));
+        let state = stream(&mut executor);
+        let mut batches = Vec::new();
+        for (slot, batch) in [(2, commands(&[2])), (4, seal_of(next))] {
+            execute(&mut executor, slot, &batch);
+            batches.push(Fed {
+                slot: Slot(slot),
+                time: CommandTime(slot),
+                batch,
+            });
+        }
+        let end = FeedEnd {
+            executed: executor.executed(),
+            time: executor.time(),
+            summary: Bytes::new(),
+        };
+        let feed = Feed {
+            after: Slot(1),
+            upto: end.executed.slot,
+            batches,
+            end: Some(end),
+        };
+        let mut bytes = BytesMut::from(&state[..state.len() - FRAME_HEAD]);
+        bytes.extend_from_slice(&framed_feed(&feed));
+        bytes.extend_from_slice(&framed(&[]));
+        bytes.freeze()
+    }
+
+    /// An executor of the second epoch without its state.
+    fn starting(next: &Descriptor, base: Executed) -> Executor {
+        let (cluster, group) = (ClusterId(1), GroupId(0));
+        let machine = executor().machine;
+        let limits = ExecutorLimits::default();
+        let mut starting = Executor::new(cluster, group, next.number, machine, limits);
+        starting.set_descriptor(next.encode());
+        starting.set_base(base);
+        starting
+    }
+
+    #[test]
+    fn state_of_the_epoch_before_leads_here_with_what_follows_it() {
+        let mut live = sealable_executor();
+        for (slot, batch) in [
+            (1, commands(&[1])),
+            (2, commands(&[2])),
+            (4, seal_of(&next("a"))),
+        ] {
+            execute(&mut live, slot, &batch);
+        }
+        live.enter().expect("it can be read");
+        let bytes = bridge(&next("a"));
+        let read = |offset: u64| Some(bytes.slice((offset as usize).min(bytes.len())..));
+        let mut again = starting(&next("a"), live.base());
+        let header = again.restore(read).expect("it leads here");
+        assert_eq!(
+            (header.epoch, header.executed),
+            (EpochNumber(2), live.base())
+        );
+        assert_eq!(again.digest(), live.digest());
+        assert_eq!(
+            (again.base(), again.executed(), again.limits.terms()),
+            (live.base(), live.executed(), live.limits.terms())
+        );
+        assert_eq!(execute(&mut again, 5, &commands(&[2, 3])), [Done; 3]);
+
+        let elsewhere = Executed {
+            slot: Slot(3),
+            ..live.base()
+        };
+        for (next, base) in [(next("b"), live.base()), (next("a"), elsewhere)] {
+            let mut other = starting(&next, base);
+            let refused = other.restore(read).expect_err("it leads elsewhere");
+            assert!(refused.to_string().contains("do not lead"), "{refused}");
+            assert_eq!((other.base(), other.epoch), (base, EpochNumber(2)));
+        }
+        // A peer gives no bridge.
+        let mut peer = starting(&next("a"), live.base());
+        peer.begin_restore();
+        let refused = peer.restore_step(read, usize::MAX, u64::MAX);
+        assert!(refused.is_err_and(|it| it.to_string().contains("epoch mismatch")));
     }
 
     #[test]

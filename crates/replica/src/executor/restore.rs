@@ -1,13 +1,25 @@
 //! Restoring a snapshot, in steps.
 
-use super::{Executor, SnapshotChunk, SnapshotHeader, sessions, stream::Restoring};
-use crate::{Descriptor, RestoreError, list_differences, plant::Plant};
-use alloc::{format, string::ToString};
+use super::{Executor, ExecutorLimits, SnapshotChunk, SnapshotHeader, sessions, stream::Restoring};
+use crate::{
+    Descriptor, EpochNumber, Executed, RestoreError, list_differences, plant::Plant, public_part,
+};
+use alloc::{boxed::Box, format, string::ToString};
 use bytes::Bytes;
+
+/// An executor of an epoch while it restores a bridge from the epoch before.
+#[derive(Debug)]
+pub(super) struct Crossing {
+    epoch: EpochNumber,
+    descriptor: Bytes,
+    base: Executed,
+    limits: ExecutorLimits,
+}
 
 impl Executor {
     /// Replaces state and sessions by a snapshot read piece by piece from `read(offset)`, which
-    /// gives an empty piece at the end.
+    /// gives an empty piece at the end. It may be one of the epoch before, with all that was
+    /// executed up to that epoch's end behind the state: this epoch's first state.
     ///
     /// # Errors
     /// When the snapshot cannot be read, is damaged, or is another cluster's. The state is
@@ -17,6 +29,7 @@ impl Executor {
         mut read: impl FnMut(u64) -> Option<Bytes>,
     ) -> Result<SnapshotHeader, RestoreError> {
         self.begin_restore();
+        self.restoring.may_cross = true;
         loop {
             if let Some(header) = self.restore_step(&mut read, usize::MAX, u64::MAX)? {
                 return Ok(header);
@@ -27,9 +40,13 @@ impl Executor {
     /// A restore by [`Self::restore_step`] begins, and one that was under way is dropped.
     pub fn begin_restore(&mut self) {
         self.abandon_digest();
-        if let Some(before) = core::mem::take(&mut self.restoring).before {
+        let restoring = core::mem::take(&mut self.restoring);
+        if let Some(before) = restoring.before {
             self.executed = before.executed;
             self.sealed = before.sealed;
+        }
+        if let Some(crossing) = restoring.crossing {
+            self.end_crossing(*crossing);
         }
     }
 
@@ -93,8 +110,13 @@ impl Executor {
         if self.restoring.before.is_none() {
             self.finish_state()?;
         }
-        let header = core::mem::take(&mut self.restoring).header;
-        let header = header.ok_or_else(|| RestoreError("no header".to_string()))?;
+        let restoring = core::mem::take(&mut self.restoring);
+        let header = restoring.header;
+        let mut header = header.ok_or_else(|| RestoreError("no header".to_string()))?;
+        if let Some(crossing) = restoring.crossing {
+            self.end_crossing(*crossing);
+            self.cross(&mut header)?;
+        }
         self.abandon_digest();
         let reached = self.reached();
         if let Some(speculation) = &mut self.speculation {
@@ -103,7 +125,71 @@ impl Executor {
         Ok(header)
     }
 
-    fn check_header(&self, header: &SnapshotHeader) -> Result<(), RestoreError> {
+    /// The batches are of the epoch before: they are executed as they were there.
+    fn begin_crossing(&mut self, header: &SnapshotHeader) -> Result<(), RestoreError> {
+        let decode = |bytes: &Bytes| {
+            Descriptor::decode(bytes.clone())
+                .map_err(|error| RestoreError(format!("the descriptor of its epoch: {error}")))
+        };
+        let (theirs, ours) = (decode(&header.descriptor)?, decode(&self.descriptor)?);
+        if ours.predecessor != theirs.fingerprint() {
+            return Err(RestoreError(format!(
+                "it is of another epoch {} than the one before this",
+                header.epoch
+            )));
+        }
+        let crossing = Crossing {
+            epoch: self.epoch,
+            descriptor: self.descriptor.clone(),
+            base: self.base,
+            limits: self.limits,
+        };
+        self.restoring.crossing = Some(Box::new(crossing));
+        self.epoch = header.epoch;
+        self.set_descriptor(header.descriptor.clone());
+        self.limits.agree(&theirs.limits);
+        self.sessions = sessions(&self.limits).with_plant(self.planted);
+        Ok(())
+    }
+
+    fn end_crossing(&mut self, crossing: Crossing) {
+        self.epoch = crossing.epoch;
+        self.base = crossing.base;
+        self.limits = crossing.limits;
+        self.set_descriptor(crossing.descriptor);
+    }
+
+    /// The earlier epoch has been executed to its end: this one begins there.
+    fn cross(&mut self, header: &mut SnapshotHeader) -> Result<(), RestoreError> {
+        let sealed = self.sealed.take();
+        let seal = sealed.map(|sealed| sealed.seal);
+        let leads_here = seal.is_some_and(|seal| {
+            let position = seal.base.position.next();
+            let slot = seal.base.slot;
+            (Executed { slot, position }) == self.base
+                && public_part(&seal.successor) == public_part(&self.descriptor)
+        });
+        if !leads_here {
+            return Err(RestoreError(
+                "the batches behind its state do not lead to where this epoch began".to_string(),
+            ));
+        }
+        self.executed = self.base;
+        let (lifetime, kept) = (self.limits.session_lifetime, self.limits.kept_replies);
+        self.sessions.enter_epoch(lifetime, kept, self.time);
+        *header = SnapshotHeader {
+            epoch: self.epoch,
+            executed: self.base,
+            summary: Bytes::new(),
+            descriptor: self.descriptor.clone(),
+            base: self.base,
+            seal: None,
+            ..header.clone()
+        };
+        Ok(())
+    }
+
+    fn check_header(&mut self, header: &SnapshotHeader) -> Result<(), RestoreError> {
         if header.cluster != self.cluster {
             let (theirs, ours) = (header.cluster, self.cluster);
             return Err(RestoreError(format!(
@@ -112,6 +198,9 @@ impl Executor {
         }
         if header.group != self.group {
             return Err(RestoreError(format!("it is of group {}", header.group)));
+        }
+        if self.restoring.may_cross && header.epoch.0.checked_add(1) == Some(self.epoch.0) {
+            return self.begin_crossing(header);
         }
         if header.epoch != self.epoch {
             let (theirs, ours) = (header.epoch, self.epoch);

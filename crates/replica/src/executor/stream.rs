@@ -404,6 +404,10 @@ pub(super) struct Restoring {
     pub(super) before: Option<Before>,
     /// Batches of what follows that have been taken.
     pub(super) fed: Option<super::feed::FedPart>,
+    /// It may lead here from the epoch before.
+    pub(super) may_cross: bool,
+    /// It does: the executor's own epoch.
+    pub(super) crossing: Option<Box<super::restore::Crossing>>,
 }
 
 impl Restoring {

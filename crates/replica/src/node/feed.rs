@@ -206,9 +206,9 @@ impl Node {
         let Some(fetch) = &mut self.fetch else { return };
         fetch.following = Some(Following::new(id.slot, begin));
         fetch.ask_again();
-        if let Some(under_way) = &mut self.under_way {
-            under_way.appended = begin;
-            under_way.written = under_way.written.min(begin);
+        if let Some(unfinished) = &mut self.unfinished {
+            unfinished.appended = begin;
+            unfinished.written = unfinished.written.min(begin);
         }
         // What was executed ahead of its commit is replaced in one go, when all is there.
         if !self.executor.speculates() {
@@ -223,14 +223,14 @@ impl Node {
         if !self.installing.as_ref().is_some_and(arriving) {
             return true;
         }
-        let appended = self.under_way.as_ref().map_or(0, |file| file.appended);
+        let appended = self.unfinished.as_ref().map_or(0, |file| file.appended);
         let left = appended.saturating_sub(self.executor.restored_bytes());
         left / transfer::END_NEAR <= self.restore_step as u64
     }
 
     pub(super) fn ask_for_feed(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let (near, now) = (self.is_near_end(), world.now());
-        let Some((fetch, file)) = self.fetch.as_mut().zip(self.under_way.as_ref()) else {
+        let Some((fetch, file)) = self.fetch.as_mut().zip(self.unfinished.as_ref()) else {
             return;
         };
         if let Some(message) = fetch.next_follow(file.written, near, now) {
@@ -264,7 +264,8 @@ impl Node {
         }
         let fetch = self.fetch.as_mut().filter(|fetch| fetch.is_from(from));
         let Some(fetch) = fetch else { return };
-        let (Some(following), Some(under_way)) = (&mut fetch.following, &mut self.under_way) else {
+        let (Some(following), Some(unfinished)) = (&mut fetch.following, &mut self.unfinished)
+        else {
             return;
         };
         if feed.after != following.after {
@@ -288,7 +289,7 @@ impl Node {
             let part = framed_feed(&feed);
             following.after = feed.upto;
             following.bytes += part.len() as u64;
-            under_way.appended += part.len() as u64;
+            unfinished.appended += part.len() as u64;
             out.push(Output::SnapshotAppend(part));
         }
         // It is on disk, and may be much: as long as it comes, the state need not come again.
@@ -325,7 +326,7 @@ impl Node {
     /// Ends the snapshot, with what followed it if that came to an end; else it stands alone.
     fn end_following(&mut self, end: Option<FeedEnd>, out: &mut Vec<Output>) {
         let Some(fetch) = &mut self.fetch else { return };
-        let (Some(following), Some(under_way)) = (fetch.following.take(), &mut self.under_way)
+        let (Some(following), Some(unfinished)) = (fetch.following.take(), &mut self.unfinished)
         else {
             return;
         };
@@ -339,20 +340,20 @@ impl Node {
             if following.bytes > 0 {
                 // It is restored once more, from its file, without what has been executed.
                 out.push(Output::SnapshotTruncate(following.begin));
-                under_way.appended = following.begin;
-                under_way.written = under_way.written.min(following.begin);
+                unfinished.appended = following.begin;
+                unfinished.written = unfinished.written.min(following.begin);
                 self.lose_source();
             }
             out.push(Output::Mark(
                 "state fetched without what was executed since",
             ));
         }
-        let Some(under_way) = &mut self.under_way else {
+        let Some(unfinished) = &mut self.unfinished else {
             return;
         };
         let last = framed(&[]);
-        under_way.appended += last.len() as u64;
-        under_way.kind = Under::Fetched { whole: true };
+        unfinished.appended += last.len() as u64;
+        unfinished.kind = Under::Fetched { whole: true };
         out.push(Output::SnapshotAppend(last));
         out.push(Output::SnapshotFinish);
     }

@@ -43,7 +43,7 @@ impl Node {
     /// Goes on with what an earlier run of this node has left of a state, if that is of any use.
     fn resume_fetch(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let comes_to = self.comes_to();
-        let (Some(fetch), None) = (&mut self.fetch, &self.under_way) else {
+        let (Some(fetch), None) = (&mut self.fetch, &self.unfinished) else {
             return;
         };
         let useful = |left: &SnapshotLeft| {
@@ -65,11 +65,12 @@ impl Node {
             fetched: true,
             kept,
         });
-        self.under_way = Some(UnderWay {
+        self.unfinished = Some(Unfinished {
             kind: Under::Fetched { whole: false },
             id,
             appended: kept,
             written: kept,
+            bridge: None,
         });
     }
 
@@ -91,8 +92,8 @@ impl Node {
     }
 
     fn abandon_fetched(&mut self, out: &mut Vec<Output>) {
-        let fetched = |u: &mut UnderWay| matches!(u.kind, Under::Fetched { .. });
-        if self.under_way.take_if(fetched).is_some() {
+        let fetched = |u: &mut Unfinished| matches!(u.kind, Under::Fetched { .. });
+        if self.unfinished.take_if(fetched).is_some() {
             self.lose_source();
             out.push(Output::SnapshotAbandon);
         }
@@ -100,7 +101,7 @@ impl Node {
 
     pub(super) fn ask_donor(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let now = world.now();
-        let file = self.under_way.as_ref();
+        let file = self.unfinished.as_ref();
         let written = file.map_or(0, |file| file.written);
         while let Some(fetch) = &mut self.fetch
             && let Some(message) = fetch.next_ask(written, now)
@@ -209,8 +210,8 @@ impl Node {
         if self.digests.status().is_minority() {
             return false;
         }
-        let comes = |u: &UnderWay| u.id == snapshot.id && matches!(u.kind, Under::Fetched { .. });
-        if self.under_way.as_ref().is_some_and(comes) {
+        let comes = |u: &Unfinished| u.id == snapshot.id && matches!(u.kind, Under::Fetched { .. });
+        if self.unfinished.as_ref().is_some_and(comes) {
             // It is not whole here.
             return false;
         }
@@ -277,7 +278,9 @@ impl Node {
             .snapshot_newest()
             .filter(|info| info.id.slot >= covers || !is_final && info.id.slot >= at_least)
             // Of an epoch that has ended, slots behind its end may be as high.
-            .filter(|info| info.id.position >= self.executor.base().position);
+            .filter(|info| info.id.position >= self.executor.base().position)
+            // One that leads into this epoch is none of it.
+            .filter(|_| !self.succession.bridged);
         if let Some(info) = newest
             && let Some(bytes) = world.snapshot_read(info.id, 0, transfer::PIECE)
             && let Some((snapshot, total)) = self.file_given(info.id, world)
@@ -292,9 +295,9 @@ impl Node {
             return self.send_transfer(to, Lane::Bulk, &message, out);
         }
         let coming = self.executor.progress() >= at_least && !self.is_between_epochs();
-        let own = |u: &&UnderWay| matches!(u.kind, Under::Own { .. });
-        let written = self.under_way.as_ref().filter(own);
-        let written = coming.then(|| written.map_or(0, |under_way| under_way.written));
+        let own = |u: &&Unfinished| matches!(u.kind, Under::Own { .. });
+        let written = self.unfinished.as_ref().filter(own);
+        let written = coming.then(|| written.map_or(0, |unfinished| unfinished.written));
         self.send_transfer(to, Lane::Control, &TransferMessage::NotYet { written }, out);
         if coming {
             out.push(Output::Mark("snapshot taken for a peer"));
@@ -316,8 +319,8 @@ impl Node {
         let Some(fetch) = fetch.filter(asked) else {
             return;
         };
-        let saving = |u: &UnderWay| u.kind == Under::Fetched { whole: true };
-        if self.under_way.as_ref().is_some_and(saving) {
+        let saving = |u: &Unfinished| u.kind == Under::Fetched { whole: true };
+        if self.unfinished.as_ref().is_some_and(saving) {
             // All of it is here, and nothing that comes now changes that.
             return;
         }
@@ -338,7 +341,7 @@ impl Node {
                 return self.drop_damaged(out);
             }
             self.donor_last = Some(from);
-            if let Some(file) = &mut self.under_way {
+            if let Some(file) = &mut self.unfinished {
                 file.appended = fetch.total();
             }
         } else {
@@ -355,11 +358,12 @@ impl Node {
                 fetched: true,
                 kept: 0,
             });
-            self.under_way = Some(UnderWay {
+            self.unfinished = Some(Unfinished {
                 kind: Under::Fetched { whole: false },
                 id: snapshot.id,
                 appended: total,
                 written: 0,
+                bridge: None,
             });
         }
         let Some(fetch) = &mut self.fetch else { return };
@@ -380,7 +384,7 @@ impl Node {
             }
             next = self.fetch.as_mut().and_then(Fetch::take_early);
         }
-        if !self.under_way.as_ref().is_some_and(saving) {
+        if !self.unfinished.as_ref().is_some_and(saving) {
             self.ask_donor(world, out);
         }
     }
@@ -399,11 +403,11 @@ impl Node {
         let Some(fetch) = &mut self.fetch else {
             return false;
         };
-        let receives = |u: &&mut UnderWay| u.kind == Under::Fetched { whole: false };
-        let Some(under_way) = self.under_way.as_mut().filter(receives) else {
+        let receives = |u: &&mut Unfinished| u.kind == Under::Fetched { whole: false };
+        let Some(unfinished) = self.unfinished.as_mut().filter(receives) else {
             return false;
         };
-        let whole = fetch.offset + bytes.len() as u64 >= under_way.appended;
+        let whole = fetch.offset + bytes.len() as u64 >= unfinished.appended;
         // A file that was cut off between two chunks has no wrong byte in it.
         if fetch.check(&bytes).is_err() || whole != fetch.reader.is_whole() {
             self.drop_damaged(out);
@@ -414,20 +418,20 @@ impl Node {
         fetch.advance(bytes.len() as u64);
         if fetch.fed && !fetch.reader.is_fed() {
             // Its end comes behind what follows.
-            let state = under_way.appended.saturating_sub(FRAME_HEAD as u64);
+            let state = unfinished.appended.saturating_sub(FRAME_HEAD as u64);
             let length = bytes.len().min(state.saturating_sub(begun) as usize);
             if length > 0 {
                 out.push(Output::SnapshotAppend(bytes.slice(..length)));
             }
             if whole {
-                let id = under_way.id;
+                let id = unfinished.id;
                 self.begin_following(id, state, world);
             }
             return !whole;
         }
         out.push(Output::SnapshotAppend(bytes));
         if whole {
-            under_way.kind = Under::Fetched { whole: true };
+            unfinished.kind = Under::Fetched { whole: true };
             out.push(Output::SnapshotFinish);
         }
         !whole

@@ -131,6 +131,12 @@ pub enum Output {
     SnapshotAppend(Bytes),
     /// Cut it off here; what is appended next comes behind that.
     SnapshotTruncate(u64),
+    /// It is a bridge from the epoch before to the beginning of this one: name it for that. A replica
+    /// that starts in the epoch before has no use for it.
+    SnapshotBridges {
+        /// Where this epoch begins.
+        base: Executed,
+    },
     /// It is whole: make it durable, then [`Input::SnapshotSaved`].
     SnapshotFinish,
     /// Delete the unfinished snapshot.

@@ -60,6 +60,7 @@ const TICK_PAUSE: Duration = Duration::from_millis(1);
 
 mod answers;
 mod between;
+mod bridge;
 mod deferred;
 mod digests;
 mod disk;
@@ -73,6 +74,7 @@ mod rebased;
 mod seal;
 mod snapshots;
 mod speculation;
+mod start;
 mod succession;
 mod ticks;
 
@@ -111,9 +113,11 @@ enum FrameKind {
     Epoch = 9,
     /// To frontends: whether the sender has lost its quorum.
     Quorum = 10,
+    /// How far the sender is with its bridge.
+    Bridge = 11,
 }
 
-const FRAME_KINDS: [FrameKind; 11] = [
+const FRAME_KINDS: [FrameKind; 12] = [
     FrameKind::Message,
     FrameKind::Reply,
     FrameKind::Transfer,
@@ -125,6 +129,7 @@ const FRAME_KINDS: [FrameKind; 11] = [
     FrameKind::Pace,
     FrameKind::Epoch,
     FrameKind::Quorum,
+    FrameKind::Bridge,
 ];
 
 /// Where a snapshot under way comes from.
@@ -141,6 +146,8 @@ enum Under {
     },
     /// From a peer.
     Fetched { whole: bool },
+    /// From this node's executor, ahead of a change of the epoch.
+    Bridge,
 }
 
 /// A peer's state that is being restored, a part in each turn: peers must not take a replica with
@@ -171,11 +178,13 @@ enum Source {
 /// due before it executes or answers the next batch: some 20 to 50 ms, or 64 MiB of results.
 const STEPS_PER_TURN: u64 = 1 << 20;
 
-struct UnderWay {
+struct Unfinished {
     kind: Under,
     id: Executed,
     appended: u64,
     written: u64,
+    /// Set of one ahead of a change.
+    bridge: Option<Box<bridge::Bridge>>,
 }
 
 /// Whether an effect needs the state, or an order among those that do.
@@ -216,7 +225,7 @@ pub struct Node {
     written: PersistId,
     /// Answers that wait for durability, ascending by what they wait for.
     held: VecDeque<Answer>,
-    under_way: Option<UnderWay>,
+    unfinished: Option<Unfinished>,
     /// What waits for a state that long commands have kept busy, in order.
     deferred: Deferred,
     /// The executor's work when the turn began.
@@ -239,6 +248,7 @@ pub struct Node {
     /// Snapshots that were given lately, and their lengths.
     given: VecDeque<(transfer::SnapshotFile, u64)>,
     snapshot_bytes_min: u64,
+    bridge_bytes_min: u64,
     /// The length of the last snapshot's state.
     snapshot_last: u64,
     checkpoint_asked: bool,
@@ -343,7 +353,7 @@ impl Node {
             persisted: PersistId(0),
             written: PersistId(0),
             held: VecDeque::new(),
-            under_way: None,
+            unfinished: None,
             deferred: Deferred::default(),
             work_begun: 0,
             installing: None,
@@ -359,6 +369,7 @@ impl Node {
             summing_up: false,
             given: VecDeque::new(),
             snapshot_bytes_min: setup.snapshot_bytes_min,
+            bridge_bytes_min: setup.limits.bridge_bytes_min,
             snapshot_last: 0,
             checkpoint_asked: false,
             tick_at: None,
@@ -389,9 +400,10 @@ impl Node {
     /// When it has no such member.
     #[must_use]
     pub fn with_descriptor(mut self, descriptor: Bytes) -> Self {
-        let told = Descriptor::decode(descriptor.clone());
-        let rows = told.map_or(0, |told| told.members.len());
-        self.members = self.members.max(rows);
+        if let Ok(told) = Descriptor::decode(descriptor.clone()) {
+            self.members = self.members.max(told.members.len());
+            self.executor.agree(&told.limits);
+        }
         assert!(
             self.id.index() < self.members,
             "a member's id is below their number"
@@ -442,74 +454,6 @@ impl Node {
     #[must_use]
     pub const fn frontend(&self) -> FrontendId {
         self.frontend
-    }
-
-    /// Restores the world's newest snapshot, then starts the protocol with what the journal holds.
-    /// `recovered.checkpoint` is ignored: it comes from the snapshot.
-    ///
-    /// # Errors
-    /// When snapshot or journal make no sense; the node must not be used then.
-    pub fn start(
-        &mut self,
-        mut recovered: RecoveredBytes,
-        world: &dyn World,
-        out: &mut Vec<Output>,
-    ) -> Result<(), StartError> {
-        assert!(!self.started, "a node starts once");
-        self.started = true;
-        recovered.checkpoint = None;
-        if self.is_learner() {
-            self.start_without_state(recovered, world, out);
-            return Ok(());
-        }
-        let base = self.executor.base().slot;
-        let newest = world.snapshot_newest();
-        let header = newest.and_then(|info| {
-            crate::snapshot_header(|offset| world.snapshot_read(info.id, offset, transfer::PIECE))
-        });
-        // What an earlier epoch left is not the state that this one began with.
-        let earlier = header.is_some_and(|header| header.epoch < self.epoch);
-        if let Some(info) = newest.filter(|_| !earlier) {
-            let header = self
-                .executor
-                .restore(|offset| world.snapshot_read(info.id, offset, transfer::PIECE))
-                .map_err(|error| StartError::Snapshot(info.id.slot, error))?;
-            self.executed_told = header.executed.slot;
-            self.snapshot_last = self.executor.state_bytes();
-            self.digests.restored();
-            // The state that an epoch begins with is of no protocol: its log starts there.
-            recovered.checkpoint =
-                (header.executed.slot > base).then_some((header.executed.slot, header.summary));
-        } else if base > Slot(0) {
-            self.arm_pace(world, out);
-            self.start_without_state(recovered, world, out);
-            return Ok(());
-        }
-        let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);
-        if base > Slot(0) {
-            recovered.first_boot |= self.planted.is(Plant::FirstBootAgain);
-            self.meet_peers(world, out);
-        }
-        self.start_protocol(recovered, world)?;
-        // A crash may have come between the snapshot and the trimming of what it covers.
-        self.events.extend(covered.map(Event::Checkpointed));
-        self.arm_pace(world, out);
-        self.carry_out(world, out);
-        Ok(())
-    }
-
-    fn start_protocol(
-        &mut self,
-        recovered: RecoveredBytes,
-        world: &dyn World,
-    ) -> Result<(), EventError> {
-        let around = Surroundings {
-            world,
-            machine: Some(self.executor.machine()),
-            from_outside: false,
-        };
-        let start = Event::Start(recovered);
-        self.replica.on_event(start, around, &mut self.effects)
     }
 
     /// Handles one input; outputs are appended in order. A frame that makes no sense is dropped
@@ -591,19 +535,20 @@ impl Node {
                 self.maybe_finish_snapshot(out);
             }
             Input::SnapshotWritten(bytes) => {
-                if let Some(under_way) = &mut self.under_way {
+                if let Some(unfinished) = &mut self.unfinished {
                     // What is said of one that was abandoned may still come.
-                    under_way.written = bytes.min(under_way.appended);
-                    if under_way.kind == (Under::Fetched { whole: false }) {
+                    unfinished.written = bytes.min(unfinished.appended);
+                    if unfinished.kind == (Under::Fetched { whole: false }) {
                         self.ask_donor(world, out);
                     }
                 }
             }
             Input::SnapshotSaved(info) => self.on_snapshot_saved(info, world, out),
             // Of one that was given up meanwhile nobody wants to know.
-            Input::SnapshotFailed if self.under_way.is_none() => {}
+            Input::SnapshotFailed if self.unfinished.is_none() => {}
             Input::SnapshotFailed => {
-                self.under_way = None;
+                self.note_failed_bridge(world.now());
+                self.unfinished = None;
                 self.lose_source();
                 self.checkpoint_asked = false;
                 self.first_state_failed(world.now());
@@ -666,7 +611,8 @@ impl Node {
             } else if !self.succession.is_present(from) {
                 self.note_present(from, world, out);
             }
-            let is_heard = self.votes(from) || kind == FrameKind::Transfer as u8;
+            let may_be_a_learners = [FrameKind::Transfer, FrameKind::Bridge].map(|it| it as u8);
+            let is_heard = self.votes(from) || may_be_a_learners.contains(&kind);
             if epoch == self.epoch && !is_heard {
                 return Err(DecodeError::Bad("sender").into());
             }
@@ -733,6 +679,9 @@ impl Node {
         } else if kind == FrameKind::Transfer as u8 {
             let message = TransferMessage::decode_all(reader.rest())?;
             self.on_transfer(from, message, world, out);
+        } else if kind == FrameKind::Bridge as u8 {
+            let word = bridge::BridgeWord::decode_all(reader.rest())?;
+            self.on_bridge_word(from, word, world, out);
         } else if kind == FrameKind::Digests as u8 {
             let theirs = digests::Kept::decode_all(reader.rest())?;
             self.on_digests(from, theirs, world, out);
@@ -772,7 +721,8 @@ impl Node {
         };
         let mut wake = self.replica.on_idle(around, &mut self.effects);
         self.carry_out(world, out);
-        if self.step_snapshot(out) || installing || self.has_work_left() {
+        let saving = self.step_snapshot(out) || self.step_bridge(world, out);
+        if saving || installing || self.has_work_left() {
             wake = Wake::Spin;
         }
         let between = self.is_between_epochs();
@@ -957,6 +907,12 @@ impl Node {
                 if self.ring.is_some() && !self.executor.has_seal() {
                     self.keep_for_followers(slot, time, &batch, world);
                 }
+                if let Some(file) = &mut self.unfinished
+                    && let Some(bridge) = &mut file.bridge
+                    && !self.executor.has_seal()
+                {
+                    bridge.keep(slot, time, &batch);
+                }
                 if let Some(answer) = self.executor.execute(slot, time, &batch, reply) {
                     self.answer(answer, out);
                 }
@@ -1068,7 +1024,7 @@ impl Node {
             sessions: self.executor.sessions(),
             commands: self.executor.commands(),
             snapshot: world.snapshot_newest(),
-            snapshot_under_way: self.under_way.is_some(),
+            snapshot_under_way: self.unfinished.is_some(),
             fetching: self.fetch.is_some() || self.installing.is_some(),
             transfer: self.transfer_status(world),
             state_bytes_received: self.state_bytes_received,
@@ -1152,7 +1108,7 @@ impl Node {
         (self.persisted, self.written, self.batch_next, self.tick_at).hash(&mut hasher);
         (self.tick_open, self.tick_last).hash(&mut hasher);
         let whole = self.fetch.is_none()
-            && self.under_way.is_none()
+            && self.unfinished.is_none()
             && self.installing.is_none()
             && self.deferred.is_empty()
             && self.executor.digesting().is_none()

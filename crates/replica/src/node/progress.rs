@@ -34,8 +34,8 @@ impl Node {
             });
         }
         let fetch = self.fetch.as_ref()?;
-        let fetched = |u: &&UnderWay| matches!(u.kind, Under::Fetched { .. });
-        let file = self.under_way.as_ref().filter(fetched);
+        let fetched = |u: &&Unfinished| matches!(u.kind, Under::Fetched { .. });
+        let file = self.unfinished.as_ref().filter(fetched);
         let whole = file.is_some_and(|u| u.kind == Under::Fetched { whole: true });
         let named = fetch.snapshot.map_or(Slot(0), |file| file.id.slot);
         let restored = self.executor.restored_bytes();

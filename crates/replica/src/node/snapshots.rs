@@ -6,9 +6,10 @@ use crate::FRAME_HEAD;
 impl Node {
     pub(super) fn begin_snapshot(&mut self, slot: Slot, summary: Bytes, out: &mut Vec<Output>) {
         self.checkpoint_asked = false;
+        self.give_up_bridge(out);
         if matches!(
-            self.under_way,
-            Some(UnderWay {
+            self.unfinished,
+            Some(Unfinished {
                 kind: Under::Fetched { .. },
                 ..
             })
@@ -23,7 +24,7 @@ impl Node {
         });
         let appended = first.len() as u64;
         out.push(Output::SnapshotAppend(first));
-        self.under_way = Some(UnderWay {
+        self.unfinished = Some(Unfinished {
             kind: Under::Own {
                 whole: false,
                 finished: false,
@@ -32,6 +33,7 @@ impl Node {
             id,
             appended,
             written: 0,
+            bridge: None,
         });
         // A small state must be copied before the next command, however much has been handed over
         // before it; see `StateMachine::snapshot_chunk`.
@@ -42,34 +44,34 @@ impl Node {
 
     /// Hands the next part of the snapshot to the world; true when more could follow at once.
     pub(super) fn step_snapshot(&mut self, out: &mut Vec<Output>) -> bool {
-        let Some(under_way) = &mut self.under_way else {
+        let Some(unfinished) = &mut self.unfinished else {
             return false;
         };
-        let Under::Own { whole: false, .. } = under_way.kind else {
+        let Under::Own { whole: false, .. } = unfinished.kind else {
             return false;
         };
-        if under_way.appended - under_way.written > SNAPSHOT_AHEAD_MAX {
+        if unfinished.appended - unfinished.written > SNAPSHOT_AHEAD_MAX {
             return false;
         }
         self.append_snapshot_chunk(out)
     }
 
     fn append_snapshot_chunk(&mut self, out: &mut Vec<Output>) -> bool {
-        let Some(under_way) = &mut self.under_way else {
+        let Some(unfinished) = &mut self.unfinished else {
             return false;
         };
         let (chunk, progress) = self.executor.snapshot_chunk(SNAPSHOT_STEP);
-        under_way.appended += chunk.len() as u64;
+        unfinished.appended += chunk.len() as u64;
         out.push(Output::SnapshotAppend(chunk));
         if progress == SnapshotProgress::Done {
-            if let Under::Own { whole, .. } = &mut under_way.kind {
+            if let Under::Own { whole, .. } = &mut unfinished.kind {
                 *whole = true;
             }
             self.maybe_finish_snapshot(out);
             if self.planted.is(Plant::SnapshotCountsEarly)
-                && let Some(under_way) = &self.under_way
+                && let Some(unfinished) = &self.unfinished
             {
-                let slot = under_way.id.slot;
+                let slot = unfinished.id.slot;
                 self.events.push_back(Event::Checkpointed(slot));
             }
             return false;
@@ -83,12 +85,15 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
-        let Some(under_way) = self.under_way.take_if(|under_way| under_way.id == info.id) else {
+        let Some(unfinished) = self
+            .unfinished
+            .take_if(|unfinished| unfinished.id == info.id)
+        else {
             return;
         };
         self.executor.snapshot_saved(info.id.slot);
         self.given.retain(|(file, _)| file.id != info.id);
-        match under_way.kind {
+        match unfinished.kind {
             Under::Own { .. } => {
                 self.snapshot_last = info.length;
                 if self.first_state_saved(info.id.slot, out) {
@@ -97,6 +102,7 @@ impl Node {
                 self.events.push_back(Event::Checkpointed(info.id.slot));
             }
             Under::Fetched { .. } => self.on_fetched_saved(info, world, out),
+            Under::Bridge => self.bridge_saved(out),
         }
     }
 
@@ -212,7 +218,7 @@ impl Node {
             return false;
         };
         let id = installing.info.id;
-        let upto = match (installing.source, &self.under_way) {
+        let upto = match (installing.source, &self.unfinished) {
             (Source::Saved, _) => u64::MAX,
             // Its end makes it this replica's state, which only what is durable can be.
             (Source::Arriving, Some(file)) => match file.kind {
@@ -301,14 +307,17 @@ impl Node {
 
     pub(super) fn maybe_ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let bytes_min = self.snapshot_bytes_min.max(self.snapshot_last);
-        if self.executor.bytes_since_snapshot() >= bytes_min || self.is_young() {
+        let is_due = self.executor.bytes_since_snapshot() >= bytes_min || self.is_young();
+        if is_due && self.unfinished.is_none() {
             self.ask_for_checkpoint(world, out);
         }
     }
 
     /// Asks the protocol for a checkpoint unless one is under way. For an operator's order, too.
     pub fn ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        if self.checkpoint_asked || self.under_way.is_some() {
+        // That somebody needs a state is more urgent than that one is saved ahead of a change.
+        self.give_up_bridge(out);
+        if self.checkpoint_asked || self.unfinished.is_some() {
             return;
         }
         self.checkpoint_asked = true;

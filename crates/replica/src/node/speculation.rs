@@ -21,14 +21,14 @@ impl Node {
     /// for the newest one after a crash, and one that the log does not reach leaves a hole in it.
     pub(super) fn maybe_finish_snapshot(&mut self, out: &mut Vec<Output>) {
         let stable = self.executor.stable();
-        if let Some(under_way) = &mut self.under_way
+        if let Some(unfinished) = &mut self.unfinished
             && let Under::Own {
                 whole: true,
                 finished,
                 after,
-            } = &mut under_way.kind
+            } = &mut unfinished.kind
             && !*finished
-            && under_way.id.slot <= stable
+            && unfinished.id.slot <= stable
             && *after <= self.persisted
         {
             *finished = true;
@@ -42,11 +42,12 @@ impl Node {
         }
         out.push(Output::Mark("rolled back"));
         let keeps_state = self.executor.keeps_state_at(slot);
-        let ends = |under_way: &mut UnderWay| match under_way.kind {
-            Under::Own { whole, .. } => !(whole || keeps_state) || under_way.id.slot > slot,
-            Under::Fetched { .. } => false,
+        let ends = |unfinished: &mut Unfinished| match unfinished.kind {
+            Under::Own { whole, .. } => !(whole || keeps_state) || unfinished.id.slot > slot,
+            Under::Fetched { .. } | Under::Bridge => false,
         };
-        if self.under_way.take_if(ends).is_some() {
+        self.roll_back_bridge(slot, keeps_state, out);
+        if self.unfinished.take_if(ends).is_some() {
             self.executor.abandon_snapshot();
             out.push(Output::SnapshotAbandon);
             self.checkpoint_asked = false;

@@ -23,7 +23,7 @@
 //! Links outlive epochs. A protocol sees a link to a peer that runs the same epoch, and no other.
 
 use super::{between::Between, learning::Learning, rebased::Rebased, *};
-use crate::{DescriptorError, carried::Carried};
+use crate::{DescriptorError, FeedEnd, carried::Carried};
 
 /// How often peers are told where this replica is that may not know it.
 const TELL_EVERY: Duration = Duration::from_millis(50);
@@ -138,6 +138,12 @@ pub(super) struct Succession {
     pub(super) carried: Carried,
     /// There is one snapshot of the epoch only: should it be damaged, nothing replaces it.
     young: bool,
+    /// The newest one is of the epoch before, and leads into this one.
+    pub(super) bridged: bool,
+    /// Nothing is saved ahead of a change before this: it has failed.
+    pub(super) bridges_from: Time,
+    /// What members said last of their bridges.
+    pub(super) told: BTreeMap<ReplicaId, super::bridge::Told>,
     /// What the protocol will start with once its state is here.
     recovered: Option<RecoveredBytes>,
     generation: u16,
@@ -159,6 +165,9 @@ impl Succession {
             answered: BTreeMap::new(),
             carried: Carried::default(),
             young: false,
+            bridged: false,
+            bridges_from: Time(0),
+            told: BTreeMap::new(),
             recovered: None,
             generation: 0,
             learning: Learning::default(),
@@ -627,6 +636,8 @@ impl Node {
             // Its protocol goes on for those that need it, until the next epoch is settled.
             return;
         }
+        let bridge = self.take_bridge();
+        let end = self.sealed().map(|seal| seal.base).unwrap_or_default();
         self.leave_protocol("entering an epoch", out);
         let next = match self.executor.enter() {
             Ok(next) => next,
@@ -636,7 +647,18 @@ impl Node {
         // Those that are members no more are told, too, as long as they are linked.
         let all = self.peers();
         self.become_member_of(&next);
-        self.save_first_state(out);
+        match bridge {
+            Some(file) => {
+                self.succession.phase = Phase::Saving { again: None };
+                let end = FeedEnd {
+                    executed: end,
+                    time: self.executor.time(),
+                    summary: Bytes::new(),
+                };
+                self.finish_bridge(file, end, out);
+            }
+            None => self.save_first_state(out),
+        }
         // In memory, what is saved serves peers only.
         let in_memory = self.durability == Durability::Memory;
         if in_memory || self.planted.is(Plant::BeginsBeforeItIsDurable) {
@@ -648,8 +670,8 @@ impl Node {
 
     /// The protocol ends; what it had under way is kept.
     fn leave_protocol(&mut self, role: &'static str, out: &mut Vec<Output>) {
-        if let Some(under_way) = self.under_way.take() {
-            if matches!(under_way.kind, Under::Own { .. }) {
+        if let Some(unfinished) = self.unfinished.take() {
+            if !matches!(unfinished.kind, Under::Fetched { .. }) {
                 self.executor.abandon_snapshot();
             }
             out.push(Output::SnapshotAbandon);
@@ -703,6 +725,8 @@ impl Node {
         self.succession.later = ReplicaSet::EMPTY;
         self.succession.empty = ReplicaSet::EMPTY;
         self.succession.is_over = false;
+        self.succession.bridged = false;
+        self.succession.told.clear();
     }
 
     fn save_first_state(&mut self, out: &mut Vec<Output>) {
@@ -718,10 +742,27 @@ impl Node {
             self.succession.young = false;
             return false;
         }
+        // The bridge stands in for it should it be damaged.
+        let bridged = core::mem::take(&mut self.succession.bridged);
+        self.succession.young &= !bridged;
         if self.succession.saves() {
             self.state_is_here(None, out);
         }
         true
+    }
+
+    /// The bridge into this epoch is durable.
+    pub(super) fn bridge_saved(&mut self, out: &mut Vec<Output>) {
+        self.succession.bridged = true;
+        if self.succession.saves() {
+            self.state_is_here(None, out);
+        }
+    }
+
+    /// Whether the state that this epoch begins with is being saved.
+    fn saves_base(&self) -> bool {
+        let file = self.unfinished.as_ref();
+        file.is_some_and(|it| it.id == self.executor.base() && matches!(it.kind, Under::Own { .. }))
     }
 
     pub(super) fn first_state_failed(&mut self, now: Time) {
@@ -843,7 +884,7 @@ impl Node {
     }
 
     /// It is durable that this replica is in the epoch of [`Output::EpochBegins`]: its protocol
-    /// starts. `seed` as in [`NodeSetup`].
+    /// starts, or the world is told again when it can. `seed` as in [`NodeSetup`].
     ///
     /// # Errors
     /// When the options are not the protocol's, or it cannot use its state; the node must not be used
@@ -863,6 +904,12 @@ impl Node {
             self.succession.phase == Phase::Beginning && epoch.number == self.epoch,
             "an epoch begins once"
         );
+        if protocol.speculates && self.saves_base() {
+            // It undoes from there.
+            self.succession.recovered = None;
+            self.succession.phase = Phase::Saving { again: None };
+            return Ok(());
+        }
         let open = self.replica.take_open();
         if self.is_learner() {
             self.begin_to_learn(open, world, out);
@@ -883,10 +930,17 @@ impl Node {
         };
         self.replica = Rebased::over(inner, base, written, generation);
         if protocol.speculates {
+            let newest = world.snapshot_newest();
+            let position = self.executor.base().position;
+            assert!(
+                newest.is_some_and(|it| it.id.position >= position),
+                "there is a state to undo from"
+            );
             self.executor.speculate();
         }
         self.executed_told = self.executor.progress();
         self.succession.young = true;
+        self.save_bridged_state(out);
         self.succession.phase = Phase::Serving;
         let recovered = self.succession.recovered.take().unwrap_or_default();
         let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);

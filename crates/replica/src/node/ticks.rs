@@ -7,8 +7,8 @@ impl Node {
         match key.timer {
             TIMER_FETCH => {
                 let saving = matches!(
-                    self.under_way,
-                    Some(UnderWay {
+                    self.unfinished,
+                    Some(Unfinished {
                         kind: Under::Fetched { whole: true },
                         ..
                     })

@@ -40,6 +40,10 @@ pub(crate) const VOTE_EVERY: Duration = Duration::from_millis(200);
 const LEARNER_LOST: Duration = Duration::from_secs(30);
 /// A learner asks quickly this often, and then as seldom as others ask.
 const VOTES_QUICKLY: u32 = 10;
+/// Members save their state ahead of a change for so long at most.
+const PREPARES_FOR: Duration = Duration::from_secs(300);
+/// How far they are is asked so often.
+const PREPARE_EVERY: Duration = Duration::from_millis(20);
 /// An end that is offered and has not come is offered again after this.
 const OFFER_AGAIN: Duration = Duration::from_secs(5);
 
@@ -90,7 +94,10 @@ pub(crate) struct Joining {
 /// A change that was asked for here.
 pub(crate) struct Changing {
     next: Descriptor,
-    waiter: Waiter,
+    /// All that have asked for it.
+    waiters: Vec<Waiter>,
+    /// Until then members save their state ahead; none once they have.
+    prepares_until: Option<Time>,
     offer_at: Time,
     ends_at: Time,
 }
@@ -542,7 +549,10 @@ impl EventLoop {
             let report = self.change_report();
             return self.shell.answer_change(waiter, Ok(report));
         }
-        if self.epochs.changing.is_some() {
+        if let Some(changing) = &mut self.epochs.changing {
+            if is_same(&next, &changing.next) {
+                return changing.waiters.push(waiter);
+            }
             let reason = "another change is being made at this replica; wait until it is done";
             return self.shell.answer_change(waiter, Err(reason.to_owned()));
         }
@@ -558,9 +568,10 @@ impl EventLoop {
                 leader_first,
                 ..next
             },
-            waiter,
+            waiters: vec![waiter],
+            prepares_until: Some(now + PREPARES_FOR),
             offer_at: now,
-            ends_at: now + VOID_AFTER,
+            ends_at: now + PREPARES_FOR,
         });
         self.step_change(now);
     }
@@ -589,7 +600,7 @@ impl EventLoop {
             // It is ordered, be it this one or another: the state is being saved or fetched.
             return;
         }
-        if now >= changing.ends_at {
+        if now >= changing.ends_at && changing.prepares_until.is_none() {
             let reason = "the change was not ordered in time: is there a quorum? Look at the \
                           cluster's status; nothing has changed so far, and the change may still \
                           come for some seconds";
@@ -597,6 +608,15 @@ impl EventLoop {
         }
         if now < changing.offer_at {
             return;
+        }
+        if let Some(until) = changing.prepares_until {
+            let prepared = self.node.prepare_change(&self.world, &mut self.outputs);
+            if !prepared && now < until {
+                changing.offer_at = now + PREPARE_EVERY;
+                return;
+            }
+            changing.prepares_until = None;
+            changing.ends_at = now + VOID_AFTER;
         }
         changing.offer_at = now + OFFER_AGAIN;
         // The log's time stands still without writes, and leaps to the clock's with the next
@@ -678,14 +698,22 @@ impl EventLoop {
                 change: self.change_phase().to_owned(),
                 ..report
             });
-            self.shell.answer_change(changing.waiter, report);
+            for waiter in changing.waiters {
+                self.shell.answer_change(waiter, report.clone());
+            }
         }
+    }
+
+    fn is_preparing(&self) -> bool {
+        let changing = self.epochs.changing.as_ref();
+        changing.is_some_and(|changing| changing.prepares_until.is_some())
     }
 
     /// The state of a change of the epoch, as reports say it.
     pub(super) fn change_phase(&self) -> &'static str {
         match () {
             () if self.node.sealed().is_some() || self.node.is_between_epochs() => "sealed",
+            () if self.is_preparing() => "preparing",
             () if self.epochs.changing.is_some() => "ordering",
             () => "none",
         }

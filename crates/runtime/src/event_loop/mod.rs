@@ -34,7 +34,11 @@ pub(crate) use publish::About;
 pub(crate) use shell::{Apart, ShellParts, TOKEN_MAIL, TOKEN_PEERS};
 
 use crate::{
-    ExitReason, journal_thread::JournalThread, kept::Kept, mail::Mail, server::SnapshotReport,
+    ExitReason,
+    journal_thread::JournalThread,
+    kept::{Kept, Origin},
+    mail::Mail,
+    server::SnapshotReport,
     transports::Arrival,
 };
 use changes::Changes;
@@ -462,6 +466,7 @@ impl EventLoop {
                 }
                 Output::SnapshotAppend(bytes) => self.world.snapshots.append(bytes),
                 Output::SnapshotTruncate(length) => self.world.snapshots.truncate(length),
+                Output::SnapshotBridges { base } => self.world.snapshots.bridges(base),
                 Output::SnapshotFinish => self.world.snapshots.finish_file(),
                 Output::SnapshotAbandon => self.world.snapshots.abandon(),
                 Output::Done { batch, outcome } => {
@@ -522,11 +527,13 @@ impl EventLoop {
         let info = kept.info;
         self.shell.metrics.snapshots += 1;
         self.world.snapshots.saved(kept);
-        if kept.fetched {
+        if kept.is_fetched() {
             self.journal.skip();
         }
         self.trim_due();
-        self.answer_snapshot_waiters(&Ok(self.snapshot_report(info)));
+        if kept.origin != Origin::Bridge {
+            self.answer_snapshot_waiters(&Ok(self.snapshot_report(info)));
+        }
         self.input(Input::SnapshotSaved(info));
     }
 

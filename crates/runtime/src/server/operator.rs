@@ -115,7 +115,7 @@ impl Gateway {
     pub(super) fn end_late_changes(&mut self, now: Time) {
         let late = |waiting: &mut Waiting| waiting.until <= now;
         let late: Vec<_> = self.operators.waiting.extract_if(.., late).collect();
-        self.end_changes(&late, "not done within 60 s");
+        self.end_changes(&late, "not done within 400 s");
     }
 
     pub(super) fn end_changes_to_stop(&mut self) {

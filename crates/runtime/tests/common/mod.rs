@@ -61,6 +61,11 @@ impl StateMachine for Counter {
         SnapshotProgress::Done
     }
 
+    /// So much that it is saved ahead of a change.
+    fn memory(&self) -> u64 {
+        1 << 30
+    }
+
     fn begin_restore(&mut self) {
         self.incoming.clear();
     }

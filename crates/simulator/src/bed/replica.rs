@@ -740,7 +740,9 @@ impl World {
                 Output::Route { .. } | Output::Recovered | Output::Digest(_) => {}
                 Output::Diverged(found) => self.breaks(index, &found.to_string()),
                 Output::BreakLinks => self.renew_links(index),
-                Output::EpochBegins { .. } => unreachable!("nobody ends an epoch here"),
+                Output::EpochBegins { .. } | Output::SnapshotBridges { .. } => {
+                    unreachable!("nobody ends an epoch here")
+                }
                 Output::Halt(_, reason) => self.breaks(index, &reason),
             }
         }

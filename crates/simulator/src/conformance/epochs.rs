@@ -408,6 +408,53 @@ pub(super) fn learner_has_the_state_when_it_gets_its_vote(
     Ok(())
 }
 
+/// All members save their state ahead of the end and none writes it when the end comes. When all die
+/// then, they restore from their bridges.
+pub(super) fn state_saved_ahead_leads_into_the_next_epoch(
+    mut setting: Setting,
+) -> Result<(), Skip> {
+    const AHEAD: &str = "epoch begins with a state saved ahead";
+    (setting.bridge_bytes_min, setting.snapshot_padding) = (0, 200 << 10);
+    let mut stage = cast::open(setting);
+    let all: Vec<usize> = stage.up();
+    let members = all.len() as u64;
+    for number in [EpochNumber(1), EpochNumber(2), EpochNumber(3)] {
+        let next = EpochNumber(number.0 + 1);
+        let mut numbers = stage.load(6, 20);
+        stage.run(MILLISECOND);
+        for _ in 0..200 {
+            if stage.prepare(all[0]) {
+                break;
+            }
+            stage.run(10 * MILLISECOND);
+        }
+        assert!(stage.prepare(all[0]), "all are ready");
+        numbers.extend(stage.load(6, 20));
+        // It takes a while until the state is saved as any other.
+        for replica in &all {
+            stage.seats[*replica].disk.latency = 20 * MILLISECOND;
+        }
+        let _ = stage.offer_seal(all[0], all[0]);
+        serve(&mut stage, &all, next);
+        assert_eq!(stage.marked(AHEAD), number.0 * members);
+        if number == EpochNumber(2) {
+            stage.until("the load is over", Stage::quiet);
+            stage.run(SECOND);
+        }
+        for replica in &all {
+            stage.seats[*replica].disk.latency = MILLISECOND / 10;
+            stage.crash(*replica);
+        }
+        start(&mut stage, &all, next);
+        stage.until("the load is over", Stage::quiet);
+        // Nobody is waited for that is not ready.
+        stage.talk(1);
+    }
+    assert!(stage.marked("state restored that was saved ahead") > 0);
+    end(&mut stage);
+    Ok(())
+}
+
 /// What clients send asks for the end of the epoch: nobody orders it, and the others go on.
 pub(super) fn clients_cannot_end_the_epoch(setting: Setting) -> Result<(), Skip> {
     let mut stage = cast::open(setting);

@@ -169,6 +169,8 @@ scenarios! {
         "members are added and removed under load, and others are lost";
     epochs::learner_has_the_state_when_it_gets_its_vote [1, 3] Both
         "a replica gets the state before its vote, and no quorum needs it until then";
+    epochs::state_saved_ahead_leads_into_the_next_epoch [3] Disk
+        "members save their state ahead of a change and restore it when all die as it begins";
     epochs::clients_cannot_end_the_epoch [3] Both
         "a client whose requests would end the epoch is not heard; the others go on";
     limits::slow_replica_isolated [3, 5] Both

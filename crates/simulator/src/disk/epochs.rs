@@ -25,5 +25,10 @@ impl Disk {
     pub fn find_epoch(&mut self) {
         let newest = self.snapshots.iter().rev().find(|kept| kept.is_whole());
         stored_epoch::find_newer(&mut self.epoch, newest.map(|kept| &kept.bytes));
+        let epoch = &self.epoch;
+        let leads_away = |kept: &Kept| {
+            stored_epoch::leads_away(epoch, kept.info.id, &kept.bytes) && kept.bridges
+        };
+        self.snapshots.retain(|kept| !leads_away(kept));
     }
 }

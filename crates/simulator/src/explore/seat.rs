@@ -735,7 +735,9 @@ impl Cast {
             Output::Mark(branch) => *self.branches.entry(branch).or_default() += 1,
             // No disk hangs here.
             Output::BreakLinks => {}
-            Output::EpochBegins { .. } => unreachable!("nobody ends an epoch here"),
+            Output::EpochBegins { .. } | Output::SnapshotBridges { .. } => {
+                unreachable!("nobody ends an epoch here")
+            }
             Output::Halt(_, reason) => {
                 let what = format!("replica {}: {reason}", after.id);
                 violation.get_or_insert(Violation::new("halt", what));

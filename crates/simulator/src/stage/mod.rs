@@ -65,6 +65,8 @@ pub(crate) struct Setting {
     pub snapshot_padding: usize,
     /// So many bytes of a fetched state are restored in a turn of ten microseconds.
     pub restore_step: usize,
+    /// Larger states are saved ahead of a change.
+    pub bridge_bytes_min: u64,
     /// Frames arrive, disks sync and connections come back only when told to.
     pub by_hand: bool,
 }
@@ -82,6 +84,7 @@ impl Setting {
             snapshot_bytes_min: 1 << 30,
             snapshot_padding: 0,
             restore_step: ExecutorLimits::default().restore_step,
+            bridge_bytes_min: ExecutorLimits::default().bridge_bytes_min,
             by_hand: false,
         }
     }

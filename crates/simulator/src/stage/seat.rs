@@ -260,6 +260,8 @@ impl Stage {
         }
         let newest = seat.disk.snapshots.last().map(|(_, bytes)| bytes);
         stored_epoch::find_newer(&mut seat.epoch, newest);
+        let (epoch, snapshots) = (&seat.epoch, &mut seat.disk.snapshots);
+        snapshots.retain(|(info, bytes)| !stored_epoch::leads_away(epoch, info.id, bytes));
         let base = (seat.epoch.as_ref()).map_or_else(Executed::default, |(_, base)| *base);
         (seat.started, seat.idle_at, seat.touched) = (self.now, u64::MAX, true);
         (seat.halted, seat.paused) = (None, false);
@@ -281,6 +283,7 @@ impl Stage {
                 session_lifetime: Duration::from_nanos(3600 * SECOND),
                 disk_hung_after: Duration::ZERO,
                 restore_step: self.setting.restore_step,
+                bridge_bytes_min: self.setting.bridge_bytes_min,
                 pace_beat: self.setting.pace_beat,
                 ..ExecutorLimits::default()
             },
@@ -436,6 +439,15 @@ impl Stage {
             node.offer_seal(next, view, outputs)
         });
         offered.unwrap_or(Ok(()))
+    }
+
+    /// A change is wanted: whether all members that run have saved their state ahead.
+    pub fn prepare(&mut self, index: usize) -> bool {
+        self.seats[index].touched = true;
+        let prepared = self.call(index, |node, view, outputs| {
+            node.prepare_change(view, outputs)
+        });
+        prepared.unwrap_or(false)
     }
 
     /// An instruction to the protocol.
@@ -721,6 +733,11 @@ impl Stage {
             Output::SnapshotTruncate(length) => {
                 if let Some((.., written)) = &mut self.seats[index].disk.writing {
                     written.truncate(length as usize);
+                }
+            }
+            Output::SnapshotBridges { base } => {
+                if let Some((id, ..)) = &mut self.seats[index].disk.writing {
+                    *id = base;
                 }
             }
             Output::SnapshotFinish => {

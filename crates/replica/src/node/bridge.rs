@@ -1,0 +1,398 @@
+//! A bridge: a snapshot made ahead of a change, so that the next epoch need not wait for its first
+//! state to be written.
+//!
+//! ```text
+//!   a change is wanted ──► │ head │ state … state │ batch … batch      a file that stays unfinished
+//!                                 as it was then    executed since
+//!   the epoch ends     ──►                          … the last ones, an end │ ──► durable
+//! ```
+//!
+//! The file is of the epoch that has ended, and leads to where the next one begins: it is named for
+//! that. A replica that finds only this file restores it and executes the batches behind it as it did
+//! in the earlier epoch. No peer gets it; once the next epoch runs, its first state is saved as usual.
+//!
+//! The member at which a change is asked for asks all members again and again until they are ready.
+//! A member need not be: one without a bridge writes its whole state when the epoch has ended.
+
+use super::*;
+use crate::{Fed, Feed, FeedEnd, framed, framed_feed};
+
+/// A member that is not asked any more for so long gives its file up.
+const KEPT_FOR: Duration = Duration::from_secs(30);
+/// One that has made no progress for so long is not waited for.
+const STALLED_AFTER: Duration = Duration::from_secs(5);
+/// Batches go into the file by so many bytes.
+const PART_MIN: u64 = 256 << 10;
+/// No more of them wait in memory.
+const WAITING_MAX: u64 = 64 << 20;
+/// They are no more than this, or than the state: a restart would take too long.
+const BATCHES_MAX: u64 = 256 << 20;
+/// Bytes that an entry takes besides its batch.
+const ENTRY: u64 = 64;
+
+/// A bridge until its end is handed over.
+pub(super) struct Bridge {
+    /// All of the state has been handed over.
+    whole: bool,
+    /// Batches up to this slot have been handed over.
+    after: Slot,
+    /// Those executed since.
+    batches: VecDeque<Fed>,
+    /// The bytes of these.
+    waiting: u64,
+    /// The length of the state, and of the batches handed over.
+    state: u64,
+    following: u64,
+    /// Bytes of batches that no snapshot covers if it is given up.
+    uncovered: u64,
+    given_up_at: Time,
+}
+
+impl Bridge {
+    fn is_too_long(&self) -> bool {
+        self.waiting > WAITING_MAX || self.following > BATCHES_MAX.max(self.state)
+    }
+
+    pub(super) fn keep(&mut self, slot: Slot, time: crate::CommandTime, batch: &Bytes) {
+        if !batch.is_empty() {
+            let batch = batch.clone();
+            self.waiting += batch.len() as u64 + ENTRY;
+            self.batches.push_back(Fed { slot, time, batch });
+        }
+    }
+
+    fn roll_back(&mut self, slot: Slot) {
+        let undone = self.batches.partition_point(|fed| fed.slot <= slot);
+        for fed in self.batches.drain(undone..) {
+            self.waiting -= fed.batch.len() as u64 + ENTRY;
+        }
+    }
+
+    /// The next part of the batches up to a slot.
+    fn take_part(&mut self, upto: Slot) -> Feed {
+        let part = Feed::part(self.after, upto, self.batches.iter());
+        for fed in self.batches.drain(..part.batches.len()) {
+            self.waiting -= fed.batch.len() as u64 + ENTRY;
+        }
+        self.after = part.upto;
+        part
+    }
+}
+
+/// A member's word on its bridge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct BridgeWord {
+    /// The receiver is to make one, and to say how far it is.
+    asks: bool,
+    /// The end of the epoch may come.
+    ready: bool,
+    /// How many bytes have been written.
+    written: u64,
+}
+
+impl Wire for BridgeWord {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.bool(self.asks);
+        writer.bool(self.ready);
+        writer.u64(self.written);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            asks: reader.bool("asks")?,
+            ready: reader.bool("ready")?,
+            written: reader.u64("written")?,
+        })
+    }
+}
+
+/// The last word of a member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    word: BridgeWord,
+    /// When it last said something new.
+    at: Time,
+}
+
+impl Node {
+    /// A change of the epoch is wanted: all members save their state ahead. To be called again and
+    /// again; true once all that are linked are ready, or cannot become so.
+    pub fn prepare_change(&mut self, world: &dyn World, out: &mut Vec<Output>) -> bool {
+        if self.durability == Durability::Memory || self.halted || self.disk.is_hung() {
+            return true;
+        }
+        self.begin_bridge(world, out);
+        let now = world.now();
+        let ours = self.bridge_word(false);
+        let mut all = !self.is_awaited(self.id, ours, now);
+        let peers = ReplicaSet(self.holders().0 & self.linked().0);
+        for peer in peers.iter() {
+            let told = self.succession.told.get(&peer).map(|told| told.word);
+            all &= !self.is_awaited(peer, told.unwrap_or_default(), now);
+        }
+        self.send_bridge_word(peers, true, out);
+        all
+    }
+
+    /// How many bytes of its state this member has saved ahead of a change, and whether that is all.
+    #[must_use]
+    pub fn saved_ahead(&self) -> (u64, bool) {
+        let word = self.bridge_word(false);
+        (word.written, word.ready)
+    }
+
+    /// Whether this word of a member is a reason to wait.
+    fn is_awaited(&mut self, member: ReplicaId, word: BridgeWord, now: Time) -> bool {
+        let told = self.succession.told.entry(member);
+        let told = told.or_insert(Told { word, at: now });
+        if told.word != word {
+            *told = Told { word, at: now };
+        }
+        !word.ready && now < told.at + STALLED_AFTER
+    }
+
+    fn bridge_word(&self, asks: bool) -> BridgeWord {
+        let unfinished = self.unfinished.as_ref();
+        let bridge = unfinished.and_then(|it| Some((it.written, it.bridge.as_ref()?)));
+        BridgeWord {
+            asks,
+            ready: match bridge {
+                Some((written, bridge)) => bridge.whole && written >= bridge.state,
+                None => self.is_saved_soon(),
+            },
+            written: unfinished.map_or(0, |it| it.written),
+        }
+    }
+
+    /// Whether the whole state is written in no time.
+    fn is_saved_soon(&self) -> bool {
+        // Not all machines tell how much they take.
+        self.executor.memory().max(self.snapshot_last) < self.bridge_bytes_min
+    }
+
+    fn send_bridge_word(&mut self, to: ReplicaSet, asks: bool, out: &mut Vec<Output>) {
+        if to.is_empty() {
+            return;
+        }
+        let word = self.bridge_word(asks);
+        let mut writer = Writer::new(&mut self.scratch);
+        word.encode(&mut writer);
+        let frame = writer.finish();
+        out.push(Output::Send {
+            to: Recipients::Replicas(to),
+            lane: Lane::Control,
+            frame: self.wrap(FrameKind::Bridge, frame),
+        });
+    }
+
+    pub(super) fn on_bridge_word(
+        &mut self,
+        from: ReplicaId,
+        word: BridgeWord,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) {
+        self.is_awaited(
+            from,
+            BridgeWord {
+                asks: false,
+                ..word
+            },
+            world.now(),
+        );
+        if word.asks {
+            self.begin_bridge(world, out);
+            self.send_bridge_word(ReplicaSet::EMPTY.with(from), false, out);
+        }
+    }
+
+    /// Begins to save the state ahead of a change, unless something else is being saved.
+    fn begin_bridge(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let given_up_at = world.now() + KEPT_FOR;
+        if let Some(unfinished) = &mut self.unfinished {
+            if let Some(bridge) = &mut unfinished.bridge {
+                bridge.given_up_at = given_up_at;
+            }
+            return;
+        }
+        let is_busy = self.fetch.is_some() || self.installing.is_some();
+        let serves = !self.is_between_epochs() || self.succession.is_learning();
+        let is_of_use = self.durability == Durability::Disk && !self.is_saved_soon();
+        let is_open = !self.executor.has_seal() && !self.unordered;
+        let has_failed = world.now() < self.succession.bridges_from;
+        if is_busy || !serves || !is_of_use || !is_open || has_failed {
+            return;
+        }
+        let uncovered = self.executor.bytes_since_snapshot();
+        let (id, first) = (self.executor).begin_snapshot(self.executor.progress(), Bytes::new());
+        out.push(Output::Mark("state saved ahead of a change"));
+        out.push(Output::SnapshotBegin {
+            id,
+            fetched: false,
+            kept: 0,
+        });
+        let appended = first.len() as u64;
+        out.push(Output::SnapshotAppend(first));
+        self.unfinished = Some(Unfinished {
+            kind: Under::Bridge,
+            id,
+            appended,
+            written: 0,
+            bridge: Some(Box::new(Bridge {
+                whole: false,
+                after: id.slot,
+                batches: VecDeque::new(),
+                waiting: 0,
+                state: appended,
+                following: 0,
+                uncovered,
+                given_up_at,
+            })),
+        });
+        // As for any snapshot, a small state must be copied before the next command.
+        self.append_bridged_state(out);
+    }
+
+    fn append_bridged_state(&mut self, out: &mut Vec<Output>) -> bool {
+        let Some(unfinished) = &mut self.unfinished else {
+            return false;
+        };
+        let Some(bridge) = &mut unfinished.bridge else {
+            return false;
+        };
+        let (mut chunk, progress) = self.executor.snapshot_chunk(SNAPSHOT_STEP);
+        if progress == SnapshotProgress::Done {
+            bridge.whole = true;
+            // Its end comes behind the batches.
+            chunk.truncate(chunk.len() - crate::FRAME_HEAD);
+        }
+        unfinished.appended += chunk.len() as u64;
+        bridge.state = unfinished.appended;
+        out.push(Output::SnapshotAppend(chunk));
+        !bridge.whole
+    }
+
+    /// Hands on what can be; true when more could follow at once.
+    pub(super) fn step_bridge(&mut self, world: &dyn World, out: &mut Vec<Output>) -> bool {
+        let Some(unfinished) = &mut self.unfinished else {
+            return false;
+        };
+        let Some(bridge) = &mut unfinished.bridge else {
+            return false;
+        };
+        let has_ended = self.executor.has_seal();
+        if !has_ended && (world.now() >= bridge.given_up_at || bridge.is_too_long()) {
+            out.push(Output::Mark("state saved ahead of a change given up"));
+            self.give_up_bridge(out);
+            return false;
+        }
+        let is_slow = unfinished.appended - unfinished.written > SNAPSHOT_AHEAD_MAX;
+        if is_slow {
+            return false;
+        }
+        if !bridge.whole {
+            return self.append_bridged_state(out);
+        }
+        // Nothing behind the end of the epoch goes in, and nothing yet that can be undone.
+        let stable = self.executor.stable();
+        if has_ended || bridge.waiting < PART_MIN || bridge.after >= stable {
+            return false;
+        }
+        let part = framed_feed(&bridge.take_part(stable));
+        bridge.following += part.len() as u64;
+        unfinished.appended += part.len() as u64;
+        out.push(Output::SnapshotAppend(part));
+        false
+    }
+
+    pub(super) fn note_failed_bridge(&mut self, now: Time) {
+        let bridge = self.unfinished.as_ref().and_then(|it| it.bridge.as_ref());
+        if let Some(bridge) = bridge {
+            self.executor.count_uncovered(bridge.uncovered);
+            self.succession.bridges_from = now + KEPT_FOR;
+        }
+    }
+
+    /// All above a slot is undone.
+    pub(super) fn roll_back_bridge(
+        &mut self,
+        slot: Slot,
+        keeps_state: bool,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(file) = &mut self.unfinished else {
+            return;
+        };
+        let Some(bridge) = &mut file.bridge else {
+            return;
+        };
+        bridge.roll_back(slot);
+        if file.id.slot > slot || !(bridge.whole || keeps_state) {
+            self.give_up_bridge(out);
+        }
+    }
+
+    /// The bridge is not wanted any more.
+    pub(super) fn give_up_bridge(&mut self, out: &mut Vec<Output>) {
+        let given_up = self.unfinished.take_if(|it| it.bridge.is_some());
+        let Some(bridge) = given_up.and_then(|it| it.bridge) else {
+            return;
+        };
+        if !bridge.whole {
+            self.executor.abandon_snapshot();
+        }
+        self.executor.count_uncovered(bridge.uncovered);
+        out.push(Output::SnapshotAbandon);
+    }
+
+    /// Takes the bridge if it leads to the end of this epoch.
+    pub(super) fn take_bridge(&mut self) -> Option<Unfinished> {
+        let end = self.sealed()?.base.slot;
+        let leads = |it: &mut Unfinished| {
+            let bridge = it.bridge.as_ref();
+            it.id.slot <= end && bridge.is_some_and(|bridge| bridge.whole && bridge.after <= end)
+        };
+        self.unfinished.take_if(leads)
+    }
+
+    /// The epoch has begun to whose beginning this file leads, with the last batches of the one
+    /// before.
+    pub(super) fn finish_bridge(
+        &mut self,
+        mut file: Unfinished,
+        end: FeedEnd,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(bridge) = &mut file.bridge else {
+            return;
+        };
+        loop {
+            let mut part = bridge.take_part(end.executed.slot);
+            let is_last = part.upto == end.executed.slot;
+            part.end = is_last.then(|| end.clone());
+            let part = framed_feed(&part);
+            file.appended += part.len() as u64;
+            out.push(Output::SnapshotAppend(part));
+            if is_last {
+                break;
+            }
+        }
+        file.bridge = None;
+        let last = framed(&[]);
+        file.appended += last.len() as u64;
+        file.id = self.executor.base();
+        out.push(Output::SnapshotAppend(last));
+        out.push(Output::SnapshotBridges { base: file.id });
+        out.push(Output::SnapshotFinish);
+        out.push(Output::Mark("epoch begins with a state saved ahead"));
+        self.unfinished = Some(file);
+    }
+
+    /// Such a file leads to the first state of this epoch, which is saved as any other now: nothing
+    /// has been executed since.
+    pub(super) fn save_bridged_state(&mut self, out: &mut Vec<Output>) {
+        if self.succession.bridged && !self.is_learner() && self.unfinished.is_none() {
+            self.begin_snapshot(self.executor.base().slot, Bytes::new(), out);
+        }
+    }
+}

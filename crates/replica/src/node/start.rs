@@ -1,0 +1,80 @@
+//! How a node starts from a snapshot and a journal.
+
+use super::*;
+
+impl Node {
+    /// Restores the world's newest snapshot, then starts the protocol with what the journal holds.
+    /// `recovered.checkpoint` is ignored: it comes from the snapshot.
+    ///
+    /// # Errors
+    /// When snapshot or journal make no sense; the node must not be used then.
+    pub fn start(
+        &mut self,
+        mut recovered: RecoveredBytes,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) -> Result<(), StartError> {
+        assert!(!self.started, "a node starts once");
+        self.started = true;
+        recovered.checkpoint = None;
+        if self.is_learner() {
+            self.start_without_state(recovered, world, out);
+            return Ok(());
+        }
+        let base = self.executor.base().slot;
+        let newest = world.snapshot_newest();
+        let header = newest.and_then(|info| {
+            crate::snapshot_header(|offset| world.snapshot_read(info.id, offset, transfer::PIECE))
+        });
+        // The state of an earlier epoch is not the one that this epoch began with, unless it is a bridge.
+        let bridges = newest.is_some_and(|info| info.id == self.executor.base());
+        let of_earlier = header.is_some_and(|header| header.epoch < self.epoch);
+        let earlier = of_earlier && !bridges;
+        if let Some(info) = newest.filter(|_| !earlier) {
+            let header = self
+                .executor
+                .restore(|offset| world.snapshot_read(info.id, offset, transfer::PIECE))
+                .map_err(|error| StartError::Snapshot(info.id.slot, error))?;
+            self.executed_told = header.executed.slot;
+            self.snapshot_last = self.executor.state_bytes();
+            self.digests.restored();
+            self.succession.bridged = of_earlier;
+            if of_earlier {
+                out.push(Output::Mark("state restored that was saved ahead"));
+            }
+            self.save_bridged_state(out);
+            // The state that an epoch begins with is of no protocol: its log starts there.
+            recovered.checkpoint =
+                (header.executed.slot > base).then_some((header.executed.slot, header.summary));
+        } else if base > Slot(0) {
+            self.arm_pace(world, out);
+            self.start_without_state(recovered, world, out);
+            return Ok(());
+        }
+        let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);
+        if base > Slot(0) {
+            recovered.first_boot |= self.planted.is(Plant::FirstBootAgain);
+            self.meet_peers(world, out);
+        }
+        self.start_protocol(recovered, world)?;
+        // A crash may have come between the snapshot and the trimming of what it covers.
+        self.events.extend(covered.map(Event::Checkpointed));
+        self.arm_pace(world, out);
+        self.carry_out(world, out);
+        Ok(())
+    }
+
+    pub(super) fn start_protocol(
+        &mut self,
+        recovered: RecoveredBytes,
+        world: &dyn World,
+    ) -> Result<(), EventError> {
+        let around = Surroundings {
+            world,
+            machine: Some(self.executor.machine()),
+            from_outside: false,
+        };
+        let start = Event::Start(recovered);
+        self.replica.on_event(start, around, &mut self.effects)
+    }
+}
