@@ -67,6 +67,10 @@ loom preemptions='6':
 kill *arguments: build
     ci/kill {{ arguments }}
 
+# Members and protocols of a cluster change, one after the other, under a checked load.
+journey *arguments:
+    ci/journey {{ arguments }}
+
 # Real replicas under all faults for minutes, judged by what their clients saw.
 torture *arguments='--seconds 300 --replicas 3': build
     target/release/quintet torture {{ arguments }}
