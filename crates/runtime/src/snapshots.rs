@@ -462,6 +462,10 @@ impl Snapshots {
         self.newest.map(|kept| kept.info)
     }
 
+    pub const fn newest_kept(&self) -> Option<Kept> {
+        self.newest
+    }
+
     /// Where the newest one is.
     pub fn newest_path(&self) -> String {
         let Some(kept) = self.newest else {
@@ -475,7 +479,9 @@ impl Snapshots {
     /// Whether the log before this snapshot can go: another can stand in for it, or the log has
     /// a gap there anyway.
     pub fn replaceable(&self, id: Executed) -> bool {
-        (self.newest).is_some_and(|newest| newest.info.id > id || newest.is_fetched())
+        // Until its epoch has begun, a bridge stands in for nothing.
+        let newest = self.newest.filter(|it| it.origin != Origin::Bridge);
+        newest.is_some_and(|newest| newest.info.id > id || newest.is_fetched())
     }
 
     fn file(&self, id: Executed) -> io::Result<File> {
@@ -698,6 +704,10 @@ impl Writer {
         let length = written;
         let info = SnapshotInfo { id, length };
         self.mailer.send(Mail::SnapshotSaved(Kept { info, origin }));
+        if origin == Origin::Bridge {
+            // Should the process die before its epoch has begun, it counts for nothing.
+            return Ok(());
+        }
         let found = list(&self.directory)?;
         for old in &found[..found.len().saturating_sub(KEPT)] {
             fs::remove_file(self.directory.join(name(old.info.id, old.origin)))?;

@@ -575,7 +575,8 @@ impl Disk {
     }
 
     fn trim_due(&mut self, random: &mut Random) -> Option<u64> {
-        if let Some(newest) = self.snapshots.last() {
+        // Until its epoch has begun, a bridge stands in for nothing.
+        if let Some(newest) = self.snapshots.last().filter(|kept| !kept.bridges) {
             let (id, fetched) = (newest.info.id, newest.fetched);
             let due = (self.trims.iter())
                 .filter(|(of, _)| fetched || id > *of)

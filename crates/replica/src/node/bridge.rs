@@ -19,11 +19,17 @@ use crate::{Fed, Feed, FeedEnd, framed, framed_feed};
 
 /// A member that is not asked any more for so long gives its file up.
 const KEPT_FOR: Duration = Duration::from_secs(30);
+/// An epoch's first state that could not be saved is written again after this.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Once a majority is ready, the others are waited for so long.
+const OTHERS_WAIT: Duration = Duration::from_secs(10);
+/// A word counts for so long.
+const WORD_COUNTS: Duration = Duration::from_secs(1);
 /// One that has made no progress for so long is not waited for.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 /// Batches go into the file by so many bytes.
 const PART_MIN: u64 = 256 << 10;
-/// No more of them wait in memory.
+/// No more of them wait in memory, unless the last snapshot was longer.
 const WAITING_MAX: u64 = 64 << 20;
 /// They are no more than this, or than the state: a restart would take too long.
 const BATCHES_MAX: u64 = 256 << 20;
@@ -49,8 +55,8 @@ pub(super) struct Bridge {
 }
 
 impl Bridge {
-    fn is_too_long(&self) -> bool {
-        self.waiting > WAITING_MAX || self.following > BATCHES_MAX.max(self.state)
+    fn is_too_long(&self, waiting_max: u64) -> bool {
+        self.waiting > waiting_max || self.following > BATCHES_MAX.max(self.state)
     }
 
     pub(super) fn keep(&mut self, slot: Slot, time: crate::CommandTime, batch: &Bytes) {
@@ -107,11 +113,21 @@ impl Wire for BridgeWord {
 }
 
 /// The last word of a member.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
-    word: BridgeWord,
-    /// When it last said something new.
-    at: Time,
+    ready: bool,
+    /// When it came.
+    heard_at: Time,
+    /// The most that it had written.
+    written: u64,
+    /// When it had more than before.
+    grown_at: Time,
+}
+
+impl Told {
+    fn is_ready(&self, now: Time) -> bool {
+        self.ready && now < self.heard_at + WORD_COUNTS
+    }
 }
 
 impl Node {
@@ -124,14 +140,42 @@ impl Node {
         self.begin_bridge(world, out);
         let now = world.now();
         let ours = self.bridge_word(false);
-        let mut all = !self.is_awaited(self.id, ours, now);
+        self.note_bridge_word(self.id, ours, now);
         let peers = ReplicaSet(self.holders().0 & self.linked().0);
-        for peer in peers.iter() {
-            let told = self.succession.told.get(&peer).map(|told| told.word);
-            all &= !self.is_awaited(peer, told.unwrap_or_default(), now);
+        let all = peers.with(self.id);
+        let (mut ready, mut awaited) = (ReplicaSet::EMPTY, ReplicaSet::EMPTY);
+        for member in all.iter() {
+            let first = Told {
+                grown_at: now,
+                ..Told::default()
+            };
+            let told = self.succession.told.entry(member).or_insert(first);
+            if told.is_ready(now) {
+                ready.insert(member);
+            } else if now < told.grown_at + STALLED_AFTER {
+                awaited.insert(member);
+            }
         }
         self.send_bridge_word(peers, true, out);
-        all
+        // The next epoch can begin with a majority, and the others come after.
+        let enough = self.voters_of(ready).len() > self.voters / 2;
+        let since = &mut self.succession.enough_since;
+        *since = enough.then(|| since.unwrap_or(now));
+        awaited.is_empty() || since.is_some_and(|since| now >= since + OTHERS_WAIT)
+    }
+
+    /// Another change is wanted: words on an earlier one do not count.
+    pub fn forget_preparations(&mut self) {
+        self.succession.told.clear();
+        self.succession.enough_since = None;
+    }
+
+    fn note_bridge_word(&mut self, member: ReplicaId, word: BridgeWord, now: Time) {
+        let told = self.succession.told.entry(member).or_default();
+        if told.heard_at == Time(0) || word.written > told.written {
+            (told.written, told.grown_at) = (word.written, now);
+        }
+        (told.ready, told.heard_at) = (word.ready, now);
     }
 
     /// How many bytes of its state this member has saved ahead of a change, and whether that is all.
@@ -139,16 +183,6 @@ impl Node {
     pub fn saved_ahead(&self) -> (u64, bool) {
         let word = self.bridge_word(false);
         (word.written, word.ready)
-    }
-
-    /// Whether this word of a member is a reason to wait.
-    fn is_awaited(&mut self, member: ReplicaId, word: BridgeWord, now: Time) -> bool {
-        let told = self.succession.told.entry(member);
-        let told = told.or_insert(Told { word, at: now });
-        if told.word != word {
-            *told = Told { word, at: now };
-        }
-        !word.ready && now < told.at + STALLED_AFTER
     }
 
     fn bridge_word(&self, asks: bool) -> BridgeWord {
@@ -192,14 +226,7 @@ impl Node {
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
-        self.is_awaited(
-            from,
-            BridgeWord {
-                asks: false,
-                ..word
-            },
-            world.now(),
-        );
+        self.note_bridge_word(from, word, world.now());
         if word.asks {
             self.begin_bridge(world, out);
             self.send_bridge_word(ReplicaSet::EMPTY.with(from), false, out);
@@ -281,8 +308,14 @@ impl Node {
             return false;
         };
         let has_ended = self.executor.has_seal();
-        if !has_ended && (world.now() >= bridge.given_up_at || bridge.is_too_long()) {
+        let now = world.now();
+        let waiting_max = self.snapshot_last.max(WAITING_MAX).min(self.feed_bytes_max);
+        let is_too_long = bridge.is_too_long(waiting_max);
+        if !has_ended && (now >= bridge.given_up_at || is_too_long) {
             out.push(Output::Mark("state saved ahead of a change given up"));
+            if is_too_long {
+                self.succession.bridges_from = now + KEPT_FOR;
+            }
             self.give_up_bridge(out);
             return false;
         }
@@ -310,6 +343,9 @@ impl Node {
         if let Some(bridge) = bridge {
             self.executor.count_uncovered(bridge.uncovered);
             self.succession.bridges_from = now + KEPT_FOR;
+        }
+        if self.succession.bridged {
+            self.succession.bridges_from = now + AGAIN_AFTER;
         }
     }
 
@@ -388,10 +424,12 @@ impl Node {
         self.unfinished = Some(file);
     }
 
-    /// Such a file leads to the first state of this epoch, which is saved as any other now: nothing
-    /// has been executed since.
-    pub(super) fn save_bridged_state(&mut self, out: &mut Vec<Output>) {
-        if self.succession.bridged && !self.is_learner() && self.unfinished.is_none() {
+    /// Such a file leads to the first state of this epoch, which is saved as any other as long as
+    /// nothing has been executed since. Later the protocol is asked for a checkpoint.
+    pub(super) fn save_bridged_state(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        let is_due = self.succession.bridged && world.now() >= self.succession.bridges_from;
+        let is_first = self.executor.progress() == self.executor.base().slot;
+        if is_due && is_first && !self.is_learner() && self.unfinished.is_none() {
             self.begin_snapshot(self.executor.base().slot, Bytes::new(), out);
         }
     }

@@ -727,6 +727,7 @@ impl Node {
         }
         let between = self.is_between_epochs();
         if self.installing.is_none() && self.deferred.is_empty() && !between {
+            self.save_bridged_state(world, out);
             self.maybe_ask_for_checkpoint(world, out);
             self.maybe_tick(world, out);
             self.step_digests(world, out);

@@ -107,6 +107,7 @@ impl Node {
     }
 
     fn on_fetched_saved(&mut self, info: SnapshotInfo, world: &dyn World, out: &mut Vec<Output>) {
+        self.succession.bridged = false;
         let arrived = |installing: &&mut Installing| {
             installing.info.id == info.id && installing.source == Source::Arriving
         };
@@ -315,8 +316,10 @@ impl Node {
 
     /// Asks the protocol for a checkpoint unless one is under way. For an operator's order, too.
     pub fn ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        // That somebody needs a state is more urgent than that one is saved ahead of a change.
-        self.give_up_bridge(out);
+        if !self.executor.has_seal() {
+            // That somebody needs a state is more urgent than that one is saved ahead of a change.
+            self.give_up_bridge(out);
+        }
         if self.checkpoint_asked || self.unfinished.is_some() {
             return;
         }

@@ -31,10 +31,19 @@ impl Node {
         let of_earlier = header.is_some_and(|header| header.epoch < self.epoch);
         let earlier = of_earlier && !bridges;
         if let Some(info) = newest.filter(|_| !earlier) {
-            let header = self
-                .executor
-                .restore(|offset| world.snapshot_read(info.id, offset, transfer::PIECE))
-                .map_err(|error| StartError::Snapshot(info.id.slot, error))?;
+            let read = |offset| world.snapshot_read(info.id, offset, transfer::PIECE);
+            let header = match self.executor.restore(read) {
+                Ok(header) => header,
+                Err(_) if of_earlier => {
+                    // The bridge was read back when it was written, and not executed: the others may
+                    // have the state.
+                    self.executor.forget();
+                    self.arm_pace(world, out);
+                    self.start_without_state(recovered, world, out);
+                    return Ok(());
+                }
+                Err(error) => return Err(StartError::Snapshot(info.id.slot, error)),
+            };
             self.executed_told = header.executed.slot;
             self.snapshot_last = self.executor.state_bytes();
             self.digests.restored();
@@ -42,7 +51,7 @@ impl Node {
             if of_earlier {
                 out.push(Output::Mark("state restored that was saved ahead"));
             }
-            self.save_bridged_state(out);
+            self.save_bridged_state(world, out);
             // The state that an epoch begins with is of no protocol: its log starts there.
             recovered.checkpoint =
                 (header.executed.slot > base).then_some((header.executed.slot, header.summary));

@@ -144,6 +144,8 @@ pub(super) struct Succession {
     pub(super) bridges_from: Time,
     /// What members said last of their bridges.
     pub(super) told: BTreeMap<ReplicaId, super::bridge::Told>,
+    /// Since when a majority is ready for a change.
+    pub(super) enough_since: Option<Time>,
     /// What the protocol will start with once its state is here.
     recovered: Option<RecoveredBytes>,
     generation: u16,
@@ -168,6 +170,7 @@ impl Succession {
             bridged: false,
             bridges_from: Time(0),
             told: BTreeMap::new(),
+            enough_since: None,
             recovered: None,
             generation: 0,
             learning: Learning::default(),
@@ -241,9 +244,12 @@ impl Node {
         matches!(self.succession.phase, Phase::Following)
     }
 
-    /// Whether a second snapshot of the epoch is due: there is something new in it.
+    /// Whether a second snapshot of the epoch is due: there is something new in it, or the first one
+    /// is no state that a peer could be given.
     pub(super) fn is_young(&self) -> bool {
-        self.succession.young && self.executor.bytes_since_snapshot() > 0
+        let is_new = self.executor.bytes_since_snapshot() > 0;
+        let has_begun = self.executor.progress() > self.executor.base().slot;
+        self.succession.young && is_new || self.succession.bridged && has_begun
     }
 
     /// Whether no protocol runs, because the next epoch has not begun here.
@@ -726,7 +732,7 @@ impl Node {
         self.succession.empty = ReplicaSet::EMPTY;
         self.succession.is_over = false;
         self.succession.bridged = false;
-        self.succession.told.clear();
+        self.forget_preparations();
     }
 
     fn save_first_state(&mut self, out: &mut Vec<Output>) {
@@ -738,12 +744,12 @@ impl Node {
     /// which protocols know nothing.
     pub(super) fn first_state_saved(&mut self, slot: Slot, out: &mut Vec<Output>) -> bool {
         let base = self.executor.base().slot;
+        let bridged = core::mem::take(&mut self.succession.bridged);
         if base == Slot(0) || slot != base {
             self.succession.young = false;
             return false;
         }
         // The bridge stands in for it should it be damaged.
-        let bridged = core::mem::take(&mut self.succession.bridged);
         self.succession.young &= !bridged;
         if self.succession.saves() {
             self.state_is_here(None, out);
@@ -940,7 +946,8 @@ impl Node {
         }
         self.executed_told = self.executor.progress();
         self.succession.young = true;
-        self.save_bridged_state(out);
+        self.succession.bridges_from = Time(0);
+        self.save_bridged_state(world, out);
         self.succession.phase = Phase::Serving;
         let recovered = self.succession.recovered.take().unwrap_or_default();
         let covered = recovered.checkpoint.as_ref().map(|(slot, _)| *slot);

@@ -271,6 +271,14 @@ fn is_same(next: &Descriptor, current: &Descriptor) -> bool {
         && nodes(next) == nodes(current)
 }
 
+/// Why a member is not replaced.
+fn connected(id: ReplicaId) -> String {
+    format!(
+        "replica {} is connected: only a lost member is replaced; stop it first",
+        id.0
+    )
+}
+
 /// Asks members until one has an answer; gives the reason if this replica is no member any more.
 fn ask_in_turn(
     addresses: &[String],
@@ -468,10 +476,7 @@ impl EventLoop {
         if let Some(id) = leaves
             && self.is_linked(id, now)
         {
-            return Err(format!(
-                "replica {} is connected: only a lost member is replaced; stop it first",
-                id.0
-            ));
+            return Err(connected(id));
         }
         Ok(next)
     }
@@ -524,6 +529,18 @@ impl EventLoop {
         ))
     }
 
+    /// Whether nothing speaks against this epoch any more, as members are linked now.
+    fn may_begin(&self, next: Descriptor, now: Time) -> Result<Descriptor, String> {
+        let current = &self.epochs.descriptor;
+        let ids = (0..current.members.len() as u16).map(ReplicaId);
+        for id in ids.filter(|id| next.members.len() > id.index()) {
+            if next.replaces(current, id) && self.is_linked(id, now) {
+                return Err(connected(id));
+            }
+        }
+        self.would_serve(next, now)
+    }
+
     /// A change is asked for over admin HTTP or by the program around the replica.
     pub(super) fn on_change(&mut self, request: &ChangeRequest, waiter: Waiter, now: Time) {
         if self.node.is_learner() && !request.changes_nothing() {
@@ -556,6 +573,8 @@ impl EventLoop {
             let reason = "another change is being made at this replica; wait until it is done";
             return self.shell.answer_change(waiter, Err(reason.to_owned()));
         }
+        self.node.forget_preparations();
+        let current = &self.epochs.descriptor;
         let leader = self.node.protocol_status().leader;
         let leader = leader.unwrap_or(current.leader_first);
         // A new member leads nothing before it has the state.
@@ -619,6 +638,14 @@ impl EventLoop {
             changing.ends_at = now + VOID_AFTER;
         }
         changing.offer_at = now + OFFER_AGAIN;
+        // Members may have come and gone since it was asked for.
+        let next = changing.next.clone();
+        if let Err(reason) = self.may_begin(next, now) {
+            return self.end_change(Err(reason));
+        }
+        let Some(changing) = &mut self.epochs.changing else {
+            return;
+        };
         // The log's time stands still without writes, and leaps to the clock's with the next
         // batch.
         let clock = self.world.clock().now.max(self.node.log_time().0);
@@ -689,6 +716,9 @@ impl EventLoop {
     /// When a change that was asked for here is to be looked at again.
     pub(super) fn change_due(&self) -> Option<Time> {
         let changing = self.epochs.changing.as_ref()?;
+        if self.node.sealed().is_some() || self.node.is_between_epochs() {
+            return None;
+        }
         Some(changing.offer_at.min(changing.ends_at))
     }
 

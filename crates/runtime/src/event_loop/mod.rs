@@ -555,8 +555,12 @@ impl EventLoop {
 
     fn on_snapshot_now(&mut self, waiter: mpsc::Sender<Result<SnapshotReport, String>>) {
         let executed = self.node.executed().slot;
-        let newest = self.world.snapshots.newest();
-        let known = match newest.filter(|info| info.id.slot >= executed) {
+        let newest = self.world.snapshots.newest_kept();
+        let newest = newest.filter(|kept| kept.origin != Origin::Bridge);
+        let known = match newest
+            .map(|kept| kept.info)
+            .filter(|info| info.id.slot >= executed)
+        {
             Some(info) => Some(Ok(self.snapshot_report(info))),
             None if executed == Slot(0) => Some(Err(
                 "nothing has been written yet, so there is nothing to save".to_owned(),

@@ -171,6 +171,8 @@ scenarios! {
         "a replica gets the state before its vote, and no quorum needs it until then";
     epochs::state_saved_ahead_leads_into_the_next_epoch [3] Disk
         "members save their state ahead of a change and restore it when all die as it begins";
+    epochs::first_state_that_could_not_be_saved_is_saved_later [3] Disk
+        "a disk is full for a moment as an epoch begins: who missed the end still comes in";
     epochs::clients_cannot_end_the_epoch [3] Both
         "a client whose requests would end the epoch is not heard; the others go on";
     limits::slow_replica_isolated [3, 5] Both

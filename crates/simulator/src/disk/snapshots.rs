@@ -72,7 +72,8 @@ impl Disk {
         let info = SnapshotInfo { id, length };
         let bytes = bytes.into();
         // One that came from a peer may be taken again: the log before it has a gap as before.
-        let same = |kept: &Kept| kept.info.id == id;
+        let bridges = self.bridging;
+        let same = |kept: &Kept| kept.info.id == id && kept.bridges == bridges;
         let gap = self.snapshots.iter().any(|kept| same(kept) && kept.fetched);
         self.snapshots.retain(|kept| !same(kept));
         self.open.replaced(id);
@@ -80,10 +81,12 @@ impl Disk {
             info,
             bytes,
             fetched: fetched || gap,
-            bridges: self.bridging,
+            bridges,
         });
-        self.snapshots.sort_by_key(|kept| kept.info.id);
-        if self.snapshots.len() > 2 {
+        // The first state of an epoch stands before the bridge into it.
+        self.snapshots
+            .sort_by_key(|kept| (kept.info.id, !kept.bridges));
+        while self.snapshots.len() > 2 && !bridges {
             self.snapshots.remove(0);
         }
         Some((info, fetched))
@@ -125,7 +128,7 @@ impl Disk {
             let end = written.len().min(from + length);
             return Some(Bytes::copy_from_slice(&written[from..end]));
         }
-        let kept = self.snapshots.iter().find(|kept| kept.info.id == id);
+        let kept = self.snapshots.iter().rfind(|kept| kept.info.id == id);
         let bytes = self.open.read(id, kept.map(|kept| &kept.bytes), now)?;
         let from = usize::try_from(offset).ok()?.min(bytes.len());
         Some(bytes.slice(from..bytes.len().min(from + length)))

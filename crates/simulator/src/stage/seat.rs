@@ -450,6 +450,15 @@ impl Stage {
         prepared.unwrap_or(false)
     }
 
+    /// The snapshot that is being written cannot be; false when there is none.
+    pub fn fail_snapshot(&mut self, index: usize) -> bool {
+        let fails = self.seats[index].disk.writing.take().is_some();
+        if fails {
+            self.input(index, Input::SnapshotFailed);
+        }
+        fails
+    }
+
     /// An instruction to the protocol.
     pub fn control(&mut self, index: usize, control: Control) {
         self.input(index, Input::Control(control));
