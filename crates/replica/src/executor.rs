@@ -309,7 +309,7 @@ impl Executor {
         self.limits.queries_max
     }
 
-    /// The last snapshot was given up: so many bytes before it are not covered either.
+    /// The last snapshot was given up: these bytes before it are not covered either.
     pub(crate) const fn count_uncovered(&mut self, bytes: u64) {
         self.bytes_since = self.bytes_since.saturating_add(bytes);
     }

@@ -1128,9 +1128,8 @@ impl World {
     /// A bridge is only read by a replica that dies before the epoch's first state is saved.
     fn maybe_crash_on_the_bridge(&mut self, index: usize) {
         if self.ending_random.chance(150) {
-            let after = self.processes[index]
-                .disk
-                .bridge_time(&mut self.ending_random);
+            let disk = &self.processes[index].disk;
+            let after = disk.bridge_time(&mut self.ending_random);
             let down = self.ending_random.between(5, 100) * MILLISECOND;
             self.crash_at(self.now + after, index, Kind::Crash, down);
         }

@@ -27,7 +27,7 @@ const OTHERS_WAIT: Duration = Duration::from_secs(10);
 const WORD_COUNTS: Duration = Duration::from_secs(1);
 /// One that has made no progress for so long is not waited for.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
-/// Batches go into the file by so many bytes.
+/// A part of the batches that goes into the file has at least this number of bytes.
 const PART_MIN: u64 = 256 << 10;
 /// No more of them wait in memory, unless the last snapshot was longer.
 const WAITING_MAX: u64 = 64 << 20;
