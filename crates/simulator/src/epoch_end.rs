@@ -91,7 +91,9 @@ impl World {
         let running: Vec<usize> = (0..self.replicas_max()).filter(running).collect();
         if !running.is_empty() {
             let node = running[self.ending_random.index(running.len())];
-            if self.ending_random.chance(PREPARED) {
+            // An injected bug is one protocol's, and is looked for without what hides it.
+            let buggy = self.setup.options.iter().any(|(name, _)| name == "plant");
+            if !buggy && self.ending_random.chance(PREPARED) {
                 // The end may come before all are ready, and another may offer it.
                 self.call(node, |node, view, outputs| {
                     node.prepare_change(view, outputs);
@@ -106,8 +108,6 @@ impl World {
                     leader_first: ReplicaId(node as u16),
                     ..descriptor.successor()
                 };
-                // An injected bug is one protocol's.
-                let buggy = self.setup.options.iter().any(|(name, _)| name == "plant");
                 if self.ending_random.chance(500) && !buggy {
                     let entry = self.draw_protocol();
                     next.protocol = entry.info.name.to_string();
