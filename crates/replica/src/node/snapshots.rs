@@ -316,10 +316,9 @@ impl Node {
 
     /// Asks the protocol for a checkpoint unless one is under way. For an operator's order, too.
     pub fn ask_for_checkpoint(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        if !self.executor.has_seal() {
-            // That somebody needs a state is more urgent than that one is saved ahead of a change.
-            self.give_up_bridge(out);
-        }
+        // That somebody needs a state is more urgent than that one is saved ahead of a change, and
+        // behind the end of the epoch, too: the others may not come there without it.
+        self.give_up_bridge(out);
         if self.checkpoint_asked || self.unfinished.is_some() {
             return;
         }
