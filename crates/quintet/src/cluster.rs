@@ -10,8 +10,8 @@
 use crate::small::Replicated;
 use quintet_replica::{ClusterId, Durability, Level, ReplicaId, ReplicaSet, StateMachine};
 use quintet_runtime::{
-    ChangeReport, ChangeRequest, Config, Join, Listeners, Member, Replica, Running, StartError,
-    StatusReport, SubmitError, has_joined, join, stored_epoch, sync_directory,
+    CHANGE_MAX, ChangeReport, ChangeRequest, Config, Join, Listeners, Member, Replica, Running,
+    StartError, StatusReport, SubmitError, has_joined, join, stored_epoch, sync_directory,
 };
 use std::{
     fs,
@@ -22,9 +22,6 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
-
-/// How long a change of the cluster is waited for.
-const CHANGE_MAX: Duration = Duration::from_secs(400);
 
 /// What can go wrong with a cluster.
 #[derive(Debug, thiserror::Error)]

@@ -54,7 +54,7 @@ pub use replica::{
     Addresses, ExitReason, Handle, Listeners, Replica, Running, StartError, SubmitError,
 };
 pub use server::{
-    BranchReport, ChangeReport, ChangeRequest, ClockReport, DifferReport, DigestReport,
+    BranchReport, CHANGE_MAX, ChangeReport, ChangeRequest, ClockReport, DifferReport, DigestReport,
     MemberReport, PeerClockReport, PeerReport, SnapshotReport, StatusReport, TransferReport,
 };
 pub use status::{Published, Snapshot};

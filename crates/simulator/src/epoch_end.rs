@@ -32,7 +32,7 @@ const PREPARED: u64 = 600;
 const SOON: (u64, u64) = (100_000, 20 * MILLISECOND);
 /// No more epochs than these, so that most of a run is spent in some.
 const EPOCHS_MAX: u64 = 5;
-/// And so many where members come and go: one that does is in several.
+/// The same where members come and go: one that does is in several.
 const EPOCHS_OF_MEMBERS_MAX: u64 = 8;
 
 /// Whether and when the end of the epoch is offered; drawn apart.

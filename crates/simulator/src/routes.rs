@@ -118,7 +118,7 @@ impl Routes {
         self.epochs.iter().filter(needed).map(|(_, epoch)| epoch)
     }
 
-    /// Whether all epochs that are needed have so many voters.
+    /// Whether all epochs that are needed have this number of voters.
     fn all_have(&self, voters: usize, inside: &[EpochNumber]) -> bool {
         self.needed(inside).all(|epoch| epoch.voters == voters)
     }
@@ -161,7 +161,7 @@ impl World {
             && self.sizes_offered_are_viable(states)
     }
 
-    /// Whether all epochs that are needed have so many voters.
+    /// Whether all epochs that are needed have this number of voters.
     pub fn all_have(&self, voters: usize) -> bool {
         self.routes.all_have(voters, &self.epochs_inside())
     }

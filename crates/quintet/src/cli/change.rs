@@ -3,11 +3,11 @@
 use crate::cli::{demo, password::Password, progress, status};
 use clap::Args;
 use quintet_cli::{Exit, Failure, Outcome, http, output::Format};
-use quintet_runtime::{ChangeReport, ChangeRequest};
+use quintet_runtime::{CHANGE_MAX, ChangeReport, ChangeRequest};
 use std::{path::PathBuf, time::Duration};
 
 /// Longer than a replica waits for a change.
-const TIMEOUT: Duration = Duration::from_secs(410);
+const TIMEOUT: Duration = Duration::from_secs(CHANGE_MAX.as_secs() + 10);
 
 // No documentation comment: clap would print it in place of a command's.
 #[derive(Args, Debug)]

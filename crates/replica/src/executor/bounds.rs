@@ -18,8 +18,8 @@ pub struct ExecutorLimits {
     /// While somebody fetches this replica's state, so many bytes of what it executes are kept
     /// for them at most, and no more than its last snapshot had; see [`crate::Feed`].
     pub feed_bytes_max: u64,
-    /// A state of this number of bytes in memory is saved ahead of a change of the epoch; a smaller one when
-    /// the epoch has ended.
+    /// A state of this number of bytes in memory is saved ahead of a change of the epoch; a smaller
+    /// one when the epoch has ended.
     pub bridge_bytes_min: u64,
     /// The most bytes of a peer's state that are asked for in a second; 0 for any number.
     pub transfer_rate_max: u64,

@@ -40,10 +40,7 @@ impl Executor {
         let next = Descriptor::decode(seal.successor.clone())?;
         let next = next.with_private_part_of(&Descriptor::decode(self.descriptor.clone())?);
         let seal = self.sealed.take().expect("the epoch has ended").seal;
-        self.executed = Executed {
-            slot: seal.base.slot,
-            position: seal.base.position.next(),
-        };
+        self.executed = seal.next_base();
         self.begin(&next, self.executed);
         let (lifetime, kept) = (self.limits.session_lifetime, self.limits.kept_replies);
         if self.planted.is(Plant::SessionsEndWithTheEpoch) {

@@ -16,6 +16,11 @@ pub(super) struct Crossing {
     limits: ExecutorLimits,
 }
 
+fn descriptor_of(bytes: &Bytes) -> Result<Descriptor, RestoreError> {
+    Descriptor::decode(bytes.clone())
+        .map_err(|error| RestoreError(format!("the descriptor of its epoch: {error}")))
+}
+
 impl Executor {
     /// Replaces state and sessions by a snapshot read piece by piece from `read(offset)`, which
     /// gives an empty piece at the end. It may be one of the epoch before, with all that was
@@ -127,11 +132,10 @@ impl Executor {
 
     /// The batches are of the epoch before: they are executed as they were there.
     fn begin_crossing(&mut self, header: &SnapshotHeader) -> Result<(), RestoreError> {
-        let decode = |bytes: &Bytes| {
-            Descriptor::decode(bytes.clone())
-                .map_err(|error| RestoreError(format!("the descriptor of its epoch: {error}")))
-        };
-        let (theirs, ours) = (decode(&header.descriptor)?, decode(&self.descriptor)?);
+        let (theirs, ours) = (
+            descriptor_of(&header.descriptor)?,
+            descriptor_of(&self.descriptor)?,
+        );
         if ours.predecessor != theirs.fingerprint() {
             return Err(RestoreError(format!(
                 "it is of another epoch {} than the one before this",
@@ -147,8 +151,7 @@ impl Executor {
         self.restoring.crossing = Some(Box::new(crossing));
         self.epoch = header.epoch;
         self.set_descriptor(header.descriptor.clone());
-        self.limits.agree(&theirs.limits);
-        self.sessions = sessions(&self.limits).with_plant(self.planted);
+        self.agree(&theirs.limits);
         Ok(())
     }
 
@@ -164,9 +167,7 @@ impl Executor {
         let sealed = self.sealed.take();
         let seal = sealed.map(|sealed| sealed.seal);
         let leads_here = seal.is_some_and(|seal| {
-            let position = seal.base.position.next();
-            let slot = seal.base.slot;
-            (Executed { slot, position }) == self.base
+            seal.next_base() == self.base
                 && public_part(&seal.successor) == public_part(&self.descriptor)
         });
         if !leads_here {
@@ -217,11 +218,7 @@ impl Executor {
         if theirs.is_empty() || self.descriptor.is_empty() || *theirs == self.descriptor {
             return Ok(());
         }
-        let decode = |bytes: &Bytes| {
-            Descriptor::decode(bytes.clone())
-                .map_err(|error| RestoreError(format!("the descriptor of its epoch: {error}")))
-        };
-        let differences = decode(&self.descriptor)?.differences(&decode(theirs)?);
+        let differences = descriptor_of(&self.descriptor)?.differences(&descriptor_of(theirs)?);
         if differences.is_empty() {
             // Addresses may differ.
             return Ok(());

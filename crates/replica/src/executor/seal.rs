@@ -25,6 +25,16 @@ pub struct Seal {
     pub successor: Bytes,
 }
 
+impl Seal {
+    /// Where the next epoch begins: at a position of its own.
+    pub(super) const fn next_base(&self) -> Executed {
+        Executed {
+            slot: self.base.slot,
+            position: self.base.position.next(),
+        }
+    }
+}
+
 /// An executor that has executed a seal.
 #[derive(Debug, Hash)]
 pub(super) struct Sealed {

@@ -14,8 +14,9 @@
 //! The member at which a change is asked for asks all members again and again until they are ready.
 //! A member need not be: one without a bridge writes its whole state when the epoch has ended.
 
+use super::feed::Batches;
 use super::*;
-use crate::{Fed, Feed, FeedEnd, framed, framed_feed};
+use crate::{Feed, FeedEnd, framed, framed_feed};
 
 /// A member that is not asked any more for so long gives its file up.
 const KEPT_FOR: Duration = Duration::from_secs(30);
@@ -33,8 +34,6 @@ const PART_MIN: u64 = 256 << 10;
 const WAITING_MAX: u64 = 64 << 20;
 /// They are no more than this, or than the state: a restart would take too long.
 const BATCHES_MAX: u64 = 256 << 20;
-/// Bytes that an entry takes besides its batch.
-const ENTRY: u64 = 64;
 
 /// A bridge until its end is handed over.
 pub(super) struct Bridge {
@@ -43,9 +42,7 @@ pub(super) struct Bridge {
     /// Batches up to this slot have been handed over.
     after: Slot,
     /// Those executed since.
-    batches: VecDeque<Fed>,
-    /// The bytes of these.
-    waiting: u64,
+    pub(super) batches: Batches,
     /// The length of the state, and of the batches handed over.
     state: u64,
     following: u64,
@@ -56,29 +53,14 @@ pub(super) struct Bridge {
 
 impl Bridge {
     fn is_too_long(&self, waiting_max: u64) -> bool {
-        self.waiting > waiting_max || self.following > BATCHES_MAX.max(self.state)
-    }
-
-    pub(super) fn keep(&mut self, slot: Slot, time: crate::CommandTime, batch: &Bytes) {
-        if !batch.is_empty() {
-            let batch = batch.clone();
-            self.waiting += batch.len() as u64 + ENTRY;
-            self.batches.push_back(Fed { slot, time, batch });
-        }
-    }
-
-    fn roll_back(&mut self, slot: Slot) {
-        let undone = self.batches.partition_point(|fed| fed.slot <= slot);
-        for fed in self.batches.drain(undone..) {
-            self.waiting -= fed.batch.len() as u64 + ENTRY;
-        }
+        self.batches.bytes() > waiting_max || self.following > BATCHES_MAX.max(self.state)
     }
 
     /// The next part of the batches up to a slot.
     fn take_part(&mut self, upto: Slot) -> Feed {
-        let part = Feed::part(self.after, upto, self.batches.iter());
-        for fed in self.batches.drain(..part.batches.len()) {
-            self.waiting -= fed.batch.len() as u64 + ENTRY;
+        let part = self.batches.part(self.after, upto);
+        for _ in &part.batches {
+            self.batches.pop();
         }
         self.after = part.upto;
         part
@@ -251,31 +233,18 @@ impl Node {
             return;
         }
         let uncovered = self.executor.bytes_since_snapshot();
-        let (id, first) = (self.executor).begin_snapshot(self.executor.progress(), Bytes::new());
+        let slot = self.executor.progress();
         out.push(Output::Mark("state saved ahead of a change"));
-        out.push(Output::SnapshotBegin {
-            id,
-            fetched: false,
-            kept: 0,
-        });
-        let appended = first.len() as u64;
-        out.push(Output::SnapshotAppend(first));
-        self.unfinished = Some(Unfinished {
-            kind: Under::Bridge,
-            id,
-            appended,
-            written: 0,
-            bridge: Some(Box::new(Bridge {
-                whole: false,
-                after: id.slot,
-                batches: VecDeque::new(),
-                waiting: 0,
-                state: appended,
-                following: 0,
-                uncovered,
-                given_up_at,
-            })),
-        });
+        let file = self.open_file(Under::Bridge, slot, Bytes::new(), out);
+        file.bridge = Some(Box::new(Bridge {
+            whole: false,
+            after: slot,
+            batches: Batches::default(),
+            state: file.appended,
+            following: 0,
+            uncovered,
+            given_up_at,
+        }));
         // As for any snapshot, a small state must be copied before the next command.
         self.append_bridged_state(out);
     }
@@ -328,7 +297,7 @@ impl Node {
         }
         // Nothing behind the end of the epoch goes in, and nothing yet that can be undone.
         let stable = self.executor.stable();
-        if has_ended || bridge.waiting < PART_MIN || bridge.after >= stable {
+        if has_ended || bridge.batches.bytes() < PART_MIN || bridge.after >= stable {
             return false;
         }
         let part = framed_feed(&bridge.take_part(stable));
@@ -362,7 +331,7 @@ impl Node {
         let Some(bridge) = &mut file.bridge else {
             return;
         };
-        bridge.roll_back(slot);
+        bridge.batches.roll_back(slot);
         if file.id.slot > slot || !(bridge.whole || keeps_state) {
             self.give_up_bridge(out);
         }

@@ -6,15 +6,55 @@ use crate::{Fed, Feed, FeedEnd, framed, framed_feed, transfer::Following};
 /// A donor keeps batches of as many bytes as its last snapshot had, and of a small one so many, but
 /// never more than its limit.
 const KEPT_MIN: u64 = 64 << 20;
-/// What an entry takes besides its bytes.
+/// Bytes that an entry takes besides its batch.
 const ENTRY: u64 = 64;
+
+/// Batches that have been executed, in the order of their slots, and how much memory they take.
+#[derive(Default)]
+pub(super) struct Batches {
+    queue: VecDeque<Fed>,
+    bytes: u64,
+}
+
+impl Batches {
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Keeps one, unless nothing is in it.
+    pub(super) fn push(&mut self, slot: Slot, time: crate::CommandTime, batch: &Bytes) {
+        if !batch.is_empty() {
+            let batch = batch.clone();
+            self.bytes += batch.len() as u64 + ENTRY;
+            self.queue.push_back(Fed { slot, time, batch });
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Fed> {
+        let oldest = self.queue.pop_front()?;
+        self.bytes -= oldest.batch.len() as u64 + ENTRY;
+        Some(oldest)
+    }
+
+    pub(super) fn roll_back(&mut self, slot: Slot) {
+        let undone = self.queue.partition_point(|fed| fed.slot <= slot);
+        for fed in self.queue.drain(undone..) {
+            self.bytes -= fed.batch.len() as u64 + ENTRY;
+        }
+    }
+
+    /// The next part of those above a slot.
+    pub(super) fn part(&self, after: Slot, upto: Slot) -> Feed {
+        let first = self.queue.partition_point(|fed| fed.slot <= after);
+        Feed::part(after, upto, self.queue.range(first..))
+    }
+}
 
 /// What a donor executes while somebody fetches from it.
 pub(super) struct Ring {
     /// Everything executed after this slot is here.
     from: Slot,
-    batches: VecDeque<Fed>,
-    bytes: u64,
+    batches: Batches,
     bytes_max: u64,
     asked_at: Time,
     /// What the protocol said last of how it would go on from a slot.
@@ -23,10 +63,7 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn roll_back(&mut self, slot: Slot) {
-        let undone = self.batches.partition_point(|fed| fed.slot <= slot);
-        for fed in self.batches.drain(undone..) {
-            self.bytes -= fed.batch.len() as u64 + ENTRY;
-        }
+        self.batches.roll_back(slot);
         self.summary.take_if(|end| end.executed.slot > slot);
     }
 }
@@ -40,8 +77,7 @@ impl Node {
         let ring = self.ring.get_or_insert_with(|| {
             Box::new(Ring {
                 from: executed,
-                batches: VecDeque::new(),
-                bytes: 0,
+                batches: Batches::default(),
                 bytes_max,
                 asked_at: now,
                 summary: None,
@@ -73,19 +109,16 @@ impl Node {
         world: &dyn World,
     ) {
         self.drop_unused_feed(world);
-        let Some(ring) = self.ring.as_mut().filter(|_| !batch.is_empty()) else {
+        let Some(ring) = &mut self.ring else {
             return;
         };
         if self.planted.is(Plant::FeedSkipsABatch) && slot.0.is_multiple_of(16) {
             return;
         }
-        let batch = batch.clone();
-        ring.bytes += batch.len() as u64 + ENTRY;
-        ring.batches.push_back(Fed { slot, time, batch });
-        while ring.bytes > ring.bytes_max
-            && let Some(oldest) = ring.batches.pop_front()
+        ring.batches.push(slot, time, batch);
+        while ring.batches.bytes() > ring.bytes_max
+            && let Some(oldest) = ring.batches.pop()
         {
-            ring.bytes -= oldest.batch.len() as u64 + ENTRY;
             ring.from = oldest.slot;
         }
     }
@@ -189,9 +222,7 @@ impl Node {
     /// The next part of what was executed after a slot; none when it is no longer kept.
     fn feed_part(&self, after: Slot, upto: Slot) -> Option<Feed> {
         let ring = self.ring.as_ref().filter(|ring| ring.from <= after)?;
-        let first = ring.batches.partition_point(|fed| fed.slot <= after);
-        let upto = upto.max(after);
-        Some(Feed::part(after, upto, ring.batches.range(first..)))
+        Some(ring.batches.part(after, upto.max(after)))
     }
 
     /// Whether batches behind a snapshot are being asked for.

@@ -912,7 +912,7 @@ impl Node {
                     && let Some(bridge) = &mut file.bridge
                     && !self.executor.has_seal()
                 {
-                    bridge.keep(slot, time, &batch);
+                    bridge.batches.push(slot, time, &batch);
                 }
                 if let Some(answer) = self.executor.execute(slot, time, &batch, reply) {
                     self.answer(answer, out);

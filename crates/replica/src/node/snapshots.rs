@@ -16,6 +16,27 @@ impl Node {
         ) {
             return;
         }
+        let kind = Under::Own {
+            whole: false,
+            finished: false,
+            after: self.written,
+        };
+        self.open_file(kind, slot, summary, out);
+        // A small state must be copied before the next command, however much has been handed over
+        // before it; see `StateMachine::snapshot_chunk`.
+        if !self.planted.is(Plant::IndexAndDataNotAtomic) {
+            self.append_snapshot_chunk(out);
+        }
+    }
+
+    /// Begins a file of this replica's state as it is now.
+    pub(super) fn open_file(
+        &mut self,
+        kind: Under,
+        slot: Slot,
+        summary: Bytes,
+        out: &mut Vec<Output>,
+    ) -> &mut Unfinished {
         let (id, first) = self.executor.begin_snapshot(slot, summary);
         out.push(Output::SnapshotBegin {
             id,
@@ -24,22 +45,13 @@ impl Node {
         });
         let appended = first.len() as u64;
         out.push(Output::SnapshotAppend(first));
-        self.unfinished = Some(Unfinished {
-            kind: Under::Own {
-                whole: false,
-                finished: false,
-                after: self.written,
-            },
+        self.unfinished.insert(Unfinished {
+            kind,
             id,
             appended,
             written: 0,
             bridge: None,
-        });
-        // A small state must be copied before the next command, however much has been handed over
-        // before it; see `StateMachine::snapshot_chunk`.
-        if !self.planted.is(Plant::IndexAndDataNotAtomic) {
-            self.append_snapshot_chunk(out);
-        }
+        })
     }
 
     /// Hands the next part of the snapshot to the world; true when more could follow at once.

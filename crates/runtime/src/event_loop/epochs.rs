@@ -271,14 +271,6 @@ fn is_same(next: &Descriptor, current: &Descriptor) -> bool {
         && nodes(next) == nodes(current)
 }
 
-/// Why a member is not replaced.
-fn connected(id: ReplicaId) -> String {
-    format!(
-        "replica {} is connected: only a lost member is replaced; stop it first",
-        id.0
-    )
-}
-
 /// Asks members until one has an answer; gives the reason if this replica is no member any more.
 fn ask_in_turn(
     addresses: &[String],
@@ -435,9 +427,9 @@ impl EventLoop {
         }
         let next = match wants_vote {
             true => self.epochs.with_vote(request),
-            false => self.next_with_member(request, now),
+            false => self.next_with_member(request),
         };
-        let next = match next.and_then(|next| self.would_serve(next, now)) {
+        let next = match next.and_then(|next| self.may_begin(next, now)) {
             Ok(next) => next,
             Err(reason) => return JoinAnswer::Refused(reason),
         };
@@ -458,8 +450,8 @@ impl EventLoop {
         }
     }
 
-    /// The next epoch with a new member, in the place of none that is there.
-    fn next_with_member(&self, request: &JoinRequest, now: Time) -> Result<Descriptor, String> {
+    /// The next epoch with a new member.
+    fn next_with_member(&self, request: &JoinRequest) -> Result<Descriptor, String> {
         announce::check(&request.peer)?;
         let next = self.epochs.with_member(request)?;
         let leaves = match request.place {
@@ -473,11 +465,6 @@ impl EventLoop {
                 self.epochs.me.0
             ));
         }
-        if let Some(id) = leaves
-            && self.is_linked(id, now)
-        {
-            return Err(connected(id));
-        }
         Ok(next)
     }
 
@@ -487,7 +474,7 @@ impl EventLoop {
             let reason = "this is the replica to be removed: ask another one (--admin)";
             return Err(reason.to_owned());
         }
-        self.would_serve(self.epochs.without_member(id)?, now)
+        self.may_begin(self.epochs.without_member(id)?, now)
     }
 
     /// Whether a learner has not been there for long.
@@ -529,13 +516,16 @@ impl EventLoop {
         ))
     }
 
-    /// Whether nothing speaks against this epoch any more, as members are linked now.
+    /// The next epoch, if no member that is linked loses its place and it would have a quorum.
     fn may_begin(&self, next: Descriptor, now: Time) -> Result<Descriptor, String> {
         let current = &self.epochs.descriptor;
         let ids = (0..current.members.len() as u16).map(ReplicaId);
         for id in ids.filter(|id| next.members.len() > id.index()) {
             if next.replaces(current, id) && self.is_linked(id, now) {
-                return Err(connected(id));
+                return Err(format!(
+                    "replica {} is connected: only a lost member is replaced; stop it first",
+                    id.0
+                ));
             }
         }
         self.would_serve(next, now)

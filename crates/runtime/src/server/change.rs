@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
 
 /// A caller waits for a change no longer than this.
-pub(super) const CHANGE_MAX: Duration = Duration::from_secs(400);
+pub const CHANGE_MAX: Duration = Duration::from_secs(400);
 
 /// The request of `POST /change`: another protocol, other options, or both; or a member less.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -115,7 +115,10 @@ impl Gateway {
     pub(super) fn end_late_changes(&mut self, now: Time) {
         let late = |waiting: &mut Waiting| waiting.until <= now;
         let late: Vec<_> = self.operators.waiting.extract_if(.., late).collect();
-        self.end_changes(&late, "not done within 400 s");
+        if !late.is_empty() {
+            let why = format!("not done within {} s", CHANGE_MAX.as_secs());
+            self.end_changes(&late, &why);
+        }
     }
 
     pub(super) fn end_changes_to_stop(&mut self) {
