@@ -46,7 +46,7 @@ pub use digest::{DIGEST_TICK, StateDigest};
 pub use feed::{Fed, Feed, FeedEnd};
 pub use seal::Seal;
 use seal::Sealed;
-use speculation::Speculation;
+use speculation::{Speculation, Undo};
 pub(crate) use stream::FRAME_HEAD;
 pub(crate) use stream::framed_feed;
 use stream::{Restoring, SESSIONS_CHUNK, frame_head};
@@ -157,6 +157,7 @@ pub struct Executor {
     waiting: BTreeMap<Slot, Vec<Waiting>>,
     waiting_count: usize,
     speculation: Option<Speculation>,
+    undo: Option<Undo>,
     restoring: Restoring,
     digesting: Option<Digesting>,
     takes_digests: bool,
@@ -210,6 +211,7 @@ impl Executor {
             waiting: BTreeMap::new(),
             waiting_count: 0,
             speculation: None,
+            undo: None,
             restoring: Restoring::default(),
             digesting: None,
             takes_digests: false,
@@ -376,7 +378,9 @@ impl Executor {
             self.executed.slot
         );
         self.executed.slot = slot;
-        if let Some(speculation) = &mut self.speculation {
+        if let Some(speculation) = &mut self.speculation
+            && self.undo.is_none()
+        {
             speculation.retain(slot, time, batch);
         }
         if batch.is_empty() {

@@ -693,7 +693,7 @@ impl World {
         let fetching = node.is_fetching();
         if speculates || !process.speculated.is_empty() {
             let stable = match speculates {
-                true => node.protocol_status().stable,
+                true => node.stable(),
                 false => executed,
             };
             let run = Run {

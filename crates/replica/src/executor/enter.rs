@@ -253,6 +253,63 @@ mod tests {
     }
 
     #[test]
+    fn speculation_is_undone_behind_a_state_of_the_epoch_before() {
+        let agreed = ExecutorLimits {
+            session_lifetime: Duration::from_secs(3),
+            ..ExecutorLimits::default()
+        };
+        let after = Descriptor {
+            limits: agreed.terms(),
+            ..next("a")
+        };
+        let mut live = sealable_executor();
+        for (slot, batch) in [
+            (1, commands(&[1])),
+            (2, commands(&[2])),
+            (4, seal_of(&after)),
+        ] {
+            execute(&mut live, slot, &batch);
+        }
+        live.enter().expect("it can be read");
+        let bytes = bridge(&after);
+        let mut again = starting(&after, live.base());
+        again.agree(&after.limits);
+        let read = |offset: u64| Some(bytes.slice((offset as usize).min(bytes.len())..));
+        again.restore(read).expect("it leads here");
+        again.speculate();
+        execute(&mut again, 5, &commands(&[3]));
+        again.became_stable(Slot(5), |_| {});
+        execute(&mut again, 6, &commands(&[4]));
+        execute(&mut live, 5, &commands(&[3]));
+
+        let mut little = |offset: u64| {
+            let start = (offset as usize).min(bytes.len());
+            Some(bytes.slice(start..bytes.len().min(start + 8)))
+        };
+        let told = |it: &Executor| {
+            let terms = it.limits.terms();
+            (it.base(), it.epoch, it.descriptor().clone(), terms)
+        };
+        let before = (told(&again), again.executed(), again.stable());
+        assert!(again.begin_undo(Slot(5)));
+        let mut steps = 0;
+        while !again.undo_step(Some(&mut little), 1).expect("it restores") {
+            let now = (told(&again), again.executed(), again.stable());
+            assert_eq!((now, again.sealed()), (before.clone(), None));
+            steps += 1;
+            if steps == bytes.len() / 10 {
+                // All but its end had come.
+                assert!(again.begin_undo(Slot(5)), "once more");
+            }
+        }
+        assert!(steps > bytes.len() / 8);
+        assert_eq!(told(&again), told(&live));
+        assert_eq!(again.digest(), live.digest());
+        assert_eq!(again.executed(), live.executed());
+        assert_eq!(execute(&mut again, 6, &commands(&[4])), [Done; 2]);
+    }
+
+    #[test]
     fn what_waits_for_a_slot_of_the_old_epoch_is_dropped() {
         let mut executor = sealed();
         let read = |level| built(level, |b| b.push(id(9), RequestKind::Command, 0, b""));

@@ -89,6 +89,17 @@ pub(super) struct FedPart {
     end: Option<FeedEnd>,
 }
 
+impl FedPart {
+    /// Batches of this replica's own, up to a slot.
+    pub(super) fn new(batches: Vec<Fed>, upto: Slot) -> Self {
+        Self {
+            batches: batches.into_iter(),
+            upto,
+            end: None,
+        }
+    }
+}
+
 /// Once long commands and results among them have taken this many steps, the other batches wait for
 /// the next turn.
 const FED_STEPS: u64 = 1 << 20;

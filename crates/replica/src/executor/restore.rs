@@ -7,7 +7,8 @@ use crate::{
 use alloc::{boxed::Box, format, string::ToString};
 use bytes::Bytes;
 
-/// An executor of an epoch while it restores a bridge from the epoch before.
+/// What an executor has of an epoch besides its state: of its own, while it is in a step of restoring
+/// a bridge from the epoch before, and of that one between two steps.
 #[derive(Debug)]
 pub(super) struct Crossing {
     epoch: EpochNumber,
@@ -45,13 +46,14 @@ impl Executor {
     /// A restore by [`Self::restore_step`] begins, and one that was under way is dropped.
     pub fn begin_restore(&mut self) {
         self.abandon_digest();
+        self.undo = None;
         let restoring = core::mem::take(&mut self.restoring);
         if let Some(before) = restoring.before {
             self.executed = before.executed;
             self.sealed = before.sealed;
         }
-        if let Some(crossing) = restoring.crossing {
-            self.end_crossing(*crossing);
+        if restoring.crossing.is_some() {
+            self.sessions = sessions(&self.limits).with_plant(self.planted);
         }
     }
 
@@ -61,6 +63,18 @@ impl Executor {
     /// # Errors
     /// As [`Self::restore`].
     pub fn restore_step(
+        &mut self,
+        read: impl FnMut(u64) -> Option<Bytes>,
+        budget: usize,
+        upto: u64,
+    ) -> Result<Option<SnapshotHeader>, RestoreError> {
+        self.swap_crossing();
+        let step = self.restore_on(read, budget, upto);
+        self.swap_crossing();
+        step
+    }
+
+    fn restore_on(
         &mut self,
         mut read: impl FnMut(u64) -> Option<Bytes>,
         budget: usize,
@@ -118,13 +132,15 @@ impl Executor {
         let restoring = core::mem::take(&mut self.restoring);
         let header = restoring.header;
         let mut header = header.ok_or_else(|| RestoreError("no header".to_string()))?;
-        if let Some(crossing) = restoring.crossing {
-            self.end_crossing(*crossing);
+        if let Some(mut crossing) = restoring.crossing {
+            self.swap_with(&mut crossing);
             self.cross(&mut header)?;
         }
         self.abandon_digest();
         let reached = self.reached();
-        if let Some(speculation) = &mut self.speculation {
+        if let Some(speculation) = &mut self.speculation
+            && self.undo.is_none()
+        {
             speculation.restored(reached);
         }
         Ok(header)
@@ -155,11 +171,21 @@ impl Executor {
         Ok(())
     }
 
-    fn end_crossing(&mut self, crossing: Crossing) {
-        self.epoch = crossing.epoch;
-        self.base = crossing.base;
-        self.limits = crossing.limits;
-        self.set_descriptor(crossing.descriptor);
+    /// Between the steps of a crossing everybody is told of the epoch that this one is.
+    fn swap_crossing(&mut self) {
+        if let Some(mut crossing) = self.restoring.crossing.take() {
+            self.swap_with(&mut crossing);
+            self.restoring.crossing = Some(crossing);
+        }
+    }
+
+    fn swap_with(&mut self, crossing: &mut Crossing) {
+        core::mem::swap(&mut self.epoch, &mut crossing.epoch);
+        core::mem::swap(&mut self.base, &mut crossing.base);
+        core::mem::swap(&mut self.limits, &mut crossing.limits);
+        let descriptor = core::mem::take(&mut crossing.descriptor);
+        crossing.descriptor = core::mem::take(&mut self.descriptor);
+        self.set_descriptor(descriptor);
     }
 
     /// The earlier epoch has been executed to its end: this one begins there.

@@ -36,7 +36,7 @@ impl Seal {
 }
 
 /// An executor that has executed a seal.
-#[derive(Debug, Hash)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Sealed {
     pub(super) seal: Seal,
     /// How far the protocol has come that goes on behind it.

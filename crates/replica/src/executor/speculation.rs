@@ -10,9 +10,11 @@
 //!
 //! Only for protocols that speculate; others pay one branch per batch. Undoing is as dear as it is
 //! rare (a deposed leader): the state goes back to the newest snapshot, which is never newer than
-//! what is stable, and the batches since then are executed again.
+//! what is stable, and the batches since then are executed again. That is done in parts, as a fetched
+//! state is restored: others wait for votes of a deposed leader, which need no state.
 
-use super::*;
+use super::{feed::FedPart, stream::Before, *};
+use crate::Fed;
 
 /// What is kept so that execution can be undone.
 #[derive(Hash)]
@@ -24,6 +26,16 @@ pub(super) struct Speculation {
     kept: VecDeque<(Slot, CommandTime, Bytes)>,
     /// Answers that wait until what they saw is stable, in the order of their slots.
     held: VecDeque<Answer>,
+}
+
+/// Undoing is under way.
+#[derive(Debug)]
+pub(super) struct Undo {
+    /// All above this slot.
+    slot: Slot,
+    /// Where execution was, which is what everybody is told meanwhile; taken when the snapshot has
+    /// been restored.
+    before: Option<Before>,
 }
 
 impl Speculation {
@@ -92,7 +104,7 @@ impl Executor {
     #[must_use]
     pub fn stable(&self) -> Slot {
         match &self.speculation {
-            Some(speculation) => speculation.stable.min(self.reached()),
+            Some(speculation) => speculation.stable.min(self.progress()),
             None => self.progress(),
         }
     }
@@ -111,7 +123,10 @@ impl Executor {
 
     /// A snapshot up to this slot is safe: what it covers need not be executed again.
     pub fn snapshot_saved(&mut self, slot: Slot) {
-        if let Some(speculation) = &mut self.speculation {
+        // While something is undone, it may begin with an older one.
+        if let Some(speculation) = &mut self.speculation
+            && self.undo.is_none()
+        {
             let covered = speculation.kept.partition_point(|(at, ..)| *at <= slot);
             speculation.kept.drain(..covered);
         }
@@ -119,72 +134,124 @@ impl Executor {
 
     /// Undoes what was executed above `slot`: state, sessions, time and positions are as they
     /// were after it. `read` gives the newest snapshot piece by piece, an empty piece at its end;
-    /// `None` when there is no snapshot. Answers and reads that depended on what is undone are
-    /// dropped; whoever waits for them asks again.
+    /// `None` when there is no snapshot.
     ///
     /// # Errors
     /// When the snapshot cannot be read. The state is undefined then.
     ///
     /// # Panics
     /// When something stable would be undone, or this executor does not speculate.
+    #[cfg(test)]
     pub fn roll_back(
         &mut self,
         slot: Slot,
-        read: Option<&mut dyn FnMut(u64) -> Option<Bytes>>,
+        mut read: Option<&mut dyn FnMut(u64) -> Option<Bytes>>,
     ) -> Result<(), RestoreError> {
+        let mut done = !self.begin_undo(slot);
+        while !done {
+            // Each call reads a piece or executes a batch.
+            done = match &mut read {
+                Some(read) => self.undo_step(Some(&mut **read), 1)?,
+                None => self.undo_step(None, 1)?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Begins to undo all that was executed above `slot`; true when that takes calls of
+    /// [`Self::undo_step`], until the last of which the state is in pieces. One that is under way
+    /// begins again. Answers and reads that
+    /// depended on what is undone are dropped; whoever waits for them asks again.
+    ///
+    /// # Panics
+    /// When something stable would be undone, or this executor does not speculate.
+    pub fn begin_undo(&mut self, slot: Slot) -> bool {
+        if self.undo.is_some() {
+            self.begin_restore();
+        }
         if slot >= self.reached() {
-            return Ok(());
+            return false;
         }
         let speculation = self.speculation.as_mut();
         let speculation = speculation.expect("only protocols that speculate roll back");
         assert!(slot >= speculation.stable, "what is stable stays");
-        let stable = speculation.stable;
-        let mut kept = core::mem::take(&mut speculation.kept);
-        let mut held = core::mem::take(&mut speculation.held);
-        let base = speculation.base.clone();
-
+        let (kept, held) = (&mut speculation.kept, &mut speculation.held);
         kept.truncate(kept.partition_point(|(at, ..)| *at <= slot));
         held.truncate(held.partition_point(|answer| answer.slot <= slot));
         for (_, dropped) in self.waiting.split_off(&slot.next()) {
             self.waiting_count -= dropped.len();
         }
         if self.keeps_state_at(slot) {
-            self.keep_speculating(slot, stable, kept, held);
-            return Ok(());
+            self.set_reached(slot);
+            return false;
         }
         self.machine.abandon_snapshot();
-        let mut from_base = |offset| Some(base.slice((offset as usize).min(base.len())..));
-        let header = match read {
-            Some(read) => self.restore(read)?,
-            None => self.restore(&mut from_base)?,
+        self.begin_restore();
+        // What this epoch began with may be a state of the one before, and what followed it there.
+        self.restoring.may_cross = true;
+        let before = Before {
+            executed: self.executed,
+            sealed: self.sealed.clone(),
         };
-        assert!(
-            header.executed.slot <= slot,
-            "a snapshot holds only what is stable"
-        );
-        for (at, time, batch) in &kept {
-            if *at > header.executed.slot {
-                self.execute(*at, *time, batch, None);
-            }
-        }
-        self.keep_speculating(slot, stable, kept, held);
-        Ok(())
+        self.undo = Some(Undo {
+            slot,
+            before: Some(before),
+        });
+        true
     }
 
-    /// Goes on from `slot` with what has not been undone.
-    fn keep_speculating(
+    /// Continues to undo until about `budget` bytes have been read or executed; true at its end.
+    /// `read` is of one snapshot from the first call to the last; see [`Self::restore_step`].
+    ///
+    /// # Errors
+    /// When the snapshot cannot be read. The state is undefined then.
+    ///
+    /// # Panics
+    /// When nothing is being undone, or the snapshot holds what is to be undone.
+    pub fn undo_step(
         &mut self,
-        slot: Slot,
-        stable: Slot,
-        kept: VecDeque<(Slot, CommandTime, Bytes)>,
-        held: VecDeque<Answer>,
-    ) {
-        self.set_reached(slot);
-        if let Some(speculation) = &mut self.speculation {
-            speculation.stable = stable;
-            speculation.kept = kept;
-            speculation.held = held;
+        read: Option<&mut dyn FnMut(u64) -> Option<Bytes>>,
+        budget: usize,
+    ) -> Result<bool, RestoreError> {
+        let undo = self.undo.as_ref().expect("something is being undone");
+        let (slot, restores) = (undo.slot, undo.before.is_some());
+        let mut left = budget;
+        if restores {
+            let base = self.speculation.as_ref().map(|it| it.base.clone());
+            let base = base.unwrap_or_default();
+            let mut from_base = |offset| Some(base.slice((offset as usize).min(base.len())..));
+            let header = match read {
+                Some(read) => self.restore_step(read, budget, u64::MAX)?,
+                None => self.restore_step(&mut from_base, budget, u64::MAX)?,
+            };
+            let Some(header) = header else {
+                return Ok(false);
+            };
+            self.execute_kept(header.executed.slot, slot);
         }
+        self.execute_fed(&mut left)?;
+        if self.has_fed() {
+            return Ok(false);
+        }
+        self.restoring = Restoring::default();
+        self.undo = None;
+        Ok(true)
+    }
+
+    /// The state of a snapshot is here: what was executed from there up to `slot` is executed again.
+    fn execute_kept(&mut self, restored: Slot, slot: Slot) {
+        assert!(restored <= slot, "a snapshot holds only what is stable");
+        let kept = self.speculation.iter().flat_map(|it| &it.kept);
+        let again = kept.filter(|(at, ..)| *at > restored);
+        let batches: Vec<Fed> = again
+            .map(|(slot, time, batch)| Fed {
+                slot: *slot,
+                time: *time,
+                batch: batch.clone(),
+            })
+            .collect();
+        self.restoring.before = self.undo.as_mut().and_then(|undo| undo.before.take());
+        self.restoring.fed = Some(FedPart::new(batches, slot));
     }
 }
 

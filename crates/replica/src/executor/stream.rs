@@ -406,7 +406,7 @@ pub(super) struct Restoring {
     pub(super) fed: Option<super::feed::FedPart>,
     /// It may lead here from the epoch before.
     pub(super) may_cross: bool,
-    /// It does: the executor's own epoch.
+    /// It does.
     pub(super) crossing: Option<Box<super::restore::Crossing>>,
 }
 

@@ -87,7 +87,7 @@ use frames::envelope;
 pub use frames::{ClientFrame, client_frame, put_frame, read_client_frame};
 pub use interface::*;
 pub use seal::SealError;
-use snapshots::refused_state;
+use snapshots::{Source, refused_state};
 pub use speculation::NOT_UNDONE;
 pub use succession::no_member;
 use succession::{EpochWord, Succession};
@@ -160,18 +160,6 @@ struct Installing {
     /// What the protocol wants done with a state that is in pieces.
     deferred: Deferred,
     begun: Time,
-}
-
-/// Where the state comes from that is being restored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    /// A snapshot that is durable here.
-    Saved,
-    /// The file of the snapshot under way, as far as it has been written: what follows the state
-    /// goes on coming in meanwhile.
-    Arriving,
-    /// There was such a file. Another snapshot must come.
-    Lost,
 }
 
 /// Once long commands and long results have taken this many steps, the replica does what else is
@@ -722,7 +710,7 @@ impl Node {
         let mut wake = self.replica.on_idle(around, &mut self.effects);
         self.carry_out(world, out);
         let saving = self.step_snapshot(out) || self.step_bridge(world, out);
-        if saving || installing || self.has_work_left() {
+        if saving || installing || self.undoes() || self.has_work_left() {
             wake = Wake::Spin;
         }
         let between = self.is_between_epochs();
@@ -1026,7 +1014,7 @@ impl Node {
             commands: self.executor.commands(),
             snapshot: world.snapshot_newest(),
             snapshot_under_way: self.unfinished.is_some(),
-            fetching: self.fetch.is_some() || self.installing.is_some(),
+            fetching: self.fetch.is_some() || self.installing.is_some() && !self.undoes(),
             transfer: self.transfer_status(world),
             state_bytes_received: self.state_bytes_received,
             state_bytes_sent: self.state_bytes_sent,
@@ -1043,6 +1031,17 @@ impl Node {
     #[must_use]
     pub fn protocol_status(&self) -> Status {
         self.replica.status()
+    }
+
+    /// The last slot whose execution here is final. What the protocol says counts, unless its
+    /// effects wait: then what has been executed may be what one of them undoes.
+    #[must_use]
+    pub fn stable(&self) -> Slot {
+        let stable = self.replica.status().stable;
+        match self.installing.is_some() || !self.deferred.is_empty() {
+            true => stable.min(self.executor.stable()),
+            false => stable,
+        }
     }
 
     /// The peers that say of late that they hear a majority of the members.
@@ -1069,7 +1068,7 @@ impl Node {
         self.executor.time()
     }
 
-    /// Whether a peer's state is being fetched.
+    /// Whether a state is being fetched or restored.
     #[must_use]
     pub const fn is_fetching(&self) -> bool {
         self.fetch.is_some() || self.installing.is_some()

@@ -3,6 +3,29 @@
 use super::*;
 use crate::FRAME_HEAD;
 
+/// Where the state comes from that is being restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A snapshot that is durable here.
+    Saved,
+    /// The file of the snapshot under way, as far as it has been written: what follows the state
+    /// goes on coming in meanwhile.
+    Arriving,
+    /// There was such a file. Another snapshot must come.
+    Lost,
+    /// This replica's own snapshot, behind which something is being undone …
+    Own,
+    /// … or what there is before any snapshot.
+    Beginning,
+}
+
+impl Source {
+    /// Whether this replica's own state is being restored.
+    pub(super) const fn undoes(self) -> bool {
+        matches!(self, Self::Own | Self::Beginning)
+    }
+}
+
 impl Node {
     pub(super) fn begin_snapshot(&mut self, slot: Slot, summary: Bytes, out: &mut Vec<Output>) {
         self.checkpoint_asked = false;
@@ -108,6 +131,7 @@ impl Node {
         match unfinished.kind {
             Under::Own { .. } => {
                 self.snapshot_last = info.length;
+                self.undo_again_from(info, world);
                 if self.first_state_saved(info.id.slot, out) {
                     return;
                 }
@@ -136,7 +160,7 @@ impl Node {
     /// Whether a state is in pieces that stays so unless the fetch goes on.
     pub(super) fn installs_arriving(&self) -> bool {
         let installing = self.installing.as_ref();
-        installing.is_some_and(|it| it.source != Source::Saved)
+        installing.is_some_and(|it| matches!(it.source, Source::Arriving | Source::Lost))
     }
 
     /// Up to where a saved state brings this replica that is being restored.
@@ -166,6 +190,7 @@ impl Node {
         let reach = self.fetch.as_ref();
         let reach = reach.map_or(info.id.slot, |fetch| fetch.reach(info.id));
         self.settle_fetch(info.id, reach, out);
+        self.finish_undo(world, out);
         // What a peer has saved is stable, so it ends this replica's speculation, too.
         let coming = (self.installing.as_ref()).map(|installing| installing.reach);
         let overtaken = reach <= self.executor.stable() || coming.is_some_and(|slot| reach <= slot);
@@ -189,13 +214,24 @@ impl Node {
         source: Source,
         world: &dyn World,
     ) {
+        self.executor.begin_restore();
+        self.defer_during(info, reach, source, world);
+    }
+
+    /// Until a state is restored, what concerns it waits.
+    pub(super) fn defer_during(
+        &mut self,
+        info: SnapshotInfo,
+        reach: Slot,
+        source: Source,
+        world: &dyn World,
+    ) {
         let earlier = self.installing.take();
         let mut deferred = earlier.map_or_else(Deferred::default, |earlier| earlier.deferred);
         let reads_max = self.executor.queries_max();
         while let Some(effect) = self.deferred.pop() {
             deferred.push(effect, reads_max);
         }
-        self.executor.begin_restore();
         self.installing = Some(Installing {
             info,
             reach,
@@ -230,9 +266,12 @@ impl Node {
         let Some(installing) = &self.installing else {
             return false;
         };
+        if installing.source.undoes() {
+            return self.step_undo(self.restore_step, world, out);
+        }
         let id = installing.info.id;
         let upto = match (installing.source, &self.unfinished) {
-            (Source::Saved, _) => u64::MAX,
+            (Source::Saved | Source::Own | Source::Beginning, _) => u64::MAX,
             // Its end makes it this replica's state, which only what is durable can be.
             (Source::Arriving, Some(file)) => match file.kind {
                 Under::Fetched { whole: true } => {

@@ -40,7 +40,6 @@ impl Node {
         if slot >= self.executor.progress() {
             return;
         }
-        out.push(Output::Mark("rolled back"));
         let keeps_state = self.executor.keeps_state_at(slot);
         let ends = |unfinished: &mut Unfinished| match unfinished.kind {
             Under::Own { whole, .. } => !(whole || keeps_state) || unfinished.id.slot > slot,
@@ -57,20 +56,105 @@ impl Node {
         if let Some(ring) = &mut self.ring {
             ring.roll_back(slot);
         }
-        let restored = match world.snapshot_newest() {
-            Some(info) => {
-                let mut read = |offset| world.snapshot_read(info.id, offset, transfer::PIECE);
-                self.executor.roll_back(slot, Some(&mut read))
-            }
-            None => self.executor.roll_back(slot, None),
-        };
-        if let Err(error) = restored {
-            let reason = format!(
-                "{NOT_UNDONE}: {error}. Start the replica again; it will recover from what is \
-                 durable"
-            );
-            return self.halt(reason, out);
+        if !self.executor.begin_undo(slot) {
+            return self.undone(slot, out);
         }
+        self.undo_from_newest(slot, world);
+        self.step_undo(self.restore_step, world, out);
+    }
+
+    /// Whether something is being undone.
+    pub(super) fn undoes(&self) -> bool {
+        let installing = self.installing.as_ref();
+        installing.is_some_and(|installing| installing.source.undoes())
+    }
+
+    fn undo_from_newest(&mut self, slot: Slot, world: &dyn World) {
+        let (info, source) = match world.snapshot_newest() {
+            Some(info) => (info, Source::Own),
+            None => {
+                let (id, length) = (Executed::default(), 0);
+                (SnapshotInfo { id, length }, Source::Beginning)
+            }
+        };
+        self.defer_during(info, slot, source, world);
+    }
+
+    /// Undoes the next part of what is being undone; true when there is more.
+    pub(super) fn step_undo(
+        &mut self,
+        budget: usize,
+        world: &dyn World,
+        out: &mut Vec<Output>,
+    ) -> bool {
+        let Some(installing) = self.installing.as_ref() else {
+            return false;
+        };
+        let (id, slot) = (installing.info.id, installing.reach);
+        let newer = |newest: Option<SnapshotInfo>| {
+            newest.is_some_and(|info| info.id != id && info.id.slot <= slot)
+        };
+        let piece = transfer::PIECE.min(budget);
+        let mut read = |offset| world.snapshot_read(id, offset, piece);
+        let step = match installing.source {
+            Source::Own => self.executor.undo_step(Some(&mut read), budget),
+            _ => self.executor.undo_step(None, budget),
+        };
+        match step {
+            Ok(false) => true,
+            Ok(true) => {
+                let installing = self.installing.take();
+                self.undone(slot, out);
+                // One that waits until nothing before it can be undone.
+                self.maybe_finish_snapshot(out);
+                let mut deferred = installing.map_or_else(Deferred::default, |it| it.deferred);
+                while !self.halted
+                    && let Some(effect) = deferred.pop()
+                {
+                    self.carry_out_effect(effect, world, out);
+                }
+                false
+            }
+            Err(_) if newer(world.snapshot_newest()) => {
+                // It has been replaced meanwhile, and is not kept for ever.
+                self.undo_again(slot, world);
+                true
+            }
+            Err(error) => {
+                let reason = format!(
+                    "{NOT_UNDONE}: {error}. Start the replica again; it will recover from what is \
+                     durable"
+                );
+                self.halt(reason, out);
+                false
+            }
+        }
+    }
+
+    fn undo_again(&mut self, slot: Slot, world: &dyn World) {
+        assert!(self.executor.begin_undo(slot), "none of it is undone yet");
+        self.undo_from_newest(slot, world);
+    }
+
+    /// A snapshot has been saved. If it has the name of the one that is being read, as the first state
+    /// of an epoch has that of a bridge, that is read no further.
+    pub(super) fn undo_again_from(&mut self, info: SnapshotInfo, world: &dyn World) {
+        let replaced = |it: &&Installing| it.source == Source::Own && it.info.id == info.id;
+        if let Some(installing) = self.installing.as_ref().filter(replaced) {
+            self.undo_again(installing.reach, world);
+        }
+    }
+
+    /// A peer's state is here: what is being undone is undone first, so that all that the protocol
+    /// has asked for since comes before it.
+    pub(super) fn finish_undo(&mut self, world: &dyn World, out: &mut Vec<Output>) {
+        while self.undoes() && !self.halted {
+            self.step_undo(usize::MAX, world, out);
+        }
+    }
+
+    fn undone(&mut self, slot: Slot, out: &mut Vec<Output>) {
+        out.push(Output::Mark("rolled back"));
         self.executed_told = slot;
         self.events.push_back(Event::RolledBack(slot));
     }

@@ -11,6 +11,7 @@ mod common;
 mod epochs;
 mod failures;
 mod resumed;
+mod undone;
 
 /// Executes what it is told to, ahead of its commit or not, and fetches what it is told to.
 struct Puppet<const AHEAD: bool> {
@@ -140,6 +141,11 @@ impl<const AHEAD: bool> Protocol for Puppet<AHEAD> {
                     "fetch_also" => {
                         let from = ReplicaSet::EMPTY.with(ReplicaId(number as u16));
                         ctx.fetch_state(from, Slot(5));
+                    }
+                    "stable" => ctx.stable(Slot(number)),
+                    "roll back" => {
+                        ctx.roll_back(Slot(number));
+                        self.executed = Slot(number);
                     }
                     "late" => self.late = number,
                     "mute" => self.mute = number > 0,

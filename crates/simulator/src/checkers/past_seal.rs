@@ -28,7 +28,7 @@ impl PastSeal {
             return Ok(());
         };
         let stable = match node.speculates() && !node.is_between_epochs() {
-            true => node.protocol_status().stable,
+            true => node.stable(),
             false => seal.base.slot,
         };
         // Nothing behind the end moves the log's clock.

@@ -593,7 +593,7 @@ impl Stage {
         seat.executed = executed;
         seat.epoch_shown = node.epoch();
         let stable = match node.speculates() {
-            true => node.protocol_status().stable,
+            true => node.stable(),
             false => executed,
         };
         // The state of a replica that follows is none.
