@@ -296,6 +296,17 @@ impl World {
         self.disconnect_clients(node);
     }
 
+    /// One of the core that was isolated as it was none.
+    pub(crate) fn reach(&mut self, node: usize) {
+        let places = (0..self.network.places()).filter(|other| *other != node);
+        let reached: Vec<usize> = places.filter(|other| !self.is_out(*other)).collect();
+        for other in reached {
+            for (from, to) in [(node, other), (other, node)] {
+                self.network.unblock(from, to, self.now, &mut self.queue);
+            }
+        }
+    }
+
     /// Whether all of the core run and are level.
     fn core_is_level(&self) -> bool {
         let slots = self.healing.core.iter().map(|node| {

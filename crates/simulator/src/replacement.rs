@@ -62,9 +62,10 @@ impl World {
             }
             if newer && expected.is_some_and(|it| it != process.directory) {
                 process.replaced_in = Some((descriptor.clone(), base));
-                let core = &mut self.healing.core;
-                if self.phase == Phase::Liveness && process.boot == 0 && !core.contains(&row) {
-                    core.push(row);
+                let is_fresh = process.boot == 0;
+                if is_fresh && self.is_out(row) {
+                    self.healing.core.push(row);
+                    self.reach(row);
                 }
             }
         }
