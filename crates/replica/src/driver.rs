@@ -328,15 +328,16 @@ impl<P: Protocol> Driver<P> {
     }
 
     /// Delivers what crossed between the halves and tells what became durable, until neither
-    /// brings anything new.
-    fn settle(&mut self, around: Surroundings<'_>, effects: &mut Vec<Effect>) {
+    /// brings anything new; true when the replica was told something.
+    fn settle(&mut self, around: Surroundings<'_>, effects: &mut Vec<Effect>) -> bool {
+        let mut told = false;
         loop {
             let durable = match self.shared.persist_waiting.front() {
                 Some(first) => PersistId(first.0 - 1),
                 None => PersistId(self.shared.persist_next - 1),
             };
             if durable > self.persisted {
-                self.persisted = durable;
+                (self.persisted, told) = (durable, true);
                 self.with_replica(around, None, effects, |replica, ctx| {
                     replica.on_persisted(durable, ctx);
                 });
@@ -344,6 +345,7 @@ impl<P: Protocol> Driver<P> {
             }
             match self.shared.local.pop_front() {
                 Some(Local::ToReplica(message)) => {
+                    told = true;
                     let from = Peer::Frontend(self.shared.embedded);
                     self.with_replica(around, None, effects, |replica, ctx| {
                         replica.on_message(from, message, ctx);
@@ -355,7 +357,7 @@ impl<P: Protocol> Driver<P> {
                         frontend.on_message(from, message, ctx);
                     });
                 }
-                None => return,
+                None => return told,
             }
         }
     }
@@ -374,6 +376,16 @@ impl<P: Protocol> Replica for Driver<P> {
     }
 
     fn on_idle(&mut self, around: Surroundings<'_>, effects: &mut Vec<Effect>) -> Wake {
+        if self.frontend.is_refused() && self.replica.takes_requests(around.world.now()) {
+            self.with_frontend(around, effects, |frontend, ctx| frontend.offer_again(ctx));
+            self.settle(around, effects);
+        }
+        let wake = self.with_replica(around, None, effects, |replica, ctx| replica.on_idle(ctx));
+        if !self.settle(around, effects) {
+            return wake;
+        }
+        // Without a disk, what it has just written is durable at once: there may be more to do now,
+        // and no event comes for it.
         let wake = self.with_replica(around, None, effects, |replica, ctx| replica.on_idle(ctx));
         self.settle(around, effects);
         wake

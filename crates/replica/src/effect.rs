@@ -266,6 +266,9 @@ pub enum Control {
     /// A majority is far quicker than each of these, this replica perhaps among them. Said when it
     /// changes, to every member; they may differ for a while in what they find.
     SlowMembers(ReplicaSet),
+    /// The end of the epoch is decided: what else is, is to be told at once, as perhaps nothing
+    /// follows that would tell it.
+    EpochEnded,
     /// An operator knows that this replica has failed.
     ReportFailure(ReplicaId),
     /// Change an option while running.

@@ -154,7 +154,8 @@ crate::plants! {
         "of the batches behind a state that is given, some are not kept";
     RowsOfTheOldEpoch "rows_of_the_old_epoch" 0 "--faults all,ended"
         "the members of the epoch before are taken for those of the next";
-    VotesOfAnotherEpoch "votes_of_another_epoch" 0 "--faults all,ended"
+    VotesOfAnotherEpoch "votes_of_another_epoch" 0
+        "conformance multipaxos words_of_an_earlier_epoch_count_for_nothing"
         "what replicas say in another epoch counts in this one";
     UnderWayIsDropped "under_way_is_dropped" 0 "--faults all,ended"
         "what clients have under way does not continue in the next epoch";

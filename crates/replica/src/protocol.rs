@@ -14,7 +14,7 @@
 
 use crate::{
     BatchId, Context, Control, Durability, Epoch, FrontendContext, FrontendId, Incarnation, Link,
-    Peer, PersistId, PlantSpec, Recovered, ReplicaId, Setup, Slot, Submission, Wake, Wire,
+    Peer, PersistId, PlantSpec, Recovered, ReplicaId, Setup, Slot, Submission, Time, Wake, Wire,
 };
 use alloc::{format, string::String, vec::Vec};
 use bytes::Bytes;
@@ -337,6 +337,13 @@ pub trait Protocol: Sized + Send + 'static {
     /// The inbox is empty: flush batches, evaluate predicates, end rounds.
     fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake;
 
+    /// Whether a request of the embedded frontend that was refused would be taken now. The frontend
+    /// offers it again as soon as it is, and after some time by itself.
+    fn takes_requests(&self, now: Time) -> bool {
+        let _ = now;
+        false
+    }
+
     /// What it shows of itself.
     fn status(&self) -> Status;
 
@@ -429,6 +436,14 @@ pub trait Frontend<P: Protocol>: Sized + Send + 'static {
     /// Something happened to the link to a replica.
     fn on_link(&mut self, replica: ReplicaId, link: Link, ctx: &mut FrontendContext<'_, P>) {
         let _ = (replica, link, ctx);
+    }
+    /// Whether the replica refused what would now be under way.
+    fn is_refused(&self) -> bool {
+        false
+    }
+    /// The replica that it is embedded in takes requests again.
+    fn offer_again(&mut self, ctx: &mut FrontendContext<'_, P>) {
+        let _ = ctx;
     }
     /// How many batches are under way.
     fn open(&self) -> usize;

@@ -9,7 +9,7 @@ use alloc::{format, string::ToString, vec};
 use core::time::Duration;
 use quintet_replica::{
     Context, Control, Incarnation, Info, Lane, Link, Options, Peer, PersistId, Protocol, Recovered,
-    ReplicaId, ReplicaSet, Setup, Slot, Status, Wake,
+    ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
     parts::{
         AcceptorLog, AttachedFrontend, Ballot, Ballots, Housekeeping, KeptRequests, LeaderWatch,
         Member, Observed, PhaseOne, PromisePage,
@@ -413,7 +413,7 @@ impl Protocol for ChainPaxos {
             Control::HandOff => self.hand_off(ReplicaSet::all(self.me.members()), ctx),
             Control::Slow(quick) if !self.is_transferring() => self.hand_off(quick, ctx),
             // It hands over already; who is slow in the chain its leader measures.
-            Control::Slow(_) | Control::SlowMembers(_) => {}
+            Control::Slow(_) | Control::SlowMembers(_) | Control::EpochEnded => {}
             Control::ReportFailure(peer) => {
                 if self.leader.is(peer) {
                     self.on_leader_down(ctx);
@@ -455,6 +455,10 @@ impl Protocol for ChainPaxos {
             ctx.send(leader, Lane::Control, &message);
         }
         wake
+    }
+
+    fn takes_requests(&self, _now: Time) -> bool {
+        self.takes_all()
     }
 
     fn status(&self) -> Status {

@@ -29,16 +29,21 @@ impl ChainPaxos {
         if level == Level::Stale {
             return ctx.query(batch, Slot(0), false, from, &());
         }
-        // A replica that waits outside the chain gets the entries from the leader, and executes them
-        // if it has its state.
-        let outside = self.chain.is_outside() && !(self.leader.leader().is_some() && self.able());
-        if outside || self.is_transferring() {
+        if !self.takes_all() {
             return Self::refuse(key, Taken::Refused, ctx);
         }
         match level {
             Level::Linearizable => self.on_read(key, batch, ctx),
             Level::Ordered | Level::Stale => self.on_write(key, batch, ctx),
         }
+    }
+
+    /// Whether no request is refused for now.
+    pub(super) fn takes_all(&self) -> bool {
+        // A replica that waits outside the chain gets the entries from the leader, and executes them
+        // if it has its state.
+        let outside = self.chain.is_outside() && !(self.leader.leader().is_some() && self.able());
+        !outside && !self.is_transferring()
     }
 
     fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {

@@ -32,6 +32,8 @@ pub(super) struct PeerState {
     /// The members that it reports to be slow.
     slow: ReplicaSet,
     repair: Repair,
+    /// Nothing has come over its link since that was made.
+    is_new: bool,
 }
 
 impl Default for PeerState {
@@ -47,6 +49,7 @@ impl Default for PeerState {
             loaded: false,
             slow: ReplicaSet::EMPTY,
             repair: Repair::default(),
+            is_new: false,
         }
     }
 }
@@ -74,8 +77,16 @@ impl PeerState {
         self.received_at = now;
     }
 
-    pub const fn link_up(&mut self) {
+    /// Messages sent before may be lost: they may be sent again at once.
+    pub fn link_up(&mut self) {
         self.down_at = None;
+        self.repair = Repair::default();
+        self.is_new = true;
+    }
+
+    /// Whether this is the first word over a new link: what was said before it may be missing here.
+    pub const fn is_first_word(&mut self) -> bool {
+        core::mem::replace(&mut self.is_new, false)
     }
 
     pub fn link_down(&mut self, now: Time) {

@@ -349,6 +349,9 @@ impl Chora {
         while let Some((from, pulse)) = self.pulse.rounds.recv() {
             self.take_pulse(from, pulse, ctx);
         }
+        if self.peers[from.index()].is_first_word() && self.log.last() < self.target() {
+            self.coordinate_now(ctx);
+        }
     }
 
     fn take_pulse(&mut self, from: ReplicaId, pulse: Pulse, ctx: &mut Context<'_, Self>) {
@@ -464,9 +467,13 @@ impl Chora {
         self.relay.kept.pass_on_all();
         self.repeat_reads(ctx);
         if self.wants_coordination() {
-            self.coordination.arm_now();
-            ctx.set_timer(Timer::Coordination, Duration::ZERO);
+            self.coordinate_now(ctx);
         }
+    }
+
+    fn coordinate_now(&mut self, ctx: &mut Context<'_, Self>) {
+        self.coordination.arm_now();
+        ctx.set_timer(Timer::Coordination, Duration::ZERO);
     }
 
     /// See §6.6: what is missing is asked for, what may have been missed is repeated.

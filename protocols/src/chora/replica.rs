@@ -57,8 +57,6 @@ pub struct Chora {
     pub(super) relay: Relay,
     pub(super) reads: ReadQueue,
     housekeeping: Housekeeping,
-    /// Between the first event of a turn and its `on_idle`.
-    in_turn: bool,
 }
 
 impl Chora {
@@ -200,7 +198,6 @@ impl Protocol for Chora {
             relay: Relay::default(),
             reads: ReadQueue::new(),
             housekeeping: Housekeeping::default(),
-            in_turn: false,
         }
     }
 
@@ -209,7 +206,6 @@ impl Protocol for Chora {
         recovered: Recovered<Promised, Record, Summary>,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.in_turn = true;
         let now = ctx.now();
         self.reads.start(ctx.random());
         self.coordination.start(ctx.random());
@@ -267,7 +263,6 @@ impl Protocol for Chora {
     }
 
     fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match from {
             Peer::Frontend(frontend) => match message {
                 Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
@@ -285,7 +280,6 @@ impl Protocol for Chora {
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match timer {
             Timer::Heartbeat => self.on_heartbeat(ctx),
             Timer::Coordination => self.on_coordination(ctx),
@@ -295,7 +289,6 @@ impl Protocol for Chora {
     }
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
-        let outside = !self.in_turn;
         while let Some(promised) = self.view.durable_up_to(upto) {
             if promised {
                 self.on_promise_durable(ctx);
@@ -305,32 +298,23 @@ impl Protocol for Chora {
         if voted {
             self.maybe_commit(ctx);
         }
-        if self.me.members() == 1 && outside {
-            // Durable at once, after this turn's `on_idle`: a lone member would otherwise wait for
-            // an event that does not come.
-            self.flush(ctx);
-        }
     }
 
     fn on_executed(&mut self, slot: Slot, _ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         self.log.on_executed(slot);
     }
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         if let Some(log) = self.log.end_checkpoint(slot) {
             ctx.trim(log.next());
         }
     }
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         self.install(slot, summary, ctx);
     }
 
     fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         let Peer::Replica(peer) = peer else { return };
         if !self.me.others().contains(peer) {
             return;
@@ -352,10 +336,9 @@ impl Protocol for Chora {
     }
 
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match control {
             // Who is slow is found out by who waits for it.
-            Control::Slow(_) | Control::SlowMembers(_) => {}
+            Control::Slow(_) | Control::SlowMembers(_) | Control::EpochEnded => {}
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {
                 // Whoever sees this in a pulse starts a view without this replica.
@@ -380,9 +363,11 @@ impl Protocol for Chora {
     }
 
     fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
-        let wake = self.flush(ctx);
-        self.in_turn = false;
-        wake
+        self.flush(ctx)
+    }
+
+    fn takes_requests(&self, now: Time) -> bool {
+        self.takes_all(now)
     }
 
     fn status(&self) -> Status {

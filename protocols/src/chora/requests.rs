@@ -31,7 +31,7 @@ impl Chora {
         let Some(key) = own_request(from, &batch, ctx) else {
             return;
         };
-        if self.catch_up.is_recovering() || self.election.is_leaving(ctx.now()) {
+        if self.is_away(ctx.now()) {
             return Self::refuse(key, Taken::Refused, ctx);
         }
         if !self.established() {
@@ -42,6 +42,15 @@ impl Chora {
             Level::Linearizable => self.on_read(key, batch, ctx),
             Level::Ordered => self.on_write(key, batch, ctx),
         }
+    }
+
+    fn is_away(&self, now: Time) -> bool {
+        self.catch_up.is_recovering() || self.election.is_leaving(now)
+    }
+
+    /// Whether no request is refused for now.
+    pub(super) fn takes_all(&self, now: Time) -> bool {
+        !self.is_away(now) && self.established()
     }
 
     fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {

@@ -812,7 +812,7 @@ impl Protocol for Derecho {
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         match control {
             // Who is slow is found out by who waits for it.
-            Control::Slow(_) | Control::SlowMembers(_) => {}
+            Control::Slow(_) | Control::SlowMembers(_) | Control::EpochEnded => {}
             Control::CheckpointDue => {
                 if self.executed > Slot(0) {
                     let time = self.time_executed;
@@ -851,6 +851,10 @@ impl Protocol for Derecho {
             self.note_waiting(ctx.now());
         }
         Wake::Sleep
+    }
+
+    fn takes_requests(&self, _now: Time) -> bool {
+        self.phase == Phase::Active
     }
 
     fn status(&self) -> Status {

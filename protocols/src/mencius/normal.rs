@@ -213,6 +213,12 @@ impl Mencius {
         peer.told = true;
         peer.forgot = said.forgot;
         peer.committed = peer.committed.max(said.committed);
+        let is_new = core::mem::take(&mut peer.is_new);
+        if is_new && peer.committed > self.committed {
+            // Decisions from before there was a link come no other way.
+            let first = self.committed.next();
+            ctx.send(from, Lane::Control, &Message::Fetch { first });
+        }
         let far = Slot(self.committed.0 + SLOTS_MAX);
         self.latest = self.latest.max(said.latest.min(far));
         let mut refused = false;

@@ -50,6 +50,8 @@ pub(super) struct OwnSlot {
 pub(super) struct Member {
     pub heard_at: Time,
     pub down_at: Option<Time>,
+    /// It has said nothing since its link was made.
+    pub is_new: bool,
     pub incarnation: Incarnation,
     pub committed: Slot,
     /// It has said how far it has come since this replica started.
@@ -288,6 +290,7 @@ impl Protocol for Mencius {
         let member = Member {
             heard_at: Time(0),
             down_at: None,
+            is_new: false,
             incarnation: Incarnation(0),
             committed: Slot(0),
             told: false,
@@ -467,7 +470,7 @@ impl Protocol for Mencius {
         let member = &mut self.peers[peer.index()];
         match link {
             Link::Up { incarnation } => {
-                member.down_at = None;
+                (member.down_at, member.is_new) = (None, true);
                 self.meet(peer, incarnation, ctx);
                 self.after_reset(peer, ctx);
             }
@@ -485,7 +488,7 @@ impl Protocol for Mencius {
         self.in_turn = true;
         match control {
             // Nobody leads.
-            Control::Slow(_) => {}
+            Control::Slow(_) | Control::EpochEnded => {}
             Control::SlowMembers(slow) => self.on_slow_members(slow, ctx),
             Control::CheckpointDue => self.checkpoint(ctx),
             Control::HandOff => {
@@ -513,6 +516,10 @@ impl Protocol for Mencius {
         self.arm_coordination(ctx);
         self.in_turn = false;
         Wake::Sleep
+    }
+
+    fn takes_requests(&self, now: Time) -> bool {
+        self.recovery.is_none() && now >= self.leaving_until
     }
 
     fn status(&self) -> Status {

@@ -10,7 +10,7 @@ use alloc::{format, string::ToString, vec};
 use core::time::Duration;
 use quintet_replica::{
     Bytes, CommandTime, Context, Control, Incarnation, Info, Link, Options, Peer, PersistId,
-    Protocol, Recovered, ReplicaId, Setup, Slot, Status, Wake,
+    Protocol, Recovered, ReplicaId, Setup, Slot, Status, Time, Wake,
     parts::{
         AcceptorLog, AttachedFrontend, Ballot, Ballots, Housekeeping, Incarnations, KeptRequests,
         LeaderWatch, Member, Observed, PhaseOne, PromisePage, StateFetch,
@@ -63,8 +63,6 @@ pub struct MultiPaxos {
     pub(super) stalled: Option<Name>,
     pub(super) reads: ReadQueue,
     housekeeping: Housekeeping,
-    /// Between the first event of a turn and its `on_idle`.
-    in_turn: bool,
 }
 
 impl MultiPaxos {
@@ -174,7 +172,6 @@ impl Protocol for MultiPaxos {
             stalled: None,
             reads: ReadQueue::default(),
             housekeeping: Housekeeping::default(),
-            in_turn: false,
         }
     }
 
@@ -183,7 +180,6 @@ impl Protocol for MultiPaxos {
         recovered: Recovered<Promised, Record, Summary>,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.in_turn = true;
         self.leader.received(ctx.now());
         self.reads.start(ctx.random());
         let Recovered {
@@ -221,7 +217,6 @@ impl Protocol for MultiPaxos {
     }
 
     fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match from {
             Peer::Frontend(frontend) => match message {
                 Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
@@ -235,7 +230,6 @@ impl Protocol for MultiPaxos {
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match timer {
             Timer::Election => self.on_election_timer(ctx),
             Timer::Heartbeat => self.on_heartbeat_timer(ctx),
@@ -263,25 +257,17 @@ impl Protocol for MultiPaxos {
                 self.acknowledgement.want();
             }
         }
-        if self.me.members() == 1 && !self.in_turn {
-            // Durable at once, after this turn's `on_idle`: a lone member in memory durability
-            // would otherwise wait for an event that does not come.
-            self.flush(ctx);
-        }
     }
 
     fn on_executed(&mut self, slot: Slot, _ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         self.log.on_executed(slot);
     }
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         self.sadl.trim(slot, ctx);
     }
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         ctx.mark("state installed");
         self.fetching.reached(slot);
         self.log.on_executed(slot);
@@ -302,7 +288,6 @@ impl Protocol for MultiPaxos {
     }
 
     fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         let Peer::Replica(peer) = peer else { return };
         if !self.me.others().contains(peer) {
             return;
@@ -330,7 +315,6 @@ impl Protocol for MultiPaxos {
     }
 
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match control {
             Control::CheckpointDue => {
                 if self.log.executed() > Slot(0) {
@@ -347,6 +331,7 @@ impl Protocol for MultiPaxos {
             Control::Slow(quick) if !self.is_transferring() => self.hand_off(quick, ctx),
             // It hands over already; nobody waits for more than a quorum of the others.
             Control::Slow(_) | Control::SlowMembers(_) => {}
+            Control::EpochEnded => self.send_commit_to(self.me.others(), false, ctx),
             Control::ReportFailure(peer) => {
                 if self.leader.is(peer) {
                     self.on_leader_down(ctx);
@@ -370,9 +355,11 @@ impl Protocol for MultiPaxos {
     }
 
     fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
-        let wake = self.flush(ctx);
-        self.in_turn = false;
-        wake
+        self.flush(ctx)
+    }
+
+    fn takes_requests(&self, _now: Time) -> bool {
+        self.takes_all()
     }
 
     fn status(&self) -> Status {

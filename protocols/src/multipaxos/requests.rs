@@ -27,8 +27,7 @@ impl MultiPaxos {
         };
         // What is disseminated need not wait for a leader.
         let spread = level == Level::Ordered && self.disseminates();
-        let nobody = !spread && (self.leader.leader().is_none() || self.is_transferring());
-        if matches!(self.role, Role::Recovering(_)) || nobody {
+        if self.is_recovering() || !spread && !self.has_leader() {
             return Self::refuse(key, Taken::Refused, ctx);
         }
         match level {
@@ -36,6 +35,20 @@ impl MultiPaxos {
             Level::Linearizable => self.on_read(key, batch, ctx),
             Level::Ordered => self.on_write(key, batch, ctx),
         }
+    }
+
+    const fn is_recovering(&self) -> bool {
+        matches!(self.role, Role::Recovering(_))
+    }
+
+    /// Whether a leader takes what is handed to it.
+    fn has_leader(&self) -> bool {
+        self.leader.leader().is_some() && !self.is_transferring()
+    }
+
+    /// Whether nothing is refused for now.
+    pub(super) fn takes_all(&self) -> bool {
+        !self.is_recovering() && self.has_leader()
     }
 
     fn on_write(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {

@@ -98,6 +98,8 @@ pub struct Frontend {
     /// Per replica, how far it agrees with its leader: view, lives, slot.
     syncs: Vec<(u64, u64, Slot)>,
     view: u64,
+    /// The replica that it is embedded in has refused something since it was last offered all.
+    refused: bool,
     open: BTreeMap<BatchId, Open>,
     /// Batches whose results are here and which no quorum holds yet, by slot.
     unheld: BTreeSet<(Slot, BatchId)>,
@@ -196,6 +198,18 @@ impl Frontend {
                 self.unheld.remove(&(header.slot, id));
             }
             ctx.done(id, outcome);
+        }
+    }
+
+    fn repeat_now(&mut self, which: impl Fn(&Open) -> bool, ctx: &mut FrontendContext<'_, Nezha>) {
+        let now = ctx.now();
+        let mut some = false;
+        for open in self.open.values_mut().filter(|open| which(open)) {
+            open.retry_at = now;
+            some = true;
+        }
+        if some {
+            self.arm(now, ctx);
         }
     }
 
@@ -311,6 +325,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
             config: setup.options,
             syncs: vec![(0, 0, Slot(0)); members],
             view: 0,
+            refused: false,
             open: BTreeMap::new(),
             unheld: BTreeSet::new(),
             timer_at: Time::NEVER,
@@ -387,6 +402,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
                 };
                 let old = (open.leader.as_ref()).is_none_or(|(_, known, _)| known.view < view);
                 if taken != Taken::Accepted && old {
+                    self.refused |= self.embedded == Some(from);
                     let at = open.retry_soon(now);
                     self.arm(at, ctx);
                 }
@@ -456,7 +472,21 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
         }
     }
 
-    fn on_link(&mut self, _: ReplicaId, _: Link, _: &mut FrontendContext<'_, Nezha>) {}
+    /// Requests sent before may be lost, and with them the fast quorum.
+    fn on_link(&mut self, _: ReplicaId, link: Link, ctx: &mut FrontendContext<'_, Nezha>) {
+        if matches!(link, Link::Up { .. } | Link::Reset) {
+            self.repeat_now(|_| true, ctx);
+        }
+    }
+
+    fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    fn offer_again(&mut self, ctx: &mut FrontendContext<'_, Nezha>) {
+        self.refused = false;
+        self.repeat_now(|open| open.refused > 0, ctx);
+    }
 
     fn open(&self) -> usize {
         self.open.len()

@@ -494,6 +494,14 @@ impl Nezha {
         self.confirm_reads(ctx);
     }
 
+    /// Tells followers how far the log is committed.
+    pub(super) fn begin_round(&mut self, ctx: &mut Context<'_, Self>) {
+        if let Phase::Leader(lead) = &mut self.phase {
+            lead.round_due = true;
+            let _ = self.flush(ctx);
+        }
+    }
+
     /// Runs the reads that came before a round which a majority has echoed by now. Their answers
     /// wait in the executor until all that they saw is committed.
     fn confirm_reads(&mut self, ctx: &mut Context<'_, Self>) {

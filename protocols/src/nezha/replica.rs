@@ -17,8 +17,9 @@ use alloc::{
 };
 use core::time::Duration;
 use quintet_replica::{
-    BatchId, BatchView, Bytes, Context, Control, Durability, FrontendId, Info, Lane, Link, Options,
-    Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    BatchId, BatchView, Bytes, Context, Control, Durability, FrontendId, Incarnation, Info, Lane,
+    Link, Options, Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot,
+    Status, Time, Wake,
     parts::{SlotLog, StateFetch, Table, Timing},
 };
 
@@ -297,8 +298,14 @@ impl Nezha {
                 newer.insert(ReplicaId(index as u16));
             }
         }
+        self.note_restarted(newer, ctx);
+        true
+    }
+
+    /// Members are in other lives than they were known to be in.
+    fn note_restarted(&mut self, newer: ReplicaSet, ctx: &mut Context<'_, Self>) {
         if newer.is_empty() || self.planted(Plant::LivesIgnored) {
-            return true;
+            return;
         }
         self.hash_lives();
         let _ = ctx.persist_promise(&self.promised());
@@ -309,7 +316,15 @@ impl Nezha {
             self.suspects[id.index()] = None;
         }
         self.filter_votes(ctx);
-        true
+    }
+
+    /// A link tells in which life a member is before it says so itself: replies whose senders know
+    /// of other lives do not make a quorum.
+    fn meet(&mut self, peer: ReplicaId, incarnation: Incarnation, ctx: &mut Context<'_, Self>) {
+        if incarnation.0 > self.lives[peer.index()] {
+            self.lives[peer.index()] = incarnation.0;
+            self.note_restarted(ReplicaSet::EMPTY.with(peer), ctx);
+        }
     }
 
     fn on_part(&mut self, from: ReplicaId, view: u64, part: Part, ctx: &mut Context<'_, Self>) {
@@ -561,6 +576,11 @@ impl Protocol for Nezha {
     }
 
     fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
+        if let (Peer::Replica(id), Link::Up { incarnation }) = (peer, link)
+            && self.others.contains(id)
+        {
+            self.meet(id, incarnation, ctx);
+        }
         if peer == Peer::Replica(self.leader()) {
             match link {
                 Link::Down => self.leader_down = true,
@@ -582,6 +602,7 @@ impl Protocol for Nezha {
             Control::Slow(quick) => self.hand_off(quick, ctx),
             // Nobody waits for more than a quorum of the others.
             Control::SlowMembers(_) => {}
+            Control::EpochEnded => self.begin_round(ctx),
             Control::Option { name, value } => {
                 let _ = self.config.set(&name, &value);
                 self.delays.retune(self.config.estimation);
@@ -596,6 +617,10 @@ impl Protocol for Nezha {
 
     fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
         self.flush(ctx)
+    }
+
+    fn takes_requests(&self, _now: Time) -> bool {
+        self.is_ready()
     }
 
     fn status(&self) -> Status {

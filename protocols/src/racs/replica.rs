@@ -654,7 +654,7 @@ impl Protocol for Racs {
             Control::HandOff => self.hand_off(ctx),
             Control::Slow(quick) => self.leave_if_slow(quick, ctx),
             // Nobody waits for more than a quorum of the others.
-            Control::SlowMembers(_) => {}
+            Control::SlowMembers(_) | Control::EpochEnded => {}
             Control::ReportFailure(peer) => {
                 if self.leader_of(self.view) == peer {
                     self.on_leader_lost(ctx);
@@ -681,6 +681,10 @@ impl Protocol for Racs {
         let wake = self.flush(ctx);
         self.in_turn = false;
         wake
+    }
+
+    fn takes_requests(&self, _now: Time) -> bool {
+        !matches!(self.mode, Mode::Recovering(_))
     }
 
     fn status(&self) -> Status {

@@ -132,6 +132,8 @@ impl Racs {
     /// What was on its way may be lost.
     pub(super) fn on_link_renewed(&mut self, peer: ReplicaId, ctx: &mut Context<'_, Self>) {
         self.arm_repeat(ctx);
+        // The last word may have gone to a peer that could not hear it.
+        self.say_due = true;
         self.sadl.renewed(peer);
         if let Mode::Asynchronous(fallback) = &mut self.mode {
             fallback.renewed(peer);

@@ -294,7 +294,7 @@ impl Node {
                 true => ReplicaSet::EMPTY,
                 false => ReplicaSet::all(self.voters).without(self.id),
             };
-            let others = self.succession.present(others);
+            let others = self.succession.running(others);
             if !others.is_empty() {
                 out.push(Output::Send {
                     to: Recipients::Replicas(others),

@@ -122,7 +122,7 @@ impl Node {
             let linked = self.voters_of(self.linked());
             let left = self.succession.learning.left;
             let fits = |id: &ReplicaId| {
-                let has_it = self.succession.is_present(*id) && !self.succession.is_empty(*id);
+                let has_it = self.succession.runs(*id) && !self.succession.is_empty(*id);
                 has_it && !left.contains(*id)
             };
             // The one that gave the state has kept what follows it.

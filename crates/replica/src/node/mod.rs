@@ -552,7 +552,7 @@ impl Node {
             }
             // Of another epoch's table, or from one that has just come into this epoch: what it has
             // written is told again over a new link.
-            Input::Put { from, .. } if !self.succession.is_present(from) => {
+            Input::Put { from, .. } if !self.succession.runs(from) => {
                 if !self.is_between_epochs() {
                     out.push(Output::BreakLinks);
                 }
@@ -596,8 +596,11 @@ impl Node {
             }
             if epoch != self.epoch {
                 self.on_stray_frame(from, epoch, world, out);
-            } else if !self.succession.is_present(from) {
-                self.note_present(from, world, out);
+            } else if kind == FrameKind::Transfer as u8 {
+                // One that fetches the state has no protocol yet.
+                self.note_present(from);
+            } else if !self.succession.runs(from) {
+                self.note_running(from, world, out);
             }
             let may_be_a_learners = [FrameKind::Transfer, FrameKind::Bridge].map(|it| it as u8);
             let is_heard = self.votes(from) || may_be_a_learners.contains(&kind);
@@ -858,14 +861,14 @@ impl Node {
             Effect::Request { to, frame } => {
                 let frame = frame.prefixed(self.addressed(FrameKind::Request, self.frontend));
                 out.push(Output::Send {
-                    to: Recipients::Replicas(self.succession.present(to)),
+                    to: Recipients::Replicas(self.succession.running(to)),
                     lane: Lane::Control,
                     frame,
                 });
             }
             Effect::Send { to, lane, frame } => {
                 let to = match to {
-                    Recipients::Replicas(to) => Recipients::Replicas(self.succession.present(to)),
+                    Recipients::Replicas(to) => Recipients::Replicas(self.succession.running(to)),
                     frontend @ Recipients::Frontend(_) => frontend,
                 };
                 out.push(Output::Send {
@@ -875,7 +878,7 @@ impl Node {
                 });
             }
             Effect::Put { to, ranges } => {
-                let to = self.succession.present(to);
+                let to = self.succession.running(to);
                 out.push(Output::Put { to, ranges });
             }
             Effect::Persist { id, write } => {

@@ -20,7 +20,8 @@
 //! nobody is answered that the epoch has ended. Of a batch that an earlier protocol had, nobody
 //! can say any more that it was certainly not executed.
 //!
-//! Links outlive epochs. A protocol sees a link to a peer that runs the same epoch, and no other.
+//! Links outlive epochs. A protocol sees a link to a peer whose protocol runs in the same epoch, and
+//! no other: what is sent to one that has not begun is lost, and nobody would send it again.
 
 use super::{between::Between, learning::Learning, rebased::Rebased, *};
 use crate::{DescriptorError, FeedEnd, carried::Carried};
@@ -119,8 +120,10 @@ enum Phase {
 /// Where a node is between epochs, and where its peers are.
 pub(super) struct Succession {
     phase: Phase,
-    /// Peers that are not known to run this node's epoch.
+    /// Peers that are not known to be in this node's epoch.
     elsewhere: ReplicaSet,
+    /// Peers whose protocol is not known to run in it.
+    idle: ReplicaSet,
     /// Peers that have the end of this node's epoch, or a state of a later one.
     past: ReplicaSet,
     /// Peers that have the state of a later epoch.
@@ -158,6 +161,7 @@ impl Succession {
         Self {
             phase: Phase::Serving,
             elsewhere: ReplicaSet::EMPTY,
+            idle: ReplicaSet::EMPTY,
             past: ReplicaSet::EMPTY,
             later: ReplicaSet::EMPTY,
             empty: ReplicaSet::EMPTY,
@@ -178,9 +182,18 @@ impl Succession {
         }
     }
 
-    /// Those of `to` that run this node's epoch, as far as is known.
-    pub(super) const fn present(&self, to: ReplicaSet) -> ReplicaSet {
+    /// Those of `to` that are in this node's epoch, as far as is known.
+    const fn present(&self, to: ReplicaSet) -> ReplicaSet {
         ReplicaSet(to.0 & !self.elsewhere.0)
+    }
+
+    /// Those of `to` whose protocol runs in this node's epoch, as far as is known.
+    pub(super) const fn running(&self, to: ReplicaSet) -> ReplicaSet {
+        ReplicaSet(to.0 & !self.idle.0)
+    }
+
+    pub(super) const fn runs(&self, peer: ReplicaId) -> bool {
+        !self.idle.contains(peer)
     }
 
     /// The frontends that are linked and embedded in no member.
@@ -188,8 +201,9 @@ impl Succession {
         self.frontends.keys().copied()
     }
 
-    pub(super) const fn is_present(&self, peer: ReplicaId) -> bool {
-        !self.elsewhere.contains(peer)
+    /// Nobody is known to be in this epoch.
+    const fn be_apart_from(&mut self, peers: ReplicaSet) {
+        (self.elsewhere, self.idle) = (peers, peers);
     }
 
     pub(super) fn is_learning(&self) -> bool {
@@ -330,19 +344,38 @@ impl Node {
     }
 
     /// A frame of this epoch has come from a peer: it is in it.
-    pub(super) fn note_present(
+    pub(super) fn note_present(&mut self, from: ReplicaId) {
+        self.succession.elsewhere = self.succession.elsewhere.without(from);
+    }
+
+    /// A peer's protocol runs in this epoch.
+    pub(super) fn note_running(
         &mut self,
         from: ReplicaId,
         world: &dyn World,
         out: &mut Vec<Output>,
     ) {
-        self.succession.elsewhere = self.succession.elsewhere.without(from);
+        self.note_present(from);
+        if self.succession.runs(from) {
+            return;
+        }
+        self.succession.idle = self.succession.idle.without(from);
         if let Some(incarnation) = self.succession.links.get(&from)
             && self.votes(from)
         {
             let up = link_up(Peer::Replica(from), *incarnation);
             self.events.push_back(up);
             self.carry_out(world, out);
+        }
+    }
+
+    /// A peer's protocol does not run in this epoch, or not any more.
+    fn note_idle(&mut self, from: ReplicaId) {
+        let ran = self.succession.runs(from);
+        self.succession.idle.insert(from);
+        if ran && self.votes(from) {
+            let down = Event::Link(Peer::Replica(from), Link::Down);
+            self.events.push_back(down);
         }
     }
 
@@ -365,7 +398,7 @@ impl Node {
                     self.succession.past = self.succession.past.without(id);
                     self.succession.empty = self.succession.empty.without(id);
                 }
-                let (away, first) = (!self.succession.is_present(id), EpochNumber(1));
+                let (away, first) = (!self.succession.runs(id), EpochNumber(1));
                 if away || self.epoch > first {
                     self.tell_epoch(ReplicaSet::EMPTY.with(id), away, out);
                 }
@@ -375,7 +408,7 @@ impl Node {
             }
             Link::Room(_) | Link::Arriving | Link::Reset => {}
         }
-        self.succession.is_present(id) && self.votes(id)
+        self.succession.runs(id) && self.votes(id)
     }
 
     fn on_frontend_link(&mut self, frontend: FrontendId, link: Link, out: &mut Vec<Output>) {
@@ -433,12 +466,9 @@ impl Node {
         }
         let is_member = from.index() < self.members;
         if word.number < self.epoch {
-            if is_member && self.succession.is_present(from) {
+            if is_member {
                 self.succession.elsewhere.insert(from);
-                if self.votes(from) {
-                    let down = Event::Link(Peer::Replica(from), Link::Down);
-                    self.events.push_back(down);
-                }
+                self.note_idle(from);
             }
             if !word.asks {
                 self.on_stray_frame(from, word.number, world, out);
@@ -496,8 +526,12 @@ impl Node {
         if word.holds == Holds::Nothing {
             self.succession.empty.insert(from);
         }
-        if !self.succession.is_present(from) {
-            self.note_present(from, world, out);
+        match word.holds {
+            Holds::State => self.note_running(from, world, out),
+            Holds::Nothing | Holds::Soon => {
+                self.note_present(from);
+                self.note_idle(from);
+            }
         }
         self.look_at_succession(world, out);
     }
@@ -556,6 +590,7 @@ impl Node {
         if has_not_ended && self.sealed().is_some() {
             self.succession.phase = Phase::Ended { since: now };
             out.push(Output::Mark("epoch ended"));
+            self.events.push_back(Event::Control(Control::EpochEnded));
             self.tell_epoch(self.peers(), true, out);
         }
         if let Phase::Ended { since } = self.succession.phase {
@@ -566,7 +601,7 @@ impl Node {
 
     pub(super) fn arm_succession(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         let serves = self.succession.phase == Phase::Serving;
-        if self.succession.timer_set || serves && self.succession.elsewhere.is_empty() {
+        if self.succession.timer_set || serves && self.succession.idle.is_empty() {
             return;
         }
         self.succession.timer_set = true;
@@ -583,7 +618,7 @@ impl Node {
                 let past = self.succession.past;
                 ReplicaSet(self.peers().0 & !past.0)
             }
-            _ => self.succession.elsewhere,
+            _ => self.succession.idle,
         };
         let linked = ReplicaSet(ignorant.0 & self.linked().0);
         self.tell_epoch(linked, true, out);
@@ -726,7 +761,7 @@ impl Node {
         self.executed_told = self.executor.progress();
         self.pace = Pace::new(self.voters);
         // Until they say that they are in it.
-        self.succession.elsewhere = self.peers();
+        self.succession.be_apart_from(self.peers());
         self.succession.past = ReplicaSet::EMPTY;
         self.succession.later = ReplicaSet::EMPTY;
         self.succession.empty = ReplicaSet::EMPTY;
@@ -849,7 +884,8 @@ impl Node {
         self.executor.follow(&next, word.base);
         self.become_member_of(&next);
         self.succession.recovered = None;
-        self.succession.elsewhere = self.succession.elsewhere.without(from);
+        self.note_present(from);
+        self.succession.idle = self.succession.idle.without(from);
         self.succession.phase = Phase::Following;
         self.fetch_first_state(ReplicaSet::EMPTY.with(from), world, out);
         self.arm_succession(world, out);
@@ -867,7 +903,7 @@ impl Node {
 
     /// A replica starts in an epoch behind the first: its peers may be in others.
     pub(super) fn meet_peers(&mut self, world: &dyn World, out: &mut Vec<Output>) {
-        self.succession.elsewhere = self.peers();
+        self.succession.be_apart_from(self.peers());
         self.arm_succession(world, out);
     }
 
@@ -959,7 +995,7 @@ impl Node {
         self.events.extend(covered.map(Event::Checkpointed));
         let succession = &self.succession;
         for (id, incarnation) in &succession.links {
-            if succession.is_present(*id) && self.votes(*id) {
+            if succession.runs(*id) && self.votes(*id) {
                 let up = link_up(Peer::Replica(*id), *incarnation);
                 self.events.push_back(up);
             }

@@ -67,7 +67,7 @@ impl Node {
         let now = world.now();
         let (question, quick) = self.pace.beat(self.id, status.leader, status.voting, now);
         self.send_pace(
-            (self.succession).present(ReplicaSet::all(self.voters).without(self.id)),
+            (self.succession).running(ReplicaSet::all(self.voters).without(self.id)),
             question,
             out,
         );

@@ -5,6 +5,9 @@
 //!   submit ──► Request ──► replica ──(orders, executes)──► results ──► done
 //!                 ▲           │ Refused: no leader known, queue full
 //!                 └── retry ──┘ (the same bytes; sessions see the duplicate)
+//!
+//! A frontend in the replica's own process is told when requests are taken again, and one elsewhere
+//! tries again and again.
 //! ```
 
 use crate::{
@@ -41,6 +44,8 @@ struct Open {
     submission: Submission,
     /// A replica may have ordered it.
     sent: bool,
+    /// The replica's last word on it was that it does not keep it.
+    refused: bool,
     retry_at: Time,
     retry_after: Duration,
     /// How often it was sent again without an answer to the one before.
@@ -93,6 +98,8 @@ pub struct AttachedFrontend<P: Protocol> {
     embedded: bool,
     open: BTreeMap<BatchId, Open>,
     answers: Answers,
+    /// Something that the replica here refused waits for its next try.
+    refused: bool,
     timer_at: Time,
     marker: core::marker::PhantomData<fn() -> P>,
 }
@@ -106,10 +113,11 @@ impl<P: Protocol> Hash for AttachedFrontend<P> {
             embedded,
             open,
             answers,
+            refused,
             timer_at,
             marker: _,
         } = self;
-        (replicas, to, embedded, open, answers, timer_at).hash(hasher);
+        (replicas, to, embedded, open, answers, refused, timer_at).hash(hasher);
     }
 }
 
@@ -162,6 +170,7 @@ where
             embedded: setup.embedded.is_some(),
             open: BTreeMap::new(),
             answers: Answers::default(),
+            refused: false,
             timer_at: Time::NEVER,
             marker: core::marker::PhantomData,
         }
@@ -175,6 +184,7 @@ where
         let open = Open {
             submission,
             sent: true,
+            refused: false,
             retry_at,
             retry_after,
             repeated: 0,
@@ -197,7 +207,7 @@ where
             return;
         };
         match taken {
-            Taken::Accepted => open.sent = true,
+            Taken::Accepted => (open.sent, open.refused) = (true, false),
             Taken::Refused | Taken::Busy => {
                 // Only the very first try can be known to have gone nowhere, and only inside one
                 // process: a network may have delivered it twice, and the other copy was kept.
@@ -208,6 +218,8 @@ where
                         return self.finish(batch, Outcome::Busy, ctx);
                     }
                 }
+                self.refused |= self.embedded && taken == Taken::Refused;
+                open.refused = true;
                 open.retry_at = now + RETRY_REFUSED;
                 let at = open.retry_at.min(open.submission.deadline);
                 self.arm(at, ctx);
@@ -262,7 +274,7 @@ where
                 // Once, it may only have been slow; the answer to a second is to a loss.
                 open.since = open.since.filter(|_| open.repeated == 1);
             }
-            open.sent = true;
+            (open.sent, open.refused) = (true, false);
             open.retry_at = now + open.retry_after;
             let submission = open.submission.clone();
             self.send(&submission, ctx);
@@ -288,6 +300,19 @@ where
                 self.arm(now, ctx);
             }
         }
+    }
+
+    fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    fn offer_again(&mut self, ctx: &mut FrontendContext<'_, P>) {
+        self.refused = false;
+        let now = ctx.now();
+        for open in self.open.values_mut().filter(|open| open.refused) {
+            open.retry_at = now;
+        }
+        self.on_timer(TIMER, ctx);
     }
 
     fn open(&self) -> usize {

@@ -3,7 +3,7 @@
 use super::{Skip, cast};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::machine::Operation;
-use crate::stage::{Place, Setting, Stage};
+use crate::stage::{Packet, Place, Setting, Stage};
 use quintet_protocols::PROTOCOLS;
 use quintet_replica::{Durability, EpochNumber, Level};
 use std::time::Duration;
@@ -414,6 +414,11 @@ fn set_latency(stage: &mut Stage, latency: u64) {
     all.for_each(|it| it.disk.latency = latency);
 }
 
+/// The same for the disk of one replica.
+fn set_latency_of(stage: &mut Stage, replica: usize, latency: u64) {
+    stage.seats[replica].disk.latency = latency;
+}
+
 /// All that run save their state ahead of a change.
 fn prepare(stage: &mut Stage) {
     for _ in 0..200 {
@@ -461,6 +466,61 @@ pub(super) fn state_saved_ahead_leads_into_the_next_epoch(
     }
     assert!(stage.marked("state restored that was saved ahead") > 0);
     end(&mut stage);
+    Ok(())
+}
+
+/// Frames of an epoch that has ended come late: nobody hears them in the next one.
+pub(super) fn words_of_an_earlier_epoch_count_for_nothing(setting: Setting) -> Result<(), Skip> {
+    let mut stage = cast::open(setting);
+    let all = stage.up();
+    stage.load(6, 20);
+    let mut late = Vec::new();
+    for _ in 0..40 {
+        stage.run(MILLISECOND / 20);
+        let between = |packet: &&Packet| packet.from.max(packet.to) < 3;
+        let frames = stage.frames().map(|(_, packet)| packet);
+        late.extend(frames.filter(between).cloned());
+    }
+    stage.until("the load is over", Stage::quiet);
+    change(&mut stage, &all, EpochNumber(1));
+    stage.load(6, 20);
+    for packet in late {
+        stage.deliver(packet);
+        stage.run(MILLISECOND / 50);
+    }
+    end(&mut stage);
+    Ok(())
+}
+
+/// Nobody waits for a timer when an epoch begins, not even where it begins later than elsewhere.
+pub(super) fn clients_wait_for_no_timer_when_an_epoch_begins(setting: Setting) -> Result<(), Skip> {
+    for (late, slow) in (0..3).flat_map(|late| [(late, false), (late, true)]) {
+        let mut stage = cast::open(setting.clone());
+        stage.talk(3);
+        if slow {
+            set_latency_of(&mut stage, late, 5 * MILLISECOND);
+        }
+        let all = stage.up();
+        let _ = stage.offer_seal(0, 0);
+        stage.until("the epoch has ended", |stage| {
+            stage.serves_in(late).is_none()
+        });
+        let asked = all.iter().map(|replica| {
+            let client = stage.client(Place::At(*replica));
+            stage.ask(client, Level::Ordered, 2, Operation::Add(1))
+        });
+        let asked: Vec<usize> = asked.collect();
+        serve(&mut stage, &[late], EpochNumber(2));
+        // Writes under way take as long as they would have.
+        set_latency_of(&mut stage, late, MILLISECOND / 10);
+        let most = if slow { 15 } else { 5 };
+        stage.run(most * MILLISECOND);
+        assert!(
+            stage.answered(&asked),
+            "replica {late} is late (slow: {slow}), and clients wait for {most} ms"
+        );
+        end(&mut stage);
+    }
     Ok(())
 }
 
@@ -527,15 +587,21 @@ mod tests {
     use crate::panics;
     use quintet_protocols::find;
 
-    /// What the scenario says of a protocol with this bug, in one of its settings.
+    type Scenario = fn(Setting) -> Result<(), Skip>;
+
     fn found(protocol: &str, bug: &str) -> String {
+        found_by(protocol, bug, epochs_follow_each_other)
+    }
+
+    /// What the scenario says of a protocol with this bug, in one of its settings.
+    fn found_by(protocol: &str, bug: &str, scenario: Scenario) -> String {
         for durability in [Durability::Memory, Durability::Disk] {
             let mut setting = Setting::new(*find(protocol).expect("registered"), 3, durability);
             setting
                 .options
                 .push((String::from("plant"), bug.to_owned()));
             let played = panics::catch(|| {
-                let _ = epochs_follow_each_other(setting);
+                let _ = scenario(setting);
             });
             if let Err(what) = played {
                 return what;
@@ -548,6 +614,17 @@ mod tests {
     fn execution_past_the_seal_is_found() {
         let what = found("multipaxos", "executes_past_the_seal");
         assert!(what.contains("past_seal"), "{what}");
+    }
+
+    #[test]
+    fn votes_of_another_epoch_are_found() {
+        let bug = "votes_of_another_epoch";
+        let what = found_by(
+            "multipaxos",
+            bug,
+            words_of_an_earlier_epoch_count_for_nothing,
+        );
+        assert!(!what.is_empty());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::{KEYS, Place, Stage};
 use crate::clock::SECOND;
 use crate::{
     checkers::{Violation, agreement::Applied, cells, durable},
+    history::Fate,
     machine::{Executed as Recorded, Operation, Reply},
 };
 use quintet_replica::Level;
@@ -127,7 +128,12 @@ impl Stage {
     /// # Errors
     /// With what does not hold.
     pub fn judge(&self) -> Result<(), Violation> {
-        let operations = self.history.operations();
+        let mut operations = self.history.operations().to_vec();
+        // Reads that may be stale may see anything older.
+        for number in &self.stale {
+            operations[*number].fate = Fate::Open;
+        }
+        let operations = &operations;
         cells::check(operations, |number| self.once.position(number))?;
         self.once.check_failed(operations)?;
         let standing: Vec<(u16, u64)> = (self.seats.iter().enumerate())

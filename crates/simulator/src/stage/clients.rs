@@ -212,6 +212,9 @@ impl Stage {
                 };
                 self.history.sent(number, id);
             }
+            if level == Level::Stale {
+                self.stale.push(number);
+            }
             self.clients[client].open.push((number, level));
             numbers.push(number);
         }

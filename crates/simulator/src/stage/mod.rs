@@ -134,6 +134,8 @@ pub(crate) struct Stage {
     pub now: u64,
     pub seats: Vec<Seat>,
     pub history: History,
+    /// Operations that may be answered by an old state.
+    stale: Vec<usize>,
     pub clients: Vec<Client>,
     /// How often each rare branch was taken, anywhere.
     pub marks: BTreeMap<&'static str, u64>,
@@ -164,6 +166,7 @@ impl Stage {
             now: SECOND,
             seats: (0..replicas).map(|_| Seat::default()).collect(),
             history: History::default(),
+            stale: Vec::new(),
             clients: Vec::new(),
             marks: BTreeMap::new(),
             log: None,

@@ -358,7 +358,7 @@ fn without_synchrony_common_coin_continues_and_leader_with_timeout_does_not() {
     // No round trip is shorter than the timeout: every view ends by the coin.
     assert!(coin.branches["coin elects a block"] > 1_000);
     let options = [("election_timeout_ms", "20"), ("heartbeat_ms", "5")];
-    let leader = asynchronous("multipaxos", 1..2, options);
+    let leader = asynchronous("multipaxos", 2..3, options);
     assert_eq!((leader.stalls, leader.violations), (1, 0));
 }
 
