@@ -13,13 +13,18 @@
 //!   damaged-N/  what could not be read at boot N, until it has been repaired from the peers
 //! ```
 
+mod epoch;
+
+use epoch::read_epoch;
+pub use epoch::stored_epoch;
+pub(crate) use epoch::{SecondCopy, StoredEpoch, store_epoch};
+
 use crate::{
     Config, StartError, directories::sync_directory, later::Later, terms,
     transports::handshake::Refusal,
 };
 use quintet_replica::{
-    Boot, ClusterId, Descriptor, DescriptorError, Durability, Executed, Incarnation, Position,
-    ReplicaId, Slot, checksum,
+    Boot, ClusterId, Descriptor, Durability, Executed, Incarnation, ReplicaId, checksum,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -77,37 +82,6 @@ struct IdentityFile {
     /// The fingerprint of the epoch that is stored here; none until one is.
     #[serde(default)]
     epoch: Option<String>,
-}
-
-/// The epoch's descriptor, in hexadecimal digits.
-#[derive(Debug, Serialize, Deserialize)]
-struct EpochFile {
-    format: u32,
-    fingerprint: String,
-    descriptor: String,
-    /// The slot and the position at which it began; nothing in a cluster's first epoch.
-    #[serde(default)]
-    base: (u64, u64),
-}
-
-/// An epoch that a replica is in, and where it began.
-pub(crate) type StoredEpoch = (Descriptor, Executed);
-
-fn epoch_file(descriptor: &Descriptor, base: Executed) -> EpochFile {
-    EpochFile {
-        format: FORMAT,
-        fingerprint: descriptor.fingerprint().to_string(),
-        descriptor: hex(&descriptor.encode()),
-        base: (base.slot.0, base.position.0),
-    }
-}
-
-/// Writes down, durably, that the replica of this directory is in this epoch.
-///
-/// # Errors
-/// When it cannot be written.
-pub(crate) fn store_epoch(path: &Path, descriptor: &Descriptor, base: Executed) -> io::Result<()> {
-    write_copies(path, EPOCH_COPIES, &epoch_file(descriptor, base))
 }
 
 /// The peers that were seen, and by whom.
@@ -227,9 +201,6 @@ fn unreadable(reason: &str) -> String {
 
 /// The two copies of the identity.
 const COPIES: [&str; 2] = ["identity", "identity-2"];
-/// The two copies of the epoch's descriptor.
-const EPOCH_COPIES: [&str; 2] = ["epoch", "epoch-2"];
-
 /// Reads the identity: `None` when there is none, else with what is wrong with one of its copies.
 /// The inner error tells why none of them can be used.
 #[expect(
@@ -276,116 +247,24 @@ fn write_identity(path: &Path, identity: &IdentityFile) -> io::Result<()> {
 /// Writes two copies of a value in place, one after the other.
 fn write_copies<T: Serialize>(path: &Path, names: [&str; 2], value: &T) -> io::Result<()> {
     let text = text_of(value)?;
-    for name in names {
-        let mut options = OpenOptions::new();
-        let file = path.join(name);
-        let is_new = !file.exists();
-        // What is in it is for this user only.
-        let file = (options.create(true).truncate(false).write(true).mode(0o600)).open(file)?;
-        file.write_all_at(text.as_bytes(), 0)?;
-        file.set_len(text.len() as u64)?;
-        file.sync_all()?;
-        if is_new {
-            sync_directory(path)?;
-        }
+    names
+        .iter()
+        .try_for_each(|name| write_copy(path, name, &text))
+}
+
+fn write_copy(path: &Path, name: &str, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let file = path.join(name);
+    let is_new = !file.exists();
+    // What is in it is for this user only.
+    let file = (options.create(true).truncate(false).write(true).mode(0o600)).open(file)?;
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.set_len(text.len() as u64)?;
+    file.sync_all()?;
+    if is_new {
+        sync_directory(path)?;
     }
     Ok(())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.is_ascii() {
-        return None;
-    }
-    let digits = text.as_bytes().chunks(2);
-    digits
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-        .collect()
-}
-
-/// Why a copy of the epoch's descriptor cannot be used.
-enum EpochFlaw {
-    Damaged(String),
-    /// A newer program wrote it: nothing is wrong with it.
-    Newer(String),
-}
-
-fn epoch_of(file: &EpochFile) -> Result<StoredEpoch, EpochFlaw> {
-    if file.format > FORMAT {
-        return Err(EpochFlaw::Newer(newer(file.format)));
-    }
-    let damaged = |reason: &str| EpochFlaw::Damaged(reason.to_owned());
-    let bytes =
-        unhex(&file.descriptor).ok_or_else(|| damaged("it is not in hexadecimal digits"))?;
-    let descriptor = Descriptor::decode(bytes.into()).map_err(|error| match error {
-        DescriptorError::Level(_) => EpochFlaw::Newer(error.to_string()),
-        DescriptorError::Malformed(_) => EpochFlaw::Damaged(error.to_string()),
-    })?;
-    if descriptor.fingerprint().to_string() != file.fingerprint {
-        return Err(damaged("its fingerprint is another one"));
-    }
-    let base = Executed {
-        slot: Slot(file.base.0),
-        position: Position(file.base.1),
-    };
-    Ok((descriptor, base))
-}
-
-/// Reads the stored epoch: none when no copy can be read, and with what is wrong with a copy. The
-/// inner error tells why the directory cannot be used.
-#[expect(
-    clippy::type_complexity,
-    reason = "each layer is another kind of answer"
-)]
-fn read_epoch(path: &Path) -> io::Result<Result<(Option<StoredEpoch>, Option<String>), String>> {
-    let (mut found, mut damaged) = (None::<StoredEpoch>, None);
-    for name in EPOCH_COPIES {
-        let read = read_file::<EpochFile>(&path.join(name))?;
-        let read = read.map(|file| {
-            file.map_err(EpochFlaw::Damaged)
-                .and_then(|file| epoch_of(&file))
-        });
-        match read {
-            // A crash came between the two: nothing has been done in the newer one yet.
-            Some(Ok(epoch))
-                if found
-                    .as_ref()
-                    .is_some_and(|it| it.0.number != epoch.0.number) =>
-            {
-                damaged = Some(format!("{name} is of another epoch"));
-                let other = found.take().filter(|it| it.0.number > epoch.0.number);
-                found = Some(other.unwrap_or(epoch));
-            }
-            Some(Ok(epoch)) if found.as_ref().is_some_and(|other| *other != epoch) => {
-                return Ok(Err(
-                    "its files 'epoch' and 'epoch-2' differ; remove the one that was \
-                               put there"
-                        .to_owned(),
-                ));
-            }
-            Some(Ok(epoch)) => found = Some(epoch),
-            Some(Err(EpochFlaw::Newer(reason))) => return Ok(Err(reason)),
-            Some(Err(EpochFlaw::Damaged(reason))) => damaged = Some(format!("{name}: {reason}")),
-            None if damaged.is_none() => damaged = Some(format!("{name} is missing")),
-            None => {}
-        }
-    }
-    Ok(Ok((found, damaged)))
-}
-
-/// The epoch that the replica of this data directory is in, as far as it can be read.
-#[must_use]
-pub fn stored_epoch(path: &Path) -> Option<Descriptor> {
-    let (stored, _) = read_epoch(path).ok()?.ok()?;
-    stored.map(|(descriptor, _)| descriptor)
 }
 
 /// Whether the replica of this data directory became a member of a running cluster, or is to.

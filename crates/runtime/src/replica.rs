@@ -11,7 +11,7 @@ use crate::{
     Config, Member, Published, Snapshot, Transport, announce,
     clock::{Clock, unix_time},
     config::time_for,
-    data::{Data, random},
+    data::{Data, SecondCopy, random},
     descriptors,
     event_loop::{
         ASK_EVERY, About, Apart, Epochs, EventLoop, Parts, RuntimeWorld, ShellParts, TOKEN_MAIL,
@@ -500,6 +500,7 @@ fn assemble(
         secret: config.secret,
         configured: config.options.clone(),
         descriptor: descriptor.clone(),
+        second_copy: SecondCopy::default(),
         datagrams: config.transport.uses_datagrams(),
         shares_memory: config.transport == Transport::SharedMemory,
         fixed: config.emulation.as_ref().map(|_| "links are emulated"),

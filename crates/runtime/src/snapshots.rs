@@ -630,11 +630,11 @@ impl Writer {
                         under_way.file.sync_data().map_err(not_synced)?;
                     }
                     under_way.flushed = under_way.written;
+                }
+                if under_way.origin == Origin::Own {
                     // Its pages are in memory still; and at the end there is little left to read,
-                    // so that a state that is followed by others is there at once.
-                    let own = under_way.origin == Origin::Own;
-                    let state = self.state.as_mut().filter(|_| own);
-                    let flaw = under_way.check.go_on(&under_way.file, state)?;
+                    // so that an epoch's first state is saved as soon as it is written.
+                    let flaw = (under_way.check).go_on(&under_way.file, self.state.as_mut())?;
                     unreadable(flaw)?;
                 }
                 let (file, bytes) = (under_way.number, under_way.written);

@@ -2,8 +2,8 @@
 
 use super::EventLoop;
 use crate::{
-    ExitReason, announce, data,
-    data::random,
+    ExitReason, announce,
+    data::{SecondCopy, random},
     join,
     mail::{Mail, Mailer, Waiter},
     server::{ChangeReport, ChangeRequest},
@@ -56,6 +56,7 @@ pub(crate) struct Epochs {
     /// The options as configured: a test build injects bugs by them.
     pub configured: Vec<(String, String)>,
     pub descriptor: Descriptor,
+    pub second_copy: SecondCopy,
     /// Frames to peers may be lost and reordered.
     pub datagrams: bool,
     /// Words of other members' rows are read from memory.
@@ -324,7 +325,9 @@ impl EventLoop {
         let descriptor = Descriptor::decode(bytes).map_err(|error| refused(&error))?;
         let entry = find(&descriptor.protocol).map_err(|error| refused(&error))?;
         // Before anything is said or written in it.
-        data::store_epoch(&self.epochs.path, &descriptor, base).map_err(|error| {
+        let epochs = &mut self.epochs;
+        let stored = (epochs.second_copy).store_epoch(&epochs.path, &descriptor, base);
+        stored.map_err(|error| {
             ExitReason::StorageFailed(format!("cannot write the file 'epoch': {error}"))
         })?;
         let earlier = std::mem::replace(&mut self.epochs.descriptor, descriptor);

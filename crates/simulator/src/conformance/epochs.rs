@@ -469,7 +469,7 @@ pub(super) fn state_saved_ahead_leads_into_the_next_epoch(
     Ok(())
 }
 
-/// Frames of an epoch that has ended come late: nobody hears them in the next one.
+/// Frames of an epoch that has ended come late: no replica hears them in the next one.
 pub(super) fn words_of_an_earlier_epoch_count_for_nothing(setting: Setting) -> Result<(), Skip> {
     let mut stage = cast::open(setting);
     let all = stage.up();
@@ -492,7 +492,7 @@ pub(super) fn words_of_an_earlier_epoch_count_for_nothing(setting: Setting) -> R
     Ok(())
 }
 
-/// Nobody waits for a timer when an epoch begins, not even where it begins later than elsewhere.
+/// No client waits for a timer when an epoch begins, not even where it begins later than elsewhere.
 pub(super) fn clients_wait_for_no_timer_when_an_epoch_begins(setting: Setting) -> Result<(), Skip> {
     for (late, slow) in (0..3).flat_map(|late| [(late, false), (late, true)]) {
         let mut stage = cast::open(setting.clone());

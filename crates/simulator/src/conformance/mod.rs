@@ -174,9 +174,9 @@ scenarios! {
     epochs::first_state_that_could_not_be_saved_is_saved_later [3] Disk
         "a disk is full for a moment as an epoch begins: who missed the end still comes in";
     epochs::words_of_an_earlier_epoch_count_for_nothing [3] Both
-        "frames of an epoch that has ended come late, and nobody hears them";
+        "frames of an epoch that has ended come late, and no replica hears them";
     epochs::clients_wait_for_no_timer_when_an_epoch_begins [3] Both
-        "an epoch begins, at one replica later than elsewhere: nobody waits for a timer";
+        "an epoch begins, at one replica later than elsewhere: no client waits for a timer";
     epochs::clients_cannot_end_the_epoch [3] Both
         "a client whose requests would end the epoch is not heard; the others go on";
     limits::slow_replica_isolated [3, 5] Both
