@@ -1041,10 +1041,16 @@ impl Node {
     #[must_use]
     pub fn stable(&self) -> Slot {
         let stable = self.replica.status().stable;
-        match self.installing.is_some() || !self.deferred.is_empty() {
+        match self.has_effects_waiting() {
             true => stable.min(self.executor.stable()),
             false => stable,
         }
+    }
+
+    /// Whether the protocol has asked for more than has been made of the state.
+    #[must_use]
+    pub fn has_effects_waiting(&self) -> bool {
+        self.installing.is_some() || !self.deferred.is_empty()
     }
 
     /// The peers that say of late that they hear a majority of the members.

@@ -36,8 +36,14 @@ impl Monotone {
         match node.is_between_epochs() {
             true => Ok(()),
             false => {
-                let executed = node.executed().slot;
-                self.shows(by, &node.protocol_status(), executed, node.speculates())
+                let (executed, status) = (node.executed().slot, node.protocol_status());
+                let known = status.accepted.max(status.committed);
+                // Executions of one that speculates may wait for being undone.
+                let executed = match node.speculates() && node.has_effects_waiting() {
+                    true => executed.min(known),
+                    false => executed,
+                };
+                self.shows(by, &status, executed, node.speculates())
             }
         }
     }
