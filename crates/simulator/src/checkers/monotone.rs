@@ -10,7 +10,7 @@ use super::Violation;
 use quintet_replica::{EpochNumber, Node, PersistId, Slot, Status};
 use std::collections::VecDeque;
 
-/// What one replica has shown so far.
+/// The pointers and views that one replica has shown so far.
 #[derive(Clone, Debug, Default)]
 pub struct Monotone {
     /// Views are an epoch's own.
