@@ -299,7 +299,8 @@ impl World {
     /// One of the core that was isolated as it was none.
     pub(crate) fn reach(&mut self, node: usize) {
         let places = (0..self.network.places()).filter(|other| *other != node);
-        let reached: Vec<usize> = places.filter(|other| !self.is_out(*other)).collect();
+        let is_core = |other: &usize| *other >= self.replicas_max() || !self.is_out(*other);
+        let reached: Vec<usize> = places.filter(is_core).collect();
         for other in reached {
             for (from, to) in [(node, other), (other, node)] {
                 self.network.unblock(from, to, self.now, &mut self.queue);

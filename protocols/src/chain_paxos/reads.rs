@@ -34,9 +34,13 @@ use quintet_replica::{
 const LOOPS_MAX: Duration = Duration::from_secs(5);
 
 impl ChainPaxos {
+    /// Refused while joining: what it knows of the chain may be old (§4, property ii).
+    pub(super) fn takes_reads(&self) -> bool {
+        !self.catch_up.fetching().under_way() && self.catch_up.is_voting()
+    }
+
     pub(super) fn on_read(&mut self, key: RequestKey, batch: Bytes, ctx: &mut Context<'_, Self>) {
-        // Refused while joining: what it knows of the chain may be old (§4, property ii).
-        if self.catch_up.fetching().under_way() || !self.catch_up.is_voting() {
+        if !self.takes_reads() {
             ctx.mark("read refused: it joins");
             return Self::refuse(key, Taken::Refused, ctx);
         }

@@ -458,7 +458,7 @@ impl Protocol for ChainPaxos {
     }
 
     fn takes_requests(&self, _now: Time) -> bool {
-        self.takes_all()
+        self.takes_all() && self.takes_reads()
     }
 
     fn status(&self) -> Status {

@@ -38,7 +38,7 @@ impl ChainPaxos {
         }
     }
 
-    /// Whether no request is refused for now.
+    /// Whether no write is refused for now.
     pub(super) fn takes_all(&self) -> bool {
         // A replica that waits outside the chain gets the entries from the leader, and executes them
         // if it has its state.

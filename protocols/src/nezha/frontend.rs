@@ -21,8 +21,8 @@ use alloc::{
 };
 use core::time::Duration;
 use quintet_replica::{
-    BatchId, Bytes, FrontendContext, FrontendSetup, Level, Link, Outcome, ReplicaId, ReplicaSet,
-    Reply, Slot, Submission, Time, outcome_at_deadline, parts::Taken,
+    BatchId, Bytes, ClockReading, FrontendContext, FrontendSetup, Level, Link, Outcome, ReplicaId,
+    ReplicaSet, Reply, Slot, Submission, Time, outcome_at_deadline, parts::Taken,
 };
 use smallvec::SmallVec;
 
@@ -48,6 +48,8 @@ struct Open {
     retry_after: Duration,
     /// How often it was refused.
     refused: u32,
+    /// The replica that this frontend is embedded in has refused it since it was last sent.
+    waits: bool,
     /// The leader's results, with what they stand on.
     leader: Option<(ReplicaId, ReplyHeader, Bytes)>,
     /// Followers' fast replies, the newest of each.
@@ -98,8 +100,8 @@ pub struct Frontend {
     /// Per replica, how far it agrees with its leader: view, lives, slot.
     syncs: Vec<(u64, u64, Slot)>,
     view: u64,
-    /// The replica that it is embedded in has refused something since it was last offered all.
-    refused: bool,
+    /// Some batch waits until the replica here takes it.
+    waits: bool,
     open: BTreeMap<BatchId, Open>,
     /// Batches whose results are here and which no quorum holds yet, by slot.
     unheld: BTreeSet<(Slot, BatchId)>,
@@ -154,15 +156,8 @@ impl Frontend {
         let Some(open) = self.open.get(&id) else {
             return;
         };
-        let clock = ctx.clock();
+        let message = self.request(open, ctx.clock());
         let submission = &open.submission;
-        let message = Message::Request {
-            sent: clock.now,
-            bound: in_step(clock.now, self.bound()),
-            deviation: clock.deviation,
-            level: submission.level,
-            batch: submission.batch.clone(),
-        };
         match submission.level {
             Level::Linearizable | Level::Ordered
                 if !everybody && self.asks_leader(submission.level) =>
@@ -177,6 +172,16 @@ impl Frontend {
                 ctx.send(self.embedded.unwrap_or(ReplicaId(some as u16)), message);
             }
             _ => ctx.multicast(self.replicas(), message),
+        }
+    }
+
+    fn request(&self, open: &Open, clock: ClockReading) -> Message {
+        Message::Request {
+            sent: clock.now,
+            bound: in_step(clock.now, self.bound()),
+            deviation: clock.deviation,
+            level: open.submission.level,
+            batch: open.submission.batch.clone(),
         }
     }
 
@@ -198,18 +203,6 @@ impl Frontend {
                 self.unheld.remove(&(header.slot, id));
             }
             ctx.done(id, outcome);
-        }
-    }
-
-    fn repeat_now(&mut self, which: impl Fn(&Open) -> bool, ctx: &mut FrontendContext<'_, Nezha>) {
-        let now = ctx.now();
-        let mut some = false;
-        for open in self.open.values_mut().filter(|open| which(open)) {
-            open.retry_at = now;
-            some = true;
-        }
-        if some {
-            self.arm(now, ctx);
         }
     }
 
@@ -325,7 +318,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
             config: setup.options,
             syncs: vec![(0, 0, Slot(0)); members],
             view: 0,
-            refused: false,
+            waits: false,
             open: BTreeMap::new(),
             unheld: BTreeSet::new(),
             timer_at: Time::NEVER,
@@ -343,6 +336,7 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
             retry_at,
             retry_after: self.config.retry,
             refused: 0,
+            waits: false,
             leader: None,
             fast: Vec::new(),
         };
@@ -402,7 +396,9 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
                 };
                 let old = (open.leader.as_ref()).is_none_or(|(_, known, _)| known.view < view);
                 if taken != Taken::Accepted && old {
-                    self.refused |= self.embedded == Some(from);
+                    let here = self.embedded == Some(from) && taken == Taken::Refused;
+                    open.waits |= here && open.submission.level == Level::Ordered;
+                    self.waits |= open.waits;
                     let at = open.retry_soon(now);
                     self.arm(at, ctx);
                 }
@@ -472,20 +468,34 @@ impl quintet_replica::Frontend<Nezha> for Frontend {
         }
     }
 
-    /// Requests sent before may be lost, and with them the fast quorum.
-    fn on_link(&mut self, _: ReplicaId, link: Link, ctx: &mut FrontendContext<'_, Nezha>) {
-        if matches!(link, Link::Up { .. } | Link::Reset) {
-            self.repeat_now(|_| true, ctx);
+    /// Requests sent to it before may be lost, and with them the fast quorum.
+    fn on_link(&mut self, replica: ReplicaId, link: Link, ctx: &mut FrontendContext<'_, Nezha>) {
+        let leads = replica == leader_of(self.view, self.leader_first, self.members);
+        let made = matches!(link, Link::Up { .. } | Link::Reset);
+        if made && (leads || !self.asks_leader(Level::Ordered)) {
+            let ordered = |open: &&Open| open.submission.level == Level::Ordered;
+            for open in self.open.values().filter(ordered) {
+                ctx.send(replica, self.request(open, ctx.clock()));
+            }
         }
     }
 
     fn is_refused(&self) -> bool {
-        self.refused
+        self.waits
     }
 
     fn offer_again(&mut self, ctx: &mut FrontendContext<'_, Nezha>) {
-        self.refused = false;
-        self.repeat_now(|open| open.refused > 0, ctx);
+        self.waits = false;
+        let waits = self.open.iter_mut().filter(|(_, open)| open.waits);
+        let batches: Vec<BatchId> = waits
+            .map(|(id, open)| {
+                open.waits = false;
+                *id
+            })
+            .collect();
+        for id in batches {
+            self.send(id, true, ctx);
+        }
     }
 
     fn open(&self) -> usize {

@@ -620,7 +620,7 @@ impl Protocol for Nezha {
     }
 
     fn takes_requests(&self, _now: Time) -> bool {
-        self.is_ready()
+        self.is_ready() && (self.config.multicast || self.is_leader())
     }
 
     fn status(&self) -> Status {

@@ -162,6 +162,13 @@ struct Installing {
     begun: Time,
 }
 
+/// Frames that a node sends also while its protocol does not run.
+const NODES_OWN: [u8; 3] = [
+    FrameKind::Transfer as u8,
+    FrameKind::Bridge as u8,
+    FrameKind::Pace as u8,
+];
+
 /// Once long commands and long results have taken this many steps, the replica does what else is
 /// due before it executes or answers the next batch: some 20 to 50 ms, or 64 MiB of results.
 const STEPS_PER_TURN: u64 = 1 << 20;
@@ -552,13 +559,17 @@ impl Node {
             }
             // Of another epoch's table, or from one that has just come into this epoch: what it has
             // written is told again over a new link.
-            Input::Put { from, .. } if !self.succession.runs(from) => {
+            Input::Put { from, .. } if !self.succession.is_present(from) => {
                 if !self.is_between_epochs() {
                     out.push(Output::BreakLinks);
                 }
             }
             Input::Put { from, .. } if !self.votes(from) => self.malformed += 1,
-            Input::Put { from, ranges } => self.events.push_back(Event::Put { from, ranges }),
+            Input::Put { from, ranges } => {
+                // It overtakes frames, and with them the word that its protocol has begun.
+                self.note_running(from, world, out);
+                self.events.push_back(Event::Put { from, ranges });
+            }
             Input::Control(control) => self.events.push_back(Event::Control(control)),
         }
     }
@@ -596,8 +607,8 @@ impl Node {
             }
             if epoch != self.epoch {
                 self.on_stray_frame(from, epoch, world, out);
-            } else if kind == FrameKind::Transfer as u8 {
-                // One that fetches the state has no protocol yet.
+            } else if NODES_OWN.contains(&kind) {
+                // It may be on its way into the epoch, and its protocol not begun.
                 self.note_present(from);
             } else if !self.succession.runs(from) {
                 self.note_running(from, world, out);

@@ -192,6 +192,10 @@ impl Succession {
         ReplicaSet(to.0 & !self.idle.0)
     }
 
+    pub(super) const fn is_present(&self, peer: ReplicaId) -> bool {
+        !self.elsewhere.contains(peer)
+    }
+
     pub(super) const fn runs(&self, peer: ReplicaId) -> bool {
         !self.idle.contains(peer)
     }

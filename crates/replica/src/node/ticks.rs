@@ -60,7 +60,8 @@ impl Node {
     /// far slower than others, and tells it which members are slow.
     fn on_pace_timer(&mut self, world: &dyn World, out: &mut Vec<Output>) {
         self.pace_armed = false;
-        if self.is_learner() {
+        if self.is_between_epochs() {
+            // The next one sets it again.
             return;
         }
         let status = self.replica.status();

@@ -34,7 +34,21 @@ fn epoch_file(descriptor: &Descriptor, base: Executed) -> EpochFile {
 /// # Errors
 /// When it cannot be written.
 pub(crate) fn store_epoch(path: &Path, descriptor: &Descriptor, base: Executed) -> io::Result<()> {
-    write_copies(path, EPOCH_COPIES, &epoch_file(descriptor, base))
+    let [first, second] = EPOCH_COPIES;
+    // The copy that is newer, and whole, is written over last.
+    let names = match copy_number(path, first) > copy_number(path, second) {
+        true => [second, first],
+        false => [first, second],
+    };
+    write_copies(path, names, &epoch_file(descriptor, base))
+}
+
+/// The epoch of a copy that is whole.
+fn copy_number(path: &Path, name: &str) -> Option<u64> {
+    let file = read_file::<EpochFile>(&path.join(name)).ok()??.ok()?;
+    epoch_of(&file)
+        .ok()
+        .map(|(descriptor, _)| descriptor.number.0)
 }
 
 /// The second copy of the stored epoch. An epoch begins without waiting for it.
@@ -53,29 +67,37 @@ impl SecondCopy {
         descriptor: &Descriptor,
         base: Executed,
     ) -> io::Result<()> {
+        // A copy that is written over must not be the only one that is whole.
+        if self.finish().is_err() {
+            return store_epoch(path, descriptor, base);
+        }
         let text = text_of(&epoch_file(descriptor, base))?;
         let [first, second] = EPOCH_COPIES;
-        // What is written over must not be the only one that is whole.
-        if self.finish().is_err() {
-            write_copy(path, second, &text)?;
-            return write_copy(path, first, &text);
-        }
         write_copy(path, first, &text)?;
-        let path = path.to_owned();
-        let writes = move || write_copy(&path, second, &text);
+        let (to, own) = (path.to_owned(), text.clone());
+        let writes = move || {
+            let written = write_copy(&to, second, &own);
+            if let Err(error) = &written {
+                tracing::error!(%error, "the second copy of the epoch's descriptor is not written");
+            }
+            written
+        };
         let thread = std::thread::Builder::new().name("epoch".to_owned());
-        self.0 = Some(thread.spawn(writes)?);
+        match thread.spawn(writes) {
+            Ok(thread) => self.0 = Some(thread),
+            Err(_) => write_copy(path, second, &text)?,
+        }
         Ok(())
     }
 
-    fn finish(&mut self) -> io::Result<()> {
+    /// Waits until both copies are written.
+    ///
+    /// # Errors
+    /// When the second is not.
+    pub fn finish(&mut self) -> io::Result<()> {
         let failed = |_| Err(io::Error::other("the thread that wrote it has failed"));
         let result = self.0.take().map(|it| it.join().unwrap_or_else(failed));
-        let result = result.unwrap_or(Ok(()));
-        if let Err(error) = &result {
-            tracing::warn!(%error, "the second copy of the epoch's descriptor was not written");
-        }
-        result
+        result.unwrap_or(Ok(()))
     }
 }
 

@@ -626,6 +626,8 @@ impl EventLoop {
             self.journal.finish();
         }
         self.world.snapshots.finish();
+        // It has been logged; the next start makes the copies equal.
+        let _ = self.epochs.second_copy.finish();
         tracing::info!(%reason, "the replica has ended");
     }
 }
