@@ -182,8 +182,22 @@ impl ClientNode {
             Link::Room(_) | Link::Arriving | Link::Reset => {}
         }
         let begun = effects.len();
-        self.client.on_link(to, link, world, effects);
+        self.tell_link(to, link, world, effects);
         self.outward(begun, effects);
+    }
+
+    /// Links also lead to nodes that are not members of this epoch: of those its protocol knows
+    /// nothing.
+    fn tell_link(
+        &mut self,
+        to: ReplicaId,
+        link: Link,
+        world: &dyn World,
+        effects: &mut Vec<Effect>,
+    ) {
+        if to.index() < self.epoch.members {
+            self.client.on_link(to, link, world, effects);
+        }
     }
 
     /// A member is in a later epoch.
@@ -214,7 +228,7 @@ impl ClientNode {
         let begun = effects.len();
         for (to, incarnation) in self.links.clone() {
             let up = Link::Up { incarnation };
-            self.client.on_link(to, up, world, effects);
+            self.tell_link(to, up, world, effects);
         }
         for submission in earlier.take_open() {
             self.carried.carry(&submission);

@@ -20,8 +20,8 @@ use super::{
 };
 use alloc::{vec, vec::Vec};
 use quintet_replica::{
-    Bytes, CommandTime, Context, Durability, Frame, FrontendId, Level, ReplicaId, ReplicaSet, Slot,
-    Wire,
+    Bytes, CommandTime, Context, Durability, Frame, FrontendId, Level, Protocol as _, ReplicaId,
+    ReplicaSet, Slot, Wire,
     parts::{RequestKey, Taken, own_request},
 };
 
@@ -49,7 +49,7 @@ impl Derecho {
         if level == Level::Stale {
             return ctx.query(batch, Slot(0), false, from, &());
         }
-        if self.phase != Phase::Active {
+        if !self.takes_requests(ctx.now()) {
             return Self::refuse(key, Taken::Refused, ctx);
         }
         if level == Level::Linearizable {

@@ -20,7 +20,7 @@ use super::{Mencius, Message, plant::Plant};
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use quintet_replica::{
-    Bytes, Context, FrontendId, Lane, Level, ReplicaId, Slot, Time, limits,
+    Bytes, Context, FrontendId, Lane, Level, Protocol as _, ReplicaId, Slot, Time, limits,
     parts::{RequestKey, Taken, own_request},
 };
 
@@ -140,7 +140,7 @@ impl Mencius {
         let Some(key) = own_request(from, &batch, ctx) else {
             return;
         };
-        if self.recovery.is_some() || ctx.now() < self.leaving_until {
+        if !self.takes_requests(ctx.now()) {
             return Self::answer(key, Taken::Refused, ctx);
         }
         match level {

@@ -132,7 +132,6 @@ pub struct Mencius {
     pub(super) fetch_next: Timing<u64>,
     pub(super) progress_at: Time,
     housekeeping: bool,
-    in_turn: bool,
 }
 
 impl Mencius {
@@ -346,7 +345,6 @@ impl Protocol for Mencius {
             fetch_next: Timing(0),
             progress_at: Time(0),
             housekeeping: false,
-            in_turn: false,
         }
     }
 
@@ -355,7 +353,6 @@ impl Protocol for Mencius {
         recovered: Recovered<Promised, Record, Summary>,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.in_turn = true;
         let now = ctx.now();
         *self.fetch_next = ctx.random();
         self.reads.start(ctx.random());
@@ -399,7 +396,6 @@ impl Protocol for Mencius {
     }
 
     fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match from {
             Peer::Frontend(frontend) => match message {
                 Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
@@ -413,7 +409,6 @@ impl Protocol for Mencius {
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match timer {
             Timer::Heartbeat => self.on_heartbeat(ctx),
             Timer::Coordination => self.on_coordination(ctx),
@@ -422,7 +417,6 @@ impl Protocol for Mencius {
     }
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
-        let outside = !self.in_turn;
         while let Some((_, reserved)) = pop_if(&mut self.promises, |(id, _)| *id <= upto) {
             self.reserved_durable = self.reserved_durable.max(reserved);
         }
@@ -437,31 +431,22 @@ impl Protocol for Mencius {
         while let Some(owed) = pop_if(&mut self.owed, |owed| owed.write <= upto) {
             self.pay(&owed, ctx);
         }
-        if self.members == 1 && outside {
-            // Durable at once, after this turn's `on_idle`: a lone member would otherwise wait for
-            // an event that does not come.
-            self.flush(ctx);
-        }
     }
 
     fn on_executed(&mut self, slot: Slot, _ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         self.executed_done = self.executed_done.max(slot);
     }
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         ctx.trim(slot.next());
     }
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         self.executed_done = self.executed_done.max(slot);
         self.install(slot, summary, ctx);
     }
 
     fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         let Peer::Replica(peer) = peer else { return };
         if !self.others.contains(peer) {
             return;
@@ -485,7 +470,6 @@ impl Protocol for Mencius {
     }
 
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match control {
             // Nobody leads.
             Control::Slow(_) | Control::EpochEnded => {}
@@ -514,7 +498,6 @@ impl Protocol for Mencius {
     fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
         self.flush(ctx);
         self.arm_coordination(ctx);
-        self.in_turn = false;
         Wake::Sleep
     }
 

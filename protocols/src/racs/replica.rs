@@ -193,7 +193,6 @@ pub struct Racs {
     /// How often the same has been said since the view or mode changed.
     pub(super) repeats: u32,
     housekeeping: bool,
-    in_turn: bool,
 }
 
 impl Racs {
@@ -517,7 +516,6 @@ impl Protocol for Racs {
             repeat_armed: false,
             repeats: 0,
             housekeeping: false,
-            in_turn: false,
         }
     }
 
@@ -526,7 +524,6 @@ impl Protocol for Racs {
         recovered: Recovered<Promised, Record, Summary>,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.in_turn = true;
         self.life = ctx.random();
         let (first_boot, forgot) = (recovered.first_boot, recovered.forgot);
         let Some(found) = self.restore(recovered) else {
@@ -543,7 +540,6 @@ impl Protocol for Racs {
     }
 
     fn on_message(&mut self, from: Peer, message: Message, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match from {
             Peer::Frontend(frontend) => match message {
                 Message::Request { level, batch } => self.on_request(frontend, level, batch, ctx),
@@ -558,7 +554,6 @@ impl Protocol for Racs {
     }
 
     fn on_timer(&mut self, timer: Timer, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match timer {
             Timer::View => self.on_view_timer(ctx),
             Timer::Beat => self.on_beat_timer(ctx),
@@ -583,31 +578,22 @@ impl Protocol for Racs {
             self.due.pop_front();
             self.on_due(due, ctx);
         }
-        if self.members == 1 && !self.in_turn {
-            // Durable at once, after this turn's `on_idle`: a lone member in memory durability
-            // would otherwise wait for an event that does not come.
-            self.flush(ctx);
-        }
     }
 
     fn on_executed(&mut self, slot: Slot, _ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         self.executed_done = self.executed_done.max(slot);
     }
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         self.sadl.trim(slot, ctx);
     }
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         self.executed_done = self.executed_done.max(slot);
         self.install(slot, summary, ctx);
     }
 
     fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         let Peer::Replica(peer) = peer else { return };
         if !self.others.contains(peer) {
             return;
@@ -636,7 +622,6 @@ impl Protocol for Racs {
     }
 
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
-        self.in_turn = true;
         match control {
             Control::CheckpointDue => {
                 let root = self.tree.root();
@@ -678,9 +663,7 @@ impl Protocol for Racs {
     }
 
     fn on_idle(&mut self, ctx: &mut Context<'_, Self>) -> Wake {
-        let wake = self.flush(ctx);
-        self.in_turn = false;
-        wake
+        self.flush(ctx)
     }
 
     fn takes_requests(&self, _now: Time) -> bool {

@@ -12,7 +12,7 @@ use super::{Mark, Message, Racs, replica::Mode};
 use crate::sadl::Dissemination;
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, Context, FrontendId, Lane, Level, ReplicaId, Slot,
+    Bytes, Context, FrontendId, Lane, Level, Protocol as _, ReplicaId, Slot,
     parts::{RequestKey, Taken, own_request},
 };
 
@@ -27,7 +27,7 @@ impl Racs {
         let Some(key) = own_request(from, &batch, ctx) else {
             return;
         };
-        if matches!(self.mode, Mode::Recovering(_)) {
+        if !self.takes_requests(ctx.now()) {
             return Self::refuse(key, Taken::Refused, ctx);
         }
         match level {

@@ -160,8 +160,8 @@ impl Executor {
 
     /// Begins to undo all that was executed above `slot`; true when that takes calls of
     /// [`Self::undo_step`], until the last of which the state is in pieces. One that is under way
-    /// begins again. Answers and reads that
-    /// depended on what is undone are dropped; whoever waits for them asks again.
+    /// begins again. Answers and reads that depended on what is undone are dropped: frontends ask
+    /// for them again.
     ///
     /// # Panics
     /// When something stable would be undone, or this executor does not speculate.

@@ -5,10 +5,10 @@
 //!   submit ──► Request ──► replica ──(orders, executes)──► results ──► done
 //!                 ▲           │ Refused: no leader known, queue full
 //!                 └── retry ──┘ (the same bytes; sessions see the duplicate)
+//! ```
 //!
 //! A frontend in the replica's own process is told when requests are taken again, and one elsewhere
 //! tries again and again.
-//! ```
 
 use crate::{
     BatchId, Bytes, Frontend, FrontendContext, FrontendSetup, Level, Link, Outcome, Protocol,

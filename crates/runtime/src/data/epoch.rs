@@ -6,6 +6,9 @@ use super::{
 use quintet_replica::{Descriptor, DescriptorError, Executed, Position, Slot};
 use std::thread::JoinHandle;
 
+/// The two copies of the epoch's descriptor.
+const EPOCH_COPIES: [&str; 2] = ["epoch", "epoch-2"];
+
 /// The epoch's descriptor, in hexadecimal digits.
 #[derive(Debug, Serialize, Deserialize)]
 struct EpochFile {
@@ -107,9 +110,6 @@ impl Drop for SecondCopy {
         let _ = self.finish();
     }
 }
-
-/// The two copies of the epoch's descriptor.
-const EPOCH_COPIES: [&str; 2] = ["epoch", "epoch-2"];
 
 /// Why a copy of the epoch's descriptor cannot be used.
 enum EpochFlaw {

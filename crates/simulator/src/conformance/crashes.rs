@@ -49,12 +49,8 @@ pub(super) fn tail_crash(setting: Setting) -> Result<(), Skip> {
 /// be lost.
 fn back(stage: &mut Stage) {
     stage.until("all are back", |stage| {
-        let votes = |seat: &crate::stage::Seat| {
-            seat.node
-                .as_ref()
-                .is_some_and(|node| node.protocol_status().voting)
-        };
-        stage.level() && stage.seats.iter().all(votes)
+        let mut replicas = 0..stage.seats.len();
+        stage.level() && replicas.all(|replica| stage.votes(replica))
     });
 }
 

@@ -72,12 +72,15 @@ fn goes_on(stage: &mut Stage) {
     stage.until("all are answered", |stage| stage.answered(&numbers));
 }
 
-/// All that run have died; these start again and serve in the epoch.
+/// These have died; they start again, serve in the epoch and vote, so that others may die.
 fn start(stage: &mut Stage, replicas: &[usize], number: EpochNumber) {
     for replica in replicas {
         stage.start(*replica);
     }
     serve(stage, replicas, number);
+    stage.until("those that came back vote", |stage| {
+        replicas.iter().all(|replica| stage.votes(*replica))
+    });
     goes_on(stage);
 }
 

@@ -101,10 +101,7 @@ pub(super) fn reads_in_a_change_of_leader(setting: Setting) -> Result<(), Skip> 
         }
         stage.until("everything is answered", |stage| stage.answered(&numbers));
         stage.start(seat);
-        stage.until("it is back", |stage| {
-            let node = stage.seats[seat].node.as_ref();
-            stage.level() && node.is_some_and(|node| node.protocol_status().voting)
-        });
+        stage.until("it is back", |stage| stage.level() && stage.votes(seat));
     }
     stage.finale();
     Ok(())

@@ -39,8 +39,7 @@ pub(super) fn memory_rejoin(setting: Setting) -> Result<(), Skip> {
         stage.run(20 * MILLISECOND);
         stage.start(seat);
         stage.until("it takes part again", |stage| {
-            let node = stage.seats[seat].node.as_ref();
-            stage.level() && node.is_some_and(|node| node.protocol_status().voting)
+            stage.level() && stage.votes(seat)
         });
         stage.until("the load is answered", |stage| stage.answered(&numbers));
     }
@@ -167,8 +166,7 @@ pub(super) fn snapshot_under_load(mut setting: Setting) -> Result<(), Skip> {
             stage.start(seat);
             // With the state a memory need not be back: the next one may only go when it is.
             stage.until("it comes level and votes", |stage| {
-                let node = stage.seats[seat].node.as_ref();
-                stage.level() && node.is_some_and(|node| node.protocol_status().voting)
+                stage.level() && stage.votes(seat)
             });
         }
     }

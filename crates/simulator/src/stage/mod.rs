@@ -305,6 +305,13 @@ impl Stage {
         (!ended).then(|| node.epoch())
     }
 
+    /// Whether a replica runs and its protocol counts its vote.
+    #[must_use]
+    pub fn votes(&self, replica: usize) -> bool {
+        let node = self.seats[replica].node.as_ref();
+        node.is_some_and(|node| node.protocol_status().voting)
+    }
+
     fn at(&mut self, at: u64, event: Event) {
         self.sequence += 1;
         self.events.insert((at, self.sequence), event);
