@@ -10,6 +10,9 @@ use quintet_replica::{
 };
 use smallvec::SmallVec;
 
+/// More than a page has besides its batches.
+pub(super) const PART_BYTES: usize = 64 << 10;
+
 /// The lives that a replica knows all members to be in: the paper's crash vector.
 pub type Lives = SmallVec<[u64; 9]>;
 
@@ -25,6 +28,18 @@ pub struct LogHash {
     pub hash: u128,
     /// Whether `hash` means anything.
     pub known: bool,
+}
+
+impl LogHash {
+    /// What an entry with this base, hash and knowledge of it tells, and with it these lives.
+    pub(super) const fn of((base, hash, known): (Slot, u128, bool), lives: u64) -> Self {
+        Self {
+            lives,
+            base,
+            hash,
+            known,
+        }
+    }
 }
 
 impl Wire for LogHash {

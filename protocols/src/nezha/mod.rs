@@ -126,23 +126,43 @@
 //! - **Gaps**: a follower asks at once for what the leader placed before something that came.
 //! - **Company**: deadlines are a thirty-second part of the bound apart (`frontend.rs`), so that
 //!   receivers wake up once for several; what a turn appended is told in one message to each
-//!   frontend; and the leader tells its log at most eight times in a round trip (`normal.rs`),
-//!   which nothing on the fast path waits for.
+//!   frontend; and the leader tells its log at most eight times in a round trip (`leader_state.rs`), which nothing on the fast path waits for.
 //! - View changes need a majority that suspects; the paper lets each follower begin one.
 //! - Execution at a follower is at the commit point, so a new leader executes only what is behind.
 
+// One replica: its state, and which handler each event reaches.
+mod replica;
+
+// What it does, as `impl Nezha`, in the order of a request's way; and the client's half.
 mod checks;
+mod follower;
+mod frontend;
+mod leader;
+mod reads;
+mod recovery;
+mod requests;
+mod view;
+
+// Its parts: each has private fields and knows nothing of the replica.
+mod appended;
+mod changing;
 mod config;
 mod conflict;
+mod conflict_index;
+mod crash_vector;
 mod dom;
-mod frontend;
+mod entry;
+mod joining;
+mod leader_state;
+mod log;
 mod message;
-mod normal;
+mod placements;
 mod plant;
 mod quorum;
-mod recovery;
-mod replica;
-mod view;
+mod receiver;
+mod replies;
+mod state_loss;
+mod view_state;
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,6 @@
 //! Bugs to be switched on one at a time: what the simulator must find. Without the feature
 //! `plant` all of this is constant false.
 
-use super::Nezha;
-
 quintet_replica::plants! {
     FastQuorumIsMajority "fast_quorum_is_majority" 0 ""
         "a majority with the same hash commits, the leader among it";
@@ -27,11 +25,4 @@ quintet_replica::plants! {
         "a leader answers reads without asking whether it still leads";
     JoinsAtOnce "joins_before_the_log_is_here" 0 ""
         "a follower takes part in a new view before it holds that view's first log";
-}
-
-impl Nezha {
-    /// Whether this bug is switched on.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
 }

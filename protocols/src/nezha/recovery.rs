@@ -14,28 +14,9 @@
 //! answers; and what it had committed with the old one's help stands in the log that it gives.
 
 use super::{
-    Nezha, Part, Promised, Record, Summary,
-    conflict::SetHash,
-    dom::Name,
-    replica::{Phase, Place, name_of},
-    view::Changing,
+    Nezha, Part, Promised, Record, Standing, Summary, replica::Phase, state_loss::StateLoss,
 };
-use alloc::{collections::BTreeMap, vec, vec::Vec};
-use quintet_replica::{
-    Bytes, Context, Recovered, ReplicaId, Slot, Time,
-    parts::{SlotLog, too_many_forgot},
-};
-
-pub use super::message::Standing;
-
-/// A replica that has forgotten.
-#[derive(Hash)]
-pub(super) struct Recovering {
-    nonce: u64,
-    answers: Vec<Option<(u64, Standing)>>,
-    /// Since when too many others said that they have forgotten too.
-    lost_since: Option<Time>,
-}
+use quintet_replica::{Context, Recovered, ReplicaId, Slot};
 
 impl Nezha {
     /// Takes back what the disk holds.
@@ -45,158 +26,87 @@ impl Nezha {
         ctx: &mut Context<'_, Self>,
     ) {
         if let Some(promise) = recovered.promise {
-            self.view = promise.view;
-            self.view_normal = promise.view_normal;
-            for (own, known) in self.lives.iter_mut().zip(promise.lives) {
-                *own = (*own).max(known);
-            }
-            self.hash_lives();
+            self.view.restore(promise.view, promise.view_normal);
+            self.lives.restore(&promise.lives);
         }
-        let mut hash = SetHash::default();
-        if let Some((slot, summary)) = recovered.checkpoint {
-            hash = summary.hash;
-            self.log = SlotLog::new(slot.next());
-            self.sync = slot;
-            self.commit = slot;
-            self.executed = slot;
-            self.checkpointed = slot;
-            self.marks = summary.marks.clone();
-            self.marks_trimmed = summary.marks;
-        }
-        let mut bodies: BTreeMap<Name, Bytes> = BTreeMap::new();
-        for (journal, record) in recovered.records {
-            match record {
-                Record::Entry(slot, placed) => {
-                    let Some(name) = name_of(&placed.batch) else {
-                        continue;
-                    };
-                    bodies.insert(name, placed.batch.clone());
-                    let Some(mut entry) = self.entry_of(placed.deadline, placed.batch, ctx) else {
-                        continue;
-                    };
-                    entry.journal = journal;
-                    if slot > Slot(0) {
-                        self.restore_slot(slot, entry, ctx);
-                    } else if !self.known.contains_key(&name) {
-                        self.known.insert(name, Place::Unsynced(entry.stamp));
-                        self.unsynced.insert(entry.stamp, entry);
-                    }
-                }
-                Record::Moved(slot, stamp) => {
-                    let batch = bodies.get(&stamp.name).cloned();
-                    let Some(batch) = batch else {
-                        continue;
-                    };
-                    let before = match self.known.get(&stamp.name) {
-                        Some(Place::Unsynced(before)) => self.unsynced.get(before),
-                        _ => None,
-                    };
-                    let journal = before.map_or(journal, |before| before.journal);
-                    if let Some(mut entry) = self.entry_of(stamp.deadline, batch, ctx) {
-                        entry.journal = journal;
-                        self.restore_slot(slot, entry, ctx);
-                    }
-                }
-                Record::Begin {
-                    view,
-                    keep,
-                    entries,
-                } => {
-                    self.view_normal = self.view_normal.max(view);
-                    self.view = self.view.max(view);
-                    let kept = keep.max(self.checkpointed);
-                    if kept > self.sync {
-                        continue;
-                    }
-                    self.unsynced.clear();
-                    self.known.clear();
-                    self.log.truncate(kept.next());
-                    self.sync = kept;
-                    for (slot, held) in self.log.iter_from(self.log.first()) {
-                        self.known.insert(held.stamp.name, Place::Slot(slot));
-                    }
-                    for (slot, placed) in (keep.next().0..).map(Slot).zip(entries) {
-                        if let Some(mut entry) = self.entry_of(placed.deadline, placed.batch, ctx) {
-                            entry.journal = journal;
-                            bodies.insert(entry.stamp.name, entry.batch.clone());
-                            self.restore_slot(slot, entry, ctx);
-                        }
-                    }
-                }
+        for (_, record) in &recovered.records {
+            if let Record::Begin { view, .. } = record {
+                self.view.restore(*view, *view);
             }
         }
-        self.sync_durable = self.sync;
-        self.slow_waiting.clear();
-        self.recount(hash);
+        let (checkpoint, records) = (recovered.checkpoint, recovered.records);
+        self.log
+            .restore(checkpoint, records, self.config.commutativity, ctx);
     }
 
-    fn restore_slot(
+    // ------------------------------------------------------------------------ a peer's state
+
+    /// What this follower needs is no longer kept by its leader.
+    pub(super) fn on_trimmed(
         &mut self,
-        slot: Slot,
-        entry: super::replica::Entry,
+        from: ReplicaId,
+        view: u64,
+        below: Slot,
         ctx: &mut Context<'_, Self>,
     ) {
-        if slot > self.sync.next() {
+        let next = match self.phase {
+            Phase::Follower => self.log.sync().next(),
+            Phase::Joining(_) => self.log.commit().next(),
+            _ => return,
+        };
+        if view != self.view.number() || from != self.view.leader() || below <= next {
             return;
         }
-        let (stamp, footprint) = (entry.stamp, entry.footprint.clone());
-        if let Some(Place::Unsynced(before)) = self.known.get(&stamp.name) {
-            self.unsynced.remove(before);
-            self.known.remove(&stamp.name);
-        }
-        if slot < self.sync.next() {
-            // The snapshot covers it.
+        self.fetch(below.previous(), ctx);
+    }
+
+    pub(super) fn fetch(&mut self, at_least: Slot, ctx: &mut Context<'_, Self>) {
+        let commit = self.log.commit();
+        self.fetching.reached(commit);
+        self.fetching.ask(at_least, commit, self.me.others(), ctx);
+    }
+
+    /// The executor holds a peer's state: all up to `slot` is committed.
+    pub(super) fn install(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
+        ctx.mark("state installed");
+        self.fetching.give_up();
+        if !self.log.install(slot, summary) {
             return;
         }
-        self.put(slot, entry, ctx);
-        let _ = self.take_barred(stamp, &footprint);
+        self.placements.drop_upto(self.log.sync());
+        self.replies.drop_slow_upto(slot);
+        self.placements.want_status();
+        self.log.trim(ctx);
+        match &mut self.phase {
+            Phase::Changing(_) => self.maybe_merge(ctx),
+            Phase::Joining(joining) => {
+                joining.restart();
+                self.rejoin(ctx);
+            }
+            _ => self.place_pending(ctx),
+        }
     }
 
-    /// Makes watermarks and hashes again from the log and from the hashes of what lies before it.
-    fn recount(&mut self, before: SetHash) {
-        self.marks = self.marks_trimmed.clone();
-        for (_, entry) in self.log.iter_from(self.log.first()) {
-            self.marks.note(entry.stamp, &entry.footprint);
-        }
-        for (stamp, entry) in &self.unsynced {
-            self.marks.note(*stamp, &entry.footprint);
-        }
-        self.hash_from(before, self.commit);
-    }
-
-    // ---------------------------------------------------------------- without its memory
+    // ----------------------------------------------------------------- without its state
 
     pub(super) fn become_recovering(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.members - 1 < self.majority() {
-            return self.halt_lost(ctx);
+        if !self.me.can_recover() {
+            return self.me.halt_lost(ctx);
         }
-        self.draw_patience(ctx);
-        self.phase = Phase::Recovering(Recovering {
-            nonce: ctx.random(),
-            answers: vec![None; self.members],
-            lost_since: None,
-        });
+        self.trust_leader(ctx);
+        self.phase = Phase::Recovering(StateLoss::new(ctx.random(), self.me.members()));
         self.ask_to_recover(ctx);
-    }
-
-    fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        ctx.halt(too_many_forgot(self.members, self.durability));
     }
 
     /// By every tick.
     pub(super) fn ask_to_recover(&mut self, ctx: &mut Context<'_, Self>) {
-        let (now, patience) = (ctx.now(), self.patience);
-        let Phase::Recovering(recovering) = &mut self.phase else {
+        let Phase::Recovering(recovering) = &self.phase else {
             return;
         };
-        if recovering
-            .lost_since
-            .is_some_and(|since| now.since(since) > patience * 4)
-        {
-            return self.halt_lost(ctx);
+        if recovering.is_lost(self.view.timeout() * 4, ctx.now()) {
+            return self.me.halt_lost(ctx);
         }
-        let nonce = recovering.nonce;
-        self.tell_others(Part::Recover(nonce), ctx);
+        self.tell_others(Part::Recover(recovering.nonce()), ctx);
     }
 
     pub(super) fn on_recover(
@@ -208,21 +118,19 @@ impl Nezha {
     ) {
         let standing = match &self.phase {
             Phase::Follower | Phase::Leader(_) => Standing::Normal,
-            Phase::Changing(Changing { .. }) => Standing::Changing,
-            Phase::Joining(joining) if joining.forgot => Standing::Forgot,
-            Phase::Joining(_) => Standing::Changing,
+            Phase::Joining(joining) if joining.state_lost() => Standing::Forgot,
+            Phase::Changing(_) | Phase::Joining(_) => Standing::Changing,
             Phase::Recovering(_) => Standing::Forgot,
         };
         self.send(from, Part::RecoverOk(nonce, standing), ctx);
-        let leads_next = super::quorum::leader_of(view, self.leader_first, self.members);
-        if self.is_leader() && view > self.view {
+        if self.is_leader() && view > self.view.number() {
             // It once promised a view that came to nothing, and may not go below it.
             ctx.mark("view raised for a recovering replica");
-            let next = if leads_next == from { view + 1 } else { view };
-            self.start_view_change(next, ctx);
-        } else if self.leader() == from && matches!(self.phase, Phase::Follower) {
-            // The leader itself has forgotten: it cannot lead before the next view.
-            self.leader_down = true;
+            let leads_next = self.view.leader_of(view) == from;
+            self.start_view_change(view + u64::from(leads_next), ctx);
+        } else if self.view.leader() == from && matches!(self.phase, Phase::Follower) {
+            // The leader itself has lost its state: it cannot lead before the next view.
+            self.view.set_leader_down(true);
         }
     }
 
@@ -234,30 +142,16 @@ impl Nezha {
         standing: Standing,
         ctx: &mut Context<'_, Self>,
     ) {
-        let (majority, members, own) = (self.majority(), self.members, self.view);
-        let now = ctx.now();
         let Phase::Recovering(recovering) = &mut self.phase else {
             return;
         };
-        if nonce != recovering.nonce {
+        if nonce != recovering.nonce() {
             return ctx.mark("ignored: answer to another question");
         }
-        recovering.answers[from.index()] = Some((view, standing));
-        let answers = || recovering.answers.iter().flatten();
-        let forgotten = 1 + answers()
-            .filter(|(_, standing)| *standing == Standing::Forgot)
-            .count();
-        if forgotten > members - majority {
-            recovering.lost_since.get_or_insert(now);
-        } else {
-            recovering.lost_since = None;
-        }
-        let normal = || answers().filter(|(_, standing)| *standing == Standing::Normal);
-        let Some(best) = normal().map(|(view, _)| *view).max() else {
+        let Some(best) = recovering.on_answer(from, (view, standing), &self.me, ctx.now()) else {
             return;
         };
-        let leads = super::quorum::leader_of(best, self.leader_first, members);
-        if normal().count() < majority || best < own || leads == self.id {
+        if best < self.view.number() || self.view.leader_of(best) == self.me.id() {
             return;
         }
         ctx.mark("recovery quorum");

@@ -1,114 +1,27 @@
 //! One replica: its state, and how events reach the parts.
 
 use super::{
-    Config, Frontend, Lives, LogHash, Message, Part, Promised, Record, ReplyHeader, Summary,
-    checks::Checks,
-    conflict::{Footprint, Marks, SetHash, mixed_wide},
-    dom::{EarlyBuffer, Holds, LateBuffer, Name, OneWayDelays, Stamp},
-    plant::Plant,
-    quorum::{leader_of, slow_quorum},
-    recovery::Recovering,
-    view::{Changing, Joining},
+    Config, Frontend, Message, Part, Promised, Record, ReplyHeader, Summary, changing::Changing,
+    conflict::mixed_wide, crash_vector::CrashVector, joining::Joining, leader_state::LeaderState,
+    log::Log, placements::Placements, plant::Plant, receiver::Receiver, replies::Replies,
+    state_loss::StateLoss, view_state::ViewState,
 };
-use alloc::{
-    collections::{BTreeMap, VecDeque},
-    format, vec,
-    vec::Vec,
-};
+use alloc::{format, vec, vec::Vec};
 use core::time::Duration;
 use quintet_replica::{
-    BatchId, BatchView, Bytes, Context, Control, Durability, FrontendId, Incarnation, Info, Lane,
-    Link, Options, Peer, PersistId, Protocol, Recovered, ReplicaId, ReplicaSet, Setup, Slot,
-    Status, Time, Wake,
-    parts::{SlotLog, StateFetch, Table, Timing},
+    Context, Control, Incarnation, Info, Lane, Link, Options, Peer, PersistId, Protocol, Recovered,
+    ReplicaId, ReplicaSet, Setup, Slot, Status, Time, Wake,
+    parts::{Member, StateFetch, Timing},
 };
-
-/// A batch in the log.
-#[derive(Clone, Debug, Hash)]
-pub(super) struct Entry {
-    pub stamp: Stamp,
-    pub batch: Bytes,
-    pub footprint: Footprint,
-    /// What a fast reply says of the log as it was when this was appended: base, hash, known.
-    pub hash: (Slot, u128, bool),
-    /// The slot under which the journal holds it.
-    pub journal: Slot,
-    /// The write that makes it durable.
-    pub written: PersistId,
-}
-
-impl Entry {
-    /// A batch that is about to be appended.
-    pub(super) const fn new(stamp: Stamp, batch: Bytes, footprint: Footprint) -> Self {
-        Self {
-            stamp,
-            batch,
-            footprint,
-            hash: (Slot(0), 0, false),
-            journal: Slot(0),
-            written: PersistId(0),
-        }
-    }
-}
-
-/// Where a batch is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
-    Slot(Slot),
-    Unsynced(Stamp),
-    Early(Stamp),
-    Late,
-}
-
-/// A read that waits until the leader is known to lead.
-#[derive(Hash)]
-pub(super) struct Read {
-    pub round: u64,
-    pub slot: Slot,
-    pub frontend: FrontendId,
-    pub batch: Bytes,
-}
-
-/// A follower as its leader sees it.
-#[derive(Clone, Copy, Debug, Default, Hash)]
-pub(super) struct Follower {
-    pub sync: Slot,
-    pub round: u64,
-    /// Its sync-point at the last tick: without progress it is told again.
-    pub sync_before: Slot,
-    /// It has said something in this view, and when it did last.
-    pub heard: bool,
-    pub heard_at: Time,
-    /// The end of the page that was sent again last; 0 when none was.
-    pub again: Slot,
-}
-
-/// What only a leader has.
-#[derive(Hash)]
-pub(super) struct Lead {
-    pub followers: Vec<Follower>,
-    /// All up to here has been told once.
-    pub told: Slot,
-    /// When it was told last, and how long what comes then waits for company.
-    pub told_at: Time,
-    pub gap: Duration,
-    /// A slot, and when it was told: until a majority has it.
-    pub timed: Option<(Slot, Time)>,
-    pub round: u64,
-    pub round_due: bool,
-    pub reads: VecDeque<Read>,
-    /// What followers appended, where the leader checks quorums.
-    pub checks: Checks,
-}
 
 /// What a replica is doing.
 #[derive(Hash)]
 pub(super) enum Phase {
     Follower,
-    Leader(Lead),
+    Leader(LeaderState),
     Changing(Changing),
     Joining(Joining),
-    Recovering(Recovering),
+    Recovering(StateLoss),
 }
 
 quintet_replica::timers! {
@@ -126,84 +39,31 @@ quintet_replica::timers! {
 /// One replica of Nezha; see the module.
 #[derive(Hash)]
 pub struct Nezha {
-    pub(super) id: ReplicaId,
-    pub(super) members: usize,
-    pub(super) others: ReplicaSet,
-    pub(super) leader_first: ReplicaId,
-    pub(super) durability: Durability,
+    pub(super) me: Member,
     pub(super) config: Config,
-
-    pub(super) lives: Lives,
-    pub(super) lives_hash: u64,
-    pub(super) view: u64,
-    /// The last view in which it took part.
-    pub(super) view_normal: u64,
+    pub(super) lives: CrashVector,
+    pub(super) view: ViewState,
     pub(super) phase: Phase,
-
-    /// What agrees with the leader's log, up to the sync-point; the leader's whole log.
-    pub(super) log: SlotLog<Entry>,
-    pub(super) sync: Slot,
-    /// The same, and durable.
-    pub(super) sync_durable: Slot,
-    pub(super) sync_writes: VecDeque<(PersistId, Slot)>,
-    pub(super) commit: Slot,
-    /// Asked to be executed.
-    pub(super) executed: Slot,
-    pub(super) checkpointed: Slot,
-    /// Appended by this follower and not yet placed by the leader.
-    pub(super) unsynced: BTreeMap<Stamp, Entry>,
-    /// Placed by the leader behind a gap.
-    pub(super) pending: BTreeMap<Slot, Stamp>,
-    /// The start of the gap before it that was asked for last.
-    pub(super) gap_asked: Slot,
-    pub(super) early: EarlyBuffer<Footprint>,
-    /// For which deadline the timer is set; 0 when it is not.
-    pub(super) release_at: u64,
-    pub(super) late: LateBuffer,
-    pub(super) known: Table<Name, Place>,
-    /// Of all that is in the log.
-    pub(super) marks: Marks,
-    /// Of what the log no longer holds.
-    pub(super) marks_trimmed: Marks,
-    pub(super) hash: SetHash,
-    /// Of the slots above the hashes' base that the log no longer holds.
-    pub(super) hash_trimmed: SetHash,
-    pub(super) delays: OneWayDelays,
-    pub(super) holds: Timing<Holds>,
-    /// The deviation of the own clock when it was last read.
-    pub(super) deviation: u64,
-
+    /// All writes up to here are durable.
     pub(super) persisted: PersistId,
-    /// Nothing is ordered under this view before this write is durable.
-    pub(super) ready_after: PersistId,
-    /// Fast replies that wait until their batch is durable.
-    pub(super) fast_waiting: VecDeque<(PersistId, FrontendId, BatchId, Stamp)>,
-    /// What was appended in this turn, by who sent it.
-    pub(super) fast_replies: BTreeMap<FrontendId, Vec<(BatchId, LogHash)>>,
-    /// Who waits for slow replies, and for which slot.
-    pub(super) slow_waiting: VecDeque<(Slot, FrontendId)>,
-    pub(super) status_due: bool,
-    pub(super) round_heard: u64,
-    pub(super) commit_heard: Slot,
-    pub(super) fetch_armed: bool,
-    pub(super) fetch_from: u16,
-
-    pub(super) heard_at: Time,
-    pub(super) patience: Duration,
-    pub(super) leader_down: bool,
-    /// When each replica last said that it does not hear the leader of this view.
-    pub(super) suspects: Vec<Option<Time>>,
+    pub(super) log: Log,
+    pub(super) receiver: Receiver,
+    pub(super) placements: Placements,
+    pub(super) replies: Replies,
     pub(super) fetching: StateFetch,
+    /// How many batches went the fast way, and the slow one.
     pub(super) paths: Timing<(u64, u64)>,
 }
 
 impl Nezha {
-    pub(super) const fn leader(&self) -> ReplicaId {
-        leader_of(self.view, self.leader_first, self.members)
+    /// Whether this bug is injected.
+    pub(super) fn planted(&self, plant: Plant) -> bool {
+        self.config.planted.is(plant)
     }
 
-    pub(super) const fn majority(&self) -> usize {
-        slow_quorum(self.members)
+    /// Whether this replica leads its view, when it begins.
+    pub(super) fn leads(&self) -> bool {
+        self.view.leader() == self.me.id()
     }
 
     pub(super) const fn is_normal(&self) -> bool {
@@ -211,7 +71,7 @@ impl Nezha {
     }
 
     pub(super) const fn is_ready(&self) -> bool {
-        self.is_normal() && self.persisted.0 >= self.ready_after.0
+        self.is_normal() && self.view.is_ready(self.persisted)
     }
 
     pub(super) const fn is_leader(&self) -> bool {
@@ -220,8 +80,8 @@ impl Nezha {
 
     pub(super) fn between(&self, part: Part) -> Message {
         Message::Between {
-            view: self.view,
-            lives: self.lives.clone(),
+            view: self.view.number(),
+            lives: self.lives.known().clone(),
             part,
         }
     }
@@ -235,125 +95,40 @@ impl Nezha {
     }
 
     pub(super) fn tell_others(&self, part: Part, ctx: &mut Context<'_, Self>) {
-        ctx.multicast(self.others, Lane::Control, &self.between(part));
+        ctx.multicast(self.me.others(), Lane::Control, &self.between(part));
     }
 
-    pub(super) fn promised(&self) -> Promised {
-        Promised {
-            view: self.view,
-            view_normal: self.view_normal,
-            lives: self.lives.clone(),
-        }
+    /// Writes view and crash vector; gives the write behind which everything so far lies.
+    pub(super) fn promise(&self, ctx: &mut Context<'_, Self>) -> PersistId {
+        ctx.persist_promise(&self.view.promised(self.lives.known()))
     }
 
-    /// What a batch touches, as far as this configuration looks.
-    pub(super) fn footprint(&self, batch: &Bytes, ctx: &Context<'_, Self>) -> Footprint {
-        if !self.config.commutativity {
-            return Footprint::of_everything();
-        }
-        let mut footprint = Footprint::default();
-        ctx.footprint(batch, &mut footprint);
-        footprint
+    /// The leader of the view that begins, or may begin, has all its time again.
+    pub(super) fn trust_leader(&mut self, ctx: &mut Context<'_, Self>) {
+        self.view.trust(self.config.suspect_after, ctx);
     }
 
-    /// A batch as an entry; `None` when the bytes are no batch.
-    pub(super) fn entry_of(
-        &self,
-        deadline: u64,
-        batch: Bytes,
-        ctx: &Context<'_, Self>,
-    ) -> Option<Entry> {
-        let name = name_of(&batch)?;
-        let footprint = self.footprint(&batch, ctx);
-        Some(Entry::new(Stamp { deadline, name }, batch, footprint))
-    }
-
-    pub(super) fn draw_patience(&mut self, ctx: &mut Context<'_, Self>) {
-        let half = u64::try_from(self.config.suspect_after.as_nanos() / 2).unwrap_or(u64::MAX);
-        let more = Duration::from_nanos(ctx.random_below(half));
-        self.patience = self.config.suspect_after + more;
-        self.heard_at = ctx.now();
-        self.leader_down = false;
-        self.suspects.fill(None);
-    }
-
-    pub(super) fn hash_lives(&mut self) {
-        self.lives_hash = mixed_wide(&self.lives) as u64;
-    }
-
-    /// Takes over what a peer knows of the members' lives. False when the message comes from a
-    /// life that is over.
-    fn merge_lives(&mut self, from: ReplicaId, lives: &Lives, ctx: &mut Context<'_, Self>) -> bool {
-        if lives.len() != self.members {
-            return false;
-        }
-        if lives[from.index()] < self.lives[from.index()] && !self.planted(Plant::LivesIgnored) {
-            ctx.mark("ignored: message of an earlier life");
-            return false;
-        }
-        let mut newer = ReplicaSet::EMPTY;
-        for (index, life) in lives.iter().enumerate() {
-            if *life > self.lives[index] && index != self.id.index() {
-                self.lives[index] = *life;
-                newer.insert(ReplicaId(index as u16));
-            }
-        }
-        self.note_restarted(newer, ctx);
-        true
-    }
-
-    /// Members are in other lives than they were known to be in.
-    fn note_restarted(&mut self, newer: ReplicaSet, ctx: &mut Context<'_, Self>) {
+    /// Members are in other incarnations than they were known to be in.
+    fn on_restarted(&mut self, newer: ReplicaSet, ctx: &mut Context<'_, Self>) {
         if newer.is_empty() || self.planted(Plant::LivesIgnored) {
             return;
         }
-        self.hash_lives();
-        let _ = ctx.persist_promise(&self.promised());
+        self.lives.rehash();
+        let _ = self.promise(ctx);
         for id in newer.iter() {
             if let Phase::Leader(lead) = &mut self.phase {
-                lead.followers[id.index()] = Follower::default();
+                lead.restarted(id);
             }
-            self.suspects[id.index()] = None;
+            self.view.restarted(id);
         }
-        self.filter_votes(ctx);
+        self.drop_votes(ctx);
     }
 
-    /// A link tells in which life a member is before it says so itself: replies whose senders know
-    /// of other lives do not make a quorum.
+    /// A link tells in which incarnation a member is before it says so itself: replies of senders
+    /// that know of other ones do not make a quorum.
     fn meet(&mut self, peer: ReplicaId, incarnation: Incarnation, ctx: &mut Context<'_, Self>) {
-        if incarnation.0 > self.lives[peer.index()] {
-            self.lives[peer.index()] = incarnation.0;
-            self.note_restarted(ReplicaSet::EMPTY.with(peer), ctx);
-        }
-    }
-
-    fn on_part(&mut self, from: ReplicaId, view: u64, part: Part, ctx: &mut Context<'_, Self>) {
-        match part {
-            Part::LogModification {
-                first,
-                stamps,
-                commit,
-                round,
-            } => self.on_log_modification(from, view, (first, stamps), commit, round, ctx),
-            Part::LogStatus { sync, round } => self.on_log_status(from, view, sync, round, ctx),
-            Part::Lacks { first, upto } => self.on_lacks(from, view, (first, upto), ctx),
-            Part::Fetch(names) => self.on_fetch(from, &names, ctx),
-            Part::Bodies(batches) => self.on_bodies(batches, ctx),
-            Part::GetLog(first) => self.on_get_log(from, view, first, ctx),
-            Part::LogPage {
-                first,
-                entries,
-                end,
-            } => self.on_log_page(from, view, (first, entries), end, ctx),
-            Part::Trimmed(below) => self.on_trimmed(from, view, below, ctx),
-            Part::Suspect => self.on_suspect(from, view, ctx),
-            Part::ViewChange(commit) => self.on_view_change(from, view, commit, ctx),
-            Part::Vote(vote) => self.on_vote(from, view, vote, ctx),
-            Part::Recover(nonce) => self.on_recover(from, view, nonce, ctx),
-            Part::RecoverOk(nonce, standing) => {
-                self.on_recover_ok(from, view, nonce, standing, ctx);
-            }
-            Part::Appended(name, hash) => self.on_appended(from, view, name, hash, ctx),
+        if self.lives.observe(peer, incarnation) {
+            self.on_restarted(ReplicaSet::EMPTY.with(peer), ctx);
         }
     }
 
@@ -367,15 +142,6 @@ impl Nezha {
             Phase::Recovering(_) => self.ask_to_recover(ctx),
         }
     }
-}
-
-/// A batch's name; `None` when the bytes are no batch.
-pub(super) fn name_of(batch: &Bytes) -> Option<Name> {
-    let view = BatchView::checked(batch).ok()?;
-    Some(Name {
-        frontend: view.frontend(),
-        batch: view.id(),
-    })
 }
 
 impl Protocol for Nezha {
@@ -419,69 +185,22 @@ impl Protocol for Nezha {
     ];
 
     fn new(setup: Setup<Config>) -> Self {
-        let Setup {
-            id,
-            incarnation,
-            epoch,
-            options,
-            durability,
-            ..
-        } = setup;
-        let mut lives: Lives = (0..epoch.members).map(|_| 0).collect();
-        lives[id.index()] = incarnation.0;
-        let same = options.planted.is(Plant::OneHashForAllKeys);
-        let mut replica = Self {
-            id,
-            members: epoch.members,
-            others: epoch.others(id),
-            leader_first: epoch.leader_first,
-            durability,
-            delays: OneWayDelays::new(options.estimation),
-            holds: Timing::default(),
-            deviation: u64::MAX,
-            config: options,
-            lives,
-            lives_hash: 0,
-            view: 0,
-            view_normal: 0,
+        let me = Member::new(&setup);
+        let (config, leader_first) = (setup.options, setup.epoch.leader_first);
+        Self {
+            lives: CrashVector::new(&me),
+            view: ViewState::new(&me, leader_first),
+            me,
             phase: Phase::Follower,
-            log: SlotLog::default(),
-            sync: Slot(0),
-            sync_durable: Slot(0),
-            sync_writes: VecDeque::new(),
-            commit: Slot(0),
-            executed: Slot(0),
-            checkpointed: Slot(0),
-            unsynced: BTreeMap::new(),
-            pending: BTreeMap::new(),
-            gap_asked: Slot(0),
-            early: EarlyBuffer::default(),
-            release_at: 0,
-            late: LateBuffer::default(),
-            known: Table::default(),
-            marks: Marks::default(),
-            marks_trimmed: Marks::default(),
-            hash: SetHash::above(Slot(0), same),
-            hash_trimmed: SetHash::above(Slot(0), same),
             persisted: PersistId(0),
-            ready_after: PersistId(0),
-            fast_waiting: VecDeque::new(),
-            fast_replies: BTreeMap::new(),
-            slow_waiting: VecDeque::new(),
-            status_due: false,
-            round_heard: 0,
-            commit_heard: Slot(0),
-            fetch_armed: false,
-            fetch_from: 0,
-            heard_at: Time(0),
-            patience: Duration::ZERO,
-            leader_down: false,
-            suspects: vec![None; epoch.members],
+            log: Log::new(config.planted),
+            receiver: Receiver::new(config.estimation),
+            config,
+            placements: Placements::default(),
+            replies: Replies::default(),
             fetching: StateFetch::default(),
             paths: Timing((0, 0)),
-        };
-        replica.hash_lives();
-        replica
+        }
     }
 
     fn on_start(
@@ -489,24 +208,25 @@ impl Protocol for Nezha {
         recovered: Recovered<Promised, Record, Summary>,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.draw_patience(ctx);
+        self.trust_leader(ctx);
         ctx.set_timer(Timer::Tick, self.config.heartbeat);
         let (first_boot, forgot) = (recovered.first_boot, recovered.forgot);
         self.restore(recovered, ctx);
-        let leads = self.leader() == self.id;
+        let view = self.view.number();
         if forgot {
             self.become_recovering(ctx);
         } else if first_boot {
-            if leads {
+            if self.leads() {
                 // Durable before anything is ordered, so that no later start is a first one.
-                self.ready_after = ctx.persist_promise(&self.promised());
-                self.phase = Phase::Leader(self.lead());
+                let written = self.promise(ctx);
+                self.view.wait_for(written);
+                self.phase = Phase::Leader(LeaderState::new(&self.me, self.log.sync()));
             }
-        } else if leads {
+        } else if self.leads() {
             // What it told others under this view may not be on its disk: never the same twice.
-            self.start_view_change(self.view + 1, ctx);
-        } else if self.view_normal < self.view {
-            self.start_view_change(self.view, ctx);
+            self.start_view_change(view + 1, ctx);
+        } else if self.view.number_normal() < view {
+            self.start_view_change(view, ctx);
         }
     }
 
@@ -528,11 +248,14 @@ impl Protocol for Nezha {
                 *self.paths = (fast, slow);
             }
             (Peer::Replica(from), Message::Between { view, lives, part })
-                if self.others.contains(from) =>
+                if self.me.others().contains(from) && lives.len() == self.me.members() =>
             {
-                if self.merge_lives(from, &lives, ctx) {
-                    self.on_part(from, view, part, ctx);
+                if self.lives.is_outdated(from, &lives) && !self.planted(Plant::LivesIgnored) {
+                    return ctx.mark("ignored: message of an earlier life");
                 }
+                let newer = self.lives.merge(&lives);
+                self.on_restarted(newer, ctx);
+                self.on_part(from, view, part, ctx);
             }
             _ => ctx.mark("ignored: not for a replica"),
         }
@@ -542,7 +265,7 @@ impl Protocol for Nezha {
         match timer {
             Timer::Tick => self.on_tick(ctx),
             Timer::Release => {
-                self.release_at = 0;
+                self.receiver.release_fired();
                 self.release(ctx);
             }
             Timer::Fetch => self.fetch_missing(ctx),
@@ -551,13 +274,8 @@ impl Protocol for Nezha {
 
     fn on_persisted(&mut self, upto: PersistId, ctx: &mut Context<'_, Self>) {
         self.persisted = self.persisted.max(upto);
-        while let Some((id, slot)) = self.sync_writes.front().copied() {
-            if id > upto {
-                break;
-            }
-            self.sync_writes.pop_front();
-            self.sync_durable = self.sync_durable.max(slot);
-            self.status_due = true;
+        if self.log.on_persisted(upto) {
+            self.placements.want_status();
         }
         self.send_fast_replies(ctx);
         if self.is_leader() {
@@ -567,8 +285,8 @@ impl Protocol for Nezha {
     }
 
     fn on_checkpointed(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
-        self.checkpointed = self.checkpointed.max(slot);
-        self.trim(ctx);
+        self.log.on_checkpointed(slot);
+        self.log.trim(ctx);
     }
 
     fn on_installed(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
@@ -577,15 +295,15 @@ impl Protocol for Nezha {
 
     fn on_link(&mut self, peer: Peer, link: Link, ctx: &mut Context<'_, Self>) {
         if let (Peer::Replica(id), Link::Up { incarnation }) = (peer, link)
-            && self.others.contains(id)
+            && self.me.others().contains(id)
         {
             self.meet(id, incarnation, ctx);
         }
-        if peer == Peer::Replica(self.leader()) {
+        if peer == Peer::Replica(self.view.leader()) {
             match link {
-                Link::Down => self.leader_down = true,
-                Link::Up { .. } => self.leader_down = false,
-                Link::Arriving => self.heard_at = ctx.now(),
+                Link::Down => self.view.set_leader_down(true),
+                Link::Up { .. } => self.view.set_leader_down(false),
+                Link::Arriving => self.view.heard(ctx.now()),
                 Link::Room(_) | Link::Reset => {}
             }
         }
@@ -593,10 +311,14 @@ impl Protocol for Nezha {
 
     fn on_control(&mut self, control: Control, ctx: &mut Context<'_, Self>) {
         match control {
-            Control::CheckpointDue => self.checkpoint(ctx),
+            Control::CheckpointDue => {
+                if let Some(summary) = self.log.summary(self.is_leader()) {
+                    ctx.checkpoint(self.log.executed(), &summary);
+                }
+            }
             Control::HandOff => {
-                if self.members > 1 {
-                    self.hand_off(self.others, ctx);
+                if self.me.members() > 1 {
+                    self.hand_off(self.me.others(), ctx);
                 }
             }
             Control::Slow(quick) => self.hand_off(quick, ctx),
@@ -605,11 +327,11 @@ impl Protocol for Nezha {
             Control::EpochEnded => self.begin_round(ctx),
             Control::Option { name, value } => {
                 let _ = self.config.set(&name, &value);
-                self.delays.retune(self.config.estimation);
+                self.receiver.retune(self.config.estimation);
             }
             Control::ReportFailure(id) => {
-                if id == self.leader() {
-                    self.leader_down = true;
+                if id == self.view.leader() {
+                    self.view.set_leader_down(true);
                 }
             }
         }
@@ -632,25 +354,26 @@ impl Protocol for Nezha {
             Phase::Recovering(_) => "recovering",
         };
         let (fast, slow) = *self.paths;
+        let (early, late) = self.log.buffered();
         let mut details = vec![
-            ("sync_point", format!("{}", self.sync_durable.0)),
-            ("early_buffer", format!("{}", self.early.len())),
-            ("late_buffer", format!("{}", self.late.len())),
+            ("sync_point", format!("{}", self.log.durable().0)),
+            ("early_buffer", format!("{early}")),
+            ("late_buffer", format!("{late}")),
         ];
         if let Some(share) = (fast * 100).checked_div(fast + slow) {
             details.push(("fast_percent", format!("{share}")));
         }
-        if let Some(hold) = self.holds.median() {
+        if let Some(hold) = self.receiver.hold() {
             details.push(("hold_us", format!("{}", hold / 1000)));
         }
         Status {
             multicasts: Vec::new(),
             role,
-            leader: self.is_normal().then(|| self.leader()),
-            view: self.view,
-            accepted: self.sync.max(self.executed),
-            committed: self.commit,
-            stable: self.commit.min(self.executed),
+            leader: self.is_normal().then(|| self.view.leader()),
+            view: self.view.number(),
+            accepted: self.log.sync().max(self.log.executed()),
+            committed: self.log.commit(),
+            stable: self.log.commit().min(self.log.executed()),
             voting: self.is_normal(),
             paths: vec![("fast", fast), ("slow", slow)],
             details,
@@ -665,19 +388,20 @@ impl Protocol for Nezha {
             Phase::Joining(_) => 3,
             Phase::Recovering(_) => 4,
         };
+        let (early, late) = self.log.buffered();
         mixed_wide(&[
-            self.view,
-            self.view_normal,
+            self.view.number(),
+            self.view.number_normal(),
             phase,
-            self.sync.0,
-            self.sync_durable.0,
-            self.commit.0,
-            self.executed.0,
-            self.unsynced.len() as u64,
-            self.early.len() as u64,
-            self.late.len() as u64,
-            self.lives_hash,
-            self.known.len() as u64,
+            self.log.sync().0,
+            self.log.durable().0,
+            self.log.commit().0,
+            self.log.executed().0,
+            self.log.unsynced_len() as u64,
+            early as u64,
+            late as u64,
+            self.lives.hash(),
+            self.log.known_len() as u64,
         ]) as u64
     }
 
@@ -687,16 +411,42 @@ impl Protocol for Nezha {
     }
 
     fn assert_invariants(&self) {
-        assert!(self.commit <= self.sync, "committed is agreed");
-        assert!(self.sync_durable <= self.sync, "durable is held");
-        assert!(self.view_normal <= self.view);
-        assert_eq!(self.log.end(), self.sync.next(), "the log has no gaps");
-        if !self.is_leader() && !self.planted(Plant::NoRollBack) {
-            assert!(self.executed <= self.commit, "only a leader speculates");
-        }
+        self.log.assert_invariants(self.is_leader());
+        self.view.assert_invariants(self.is_normal());
         if self.is_normal() {
-            assert_eq!(self.view_normal, self.view);
-            self.assert_hash();
+            self.log.assert_hash();
+        }
+    }
+}
+
+impl Nezha {
+    fn on_part(&mut self, from: ReplicaId, view: u64, part: Part, ctx: &mut Context<'_, Self>) {
+        match part {
+            Part::LogModification {
+                first,
+                stamps,
+                commit,
+                round,
+            } => self.on_log_modification(from, view, (first, stamps), (commit, round), ctx),
+            Part::LogStatus { sync, round } => self.on_log_status(from, view, sync, round, ctx),
+            Part::Lacks { first, upto } => self.on_lacks(from, view, (first, upto), ctx),
+            Part::Fetch(names) => self.on_fetch(from, &names, ctx),
+            Part::Bodies(batches) => self.on_bodies(batches, ctx),
+            Part::GetLog(first) => self.on_get_log(from, view, first, ctx),
+            Part::LogPage {
+                first,
+                entries,
+                end,
+            } => self.on_log_page(from, view, (first, entries), end, ctx),
+            Part::Trimmed(below) => self.on_trimmed(from, view, below, ctx),
+            Part::Suspect => self.on_suspect(from, view, ctx),
+            Part::ViewChange(commit) => self.on_view_change(from, view, commit, ctx),
+            Part::Vote(vote) => self.on_vote(from, view, vote, ctx),
+            Part::Recover(nonce) => self.on_recover(from, view, nonce, ctx),
+            Part::RecoverOk(nonce, standing) => {
+                self.on_recover_ok(from, view, nonce, standing, ctx);
+            }
+            Part::Appended(name, hash) => self.on_appended(from, view, name, hash, ctx),
         }
     }
 }
