@@ -154,7 +154,7 @@ impl Protocol for Chora {
         best_at: "throughput where delays hardly vary: every replica proposes, and one message \
                   per round proposes and acknowledges",
         tolerates: "crashes, loss and partitions of a minority",
-        stable: false,
+        stable: true,
         replicas_min: 1,
     };
     #[cfg(feature = "plant")]

@@ -523,7 +523,7 @@ impl Protocol for Derecho {
                   clients ask for, and nobody waits for a leader",
         tolerates: "crashes and partitions of a minority of the present view; views shrink and \
                     grow",
-        stable: false,
+        stable: true,
         replicas_min: 1,
     };
 

@@ -161,7 +161,7 @@ impl Protocol for Nezha {
         paper: "Geng, Sivaraman, Prabhakar, Rosenblum, Nezha, VLDB 2023",
         best_at: "one round trip from clients to all replicas where clocks are synchronised",
         tolerates: "crashes, loss and partitions of a minority; clocks may be wrong",
-        stable: false,
+        stable: true,
         replicas_min: 1,
     };
     #[cfg(feature = "plant")]

@@ -425,7 +425,7 @@ impl Protocol for Racs {
         paper: "Tennage, Desjardins, Kokoris-Kogias, RACS and SADL, 2024",
         best_at: "one round trip while delays are known, and goes on when they are not",
         tolerates: "crashes of a minority; delays without bound",
-        stable: false,
+        stable: true,
         replicas_min: 1,
     };
     #[cfg(feature = "plant")]

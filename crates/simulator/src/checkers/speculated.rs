@@ -32,13 +32,17 @@ pub struct Speculated {
 }
 
 impl Speculated {
-    /// A run that ended at its slot. What was held of that slot and above is not there any more.
+    /// A run that ended at its slot. What was held above it is not there any more, nor what was held
+    /// of the slots that it executed. One that executed nothing, such as the beginning of an epoch,
+    /// leaves what ended at its slot.
     pub fn executed(&mut self, run: Run) {
         let first = run.record.iter().find_map(|recorded| match recorded {
             Recorded::Batch { position, .. } => Some(*position),
             Recorded::Command { .. } => None,
         });
-        self.held.retain(|held| held.slot < run.slot);
+        let idle = run.record.is_empty();
+        let before = |slot: Slot| slot < run.slot || idle && slot == run.slot;
+        self.held.retain(|held| before(held.slot));
         if let Some(first) = first {
             self.held.retain(|held| {
                 held.record.iter().all(|recorded| match recorded {
@@ -111,5 +115,19 @@ mod tests {
         speculated.executed(run(5, 2));
         let mut ready = |stable| speculated.ready(Slot(stable)).map(|run| run.slot.0);
         assert_eq!((ready(9), ready(9)), (Some(5), None));
+    }
+
+    #[test]
+    fn run_that_executed_nothing_leaves_what_ended_at_its_slot() {
+        let mut speculated = Speculated::default();
+        speculated.executed(run(1, 1));
+        speculated.executed(run(2, 2));
+        let record = Vec::new();
+        speculated.executed(Run {
+            record,
+            ..run(1, 1)
+        });
+        let lengths = std::iter::from_fn(|| speculated.ready(Slot(9))).map(|run| run.record.len());
+        assert_eq!(lengths.collect::<Vec<_>>(), [1, 0]);
     }
 }
