@@ -118,7 +118,6 @@ mod view;
 // Its parts: each has private fields and knows nothing of the replica.
 mod catch_up;
 mod config;
-mod coordination;
 mod demand;
 mod drag;
 mod election;

@@ -2,7 +2,7 @@
 
 use super::Fitness;
 use core::time::Duration;
-use quintet_replica::{Incarnation, ReplicaSet, Slot, Time};
+use quintet_replica::{Incarnation, ReplicaSet, Slot, Time, parts::Contact};
 
 /// The time between two repetitions is doubled at most so often.
 const REPEATS_MAX: u32 = 6;
@@ -19,8 +19,7 @@ struct Repair {
 /// See the module.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct PeerState {
-    received_at: Time,
-    down_at: Option<Time>,
+    pub contact: Contact,
     incarnation: Incarnation,
     /// What it acknowledged in this view.
     acked: Slot,
@@ -32,15 +31,12 @@ pub(super) struct PeerState {
     /// The members that it reports to be slow.
     slow: ReplicaSet,
     repair: Repair,
-    /// Nothing has come over its link since that was made.
-    is_new: bool,
 }
 
 impl Default for PeerState {
     fn default() -> Self {
         Self {
-            received_at: Time(0),
-            down_at: None,
+            contact: Contact::default(),
             incarnation: Incarnation(0),
             acked: Slot(0),
             committed: Slot(0),
@@ -49,7 +45,6 @@ impl Default for PeerState {
             loaded: false,
             slow: ReplicaSet::EMPTY,
             repair: Repair::default(),
-            is_new: false,
         }
     }
 }
@@ -66,46 +61,10 @@ pub(super) struct Report {
 }
 
 impl PeerState {
-    /// A message of it has come.
-    pub const fn received(&mut self, now: Time) {
-        self.received_at = now;
-        self.down_at = None;
-    }
-
-    /// It is there, although none of its messages is complete; or counts as silent since then.
-    pub const fn arriving(&mut self, now: Time) {
-        self.received_at = now;
-    }
-
     /// Messages sent before may be lost: they may be sent again at once.
     pub fn link_up(&mut self) {
-        self.down_at = None;
+        self.contact.link_up();
         self.repair = Repair::default();
-        self.is_new = true;
-    }
-
-    /// Whether this is the first word over a new link: what was said before it may be missing here.
-    pub const fn is_first_word(&mut self) -> bool {
-        core::mem::replace(&mut self.is_new, false)
-    }
-
-    pub fn link_down(&mut self, now: Time) {
-        self.down_at.get_or_insert(now);
-    }
-
-    pub const fn is_down(&self) -> bool {
-        self.down_at.is_some()
-    }
-
-    /// How long nothing has come from it.
-    pub fn silence(&self, now: Time) -> Duration {
-        now.since(self.received_at)
-    }
-
-    /// Whether it has neither been silent nor unreachable for as long as this.
-    pub fn is_alive(&self, now: Time, silence: Duration, down: Duration) -> bool {
-        let is_down = self.down_at.is_some_and(|at| now.since(at) >= down);
-        !is_down && self.silence(now) < silence
     }
 
     pub const fn incarnation(&self) -> Incarnation {

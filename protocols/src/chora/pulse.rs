@@ -15,7 +15,6 @@
 use super::{
     Chora, Message, Value, ViewInit,
     acceptor::SLOTS_MAX,
-    coordination::Coordination,
     message::{Batches, Fitness, Pulse},
     peers::Report,
     plant::Plant,
@@ -160,7 +159,7 @@ impl Chora {
             || self.log.committed() < self.proposer.latest()
             || live.iter().any(|id| {
                 let peer = &self.peers[id.index()];
-                peer.acked() < self.proposer.latest() && !peer.is_down()
+                peer.acked() < self.proposer.latest() && !peer.contact.is_down()
             })
     }
 
@@ -261,7 +260,7 @@ impl Chora {
         let recent = self.config.suspect * 2;
         let reachable = |id: &ReplicaId| {
             let peer = &self.peers[id.index()];
-            everyone || (!peer.is_down() && peer.silence(now) < recent)
+            everyone || (!peer.contact.is_down() && peer.contact.silence(now) < recent)
         };
         let audience: ReplicaSet = self.me.others().iter().filter(reachable).collect();
         if self.pulse.rounds.running() {
@@ -349,7 +348,7 @@ impl Chora {
         while let Some((from, pulse)) = self.pulse.rounds.recv() {
             self.take_pulse(from, pulse, ctx);
         }
-        if self.peers[from.index()].is_first_word() && self.log.last() < self.target() {
+        if self.peers[from.index()].contact.is_first_word() && self.log.last() < self.target() {
             self.coordinate_now(ctx);
         }
     }
@@ -456,7 +455,7 @@ impl Chora {
         }
         let at = (self.log.last(), self.log.committed());
         let longer = self.coordination.arm(at);
-        let pause = Coordination::pause(self.config.coordination, self.pulse.round_length());
+        let pause = self.config.coordination.max(self.pulse.round_length() * 4);
         let delay = pause.saturating_mul(longer);
         ctx.set_timer(Timer::Coordination, delay.min(self.config.suspect));
     }

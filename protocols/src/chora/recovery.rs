@@ -92,7 +92,7 @@ impl Chora {
             let more = self.view.init().is_none()
                 || peer.acked().max(peer.committed()) > self.log.last()
                 || peer.acked() == Slot(0);
-            peer.view() == self.view.number() && !peer.is_down() && more
+            peer.view() == self.view.number() && !peer.contact.is_down() && more
         };
         let mut candidates: Vec<ReplicaId> = self.me.others().iter().filter(ahead).collect();
         if candidates.is_empty() {
@@ -342,7 +342,7 @@ impl Chora {
         message: Message,
         ctx: &mut Context<'_, Self>,
     ) {
-        self.peers[from.index()].received(ctx.arrived());
+        self.peers[from.index()].contact.received(ctx.arrived());
         match message {
             Message::Pulse(pulse) => {
                 self.meet(from, pulse.incarnation, ctx);

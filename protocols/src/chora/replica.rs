@@ -4,7 +4,6 @@ use super::{
     Config, Message, Promised, Proposers, Record, Summary, Value, ViewInit,
     catch_up::CatchUp,
     config::Drive,
-    coordination::Coordination,
     election::Election,
     load_state::Load,
     peers::PeerState,
@@ -20,7 +19,7 @@ use alloc::{format, string::ToString, vec, vec::Vec};
 use quintet_replica::{
     Context, Control, Info, Link, Options, Peer, PersistId, Protocol, Recovered, ReplicaSet, Setup,
     Slot, Status, Time, Wake,
-    parts::{AttachedFrontend, Housekeeping, Member},
+    parts::{AttachedFrontend, Coordination, Housekeeping, Member},
 };
 
 /// Any replica takes requests and answers them, so the shared frontend is all that it needs.
@@ -50,7 +49,8 @@ pub struct Chora {
     pub(super) log: ViewLog,
     pub(super) proposer: Proposer,
     pub(super) pulse: PulseState,
-    pub(super) coordination: Coordination,
+    /// Watches where log and commit point stand.
+    pub(super) coordination: Coordination<(Slot, Slot)>,
     pub(super) load: Load,
     pub(super) peers: Vec<PeerState>,
     pub(super) catch_up: CatchUp,
@@ -213,7 +213,7 @@ impl Protocol for Chora {
         self.election.progressed(now);
         // Whoever has not been heard since the start gets the whole patience first.
         for peer in &mut self.peers {
-            peer.arriving(now);
+            peer.contact.arriving(now);
         }
         let Recovered {
             first_boot, forgot, ..
@@ -329,8 +329,8 @@ impl Protocol for Chora {
                 self.after_reset(ctx);
             }
             Link::Reset => self.after_reset(ctx),
-            Link::Down => member.link_down(now),
-            Link::Arriving => member.arriving(now),
+            Link::Down => member.contact.link_down(now),
+            Link::Arriving => member.contact.arriving(now),
             Link::Room(_) => {}
         }
     }
@@ -348,7 +348,7 @@ impl Protocol for Chora {
             }
             Control::ReportFailure(peer) => {
                 if self.me.others().contains(peer) {
-                    self.peers[peer.index()].arriving(Time(0));
+                    self.peers[peer.index()].contact.arriving(Time(0));
                     self.watch(ctx);
                 }
             }

@@ -136,7 +136,7 @@ impl Chora {
     /// The proposer that orders for this replica.
     pub(super) fn proposer(&self) -> Option<ReplicaId> {
         let init = self.view.init().filter(|_| self.established())?;
-        let up = |id: &ReplicaId| *id != self.me.id() && !self.peers[id.index()].is_down();
+        let up = |id: &ReplicaId| *id != self.me.id() && !self.peers[id.index()].contact.is_down();
         let count = init.proposers.len();
         (0..count)
             .map(|step| init.proposers[(self.me.id().index() + step) % count])

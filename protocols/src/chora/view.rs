@@ -315,7 +315,9 @@ impl Chora {
 
     fn alive(&self, id: ReplicaId, now: Time) -> bool {
         let down = self.config.heartbeat * 2;
-        self.peers[id.index()].is_alive(now, self.config.suspect, down)
+        self.peers[id.index()]
+            .contact
+            .is_alive(now, self.config.suspect, down)
     }
 
     /// To those who have not acknowledged it.

@@ -1,262 +1,250 @@
-//! The log: what is accepted, decided, executed and forgotten, slot by slot.
+//! The slots of one replica: accepted, durable, decided and executed.
 //!
 //! ```text
-//!   accepted in a ballot ──► journal ──► a vote        decided ──► no hole before it ──► executed
+//!   first ………… committed ……… decided or accepted, with holes ……… end ……… far
+//!     │ kept for     └ decided without holes, and handed over       beyond it nothing is kept ┘
+//!     └ those behind
 //! ```
-//!
-//! Slots may be decided in any order; they are executed in theirs.
 
-use super::{
-    Mencius, Record, Summary, Value,
-    replica::{Held, SLOTS_MAX},
+use super::{Known, Record, Value};
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    vec::Vec,
 };
-use alloc::{collections::BTreeMap, vec::Vec};
 use quintet_replica::{
-    Bytes, Context, Durability, Recovered, ReplicaId, ReplicaSet, Slot,
-    parts::{Ballot, request_key},
+    CommandTime, PersistId, Slot,
+    parts::{Ballot, SlotLog},
 };
 
-impl Mencius {
-    /// Whose slot it is.
-    pub(super) fn owner(&self, slot: Slot) -> ReplicaId {
-        ReplicaId(((slot.0.max(1) - 1) % self.members as u64) as u16)
+/// Slots further than this above the commit point are not kept.
+pub(super) const SLOTS_MAX: u64 = 1 << 16;
+/// The most decided slots in one message.
+const PAGE_MAX: usize = 4096;
+
+/// The entry of a slot.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Held {
+    pub ballot: Ballot,
+    pub value: Value,
+    pub decided: bool,
+    pub durable: bool,
+}
+
+impl Held {
+    /// About what it takes in memory.
+    const fn bytes(&self) -> usize {
+        self.value.bytes() + size_of::<Self>()
+    }
+}
+
+/// The state of a slot when it is decided.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Decided {
+    /// The same value, which is decided now.
+    Same,
+    /// Another value of this ballot, or none: the decision is to be written.
+    Other(Ballot),
+    /// Another decision.
+    Contradiction,
+}
+
+/// See the module.
+#[derive(Debug, Default, Hash)]
+pub(super) struct Log {
+    slots: SlotLog<Held>,
+    bytes: usize,
+    writes: VecDeque<(PersistId, Slot)>,
+    /// Everything up to here is decided, and handed over to be executed.
+    committed: Slot,
+    executed_done: Slot,
+    time_seen: CommandTime,
+    time_executed: CommandTime,
+}
+
+/// Where it stands.
+impl Log {
+    pub const fn first(&self) -> Slot {
+        self.slots.first()
     }
 
-    /// The first slot of `owner` above `after`.
-    pub(super) fn slot_of(&self, owner: ReplicaId, after: Slot) -> Slot {
-        let members = self.members as u64;
-        let first = 1 + u64::from(owner.0);
-        let turns = (after.0 + 1).saturating_sub(first).div_ceil(members);
-        Slot(first + turns * members)
+    pub fn end(&self) -> Slot {
+        self.slots.end()
+    }
+
+    /// The last slot in which anything is held, or the last decided one.
+    pub fn last(&self) -> Slot {
+        self.end().previous().max(self.committed)
+    }
+
+    /// The last slot that may be kept.
+    pub const fn far(&self) -> Slot {
+        Slot(self.committed.0 + SLOTS_MAX)
+    }
+
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn get(&self, slot: Slot) -> Option<&Held> {
+        self.slots.get(slot)
+    }
+
+    pub fn iter_from(&self, from: Slot) -> impl Iterator<Item = (Slot, &Held)> {
+        self.slots.iter_from(from)
+    }
+
+    pub const fn committed(&self) -> Slot {
+        self.committed
     }
 
     /// Whether a slot is near enough to be kept, and not decided and executed already.
-    pub(super) fn wanted(&self, slot: Slot) -> bool {
-        slot > self.committed && slot.0 <= self.committed.0 + SLOTS_MAX
+    pub fn wants(&self, slot: Slot) -> bool {
+        slot > self.committed && slot <= self.far()
     }
 
-    pub(super) fn is_decided(&self, slot: Slot) -> bool {
-        slot <= self.committed || self.log.get(slot).is_some_and(|held| held.decided)
+    pub fn is_decided(&self, slot: Slot) -> bool {
+        slot <= self.committed || self.get(slot).is_some_and(|held| held.decided)
+    }
+
+    /// A time that is not below that of any command here.
+    pub fn next_time(&self, clock: u64) -> CommandTime {
+        CommandTime(clock).max(self.time_seen)
+    }
+
+    /// As many decided entries from this slot on as fit into a message, and its length.
+    pub fn decided_from(&self, first: Slot, overhead: usize, bytes_max: usize) -> (Known, usize) {
+        let (mut page, mut bytes) = (Known::new(), overhead);
+        for (slot, held) in self.iter_from(first) {
+            if held.decided {
+                bytes += held.value.bytes() + 8;
+                if bytes > bytes_max && !page.is_empty() {
+                    break;
+                }
+                page.push((slot, held.value.clone()));
+            }
+            if page.len() >= PAGE_MAX {
+                break;
+            }
+        }
+        (page, bytes)
+    }
+}
+
+/// Accepting, deciding and executing.
+impl Log {
+    /// Puts this into a slot. The caller writes it.
+    pub fn put(&mut self, slot: Slot, held: Held) {
+        let before = self.get(slot);
+        assert!(
+            held.decided
+                || before.is_none_or(|before| !before.decided && before.ballot <= held.ballot),
+            "nothing is accepted over a decision, or over a higher ballot, in {slot}"
+        );
+        self.keep(slot, held);
     }
 
     fn keep(&mut self, slot: Slot, held: Held) {
         if let Value::Command { time, .. } = &held.value {
             self.time_seen = self.time_seen.max(*time);
         }
-        self.log_bytes += held.value.bytes() + size_of::<Held>();
-        if let Some(before) = self.log.set(slot, held) {
-            self.log_bytes -= before.value.bytes() + size_of::<Held>();
+        self.bytes += held.bytes();
+        if let Some(before) = self.slots.set(slot, held) {
+            self.bytes -= before.bytes();
         }
     }
 
-    /// Accepts a value, and writes it down.
-    pub(super) fn accept(
-        &mut self,
-        slot: Slot,
-        ballot: Ballot,
-        value: Value,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        self.write(slot, ballot, value, false, ctx);
+    /// The slot is being written.
+    pub fn written(&mut self, write: PersistId, slot: Slot) {
+        self.writes.push_back((write, slot));
     }
 
-    fn write(
-        &mut self,
-        slot: Slot,
-        ballot: Ballot,
-        value: Value,
-        decided: bool,
-        ctx: &mut Context<'_, Self>,
-    ) {
-        let record = Record {
-            ballot,
-            decided,
-            committed: self.committed,
-            value,
-        };
-        let write = ctx.persist(slot, &record);
-        let durable = self.durability == Durability::Memory;
-        if !durable {
-            self.writes.push_back((write, slot));
+    /// The next slot that is durable when all writes up to this one are; true when its owner's
+    /// suggestion is held there.
+    pub fn durable_up_to(&mut self, upto: PersistId) -> Option<(Slot, bool)> {
+        let (_, slot) = *self.writes.front().filter(|(id, _)| *id <= upto)?;
+        self.writes.pop_front();
+        let suggested = self.slots.get_mut(slot).is_some_and(|held| {
+            held.durable = true;
+            held.ballot == Ballot::default()
+        });
+        Some((slot, suggested))
+    }
+
+    /// This value is decided in the slot.
+    pub fn decide(&mut self, slot: Slot, value: &Value) -> Decided {
+        match self.slots.get_mut(slot) {
+            Some(held) if held.value == *value => {
+                held.decided = true;
+                Decided::Same
+            }
+            Some(held) if held.decided => Decided::Contradiction,
+            Some(held) => Decided::Other(held.ballot),
+            None => Decided::Other(Ballot::default()),
         }
-        let held = Held {
-            ballot,
-            value: record.value,
-            decided,
-            durable,
-        };
-        let before = self.log.get(slot);
-        assert!(
-            decided || before.is_none_or(|before| !before.decided && before.ballot <= ballot),
-            "nothing is accepted over a decision, or over a higher ballot, in {slot}"
-        );
-        self.keep(slot, held);
     }
 
-    /// A slot is decided. What was accepted there and lost is written over, so that a restart never
-    /// takes it for what was decided.
-    pub(super) fn decide(&mut self, slot: Slot, value: Value, ctx: &mut Context<'_, Self>) {
-        if !self.wanted(slot) {
+    /// The next value that is decided without a hole before it, which is handed over now.
+    pub fn pop_decided(&mut self) -> Option<Value> {
+        let next = self.committed.next();
+        let value = self.get(next).filter(|held| held.decided)?.value.clone();
+        self.committed = next;
+        Some(value)
+    }
+
+    /// The time at which a value is executed after those before it.
+    pub fn execution_time(&mut self, value: &Value) -> CommandTime {
+        if let Value::Command { time, .. } = value {
+            self.time_executed = self.time_executed.max(*time);
+        }
+        self.time_executed
+    }
+
+    pub const fn time_executed(&self) -> CommandTime {
+        self.time_executed
+    }
+
+    pub fn on_executed(&mut self, slot: Slot) {
+        self.executed_done = self.executed_done.max(slot);
+    }
+
+    /// Drops executed entries beyond `bytes_max`, and all but a part of those that no member needs.
+    pub fn trim(&mut self, bytes_max: usize, needed_after: impl FnOnce(Slot) -> Slot) {
+        let least = bytes_max / 16;
+        if self.bytes <= least {
             return;
         }
-        match self.log.get_mut(slot) {
-            Some(held) if held.value == value => held.decided = true,
-            Some(held) => {
-                if held.decided {
-                    return ctx.contradicted(format_args!("two decisions for slot {slot}"));
-                }
-                let ballot = held.ballot;
-                self.write(slot, ballot, value, true, ctx);
-            }
-            None => self.write(slot, Ballot::default(), value, true, ctx),
-        }
-        if slot == self.committed.next() {
-            self.advance(ctx);
-        }
-    }
-
-    /// Executes what is decided, without holes.
-    pub(super) fn advance(&mut self, ctx: &mut Context<'_, Self>) {
-        let before = self.committed;
-        while let Some(held) = self.log.get(self.committed.next()) {
-            if !held.decided {
+        let needed_after = needed_after(self.committed);
+        let (mut below, mut bytes) = (self.first(), self.bytes);
+        while bytes > least && below <= self.committed {
+            if bytes <= bytes_max && below > needed_after {
                 break;
             }
-            let value = held.value.clone();
-            self.committed = self.committed.next();
-            self.execute(value, ctx);
-        }
-        if self.committed == before {
-            return;
-        }
-        self.progress_at = ctx.now();
-        self.latest = self.latest.max(self.committed);
-        self.leave_decided();
-        if self.fetching.reached(self.committed) {
-            ctx.mark("log overtook the state transfer");
-        }
-        self.answer_reads(ctx);
-        self.maybe_recovered(ctx);
-        self.trim_log();
-    }
-
-    fn execute(&mut self, value: Value, ctx: &mut Context<'_, Self>) {
-        let slot = self.committed;
-        if let Some(own) = self.outstanding.remove(&slot)
-            && let Value::Command { batch, .. } = &own.value
-        {
-            if own.value == value {
-                // By whatever ballot.
-                self.reads.confirm(slot);
-            } else {
-                // Somebody took this replica for dead: its own goes into another slot.
-                ctx.mark("suggestion lost its slot");
-                self.suggest_again(batch.clone());
-                self.aim_reads();
-            }
-        }
-        match value {
-            Value::Noop => ctx.execute(slot, self.time_executed, Bytes::new(), None),
-            Value::Command { time, batch } => {
-                self.time_executed = self.time_executed.max(time);
-                let mut reply = None;
-                if let Some(key) = request_key(&batch) {
-                    self.queue.finished(key);
-                    self.forwarded.remove(&key);
-                    if self.requests.executed(key) || key.0 == ctx.embedded() {
-                        reply = Some((key.0, (), None));
-                    }
-                }
-                ctx.execute(slot, self.time_executed, batch, reply);
-            }
-        }
-    }
-
-    /// Own slots that others decided, or are about to, are not suggested in.
-    pub(super) fn leave_decided(&mut self) {
-        if self.next_own <= self.committed {
-            self.next_own = self.slot_of(self.id, self.committed);
-            self.aim_reads();
-        }
-        self.pass_held();
-    }
-
-    /// The own slot after the one just used.
-    pub(super) fn use_own(&mut self) {
-        self.next_own = self.slot_of(self.id, self.next_own);
-        self.pass_held();
-    }
-
-    fn pass_held(&mut self) {
-        while self.log.get(self.next_own).is_some() {
-            self.revoked_until = self.revoked_until.max(self.next_own);
-            self.next_own = self.slot_of(self.id, self.next_own);
-        }
-    }
-
-    fn suggest_again(&mut self, batch: Bytes) {
-        if let Some(key) = request_key(&batch) {
-            self.queue.finished(key);
-            if self.forwarded.contains(&key) {
-                // The member that forwarded it counts on this one: it is never passed on.
-                return self.queue.push(key, batch);
-            }
-            if !self.requests.contains(key) {
-                return;
-            }
-            match self.forward_to {
-                Some(_) => self.requests.pass_on(batch),
-                None => self.queue.push(key, batch),
-            }
-        }
-    }
-
-    pub(super) fn checkpoint(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.committed > Slot(0) {
-            let time = self.time_executed;
-            ctx.checkpoint(self.committed, &Summary { time });
-        }
-    }
-
-    /// Forgets executed entries beyond what may be kept for those that lag.
-    pub(super) fn trim_log(&mut self) {
-        let most = self.config.log_memory_bytes;
-        let least = most / 16;
-        if self.log_bytes <= least {
-            return;
-        }
-        let known = |peer: ReplicaId| self.peers[peer.index()].committed;
-        let everywhere = self.others.iter().map(known).min();
-        let everywhere = everywhere.unwrap_or(self.committed);
-        let (mut below, mut bytes) = (self.log.first(), self.log_bytes);
-        while bytes > least && below <= self.committed && (bytes > most || below <= everywhere) {
-            if let Some(held) = self.log.get(below) {
-                bytes -= held.value.bytes() + size_of::<Held>();
-            }
+            bytes -= self.get(below).map_or(0, Held::bytes);
             below = below.next();
         }
-        self.log.trim(below, |_| {});
-        self.log_bytes = bytes;
+        self.slots.trim(below, |_| {});
+        self.bytes = bytes;
+    }
+}
+
+/// Restoring, from the journal and from states of others.
+impl Log {
+    /// The state machine stands at `slot`; nothing at or below it is kept.
+    pub fn install(&mut self, slot: Slot, time: CommandTime) {
+        let mut bytes = self.bytes;
+        self.slots.trim(slot.next(), |held| bytes -= held.bytes());
+        self.bytes = bytes;
+        self.committed = slot;
+        self.time_executed = self.time_executed.max(time);
+        self.time_seen = self.time_seen.max(time);
     }
 
-    /// Restores log and promise from the journal. False when it contradicts itself.
-    pub(super) fn restore(
-        &mut self,
-        recovered: Recovered<super::Promised, Record, Summary>,
-    ) -> bool {
-        if let Some(promised) = recovered.promise {
-            for (lease, known) in self.promised.leases.iter_mut().zip(promised.leases) {
-                *lease = known;
-            }
-            self.promised.reserved = promised.reserved;
-            self.reserved_durable = promised.reserved;
-        }
-        if let Some((slot, summary)) = recovered.checkpoint {
-            self.restart_at(slot, summary);
-        }
+    /// The journal has these. False when it contradicts itself; `damaged` says that some of it may
+    /// be missing.
+    pub fn restore(&mut self, records: Vec<(Slot, Record)>, damaged: bool) -> bool {
         let mut newest: BTreeMap<Slot, Record> = BTreeMap::new();
         let mut committed = self.committed;
-        for (slot, record) in recovered.records {
+        for (slot, record) in records {
             committed = committed.max(record.committed);
             if slot > self.committed {
                 newest.insert(slot, record);
@@ -270,7 +258,7 @@ impl Mencius {
                 ballot: record.ballot,
                 value: record.value,
                 // Of a damaged journal the record that wrote a lost value over may be missing.
-                decided: record.decided || (!recovered.forgot && slot <= committed),
+                decided: record.decided || (!damaged && slot <= committed),
                 durable: true,
             };
             self.keep(slot, held);
@@ -278,53 +266,64 @@ impl Mencius {
         true
     }
 
-    /// The state machine stands at `slot`; nothing at or below it is kept.
-    pub(super) fn restart_at(&mut self, slot: Slot, summary: Summary) {
-        let mut bytes = 0;
-        self.log.trim(slot.next(), |held| {
-            bytes += held.value.bytes() + size_of::<Held>();
-        });
-        self.log_bytes -= bytes;
-        self.committed = slot;
-        self.latest = self.latest.max(slot);
-        self.time_executed = self.time_executed.max(summary.time);
-        self.time_seen = self.time_seen.max(summary.time);
+    pub fn assert_invariants(&self) {
+        let next = self.committed.next();
+        assert!(self.first() <= next, "what is not executed is kept");
+        assert!(
+            self.executed_done <= self.committed,
+            "executions were asked for"
+        );
+        assert!(
+            !self.get(next).is_some_and(|held| held.decided),
+            "what can be executed is"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(round: u64, decided: bool) -> Held {
+        let ballot = Ballot {
+            round,
+            ..Ballot::default()
+        };
+        Held {
+            ballot,
+            value: Value::Noop,
+            decided,
+            durable: true,
+        }
     }
 
-    /// This peer has forgotten the log up to a slot: a state must do, of it or of the replica that
-    /// has come as far. To ask those who are known not to have would only cost time.
-    pub(super) fn on_trimmed(&mut self, from: ReplicaId, upto: Slot, ctx: &mut Context<'_, Self>) {
-        let patience = self.config.suspect * 4;
-        if (self.fetching.since()).is_some_and(|since| ctx.now().since(since) > patience) {
-            self.fetching.give_up();
-        }
-        let has = |id: &ReplicaId| *id == from || self.peers[id.index()].committed >= upto;
-        let donors: ReplicaSet = self.others.iter().filter(has).collect();
-        self.fetching.ask(upto, self.committed, donors, ctx);
+    #[test]
+    fn decided_slots_are_executed_without_holes() {
+        let mut log = Log::default();
+        log.put(Slot(2), held(0, true));
+        assert_eq!(log.pop_decided(), None);
+        log.put(Slot(1), held(3, false));
+        assert_eq!(log.decide(Slot(1), &Value::Noop), Decided::Same);
+        assert_eq!(log.pop_decided(), Some(Value::Noop));
+        assert_eq!(log.pop_decided(), Some(Value::Noop));
+        assert_eq!((log.pop_decided(), log.committed()), (None, Slot(2)));
+        let (time, batch) = (CommandTime(9), quintet_replica::Bytes::new());
+        let other = Value::Command { time, batch };
+        assert_eq!(log.decide(Slot(2), &other), Decided::Contradiction);
+        assert_eq!(
+            log.decide(Slot(3), &other),
+            Decided::Other(Ballot::default())
+        );
+        let bytes = log.bytes();
+        log.trim(bytes, |_| Slot(1));
+        assert_eq!((log.first(), log.bytes()), (Slot(2), bytes / 2));
     }
 
-    /// A peer's state stands in for everything up to this slot.
-    pub(super) fn install(&mut self, slot: Slot, summary: Summary, ctx: &mut Context<'_, Self>) {
-        ctx.mark("state installed");
-        self.fetching.reached(slot);
-        if slot <= self.committed {
-            return;
-        }
-        self.restart_at(slot, summary);
-        let covered: Vec<Slot> = self.outstanding.range(..=slot).map(|it| *it.0).collect();
-        for slot in covered {
-            // Whether it is in the state is for the sessions to find out.
-            if let Some(own) = self.outstanding.remove(&slot)
-                && let Value::Command { batch, .. } = own.value
-            {
-                self.suggest_again(batch);
-            }
-        }
-        ctx.trim(slot.next());
-        self.leave_decided();
-        self.advance(ctx);
-        self.answer_reads(ctx);
-        self.maybe_recovered(ctx);
-        self.said_due = true;
+    #[test]
+    #[should_panic(expected = "nothing is accepted over a decision")]
+    fn lower_ballot_is_not_accepted() {
+        let mut log = Log::default();
+        log.put(Slot(1), held(3, false));
+        log.put(Slot(1), held(2, false));
     }
 }

@@ -13,8 +13,13 @@ use alloc::vec::Vec;
 use quintet_replica::{
     BatchId, Bytes, CommandTime, DecodeError, Incarnation, Level, Reader, ReplicaId, Slot, Wire,
     Writer,
-    parts::{Ballot, Taken},
+    parts::{Ballot, RequestMessage, Taken},
 };
+
+/// More than a message takes besides its values, with this number of members.
+pub(super) const fn overhead(members: usize) -> usize {
+    256 + 8 * members + 16 * 1024
+}
 
 /// What stands in a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -367,6 +372,19 @@ impl Wire for Said {
             votes: get_slots(reader)?,
             learnt: get_slots(reader)?,
         })
+    }
+}
+
+impl RequestMessage for Message {
+    fn request(level: Level, batch: Bytes) -> Self {
+        Self::Request { level, batch }
+    }
+
+    fn taken(&self) -> Option<(BatchId, Taken)> {
+        match self {
+            Self::Taken { batch, taken } => Some((*batch, *taken)),
+            _ => None,
+        }
     }
 }
 

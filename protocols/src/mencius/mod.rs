@@ -49,22 +49,36 @@
 //! - A restarted owner revokes its own undecided slots: it does not know what it suggested there.
 //! - Recovery from lost memory, snapshots, catching up and linearizable reads are not in the paper.
 
+// One replica: its state, and which handler each event reaches.
+mod replica;
+
+// What it does, as `impl Mencius`, in the order of a request's way.
+mod acceptor;
 mod bypass;
-mod config;
-mod frontend;
-mod log;
-mod message;
 mod normal;
-mod plant;
 mod reads;
 mod recovery;
-mod replica;
+mod requests;
 mod revoke;
+
+// Its parts: each has private fields and knows nothing of the replica.
+mod config;
+mod leases;
+mod log;
+mod message;
+mod outbox;
+mod own_slots;
+mod peers;
+mod plant;
+mod read_queue;
+mod relay;
+mod revocations;
+mod state_loss;
+mod turns;
 
 #[cfg(test)]
 mod tests;
 
 pub use config::Config;
-pub use frontend::Frontend;
 pub use message::{Known, Message, Promised, Range, Record, Said, Summary, Value};
-pub use replica::{Mencius, Timer};
+pub use replica::{Frontend, Mencius, Timer};

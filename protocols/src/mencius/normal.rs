@@ -7,41 +7,34 @@
 
 use super::{
     Known, Mencius, Message, Said, Value,
+    log::SLOTS_MAX,
+    message::overhead,
     plant::Plant,
-    replica::{OwnSlot, RESERVED_TURNS, SLOTS_MAX, USED_MAX},
+    replica::{RESERVED_TURNS, Timer, USED_MAX},
 };
 use alloc::vec::Vec;
 use quintet_replica::{
-    Bytes, CommandTime, Context, Durability, Incarnation, Lane, ReplicaId, ReplicaSet, Slot,
-    parts::{Ballot, Tally},
+    Bytes, Context, Durability, Lane, ReplicaId, ReplicaSet, Slot, parts::Ballot,
 };
-
-/// More than a message takes besides its values, with so many members.
-pub(super) const fn overhead(members: usize) -> usize {
-    256 + 8 * members + 16 * 1024
-}
 
 impl Mencius {
     /// Everything that this turn brought goes out.
     pub(super) fn flush(&mut self, ctx: &mut Context<'_, Self>) {
         let mut said = Said::default();
-        self.leave_decided();
+        self.pass_decided();
         self.send_forward(ctx);
         if self.recovery.is_none() {
             self.suggest(&mut said, ctx);
             said.skip = self.skip(ctx);
         }
         self.revoke_ahead(ctx);
-        said.learnt = core::mem::take(&mut self.learnt);
-        said.votes = core::mem::take(&mut self.votes_due);
-        if !self.said_due && said.is_empty() {
+        let Some(to_all) = self.outbox.take(&mut said) else {
             return;
-        }
-        let to_all = core::mem::take(&mut self.said_due);
+        };
         let bytes: usize = said.entries.iter().map(|(_, value)| value.bytes()).sum();
-        let overhead = overhead(self.members);
+        let overhead = overhead(self.me.members());
         let room = |id: &ReplicaId| ctx.takes(*id, bytes + overhead);
-        let reached: ReplicaSet = self.others.iter().filter(room).collect();
+        let reached: ReplicaSet = self.me.others().iter().filter(room).collect();
         // Last, because suggesting, skipping and revoking change where this replica stands.
         let said = Said {
             skip: said.skip,
@@ -51,7 +44,7 @@ impl Mencius {
             ..self.standing()
         };
         let narrow = |id: &ReplicaId| !reached.contains(*id) && ctx.takes(*id, overhead);
-        let narrow: ReplicaSet = self.others.iter().filter(narrow).collect();
+        let narrow: ReplicaSet = self.me.others().iter().filter(narrow).collect();
         if !narrow.is_empty() {
             // Suggestions are repeated when there is room. Votes and decisions of other slots go
             // now: they are small, and nobody would repeat them before a timer asks for them.
@@ -77,7 +70,7 @@ impl Mencius {
         loop {
             let rest = said.split_off(self.config.slots_max);
             to_all |= said.concerns_all();
-            let owners = said.votes.iter().map(|slot| self.owner(*slot));
+            let owners = said.votes.iter().map(|slot| self.turns.owner(*slot));
             let to = owners.filter(|owner| reached.contains(*owner));
             let to = if to_all { reached } else { to.collect() };
             ctx.multicast(to, Lane::Control, &Message::Said(said));
@@ -89,11 +82,11 @@ impl Mencius {
     /// Where this replica stands, and nothing else.
     fn standing(&self) -> Said {
         Said {
-            incarnation: self.incarnation,
+            incarnation: self.me.incarnation(),
             lives: self.lives(),
             forgot: self.recovery.is_some(),
-            latest: self.latest.max(self.wants_latest()),
-            committed: self.committed,
+            latest: self.own.latest(),
+            committed: self.log.committed(),
             ..Said::default()
         }
     }
@@ -101,92 +94,63 @@ impl Mencius {
     fn suggest(&mut self, said: &mut Said, ctx: &mut Context<'_, Self>) {
         let mut bytes = 0;
         while bytes < self.config.batch_bytes_max
-            && self.outstanding.len() < self.config.window
-            && self.may_use(self.next_own, ctx)
+            && self.own.len() < self.config.window
+            && self.may_use(self.own.next(), ctx)
         {
             // Nothing, for reads, is told apart from what others decide where an owner is silent.
-            let nothing = self.marker_wanted.then(Bytes::new);
-            let Some(batch) = self.queue.pop().or(nothing) else {
+            let nothing = self.reads.is_marker_wanted().then(Bytes::new);
+            let Some(batch) = self.relay.pop().or(nothing) else {
                 break;
             };
-            let time = CommandTime(ctx.clock().now).max(self.time_seen);
+            let time = self.log.next_time(ctx.clock().now);
             let value = Value::Command { time, batch };
-            self.marker_wanted = false;
-            let slot = self.next_own;
+            self.reads.drop_marker();
             bytes += value.bytes();
-            self.use_own();
-            self.latest = self.latest.max(slot);
-            let own = OwnSlot {
-                tally: Tally::new(),
-                value: value.clone(),
-            };
-            self.outstanding.insert(slot, own);
+            let slot = self.own.use_next(&self.log);
+            self.own.suggest(slot, value.clone());
             self.accept(slot, Ballot::default(), value.clone(), ctx);
             said.entries.push((slot, value));
-            if self.durability == Durability::Memory {
-                self.vote(self.id, slot, ctx);
+            if self.me.durability() == Durability::Memory {
+                self.vote(self.me.id(), slot, ctx);
             }
         }
     }
 
     /// Whether an own slot may be used: it is near, and a restart would not use it again. Others see
-    /// where this ends, and decide what lies beyond (`lags`).
+    /// where this ends, and decide what lies beyond (`is_up`).
     fn may_use(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) -> bool {
-        let turn = self.members as u64;
-        if slot.0 + turn * RESERVED_TURNS / 2 > self.promised.reserved.0 {
-            self.promised.reserved = Slot(slot.0 + turn * RESERVED_TURNS);
+        if self.turns.ahead(slot, RESERVED_TURNS / 2) > self.leases.reserved() {
+            self.leases.reserve(self.turns.ahead(slot, RESERVED_TURNS));
             self.persist_promise(ctx);
         }
-        slot <= self.reserved_durable && slot.0 <= self.committed.0 + USED_MAX
+        self.leases.is_reserved(slot) && slot.0 <= self.log.committed().0 + USED_MAX
     }
 
     /// Own slots before what was suggested hold nothing.
     fn skip(&mut self, ctx: &mut Context<'_, Self>) -> Option<(Slot, Slot)> {
-        let (first, latest) = (self.next_own, self.latest);
+        let (first, latest) = (self.own.next(), self.own.latest());
         let mut last = None;
-        while self.next_own < latest && self.may_use(self.next_own, ctx) {
-            let slot = self.next_own;
-            self.use_own();
+        while self.own.next() < latest && self.may_use(self.own.next(), ctx) {
+            let slot = self.own.use_next(&self.log);
             self.decide(slot, Value::Noop, ctx);
             last = Some(slot);
         }
         if last.is_some() {
             ctx.mark("skips own slots");
         }
-        let lowest = self.outstanding.keys().next().copied();
-        let first = match lowest {
+        let first = match self.own.lowest() {
             Some(lowest) if self.planted(Plant::SkipOverSuggested) => lowest,
             _ => first,
         };
         last.map(|last| (first, last))
     }
 
-    pub(super) fn lives(&self) -> Vec<Incarnation> {
-        let mut lives: Vec<Incarnation> = self.peers.iter().map(|it| it.incarnation).collect();
-        lives[self.id.index()] = self.incarnation;
-        lives
-    }
-
-    /// What another knows of everybody's lives counts here, too: see `recovery.rs`.
-    pub(super) fn meet_all(&mut self, lives: &[Incarnation], ctx: &mut Context<'_, Self>) {
-        for (index, life) in lives.iter().enumerate().take(self.members) {
-            let id = ReplicaId(index as u16);
-            if id != self.id {
-                self.meet(id, *life, ctx);
-            }
-        }
-    }
-
     /// A vote for an own slot in ballot 0.
     pub(super) fn vote(&mut self, from: ReplicaId, slot: Slot, ctx: &mut Context<'_, Self>) {
-        let majority = self.majority - usize::from(self.planted(Plant::MinorityDecides));
-        let Some(own) = self.outstanding.get_mut(&slot) else {
-            return;
-        };
-        own.tally.vote(from);
-        let value = own.tally.reached(majority).then(|| own.value.clone());
-        if let Some(value) = value.filter(|_| !self.is_decided(slot)) {
-            self.learnt.push(slot);
+        let majority = self.me.majority() - usize::from(self.planted(Plant::MinorityDecides));
+        let value = self.own.vote(from, slot, majority);
+        if let Some(value) = value.filter(|_| !self.log.is_decided(slot)) {
+            self.outbox.learn(slot);
             self.reads.confirm(slot);
             self.decide(slot, value, ctx);
             self.answer_reads(ctx);
@@ -195,51 +159,44 @@ impl Mencius {
 
     /// Tells the owner of a slot that its suggestion is accepted here.
     pub(super) fn vote_is_due(&mut self, slot: Slot, ctx: &mut Context<'_, Self>) {
-        let owner = self.owner(slot);
-        if owner == self.id {
+        let owner = self.turns.owner(slot);
+        if owner == self.me.id() {
             self.vote(owner, slot, ctx);
         } else {
-            self.votes_due.push(slot);
+            self.outbox.vote(slot);
         }
     }
 
     pub(super) fn on_said(&mut self, from: ReplicaId, said: Said, ctx: &mut Context<'_, Self>) {
         self.meet(from, said.incarnation, ctx);
         self.meet_all(&said.lives, ctx);
-        let peer = &mut self.peers[from.index()];
-        if said.incarnation != peer.incarnation {
+        if said.incarnation != self.peers.incarnation(from) {
             return ctx.mark("ignored: said in an earlier life");
         }
-        peer.told = true;
-        peer.forgot = said.forgot;
-        peer.committed = peer.committed.max(said.committed);
-        let is_new = core::mem::take(&mut peer.is_new);
-        if is_new && peer.committed > self.committed {
+        let is_first = self.peers.on_report(from, &said);
+        if is_first && self.peers.committed(from) > self.log.committed() {
             // Decisions from before there was a link come no other way.
-            let first = self.committed.next();
-            ctx.send(from, Lane::Control, &Message::Fetch { first });
+            self.fetch(from, ctx);
         }
-        let far = Slot(self.committed.0 + SLOTS_MAX);
-        self.latest = self.latest.max(said.latest.min(far));
+        let far = self.log.far();
+        self.own.learn_latest(said.latest.min(far));
         let mut refused = false;
         for (slot, value) in said.entries {
-            self.latest = self.latest.max(slot.min(far));
+            self.own.learn_latest(slot.min(far));
             refused |= self.on_suggestion(from, slot, value, ctx);
         }
         if refused {
             self.refuse(from, from, ctx);
         }
         if let Some((first, last)) = said.skip {
-            let after = Slot(first.0.saturating_sub(1)).max(self.committed);
-            let mut slot = self.slot_of(from, after);
-            while slot <= last.min(far) {
+            let first = first.max(self.log.committed().next());
+            for slot in self.turns.slots(from, first, last.min(far)) {
                 self.decide(slot, Value::Noop, ctx);
-                slot = self.slot_of(from, slot);
             }
         }
         for slot in said.learnt {
-            if self.owner(slot) == from
-                && let Some(held) = self.log.get(slot).filter(|_| self.wanted(slot))
+            if self.turns.owner(slot) == from
+                && let Some(held) = self.log.get(slot).filter(|_| self.log.wants(slot))
             {
                 // Whatever ballot it was accepted in here: what a majority accepted in ballot 0 is
                 // what every higher ballot proposes, unless this one lost to it.
@@ -264,104 +221,91 @@ impl Mencius {
         value: Value,
         ctx: &mut Context<'_, Self>,
     ) -> bool {
-        if self.owner(slot) != from || !self.wanted(slot) || self.recovery.is_some() {
+        if self.turns.owner(slot) != from || !self.log.wants(slot) || self.recovery.is_some() {
             return false;
         }
-        let (ballot, mut until) = self.promised.leases[from.index()];
-        if self.planted(Plant::PromiseIgnored) {
-            until = Slot(0);
-        }
+        let promised = self.leases.covers(from, slot) && !self.planted(Plant::PromiseIgnored);
         if let Some(held) = self.log.get(slot) {
-            if held.ballot == Ballot::default() && held.value == value {
-                if held.durable {
-                    self.vote_is_due(slot, ctx);
-                }
-                return false;
+            if held.ballot != Ballot::default() || held.value != value {
+                return promised;
             }
-            return slot <= until && ballot.round > 0;
+            if held.durable {
+                self.vote_is_due(slot, ctx);
+            }
+            return false;
         }
-        if slot <= until && ballot.round > 0 {
+        if promised {
             return true;
         }
         self.accept(slot, Ballot::default(), value, ctx);
-        if self.durability == Durability::Memory || self.planted(Plant::VoteNotDurable) {
+        if self.me.durability() == Durability::Memory || self.planted(Plant::VoteNotDurable) {
             self.vote_is_due(slot, ctx);
         }
         false
     }
 
-    fn blocked(&self) -> bool {
-        self.committed < self.latest || !self.outstanding.is_empty() || !self.revoking.is_empty()
+    /// Whether something is outstanding that will not come by itself when a message was lost.
+    fn wants_coordination(&self) -> bool {
+        let committed = self.log.committed();
+        committed < self.own.latest()
+            || !self.own.is_empty()
+            || !self.revocations.is_empty()
+            || self.peers.are_ahead(committed)
     }
 
     pub(super) fn arm_coordination(&mut self, ctx: &mut Context<'_, Self>) {
-        let lacks = self
-            .peers
-            .iter()
-            .any(|peer| peer.committed > self.committed);
-        if !self.coordination_armed && (self.blocked() || lacks) {
-            self.coordination_armed = true;
-            self.coordination_saw = self.committed;
-            let tries = self.coordination_tries.min(4);
-            let delay = self.config.coordination.saturating_mul(1 << tries);
-            ctx.set_timer(super::Timer::Coordination, delay.min(self.config.suspect));
+        if !self.coordination.is_armed() && self.wants_coordination() {
+            let longer = self.coordination.arm(self.log.committed());
+            let delay = self.config.coordination.saturating_mul(longer);
+            ctx.set_timer(Timer::Coordination, delay.min(self.config.suspect));
         }
     }
 
     /// Nothing moved for a while: what is missing is asked for, own suggestions are repeated.
     pub(super) fn on_coordination(&mut self, ctx: &mut Context<'_, Self>) {
-        self.coordination_armed = false;
-        if self.committed != self.coordination_saw {
-            self.coordination_tries = 0;
+        self.coordination.fired();
+        if self.coordination.moved(self.log.committed()) {
+            self.coordination.reset();
         } else {
-            self.coordination_tries += 1;
+            self.coordination.try_again();
             self.repeat(ctx);
         }
         self.arm_coordination(ctx);
     }
 
     fn repeat(&mut self, ctx: &mut Context<'_, Self>) {
-        for id in self.others.iter() {
-            let lacks = |own: &&OwnSlot| !own.tally.voters().contains(id);
-            if self.outstanding.values().any(|own| lacks(&own)) {
-                self.send_own(id, self.committed.next(), ctx);
-            }
+        let committed = self.log.committed();
+        let others = self.me.others();
+        for id in others.iter().filter(|id| self.own.lacks_vote_of(*id)) {
+            self.send_own(id, committed.next(), ctx);
         }
-        let blocked = self.committed.next();
-        let lacks = self
-            .peers
-            .iter()
-            .any(|peer| peer.committed > self.committed);
-        if blocked <= self.latest || lacks {
-            let owner = self.owner(blocked);
-            let message = Message::Fetch { first: blocked };
-            if owner != self.id {
-                ctx.send(owner, Lane::Control, &message);
+        if committed < self.own.latest() || self.peers.are_ahead(committed) {
+            let owner = self.turns.owner(committed.next());
+            if owner != self.me.id() {
+                self.fetch(owner, ctx);
             }
-            let further =
-                |id: &ReplicaId| *id != owner && self.peers[id.index()].committed > self.committed;
-            let donors: Vec<ReplicaId> = self.others.iter().filter(further).collect();
-            *self.fetch_next = self.fetch_next.wrapping_add(1);
-            if !donors.is_empty() {
-                let donor = donors[(*self.fetch_next % donors.len() as u64) as usize];
-                ctx.send(donor, Lane::Control, &message);
+            let further = |id: &ReplicaId| *id != owner && self.peers.committed(*id) > committed;
+            let donors: Vec<ReplicaId> = others.iter().filter(further).collect();
+            let index = self.coordination.next_source(donors.len());
+            if let Some(donor) = donors.get(index) {
+                self.fetch(*donor, ctx);
             }
         }
         self.repeat_revocations(ctx);
         self.revoke_blocked(ctx);
-        self.said_due = true;
+        self.outbox.want();
+    }
+
+    /// Asks what is decided behind the commit point.
+    fn fetch(&self, from: ReplicaId, ctx: &mut Context<'_, Self>) {
+        let first = self.log.committed().next();
+        ctx.send(from, Lane::Control, &Message::Fetch { first });
     }
 
     /// Own suggestions that are not decided, again, and where this replica stands.
     fn send_own(&self, to: ReplicaId, first: Slot, ctx: &mut Context<'_, Self>) {
-        let (mut entries, mut bytes) = (Vec::new(), overhead(self.members));
-        for (slot, own) in self.outstanding.range(first..) {
-            bytes += own.value.bytes();
-            if bytes > self.config.batch_bytes_max && !entries.is_empty() {
-                break;
-            }
-            entries.push((*slot, own.value.clone()));
-        }
+        let (overhead, bytes_max) = (overhead(self.me.members()), self.config.batch_bytes_max);
+        let (entries, bytes) = self.own.suggested_from(first, overhead, bytes_max);
         if !ctx.takes(to, bytes) {
             return ctx.mark("suggestions wait for room");
         }
@@ -380,32 +324,20 @@ impl Mencius {
             let first = self.log.first();
             return ctx.send(to, Lane::Control, &Message::Trimmed { first });
         }
-        // Whoever asks waits for own slots that nobody has used: they are skipped.
-        let far = Slot(self.committed.0 + SLOTS_MAX / 4);
-        if first <= far {
-            self.latest = self.latest.max(first);
+        // The member that asks waits for own slots that nobody has used: they are skipped.
+        let committed = self.log.committed();
+        if first.0 <= committed.0 + SLOTS_MAX / 4 {
+            self.own.learn_latest(first);
         }
-        let (mut values, mut bytes): (Known, usize) = (Vec::new(), overhead(self.members));
-        for (slot, held) in self.log.iter_from(first) {
-            if held.decided {
-                bytes += held.value.bytes() + 8;
-                if bytes > self.config.batch_bytes_max && !values.is_empty() {
-                    break;
-                }
-                values.push((slot, held.value.clone()));
-            }
-            if values.len() >= 4096 {
-                break;
-            }
-        }
+        let (overhead, bytes_max) = (overhead(self.me.members()), self.config.batch_bytes_max);
+        let (values, bytes) = self.log.decided_from(first, overhead, bytes_max);
         if !ctx.takes(to, bytes) {
             return ctx.mark("entries wait for room");
         }
         if !values.is_empty() {
-            let committed = self.committed;
             ctx.send(to, Lane::Control, &Message::Known { committed, values });
         }
-        if self.recovery.is_none() && self.outstanding.range(first..).next().is_some() {
+        if self.recovery.is_none() && self.own.highest().is_some_and(|slot| slot >= first) {
             self.send_own(to, first, ctx);
         }
     }
@@ -417,15 +349,14 @@ impl Mencius {
         values: Known,
         ctx: &mut Context<'_, Self>,
     ) {
-        let before = self.committed;
+        let before = self.log.committed();
         for (slot, value) in values {
             self.decide(slot, value, ctx);
         }
         // The sender may have lost its state since: only `Said`, which has the incarnation, reports
         // its commit point.
-        if self.committed > before && self.committed < committed {
-            let first = self.committed.next();
-            ctx.send(from, Lane::Control, &Message::Fetch { first });
+        if self.log.committed() > before && self.log.committed() < committed {
+            self.fetch(from, ctx);
         }
     }
 }

@@ -1,8 +1,6 @@
 //! Bugs to be switched on one at a time: what the simulator must find. Without the feature `plant`
 //! all of this is constant false.
 
-use super::Mencius;
-
 quintet_replica::plants! {
     MinorityDecides "minority_decides" 0 ""
         "an owner decides with one vote fewer than a majority";
@@ -22,11 +20,4 @@ quintet_replica::plants! {
         "a replica that forgot votes at once";
     ReadsUnordered "stale_read_paused_leader" 33 ""
         "reads do not wait for a majority";
-}
-
-impl Mencius {
-    /// Whether this bug is switched on.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
 }

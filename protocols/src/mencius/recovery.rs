@@ -14,63 +14,36 @@
 //! the replica that counts of the new life, and a vote of the earlier life counts no more. So no
 //! lost vote helps to decide anything that this replica does not hold.
 
-use super::{Mencius, Message};
-use alloc::{vec, vec::Vec};
-use quintet_replica::{Context, Incarnation, Lane, ReplicaId, Slot, Time, parts::too_many_forgot};
-
-/// A replica that has forgotten.
-#[derive(Hash)]
-pub(super) struct Recovery {
-    nonce: u64,
-    answers: Vec<Option<Slot>>,
-    upto: Option<Slot>,
-    lost_since: Option<Time>,
-}
+use super::{Mencius, Message, state_loss::StateLoss};
+use quintet_replica::{Context, Incarnation, Lane, ReplicaId, Slot, parts::Observed};
 
 impl Mencius {
     pub(super) fn become_recovering(&mut self, ctx: &mut Context<'_, Self>) {
-        if self.members - 1 < self.majority {
-            return self.halt_lost(ctx);
+        if !self.me.can_recover() {
+            return self.me.halt_lost(ctx);
         }
         ctx.mark("recovers what it forgot");
-        self.recovery = Some(Recovery {
-            nonce: ctx.random(),
-            answers: vec![None; self.members],
-            upto: None,
-            lost_since: None,
-        });
+        self.recovery = Some(StateLoss::new(ctx.random(), self.me.members()));
         self.ask_to_recover(ctx);
     }
 
-    fn halt_lost(&self, ctx: &mut Context<'_, Self>) {
-        ctx.halt(too_many_forgot(self.members, self.durability));
-    }
-
-    pub(super) fn ask_to_recover(&mut self, ctx: &mut Context<'_, Self>) {
+    fn ask_to_recover(&self, ctx: &mut Context<'_, Self>) {
         let Some(recovery) = &self.recovery else {
             return;
         };
-        let unanswered = |id: &ReplicaId| recovery.answers[id.index()].is_none();
-        let to = self.others.iter().filter(unanswered).collect();
-        let (incarnation, nonce) = (self.incarnation, recovery.nonce);
+        let to = recovery.unanswered(self.me.others());
+        let (incarnation, nonce) = (self.me.incarnation(), recovery.nonce());
         ctx.multicast(to, Lane::Control, &Message::Recover { incarnation, nonce });
     }
 
     /// By heartbeat: are there enough others that have not forgotten?
     pub(super) fn watch_recovery(&mut self, ctx: &mut Context<'_, Self>) {
         self.ask_to_recover(ctx);
-        let now = ctx.now();
-        let forgotten = 1 + self.peers.iter().filter(|peer| peer.forgot).count();
-        let Some(recovery) = &mut self.recovery else {
-            return;
-        };
-        if recovery.upto.is_some() || forgotten <= self.members - self.majority {
-            recovery.lost_since = None;
-            return;
-        }
-        let since = *recovery.lost_since.get_or_insert(now);
-        if now.since(since) > self.config.suspect * 4 {
-            self.halt_lost(ctx);
+        let lost = 1 + self.peers.lost();
+        if let Some(recovery) = &mut self.recovery
+            && recovery.too_many_lost(lost, &self.me, ctx.now()) > self.config.suspect * 4
+        {
+            self.me.halt_lost(ctx);
         }
     }
 
@@ -82,10 +55,10 @@ impl Mencius {
         ctx: &mut Context<'_, Self>,
     ) {
         self.meet(from, incarnation, ctx);
-        if self.recovery.is_some() || self.peers[from.index()].incarnation != incarnation {
+        if self.recovery.is_some() || self.peers.incarnation(from) != incarnation {
             return ctx.mark("ignored: recovering");
         }
-        let last = self.log.end().previous().max(self.committed);
+        let last = self.log.last();
         ctx.send(from, Lane::Control, &Message::RecoverOk { nonce, last });
     }
 
@@ -96,38 +69,31 @@ impl Mencius {
         last: Slot,
         ctx: &mut Context<'_, Self>,
     ) {
-        let majority = self.majority;
         let Some(recovery) = &mut self.recovery else {
             return;
         };
-        if recovery.nonce != nonce {
+        if recovery.nonce() != nonce {
             return ctx.mark("ignored: answer to another question");
         }
-        recovery.answers[from.index()] = Some(last);
-        let told = || recovery.answers.iter().flatten();
-        if told().count() >= majority && recovery.upto.is_none() {
+        if recovery.on_answer(from, last, self.me.majority()) {
             ctx.mark("recovery quorum");
-            recovery.upto = told().max().copied();
         }
         self.maybe_recovered(ctx);
-        self.said_due = true;
-    }
-
-    /// Up to here the others are to decide, since this replica waits for it.
-    pub(super) fn wants_latest(&self) -> Slot {
-        let recovery = self.recovery.as_ref();
-        recovery.and_then(|it| it.upto).unwrap_or_default()
+        self.outbox.want();
     }
 
     pub(super) fn maybe_recovered(&mut self, ctx: &mut Context<'_, Self>) {
-        let upto = self.recovery.as_ref().and_then(|it| it.upto);
-        if upto.is_some_and(|upto| upto <= self.committed) {
+        let Some(upto) = self.recovery.as_ref().and_then(StateLoss::upto) else {
+            return;
+        };
+        if upto <= self.log.committed() {
             ctx.mark("recovered");
             ctx.recovered();
             self.recovery = None;
-            self.said_due = true;
-        } else if let Some(upto) = upto {
-            self.latest = self.latest.max(upto);
+            self.outbox.want();
+        } else {
+            // The others are to decide up to here, since this replica waits for it.
+            self.own.learn_latest(upto);
         }
     }
 
@@ -138,17 +104,26 @@ impl Mencius {
         incarnation: Incarnation,
         ctx: &mut Context<'_, Self>,
     ) {
-        let member = &mut self.peers[peer.index()];
-        if incarnation <= member.incarnation {
-            return;
-        }
-        if member.incarnation != Incarnation(0) {
+        let observed = self.peers.observe(peer, incarnation);
+        if observed == Observed::Restarted {
             ctx.mark("peer came back in a new life");
         }
-        member.incarnation = incarnation;
-        // What it has is what it says from now on.
-        member.told = false;
-        member.committed = Slot(0);
-        self.forget_votes(peer);
+        if observed != Observed::Known {
+            self.forget_votes(peer);
+        }
+    }
+
+    /// What another knows of the lives of all members counts here, too: see above.
+    pub(super) fn meet_all(&mut self, lives: &[Incarnation], ctx: &mut Context<'_, Self>) {
+        for (index, life) in lives.iter().enumerate().take(self.me.members()) {
+            let id = ReplicaId(index as u16);
+            if id != self.me.id() {
+                self.meet(id, *life, ctx);
+            }
+        }
+    }
+
+    pub(super) fn lives(&self) -> alloc::vec::Vec<Incarnation> {
+        self.peers.incarnations(self.me.id(), self.me.incarnation())
     }
 }

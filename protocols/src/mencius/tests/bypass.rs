@@ -113,7 +113,7 @@ fn clients_of_a_slow_member_are_answered_while_it_is_bypassed() {
     all_find_slow(&mut group, &[]);
     let write = group.write(2);
     assert!(is_answered_in(&mut group, 2, write, 1000));
-    assert!(group.replica(2).forward_to.is_none());
+    assert!(group.replica(2).relay.to().is_none());
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn members_that_each_find_themselves_slow_order_what_is_forwarded_to_them() {
         finds_slow(&mut group, id, &[id]);
     }
     for id in 0..3 {
-        let to = group.replica(id).forward_to;
+        let to = group.replica(id).relay.to();
         assert_eq!(to, Some(ReplicaId((id + 1) % 3)), "in a circle");
         let write = group.write(id);
         let read = group.submit(id, Level::Linearizable);
@@ -155,10 +155,10 @@ fn nobody_is_bypassed_when_those_that_are_quick_are_no_majority() {
     let write = group.write(2);
     group.run(MS * 10);
     assert!(group.answered(2, write));
-    assert_eq!(group.replica(2).forward_to, Some(ReplicaId(0)));
+    assert_eq!(group.replica(2).relay.to(), Some(ReplicaId(0)));
     group.crash(1);
     group.run(MS * 3000);
-    assert_eq!(group.replica(2).forward_to, None);
+    assert_eq!(group.replica(2).relay.to(), None);
     for id in [0, 2] {
         let write = group.write(id);
         assert!(is_answered_in(&mut group, id, write, 100), "{id}");
@@ -167,7 +167,7 @@ fn nobody_is_bypassed_when_those_that_are_quick_are_no_majority() {
     for id in [0, 2] {
         let write = group.write(id);
         assert!(is_answered_in(&mut group, id, write, 100), "{id}");
-        assert_eq!(group.replica(id).forward_to, None);
+        assert_eq!(group.replica(id).relay.to(), None);
     }
 }
 
@@ -176,14 +176,14 @@ fn what_was_forwarded_to_member_that_dies_is_forwarded_to_another() {
     let mut group = group(5, Durability::Disk);
     all_find_slow(&mut group, &[2]);
     group.run(MS * 10);
-    assert_eq!(group.replica(2).forward_to, Some(ReplicaId(3)));
+    assert_eq!(group.replica(2).relay.to(), Some(ReplicaId(3)));
     group.isolate(3);
     let (write, read) = (group.write(2), group.submit(2, Level::Linearizable));
     group.run(MS * 100);
     assert!(!group.answered(2, write) && !group.answered(2, read));
     // The frontend repeats them after 400 ms and after 1,200 ms: this is in between.
     let began = group.clock.now;
-    while group.replica(2).forward_to != Some(ReplicaId(4)) {
+    while group.replica(2).relay.to() != Some(ReplicaId(4)) {
         group.run(MS);
     }
     assert!(is_answered_in(&mut group, 2, write, 20));
@@ -196,7 +196,7 @@ fn what_a_broken_connection_lost_is_forwarded_again() {
     let mut group = group(5, Durability::Disk);
     all_find_slow(&mut group, &[2]);
     group.run(MS * 10);
-    let to = group.replica(2).forward_to.expect("it is bypassed").0;
+    let to = group.replica(2).relay.to().expect("it is bypassed").0;
     group.far.insert(2, MS * 20);
     let (write, read) = (group.write(2), group.submit(2, Level::Linearizable));
     group.run(MS * 5);
@@ -210,12 +210,12 @@ fn forwarded_request_is_suggested_again_when_its_slot_is_lost() {
     let mut group = group(3, Durability::Disk);
     all_find_slow(&mut group, &[2]);
     group.run(MS * 10);
-    assert_eq!(group.replica(2).forward_to, Some(ReplicaId(0)));
+    assert_eq!(group.replica(2).relay.to(), Some(ReplicaId(0)));
     // Nobody hears of the suggestion, and another member revokes its slot.
     group.cut.extend([(0, 1), (0, 2)]);
     let write = group.write(2);
     group.run(MS * 5);
-    assert!(!group.replica(0).outstanding.is_empty());
+    assert!(!group.replica(0).own.is_empty());
     finds_slow(&mut group, 1, &[0]);
     let other = group.write(1);
     assert!(is_answered_in(&mut group, 1, other, 100));

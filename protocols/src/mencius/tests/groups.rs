@@ -137,7 +137,7 @@ fn progress_of_a_peer_is_what_it_says_since_it_was_started() {
         group.run(MS * 5);
     }
     group.run(MS * 500);
-    let known = |group: &Group| group.replica(1).peers[2].committed;
+    let known = |group: &Group| group.replica(1).peers.committed(ReplicaId(2));
     let before = known(&group);
     assert!(before > Slot(100));
     group.event(1, Event::Control(Control::CheckpointDue));
@@ -157,7 +157,7 @@ fn late_answer_reports_no_progress_of_a_restarted_peer() {
     group.write(0);
     group.run(MS * 500);
     let late = Message::Known {
-        committed: group.replica(2).committed,
+        committed: group.replica(2).log.committed(),
         values: Vec::new(),
     };
     group.crash(2);
@@ -165,7 +165,7 @@ fn late_answer_reports_no_progress_of_a_restarted_peer() {
     group.cut.extend([(0, 2), (1, 2)]);
     group.start(2);
     group.run(MS * 20);
-    let known = |group: &Group| group.replica(1).peers[2].committed;
+    let known = |group: &Group| group.replica(1).peers.committed(ReplicaId(2));
     assert_eq!(known(&group), Slot(0), "it has lost its state");
     group.deliver(Packet::new(2, 1, &late));
     assert_eq!(known(&group), Slot(0));
@@ -183,7 +183,7 @@ fn nobody_waits_for_an_owner_that_is_far_behind_and_fetches_its_state() {
         group.write(1);
         group.run(MS * 50);
         group.crash(laggard);
-        while group.replica(1).committed.0 < USED_MAX + 1000 {
+        while group.replica(1).log.committed().0 < USED_MAX + 1000 {
             let mut last = None;
             for _ in 0..1024 {
                 last = Some(group.write(1));
@@ -236,7 +236,7 @@ fn a_suggestion_is_accepted_in_its_owners_slots_only() {
         ..Default::default()
     };
     group.deliver(Packet::new(1, 0, &Message::Said(said)));
-    assert_eq!(group.replica(0).owner(Slot(3)), ReplicaId(2));
+    assert_eq!(group.replica(0).turns.owner(Slot(3)), ReplicaId(2));
     assert!(group.replica(0).log.get(Slot(3)).is_none());
 }
 
@@ -307,8 +307,8 @@ fn a_promise_that_was_long_in_writing_tells_nothing_false_about_what_was_forgott
     group.run(MS * 10);
     group.write(0);
     group.run(MS * 50);
-    let committed = group.replica(2).committed;
-    let first = group.replica(2).slot_of(ReplicaId(0), committed);
+    let committed = group.replica(2).log.committed();
+    let first = group.replica(2).turns.slot_of(ReplicaId(0), committed);
     group.members[2].slow_disk = true;
     let range = Range {
         owner: ReplicaId(0),
@@ -332,8 +332,8 @@ fn a_promise_that_was_long_in_writing_tells_nothing_false_about_what_was_forgott
 fn an_owner_passes_over_slots_that_others_decided_without_it() {
     let mut group = group(3, Durability::Disk);
     let (from, me) = (ReplicaId(0), ReplicaId(1));
-    let mine = group.replica(1).next_own;
-    let later = group.replica(1).slot_of(me, mine);
+    let mine = group.replica(1).own.next();
+    let later = group.replica(1).turns.slot_of(me, mine);
     let known = Message::Known {
         committed: Slot(0),
         values: alloc::vec![(later, Value::Noop)],
@@ -342,8 +342,8 @@ fn an_owner_passes_over_slots_that_others_decided_without_it() {
     group.write(1);
     group.write(1);
     group.run(MS * 100);
-    let held = group.replica(1).outstanding.get(&later);
-    assert!(held.is_none() && group.replica(1).is_decided(later));
+    let replica = group.replica(1);
+    assert!(replica.own.is_empty() && replica.log.is_decided(later));
 }
 
 /// An owner's suggestion reaches one other, who forgets it and comes back with the help of three
@@ -354,8 +354,11 @@ pub(super) fn counted_with_a_lost_vote(config: Config) -> bool {
     group.cut.extend([(0, 2), (0, 3), (0, 4)]);
     let batch = group.write(0);
     group.run(MS * 5);
-    let slot = *group.replica(0).outstanding.keys().next().expect("its own");
-    assert_eq!(group.replica(0).outstanding[&slot].tally.voters().len(), 2);
+    let lacks_vote_of = |id| group.replica(0).own.lacks_vote_of(ReplicaId(id));
+    assert_eq!(
+        [0, 1, 2, 3, 4].map(lacks_vote_of),
+        [false, false, true, true, true]
+    );
     group.cut.extend([(0, 1), (1, 0), (2, 0), (3, 0), (4, 0)]);
     group.crash(1);
     group.start(1);
@@ -380,7 +383,7 @@ pub(super) fn suggested_before_and_after_a_restart(config: Config) -> (Slot, Slo
     group.members[0].slow_disk = true;
     group.write(0);
     group.run(MS);
-    let before = group.replica(0).next_own;
+    let before = group.replica(0).own.next();
     group.crash(0);
     group.members[0].slow_disk = false;
     group.isolate(0);
@@ -388,7 +391,7 @@ pub(super) fn suggested_before_and_after_a_restart(config: Config) -> (Slot, Slo
     group.run(MS);
     group.write(0);
     group.run(MS);
-    (before, group.replica(0).next_own)
+    (before, group.replica(0).own.next())
 }
 
 #[test]
@@ -404,7 +407,7 @@ fn replica_halts_when_decided_slot_has_another_value() {
     group.run(MS * 50);
     let (owner, ballot) = (ReplicaId(1), Ballot::default());
     // What lies before it is not decided: nobody executes it.
-    let slot = group.replica(0).slot_of(owner, Slot(30));
+    let slot = group.replica(0).turns.slot_of(owner, Slot(30));
     let learn = |value| {
         let (first, last) = (slot, slot);
         let range = Range {

@@ -21,17 +21,11 @@ impl Lives for Mencius {
 
     fn describe(&self) -> String {
         format!(
-            "committed {} end {} latest {} next {} reserved {} leases {:?} revoked {} revoking {:?} \
-             outstanding {:?} fetching {:?} recovering {}",
-            self.committed,
-            self.log.end(),
-            self.latest,
-            self.next_own,
-            self.reserved_durable,
-            self.promised.leases,
-            self.revoked_until,
-            self.revoking,
-            self.outstanding.keys(),
+            "{:?} {:?} {:?} {:?} fetching {:?} recovering {}",
+            self.log,
+            self.own,
+            self.leases,
+            self.revocations,
             self.fetching.asked(),
             self.recovery.is_some(),
         )

@@ -1,0 +1,75 @@
+//! Requests of this replica's frontends, and those that bypassed members forward.
+//!
+//! ```text
+//!   Request ──► kept until executed here ──► the queue, or one Forward per turn ──► another's queue
+//! ```
+
+use super::{Mencius, Message};
+use alloc::vec::Vec;
+use quintet_replica::{
+    Bytes, Context, FrontendId, Lane, Level, Protocol, Slot,
+    parts::{RequestKey, Taken, own_request},
+};
+
+/// More than a message takes besides its batches.
+const OVERHEAD: usize = 128;
+
+impl Mencius {
+    pub(super) fn on_request(
+        &mut self,
+        from: FrontendId,
+        level: Level,
+        batch: Bytes,
+        ctx: &mut Context<'_, Self>,
+    ) {
+        let Some(key) = own_request(from, &batch, ctx) else {
+            return;
+        };
+        if !self.takes_requests(ctx.now()) {
+            return Self::answer(key, Taken::Refused, ctx);
+        }
+        match level {
+            Level::Stale => ctx.query(batch, Slot(0), false, from, &()),
+            Level::Linearizable => self.on_read(key, batch, ctx),
+            Level::Ordered => {
+                let (bytes_max, now) = (self.config.queue_bytes, ctx.arrived());
+                if let Err(taken) = self.relay.take(key, batch, bytes_max, now) {
+                    ctx.mark("request refused: queue full");
+                    return Self::answer(key, taken, ctx);
+                }
+                self.arm_housekeeping(ctx);
+            }
+        }
+    }
+
+    pub(super) fn answer(key: RequestKey, taken: Taken, ctx: &mut Context<'_, Self>) {
+        let batch = key.1;
+        ctx.send_frontend(key.0, Message::Taken { batch, taken });
+    }
+
+    /// All that this replica's frontends wait for goes to the member that orders it, for the first
+    /// time or again.
+    pub(super) fn forward_all(&mut self) {
+        self.relay.forward_all();
+        self.reads.ask_again();
+    }
+
+    /// The requests of this turn go to the member that orders them.
+    pub(super) fn send_forward(&mut self, ctx: &mut Context<'_, Self>) {
+        let Some(to) = self.relay.to() else {
+            return;
+        };
+        let message = |batches| Message::Forward { batches };
+        self.relay
+            .send(to, self.config.batch_bytes_max, OVERHEAD, ctx, message);
+        if let Some(round) = self.reads.next_question() {
+            ctx.send(to, Lane::Control, &Message::ReadAsk { round });
+        }
+    }
+
+    pub(super) fn on_forward(&mut self, batches: Vec<Bytes>, ctx: &mut Context<'_, Self>) {
+        // One replica's frontends can wait for no more than its queue holds.
+        let bytes_max = self.config.queue_bytes.saturating_mul(self.me.members());
+        self.relay.on_forward(batches, bytes_max, ctx);
+    }
+}
