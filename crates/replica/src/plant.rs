@@ -1,6 +1,6 @@
-//! Planted bugs: old bugs of other systems, to be switched back on one at a time, so that it can be
+//! Injected bugs: old bugs of other systems, to be switched back on one at a time, so that it can be
 //! seen that the simulator finds them. Without the feature `plant` nothing of this is there: what
-//! asks whether a bug is planted asks a constant.
+//! asks whether a bug is injected asks a constant.
 //!
 //! ```text
 //!   --plant NAME ──► option `plant` of the epoch ──┬─► Planted of the node: executor, sessions,
@@ -8,7 +8,7 @@
 //!                                                  └─► Planted of the protocol
 //! ```
 
-/// What a planted bug is called and how it is looked for.
+/// An injected bug: its name and how it is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlantSpec {
     /// Its name on the command line.
@@ -23,12 +23,12 @@ pub struct PlantSpec {
     pub campaign: &'static str,
 }
 
-/// Declares the planted bugs of a crate or protocol: an enum `Plant`, and a type `Planted` that
+/// Declares the injected bugs of a crate or protocol: an enum `Plant`, and a type `Planted` that
 /// knows which one is switched on. Both ask for the feature `plant` of the crate they are in.
 #[macro_export]
 macro_rules! plants {
     ($($plant:ident $name:literal $scenario:literal $campaign:literal $what:literal;)*) => {
-        /// A planted bug.
+        /// An injected bug.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Plant {
             $(#[doc = $what] $plant,)*
@@ -152,6 +152,9 @@ crate::plants! {
         "a protocol that starts again in its epoch is told that nothing was ever written";
     FeedSkipsABatch "feed_skips_a_batch" 0 "--faults all"
         "of the batches behind a state that is given, some are not kept";
+    FeedIsNotKept "feed_is_not_kept" 0
+        "conformance multipaxos laggard_catches_up_while_writes_go_on_and_logs_are_short"
+        "the batches behind a state that is given are not kept";
     RowsOfTheOldEpoch "rows_of_the_old_epoch" 0 "--faults all,ended"
         "the members of the epoch before are taken for those of the next";
     VotesOfAnotherEpoch "votes_of_another_epoch" 0

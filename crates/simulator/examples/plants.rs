@@ -1,4 +1,4 @@
-//! Plants every known bug, one at a time, and looks how many seeds the swarm takes to find it.
+//! Injects every known bug, one at a time, and looks how many seeds the swarm takes to find it.
 //!
 //! ```text
 //!   plants [PROTOCOL] [SEEDS] [NAME]…      a row per bug as it is done; exit 6 if one is missed
@@ -48,7 +48,7 @@ fn campaign(protocol: &str, name: &str, words: &str) -> Result<Campaign, Box<dyn
                 let (name, value) = value.split_once('=').ok_or("--set NAME=VALUE")?;
                 campaign.options.push((name.to_string(), value.to_string()));
             }
-            other => return Err(format!("a campaign of a planted bug has {other}").into()),
+            other => return Err(format!("the campaign of an injected bug has {other}").into()),
         }
     }
     Ok(campaign)
@@ -138,7 +138,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     });
     let rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!(
-        "| planted bug | scenario | of | what is wrong | campaign | seeds | found by | transcript |"
+        "| injected bug | scenario | of | what is wrong | campaign | seeds | found by | transcript |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     let mut missed = Vec::new();
@@ -169,6 +169,10 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             row.transcript.as_deref().unwrap_or("–")
         );
     }
-    println!("{} planted, {} missed {missed:?}", rows.len(), missed.len());
+    println!(
+        "{} injected, {} missed {missed:?}",
+        rows.len(),
+        missed.len()
+    );
     Ok(ExitCode::from(if missed.is_empty() { 0 } else { 6 }))
 }

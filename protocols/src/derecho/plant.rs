@@ -25,6 +25,9 @@ quintet_replica::plants! {
         "a slot's guard is put before its words";
     BlocksByArrival "blocks_in_order_of_arrival" 0 ""
         "a block of a large message takes the next free place and not its own";
+    RestartWaitsForAll "restart_waits_for_incomplete_logs" 0
+        "conformance derecho replica_with_a_damaged_journal_holds_nobody_up"
+        "members whose logs are complete restart together with one whose log is not";
     RestartAsMember "restart_counts_as_member" 0 ""
         "a restarted replica continues as the member that it was";
 }

@@ -23,6 +23,7 @@
 use super::{
     Derecho,
     message::{Ballot, Entry, Join, Member, Message, Proposal, View},
+    plant::Plant,
     replica::{Act, Phase, Writing},
     view_change::{can_block, has_quorum},
 };
@@ -584,7 +585,8 @@ impl Derecho {
             .collect();
         // Where they are a majority, complete logs go on by themselves: delivery waits for all
         // members, and one that lacks its log would make them wait for its whole state.
-        let without = has_quorum(view, complete);
+        let waits = self.config.planted.is(Plant::RestartWaitsForAll);
+        let without = has_quorum(view, complete) && !waits;
         if without && complete != members {
             ctx.mark("restart without an incomplete log");
         }

@@ -1,4 +1,4 @@
-//! What followers said of batches, where the leader checks quorums.
+//! Answers of followers about batches, where the leader checks quorums.
 
 use super::{LogHash, dom::Name};
 use alloc::{collections::BTreeMap, vec::Vec};
@@ -7,7 +7,7 @@ use quintet_replica::ReplicaId;
 /// The most batches whose followers are counted; others wait for the commit point.
 const CHECKED_MAX: usize = 65_536;
 
-/// What followers said of one batch.
+/// Answers of followers about one batch.
 #[derive(Debug, Default, Hash)]
 struct Check {
     appended: Vec<(ReplicaId, LogHash)>,

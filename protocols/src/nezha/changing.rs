@@ -14,7 +14,7 @@ pub(super) struct Changing {
     since: Time,
     /// The promise of this view.
     promise: PersistId,
-    /// Who is known to be in this view or a later one.
+    /// Replicas that are known to be in this view or a later one.
     joined: Tally,
     votes: Vec<Option<Vote>>,
     /// The new leader's commit point, as it told it; until then it is taken to be as far as this

@@ -28,7 +28,7 @@ pub const fn time_of(deadline: u64) -> CommandTime {
     CommandTime(deadline / QUANTUM * QUANTUM)
 }
 
-/// What a batch touches.
+/// The keys and classes that a batch touches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Footprint {
     everything: bool,

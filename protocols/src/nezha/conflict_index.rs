@@ -1,4 +1,4 @@
-//! What conflicts in a log: its watermarks and its hashes, and those of what it no longer holds.
+//! Conflicts in a log: its watermarks and its hashes, and those of what it no longer holds.
 
 use super::{
     Summary,
@@ -183,7 +183,7 @@ impl ConflictIndex {
 
     // --------------------------------------------------------------------------- both of them
 
-    /// What a state tells of the log up to `slot`, which is `whole` when nothing is behind it.
+    /// The part of a state about the log up to `slot`, which is `whole` when nothing is behind it.
     pub fn summary(&self, slots: &Slots, slot: Slot, whole: bool) -> Summary {
         let marks = match whole {
             true => self.marks.clone(),
@@ -211,7 +211,8 @@ impl ConflictIndex {
         self.count(slots, unsynced);
     }
 
-    /// What was added and removed one by one is the hash of what is held, looked at now and then.
+    /// Looks now and then whether adding and removing one by one has led to the hash of all that is
+    /// held.
     pub fn assert_hash(&self, slots: &Slots, unsynced: &Unsynced) {
         let end = slots.end();
         let first = self.hash.base.next().max(slots.first());

@@ -28,7 +28,7 @@ impl CrashVector {
         &self.known
     }
 
-    /// What a fast quorum compares of it.
+    /// The part that a fast quorum compares.
     pub const fn hash(&self) -> u64 {
         self.hash
     }

@@ -23,7 +23,7 @@ use quintet_replica::{BatchId, Bytes, FrontendId, parts::Table};
 /// What a request is called: the paper's client id and request id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
-    /// Who sent it.
+    /// The sender.
     pub frontend: FrontendId,
     /// The sender's number for it.
     pub batch: BatchId,

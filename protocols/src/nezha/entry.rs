@@ -17,7 +17,7 @@ pub(super) struct Entry {
     pub stamp: Stamp,
     pub batch: Bytes,
     pub footprint: Footprint,
-    /// What a fast reply says of the log as it was when this was appended: base, hash, known.
+    /// The words of a fast reply about the log as it was when this was appended: base, hash, known.
     pub hash: (Slot, u128, bool),
     /// The slot under which the journal holds it.
     pub journal: Slot,
@@ -77,7 +77,7 @@ pub(super) fn name_of(batch: &Bytes) -> Option<Name> {
     })
 }
 
-/// What a batch touches, as far as this configuration looks.
+/// The footprint of a batch, as far as this configuration looks.
 pub(super) fn footprint<P: Protocol>(
     batch: &Bytes,
     commutativity: bool,

@@ -1,4 +1,4 @@
-//! What a leader knows of its followers, and what it has told them.
+//! A leader's knowledge of its followers, and what it has told them.
 
 use super::appended::Appended;
 use alloc::{collections::VecDeque, vec, vec::Vec};
@@ -55,7 +55,7 @@ pub(super) struct LeaderState {
     round: u64,
     round_due: bool,
     reads: VecDeque<Read>,
-    /// What followers appended, where the leader checks quorums.
+    /// Batches that followers appended, where the leader checks quorums.
     pub appended: Appended,
 }
 

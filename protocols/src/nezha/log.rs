@@ -390,7 +390,7 @@ impl Log {
 
     // ------------------------------------------------------------------------ changing views
 
-    /// What is told of it to a new leader, which has committed so much.
+    /// The part that a new leader is told, which has committed so much.
     pub fn vote(&self, view_normal: u64, leader_commit: Slot) -> Vote {
         let kept = self.slots.first();
         let first = self.commit.min(leader_commit).next().max(kept);
@@ -448,7 +448,7 @@ impl Log {
 
     // ---------------------------------------------------------------- snapshots and trimming
 
-    /// What a snapshot of all that is executed tells; `leads` when nothing is unsynced.
+    /// The summary for a snapshot of all that is executed; `leads` when nothing is unsynced.
     pub fn summary(&self, leads: bool) -> Option<Summary> {
         let whole = leads && self.executed == self.sync;
         let may = whole || self.executed == self.commit;

@@ -1,4 +1,4 @@
-//! What a follower was told of its leader's log and has not taken over yet.
+//! Slots that a follower was told of its leader's log and has not taken over yet.
 
 use super::dom::{Name, Stamp};
 use alloc::{collections::BTreeMap, collections::BTreeSet, vec::Vec};
@@ -44,7 +44,7 @@ impl Placements {
         self.status_due = true;
     }
 
-    /// What the leader placed in this slot.
+    /// The batch that the leader placed in this slot.
     pub fn get(&self, slot: Slot) -> Option<Stamp> {
         self.pending.get(&slot).copied()
     }

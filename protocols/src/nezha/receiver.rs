@@ -1,4 +1,4 @@
-//! What a receiver of deadlines knows of time: its clock, and how long senders' messages take.
+//! The times that a receiver of deadlines knows: its clock, and how long senders' messages take.
 
 use super::dom::{Estimation, Holds, OneWayDelays};
 use quintet_replica::{Context, FrontendId, Protocol, parts::Timing};

@@ -15,9 +15,9 @@ const FAST_REPLIES_MAX: usize = 1024;
 pub(super) struct Replies {
     /// Fast replies that wait until their batch is durable.
     fast_waiting: VecDeque<(PersistId, Stamp)>,
-    /// What was appended in this turn, by who sent it.
+    /// Batches appended in this turn, by sender.
     fast: BTreeMap<FrontendId, Vec<(BatchId, LogHash)>>,
-    /// Who waits for slow replies, and for which slot.
+    /// Frontends that wait for slow replies, and for which slot.
     slow_waiting: VecDeque<(Slot, FrontendId)>,
 }
 

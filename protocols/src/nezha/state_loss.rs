@@ -1,4 +1,4 @@
-//! What a replica that has lost its state knows of the others; see `recovery.rs`.
+//! The others as a replica knows them that has lost its state; see `recovery.rs`.
 
 use super::Standing;
 use alloc::{vec, vec::Vec};

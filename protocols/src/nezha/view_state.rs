@@ -56,7 +56,7 @@ impl ViewState {
         leader_of(view, self.leader_first, self.members)
     }
 
-    /// What is promised, together with what is known of the members.
+    /// The promise, together with what is known of the members.
     pub fn promised(&self, lives: &Lives) -> Promised {
         Promised {
             view: self.number,

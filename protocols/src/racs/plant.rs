@@ -40,6 +40,8 @@ quintet_replica::plants! {
         "a replica that forgot does not ask for the batches that it had voted for";
     SwitchUnsaved "racs_switch_not_in_states" 0 "--set dissemination=hybrid"
         "a state that is fetched says nothing about the way of the batches";
+    LostBranchHalts "racs_lost_branch_halts" 0 "transcript"
+        "a restart halts when the highest block in the journal has lost and is trimmed in part";
     ReadsUnmarked "racs_reads_unmarked" 33 ""
         "reads are answered without an ordered marker";
 }

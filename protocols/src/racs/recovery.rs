@@ -186,7 +186,8 @@ impl Racs {
         let highest = spoken_of.last().copied().unwrap_or_default();
         let above = self.rank(highest) > self.rank(self.high);
         let missing = above && !self.tree.connected(highest);
-        if missing && !trimmed && !forgot {
+        let halts = self.planted(Plant::LostBranchHalts);
+        if missing && !forgot && (halts || !trimmed) {
             return None;
         }
         if let Some(high) = spoken_of

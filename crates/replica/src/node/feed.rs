@@ -116,7 +116,11 @@ impl Node {
             return;
         }
         ring.batches.push(slot, time, batch);
-        while ring.batches.bytes() > ring.bytes_max
+        let bytes_max = match self.planted.is(Plant::FeedIsNotKept) {
+            true => 0,
+            false => ring.bytes_max,
+        };
+        while ring.batches.bytes() > bytes_max
             && let Some(oldest) = ring.batches.pop()
         {
             ring.from = oldest.slot;

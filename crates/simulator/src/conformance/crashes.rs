@@ -17,7 +17,7 @@ fn dies_and_comes_back(mut stage: Stage, seat: usize) -> Result<(), Skip> {
     stage.talk(1);
     stage.start(seat);
     stage.until("it comes level", Stage::level);
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -73,7 +73,7 @@ pub(super) fn minority_then_another(setting: Setting) -> Result<(), Skip> {
         }
         back(&mut stage);
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -92,7 +92,7 @@ pub(super) fn rolling_restart(setting: Setting) -> Result<(), Skip> {
         back(&mut stage);
     }
     stage.until("the load is answered", |stage| stage.answered(&numbers));
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -107,7 +107,7 @@ pub(super) fn crash_again_and_again(setting: Setting) -> Result<(), Skip> {
         stage.run(round * round * MILLISECOND / 4);
     }
     stage.until("the load is answered", |stage| stage.answered(&numbers));
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -126,7 +126,7 @@ pub(super) fn stopped_leader_hands_over(setting: Setting) -> Result<(), Skip> {
         stage.start(seat);
         back(&mut stage);
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -142,6 +142,6 @@ pub(super) fn pause_and_resume(setting: Setting) -> Result<(), Skip> {
         stage.resume(seat);
         stage.until("the load is answered", |stage| stage.answered(&numbers));
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }

@@ -46,7 +46,7 @@ fn change_by(
 /// Waits until the load is over, and checks everything.
 fn end(stage: &mut Stage) {
     stage.until("the load is over", Stage::quiet);
-    stage.finale();
+    stage.final_phase();
 }
 
 /// Waits until these serve in the epoch.
@@ -127,7 +127,7 @@ fn follows(
     }
     change(&mut stage, &all, SECOND_EPOCH);
     goes_on(&mut stage);
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -183,7 +183,7 @@ fn laggard_comes_into(setting: Setting, down: bool, epochs: u64) -> Result<(), S
     goes_on(&mut stage);
     let followed = stage.marked("epoch followed");
     assert!(followed > 0, "it has missed the end");
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -221,7 +221,7 @@ pub(super) fn switch_to_every_other(setting: Setting) -> Result<(), Skip> {
             stage.until("the load is answered", |stage| stage.answered(&numbers));
             goes_on(&mut stage);
         }
-        stage.finale();
+        stage.final_phase();
     }
     Ok(())
 }
@@ -276,7 +276,7 @@ pub(super) fn lost_replica_is_replaced(setting: Setting) -> Result<(), Skip> {
             }
         }
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -585,7 +585,7 @@ pub(super) fn clients_cannot_end_the_epoch(setting: Setting) -> Result<(), Skip>
     for replica in stage.up() {
         assert_eq!(stage.serves_in(replica), Some(EpochNumber(1)));
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 

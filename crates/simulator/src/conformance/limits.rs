@@ -52,7 +52,7 @@ pub(super) fn slow_replica_isolated(setting: Setting) -> Result<(), Skip> {
         slow / MILLISECOND,
         even / MILLISECOND
     );
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -78,6 +78,6 @@ pub(super) fn bounded_memory(mut setting: Setting) -> Result<(), Skip> {
         "{most} bytes waited on one link, {bytes} were written"
     );
     stage.payload_extra = 0;
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }

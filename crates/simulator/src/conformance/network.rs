@@ -27,7 +27,7 @@ pub(super) fn duplicates(setting: Setting) -> Result<(), Skip> {
         !doubles || stage.disturbances().1 > 10,
         "messages were doubled"
     );
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -44,7 +44,7 @@ pub(super) fn loss(setting: Setting) -> Result<(), Skip> {
         stage.until("the load is answered", |stage| stage.answered(&numbers));
     }
     assert!(stage.disturbances().0 > 3, "messages were lost");
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -62,7 +62,7 @@ pub(super) fn resets(setting: Setting) -> Result<(), Skip> {
         }
     }
     stage.until("the load is answered", |stage| stage.answered(&numbers));
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -97,7 +97,7 @@ pub(super) fn partition_full(setting: Setting) -> Result<(), Skip> {
             stage.part(&lost, &left, resets);
             goes_on(&mut stage, &left);
             stage.run(3 * SECOND);
-            stage.finale();
+            stage.final_phase();
         }
     }
     Ok(())
@@ -127,7 +127,7 @@ pub(super) fn partition_one_way(setting: Setting) -> Result<(), Skip> {
             stage.run(MILLISECOND);
             stage.cut(&pairs, false);
             stage.run(5 * SECOND);
-            stage.finale();
+            stage.final_phase();
         }
     }
     Ok(())
@@ -157,7 +157,7 @@ fn shape(setting: &Setting, apart: impl Fn(usize, usize) -> bool, progress: bool
                 // The first of the order reaches enough others, and so do its clients.
                 goes_on(&mut stage, &order[..1]);
             }
-            stage.finale();
+            stage.final_phase();
         }
     }
 }
@@ -220,7 +220,7 @@ pub(super) fn lost_majority_acknowledges_nothing(setting: Setting) -> Result<(),
         stage.reply(read).is_none(),
         "one replica alone answered a linearizable read"
     );
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -235,7 +235,7 @@ pub(super) fn liveness_after_healing(setting: Setting) -> Result<(), Skip> {
         stage.run(30 * SECOND);
         stage.heal();
         stage.until("the load is answered", |stage| stage.answered(&numbers));
-        stage.finale();
+        stage.final_phase();
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ pub(super) fn normal_case(setting: Setting) -> Result<(), Skip> {
     stage.talk(3);
     let numbers = stage.load(9, 20);
     stage.until("the load is answered", |stage| stage.answered(&numbers));
-    stage.finale();
+    stage.final_phase();
     assert_eq!(stage.marked("state transfer"), 0, "nobody lagged");
     Ok(())
 }
@@ -20,7 +20,7 @@ pub(super) fn large_commands(setting: Setting) -> Result<(), Skip> {
     let numbers = stage.load(6, 10);
     stage.until("the load is answered", |stage| stage.answered(&numbers));
     stage.payload_extra = 0;
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -30,7 +30,7 @@ pub(super) fn long_distance(setting: Setting) -> Result<(), Skip> {
     stage.talk(2);
     let numbers = stage.load(6, 20);
     stage.until("the load is answered", |stage| stage.answered(&numbers));
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -48,7 +48,7 @@ pub(super) fn clocks_apart(setting: Setting) -> Result<(), Skip> {
         stage.set_clock(seat, [-30, 30][seat % 2] * 1_000_000_000);
         stage.until("the load is answered", |stage| stage.answered(&numbers));
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -66,6 +66,6 @@ pub(super) fn clock_far_ahead(setting: Setting) -> Result<(), Skip> {
         );
         stage.set_clock(seat, 0);
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }

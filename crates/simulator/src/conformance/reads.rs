@@ -27,7 +27,7 @@ pub(super) fn linearizable_reads_at_every_replica(setting: Setting) -> Result<()
             assert_eq!(stage.reply(read), Some(Reply::Value(0, 100 + round)));
         }
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -58,7 +58,7 @@ pub(super) fn no_stale_read_when_cut_off(setting: Setting) -> Result<(), Skip> {
             if let Some(reply) = stage.reply(read) {
                 assert_eq!(reply, Reply::Value(0, 77), "read while cut off");
             }
-            stage.finale();
+            stage.final_phase();
             assert_eq!(stage.reply(read), Some(Reply::Value(0, 77)));
         }
     }
@@ -78,7 +78,7 @@ pub(super) fn no_stale_read_after_a_pause(setting: Setting) -> Result<(), Skip> 
         stage.resume(seat);
         stage.until("the read is answered", |stage| stage.answered(&[read]));
         assert_eq!(stage.reply(read), Some(Reply::Value(0, 78)));
-        stage.finale();
+        stage.final_phase();
     }
     Ok(())
 }
@@ -103,6 +103,6 @@ pub(super) fn reads_in_a_change_of_leader(setting: Setting) -> Result<(), Skip> 
         stage.start(seat);
         stage.until("it is back", |stage| stage.level() && stage.votes(seat));
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }

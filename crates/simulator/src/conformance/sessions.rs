@@ -52,7 +52,7 @@ pub(super) fn exactly_once_across_retries(setting: Setting) -> Result<(), Skip> 
         stage.run(20 * MILLISECOND);
     }
     assert!(stage.marked("answered again") > 0);
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -80,7 +80,7 @@ pub(super) fn retries_after_a_snapshot(mut setting: Setting) -> Result<(), Skip>
     stage.repeat(client, &numbers);
     stage.run(100 * MILLISECOND);
     assert!(stage.marked("answered again") > 0);
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -100,7 +100,7 @@ fn both(setting: &Setting, first: (u32, Operation), second: (u32, Operation)) ->
         numbers.push(stage.ask(client, Level::Ordered, key, operation));
     }
     stage.until("both are answered", |stage| stage.answered(&numbers));
-    stage.finale();
+    stage.final_phase();
     numbers.sort_by_key(|number| stage.history.get(*number).key);
     let mut seen: Vec<u128> = (numbers.iter())
         .map(|number| crate::machine::reply_hash(stage.reply(*number)))

@@ -2,8 +2,11 @@
 
 use super::{Skip, cast};
 use crate::clock::{MILLISECOND, SECOND};
-use crate::stage::{Setting, Stage};
-use quintet_replica::Control;
+use crate::{
+    machine::Operation,
+    stage::{Place, Setting, Stage},
+};
+use quintet_replica::{Control, Level};
 
 pub(super) fn total_restart_from_disk(mut setting: Setting) -> Result<(), Skip> {
     for snapshots in [false, true] {
@@ -24,7 +27,7 @@ pub(super) fn total_restart_from_disk(mut setting: Setting) -> Result<(), Skip> 
             }
             stage.until("all is answered", |stage| stage.quiet() && stage.level());
         }
-        stage.finale();
+        stage.final_phase();
     }
     Ok(())
 }
@@ -43,7 +46,7 @@ pub(super) fn memory_rejoin(setting: Setting) -> Result<(), Skip> {
         });
         stage.until("the load is answered", |stage| stage.answered(&numbers));
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -64,7 +67,7 @@ pub(super) fn lagging_replica_past_a_trimmed_log(mut setting: Setting) -> Result
         if down {
             stage.start(seat);
         }
-        stage.finale();
+        stage.final_phase();
         if shortened {
             assert!(
                 stage.marked("state installed") > 0,
@@ -104,7 +107,7 @@ pub(super) fn laggard_catches_up_while_writes_go_on_and_logs_are_short(
     stage.payload_extra = 4000;
     let clients: Vec<usize> = (0..stage.seats.len())
         .filter(|at| *at != seat)
-        .map(|at| stage.client(crate::stage::Place::At(at)))
+        .map(|at| stage.client(Place::At(at)))
         .collect();
     let executed = |stage: &Stage, seat: usize| {
         let node = stage.seats[seat].node.as_ref();
@@ -117,8 +120,8 @@ pub(super) fn laggard_catches_up_while_writes_go_on_and_logs_are_short(
         }
         for client in &clients {
             for key in 0..2 {
-                let add = crate::machine::Operation::Add(1);
-                let level = quintet_replica::Level::Ordered;
+                let add = Operation::Add(1);
+                let level = Level::Ordered;
                 stage.ask(*client, level, 2 + 3 * key, add);
             }
         }
@@ -137,7 +140,7 @@ pub(super) fn laggard_catches_up_while_writes_go_on_and_logs_are_short(
         "it is still behind while writes continue: {}",
         stage.describe()
     );
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -170,7 +173,42 @@ pub(super) fn snapshot_under_load(mut setting: Setting) -> Result<(), Skip> {
             });
         }
     }
-    stage.finale();
+    stage.final_phase();
+    Ok(())
+}
+
+pub(super) fn replica_with_a_damaged_journal_holds_nobody_up(
+    mut setting: Setting,
+) -> Result<(), Skip> {
+    cast::short_logs(&mut setting);
+    setting.snapshot_bytes_min = 32 << 10;
+    setting.snapshot_padding = 1 << 20;
+    // A state that is fetched takes seconds to restore.
+    setting.restore_step = 16;
+    let mut stage = cast::open(setting);
+    let damaged = cast::dispensable(&stage, cast::member(&stage)?)?;
+    cast::outgrow_logs(&mut stage, usize::MAX);
+    let all = stage.up();
+    for replica in &all {
+        stage.crash(*replica);
+    }
+    stage.seats[damaged].disk.damage();
+    for replica in &all {
+        stage.start(*replica);
+    }
+    let others = all.iter().filter(|replica| **replica != damaged);
+    let asked: Vec<usize> = others
+        .map(|replica| {
+            let client = stage.client(Place::At(*replica));
+            stage.ask(client, Level::Ordered, 2, Operation::Add(1))
+        })
+        .collect();
+    stage.until("the others answer", |stage| stage.answered(&asked));
+    assert!(
+        !stage.level(),
+        "they wait for the one that lost its journal"
+    );
+    stage.final_phase();
     Ok(())
 }
 
@@ -190,7 +228,7 @@ pub(super) fn restart_in_the_middle_of_a_snapshot(mut setting: Setting) -> Resul
             stage.answered(&numbers) && stage.level()
         });
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }
 
@@ -209,6 +247,6 @@ pub(super) fn slow_disks(setting: Setting) -> Result<(), Skip> {
             stage.answered(&numbers) && stage.level()
         });
     }
-    stage.finale();
+    stage.final_phase();
     Ok(())
 }

@@ -94,7 +94,7 @@ impl Stage {
     ///
     /// # Panics
     /// With what does not hold.
-    pub fn finale(&mut self) {
+    pub fn final_phase(&mut self) {
         self.recover();
         for seat in 0..self.members() {
             let client = self.client(Place::At(seat));

@@ -42,6 +42,7 @@ pub(crate) struct Disk {
     /// Nothing becomes durable unless told to.
     pub held: bool,
     syncing: bool,
+    is_damaged: bool,
     snapshots: Vec<(SnapshotInfo, Bytes)>,
     writing: Option<(Executed, bool, Vec<u8>)>,
     pub records_max: usize,
@@ -56,6 +57,7 @@ impl Default for Disk {
             latency: 100_000,
             held: false,
             syncing: false,
+            is_damaged: false,
             snapshots: Vec::new(),
             writing: None,
             records_max: 0,
@@ -86,6 +88,13 @@ impl Disk {
 
     pub fn snapshots(&self) -> usize {
         self.snapshots.len()
+    }
+
+    /// Journal and snapshots cannot be read any more, as the next start finds.
+    pub fn damage(&mut self) {
+        self.records.clear();
+        self.snapshots.clear();
+        self.is_damaged = true;
     }
 }
 
@@ -252,7 +261,8 @@ impl Stage {
         assert!(seat.node.is_none(), "stopped before it starts");
         let first_boot = std::mem::take(&mut seat.is_new);
         seat.boot += 1;
-        let forgot = durability == Durability::Memory && !first_boot;
+        let damaged = std::mem::take(&mut seat.disk.is_damaged);
+        let forgot = damaged || durability == Durability::Memory && !first_boot;
         if forgot {
             seat.incarnation.0 += 1;
             seat.disk.records.clear();

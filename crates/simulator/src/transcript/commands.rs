@@ -246,7 +246,7 @@ impl Player {
                 let log = stage.log.take();
                 stage.setting.by_hand = false;
                 stage.remind();
-                stage.finale();
+                stage.final_phase();
                 stage.setting.by_hand = true;
                 stage.log = log;
                 told.push(String::from("sound"));
