@@ -21,14 +21,8 @@ pub struct Config {
     pub window: usize,
     /// The largest message that travels in a slot of the ring.
     pub smc_bytes_max: usize,
-    /// Larger messages go in blocks.
-    pub rdmc_bytes_min: usize,
-    /// The length of a block.
-    pub rdmc_block_bytes: usize,
-    /// The most blocks in progress to one member.
-    pub rdmc_credits: usize,
-    /// Which schedule all large messages follow; by size and fan-out when there is none.
-    pub rdmc_schedule: Option<Schedule>,
+    /// How large messages go in blocks.
+    pub rdmc: RdmcConfig,
     /// The most bytes of own messages besides the ring that not all members have taken.
     pub bulk_window_bytes: usize,
     /// The most bytes of batches in one message.
@@ -49,6 +43,19 @@ pub struct Config {
     pub(super) planted: Planted,
 }
 
+/// How large messages go in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RdmcConfig {
+    /// Messages above this do.
+    pub bytes_min: usize,
+    /// The length of a block.
+    pub block_bytes: usize,
+    /// The most blocks in progress to one member.
+    pub credits: usize,
+    /// Which schedule all of them follow; by size and fan-out when there is none.
+    pub schedule: Option<Schedule>,
+}
+
 /// When a member executes what it has received (§3.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delivery {
@@ -67,10 +74,12 @@ impl Default for Config {
             restart_timeout: Duration::from_millis(1000),
             window: 16,
             smc_bytes_max: 1024,
-            rdmc_bytes_min: 64 << 10,
-            rdmc_block_bytes: 128 << 10,
-            rdmc_credits: 8,
-            rdmc_schedule: None,
+            rdmc: RdmcConfig {
+                bytes_min: 64 << 10,
+                block_bytes: 128 << 10,
+                credits: 8,
+                schedule: None,
+            },
             bulk_window_bytes: 32 << 20,
             batch_bytes_max: 1 << 20,
             queue_bytes: 64 << 20,
@@ -210,9 +219,9 @@ impl Options for Config {
             "restart_timeout_ms" => self.restart_timeout = millis(value, 10, 600_000)?,
             "window" => self.window = number_option(value, 1, 1024, "slots")? as usize,
             "smc_bytes_max" => self.smc_bytes_max = size(value, 64, 64 << 10)?,
-            "rdmc_bytes_min" => self.rdmc_bytes_min = size(value, 64, 64 << 20)?,
-            "rdmc_block_bytes" => self.rdmc_block_bytes = size(value, 64, 16 << 20)?,
-            "rdmc_credits" => self.rdmc_credits = number_option(value, 1, 1024, "blocks")? as usize,
+            "rdmc_bytes_min" => self.rdmc.bytes_min = size(value, 64, 64 << 20)?,
+            "rdmc_block_bytes" => self.rdmc.block_bytes = size(value, 64, 16 << 20)?,
+            "rdmc_credits" => self.rdmc.credits = number_option(value, 1, 1024, "blocks")? as usize,
             "rdmc_schedule" => {
                 let named = Schedule::ALL.into_iter().find(|kind| kind.name() == value);
                 if named.is_none() && value != "auto" {
@@ -220,7 +229,7 @@ impl Options for Config {
                         "'{value}' is no schedule: auto, sequential, tree, chain or binomial"
                     ));
                 }
-                self.rdmc_schedule = named;
+                self.rdmc.schedule = named;
             }
             "bulk_window_bytes" => self.bulk_window_bytes = size(value, 64 << 10, 4 << 30)?,
             "batch_bytes_max" => self.batch_bytes_max = size(value, 4 << 10, 64 << 20)?,

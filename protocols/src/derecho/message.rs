@@ -69,6 +69,16 @@ impl View {
             .collect()
     }
 
+    /// Whether these of its members may decide for it: a strict majority (D4, D5).
+    pub(super) fn has_quorum(&self, set: ReplicaSet) -> bool {
+        ReplicaSet(self.set().0 & set.0).len() * 2 > self.members.len()
+    }
+
+    /// Whether nothing can be decided for it without one of these members.
+    pub(super) fn can_block(&self, set: ReplicaSet) -> bool {
+        ReplicaSet(self.set().0 & set.0).len() * 2 >= self.members.len()
+    }
+
     /// The life in which a replica is a member.
     #[must_use]
     pub fn life(&self, id: ReplicaId) -> Option<u64> {

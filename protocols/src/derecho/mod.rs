@@ -158,30 +158,50 @@
 //!   sent again on the same way instead of failing a member (`rdmc.rs`). Hybrids are not built.
 //! - **Handing off**: a member about to stop suspects itself, when the rest is a majority.
 
-mod config;
+// One replica: its state, and which handler each event reaches.
+mod replica;
+
+// What it does, as `impl Derecho`, in the order of a message's way; then views and restarts.
 mod delivery;
-mod frontend;
-mod message;
-mod plant;
+mod push;
 mod rdmc;
 mod reads;
-mod replica;
 mod restart;
-mod schedule;
 mod sluggish;
-mod sst;
 mod triggers;
 mod view_change;
+
+// Its parts: each has private fields and knows nothing of the replica.
+mod catch_up;
+mod config;
+mod failures;
+mod incoming;
+mod inspection;
+mod joins;
+mod log;
+mod membership;
+mod message;
+mod order;
+mod outgoing;
+mod plant;
+mod read_queue;
+mod relay;
+mod restart_state;
+mod rows;
+mod schedule;
+mod sst;
+mod stream;
+mod transfers;
+mod waits;
 
 #[cfg(test)]
 mod tests;
 
 pub use config::Config;
-pub use frontend::Frontend;
 pub use message::{
     Ballot, Body, Entry, Join, Large, Member, Message, Promised, Proposal, Summary, View,
 };
 #[cfg(feature = "plant")]
 pub use plant::Plant;
-pub use replica::{Derecho, Timer};
+pub use replica::{Derecho, Frontend, Timer};
 pub use schedule::{Hop, Schedule};

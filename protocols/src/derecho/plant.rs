@@ -1,8 +1,6 @@
 //! Old bugs and unsafe readings, to be switched on one at a time: what the simulator must find.
 //! Without the feature `plant` all of this is constant false.
 
-use super::Derecho;
-
 quintet_replica::plants! {
     DeliverBeforeAll "deliver_before_all_received" 0 ""
         "a message is delivered when a majority has it, not when all have";
@@ -30,11 +28,4 @@ quintet_replica::plants! {
         "members whose logs are complete restart together with one whose log is not";
     RestartAsMember "restart_counts_as_member" 0 ""
         "a restarted replica continues as the member that it was";
-}
-
-impl Derecho {
-    /// Whether this bug is switched on.
-    pub(super) fn planted(&self, plant: Plant) -> bool {
-        self.config.planted.is(plant)
-    }
 }

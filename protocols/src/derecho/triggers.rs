@@ -16,15 +16,16 @@ use super::{
         ON_SUSPECTED, ON_VIEW, ON_WEDGED, Trigger,
     },
 };
+use quintet_replica::Context;
 
 const ENDING: super::sst::Columns = ON_SUSPECTED | ON_WEDGED | ON_PERSISTED | ON_VIEW | ON_SELF;
 
 /// All of them, in the order in which they are looked at.
-pub(super) const TRIGGERS: &[Trigger<Derecho>] = &[
+const TRIGGERS: &[Trigger<Derecho>] = &[
     Trigger {
         columns: ON_RING | ON_VIEW | ON_SELF,
         once: false,
-        when: |replica| !replica.wedging,
+        when: |replica| !replica.membership.wedging(),
         act: Derecho::receive,
     },
     Trigger {
@@ -36,25 +37,25 @@ pub(super) const TRIGGERS: &[Trigger<Derecho>] = &[
     Trigger {
         columns: ON_RECEIVED | ON_VIEW | ON_SELF,
         once: false,
-        when: |replica| !replica.unacked.is_empty(),
-        act: |replica, _| replica.forget_acknowledged(),
+        when: |replica| !replica.stream.outgoing.is_empty(),
+        act: |replica, _| replica.drop_acknowledged(),
     },
     Trigger {
         columns: ON_BLOCKS | ON_RECEIVED | ON_VIEW | ON_SELF,
         once: false,
-        when: |replica| !replica.wedging && replica.has_blocks(),
+        when: |replica| !replica.membership.wedging() && replica.stream.rdmc.is_busy(),
         act: Derecho::send_blocks,
     },
     Trigger {
         columns: ON_BARRIER | ON_VIEW,
         once: false,
-        when: |replica| !replica.wedging,
+        when: |replica| !replica.membership.wedging(),
         act: |replica, _| replica.echo_barriers(),
     },
     Trigger {
         columns: ON_ECHO | ON_PERSISTED | ON_VIEW | ON_SELF,
         once: false,
-        when: |replica| !replica.reads.is_empty(),
+        when: |replica| !replica.stream.reads.is_empty(),
         act: Derecho::release_reads,
     },
     Trigger {
@@ -72,7 +73,7 @@ pub(super) const TRIGGERS: &[Trigger<Derecho>] = &[
     Trigger {
         columns: ON_SELF,
         once: true,
-        when: |replica| replica.wedging && replica.all_is_written(),
+        when: |replica| replica.membership.wedging() && replica.all_is_written(),
         act: |replica, _| replica.set_wedged(),
     },
     Trigger {
@@ -94,3 +95,23 @@ pub(super) const TRIGGERS: &[Trigger<Derecho>] = &[
         act: Derecho::end_view,
     },
 ];
+
+impl Derecho {
+    /// Looks at the predicates whose columns have changed, until nothing changes any more.
+    pub(super) fn run_triggers(&mut self, ctx: &mut Context<'_, Self>) {
+        while self.sst.is_dirty() && self.membership.is_active() {
+            let dirty = self.sst.take_dirty();
+            for (number, trigger) in TRIGGERS.iter().enumerate() {
+                if !self.sst.concerned(trigger.columns, dirty)
+                    || trigger.once && self.sst.has_fired(number)
+                    || !self.membership.is_active()
+                    || !(trigger.when)(self)
+                {
+                    continue;
+                }
+                self.sst.fired(number);
+                (trigger.act)(self, ctx);
+            }
+        }
+    }
+}

@@ -66,7 +66,7 @@ fn by_each_schedule_a_large_message_comes_whole_to_all() {
             assert_converged(&group, batches.len() as u64);
             assert!(group.marked("multicast by rdmc") >= 2 * members as u32);
             for id in 0..members as u16 {
-                assert_eq!(group.replica(id).rdmc.bytes(), 0, "nothing is kept");
+                assert_eq!(group.replica(id).stream.rdmc.bytes(), 0, "nothing is kept");
                 let paths = group.status(id).paths;
                 assert!(paths.contains(&("rdmc", 2)), "{paths:?}");
             }
@@ -192,7 +192,7 @@ fn member_still_starting_gets_all_blocks_when_it_is_in_view() {
 #[test]
 fn slot_that_announces_huge_run_of_nulls_is_not_taken_at_its_word() {
     let mut group = group(3);
-    let layout = group.replica(1).table.layout;
+    let layout = group.replica(1).sst.layout;
     let slot = layout.area(1) + layout.slot(0);
     let head = layout.area(1) + sst::HEAD;
     let huge = 1 << 48 | 3_000_000;
@@ -206,15 +206,17 @@ fn slot_that_announces_huge_run_of_nulls_is_not_taken_at_its_word() {
     group.idle(2);
     group.settle();
     for id in [0, 2] {
-        assert!(group.replica(id).ordered < 100_000, "replica {id}");
-        assert!(group.replica(id).marks.len() < 100_000, "replica {id}");
+        assert!(
+            group.replica(id).stream.order.ordered() < 100_000,
+            "replica {id}"
+        );
     }
 }
 
 #[test]
 fn who_fell_far_behind_fills_its_places_in_several_runs() {
     let mut group = group(3);
-    let layout = group.replica(1).table.layout;
+    let layout = group.replica(1).sst.layout;
     let head = layout.area(1) + sst::HEAD;
     let at = |slot: u64| layout.area(1) + layout.slot(slot);
     let run: &[u64] = &[1 << 48 | 4096];
@@ -232,8 +234,12 @@ fn who_fell_far_behind_fills_its_places_in_several_runs() {
     }
     group.idle(0);
     group.idle(2);
-    assert_eq!(group.replica(0).unacked.len(), 2, "a slot for each run");
-    assert_eq!(group.replica(0).sent, 2 * 4096);
+    assert_eq!(
+        group.replica(0).stream.outgoing.len(),
+        2,
+        "a slot for each run"
+    );
+    assert_eq!(group.replica(0).stream.outgoing.sent(), 2 * 4096);
     let batch = group.write(2);
     group.settle();
     assert!(group.answered(2, batch));

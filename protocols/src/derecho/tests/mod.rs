@@ -50,8 +50,8 @@ fn in_memory_a_turn_says_at_once_what_it_holds() {
     group.idle(1);
     let said = |group: &Group<Derecho>, id: u16| {
         let replica = group.replica(id);
-        let own = replica.table.get(replica.id, sst::PERSISTED);
-        own == replica.ordered && replica.own_dirty.is_empty()
+        let own = replica.sst.own(sst::PERSISTED);
+        own == replica.stream.order.ordered() && replica.sst.has_put_all()
     };
     while let Some(packet) = group.network.pop_front() {
         let to = packet.to.0;

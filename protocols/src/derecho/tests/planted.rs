@@ -24,7 +24,7 @@ fn until_the_first_learns(group: &mut Group<Derecho>, synced: &[u16]) {
             }
             group.idle(id);
         }
-        if group.replica(0).promise.view.number > 1 {
+        if group.replica(0).membership.number() > 1 {
             return;
         }
         // Nothing may be in progress while a disk has yet to answer.
@@ -59,7 +59,7 @@ fn first_learns_alone(config: Config) -> (Vec<u16>, Vec<u16>) {
         }
     }
     until_the_first_learns(&mut group, &[0, 1, 2, 3]);
-    let first = group.replica(0).promise.view.clone();
+    let first = group.replica(0).membership.view().clone();
     assert_eq!(first.number, 2, "it learns");
     group.crash(0);
     group.network.clear();
@@ -75,7 +75,7 @@ fn first_learns_alone(config: Config) -> (Vec<u16>, Vec<u16>) {
     group.settle();
     group.heal();
     group.run(MS * 3000);
-    let mut views = group.replica(1).views.iter();
+    let mut views = group.replica(1).membership.views();
     let second = views.find(|view| view.number == 2).expect("they continue");
     (members(&first), members(second))
 }
@@ -94,7 +94,7 @@ fn echo_waits_for_the_disk() {
     let mut group = five_of_which_one_fails(Config::default());
     until_the_first_learns(&mut group, &[0]);
     assert_eq!(
-        group.replica(0).promise.view.number,
+        group.replica(0).membership.number(),
         1,
         "no disk but its own"
     );
@@ -157,7 +157,7 @@ fn same_order(config: Config) -> bool {
         group.idle(to);
     }
     let orders = [0, 1, 2].map(|id| {
-        let entries = group.replica(id).log.iter_from(Slot(1));
+        let entries = group.replica(id).stream.log.iter_from(Slot(1));
         entries
             .map(|(_, entry)| entry.batch.clone())
             .collect::<Vec<_>>()
@@ -248,7 +248,7 @@ fn comes_as_it_was(plant: Option<Plant>) -> bool {
         group.idle(to);
     }
     let [first, others @ ..] = [0, 1, 2, 3].map(|id| {
-        let entries = group.replica(id).log.iter_from(Slot(1));
+        let entries = group.replica(id).stream.log.iter_from(Slot(1));
         entries
             .map(|(_, entry)| entry.batch.clone())
             .collect::<Vec<_>>()

@@ -62,7 +62,7 @@ fn a_vote_is_out(dies: u16, packets: usize, restarts: bool, disks: usize) -> (bo
         group.start(stays);
     }
     group.settle();
-    let agreed = group.replica(stays).promise.view.number > 1;
+    let agreed = group.replica(stays).membership.number() > 1;
     group.start(2);
     group.run(MS * 12_000);
     let batch = group.write(stays);
@@ -157,7 +157,7 @@ fn the_group_follows_the_majorities_of_its_views_and_not_that_of_the_epoch() {
         let batch = group.write(0);
         group.run(MS * 1500);
         assert!(group.answered(0, batch), "{left} go on");
-        assert_eq!(group.replica(0).promise.view.members.len(), left);
+        assert_eq!(group.replica(0).membership.view().members.len(), left);
     }
     for id in 0..11 {
         group.crash(id);

@@ -9,7 +9,6 @@ fn group(members: usize, change: impl FnOnce(&mut Config)) -> Group<Derecho> {
     let mut config = Config {
         delivery: Delivery::Raw,
         smc_bytes_max: 64,
-        rdmc_bytes_min: 64 << 10,
         ..Config::default()
     };
     change(&mut config);

@@ -298,7 +298,7 @@ fn no_more_join_at_a_time_than_leave_the_others_a_majority() {
         group.crash(gone);
         group.run(MS * 1500);
     }
-    let size = |group: &Group<Derecho>| group.replica(0).promise.view.members.len();
+    let size = |group: &Group<Derecho>| group.replica(0).membership.view().members.len();
     assert_eq!(size(&group), 2);
     for back in 2..5 {
         group.start(back);
@@ -347,11 +347,11 @@ fn a_snapshot_that_the_log_overtook_is_waited_for_no_more() {
         group.sync(to);
         group.sync(2);
         group.idle(to);
-        if group.replica(2).end() >= quintet_replica::Slot(3) {
+        if group.replica(2).stream.log.end() >= quintet_replica::Slot(3) {
             break;
         }
     }
-    assert!(behind && group.replica(2).executed < quintet_replica::Slot(200));
+    assert!(behind && group.replica(2).stream.log.executed() < quintet_replica::Slot(200));
     group.run(MS * 3000);
     assert_eq!(group.status(2).role, "member", "{:?}", group.status(2));
     assert_converged(&group, 200);
@@ -389,7 +389,7 @@ fn who_forgot_is_not_complete_in_the_view_that_it_forgot_in() {
     }
     group.run(MS * 200);
     for id in [0, 1] {
-        assert!(!group.replica(id).promise.complete, "replica {id}");
+        assert!(!group.replica(id).membership.is_complete(), "replica {id}");
     }
     group.run(MS * 8000);
     assert_converged(&group, 1);
@@ -416,7 +416,7 @@ fn who_lacks_what_is_no_longer_in_the_log_is_let_in_with_a_state_and_not_before(
     group.members[2].slow_state = true;
     group.start(2);
     group.run(MS * 1000);
-    assert!(group.replica(2).sure.next() < group.replica(0).log.first());
+    assert!(group.replica(2).stream.log.sure().next() < group.replica(0).stream.log.first());
     let batch = group.write(0);
     group.run(MS * 200);
     assert!(group.answered(0, batch), "{:?}", group.status(0));
@@ -442,7 +442,7 @@ fn the_log_keeps_more_while_somebody_is_on_its_way() {
             group.write(0);
             group.settle();
         }
-        *kept = group.replica(0).log_bytes;
+        *kept = group.replica(0).stream.log.bytes();
         group.members[2].slow_state = true;
         if group.members[2].driver.is_none() {
             group.start(2);

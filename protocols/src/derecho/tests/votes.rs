@@ -41,12 +41,20 @@ fn vote_late(group: &mut Group<Derecho>, voters: &[u16]) -> Vec<Vec<Vec<u16>>> {
         (from, to) != (0, 1) && at_work(to) && (at_work(from) || to == 0)
     });
     for id in voters {
-        assert_eq!(group.replica(*id).proposing, 1, "{id} waits for its disk");
+        assert_eq!(
+            group.replica(*id).membership.proposing(),
+            1,
+            "{id} waits for its disk"
+        );
     }
     report(group, 1, 0);
     play(group, |from, to| from == 1 && votes(to));
     play(group, |from, to| votes(from) && (to == 1 || votes(to)));
-    assert_eq!(group.replica(1).proposing, 2, "all have left 0");
+    assert_eq!(
+        group.replica(1).membership.proposing(),
+        2,
+        "all have left 0"
+    );
     for id in voters {
         group.members[usize::from(*id)].slow_disk = false;
     }
@@ -58,7 +66,7 @@ fn vote_late(group: &mut Group<Derecho>, voters: &[u16]) -> Vec<Vec<Vec<u16>>> {
     play(group, |from, to| rest(from) && rest(to));
     let mut views = BTreeMap::<u64, Vec<Vec<u16>>>::new();
     for id in [1, 2] {
-        for view in &group.replica(id).views {
+        for view in group.replica(id).membership.views() {
             let members: Vec<u16> = view.members.iter().map(|member| member.id.0).collect();
             let all = views.entry(view.number).or_default();
             if !all.contains(&members) {
@@ -78,7 +86,7 @@ pub fn five_and_four(config: Config) -> Vec<Vec<Vec<u16>>> {
         group.crash(id);
     }
     group.run(MS * 1500);
-    assert_eq!(group.replica(0).view_set().len(), 5);
+    assert_eq!(group.replica(0).membership.set().len(), 5);
     for id in 5..9 {
         group.cut.extend([(id, 0), (0, id), (id, 1), (1, id)]);
         group.start(id);

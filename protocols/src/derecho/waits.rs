@@ -1,0 +1,276 @@
+//! For whom delivery waits, and for how long; see `sluggish.rs`.
+
+use super::message::View;
+use alloc::{vec, vec::Vec};
+use core::time::Duration;
+use quintet_replica::{ReplicaId, ReplicaSet, Time};
+
+/// How much longer than for all others the group must have waited for a member.
+const FACTOR: u32 = 8;
+
+/// How much later than a majority it must hold a message. Less than the above, because any
+/// other replica that waits for a slow member's places in the order holds the message later, too.
+const LAG_FACTOR: u32 = 2;
+
+/// The fewest messages that a judgement is about, and how many judgements in a row it takes.
+const SAMPLES_MIN: u32 = 8;
+const STRIKES: u8 = 2;
+
+/// The first pause of a member that was removed; it doubles up to the longest.
+const PAUSE_MIN: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(64);
+
+/// For whom delivery has waited since when.
+#[derive(Hash)]
+pub(super) struct Waits {
+    /// When this was looked at last, and what delivery waited for then.
+    at: Time,
+    behind: ReplicaSet,
+    since: Time,
+    waited: Vec<Duration>,
+    common: Duration,
+    /// The message that is watched, how many took somebody long, and with how many of them
+    /// each was slow.
+    sample: Option<Sample>,
+    /// How long each made the others wait for that message.
+    lag: Vec<Duration>,
+    sorted: Vec<Duration>,
+    samples: u32,
+    slow: Vec<u32>,
+    /// How many judgements in a row found each slow.
+    strikes: Vec<u8>,
+    /// Until when those that were removed stay out, and for how long they did.
+    pauses: Vec<(Time, Duration)>,
+}
+
+/// How long the members take to let one message be delivered.
+#[derive(Hash)]
+struct Sample {
+    /// The message's number in the order, counted from one.
+    target: u64,
+    began: Time,
+    ordered: Option<Time>,
+    /// Members that have not filled their places in the order up to the message, and those that do
+    /// not hold it.
+    sending: ReplicaSet,
+    holding: ReplicaSet,
+}
+
+impl Waits {
+    pub fn new(members: usize) -> Self {
+        Self {
+            at: Time(0),
+            behind: ReplicaSet::EMPTY,
+            since: Time(0),
+            waited: vec![Duration::ZERO; members],
+            common: Duration::ZERO,
+            sample: None,
+            lag: vec![Duration::ZERO; members],
+            sorted: Vec::with_capacity(members),
+            samples: 0,
+            slow: vec![0; members],
+            strikes: vec![0; members],
+            pauses: vec![(Time(0), Duration::ZERO); members],
+        }
+    }
+
+    /// Counts again from here on, as if nobody had been slow before.
+    pub fn begin(&mut self, now: Time) {
+        self.next(now);
+        self.strikes.fill(0);
+        self.behind = ReplicaSet::EMPTY;
+        self.sample = None;
+    }
+
+    /// The next judgement is about what happens from here on.
+    fn next(&mut self, now: Time) {
+        self.at = now;
+        self.since = now;
+        self.waited.fill(Duration::ZERO);
+        self.common = Duration::ZERO;
+        self.samples = 0;
+        self.slow.fill(0);
+    }
+
+    /// Everybody holds the message that was watched: who of `live` took far longer than a
+    /// majority of the `members` of the view, and longer than `least`?
+    fn finish(&mut self, live: ReplicaSet, members: usize, least: Duration) {
+        self.sample = None;
+        self.sorted.clear();
+        self.sorted
+            .extend(live.iter().map(|id| self.lag[id.index()]));
+        // The slowest of the fastest majority.
+        if members / 2 >= self.sorted.len() {
+            return;
+        }
+        let (_, common, _) = self.sorted.select_nth_unstable(members / 2);
+        let common = *common;
+        if !live.iter().any(|id| self.lag[id.index()] > least) {
+            return;
+        }
+        let least = least.max(common * LAG_FACTOR);
+        for id in live.iter().filter(|id| self.lag[id.index()] > least) {
+            self.slow[id.index()] += 1;
+        }
+        self.samples += 1;
+    }
+
+    /// The end of a turn: for whom delivery waits from now on, and for how long it did. After a
+    /// pause of `stood_still` this replica is to blame and no other.
+    pub fn turn(&mut self, own: ReplicaId, behind: ReplicaSet, stood_still: Duration, now: Time) {
+        let passed = now.since(self.at);
+        if passed > stood_still {
+            self.begin(now);
+        } else if self.behind.contains(own) {
+            self.common += passed;
+        } else {
+            for id in self.behind.iter() {
+                self.waited[id.index()] += passed;
+            }
+        }
+        self.at = now;
+        self.behind = behind;
+    }
+
+    /// Notes which members of `live` let the watched message pass by now: how much each has sent,
+    /// and how much of the order each holds; here `ordered` messages are. True when none is watched
+    /// any more.
+    pub fn watch(
+        &mut self,
+        (live, view): (ReplicaSet, &View),
+        ordered: u64,
+        received: impl Fn(ReplicaId) -> u64,
+        persisted: impl Fn(ReplicaId) -> u64,
+        now: Time,
+    ) -> bool {
+        let Some(sample) = &mut self.sample else {
+            return true;
+        };
+        let (last, members) = (sample.target - 1, view.members.len() as u64);
+        let filled = |rank: u64| last / members + u64::from(rank <= last % members);
+        let sent = |id: &ReplicaId| {
+            let rank = view.rank(*id).unwrap_or(0) as u64;
+            received(*id) >= filled(rank)
+        };
+        let sent: ReplicaSet = sample.sending.iter().filter(sent).collect();
+        for id in sent.iter() {
+            self.lag[id.index()] = now.since(sample.began);
+        }
+        sample.sending = ReplicaSet(sample.sending.0 & live.0 & !sent.0);
+        if sample.ordered.is_none() && ordered >= sample.target {
+            sample.ordered = Some(now);
+        }
+        if let Some(ordered) = sample.ordered {
+            let holds = |id: &ReplicaId| persisted(*id) >= sample.target;
+            let hold: ReplicaSet = sample.holding.iter().filter(holds).collect();
+            for id in hold.iter() {
+                self.lag[id.index()] += now.since(ordered);
+            }
+            sample.holding = ReplicaSet(sample.holding.0 & live.0 & !hold.0);
+        }
+        sample.holding.is_empty()
+    }
+
+    /// The watched message is done with, and the next one is this, if there is one.
+    pub fn watch_next(
+        &mut self,
+        target: Option<u64>,
+        (live, members): (ReplicaSet, usize),
+        least: Duration,
+        now: Time,
+    ) {
+        if self.sample.is_some() {
+            self.finish(live, members, least);
+        }
+        if let Some(target) = target {
+            self.lag.fill(Duration::ZERO);
+            self.sample = Some(Sample {
+                target,
+                began: now,
+                ordered: None,
+                sending: live,
+                holding: live,
+            });
+        }
+    }
+
+    /// The others of `live` that all have waited for, for most of the time, at several judgements in
+    /// a row; none while there is too little to judge by. One takes `period` at least.
+    pub fn look(
+        &mut self,
+        live: ReplicaSet,
+        own: ReplicaId,
+        period: Duration,
+        now: Time,
+    ) -> ReplicaSet {
+        let whole = now.since(self.since);
+        if whole < period {
+            return ReplicaSet::EMPTY;
+        }
+        let (waited, common) = (&self.waited, self.common);
+        let alone = |id: usize| waited[id] > whole * 3 / 4 && waited[id] > common * FACTOR;
+        let any_alone = live.iter().any(|id| alone(id.index()));
+        let enough = self.samples >= SAMPLES_MIN;
+        if any_alone && !enough && whole < period * SAMPLES_MIN {
+            return ReplicaSet::EMPTY;
+        }
+        for id in live.without(own).iter().map(ReplicaId::index) {
+            let slow = enough && alone(id) && self.slow[id] > self.samples * 3 / 4;
+            self.strikes[id] = if slow {
+                self.strikes[id].saturating_add(1)
+            } else {
+                0
+            };
+        }
+        let slow = |id: &ReplicaId| self.strikes[id.index()] >= STRIKES;
+        let slow = live.iter().filter(slow).collect();
+        self.next(now);
+        slow
+    }
+
+    /// A slow member is removed: it pauses.
+    pub fn removed(&mut self, id: ReplicaId, now: Time) {
+        self.strikes[id.index()] = 0;
+        self.pause(id, now);
+    }
+
+    /// Whether a member that was removed for its slowness may not come back yet.
+    pub fn pauses(&self, id: ReplicaId, now: Time) -> bool {
+        now < self.pauses[id.index()].0
+    }
+
+    fn pause(&mut self, id: ReplicaId, now: Time) {
+        let (until, lasted) = self.pauses[id.index()];
+        // A member that behaved for long enough begins at the first pause again.
+        let again = now.since(until) < PAUSE_MAX && lasted > Duration::ZERO;
+        let pause = if again {
+            (lasted * 2).min(PAUSE_MAX)
+        } else {
+            PAUSE_MIN
+        };
+        self.pauses[id.index()] = (now + pause, pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_longest_and_begin_again_after_good_conduct() {
+        let (id, mut waits) = (ReplicaId(1), Waits::new(2));
+        let mut now = Time(0) + PAUSE_MAX * 2;
+        let mut pause = PAUSE_MIN;
+        for _ in 0..8 {
+            waits.pause(id, now);
+            let end = now + pause;
+            assert!(waits.pauses(id, now) && !waits.pauses(id, end));
+            assert!(!waits.pauses(ReplicaId(0), now), "another one's pause");
+            now = end;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        now = now + PAUSE_MAX;
+        waits.pause(id, now);
+        assert!(!waits.pauses(id, now + PAUSE_MIN));
+    }
+}
